@@ -1,0 +1,1 @@
+"""Checks: each turns evidence into a verdict."""

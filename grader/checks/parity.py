@@ -1,0 +1,112 @@
+"""Is it still the same training? A gate: without it there are no points for throughput or trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from grader.labs.lab import Parity
+from grader.measure.calibration import Curve
+from grader.result import FAIL, PASS, CheckResult
+
+WINDOW = 10  # steps that are averaged where single losses are too noisy to compare
+NAME, TITLE = "parity", "Same training"
+
+
+def early(parity: Parity, starter: Sequence[float], submission: Sequence[float], update: dict[str, Any]) -> CheckResult:
+    """The first steps against the starter's own from the same seed. `update` is what the trusted arm's `compare` says of
+    the submission's total update after those steps."""
+    n = parity.steps
+    loss = fmean(abs(a - b) / abs(b) for a, b in zip(submission[:n], starter[:n], strict=True))
+    first = abs(submission[0] - starter[0]) / abs(starter[0])
+    evidence: dict[str, Any] = {
+        "steps": n,
+        "loss_difference": loss,
+        "loss_tolerance": parity.loss,
+        "first_loss_difference": first,
+        "update_norm_ratio": update.get("norm_ratio"),
+        "norm_tolerance": parity.norm,
+        "update_cosine": update.get("cosine"),
+        "cosine_at_least": parity.cosine,
+    }
+    problems = []
+    if update["missing"] or update["shapes"]:
+        names = ", ".join(update["missing"] + update["shapes"])
+        problems.append(
+            f"the returned weights lack these of the job's under their names and shapes: {names} (set job.weights if the "
+            "loop reshapes them)"
+        )
+        return _result(problems, evidence)
+    if update["types"]:
+        problems.append(f"weights must stay float32, these are not: {', '.join(update['types'])}")
+    if update["still"]:
+        problems.append(f"these parameters were never updated: {', '.join(update['still'])}")
+    if loss > parity.loss:
+        problems.append(f"over the first {n} steps the losses are {loss:.2%} off on average (at most {parity.loss:.1%})")
+    ratio, cosine = update["norm_ratio"], update["cosine"]
+    if ratio is None or abs(ratio - 1) > parity.norm:
+        size = "nothing" if not ratio else f"{ratio:.3f} times as much"
+        problems.append(f"the weights moved {size} as the starter's (at most {parity.norm:.1%} off)")
+    if cosine is None or cosine < parity.cosine:
+        problems.append(
+            f"the weights moved in another direction: cosine {cosine if cosine is None else round(cosine, 4)}, "
+            f"at least {parity.cosine}"
+        )
+    return _result(problems, evidence)
+
+
+def late(
+    parity: Parity,
+    starter: Sequence[float],
+    submission: Sequence[float],
+    held_out: float | None,
+    curves: dict[str, Curve],
+) -> CheckResult:
+    """The rest of the same run, whose blocks were timed: windows of losses against the starter's at the same steps, and
+    beyond those against the reference solution's; the held-out loss of the returned weights against the reference's."""
+    problems = []
+    steps = len(submission)
+    worst = 0.0
+    floor = 0.1 * abs(starter[0])  # a loss near zero has no relative difference worth the name
+    together = min(len(starter), steps)
+    for i in range(0, together - WINDOW + 1, WINDOW):
+        ours, theirs = fmean(submission[i : i + WINDOW]), fmean(starter[i : i + WINDOW])
+        worst = max(worst, abs(ours - theirs) / max(abs(theirs), floor))
+    evidence: dict[str, Any] = {"steps_in_all": steps, "worst_window": worst, "window_tolerance": parity.drift}
+    if worst > parity.drift:
+        problems.append(
+            f"ten losses in a row are {worst:.1%} off the starter's at the same steps (at most {parity.drift:.0%})"
+        )
+    if "train" in curves:
+        outside = []
+        for end in range(together // WINDOW * WINDOW + WINDOW, steps + 1, WINDOW):
+            mean, sd = curves["train"].at(end)
+            ours = fmean(submission[end - WINDOW : end])
+            if abs(ours - mean) > parity.drift * max(mean, floor) + 6 * sd:
+                outside.append((end, ours, mean))
+        evidence["windows_off_the_reference"] = len(outside)
+        if len(outside) > 0.05 * steps / WINDOW + 1:
+            end, ours, mean = outside[0]
+            problems.append(f"around step {end} the loss is {ours:.3f} where the reference's is {mean:.3f}")
+    if "held_out" in curves:
+        mean, sd = curves["held_out"].at(steps)
+        allowed = parity.held_out * max(mean, floor) + 6 * sd
+        evidence |= {"held_out_loss": held_out, "reference_held_out_loss": mean, "held_out_tolerance": allowed}
+        if held_out is None or abs(held_out - mean) > allowed:
+            problems.append(
+                f"on held-out data the weights after {steps} steps have the loss {held_out}, the reference's "
+                f"{mean:.3f} +- {allowed:.3f}"
+            )
+    return _result(problems, evidence)
+
+
+def _result(problems: list[str], evidence: dict[str, Any]) -> CheckResult:
+    if not problems:
+        return CheckResult(NAME, TITLE, PASS, 0, 0, "The loop trains the same model as the starter.", "", evidence)
+    hint = (
+        "Every step must train on its whole batch of job.batches, with the same loss, optimizer and learning rate, and "
+        "update every parameter of job.model."
+    )
+    reason = "This is not the same training: " + "; ".join(problems) + "."
+    return CheckResult(NAME, TITLE, FAIL, 0, 0, reason, hint, evidence)

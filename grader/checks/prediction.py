@@ -1,0 +1,32 @@
+"""Was the prediction, made before the first profile, right?"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from grader.labs.lab import CAUSES, Prediction
+from grader.result import FAIL, PASS, CheckResult
+
+
+def judge(check: Prediction, cause: str, gain: float, prediction: tuple[tuple[str, Any], ...] | None) -> CheckResult:
+    """Half the points for the cause, half for a gain within a factor `check.factor` of `gain`."""
+    said = dict(prediction or ())
+    evidence = {"predicted": said, "gain": round(gain, 3), "within_factor": check.factor}
+
+    def result(status: str, points: float, reason: str, hint: str = "") -> CheckResult:
+        return CheckResult(check.name, check.title, status, points, check.points, reason, hint, evidence)
+
+    if not said:
+        return result(FAIL, 0, "No prediction was made.", "Fill in lab.predict(cause=..., gain=...) before you profile.")
+    right_cause = said.get("cause") == cause
+    number = said.get("gain")
+    is_number = isinstance(number, (int, float)) and math.isfinite(number) and number > 0
+    right_gain = is_number and abs(math.log(number / gain)) <= math.log(check.factor)
+    parts = [f"cause {said.get('cause')!r}: {'right' if right_cause else 'not what the trace shows'}"]
+    if said.get("cause") not in CAUSES:
+        parts[0] = f"cause {said.get('cause')!r} is none of: {', '.join(CAUSES)}"
+    parts.append(f"gain {number}x: {'right' if right_gain else 'off'}; the full fix gains {gain:.1f}x here")
+    status = PASS if right_cause and right_gain else FAIL
+    hint = "" if status == PASS else "A first prediction is rarely right; what it missed is worth a sentence in your explanation."
+    return result(status, check.points * (right_cause + right_gain) / 2, ". ".join(parts).capitalize() + ".", hint)

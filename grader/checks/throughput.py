@@ -1,0 +1,35 @@
+"""Is it faster, and by how much of what can be won on this machine?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grader.labs.lab import Throughput
+from grader.measure import decision
+from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
+
+
+def judge(check: Throughput, gain: decision.Gain, target: float, settled: bool, evidence: dict[str, Any]) -> CheckResult:
+    """Points come from the lower end of the gain's 90% interval. Not `settled` (the noise was too much for the pairs
+    that were allowed): INCONCLUSIVE, with the points that are certain all the same."""
+    share = decision.fraction(gain.lower, target)
+    measured = f"{gain.factor:.2f}x (90% interval {gain.lower:.2f} to {gain.upper:.2f})"
+    if share >= 1:
+        status, reason = PASS, f"The loop runs {measured} as fast as the starter; {target:.2f}x earns full points."
+    elif not settled:
+        status = INCONCLUSIVE
+        reason = (
+            f"The loop runs {measured} as fast as the starter, but one pair of measurements differs from the next by "
+            f"{gain.noise:.0%}: after {gain.pairs} pairs the points are still uncertain. What is certain is counted."
+        )
+    elif gain.upper < 1.02 or share == 0:
+        status, reason = FAIL, f"No speed-up is visible: {measured}; {target:.2f}x earns full points."
+    else:
+        status = FAIL
+        reason = f"The loop runs {measured} as fast as the starter; {target:.2f}x earns full points, so this earns {share:.0%}."
+    hint = "" if status == PASS else check.hint
+    if status == INCONCLUSIVE:
+        hint = "Close other programs (and other notebooks' kernels) on this machine and check again. " + hint
+    return CheckResult(
+        check.name, check.title, status, round(share * check.points, 2), check.points, reason, hint, evidence
+    )

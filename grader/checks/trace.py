@@ -1,0 +1,44 @@
+"""Does the trace show that the cause is gone? Counts and shares only, never milliseconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grader.labs.lab import TraceCheck
+from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
+from grader.trace import Metrics
+
+
+def read(metrics: Metrics, name: str) -> Any:
+    """A metric by name; "tensor_core.yes" is the entry "yes" of a metric that is a dict. None where it is unknown."""
+    field, _, entry = name.partition(".")
+    value = getattr(metrics, field)
+    return value.get(entry) if entry and value is not None else value
+
+
+def judge(check: TraceCheck, metrics: Metrics, problems: list[str], supported: float) -> CheckResult:
+    """`problems`: why the trace cannot be trusted; any makes the verdict INCONCLUSIVE. `supported`: the share of the
+    points that the measured gain supports (0 to 1): the process that is judged wrote the trace, so a trace alone earns
+    nothing."""
+    value = read(metrics, check.metric)
+    bound = check.at_least if check.at_least is not None else check.at_most
+    evidence = {check.metric: value, "at_least": check.at_least, "at_most": check.at_most, "steps": metrics.steps}
+    evidence = {k: v for k, v in evidence.items() if v is not None}
+
+    def result(status: str, points: float, reason: str, hint: str = "") -> CheckResult:
+        return CheckResult(check.name, check.title, status, round(points, 2), check.points, reason, hint, evidence)
+
+    if problems:
+        return result(INCONCLUSIVE, 0, f"The trace does not answer: {'; '.join(problems)}.", "Check again.")
+    if value is None:
+        return result(INCONCLUSIVE, 0, f"The trace holds nothing to read {check.metric} from.", check.hint)
+    passed = value >= bound if check.at_least is not None else value <= bound
+    shown = f"{value:.0%}" if check.at_least is not None else f"{value:g}"
+    wanted = f"at least {bound:.0%}" if check.at_least is not None else f"at most {bound:g}"
+    reason = f"{shown} {check.says} (wanted: {wanted})."
+    if not passed:
+        return result(FAIL, 0, reason, check.hint)
+    if supported < 1:
+        reason += f" The measured gain supports {supported:.0%} of these points."
+    status, hint = (PASS, "") if supported >= 1 else (FAIL, "A fix that shows in the trace must show in the throughput.")
+    return result(status, supported * check.points, reason, hint)

@@ -1,0 +1,6 @@
+"""Errors that are written for the person who gets them."""
+
+
+class UserError(Exception):
+    """Something the user gave cannot be used. The message says what happened, where, and what to do; front ends print
+    it without a traceback (command line: one line, exit status 2)."""

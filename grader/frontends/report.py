@@ -1,0 +1,673 @@
+"""The report of one grade, as HTML for a notebook, a feedback page or a file, and as text for the terminal.
+
+Every word of a `Result` is untrusted: reasons quote the learner's code and the output is whatever it printed. So all of
+it goes through `_clean` (no control or escape characters, no endless text) and, in HTML, through `html.escape`.
+Pictures are embedded as images, where neither markup nor styles can reach the page around them."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html import escape
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result, write_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Okabe & Ito's palette, told apart with every common form of colour blindness. A colour never stands alone: a sign and
+# a word always say the same.
+BLACK, GREY, SKY, BLUE = "#1b1f23", "#6b7280", "#56B4E9", "#0072B2"
+GREEN, ORANGE, VERMILLION, PURPLE = "#009E73", "#E69F00", "#D55E00", "#CC79A7"
+SIGNS = {PASS: ("✓", GREEN, "32"), FAIL: ("✗", VERMILLION, "31"), INCONCLUSIVE: ("?", ORANGE, "33")}
+NO_SIGN = ("–", GREY, "90")
+
+TEXT_LINES = 40  # one screen
+PICTURE_BYTES = 90_000  # each of two pictures, as base64, so that the whole report stays under 300 KB
+EVIDENCE_CHARACTERS = 60_000  # of all checks together, after escaping
+OUTPUT_CHARACTERS = 6_000  # the end of what the submission printed; escaping can make it six times as long
+
+
+# ---- untrusted values -> safe text --------------------------------------------------------------------------------
+
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movements
+    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC and its kin: titles, links, clipboard
+    r"|\x1b[ -/]*[0-~]?"
+)
+# C0 and C1 controls, the signs that reorder text (a way to make a line read differently), and lone surrogates,
+# which UTF-8 cannot encode.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+
+
+def _clean(value: Any, limit: int = 1200, tail: bool = False) -> str:
+    """Plain printable text of at most `limit` characters; `tail` keeps the end and drops the beginning."""
+    text = value if isinstance(value, str) else _inline(value)
+    raw = 8 * limit + 4096  # bounds the work on a megabyte, and leaves room for what is taken out below
+    cut = len(text) > raw
+    text = (text[-raw:] if tail else text[:raw]) if cut else text
+    text = _ESCAPES.sub("", text.replace("\r\n", "\n"))
+    # A progress bar rewrites its line: keep what was left standing.
+    text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    text = _CONTROLS.sub("", text).expandtabs(4).strip("\n")
+    if len(text) > limit or cut:
+        return "… " + text[-limit:] if tail else text[:limit] + " …"
+    return text
+
+
+def _number(value: float) -> str:
+    """Four significant digits; integers stay whole."""
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**15 else "more than 1e15"
+    if not math.isfinite(value):
+        return str(value)
+    rounded = float(f"{value:.4g}")
+    if rounded == 0 or 1e-3 <= abs(rounded) < 1e7:
+        return f"{rounded:.10f}".rstrip("0").rstrip(".")
+    return f"{rounded:.4g}"
+
+
+def _digits(value: float, digits: int) -> str:
+    return _number(float(f"{value:.{digits}g}"))
+
+
+def _inline(value: Any, depth: int = 0) -> str:
+    """A JSON value on one line, long and deep ones shortened."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return _number(value)
+    if isinstance(value, str):
+        return value[:4000]
+    if depth == 3:
+        return "…"
+    items = 40 if depth == 0 else 10
+    if isinstance(value, dict):
+        parts = [f"{_name(k)} {_inline(v, depth + 1)}" for k, v in islice(value.items(), items)]
+    elif isinstance(value, list | tuple):
+        parts = [_inline(v, depth + 1) for v in value[:items]]
+    else:
+        return f"({type(value).__name__})"
+    if len(value) > items:
+        parts.append(f"… {len(value) - items} more")
+    joined = ", ".join(parts)
+    return f"({joined})" if depth else joined
+
+
+def _name(key: Any) -> str:
+    return str(key)[:80].replace("_", " ")
+
+
+def _rows(value: dict[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Evidence as (label, text) lines: nested dicts become "outer / inner", everything else one line."""
+    for key, item in value.items():
+        label = prefix + _name(key)
+        if isinstance(item, dict) and item and depth < 3:
+            yield from _rows(item, label + " / ", depth + 1)
+        elif isinstance(item, list) and len(item) > 1 and all(isinstance(v, dict) for v in item):
+            for index, entry in enumerate(item[:12]):
+                yield f"{label} {index + 1}", _inline(entry)
+            if len(item) > 12:
+                yield label, f"… {len(item) - 12} more"
+        else:
+            yield label, _inline(item)
+
+
+def _points(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _times(factor: float) -> str:
+    digits = 2 if factor < 10 else 1 if factor < 100 else 0
+    return f"{factor:.{digits}f}x"
+
+
+def _earned(check: CheckResult) -> float:
+    return 0.0 if check.status == NOT_MEASURED else check.points
+
+
+def _share(check: CheckResult) -> float:
+    return min(max(_earned(check) / check.max_points, 0.0), 1.0) if check.max_points > 0 else 0.0
+
+
+# ---- what the numbers say -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Gain:
+    """The throughput check's evidence, with everything that is no usable number taken out. Factors are speed-ups."""
+
+    gain: float
+    lower: float | None
+    upper: float | None
+    target: float | None
+    reference: float | None
+    ratios: list[float] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, check: CheckResult) -> _Gain | None:
+        get = check.evidence.get
+        gain = _positive(get("gain"))
+        if gain is None or check.status == NOT_MEASURED:
+            return None
+        lower, upper = _positive(get("gain_lower")), _positive(get("gain_upper"))
+        if lower is None or upper is None or lower > upper:
+            lower = upper = None
+        target = _positive(get("target"))
+        pairs = get("pairs") if isinstance(get("pairs"), list) else []
+        ratios = [_ratio(pair) for pair in pairs[:200]]
+        return cls(
+            gain,
+            lower,
+            upper,
+            target if target and target > 1 else None,
+            _positive(get("reference_gain")),
+            [r for r in ratios if r is not None],
+        )
+
+    def span(self) -> tuple[float, float]:
+        """The ends of a log axis that shows every mark, and the pairs as far as they do not squeeze the rest."""
+        marks = [math.log(v) for v in (1, self.gain, self.lower, self.upper, self.target, self.reference) if v]
+        low, high = min(marks), max(marks)
+        size = max(high - low, math.log(1.2))
+        inside = [math.log(r) for r in self.ratios]
+        low = max(min([low, *inside]), low - 0.4 * size)
+        high = min(max([high, *inside]), high + 0.4 * size)
+        pad = 0.07 * max(high - low, math.log(1.2))
+        return math.exp(low - pad), math.exp(high + pad)
+
+
+def _positive(value: Any) -> float | None:
+    """A speed-up or a time as a float, or None. Beyond a million either way it is nonsense, not a measurement."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 1e-6 < value < 1e6 else None
+
+
+def _ratio(pair: Any) -> float | None:
+    if not isinstance(pair, list | tuple) or len(pair) != 2:
+        return None
+    starter, submission = _positive(pair[0]), _positive(pair[1])
+    return starter / submission if starter and submission else None
+
+
+def _throughput(result: Result) -> tuple[CheckResult, _Gain] | None:
+    for check in result.checks:
+        if check.name == "throughput" and (gain := _Gain.of(check)):
+            return check, gain
+    return None
+
+
+def _gain_headline(check: CheckResult, g: _Gain) -> str:
+    said = f"{_times(g.gain)} the starter's speed"
+    if g.lower and g.upper:
+        said += f" (90% interval {_times(g.lower)} to {_times(g.upper)})"
+        if g.upper < 1:
+            said += ": slower than the starter"
+        elif g.lower <= 1:
+            said += ": cannot be told from no change"
+    before, after = _positive(check.evidence.get("starter_ms")), _positive(check.evidence.get("submission_ms"))
+    if before and after:
+        said += f". A step took {_digits(before, 3)} ms and now takes {_digits(after, 3)} ms"
+    return said + "."
+
+
+def _gain_notes(check: CheckResult, g: _Gain, letters: bool = False) -> list[str]:
+    """What the points, the target and the scatter mean, one sentence or two each; `letters` ties them to marks."""
+    notes = []
+    source = check.evidence.get("target_source")
+    if g.target:
+        whence = f" ({_clean(source, 120)})" if isinstance(source, str) and source else ""
+        note = f"{'T = target' if letters else 'Target'} for full points: {_times(g.target)}{whence}."
+        if g.lower:
+            note += f" The lower end of the interval counts: {_times(g.lower)}."
+            if g.lower >= g.target and check.points < check.max_points:
+                note += " The speed alone would earn all points; the checks say why it does not."
+        notes.append(note)
+    if g.reference:
+        notes.append(
+            f"{'R = the' if letters else 'The'} reference solution reaches {_times(g.reference)} on this machine."
+        )
+    noise = _positive(check.evidence.get("noise"))
+    if g.ratios:
+        pairs = "1 pair" if len(g.ratios) == 1 else f"{len(g.ratios)} pairs"
+        scatter = f"; one pair's ratio scatters by {_digits(100 * noise, 2)}%" if noise else ""
+        notes.append(f"{pairs} of timed blocks, starter against submission{scatter}.")
+    compile_s = _positive(check.evidence.get("compile_s"))
+    if compile_s:
+        notes.append(f"Compiling took {_digits(compile_s, 2)} s, not counted in these times.")
+    return notes
+
+
+def _headline(result: Result) -> tuple[str, list[str]]:
+    """The score, and the sentences without which it would mislead."""
+    if not result.checks:
+        return "not graded", []
+    score = min(result.score, result.measured_max)
+    notes = []
+    missing = result.max_score - result.measured_max
+    if missing > 0:
+        # A grade that ended early says why itself; then it need not be the machine's fault.
+        how = "were not measured" if result.fatal else "could not be measured on this machine"
+        notes.append(f"{_points(missing)} of {_points(result.max_score)} points {how}.")
+    undecided = sum(c.max_points - c.points for c in result.checks if c.status == INCONCLUSIVE)
+    if undecided > 0:
+        notes.append(f"{_points(undecided)} points are undecided: the measurement was too noisy for a verdict.")
+    if result.quick:
+        notes.append("A quick look: fewer measurements than a full grade takes, so points may still change.")
+    return f"{_points(score)} of {_points(result.max_score)} points", notes
+
+
+def _foot(result: Result) -> list[str]:
+    form = {"cuda": "GPU form", "cpu": "CPU form"}.get(result.form, _clean(result.form, 40))
+    facts = [
+        ("machine:", _clean(_known(result.machine), 400)),
+        ("versions:", _clean(_known(result.versions), 400)),
+        ("lab:", f"{_clean(result.lab, 80)}, {form}"),
+        ("date:", _clean(result.date, 60)),
+        ("seed:", "" if result.seed is None else _clean(str(result.seed), 40)),
+        ("grading took", f"{_number(round(result.seconds, 1))} s" if result.seconds else ""),
+    ]
+    return [f"{name} {value}" for name, value in facts if value]
+
+
+def _known(facts: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if value is not None and value != ""}
+
+
+def _status(check: CheckResult) -> tuple[str, str, str, str]:
+    """Status word, sign, colour, terminal colour."""
+    return (_clean(check.status, 20), *SIGNS.get(check.status, NO_SIGN))
+
+
+def _points_of(check: CheckResult) -> str:
+    earned = "–" if check.status == NOT_MEASURED else _points(check.points)
+    return f"{earned} / {_points(check.max_points)}"
+
+
+# ---- pictures -----------------------------------------------------------------------------------------------------
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """About four to eight round factors between `low` and `high`."""
+    for mantissas in ([1], [1, 3], [1, 2, 5], [1, 1.5, 2, 3, 4, 5, 7], [m / 10 for m in range(10, 100)]):
+        ticks = [m * 10.0**e for e in range(-6, 7) for m in mantissas if low <= m * 10.0**e <= high]
+        if len(ticks) >= 4:
+            return ticks[:: math.ceil(len(ticks) / 8)] if 1 not in ticks else _thin(ticks, ticks.index(1))
+    step = 0.05 if high - low > 0.2 else 0.02
+    return [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def _thin(ticks: list[float], keep: int) -> list[float]:
+    stride = math.ceil(len(ticks) / 8)
+    return ticks[keep % stride :: stride]
+
+
+def _draw_gain(check: CheckResult, g: _Gain) -> Figure:
+    """Speed-up on a log axis: the interval, the pairs it comes from (first on top), and the points it earned."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    figure = Figure(figsize=(7.8, 2.45), facecolor="white")
+    axes = figure.add_axes((0.16, 0.14, 0.82, 0.64))
+    low, high = g.span()
+    axes.set_xscale("log")
+    axes.set_xlim(low, high)
+    axes.set_ylim(0, 4)
+    axes.xaxis.set_major_locator(FixedLocator(_ticks(low, high)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.4g}x"))
+    axes.tick_params(axis="x", labelsize=9, colors=BLACK, length=3)
+    axes.set_yticks(
+        [3.25, 1.8, 0.45],
+        ["speed-up,\n90% interval", "each pair", f"points\n{_points_of(check)}"],
+        fontsize=9,
+        color=BLACK,
+    )
+    axes.tick_params(axis="y", length=0)
+    for side in ("left", "right", "top"):
+        axes.spines[side].set_visible(False)
+
+    # The points run linearly along this axis, from none at 1x to all at the target.
+    if g.target:
+        axes.barh(0.45, g.target - 1, left=1, height=0.42, color="#e5e7eb", zorder=1)
+        axes.barh(0.45, g.target ** _share(check) - 1, left=1, height=0.42, color=GREEN, zorder=2)
+
+    def mark(x: float, words: str, height: float, colour: str, style: str) -> None:
+        axes.plot([x, x], [0, 4 + height], color=colour, linestyle=style, linewidth=1.4, clip_on=False, zorder=3)
+        right_half = math.log(x / low) > 0.5 * math.log(high / low)
+        words = f"{words} " if right_half else f" {words}"
+        axes.text(
+            x, 4 + height, words, ha="right" if right_half else "left", va="center", fontsize=9, color=BLACK, zorder=6
+        )
+
+    mark(1, "starter 1x", 0.15, BLACK, "-")
+    if g.target:
+        mark(g.target, f"target {_times(g.target)}", 0.62, GREEN, "--")
+    if g.reference:
+        mark(g.reference, f"reference solution {_times(g.reference)}", 1.09, PURPLE, "-.")
+
+    count = len(g.ratios)
+    for index, ratio in enumerate(g.ratios):
+        y = 1.8 + (0.65 - 1.3 * index / (count - 1) if count > 1 else 0)
+        shape = "o" if low <= ratio <= high else "<" if ratio < low else ">"
+        size = 16 if count <= 30 else 8
+        axes.scatter(
+            [min(max(ratio, low), high)], [y], s=size, marker=shape, color=SKY, edgecolor=BLUE, linewidth=0.6, zorder=4
+        )
+    if g.lower and g.upper:
+        axes.axvspan(g.lower, g.upper, 0.27, 0.82, color=SKY, alpha=0.18, linewidth=0, zorder=0)
+        axes.plot([g.lower, g.upper], [3.25, 3.25], color=BLUE, linewidth=3, solid_capstyle="butt", zorder=5)
+        for end in (g.lower, g.upper):
+            axes.plot([end, end], [3.05, 3.45], color=BLUE, linewidth=1.6, zorder=5)
+    axes.scatter([g.gain], [3.25], s=40, color=BLUE, edgecolor="white", linewidth=1, zorder=6)
+    return figure
+
+
+def _image(draw: Any, alt: str) -> str:
+    """`draw()`'s figure as an <img>: SVG, or PNG where a crowded SVG would be too large.
+
+    The learner's kernel may have a style of its own (dark backgrounds, other fonts), so the drawing starts from
+    matplotlib's defaults. A picture that cannot be drawn costs the picture, never the report."""
+    try:
+        import matplotlib
+
+        with matplotlib.rc_context():
+            matplotlib.rcdefaults()
+            matplotlib.rcParams["svg.hashsalt"] = "report"  # the same result gives the same bytes
+            matplotlib.rcParams["text.parse_math"] = False  # a dollar sign in a name is a dollar sign
+            figure = draw()
+            for kind, mime, dpi in (
+                ("svg", "svg+xml", 72),
+                ("png", "png", 150),
+                ("png", "png", 100),
+                ("png", "png", 60),
+            ):
+                buffer = io.BytesIO()
+                metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+                figure.savefig(buffer, format=kind, dpi=dpi, metadata=metadata)
+                data = base64.b64encode(buffer.getvalue()).decode()
+                if len(data) <= PICTURE_BYTES:
+                    source = f"data:image/{mime};base64,{data}"
+                    return f'<img class="sp-picture" src="{source}" alt="{escape(alt)}">'
+        return '<p class="sp-note">A picture was too large to show.</p>'
+    except Exception as error:
+        return f'<p class="sp-note">A picture could not be drawn: {_html(repr(error), 200)}</p>'
+
+
+def _draw_timelines(result: Result) -> Figure:
+    from grader.trace.picture import draw
+
+    return draw(result.timelines)
+
+
+# ---- HTML ---------------------------------------------------------------------------------------------------------
+
+# No tables, and every rule behind the report's own class: JupyterLab's themes colour tables, code and pre of outputs
+# (with ":not(pre) > code", which only the class named twice outranks). The report keeps its light paper in dark themes, where its pictures would otherwise be unreadable.
+_CSS = """
+.speed-report { color-scheme: light; background: #fff; color: #1b1f23; border: 1px solid #d0d7de; border-radius: 6px;
+  padding: 16px 20px 10px; max-width: 880px; box-sizing: border-box; text-align: left;
+  font: 14px/1.45 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+.speed-report * { box-sizing: border-box; }
+.speed-report div, .speed-report span, .speed-report p, .speed-report summary { color: #1b1f23; }
+.speed-report p { margin: 2px 0; padding: 0; }
+.speed-report.speed-report code, .speed-report.speed-report pre { color: #1b1f23;
+  font: 12.5px/1.4 ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; background: #f1f3f5; border: 0; border-radius: 3px; padding: 0 2px; }
+.speed-report.speed-report pre { padding: 8px 10px; margin: 6px 0; max-height: 24em; overflow: auto; white-space: pre-wrap;
+  overflow-wrap: anywhere; }
+.speed-report .sp-head { display: flex; flex-wrap: wrap; justify-content: space-between; align-items: baseline;
+  gap: 0 20px; }
+.speed-report .sp-title { font-size: 20px; font-weight: 600; overflow-wrap: anywhere; }
+.speed-report .sp-score { font-size: 20px; font-weight: 600; white-space: nowrap; }
+.speed-report .sp-bar { display: flex; gap: 3px; height: 8px; margin: 8px 0 6px; }
+.speed-report .sp-bar span { display: block; background: #e5e7eb; border-radius: 2px; min-width: 3px;
+  overflow: hidden; }
+.speed-report .sp-bar span.sp-hatch { background: repeating-linear-gradient(135deg, #c3c9d0 0 3px, #fff 3px 7px); }
+.speed-report .sp-bar i { display: block; height: 100%; }
+.speed-report .sp-say { border-left: 3px solid #6b7280; padding-left: 9px; margin: 5px 0; font-weight: 600; }
+.speed-report .sp-fatal { border: 1px solid #D55E00; border-left-width: 6px; border-radius: 4px; background: #fdf3ec;
+  padding: 9px 12px; margin: 10px 0; }
+.speed-report .sp-fatal .sp-what { white-space: pre-wrap; overflow-wrap: anywhere; }
+.speed-report .sp-warning { border-left: 3px solid #E69F00; padding-left: 9px; margin: 5px 0; overflow-wrap: anywhere; }
+.speed-report .sp-section { margin: 14px 0 4px; padding-top: 10px; border-top: 1px solid #e5e7eb; }
+.speed-report .sp-big { font-weight: 600; }
+.speed-report .sp-note { color: #4b5563; font-size: 13px; }
+.speed-report img.sp-picture { display: block; width: 100%; max-width: 780px; height: auto; margin: 6px 0;
+  background: #fff; }
+.speed-report .sp-check { display: grid; grid-template-columns: 140px 1fr auto; gap: 0 14px; padding: 9px 0 9px 10px;
+  margin: 6px 0; border-left: 4px solid; }
+.speed-report .sp-status { font-weight: 600; white-space: nowrap; font-size: 13px; line-height: 20px; }
+.speed-report .sp-status span { display: inline-block; width: 20px; height: 20px; line-height: 20px;
+  border-radius: 10px; margin-right: 7px; text-align: center; color: #fff; font-weight: 700; }
+.speed-report .sp-points { font-weight: 600; white-space: nowrap; text-align: right;
+  font-variant-numeric: tabular-nums; }
+.speed-report .sp-body { min-width: 0; overflow-wrap: anywhere; }
+.speed-report .sp-name { font-weight: 600; }
+.speed-report .sp-hint { background: #eef6fb; border-radius: 4px; padding: 4px 9px; margin: 5px 0; }
+.speed-report details { margin: 4px 0 0; padding: 0; background: none; border: 0; }
+.speed-report summary { cursor: pointer; color: #0072B2; font-size: 13px; font-weight: normal; background: none; }
+.speed-report .sp-rows { display: grid; grid-template-columns: minmax(90px, max-content) 1fr; gap: 2px 14px;
+  margin: 5px 0; font-size: 12.5px; }
+.speed-report .sp-rows span { overflow-wrap: anywhere; white-space: pre-wrap; font-variant-numeric: tabular-nums; }
+.speed-report .sp-rows span:nth-child(odd) { color: #4b5563; max-width: 230px; }
+.speed-report .sp-foot { margin-top: 12px; padding-top: 7px; border-top: 1px solid #e5e7eb; color: #4b5563;
+  font-size: 12px; overflow-wrap: anywhere; }
+@media (max-width: 560px) { .speed-report .sp-check { grid-template-columns: 1fr auto; }
+  .speed-report .sp-body { grid-area: 2 / 1 / 3 / -1; } }
+@media print { .speed-report pre { max-height: none; } }
+"""
+
+# Belt and braces: should anything slip through the escaping, a standalone page still runs no script and loads nothing.
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<title>{title}</title></head>
+<body style="margin: 24px auto; max-width: 880px; padding: 0 8px; background: #f6f8fa">
+{body}
+</body></html>
+"""
+
+
+def _html(value: Any, limit: int = 1200, tail: bool = False) -> str:
+    return escape(_clean(value, limit, tail))
+
+
+def _prose(value: Any, limit: int = 1200) -> str:
+    """Escaped text in which `backticks` show as code."""
+    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", _html(value, limit))
+
+
+def _evidence_html(evidence: dict[str, Any], limit: int) -> str:
+    if not evidence:
+        return ""
+    cells: list[str] = []
+    for label, value in _rows(evidence):
+        cell = f"<span>{_html(label, 120)}</span><span>{_html(value, 700)}</span>"
+        limit -= len(cell)
+        if limit < 0 or len(cells) == 80:
+            cells.append("<span>…</span><span>and more, in the result file</span>")
+            break
+        cells.append(cell)
+    return f'<details><summary>Evidence</summary><div class="sp-rows">{"".join(cells)}</div></details>'
+
+
+def _check_html(check: CheckResult, evidence_limit: int) -> str:
+    word, sign, colour, _ = _status(check)
+    hint = f'<p class="sp-hint"><b>Try next:</b> {_prose(check.hint)}</p>' if check.hint else ""
+    return (
+        f'<div class="sp-check" style="border-left-color: {colour}">'
+        f'<div class="sp-status"><span style="background: {colour}">{sign}</span>{escape(word)}</div>'
+        f'<div class="sp-body"><div class="sp-name">{_prose(check.title, 200)}</div>'
+        f"<p>{_prose(check.reason)}</p>{hint}{_evidence_html(check.evidence, evidence_limit)}</div>"
+        f'<div class="sp-points">{_points_of(check)}</div></div>'
+    )
+
+
+def _bar_html(checks: list[CheckResult]) -> str:
+    """One segment a check, as wide as its points; hatched where nothing was measured."""
+    segments = []
+    for check in checks:
+        if check.max_points <= 0:
+            continue
+        hatch = ' class="sp-hatch"' if check.status == NOT_MEASURED else ""
+        fill = f'<i style="width: {100 * _share(check):.1f}%; background: {_status(check)[2]}"></i>'
+        title = escape(f"{_clean(check.title, 120)}: {_points_of(check)}")
+        segments.append(f'<span{hatch} style="flex: {check.max_points:g}" title="{title}">{fill}</span>')
+    return f'<div class="sp-bar">{"".join(segments)}</div>' if segments else ""
+
+
+def _output_html(result: Result, opened: bool) -> str:
+    if not result.output:
+        return ""
+    return (
+        f"<details{' open' if opened else ''}><summary>What the submission printed</summary>"
+        f"<pre>{_html(result.output, OUTPUT_CHARACTERS, tail=True)}</pre></details>"
+    )
+
+
+def html(result: Result, standalone: bool = False) -> str:
+    """The report as one self-contained piece of HTML (no scripts, nothing to load, under 300 KB).
+
+    `standalone` puts a page around it, for a file; without, it fits an output cell of a notebook."""
+    title = _prose(result.title, 200)
+    score, notes = _headline(result)
+    parts = [
+        f'<div class="sp-head"><div class="sp-title">{title}</div><div class="sp-score">{score}</div></div>',
+        _bar_html(result.checks),
+        *(f'<p class="sp-say">{escape(note)}</p>' for note in notes),
+    ]
+    if result.fatal:
+        parts.append(
+            '<div class="sp-fatal"><div class="sp-big">✗ The grade ended early</div>'
+            f'<div class="sp-what">{_prose(result.fatal, 3000)}</div>{_output_html(result, opened=True)}</div>'
+        )
+    parts += [f'<p class="sp-warning"><b>Note:</b> {_prose(w, 600)}</p>' for w in result.warnings[:12]]
+    if found := _throughput(result):
+        check, gain = found
+        said = _gain_headline(check, gain)
+        parts.append(f'<div class="sp-section"><p class="sp-big">{escape(said)}</p>')
+        parts.append(_image(lambda: _draw_gain(check, gain), f"Speed-up on a logarithmic axis: {said}"))
+        parts.append(f'<p class="sp-note">{escape(" ".join(_gain_notes(check, gain)))}</p></div>')
+    if result.timelines:
+        parts.append('<div class="sp-section"><p class="sp-big">Where the time of a step goes</p>')
+        parts.append(_image(lambda: _draw_timelines(result), "Timelines of the starter and of the submission"))
+        parts.append("</div>")
+    if result.checks:
+        each = EVIDENCE_CHARACTERS // len(result.checks)
+        parts.append('<div class="sp-section">')
+        parts += [_check_html(check, each) for check in result.checks]
+        parts.append("</div>")
+    if not result.fatal:
+        parts.append(_output_html(result, opened=False))
+    parts.append(f'<div class="sp-foot">{" · ".join(escape(fact) for fact in _foot(result))}</div>')
+    # The two "ignore" classes keep MathJax, which JupyterLab and nbconvert run over outputs, away from dollar signs.
+    body = (
+        f'<div class="speed-report tex2jax_ignore mathjax_ignore"><style>{_CSS}</style>\n' + "\n".join(parts) + "</div>"
+    )
+    return _PAGE.format(title=_html(result.title, 200), body=body) if standalone else body
+
+
+def write_html(result: Result, path: str | Path) -> None:
+    """Write the standalone page to `path`, whole or not at all."""
+    write_text(path, html(result, standalone=True))
+
+
+# ---- text ---------------------------------------------------------------------------------------------------------
+
+# How many lines the fatal message, the output, a reason, a hint and the warnings may take: the first row that fits
+# the screen is used.
+_ROOM = [(8, 14, 4, 3, 4), (6, 12, 3, 2, 3), (6, 10, 2, 2, 3), (5, 8, 2, 1, 2), (4, 8, 1, 1, 2), (4, 6, 1, 0, 1)]
+
+
+def text(result: Result, width: int = 80, colour: bool = False) -> str:
+    """The report for a terminal of `width` columns, about one screen; escape codes only with `colour`."""
+    width = max(width, 50)
+    lines: list[str] = []
+    for room in _ROOM:
+        lines = _text_lines(result, width, colour, *room)
+        if len(lines) <= TEXT_LINES:
+            break
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _text_lines(
+    result: Result, width: int, colour: bool, fatal: int, output: int, reason: int, hint: int, warnings: int
+) -> list[str]:
+    def paint(words: str, code: str) -> str:
+        return f"\x1b[{code}m{words}\x1b[0m" if colour else words
+
+    score, notes = _headline(result)
+    title = _wrap(result.title, width - len(score) - 2, 1)[0]
+    lines = [paint(title + " " * (width - len(title) - len(score)) + score, "1"), "─" * width]
+    for note in notes:
+        lines += _wrap(note, width, 2)
+    if result.fatal:
+        lines += [paint("✗ The grade ended early", "1;31"), *_wrap(result.fatal, width, fatal, "  ")]
+        printed = _clean(result.output, OUTPUT_CHARACTERS, tail=True).splitlines()[-output:]
+        printed = [part for line in printed for part in textwrap.wrap(line, width - 4, drop_whitespace=False)]
+        if printed:
+            lines += ["  The end of what it printed:", *(f"  │ {line}" for line in printed[-output:])]
+    for warning in result.warnings[:warnings]:
+        lines += _wrap(f"Note: {_clean(warning, 600)}", width, 2)
+    if found := _throughput(result):
+        check, gain = found
+        lines += ["", *_wrap(_gain_headline(check, gain), width, 2), *_gain_bar(gain, width)]
+        lines += _wrap(" ".join(_gain_notes(check, gain, letters=True)), width, 5)
+    lines.append("")
+    for check in result.checks:
+        word, sign, _, code = _status(check)
+        points = _points_of(check)
+        name = _wrap(check.title, width - 18 - len(points), min(reason, 2))
+        lines.append(
+            f"{paint(f'{sign} {word:<14}', code)}{paint(name[0].ljust(width - 16 - len(points)) + points, '1')}"
+        )
+        lines += [paint(" " * 16 + more, "1") for more in name[1:]]
+        lines += _wrap(check.reason, width, reason, "    ")
+        if check.hint and hint:
+            lines += _wrap(f"→ {_clean(check.hint)}", width, hint, "    ")
+    return [*lines, "─" * width, *_wrap(" · ".join(_foot(result)), width, 4 if reason > 1 else 2)]
+
+
+def _wrap(value: Any, width: int, lines: int, indent: str = "") -> list[str]:
+    """At most `lines` lines, the text's own line breaks kept; at least one, so that a title can be taken from it."""
+    wrapped: list[str] = []
+    for line in _clean(value).splitlines():
+        wrapped += textwrap.wrap(line, width, initial_indent=indent, subsequent_indent=indent)
+    if len(wrapped) > lines:
+        wrapped = [*wrapped[: lines - 1], wrapped[lines - 1][: width - 2].rstrip() + " …"]
+    return wrapped or [""]
+
+
+def _gain_bar(g: _Gain, width: int) -> list[str]:
+    """The interval on a log axis, and below it where the starter (1x), the target (T) and the reference (R) lie."""
+    low, high = g.span()
+
+    def column(factor: float) -> int:
+        return round((width - 1) * math.log(factor / low) / math.log(high / low))
+
+    bar = ["─"] * width
+    if g.lower and g.upper:
+        middle = min(max(column(g.gain), 1), width - 2)
+        left, right = min(column(g.lower), middle - 1), max(column(g.upper), middle + 1)
+        bar[left : right + 1] = "━" * (right - left + 1)
+        bar[left], bar[right] = "┣", "┫"
+    bar[column(g.gain)] = "●"
+    marks = [" "] * width
+    start = min(column(1), width - 2)
+    marks[start : start + 2] = "1x"
+    for letter, factor in (("T", g.target), ("R", g.reference)):
+        if factor:  # where the place is taken, the nearest free one beside it
+            at = min((i for i in range(width) if marks[i] == " "), key=lambda i: abs(i - column(factor)))
+            marks[at] = letter
+    return ["".join(bar), "".join(marks)]

@@ -1,0 +1,381 @@
+"""One grade, from a submission and a lab to a Result.
+
+The story: gate -> load both arms -> first steps compared tightly -> pairs of timed blocks until the points are known ->
+the same run's later losses and returned weights compared -> one profile of each arm -> checks."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from grader import trace
+from grader.checks import parity as parity_check
+from grader.checks import prediction as prediction_check
+from grader.checks import throughput as throughput_check
+from grader.checks import trace as trace_check
+from grader.data import prepare
+from grader.errors import UserError
+from grader.labs.lab import Form, Lab
+from grader.measure import calibration, decision, machine
+from grader.measure.blocks import QUICK, Arm, Plan, pair
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Result
+from grader.sandbox.parent import Child, ChildError, Limits, Workspace, turn
+from grader.submission import Submission
+
+Progress = Callable[[float, str], None]  # share done (0 to 1), what is being done
+
+MAX_WEIGHTS = 4 << 30  # bytes
+MAX_TRACE = 256 << 20
+FREE_MEMORY = 8 << 30  # bytes of GPU memory that a grade needs
+
+
+class Disturbed(Exception):
+    """Someone else uses the machine: what is measured now would say nothing about the submission."""
+
+
+def choose_form(lab: Lab, device: str) -> str:
+    """"cuda" or "cpu" for `device` "auto", "cuda" or "cpu". Raises UserError where "cuda" is asked for and missing."""
+    if device == "cuda" and not machine.has_gpu():
+        raise UserError("There is no NVIDIA GPU here (NVML finds none). Use --device auto or cpu, or a machine with one.")
+    if device not in ("auto", "cuda", "cpu"):
+        raise UserError(f"Unknown device {device!r}: use auto, cpu or cuda.")
+    return "cuda" if device == "cuda" or (device == "auto" and machine.has_gpu()) else "cpu"
+
+
+def grade(
+    submission: Submission,
+    lab: Lab,
+    *,
+    device: str = "auto",
+    quick: bool = False,
+    plan: Plan | None = None,
+    limits: Limits | None = None,
+    progress: Progress = lambda share, what: None,
+) -> Result:
+    """Grade a submission by measurement. What fails in the learner's code ends up in the result, not in an exception.
+
+    quick: fewer and shorter blocks, for trying out; plan and limits override what is measured and waited for. Raises
+    UserError for an unknown device and RuntimeError where this machine cannot confine a submission."""
+    began = time.monotonic()
+    form_name = choose_form(lab, device)
+    found = Findings(lab, form_name)
+    if form_name in lab.forms:
+        try:
+            _measure(found, submission, plan or (QUICK if quick else Plan()), limits, progress)
+        except ChildError as error:
+            found.fatal = _explain(error, submission)
+            found.output = found.output or error.details
+        except Disturbed as disturbance:
+            found.disturbed = str(disturbance)
+    progress(1.0, "done")
+    return Result(
+        lab=lab.name,
+        title=lab.title,
+        form=form_name,
+        checks=_judge(found, submission),
+        machine=machine.facts(),
+        versions=machine.versions(),
+        warnings=found.warnings,
+        fatal=found.fatal,
+        quick=quick,
+        seed=found.seed,
+        seconds=round(time.monotonic() - began, 1),
+        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        timelines=found.timelines,
+        output=found.output,
+    )
+
+
+@dataclass
+class Findings:
+    """What a grade has found out so far."""
+
+    lab: Lab
+    form_name: str
+    seed: int | None = None
+    pairs: list[tuple[float, float]] = field(default_factory=list)  # seconds per step: starter, submission
+    gain: decision.Gain | None = None
+    settled: bool = False
+    target: float = math.nan
+    reference_gain: float | None = None
+    target_source: str = ""
+    compile_s: float = 0.0
+    parity: CheckResult | None = None
+    metrics: dict[str, trace.Metrics] = field(default_factory=dict)  # "starter", "submission"
+    trace_problems: list[str] = field(default_factory=list)
+    timelines: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    fatal: str = ""
+    disturbed: str = ""
+    output: str = ""
+
+    @property
+    def form(self) -> Form:
+        return self.lab.forms[self.form_name]
+
+
+def _measure(found: Findings, submission: Submission, plan: Plan, limits: Limits | None, progress: Progress) -> None:
+    lab, form = found.lab, found.form
+    found.reference_gain, found.target_source = calibration.reference_gain(lab, found.form_name)
+    found.target = decision.target(found.reference_gain) if found.reference_gain else form.minimum_gain
+    progress(0.0, "preparing data")
+    options, readable = prepared(form)
+    progress(0.02, "looking at the machine")
+    _gate(found)
+    with (
+        arm(submission.source, form, options, readable, found.form_name, limits) as ours,
+        arm(lab.starter, form, options, readable, found.form_name, None) as starter,
+    ):
+        try:
+            progress(0.04, "loading the submission")
+            ours.child.load()
+            starter.child.load()
+            found.seed = secrets.randbelow(1 << 31)  # drawn only now: nothing could be computed ahead
+            ours.child.start(found.seed)
+            ours.child.freeze()
+            starter.child.start(found.seed, keep_initial=True)
+            starter.child.freeze()
+            _first_steps(found, ours, starter, progress)
+            if found.parity is None or found.parity.status == FAIL:
+                return
+            _timed_blocks(found, ours, starter, plan, progress)
+            _last_steps(found, ours, starter)
+            _profiles(found, ours, starter, plan, progress)
+        finally:
+            found.output = ours.child.output()
+
+
+@contextlib.contextmanager
+def arm(
+    source: str, form: Form, options: dict, readable: list[Path], form_name: str, limits: Limits | None
+) -> Iterator[Arm]:
+    """One loop in a confined process of its own."""
+    workspace = Workspace(source)
+    try:
+        with Child(
+            workspace,
+            workload=form.workload,
+            options=options,
+            device=form_name,
+            readable=readable,
+            threads=form.threads,
+            environment=form.environment,
+            limits=limits,
+        ) as child:
+            yield Arm(child)
+    finally:
+        workspace.remove()
+
+
+def prepared(form: Form) -> tuple[dict[str, Any], list[Path]]:
+    """Make the form's data where they are missing. Returns the workload's options and the paths it may read."""
+    folder = prepare(form.data)
+    options = dict(form.options)
+    if form.data == "images":
+        options["folder"] = str(folder)
+    return options, [folder]
+
+
+def _gate(found: Findings) -> None:
+    if found.form_name != "cuda":
+        return
+    if not machine.wait_idle(8.0):
+        raise Disturbed("another program keeps this GPU busy")
+    state = machine.gpu_state()
+    if state and state.free_bytes < FREE_MEMORY:
+        raise Disturbed(f"only {state.free_bytes / 1e9:.1f} GB of GPU memory are free, {FREE_MEMORY / 1e9:.0f} are needed")
+    if state and state.throttling:
+        raise Disturbed("the GPU throttles its clocks because it is too hot")
+
+
+def _before_block(found: Findings) -> None:
+    """Both arms are frozen: whatever runs on the GPU now is somebody else's, or work queued ahead."""
+    if found.form_name == "cuda" and not machine.wait_idle():
+        raise Disturbed("the GPU was busy while both loops were stopped: another program, or work queued ahead")
+
+
+def _first_steps(found: Findings, ours: Arm, starter: Arm, progress: Progress) -> None:
+    parity = found.form.parity
+    progress(0.08, "first steps of the submission (compiling, if it compiles)")
+    with turn(ours.child):
+        ours.warm_up(parity.steps)
+        ours.child.weights("first.safetensors")
+    weights = ours.child.fetch("first.safetensors", MAX_WEIGHTS)
+    progress(0.14, "first steps of the starter")
+    with turn(starter.child):
+        _starter(lambda: starter.warm_up(parity.steps))
+        starter.child.give("first.safetensors", weights)
+        update = _starter(lambda: starter.child.ask("compare", file="first.safetensors"))
+    found.compile_s = ours.compile_s
+    found.parity = parity_check.early(parity, starter.losses, ours.losses, update)
+
+
+def _starter(action: Callable[[], Any]) -> Any:
+    """The starter is ours: when it fails, the machine is the reason, not the learner's code. The likeliest: the
+    submission holds the memory that the starter needs, or returned weights that cannot be read."""
+    try:
+        return action()
+    except ChildError as error:
+        raise ChildError(f"The starter could not run beside the submission. {error.message}", error.details) from None
+
+
+def _timed_blocks(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Progress) -> None:
+    for n in range(1, plan.max_pairs + 1):
+        progress(0.2 + 0.6 * (n - 1) / max(plan.min_pairs + 1, n + 1), f"timing pair {n}")
+        found.pairs.append(pair(starter, ours, plan, lambda: _before_block(found)))
+        if n < plan.min_pairs:
+            continue
+        found.gain = decision.gain(*zip(*found.pairs, strict=True), noise_floor=found.form.noise)
+        found.settled = decision.settled(found.gain, found.target, plan.precision)
+        if found.settled:
+            break
+    if ours.recompiled:
+        found.warnings.append(
+            "torch.compile compiled again inside a timed block: a shape or a constant changes from step to step."
+        )
+    state = machine.gpu_state() if found.form_name == "cuda" else None
+    if state and state.throttling:
+        found.warnings.append("The GPU throttled its clocks for heat while blocks were timed.")
+
+
+def _last_steps(found: Findings, ours: Arm, starter: Arm) -> None:
+    with turn(ours.child):
+        ours.child.weights("last.safetensors")
+    weights = ours.child.fetch("last.safetensors", MAX_WEIGHTS)
+    with turn(starter.child):
+        starter.child.give("last.safetensors", weights)
+        held_out = _starter(lambda: starter.child.ask("evaluate", file="last.safetensors"))["loss"]
+    curves = calibration.reference_curves(found.lab, found.form_name)
+    late = parity_check.late(found.form.parity, starter.losses, ours.losses, held_out, curves)
+    assert found.parity is not None
+    found.parity = replace(late, evidence=found.parity.evidence | late.evidence)
+
+
+def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Progress) -> None:
+    for name, shown, each, share in (("starter", "before", starter, 0.86), ("submission", "after", ours, 0.93)):
+        progress(share, f"profiling the {name}")
+        with turn(each.child):
+            each.burn()
+            each.child.profile(plan.profile_steps, "trace.json")
+        try:
+            recorded = trace.read_bytes(each.child.fetch("trace.json", MAX_TRACE))
+            metrics = trace.metrics(recorded, step_ns=each.step_s * 1e9)
+            found.metrics[name] = metrics
+            found.timelines[shown] = trace.timeline(recorded)
+        except trace.TraceError as error:
+            found.trace_problems.append(f"the {name}'s trace cannot be read: {error}")
+            continue
+        if name == "submission":
+            found.trace_problems += _implausible(found, metrics, each.step_s)
+
+
+def _implausible(found: Findings, metrics: trace.Metrics, step_s: float) -> list[str]:
+    """The process that is judged wrote the trace; it must agree with what the parent measured."""
+    if found.form_name != "cuda":  # a CPU trace has no GPU events and is complete without them
+        return [] if metrics.steps else list(metrics.reasons)
+    problems = [] if metrics.complete else list(metrics.reasons)
+    busy = metrics.gpu_busy_ns
+    if busy is not None and busy > 1.15 * step_s * 1e9:
+        problems.append(f"its GPU work takes {busy / 1e6:.1f} ms a step, a whole step takes {step_s * 1e3:.1f} ms")
+    if not metrics.kernels:
+        problems.append("it shows no GPU work")
+    return problems
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+def _judge(found: Findings, submission: Submission) -> list[CheckResult]:
+    lab = found.lab
+    if found.form_name not in lab.forms:
+        needs = "It needs an NVIDIA GPU; no points are given for what was not measured."
+        return [_plain(check, NOT_MEASURED, needs) for check in lab.checks]
+    gain = found.reference_gain or (found.gain.factor if found.gain else None)
+    checks = []
+    if gain is None:
+        checks.append(_plain(lab.prediction, INCONCLUSIVE, "Nothing was measured to compare the prediction with."))
+    else:
+        checks.append(prediction_check.judge(lab.prediction, lab.cause, gain, submission.prediction))
+    if found.parity:
+        checks.append(found.parity)
+
+    stopped = None  # why throughput and trace earn nothing, with the status that says so
+    if found.fatal:
+        stopped = (FAIL, "Not counted: the submission did not run (see above).")
+    elif found.disturbed:
+        stopped = (INCONCLUSIVE, f"Not measured: {found.disturbed}. Wait until the machine is free and check again.")
+    elif found.parity is None or found.parity.status == FAIL:
+        stopped = (FAIL, "Not counted: it is not the same training (see that check).")
+    elif found.gain is None:
+        stopped = (INCONCLUSIVE, "No gain could be measured.")
+
+    supported = 0.0
+    if stopped:
+        checks.append(_plain(lab.throughput, *stopped, evidence=_throughput_evidence(found)))
+    else:
+        assert found.gain is not None
+        checks.append(
+            throughput_check.judge(
+                lab.throughput, found.gain, found.target, found.settled, _throughput_evidence(found)
+            )
+        )
+        supported = checks[-1].points / lab.throughput.points
+    for check in lab.trace:
+        if check.form not in ("", found.form_name):
+            needs = "It needs an NVIDIA GPU; no points are given for what was not measured."
+            checks.append(_plain(check, NOT_MEASURED, needs))
+        elif stopped:
+            checks.append(_plain(check, *stopped))
+        elif "submission" not in found.metrics:
+            checks.append(_plain(check, INCONCLUSIVE, "; ".join(found.trace_problems) or "There is no trace."))
+        else:
+            checks.append(trace_check.judge(check, found.metrics["submission"], found.trace_problems, supported))
+    return checks
+
+
+def _plain(check: Any, status: str, reason: str, evidence: dict[str, Any] | None = None) -> CheckResult:
+    return CheckResult(check.name, check.title, status, 0, check.points, reason, "", evidence or {})
+
+
+def _throughput_evidence(found: Findings) -> dict[str, Any]:
+    if found.gain is None:
+        return {}
+    gain = found.gain
+    n = len(found.pairs)
+    return {
+        "gain": gain.factor,
+        "gain_lower": gain.lower,
+        "gain_upper": gain.upper,
+        "noise": gain.noise,
+        "target": found.target,
+        "reference_gain": found.reference_gain,
+        "target_source": found.target_source,
+        "starter_ms": 1e3 * sum(a for a, _ in found.pairs) / n,
+        "submission_ms": 1e3 * sum(b for _, b in found.pairs) / n,
+        "pairs": [[1e3 * a, 1e3 * b] for a, b in found.pairs],
+        "compile_s": found.compile_s,
+    }
+
+
+def _explain(error: ChildError, submission: Submission) -> str:
+    """The message with its place in the notebook, and with what a missing name most likely means."""
+    text = error.message
+    where = submission.where(error.line)
+    if where:
+        text += f" ({where})"
+    cell = dict(submission.elsewhere).get(error.name) if error.kind == "NameError" else None
+    if cell:
+        text += (
+            f" `{error.name}` is defined in cell {cell}, which is not part of the submission: only cells that begin with "
+            "%%submission are. Move the definition into one."
+        )
+    elif error.kind == "NameError":
+        text += " Only cells that begin with %%submission are part of the submission; what they need must be in them."
+    return text

@@ -1,0 +1,118 @@
+"""What a lab is: a declaration. No machinery here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+CAUSES = (
+    "input-bound",
+    "transfer-bound",
+    "sync-bound",
+    "launch-bound",
+    "communication-bound",
+    "memory-bound",
+    "compute-bound",
+)
+
+
+@dataclass(frozen=True)
+class Parity:
+    """Tolerances of "the same training", calibrated from the reference's own spread (see `grader calibrate`).
+
+    steps: the first steps, compared tightly with the starter's from the same seed. loss: mean relative difference of
+    the loss curve over those steps. norm: relative difference of the norm of the total update. cosine: least cosine of
+    the total update with the starter's. drift: mean relative difference of any ten consecutive losses with the
+    starter's at the same steps, for as long as both run. held_out: relative difference of the held-out loss of the
+    returned weights from the reference's at the same step (beside the reference's own spread over seeds)."""
+
+    steps: int
+    loss: float
+    norm: float
+    cosine: float
+    drift: float
+    held_out: float
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a lab runs on one kind of device.
+
+    workload: module with make_job and evaluate; options: its keyword arguments. data: the data sets it needs
+    ("images", "text"). minimum_gain: full points need this speed-up where the machine was never calibrated.
+    noise: least relative sd of a pair to believe."""
+
+    workload: str
+    options: dict[str, Any]
+    data: str
+    minimum_gain: float
+    noise: float
+    parity: Parity
+    threads: int | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Throughput:
+    points: float
+    hint: str
+    name: str = "throughput"
+    title: str = "Throughput"
+
+
+@dataclass(frozen=True)
+class TraceCheck:
+    """A metric of the trace of the timed process (see `grader.trace.Metrics`) with the value that passes: a count or a
+    share, never milliseconds. form: where it can be measured; "" for everywhere."""
+
+    name: str
+    title: str
+    points: float
+    metric: str
+    says: str  # the metric in words, for the report: "of the copied bytes came from pinned memory"
+    hint: str
+    at_least: float | None = None
+    at_most: float | None = None
+    form: str = ""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The locked prediction: half the points for the cause, half for the gain, within `factor` either way."""
+
+    points: float
+    factor: float = 1.6
+    name: str = "prediction"
+    title: str = "Prediction"
+
+
+@dataclass(frozen=True)
+class Lab:
+    name: str
+    title: str
+    phase: int
+    goal: str  # one sentence: what to do
+    cause: str  # the right prediction, one of CAUSES
+    forms: dict[str, Form]  # by "cuda" or "cpu"
+    throughput: Throughput
+    trace: tuple[TraceCheck, ...]
+    prediction: Prediction
+    peek: tuple[str, ...]  # names of the counts that `peek` puts first
+
+    @property
+    def folder(self) -> Path:
+        return Path(__file__).parent / self.name
+
+    @property
+    def starter(self) -> str:
+        """The slow loop: source text."""
+        return (self.folder / "starter.py").read_text(encoding="utf-8")
+
+    @property
+    def max_score(self) -> float:
+        return self.throughput.points + self.prediction.points + sum(c.points for c in self.trace)
+
+    @property
+    def checks(self) -> tuple[Any, ...]:
+        return (self.prediction, self.throughput, *self.trace)

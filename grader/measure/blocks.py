@@ -1,0 +1,90 @@
+"""Paired blocks: only one arm runs at a time, each block burns the loader's head start before it is timed."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from grader.sandbox.parent import Child, turn
+
+CHUNK_S = 0.25  # a burn goes in chunks of about this long
+MAX_BURN_CHUNKS = 12
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured. `block_s`: length of a timed block in seconds, at least `block_steps` steps. The points must
+    be known to within `precision` (a fraction of all points), else pairs are added up to `max_pairs`."""
+
+    block_s: float = 1.5
+    block_steps: int = 4
+    min_pairs: int = 4
+    max_pairs: int = 14
+    precision: float = 0.05
+    profile_steps: int = 4
+
+
+QUICK = Plan(block_s=0.8, block_steps=2, min_pairs=3, max_pairs=6, precision=0.12, profile_steps=2)
+
+
+@dataclass
+class Arm:
+    """One loop under measurement and all that is known about it so far."""
+
+    child: Child
+    losses: list[float] = field(default_factory=list)
+    step_s: float = math.nan  # latest estimate of the steady time per step
+    compile_s: float = 0.0  # first step's time beyond a steady step
+    compiled: int = 0
+    recompiled: bool = False  # torch.compile made a graph inside a timed block
+
+    def run(self, steps: int) -> float:
+        """Run `steps` steps; returns seconds per step."""
+        expected = None if math.isnan(self.step_s) else steps * self.step_s
+        seconds, losses, self.compiled = self.child.run(steps, expected)
+        self.losses += losses
+        return seconds / steps
+
+    def warm_up(self, steps: int) -> None:
+        """The first `steps` steps (two or more), the first one timed apart: it holds compilation and start-up."""
+        first = self.run(1)
+        self.step_s = self.run(steps - 1)
+        self.compile_s = max(0.0, first - self.step_s)
+
+    def block(self, plan: Plan) -> float:
+        """Burn until the rate is stationary, then time one block with no pause before it. Returns seconds per step.
+
+        While a loop is frozen nothing fills its loader's queues, but what was in flight is there at once after the
+        thaw: served from a full queue, steps look faster than they are. Nobody can know how deep a queue is, so `burn`
+        runs chunks until one is not slower than the one before (nor much faster, as while clocks still ramp up)."""
+        self.burn()
+        steps = max(plan.block_steps, math.ceil(plan.block_s / self.step_s))
+        compiled = self.compiled
+        self.step_s = self.run(steps)
+        self.recompiled |= self.compiled > compiled
+        return self.step_s
+
+    def burn(self) -> None:
+        before = math.inf  # the first chunk is never enough
+        for _ in range(MAX_BURN_CHUNKS):
+            steps = max(1, math.ceil(CHUNK_S / self.step_s))
+            now = self.run(steps)
+            stationary = 0.8 < now / before < 1.07
+            before = self.step_s = now
+            if stationary:
+                return
+
+
+def pair(starter: Arm, submission: Arm, plan: Plan, before_block: Callable[[], None] = lambda: None) -> tuple[float, float]:
+    """One pair of blocks, in random order. Both arms come frozen and leave frozen. `before_block` runs while both are.
+    Returns seconds per step of (starter, submission)."""
+    times = {}
+    arms = [("starter", starter), ("submission", submission)]
+    random.shuffle(arms)
+    for name, arm in arms:
+        before_block()
+        with turn(arm.child):
+            times[name] = arm.block(plan)
+    return times["starter"], times["submission"]

@@ -1,0 +1,81 @@
+"""What the reference solution gains on this machine, and how its training goes: the yardsticks of a grade.
+
+Gains depend on the machine: they are measured once per machine and software version (`grader calibrate`) and kept in the
+user's cache; `data/measured/calibration.json` ships those of machines already measured. Loss curves do not depend on the
+machine: they are part of the lab (`reference.json` beside its declaration)."""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grader.data.cache import cache_dir
+from grader.labs.lab import Lab
+from grader.measure import machine
+from grader.result import write_json
+
+SHIPPED = Path(__file__).resolve().parents[2] / "data" / "measured" / "calibration.json"
+
+
+def own_file() -> Path:
+    return cache_dir() / "calibration.json"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def reference_gain(lab: Lab, form: str) -> tuple[float | None, str]:
+    """(speed-up of the reference solution, where that figure comes from); (None, …) for a machine never measured."""
+    key = machine.key(form)
+    for path, source in ((own_file(), "calibrated on this machine"), (SHIPPED, "measured on a machine of this kind")):
+        entry = _read(path).get(f"{lab.name} {form}", {}).get(key)
+        if entry:
+            return float(entry["gain"]), f"{source} ({entry['date']})"
+    return None, "this lab's minimum; `grader calibrate` measures what this machine can gain"
+
+
+def store_gain(lab: Lab, form: str, entry: dict[str, Any], path: Path | None = None) -> Path:
+    """Keep a measured gain: `entry` has at least "gain" and "date"."""
+    path = path or own_file()
+    table = _read(path)
+    table.setdefault(f"{lab.name} {form}", {})[machine.key(form)] = entry
+    write_json(path, table)
+    return path
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A quantity of the reference's training by step: mean and standard deviation over seeds."""
+
+    steps: tuple[int, ...]
+    mean: tuple[float, ...]
+    sd: tuple[float, ...]
+
+    def at(self, step: int) -> tuple[float, float]:
+        """(mean, sd) at `step`, interpolated linearly in log(step); the ends hold beyond themselves."""
+        i = bisect_right(self.steps, step)
+        if i == 0 or i == len(self.steps):
+            j = min(i, len(self.steps) - 1)
+            return self.mean[j], self.sd[j]
+        low, high = self.steps[i - 1], self.steps[i]
+        share = (math.log(step) - math.log(low)) / (math.log(high) - math.log(low))
+        return (
+            self.mean[i - 1] + share * (self.mean[i] - self.mean[i - 1]),
+            self.sd[i - 1] + share * (self.sd[i] - self.sd[i - 1]),
+        )
+
+
+def reference_curves(lab: Lab, form: str) -> dict[str, Curve]:
+    """"train": mean loss of the ten steps that end at a step; "held_out": loss of the weights at a step. Empty when the
+    lab has none for this form."""
+    curves = _read(lab.folder / "reference.json").get(form, {}).get("curves", {})
+    return {name: Curve(*(tuple(column) for column in zip(*rows, strict=True))) for name, rows in curves.items()}

@@ -1,0 +1,118 @@
+"""Facts about this machine, and whether it is free to measure on. No torch: NVML and the operating system answer."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pynvml
+
+# Thermal and hardware-slowdown bits of nvmlClocksEventReasons. Power capping is normal under load and not among them.
+_THROTTLING = 0x20 | 0x40 | 0x08  # SwThermalSlowdown, HwThermalSlowdown, HwSlowdown
+BUSY_PERCENT = 5  # utilisation above which a GPU on which we run nothing is in someone else's use
+
+
+@lru_cache(maxsize=1)
+def _gpu() -> Any:
+    """NVML's handle of the GPU that CUDA's device 0 is, or None."""
+    try:
+        pynvml.nvmlInit()
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        first = "0" if visible is None else visible.split(",")[0].strip()
+        if first.isdigit():
+            return pynvml.nvmlDeviceGetHandleByIndex(int(first))
+        return pynvml.nvmlDeviceGetHandleByUUID(first) if first.startswith("GPU-") else None
+    except pynvml.NVMLError:
+        return None
+
+
+def has_gpu() -> bool:
+    return _gpu() is not None
+
+
+def gpu_name() -> str | None:
+    return str(pynvml.nvmlDeviceGetName(_gpu())) if has_gpu() else None
+
+
+def cpu_name() -> str:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def facts() -> dict[str, Any]:
+    """What a result says about the hardware."""
+    found: dict[str, Any] = {"cpu": cpu_name(), "cores": cores(), "gpu": gpu_name(), "os": platform.platform(terse=True)}
+    if has_gpu():
+        memory = pynvml.nvmlDeviceGetMemoryInfo(_gpu())
+        found["gpu_memory_gb"] = round(memory.total / 1e9, 1)
+        found["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
+    return found
+
+
+def versions() -> dict[str, str]:
+    names = ("torch", "torchvision", "triton", "numpy", "pillow", "pytorch-speed-course")
+    found = {"python": platform.python_version()}
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def key(form: str) -> str:
+    """What a calibration holds for: the device that decides the gain, its host's cores, and torch's release."""
+    device = gpu_name() if form == "cuda" else cpu_name()
+    release = ".".join(versions()["torch"].split("+")[0].split(".")[:2])
+    return f"{device}, {cores()} cores, torch {release}"
+
+
+@dataclass(frozen=True)
+class GpuState:
+    utilisation: int  # per cent of the last sampling period in which a kernel ran
+    free_bytes: int
+    throttling: bool
+
+
+def gpu_state() -> GpuState | None:
+    """The GPU's state now, or None without one."""
+    gpu = _gpu()
+    if gpu is None:
+        return None
+    try:
+        reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)
+    except (pynvml.NVMLError, AttributeError):
+        reasons = 0
+    return GpuState(
+        utilisation=pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
+        free_bytes=pynvml.nvmlDeviceGetMemoryInfo(gpu).free,
+        throttling=bool(reasons & _THROTTLING),
+    )
+
+
+def wait_idle(limit_s: float = 3.0) -> bool:
+    """Wait until the GPU is seen idle: two samples in a row below `BUSY_PERCENT`. Returns False when it never is."""
+    deadline = time.monotonic() + limit_s
+    quiet = 0
+    while quiet < 2:
+        state = gpu_state()
+        if state is None:
+            return True
+        quiet = quiet + 1 if state.utilisation < BUSY_PERCENT else 0
+        if time.monotonic() > deadline:
+            return False
+        if quiet < 2:
+            time.sleep(0.05)
+    return True

@@ -1,0 +1,106 @@
+"""The result of a grade: what was measured, what it was compared with, and the points it gives."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+PASS = "PASS"
+FAIL = "FAIL"
+INCONCLUSIVE = "INCONCLUSIVE"  # measured, but the noise does not allow a verdict
+NOT_MEASURED = "NOT MEASURED"  # this machine cannot measure it; never scored
+
+
+@dataclass
+class CheckResult:
+    """One check's verdict.
+
+    `reason` is one or two sentences for the learner; `hint` says what to try next (empty when passed); `evidence` holds
+    the numbers and thresholds behind the verdict, JSON values only."""
+
+    name: str
+    title: str
+    status: str
+    points: float
+    max_points: float
+    reason: str
+    hint: str = ""
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Result:
+    """Everything one grade found out. All of it is JSON; pictures are drawn from `timelines` when they are shown.
+
+    `timelines` maps "before" (the starter) and "after" (the submission) to what `grader.trace.timeline` returns.
+    `fatal` is the message that ended the grade early (the learner's code failed), else empty."""
+
+    lab: str
+    title: str
+    form: str  # "cuda" or "cpu"
+    checks: list[CheckResult]
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    warnings: list[str] = field(default_factory=list)
+    fatal: str = ""
+    quick: bool = False
+    seed: int | None = None
+    seconds: float = 0.0
+    date: str = ""
+    timelines: dict[str, Any] = field(default_factory=dict)
+    output: str = ""  # what the submission printed (its end, capped)
+
+    @property
+    def score(self) -> float:
+        return round(sum(c.points for c in self.checks), 2)
+
+    @property
+    def max_score(self) -> float:
+        return sum(c.max_points for c in self.checks)
+
+    @property
+    def measured_max(self) -> float:
+        """Points of the checks that could be measured on this machine."""
+        return sum(c.max_points for c in self.checks if c.status != NOT_MEASURED)
+
+    def check(self, name: str) -> CheckResult:
+        return next(c for c in self.checks if c.name == name)
+
+    def to_dict(self) -> dict[str, Any]:
+        own = asdict(self)
+        return {
+            "lab": own.pop("lab"),
+            "score": self.score,
+            "max_score": self.max_score,
+            "measured_max": self.measured_max,
+            **own,
+        }
+
+    @classmethod
+    def from_dict(cls, d: dict[str, Any]) -> Result:
+        d = {k: v for k, v in d.items() if k not in ("score", "max_score", "measured_max")}
+        return cls(**{**d, "checks": [CheckResult(**c) for c in d["checks"]]})
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file whole or not at all: to a temporary file beside it, then renamed."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """`write_text` of indented JSON. Raises ValueError for NaN and infinity, which JSON does not have."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")

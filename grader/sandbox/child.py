@@ -1,0 +1,274 @@
+"""The untrusted side: loads the submission, drives its generator and answers the parent's requests.
+
+One JSON line in, one JSON line out, each carrying the request's nonce. Nothing this process says about time is believed;
+the parent measures. Losses and weights are checked by what they must be if the work was done."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import math
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from grader.workloads.job import Job
+
+MODULE = "submission"
+
+
+class ContractError(Exception):
+    """The loop broke the contract between a learner's code and the grader; the message says which part of it."""
+
+
+def serve(requests: int, replies: int, spec: dict[str, Any]) -> None:
+    """Answer requests until the parent closes the pipe. `requests` and `replies` are file descriptors."""
+    harness = Harness(spec)
+    with os.fdopen(requests, "r", encoding="utf-8") as source, os.fdopen(replies, "w", encoding="utf-8") as sink:
+        for line in source:
+            request = json.loads(line)
+            nonce, method = request.pop("nonce"), request.pop("do")
+            try:
+                answer = {"value": getattr(harness, method)(**request)}
+            except BaseException as error:  # SystemExit and KeyboardInterrupt of a learner's code are errors like others
+                answer = {"error": _describe(error)}
+            sink.write(json.dumps({"nonce": nonce, **answer}, allow_nan=False) + "\n")
+            sink.flush()
+
+
+def _describe(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, ContractError):
+        return {"kind": "contract", "message": str(error), "traceback": "", "name": ""}
+    kind = "out_of_memory" if isinstance(error, torch.OutOfMemoryError) else type(error).__name__
+    # the learner's own frames are what helps; the harness's would only puzzle
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).stem == MODULE]
+    if isinstance(error, SyntaxError):
+        text = "".join(traceback.format_exception_only(error))
+    else:
+        text = "".join(traceback.format_list(frames)) + "".join(traceback.format_exception_only(error))
+    line = frames[-1].lineno if frames else getattr(error, "lineno", None)
+    return {
+        "kind": kind,
+        "message": str(error)[:2000],
+        "traceback": text[-6000:],
+        "line": line,
+        "name": str(getattr(error, "name", "") or ""),
+    }
+
+
+class Harness:
+    def __init__(self, spec: dict[str, Any]):
+        self.home = Path(spec["home"])
+        self.device = torch.device(spec["device"])
+        self.workload = importlib.import_module(spec["workload"])
+        self.options = spec["options"]
+        if spec["threads"]:
+            torch.set_num_threads(spec["threads"])
+        self.steps = 0
+        self.module: Any = None
+        self.job: Job
+        self.model: torch.nn.Module
+        self.loop: Iterator[torch.Tensor]
+        self.initial: dict[str, torch.Tensor] = {}
+
+    # ---- the learner's loop
+
+    def load(self) -> None:
+        """Import the submission from disk, so that tracebacks, inspect, torch.compile and loader workers find it."""
+        sys.path.append(str(self.home))
+        self.module = importlib.import_module(MODULE)
+        train = getattr(self.module, "train", None)
+        if train is None:
+            raise ContractError("the submission defines no function `train(job)`")
+        if not callable(train):
+            raise ContractError(f"`train` must be a function, it is {_a(train)}")
+        if inspect.isfunction(train) and not inspect.isgeneratorfunction(train):
+            raise ContractError(
+                "`train(job)` is not a generator: it must `yield loss.detach()` once after each optimizer step"
+            )
+
+    def start(self, seed: int, keep_initial: bool = False) -> None:
+        """Build the job from `seed` and call train(job)."""
+        self.job = self.workload.make_job(seed, self.device, **self.options)
+        self.model = self.job.model
+        if keep_initial:
+            self.initial = {name: t.detach().clone() for name, t in self.model.named_parameters()}
+        loop = self.module.train(self.job)
+        if not isinstance(loop, Iterator):
+            raise ContractError(f"`train(job)` must be a generator that yields losses; it returned {_a(loop)}")
+        self.loop = loop
+
+    def run(self, steps: int) -> dict[str, Any]:
+        """Pull `steps` steps. The reply holds their losses, so all GPU work they depend on has finished by then."""
+        losses = [self._step() for _ in range(steps)]
+        values = _in_clean_thread(lambda: self._read(losses))
+        for i, value in enumerate(values):
+            if not math.isfinite(value):
+                raise ContractError(
+                    f"step {self.steps - steps + i + 1} yielded the loss {value}: training diverged or overflowed"
+                )
+        return {"losses": values, "compiled": _compiled_graphs()}
+
+    def _step(self) -> torch.Tensor:
+        try:
+            loss = next(self.loop)
+        except StopIteration:
+            raise ContractError(
+                f"`train(job)` stopped after {self.steps} steps; it must go on for as long as it is asked "
+                "(job.batches never ends: loop over it, with no fixed number of steps)"
+            ) from None
+        self.steps += 1
+        if type(loss) is not torch.Tensor:
+            raise ContractError(f"step {self.steps} yielded {_a(loss)}; yield the loss as a tensor: `yield loss.detach()`")
+        if loss.dim() or not loss.is_floating_point():
+            raise ContractError(
+                f"step {self.steps} yielded a tensor of shape {tuple(loss.shape)} and type {loss.dtype}; "
+                "yield one number, the mean loss of the batch"
+            )
+        # a copy on the device costs no synchronisation; without it a CUDA graph's next replay would overwrite the value
+        return loss.detach().clone()
+
+    def _read(self, losses: list[torch.Tensor]) -> list[float]:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return torch.stack([loss.float().to(self.device) for loss in losses]).tolist()
+
+    # ---- what the parent checks
+
+    def weights(self, file: str) -> None:
+        """Write the trained weights (parameters and buffers, tied tensors once) to `file` in the exchange folder."""
+
+        def save() -> None:
+            tensors = self.job.weights() if self.job.weights else named_tensors(self.model)
+            tensors = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
+            safetensors.torch.save_file(tensors, self.home / "exchange" / file)
+
+        _in_clean_thread(save)
+
+    def profile(self, steps: int, file: str, with_stack: bool = False) -> dict[str, Any]:
+        """Profile `steps` steps after one warm-up and one active step that the reader discards; write the trace to
+        `file` in the exchange folder. One profiling session a process: a second one can lose its first kernels."""
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if self.device.type == "cuda":
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        schedule = torch.profiler.schedule(wait=0, warmup=1, active=steps + 1, repeat=1)
+        losses = []
+        with torch.profiler.profile(
+            activities=activities, schedule=schedule, record_shapes=True, with_stack=with_stack
+        ) as profiler:
+            for i in range(steps + 2):
+                losses.append(self._step())
+                if i == steps + 1:  # the last step's kernels must end inside the recording
+                    self._read(losses)
+                profiler.step()
+        profiler.export_chrome_trace(str(self.home / "exchange" / file))
+        return {"losses": self._read(losses), "graph_breaks": _graph_breaks()}
+
+    def peak_memory(self) -> int | None:
+        """Bytes at the allocator's peak, or null without a GPU."""
+        return torch.cuda.max_memory_allocated() if self.device.type == "cuda" else None
+
+    # ---- asked of the trusted arm only
+
+    def compare(self, file: str) -> dict[str, Any]:
+        """Compare the total update in `file` (safetensors in the exchange folder) with this process's own at the same
+        step: both minus the initial weights. Needs `start(keep_initial=True)`."""
+        return _in_clean_thread(lambda: self._compare(safetensors.torch.load_file(self.home / "exchange" / file)))
+
+    def _compare(self, theirs: dict[str, torch.Tensor]) -> dict[str, Any]:
+        ours = {name: t.detach() for name, t in self.model.named_parameters()}
+        answer: dict[str, Any] = {
+            "missing": sorted(ours.keys() - theirs.keys())[:5],
+            "unexpected": sorted(theirs.keys() - named_tensors(self.model).keys())[:5],
+            "shapes": [n for n in ours if n in theirs and theirs[n].shape != ours[n].shape][:5],
+            "types": [f"{n}: {theirs[n].dtype}" for n in ours if n in theirs and theirs[n].dtype != ours[n].dtype][:5],
+        }
+        if answer["missing"] or answer["shapes"]:
+            return answer
+        dot = norm_ours = norm_theirs = 0.0
+        still = []
+        for name, tensor in ours.items():
+            start = self.initial[name].to(tensor.device)
+            a, b = (tensor - start).double(), (theirs[name].to(tensor.device).float() - start).double()
+            dot += float((a * b).sum())
+            norm_ours += float(a.square().sum())
+            norm_theirs += float(b.square().sum())
+            if a.any() and not b.any():
+                still.append(name)
+        answer["norm_ratio"] = math.sqrt(norm_theirs / norm_ours) if norm_ours else None
+        answer["cosine"] = dot / math.sqrt(norm_ours * norm_theirs) if norm_ours and norm_theirs else 0.0
+        answer["still"] = still[:5]
+        return _finite(answer)
+
+    def evaluate(self, file: str | None = None) -> dict[str, Any]:
+        """Loss and accuracy on the held-out data, of the weights in `file` or of this process's own."""
+
+        def evaluate() -> dict[str, Any]:
+            tensors = safetensors.torch.load_file(self.home / "exchange" / file) if file else named_tensors(self.model)
+            return _finite(self.workload.evaluate(tensors, self.device, **self.options))
+
+        return _in_clean_thread(evaluate)
+
+
+def named_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and floating-point buffers by name, tied ones once."""
+    buffers = {name: b for name, b in model.named_buffers() if b.is_floating_point()}
+    return dict(model.named_parameters()) | buffers
+
+
+def _in_clean_thread(function: Callable[[], Any]) -> Any:
+    """Call `function` in a new thread. Autocast, grad mode, streams, function modes and the default device are all
+    per thread, so whatever the learner's loop leaves switched on around its yield does not reach the harness."""
+    box: list[Any] = []
+
+    def call() -> None:
+        try:
+            with torch.no_grad():
+                box.append((True, function()))
+        except BaseException as error:
+            box.append((False, error))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    worked, value = box[0]
+    if not worked:
+        raise value
+    return value
+
+
+def _finite(answer: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN: say null."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in answer.items()}
+
+
+def _dynamo_counters() -> Any:
+    utils = sys.modules.get("torch._dynamo.utils")
+    return utils.counters if utils else {}
+
+
+def _compiled_graphs() -> int:
+    """How many graphs torch.compile has made so far: a rise inside a timed block is a recompilation."""
+    counters = _dynamo_counters()
+    return int(counters["stats"]["unique_graphs"]) if counters else 0
+
+
+def _graph_breaks() -> int:
+    counters = _dynamo_counters()
+    return sum(counters["graph_break"].values()) if counters else 0
+
+
+def _a(value: Any) -> str:
+    """A value's type in words, for messages: 'a float', 'an int', 'None'."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

@@ -1,0 +1,114 @@
+"""Confinement of the current process: Landlock, resource limits, no root, no network.
+
+Landlock's constants are those of include/uapi/linux/landlock.h; docs: https://docs.kernel.org/userspace-api/landlock.html
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import struct
+from collections.abc import Iterable
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+# system calls (the same numbers on x86-64 and arm64)
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
+_MODIFY = 0x1FF0  # remove and make of every kind, bits 4 to 12
+_REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15  # since ABI 2, 3, 5
+_FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | _TRUNCATE | _IOCTL_DEV  # the rights that make sense for a plain file
+
+READ = READ_FILE | READ_DIR | EXECUTE
+WRITE = READ | WRITE_FILE | _MODIFY | _REFER | _TRUNCATE | _IOCTL_DEV
+LIST = READ_DIR
+
+_PR_SET_PDEATHSIG, _PR_SET_KEEPCAPS, _PR_SET_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 1, 8, 36, 38, 47
+_CAP_DAC_READ_SEARCH = 2
+_CLONE_NEWNET = 0x40000000
+
+
+def _check(value: int, what: str) -> int:
+    if value < 0:
+        raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
+    return value
+
+
+def landlock_abi() -> int:
+    """The kernel's Landlock ABI version; 0 where there is none."""
+    return max(0, _libc.syscall(_CREATE_RULESET, None, 0, 1))
+
+
+def become_subreaper() -> None:
+    """Orphans among this process's descendants become its children, so none of them can slip out of the tree."""
+    _check(_libc.prctl(_PR_SET_SUBREAPER, 1, 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def restrict_files(rights: Iterable[tuple[str, int]]) -> None:
+    """Allow this process, and all it will start, only the file accesses in `rights`: (path, READ | WRITE | LIST), each
+    for everything below the path. Paths that do not exist are left out. Also closed, where the kernel can: TCP,
+    signals to processes outside, abstract sockets. Raises OSError where Landlock is missing or refuses."""
+    abi = landlock_abi()
+    if not abi:
+        raise OSError("this kernel has no Landlock")
+    handled = 0x1FFF
+    handled |= _REFER if abi >= 2 else 0
+    handled |= _TRUNCATE if abi >= 3 else 0
+    handled |= _IOCTL_DEV if abi >= 5 else 0
+    network = 3 if abi >= 4 else 0  # bind and connect of TCP
+    scoped = 3 if abi >= 6 else 0  # abstract UNIX sockets, signals
+    attributes = struct.pack("QQQ", handled, network, scoped)
+    size = 8 if abi < 4 else 16 if abi < 6 else 24
+    ruleset = _check(_libc.syscall(_CREATE_RULESET, attributes, size, 0), "landlock_create_ruleset")
+    try:
+        for path, allowed in rights:
+            try:
+                target = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            except OSError:
+                continue
+            if not os.path.isdir(path):
+                allowed &= _FILE_RIGHTS
+            rule = struct.pack("=Qi", allowed & handled, target)
+            _check(_libc.syscall(_ADD_RULE, ruleset, 1, rule, 0), f"landlock_add_rule({path})")
+            os.close(target)
+        _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
+        _check(_libc.syscall(_RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")
+    finally:
+        os.close(ruleset)
+
+
+def leave_network() -> bool:
+    """Move into an empty network namespace (needs root). Returns whether that worked."""
+    return _libc.unshare(_CLONE_NEWNET) == 0
+
+
+def give_up_root(uid: int, gid: int = 65534) -> None:
+    """Become user `uid` for good, with one capability kept: to read files whatever their mode.
+
+    Python itself often lives under /root, where no other user may look. What may be read at all is Landlock's
+    decision; without Landlock the capability is dropped too. Raises OSError when the change is refused."""
+    keep = landlock_abi() > 0
+    _check(_libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0), "prctl(PR_SET_KEEPCAPS)")
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    capability = 1 << _CAP_DAC_READ_SEARCH if keep else 0
+    header = struct.pack("Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
+    data = struct.pack("IIIIII", *[capability] * 3, 0, 0, 0)  # effective, permitted, inheritable: low words, then high
+    _check(_libc.capset(header, data), "capset")
+    if keep:  # ambient: programs started from here (loader workers that are spawned, compilers) need it as well
+        _check(_libc.prctl(_PR_CAP_AMBIENT, 2, _CAP_DAC_READ_SEARCH, 0, 0), "prctl(PR_CAP_AMBIENT_RAISE)")
+
+
+def limit_resources(processes: int | None) -> None:
+    """No core dumps; at most 16 GiB a file (shared memory counts as files: /dev/shm must hold loader batches); at most
+    `processes` processes and threads of this user. No RLIMIT_AS: CUDA reserves terabytes of address space."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for kind, value in ((resource.RLIMIT_FSIZE, 16 << 30), (resource.RLIMIT_NPROC, processes)):
+        if value is None:
+            continue
+        hard = resource.getrlimit(kind)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (value, value))

@@ -1,0 +1,519 @@
+"""The trusted side: starts confined children, talks to them, freezes, watches and kills them.
+
+The parent never imports, unpickles or executes anything of the learner's; replies are JSON, checked for size and nonce."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import secrets
+import select
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from grader.data.cache import cache_dir
+from grader.sandbox import confine
+
+MAX_REPLY = 4 << 20  # bytes of one JSON line
+MAX_OUTPUT = 32 << 10  # bytes of what a child prints that are kept, from the beginning and from the end each
+MAX_DISK = 6 << 30  # bytes in a child's folder, compiler caches and a trace included
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class ChildError(Exception):
+    """The learner's code failed or broke the contract. `message` is for the learner; `details` is a traceback or ''."""
+
+    def __init__(self, message: str, details: str = "", kind: str = "", line: int | None = None, name: str = ""):
+        super().__init__(message)
+        self.message, self.details, self.kind, self.line, self.name = message, details, kind, line, name
+
+
+@dataclass
+class Limits:
+    """Seconds. `load`: import of the submission; `first_step`: the first step, which may compile; `step`: any other."""
+
+    load: float = 60.0
+    first_step: float = 240.0
+    step: float = 60.0
+    disk_bytes: int = MAX_DISK
+
+
+# ---------------------------------------------------------------- the fork server
+
+
+class ForkServer:
+    """A process that has torch imported and forks children on request (see `server`). Start it early: it takes some
+    seconds to be ready, in the background."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        self._lock = threading.Lock()
+        self._ready = False
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "grader.sandbox.server", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env=_environment(),
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        theirs.close()
+        self.owner = os.getpid()
+
+    def alive(self) -> bool:
+        return self.owner == os.getpid() and self._process.poll() is None
+
+    def fork(self, spec: dict[str, Any], fds: list[int]) -> int:
+        """Start a child; returns its warden's process id. Raises RuntimeError when the server is dead."""
+        with self._lock:
+            self.wait_ready()
+            socket.send_fds(self._socket, [json.dumps(spec).encode()], fds)
+            answer = self._socket.recv(64)
+        if not answer:
+            raise RuntimeError("the grader's fork server died; its own message stands above")
+        return int(answer)
+
+    def wait_ready(self) -> None:
+        if not self._ready:
+            if self._socket.recv(64) != b"ready":
+                raise RuntimeError("the grader's fork server did not start; its own message stands above")
+            self._ready = True
+
+    def close(self) -> None:
+        self._socket.close()
+        if self.owner == os.getpid():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(2)
+            self._process.kill()
+
+
+_server: ForkServer | None = None
+
+
+def fork_server() -> ForkServer:
+    """This process's fork server, started at the first call."""
+    global _server
+    if _server is None or not _server.alive():
+        _server = ForkServer()
+        atexit.register(_server.close)
+    return _server
+
+
+def _environment() -> dict[str, str]:
+    """What children may know of our environment: where programs and libraries are, the language. No tokens."""
+    keep = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
+    prefixes = ("CUDA_", "NVIDIA_", "NCCL_")
+    kept = {k: v for k, v in os.environ.items() if k in keep or k.startswith(prefixes)}
+    path = [str(REPOSITORY), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return kept | {"PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
+
+
+# ---------------------------------------------------------------- one child
+
+
+@dataclass
+class Workspace:
+    """The private folder of one submission: its module, its temporary files and its compiler caches. The caches are
+    shared by that submission's own children only."""
+
+    source: str
+    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="grader-")))
+    uid: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("exchange", "tmp", "cache"):
+            (self.folder / name).mkdir()
+        (self.folder / "submission.py").write_text(self.source, encoding="utf-8")
+        if os.geteuid() == 0:
+            # user ids that nobody has; below 65536, since a container may not map others
+            self.uid = 30_000 + secrets.randbelow(30_000)
+            for path in (self.folder, *self.folder.rglob("*")):
+                os.chown(path, self.uid, -1)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def disk_bytes(self) -> int:
+        total = 0
+        for folder, _, files in os.walk(self.folder):
+            for name in files:
+                with contextlib.suppress(OSError):
+                    total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+        return total
+
+
+class Child:
+    """A confined process that holds one submission. Use as a context manager: leaving it kills the whole process tree.
+
+    form: the lab's form (workload, options, threads, environment). Raises RuntimeError where file-system confinement
+    is not available and `unconfined` is not set."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        *,
+        workload: str,
+        options: dict[str, Any],
+        device: str,
+        readable: Iterable[str | Path] = (),
+        threads: int | None = None,
+        environment: dict[str, str] | None = None,
+        limits: Limits | None = None,
+        unconfined: bool = False,
+    ):
+        landlock = confine.landlock_abi() > 0
+        if not landlock and not unconfined:
+            raise RuntimeError("this kernel has no Landlock, so a submission's file access cannot be confined")
+        self.workspace, self.limits = workspace, limits or Limits()
+        home = workspace.folder
+        spec = {
+            "home": str(home),
+            "uid": workspace.uid,
+            "landlock": landlock,
+            "files": _file_rights(home, readable),
+            "environment": _environment() | _private_environment(home) | (environment or {}),
+            "workload": workload,
+            "options": options,
+            "device": device,
+            "threads": threads,
+        }
+        self.steps = 0
+        self._output = _Output()
+        self._ended: str | None = None
+        requests, self._requests = os.pipe()
+        self._replies, replies = os.pipe()
+        output, output_write = os.pipe()
+        self._status, status = os.pipe()
+        lifeline, self._lifeline = os.pipe()
+        theirs = [requests, replies, output_write, status, lifeline]
+        try:
+            self.warden = fork_server().fork(spec, theirs)
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        os.set_blocking(self._replies, False)
+        self._buffer = b""
+        self._drain = threading.Thread(target=self._output.drain, args=(output,), daemon=True)
+        self._drain.start()
+
+    # ---- requests
+
+    def load(self) -> None:
+        self._ask(self.limits.load, "load")
+
+    def start(self, seed: int, keep_initial: bool = False) -> None:
+        self._ask(self.limits.load, "start", seed=seed, keep_initial=keep_initial)
+
+    def run(self, steps: int, expected_s: float | None = None) -> tuple[float, list[float], int]:
+        """Run `steps` steps. Returns the seconds from request to reply on this process's clock, the losses, and how
+        many graphs torch.compile has made so far."""
+        limit = self.limits.first_step if not self.steps else self.limits.step
+        if expected_s is not None:
+            limit = max(limit, 20 * expected_s)
+        began = time.perf_counter()
+        reply = self._ask(limit, "run", steps=steps)
+        seconds = time.perf_counter() - began
+        self.steps += steps
+        return seconds, _losses(reply, steps), int(reply.get("compiled", 0))
+
+    def weights(self, file: str) -> None:
+        self._ask(self.limits.load, "weights", file=file)
+
+    def profile(self, steps: int, file: str, with_stack: bool = False) -> dict[str, Any]:
+        reply = self._ask(self.limits.first_step, "profile", steps=steps, file=file, with_stack=with_stack)
+        if not isinstance(reply, dict) or not isinstance(reply.get("graph_breaks"), int):
+            raise ChildError("The grading process sent a reply of the wrong form.", kind="wire")
+        return reply
+
+    def ask(self, method: str, **arguments: Any) -> Any:
+        """Any other request, with the limit for loading."""
+        return self._ask(self.limits.load, method, **arguments)
+
+    def _ask(self, limit_s: float, method: str, **arguments: Any) -> Any:
+        nonce = secrets.token_hex(8)
+        line = json.dumps({"nonce": nonce, "do": method, **arguments}).encode() + b"\n"
+        with contextlib.suppress(BrokenPipeError):  # the child is dead: the wait for its reply says how it died
+            os.write(self._requests, line)
+        answer = self._decode(self._read_line(limit_s, method))
+        if answer.get("nonce") != nonce:
+            raise ChildError("The grading process sent a reply that answers no request.", kind="wire")
+        if "error" in answer:
+            raise _learner_error(answer["error"], method)
+        return answer.get("value")
+
+    def _read_line(self, limit_s: float, method: str) -> bytes:
+        began = time.monotonic()
+        poller = select.poll()
+        poller.register(self._replies, select.POLLIN)
+        poller.register(self._status, select.POLLIN)
+        next_look = 1.0
+        while b"\n" not in self._buffer:
+            ready = {fd for fd, _ in poller.poll(250)}
+            if self._replies in ready:
+                with contextlib.suppress(BlockingIOError):
+                    data = os.read(self._replies, 1 << 16)
+                    self._buffer += data
+                    if len(self._buffer) > MAX_REPLY:
+                        raise ChildError("The grading process flooded the reply pipe.", kind="wire")
+                    if data:
+                        continue
+            if self._status in ready or self._replies in ready:
+                raise self._death()
+            waited = time.monotonic() - began
+            if waited > limit_s:
+                what = {"run": "gave no loss", "load": "did not finish its import", "start": "did not set up its loop"}
+                raise ChildError(
+                    f"The submission {what.get(method, f'did not finish ({method})')} within {limit_s:.0f} s. "
+                    "Look for a loop that never yields, a deadlock among loader workers, or a wait for input.",
+                    kind="timeout",
+                )
+            if waited > next_look:
+                next_look = 2 * waited if waited < 8 else waited + 8
+                self._check_disk()
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _check_disk(self) -> None:
+        used = self.workspace.disk_bytes()
+        if used > self.limits.disk_bytes:
+            raise ChildError(
+                f"The submission wrote {used / 1e9:.1f} GB to its folder; at most {self.limits.disk_bytes / 1e9:.1f} GB "
+                "are allowed.",
+                kind="disk",
+            )
+
+    def _decode(self, line: bytes) -> dict[str, Any]:
+        try:
+            answer = json.loads(line, parse_constant=_no_constant)
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict):
+            raise ChildError("The grading process sent something that is not a reply.", kind="wire")
+        return answer
+
+    def _death(self) -> ChildError:
+        """Say how the child ended, from its wait status as the warden reports it."""
+        poller = select.poll()
+        poller.register(self._status, select.POLLIN)
+        text = os.read(self._status, 4096) if poller.poll(3000) else b""
+        status = json.loads(text)["status"] if text else None
+        if status is not None and os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            if number == signal.SIGKILL:
+                how = (
+                    "was killed by the kernel, most likely because the machine ran out of memory. Fewer loader workers, "
+                    "a smaller prefetch_factor or a smaller cache need less"
+                )
+            else:
+                how = f"crashed with {signal.Signals(number).name}"
+        else:
+            how = f"ended by itself (exit status {os.waitstatus_to_exitcode(status) if status is not None else '?'})"
+        return ChildError(f"The process that ran the submission {how}.", details=self.output()[-4000:], kind="died")
+
+    # ---- the exchange folder
+
+    @property
+    def exchange(self) -> Path:
+        return self.workspace.folder / "exchange"
+
+    def fetch(self, file: str, max_bytes: int) -> bytes:
+        """The contents of a file that the child wrote to the exchange folder. Raises ChildError when it is missing, too
+        large, or no plain file (a link could point to anything)."""
+        try:
+            fd = os.open(self.exchange / file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            raise ChildError(f"The submission's process left no readable {file} ({error.strerror}).", kind="wire") from None
+        with os.fdopen(fd, "rb") as handle:
+            info = os.fstat(fd)
+            if not stat.S_ISREG(info.st_mode) or info.st_size > max_bytes:
+                raise ChildError(f"The submission's process left a {file} of the wrong kind or size.", kind="wire")
+            return handle.read(max_bytes)
+
+    def give(self, file: str, data: bytes) -> None:
+        """Put a file into the child's exchange folder."""
+        target = self.exchange / file
+        target.write_bytes(data)
+        target.chmod(0o644)
+
+    # ---- freeze, thaw, kill
+
+    def freeze(self) -> None:
+        """Stop every process of the child. Repeats until a look finds nobody new and nobody running."""
+        stopped: set[int] = set()
+        for _ in range(100):
+            running = [p for p in self._tree() if p.pid not in stopped or _status(p) not in _AT_REST]
+            if not running:
+                return
+            for process in running:
+                with contextlib.suppress(psutil.Error):
+                    process.send_signal(signal.SIGSTOP)
+                    stopped.add(process.pid)
+            time.sleep(0.002)
+        raise ChildError("The submission's processes could not be stopped for the other side's turn.", kind="freeze")
+
+    def thaw(self) -> None:
+        for process in reversed(self._tree()):  # workers first, so that they are there when the main process asks
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(signal.SIGCONT)
+
+    def _tree(self) -> list[psutil.Process]:
+        try:
+            return psutil.Process(self.warden).children(recursive=True)
+        except psutil.Error:
+            return []
+
+    def output(self) -> str:
+        """What the submission printed: its beginning and its end where it printed too much."""
+        return self._output.text()
+
+    def close(self) -> None:
+        """Kill every process of the child and wait until the warden says that none is left."""
+        for fd in (self._lifeline, self._requests):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        poller = select.poll()
+        poller.register(self._status, select.POLLIN | select.POLLHUP)
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            if not poller.poll(1000):
+                continue
+            if not os.read(self._status, 4096):
+                break
+        for fd in (self._replies, self._status):
+            os.close(fd)
+        self._drain.join(2)
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_AT_REST = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+
+
+def _status(process: psutil.Process) -> str:
+    try:
+        return process.status()
+    except psutil.Error:
+        return psutil.STATUS_DEAD
+
+
+class _Output:
+    """Reads what a child prints, so that it never blocks, and keeps the beginning and the end."""
+
+    def __init__(self) -> None:
+        self.head, self.tail, self.total = b"", b"", 0
+
+    def drain(self, fd: int) -> None:
+        with contextlib.suppress(OSError):
+            while data := os.read(fd, 1 << 16):
+                self.total += len(data)
+                room = MAX_OUTPUT - len(self.head)
+                self.head += data[:room]
+                self.tail = (self.tail + data[room:])[-MAX_OUTPUT:]
+            os.close(fd)
+
+    def text(self) -> str:
+        dropped = self.total - len(self.head) - len(self.tail)
+        middle = f"\n... {dropped / 1e6:.1f} MB of output left out ...\n".encode() if dropped > 0 else b""
+        return (self.head + middle + self.tail).decode("utf-8", "replace")
+
+
+def _losses(reply: Any, steps: int) -> list[float]:
+    losses = reply.get("losses") if isinstance(reply, dict) else None
+    good = (
+        isinstance(losses, list)
+        and len(losses) == steps
+        and all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in losses)
+        and isinstance(reply.get("compiled"), int)
+    )
+    if not good:
+        raise ChildError("The grading process sent losses of the wrong form.", kind="wire")
+    return [float(x) for x in losses]
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _learner_error(error: Any, method: str) -> ChildError:
+    get: Callable[[str], str] = lambda key: str(error.get(key) or "") if isinstance(error, dict) else ""  # noqa: E731
+    kind, message = get("kind"), get("message")[:2000]
+    line = error.get("line") if isinstance(error, dict) and isinstance(error.get("line"), int) else None
+    if kind == "contract":
+        text = message
+    elif kind == "out_of_memory":
+        text = (
+            "CUDA ran out of memory in the submission. Two loops share the GPU while they are compared: keep fewer "
+            "batches on the device, and free what you do not need. " + message[:300]
+        )
+    else:
+        where = {"load": "while it was imported", "start": "when train(job) was called"}.get(method, "in its loop")
+        text = f"The submission raised {kind or 'an error'} {where}: {message}"
+    return ChildError(text, details=get("traceback")[:6000], kind=kind, line=line, name=get("name")[:200])
+
+
+def _private_environment(home: Path) -> dict[str, str]:
+    cache, temporary = home / "cache", str(home / "tmp")
+    return {
+        "HOME": str(home),
+        "USER": "learner",  # getpass has no entry for the child's user id, and Inductor asks
+        "LOGNAME": "learner",
+        "TMPDIR": temporary,
+        "XDG_CACHE_HOME": str(cache),
+        "GRADER_CACHE": str(cache_dir()),  # the course's data; HOME is not the user's here
+        "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
+        "TRITON_CACHE_DIR": str(cache / "triton"),
+        "CUDA_CACHE_PATH": str(cache / "cuda"),
+        "TORCH_EXTENSIONS_DIR": str(cache / "extensions"),
+        "PYTHONPATH": os.pathsep.join([_environment()["PYTHONPATH"], str(home)]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+
+
+def _file_rights(home: Path, readable: Iterable[str | Path]) -> list[tuple[str, int]]:
+    """What a child may touch: its own folder, shared memory and the GPU in full; Python, system libraries, this package
+    and the lab's data read-only. Solutions, calibration, results and the gradebook are not among them."""
+    python = {sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")}
+    python |= set(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    python.discard(str(REPOSITORY))
+    code = [REPOSITORY / "grader", *sorted((REPOSITORY / "data").glob("*.py"))]
+    system = ["/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/sys", "/run/nvidia-persistenced"]
+    rights = [(str(home), confine.WRITE), ("/dev/shm", confine.WRITE)]
+    # CUDA fails where /proc is read-only; without root nothing outside its own processes can be written there
+    rights.append(("/proc", confine.READ | confine.WRITE_FILE))
+    rights += [(str(path), confine.READ) for path in (*sorted(python), *code, *system, *readable)]
+    rights += [(str(path), confine.LIST) for path in (REPOSITORY, REPOSITORY / "data", "/dev")]
+    writable = [f"/dev/{name}" for name in _DEVICES] + [str(p) for p in sorted(Path("/dev").glob("nvidia*"))]
+    return rights + [(path, confine.WRITE) for path in writable]
+
+
+@contextlib.contextmanager
+def turn(child: Child) -> Iterator[None]:
+    """Let a frozen child run for the time of the block."""
+    child.thaw()
+    try:
+        yield
+    finally:
+        child.freeze()

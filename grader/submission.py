@@ -1,0 +1,153 @@
+"""A learner's submission: the %%submission cells of a notebook, as text. Nothing here is ever executed in this process."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grader.errors import UserError
+
+MAGIC = "%%submission"
+MAX_NOTEBOOK = 64 << 20  # bytes
+MAX_SOURCE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Cell:
+    number: int  # position in the notebook, from 1
+    source: str
+
+
+@dataclass(frozen=True)
+class Submission:
+    """source: the module that the grader runs. starts: (first line in the module, cell number) of each cell, to say
+    where something went wrong. elsewhere: names that other cells define, with the cell's number. prediction: the
+    arguments of the notebook's lab.predict(...) call, or None."""
+
+    source: str
+    starts: tuple[tuple[int, int], ...] = ()
+    elsewhere: tuple[tuple[str, int], ...] = ()
+    prediction: tuple[tuple[str, Any], ...] | None = None
+
+    def where(self, line: int | None) -> str:
+        """'cell 7, line 3' for a line of the module; '' when it cannot be said."""
+        before = [(first, cell) for first, cell in self.starts if line is not None and first <= line]
+        if not before:
+            return ""
+        first, cell = before[-1]
+        return f"cell {cell}, line {line - first + 2}"  # the magic is line 1 of its cell
+
+
+def read_notebook(path: str | Path) -> Submission:
+    """The submission in a notebook file. Raises UserError for a file that is no notebook or has no usable submission."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > MAX_NOTEBOOK:
+            raise UserError(f"{path} is larger than {MAX_NOTEBOOK >> 20} MB. Clear its outputs and try again.")
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}. Give the path of a notebook (.ipynb).") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not a notebook: its JSON is broken ({error}). Restore it or start anew.") from None
+    return from_cells(code_cells(notebook, str(path)), str(path))
+
+
+def code_cells(notebook: Any, name: str) -> list[Cell]:
+    """The code cells of a notebook's JSON. Raises UserError when it has not the form of a notebook."""
+    cells = notebook.get("cells") if isinstance(notebook, dict) else None
+    if not isinstance(cells, list):
+        raise UserError(f"{name} is not a notebook: it has no list of cells.")
+    found = []
+    for number, cell in enumerate(cells, 1):
+        if not isinstance(cell, dict) or cell.get("cell_type") != "code":
+            continue
+        source = cell.get("source", "")
+        if isinstance(source, list) and all(isinstance(line, str) for line in source):
+            source = "".join(source)
+        if not isinstance(source, str):
+            raise UserError(f"{name} is not a notebook: the source of cell {number} is not text.")
+        found.append(Cell(number, source))
+    return found
+
+
+def from_cells(cells: Iterable[Cell], name: str = "The notebook") -> Submission:
+    """Put the %%submission cells, in order, into one module. Raises UserError when there are none or one cannot be
+    parsed."""
+    source, starts, elsewhere, prediction = "", [], [], None
+    for cell in cells:
+        if is_submission(cell.source):
+            body = cell.source.lstrip("\n").partition("\n")[2]
+            _parse(body, f"{name}, cell {cell.number}")
+            source += f"# cell {cell.number}\n"
+            starts.append((source.count("\n") + 1, cell.number))
+            source += body.rstrip("\n") + "\n\n"
+        else:
+            elsewhere += [(n, cell.number) for n in _defined(cell.source)]
+            prediction = _prediction(cell.source) or prediction
+    if not starts:
+        raise UserError(f"{name} has no submission: no cell begins with {MAGIC}. Your train(job) belongs in such a cell.")
+    if len(source) > MAX_SOURCE:
+        raise UserError(f"{name}: the submission is larger than {MAX_SOURCE >> 20} MB.")
+    return Submission(source, tuple(starts), tuple(elsewhere), prediction)
+
+
+def is_submission(cell_source: str) -> bool:
+    first = cell_source.lstrip("\n").partition("\n")[0].split()
+    return bool(first) and first[0] == MAGIC
+
+
+def _parse(source: str, where: str) -> None:
+    try:
+        ast.parse(source)
+    except SyntaxError as error:
+        line = (error.lineno or 0) + 1  # the magic's own line
+        text = (error.text or "").strip()
+        advice = " IPython magics and shell commands cannot be part of a submission." if text[:1] in ("%", "!") else ""
+        raise UserError(f"{where}, line {line}: syntax error: {error.msg}: {text!r}.{advice}") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise UserError(f"{where} cannot be read as Python: {error or type(error).__name__}.") from None
+
+
+def _tree(source: str) -> ast.Module | None:
+    """The parsed cell without its magics, or None when it is not Python."""
+    lines = ("" if line.lstrip()[:1] in ("%", "!") else line for line in source.split("\n"))
+    try:
+        return ast.parse("\n".join(lines))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _defined(source: str) -> list[str]:
+    """Names that a cell defines at its top level."""
+    names: list[str] = []
+    for node in getattr(_tree(source), "body", []):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+            names.append(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names += [(alias.asname or alias.name).split(".")[0] for alias in node.names]
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names += [t.id for target in targets for t in ast.walk(target) if isinstance(t, ast.Name)]
+    return names
+
+
+def _prediction(source: str) -> tuple[tuple[str, Any], ...] | None:
+    """The literal keyword arguments of a call `….predict(cause=…, gain=…)`; `...` counts as not filled in."""
+    tree = _tree(source)
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "predict":
+            found = {}
+            for keyword in node.keywords:
+                try:
+                    value = ast.literal_eval(keyword.value)
+                except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+                    continue
+                if keyword.arg in ("cause", "gain") and isinstance(value, (str, int, float)):
+                    found[keyword.arg] = value
+            if found:
+                return tuple(sorted(found.items()))
+    return None

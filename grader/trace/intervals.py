@@ -1,0 +1,70 @@
+"""Sets of half-open intervals [start, end) in integer nanoseconds, as pairs of int64 arrays (starts, ends).
+
+Everything here is exact: no floats, and intervals that only touch do not overlap."""
+
+from __future__ import annotations
+
+import numpy as np
+
+Intervals = tuple[np.ndarray, np.ndarray]
+
+EMPTY: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def union(starts: np.ndarray, ends: np.ndarray) -> Intervals:
+    """The union as disjoint intervals in order; touching ones are joined, empty ones are left out."""
+    kept = ends > starts
+    starts, ends = starts[kept], ends[kept]
+    if not len(starts):
+        return EMPTY
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], np.maximum.accumulate(ends[order])
+    first = np.flatnonzero(np.append(True, starts[1:] > ends[:-1]))  # where a new island begins
+    return starts[first], ends[np.append(first[1:] - 1, len(ends) - 1)]
+
+
+def length(intervals: Intervals) -> int:
+    """Total length of disjoint intervals, ns."""
+    return int((intervals[1] - intervals[0]).sum())
+
+
+def clip(intervals: Intervals, low: int, high: int) -> Intervals:
+    """The part within [low, high)."""
+    starts, ends = np.maximum(intervals[0], low), np.minimum(intervals[1], high)
+    kept = ends > starts
+    return starts[kept], ends[kept]
+
+
+def complement(intervals: Intervals, low: int, high: int) -> Intervals:
+    """What disjoint, ordered intervals leave free of [low, high)."""
+    starts, ends = clip(intervals, low, high)
+    starts, ends = np.append(low, ends), np.append(starts, high)
+    kept = ends > starts
+    return starts[kept], ends[kept]
+
+
+def intersection(a: Intervals, b: Intervals) -> Intervals:
+    """What two sets of disjoint, ordered intervals share."""
+    if not len(a[0]) or not len(b[0]):
+        return EMPTY
+    # Outside b = outside of its hull and in its gaps; so a and b = a without the complement of b.
+    low, high = int(min(a[0][0], b[0][0])), int(max(a[1][-1], b[1][-1]))
+    return difference(a, complement(b, low, high))
+
+
+def difference(a: Intervals, b: Intervals) -> Intervals:
+    """What is in a and not in b (both disjoint and ordered)."""
+    if not len(a[0]):
+        return EMPTY
+    low, high = int(a[0][0]), int(a[1][-1])
+    outside = complement(a, low, high)
+    return complement(union(np.append(outside[0], b[0]), np.append(outside[1], b[1])), low, high)
+
+
+def close_gaps(intervals: Intervals, shortest: int) -> Intervals:
+    """Join neighbours whose gap is shorter than `shortest` ns."""
+    starts, ends = intervals
+    if not len(starts):
+        return intervals
+    first = np.flatnonzero(np.append(True, starts[1:] - ends[:-1] >= shortest))
+    return starts[first], ends[np.append(first[1:] - 1, len(ends) - 1)]

@@ -1,0 +1,73 @@
+"""What the name of a kernel or of an operator tells: is it a matrix product or a convolution, and on which units.
+
+A trace does not say whether tensor cores were used. Names do, mostly: those of cuBLAS, cuDNN and CUTLASS hold the
+instruction (`s16816gemm`, `ffma`), Triton's do not. What no name tells stays unknown."""
+
+from __future__ import annotations
+
+import re
+
+# Operators that launch a matrix product or a convolution (an attention is two products).
+MATMUL_OP = re.compile(
+    r"aten::_?(mm|addmm|_?addmm_activation|bmm|baddbmm|addbmm|mv|addmv|dot|linear|matmul|scaled_mm|grouped_mm"
+    r"|conv(olution|_?transpose|_?depthwise)?\w*|cudnn_convolution\w*|miopen_convolution\w*|slow_conv\w*|thnn_conv\w*"
+    r"|cudnn_rnn\w*|scaled_dot_product_\w+|flash_attention\w*|efficient_attention\w*|cudnn_attention\w*)$"
+    r"|triton_tem_|extern_kernels\."
+)
+# Kernels that are one. Layout changes, casts and reductions that such an operator launches beside it are not.
+MATMUL_KERNEL = re.compile(
+    r"(?<!fb)gemm|gemv|nvjet|xmma|cutlass(?!::\w+_t\b)|winograd|convolve|_conv|conv_|conv[123]d|conv2|scudnn|fprop|dgrad|wgrad"
+    r"|flash_(fwd|bwd)|flash_attn|fmha|triton_tem_|fft2d_(r2c|c2r)|Cijk_",
+    re.IGNORECASE,
+)
+NO_MATMUL_KERNEL = re.compile(
+    r"elementwise_kernel|reduce_kernel|splitkreduce|reducesplitk|triton_(poi|red|per|for)_|nchwtonhwc|nhwctonchw"
+    r"|converttensor|compute\w*offsets|reduce_wgrad|epilogue::impl|scal_kernel|multi_tensor_apply|softmax|layer_norm"
+    r"|batch_norm|bn_(fw|bw)|nccl",
+    re.IGNORECASE,
+)
+# Fused multiply-add on the ordinary units. These signs are exact, so they are asked first: `volta_sgemm_fp16` reads
+# half precision and does not use tensor cores; neither does any matrix-vector product.
+ORDINARY_UNITS = re.compile(
+    r"ffma|simt|(?<![a-z])g?[sdcz]gemm|gemv|gemmk1|depthwise|winograd|fft2d|scudnn|(dgrad|wgrad)\w*_engine"
+    r"|implicit_convolve|precomputed_convolve",
+    re.IGNORECASE,
+)
+# Instruction shapes (m16n8k16 is 16816), or a type that only tensor cores multiply at speed.
+TENSOR_CORES = re.compile(
+    r"nvjet|(16816|1688|884|8816|16832|16864|161616)(gemm|cudnn|fprop|dgrad|wgrad)|tensorop|tensor\d+x|wgmma|[hi]mma_"
+    r"|tf32|bf16|bfloat16|fp16|f16|half|e4m3|e5m2|flash_(fwd|bwd)",
+    re.IGNORECASE,
+)
+# bf16 and fp16 inputs. nvjet codes the input type in its first letter: t bfloat16, h float16, s float32, q fp8.
+HALF = re.compile(
+    r"bf16|bfloat16|fp16|(?<![a-z])h?f16|half|nvjet_(sm\d+_)?[th]|[a-z]_h(16816|1688|884)gemm|flash_(fwd|bwd)",
+    re.IGNORECASE,
+)
+NOT_HALF = re.compile(
+    r"tf32|f32f32|f64f64|(?<![a-z])[sdcz]gemm|nvjet_(sm\d+_)?s|_s1688gemm|scudnn|aligned_f32|_f32_|<float|float const",
+    re.IGNORECASE,
+)
+
+
+def is_matmul_kernel(name: str) -> bool | None:
+    """True, False, or None where the name does not tell (then the operator that launched it does)."""
+    if NO_MATMUL_KERNEL.search(name):
+        return False
+    if MATMUL_KERNEL.search(name):
+        return True
+    return False if name.startswith(("void at::native::", "at::native::", "triton_")) else None
+
+
+def on_tensor_cores(name: str) -> bool | None:
+    """Whether a matmul kernel runs on tensor cores; None where the name does not tell."""
+    if ORDINARY_UNITS.search(name):
+        return False
+    return True if TENSOR_CORES.search(name) else None
+
+
+def has_half_inputs(name: str) -> bool | None:
+    """Whether a matmul kernel reads bf16 or fp16; None where the name does not tell."""
+    if HALF.search(name):
+        return True
+    return False if NOT_HALF.search(name) else None

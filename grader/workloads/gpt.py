@@ -1,0 +1,125 @@
+"""Language modelling on bytes: a GPT in the shape of GPT-2 (pre-norm, GELU, learned positions, tied embedding)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import Dataset
+
+from grader.data.text import corpus, split
+from grader.workloads.job import Batches, Job
+
+VOCABULARY = 256
+HELD_OUT = 32  # windows that an evaluation uses
+
+
+class Windows(Dataset):
+    """Windows of `length` bytes. An item is (tokens, targets): two int64 tensors of shape (length,), the targets one
+    byte further on."""
+
+    def __init__(self, text: np.ndarray, length: int):
+        self.text, self.length = torch.from_numpy(np.array(text)), length
+
+    def __len__(self) -> int:
+        return (len(self.text) - 1) // self.length
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        window = self.text[index * self.length : (index + 1) * self.length + 1].long()
+        return window[:-1], window[1:]
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        qkv = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        attention = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attention.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class GPT(nn.Module):
+    """tokens (batch, length) int64 -> logits (batch, length, 256)."""
+
+    def __init__(self, layers: int, width: int, heads: int, length: int):
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, width)
+        self.positions = nn.Parameter(torch.empty(length, width))
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        # GPT-2's initialisation: normal with sd 0.02, the projections that end a residual branch scaled down
+        for name, parameter in self.named_parameters():
+            if parameter.dim() > 1:
+                scale = (2 * layers) ** -0.5 if name.endswith(("out.weight", "down.weight")) else 1.0
+                nn.init.normal_(parameter, std=0.02 * scale)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens) + self.positions[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return F.linear(self.norm(x), self.embedding.weight)
+
+
+@lru_cache(maxsize=1)
+def _text() -> tuple[np.ndarray, np.ndarray]:
+    return split(corpus())
+
+
+def make_job(
+    seed: int,
+    device: torch.device,
+    *,
+    layers: int,
+    width: int,
+    heads: int,
+    length: int,
+    batch_size: int,
+    lr: float,
+) -> Job:
+    torch.manual_seed(seed)
+    dataset = Windows(_text()[0], length)
+    return Job(
+        model=GPT(layers, width, heads, length),
+        dataset=dataset,
+        batches=Batches(len(dataset), batch_size, seed),
+        lr=lr,
+        device=device,
+    )
+
+
+def evaluate(
+    tensors: dict[str, torch.Tensor],
+    device: torch.device,
+    *,
+    layers: int,
+    width: int,
+    heads: int,
+    length: int,
+    **_: Any,
+) -> dict[str, float]:
+    net = GPT(layers, width, heads, length)
+    net.load_state_dict(tensors)
+    net.to(device).eval()
+    data = Windows(_text()[1], length)
+    chosen = np.linspace(0, len(data) - 1, min(HELD_OUT, len(data))).astype(int)
+    tokens, targets = (torch.stack(part).to(device) for part in zip(*(data[i] for i in chosen), strict=True))
+    losses, right = [], []
+    for x, y in zip(tokens.split(8), targets.split(8), strict=True):
+        logits = net(x)
+        losses.append(F.cross_entropy(logits.flatten(0, 1), y.flatten()))
+        right.append((logits.argmax(-1) == y).float().mean())
+    return {"loss": torch.stack(losses).mean().item(), "accuracy": torch.stack(right).mean().item()}

@@ -1,0 +1,361 @@
+"""The report renders every kind of result, shows nothing of it raw, and never flatters what was not measured."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import sys
+import types
+from html.parser import HTMLParser
+
+import pytest
+
+from grader.frontends import report
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result
+
+H200 = {"gpu": "NVIDIA H200", "gpu_memory_gb": 139.8, "driver": "580.65", "cpu": "Intel Xeon 8480+", "cores": 16}
+LAPTOP = {"gpu": None, "cpu": "AMD Ryzen 7 7840U", "cores": 8}
+VERSIONS = {"python": "3.11.9", "torch": "2.11.0", "cuda": "13.0", "grader": "0.1.0"}
+
+
+def throughput(
+    gain: float, noise: float = 0.02, pairs: int = 9, target: float = 3.6, status: str = PASS, starter_ms: float = 48.3
+) -> CheckResult:
+    rng = random.Random(7)
+    timed = [
+        [starter_ms * math.exp(rng.gauss(0, noise / 1.4)), starter_ms / gain * math.exp(rng.gauss(0, noise / 1.4))]
+        for _ in range(pairs)
+    ]
+    half = math.exp(1.75 * noise / math.sqrt(pairs))
+    lower, upper = gain / half, gain * half
+    points = 50 * min(max(math.log(lower) / math.log(target), 0), 1)
+    evidence = {
+        "gain": gain,
+        "gain_lower": lower,
+        "gain_upper": upper,
+        "target": target,
+        "reference_gain": target ** (1 / 0.88),
+        "target_source": "calibrated on this machine, 2026-01-12",
+        "pairs": timed,
+        "noise": noise,
+        "starter_ms": starter_ms,
+        "submission_ms": starter_ms / gain,
+        "compile_s": 0.0,
+    }
+    reason = f"The loop runs at {gain:.2f} times the starter's speed; {target:.2f}x earns full points."
+    hint = "" if status == PASS else "The GPU still waits for copies. Look at the gaps before each `Memcpy HtoD`."
+    return CheckResult("throughput", "The loop got faster", status, points, 50, reason, hint, evidence)
+
+
+def trace_check(status: str = PASS) -> CheckResult:
+    passed = status == PASS
+    return CheckResult(
+        "h2d_pinned",
+        "Copies to the GPU come from pinned memory and overlap with compute",
+        status,
+        20 if passed else 0,
+        20,
+        "All 38.5 MB a step come from pinned memory; 94% of the copy time runs beside a kernel."
+        if passed
+        else "Only 2% of the 38.5 MB copied a step come from pinned memory, so each copy blocks the host.",
+        "" if passed else "Ask the loader for pinned batches (`pin_memory=True`) and copy with `non_blocking=True`.",
+        {
+            "h2d_pinned": 1.0 if passed else 0.0213,
+            "at_least": 0.95,
+            "bytes_per_step": 38535168,
+            "per_step": {"before": {"syncs": 4, "copies": 2}, "after": {"syncs": 0 if passed else 4, "copies": 2}},
+            "sites": [
+                {"file": "submission.py", "line": 14, "call": "cudaMemcpyAsync", "count": 40},
+                {"file": "submission.py", "line": 19, "call": "cudaStreamSynchronize", "count": 40},
+            ],
+            "events": [10231, 10260, 10288],
+            "complete": True,
+            "note": None,
+        },
+    )
+
+
+def parity(status: str = PASS) -> CheckResult:
+    return CheckResult(
+        "parity",
+        "It still trains the same model",
+        status,
+        20 if status == PASS else 0,
+        20,
+        "The loss curve stays within 0.31% of the reference's; the update's cosine is 0.9998.",
+        "",
+        {"loss_max_relative_difference": 0.0031234567, "limit": 0.02, "update_cosine": 0.99981},
+    )
+
+
+def prediction(points: float = 10) -> CheckResult:
+    reason = "You predicted transfer-bound and 3x to 5x: both are right." if points else "No prediction was locked in."
+    hint = "" if points else "Fill in the prediction cell before the first profile."
+    return CheckResult("prediction", "Your prediction", PASS if points else FAIL, points, 10, reason, hint, {})
+
+
+def make(checks: list[CheckResult], **changes) -> Result:
+    return Result(
+        **{
+            "lab": "pinned_memory",
+            "title": "Pinned memory and overlapping copies",
+            "form": "cuda",
+            "checks": checks,
+            "machine": H200,
+            "versions": VERSIONS,
+            "seed": 81231,
+            "seconds": 93.41,
+            "date": "2026-02-03 14:05 UTC",
+            **changes,
+        }
+    )
+
+
+TRACEBACK = """epoch 0 starts
+Traceback (most recent call last):
+  File "/tmp/grade/submission.py", line 12, in train
+    for images, labels in loader:
+  File "/opt/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 741, in __next__
+    data = self._next_data()
+  File "/tmp/grade/submission.py", line 14, in train
+    loss = F.cross_entropy(model(images.half()), labels)
+RuntimeError: Input type (torch.cuda.HalfTensor) and weight type (torch.cuda.FloatTensor) should be the same
+"""
+
+
+def samples() -> dict[str, Result]:
+    half_fix = throughput(1.74, 0.04, status=FAIL)
+    undecided = throughput(3.3, 0.19, 15, status=INCONCLUSIVE)
+    undecided.reason = "After 15 pairs the gain is known to lie between 3.0x and 3.6x only: the machine is too noisy."
+    undecided.hint = "Close other programs that use the CPU or the disk, and grade again."
+    unmeasured = [
+        CheckResult("throughput", "The loop got faster", NOT_MEASURED, 0, 50, "This machine has no GPU."),
+        CheckResult("h2d_pinned", "Copies come from pinned memory", NOT_MEASURED, 0, 20, "This machine has no GPU."),
+    ]
+    cheated = throughput(4.4)
+    cheated.points, cheated.status = 0, FAIL
+    cheated.reason = "No points: the loop does not train the same model, so its speed means nothing."
+    wrong = parity(FAIL)
+    wrong.reason = "The update's norm is 0.52 of the reference's: half of the samples were never trained on."
+    fatal = "Your loop failed at step 3, in `train`, line 14 of the submission:\nRuntimeError: Input type (HalfTensor)"
+    return {
+        "solution": make([throughput(4.21), trace_check(), parity(), prediction()]),
+        "starter": make(
+            [throughput(0.995, status=FAIL), trace_check(FAIL), parity(), prediction(0)],
+            warnings=["The GPU's clock was capped by its power limit during 3 of 18 blocks; the pairs stay fair."],
+        ),
+        "half_fix": make([half_fix, trace_check(FAIL), parity(), prediction()], quick=True, output="step 10\n"),
+        "inconclusive": make([undecided, trace_check(), parity(), prediction()]),
+        "not_measured": make([*unmeasured, parity(), prediction()], form="cpu", machine=LAPTOP),
+        "fatal": make(
+            [
+                CheckResult("throughput", "The loop got faster", FAIL, 0, 50, "The grade ended before it was timed."),
+                CheckResult("parity", "It still trains the same model", FAIL, 0, 20, "The grade ended before."),
+            ],
+            fatal=fatal,
+            output=TRACEBACK,
+        ),
+        "not_the_same": make([cheated, trace_check(), wrong, prediction()]),
+        "empty": make([], machine={}, versions={}, seed=None, date="", seconds=0),
+    }
+
+
+class Balanced(HTMLParser):
+    """Fails on a tag that is not closed in order; gathers tags and attributes, and the text a reader sees."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.seen = ""
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag not in ("img", "meta"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.seen += data
+
+
+ALLOWED_TAGS = set(["div", "span", "p", "b", "i", "code", "pre", "style", "img", "details", "summary"])
+ALLOWED_ATTRIBUTES = {"class", "style", "src", "alt", "title", "open"}
+
+
+@pytest.mark.parametrize("name", samples())
+def test_every_result_renders(name, tmp_path):
+    result = samples()[name]
+    page = report.html(result)
+    parsed = Balanced(page)
+    assert parsed.tags <= ALLOWED_TAGS and parsed.attributes <= ALLOWED_ATTRIBUTES
+    assert len(page) < 300_000
+    assert "could not be drawn" not in page
+    assert result.title in parsed.seen
+    shown = report.text(result)
+    lines = shown.splitlines()
+    assert len(lines) <= 40 and max(map(len, lines)) <= 80
+    assert "\x1b" not in shown
+    for check in result.checks:
+        assert check.status in parsed.seen and check.status in shown
+        assert check.title in parsed.seen
+    report.write_html(result, tmp_path / "deep" / "report.html")
+    page = (tmp_path / "deep" / "report.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>") and "script" not in Balanced(page).tags
+
+
+def test_the_numbers_a_learner_looks_for():
+    page, shown = Balanced(report.html(samples()["solution"])).seen, report.text(samples()["solution"])
+    for form in (page, " ".join(shown.split())):
+        assert "100 of 100 points" in form
+        assert "4.21x the starter's speed" in form
+        assert "3.60x" in form and "calibrated on this machine" in form
+        assert "48.3 ms" in form and "9 pairs" in form and "seed: 81231" in form
+    assert "cannot be told from no change" in " ".join(report.text(samples()["starter"]).split())
+    assert "RuntimeError: Input type" in report.text(samples()["fatal"])
+    assert "quick look" in report.text(samples()["half_fix"])
+    assert "alone would earn all points" in " ".join(report.text(samples()["not_the_same"]).split())
+    assert "\x1b[32m✓ PASS" in report.text(samples()["solution"], colour=True)
+
+
+def test_not_measured_is_never_full_marks():
+    # Even where a check claims points it did not measure.
+    unmeasured = CheckResult("trace", "Counts", NOT_MEASURED, 20, 20, "No GPU.")
+    for checks in ([unmeasured], [parity(), unmeasured], samples()["not_measured"].checks):
+        result = make(checks)
+        full = f"{result.max_score:g} of {result.max_score:g} points"
+        missing = f"{result.max_score - result.measured_max:g} of {result.max_score:g} points could not be measured"
+        for form in (Balanced(report.html(result)).seen, report.text(result)):
+            assert f"{missing} on this machine." in form
+            assert full not in form.replace(missing, "")
+            assert "20 / 20" not in form or parity() in checks
+            assert "– / 20" in form
+
+
+HOSTILE = (
+    "<script>alert(1)</script></style>\x1b[2J\x1b]0;owned\x07\x9b31m&\"'$x$ `<img onerror=x>` \x00\u202e\ud800 %s {0}"
+)
+
+
+def test_hostile_text_is_escaped():
+    evidence = {HOSTILE: HOSTILE, "list": [HOSTILE] * 3, "deep": {HOSTILE: {HOSTILE: [{HOSTILE: HOSTILE}] * 2}}}
+    check = throughput(2.0)
+    check.title = check.reason = check.hint = check.status = HOSTILE
+    check.evidence |= evidence | {"target_source": HOSTILE}
+    result = make(
+        [check, CheckResult(HOSTILE, HOSTILE, FAIL, 0, 5, HOSTILE, HOSTILE, evidence)],
+        title=HOSTILE,
+        lab=HOSTILE,
+        form=HOSTILE,
+        machine={HOSTILE: HOSTILE},
+        versions={HOSTILE: HOSTILE},
+        warnings=[HOSTILE],
+        fatal=HOSTILE,
+        date=HOSTILE,
+        output=HOSTILE,
+        timelines={HOSTILE: HOSTILE},
+    )
+    for standalone in (False, True):
+        page = report.html(result, standalone)
+        page.encode("utf-8")
+        parsed = Balanced(page)
+        extra = {"html", "head", "body", "meta", "title"} if standalone else set()
+        assert parsed.tags <= ALLOWED_TAGS | extra
+        assert "onerror" not in parsed.attributes
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", page)
+    shown = report.text(result)
+    shown.encode("utf-8")
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", shown)
+    assert "owned" not in shown and len(shown.splitlines()) <= 40
+
+
+@pytest.mark.parametrize(
+    "flood", ["a" * 2**20, "<&\"' " * 2**18, "\x1b[" * 2**19, "\x1b]" * 2**19, "x\r" * 2**19, "\n" * 2**20]
+)
+def test_floods_are_cut(flood):
+    evidence = {
+        "text": flood,
+        "list": [flood] * 100,
+        "dict": {str(i): flood for i in range(300)},
+        "nested": {"a": {"b": {"c": {"d": {"e": [[[[[flood]]]]]}}}}},
+        "digits": 10**5000,
+    }
+    checks = [CheckResult(f"c{i}", flood, FAIL, 0, 5, flood, flood, evidence) for i in range(8)]
+    result = make(checks, title=flood, fatal=flood, output=flood, warnings=[flood] * 50, machine={"m": flood})
+    page = report.html(result)
+    Balanced(page)
+    assert len(page) < 300_000
+    shown = report.text(result).splitlines()
+    assert len(shown) <= 45 and max(map(len, shown)) <= 80
+
+
+def test_the_end_of_the_output_is_kept():
+    result = make(
+        [], fatal="It failed.", output="early\n" * 9000 + "10%\r 50%\r100% done\r\nValueError: the last line\n"
+    )
+    assert "100% done" in report.html(result) and "50%" not in Balanced(report.html(result)).seen
+    assert "ValueError: the last line" in report.html(result) and "ValueError: the last line" in report.text(result)
+
+
+@pytest.mark.parametrize("key", [*throughput(2).evidence, "all but gain", "all"])
+@pytest.mark.parametrize("value", [None, "gone", "two", math.nan, math.inf, -1, 0, True, 1e300, [], {}])
+def test_any_key_of_the_throughput_evidence_may_be_missing_or_odd(key, value, monkeypatch):
+    monkeypatch.setattr(report, "_image", lambda draw, alt: draw() and "")  # the drawing matters, not its encoding
+    check = throughput(0.98)
+    keys = {"all": list(check.evidence), "all but gain": list(check.evidence)[1:]}.get(key, [key])
+    for name in keys:
+        check.evidence[name] = value
+        if value == "gone":
+            del check.evidence[name]
+    Balanced(report.html(make([check])))
+    report.text(make([check]))
+
+
+@pytest.mark.parametrize("gain", [0.02, 0.5, 0.98, 1.0, 1.03, 2, 7, 40, 900])
+@pytest.mark.parametrize("target", [1.1, 3.6, 60])
+def test_the_axis_shows_every_mark(gain, target):
+    check = throughput(gain, target=target)
+    shown = report._Gain.of(check)
+    low, high = shown.span()
+    assert low < min(1, shown.lower) and max(shown.upper, target, shown.reference) < high
+    assert 3 <= len(report._ticks(low, high)) <= 8
+    bar, marks = report._gain_bar(shown, 80)
+    assert len(bar) == len(marks) == 80 and "●" in bar and all(m in marks for m in ("1x", "T", "R"))
+
+
+def test_timelines_are_drawn_and_their_failure_costs_only_the_picture(monkeypatch):
+    from matplotlib.figure import Figure
+
+    def crowded(timelines):
+        figure = Figure(figsize=(8, 4))
+        axes = figure.add_subplot()
+        axes.broken_barh([(i, 0.5) for i in range(timelines["after"])], (0, 1))
+        return figure
+
+    picture = types.ModuleType("grader.trace.picture")
+    monkeypatch.setitem(sys.modules, "grader.trace.picture", picture)
+    picture.draw = crowded
+    checks = [throughput(2.0)]
+    assert report.html(make(checks, timelines={"before": 0, "after": 20})).count("data:image/svg+xml") == 2
+    page = report.html(make(checks, timelines={"before": 0, "after": 20000}))
+    assert "data:image/png" in page and len(page) < 300_000
+    page = report.html(make(checks, timelines={"before": 0, "after": "<script>"}))
+    assert "could not be drawn" in page and "<script>" not in page and "4 of" not in page
+
+
+def test_a_learners_matplotlib_style_does_not_reach_the_pictures():
+    import matplotlib
+
+    plain = report.html(samples()["solution"])
+    with matplotlib.rc_context({"axes.facecolor": "black", "font.size": 30, "text.color": "red"}):
+        assert report.html(samples()["solution"]) == plain
+        assert matplotlib.rcParams["font.size"] == 30

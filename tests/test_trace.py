@@ -1,0 +1,516 @@
+"""Traces: synthetic ones whose truth is counted nanosecond by nanosecond, damaged and hostile ones, and real ones."""
+
+import gzip
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grader import trace
+from grader.trace import TraceError, intervals, kernels
+from grader.trace.read import to_ns
+
+PINNED, PAGEABLE = "Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pageable -> Device)"
+MAIN, BACKWARD = 100, 200
+
+
+class Recording:
+    """Writes events the way Kineto does. Times in ns, written as microseconds with a fraction."""
+
+    def __init__(self):
+        self.events = []
+        self.correlation = 0
+
+    def event(self, cat, name, start, duration, tid=MAIN, **args):
+        args = {key.replace("_", " ") if key.startswith(("External", "Input")) else key: v for key, v in args.items()}
+        times = {"ts": start / 1000, "dur": duration / 1000}
+        self.events.append({"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, **times, "args": args})
+        return self
+
+    def step(self, number, start, end):
+        return self.event("user_annotation", f"ProfilerStep#{number}", start, end - start)
+
+    def work(self, cat, name, launched, start, duration, call=None, tid=MAIN, device=0, stream=7, **args):
+        self.correlation += 1
+        default = {"kernel": "cudaLaunchKernel", "gpu_memcpy": "cudaMemcpyAsync", "gpu_memset": "cudaMemsetAsync"}[cat]
+        self.event("cuda_runtime", call or default, launched, 1, tid, correlation=self.correlation)
+        args |= {"device": device, "stream": stream, "correlation": self.correlation}
+        return self.event(cat, name, start, duration, stream, **args)
+
+    def document(self, **more):
+        end = {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 1}
+        meta = {"ph": "M", "name": "process_name", "ts": 0.5, "pid": 1, "tid": 0, "args": {"name": "python"}}
+        span = {
+            "ph": "X",
+            "cat": "Trace",
+            "name": "PyTorch Profiler (0)",
+            "pid": "Spans",
+            "tid": "x",
+            "ts": 0,
+            "dur": 9,
+        }
+        return {
+            "schemaVersion": 1,
+            "deviceProperties": [{"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 1}],
+            "displayTimeUnit": "ms",
+            "baseTimeNanoseconds": 1_790_857_026_000_000_000,
+            "traceEvents": [meta, *self.events, span, end],
+            **more,
+        }
+
+    def read(self, **options):
+        return trace.read_bytes(json.dumps(self.document()).encode(), **options)
+
+
+def covered(spans):
+    """Every nanosecond of these (start, duration), one by one."""
+    return {t for start, duration in spans for t in range(start, start + duration)}
+
+
+# --- intervals ---------------------------------------------------------------------------------------------------
+
+SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=12)
+
+
+def as_set(spans):
+    return covered(zip(spans[0].tolist(), (spans[1] - spans[0]).tolist(), strict=True))
+
+
+def made(spans):
+    starts, durations = np.array(spans, np.int64).reshape(-1, 2).T
+    return intervals.union(starts, starts + durations)
+
+
+@given(SPANS, SPANS)
+def test_interval_sets_are_exact(one, other):
+    a, b = made(one), made(other)
+    assert as_set(a) == covered(one) and intervals.length(a) == len(covered(one))
+    assert (a[0][1:] > a[1][:-1]).all(), "disjoint, in order, none touching"
+    assert as_set(intervals.intersection(a, b)) == covered(one) & covered(other)
+    assert as_set(intervals.difference(a, b)) == covered(one) - covered(other)
+    assert as_set(intervals.complement(a, 5, 50)) == set(range(5, 50)) - covered(one)
+
+
+def test_close_gaps():
+    assert as_set(intervals.close_gaps(made([(0, 2), (4, 2), (10, 1)]), 3)) == {*range(6), 10}
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(-(2**52), 2**52))
+def test_microseconds_with_a_fraction_become_exact_nanoseconds(ns):
+    assert to_ns(np.array([float(f"{ns // 1000}.{ns % 1000:03d}" if ns >= 0 else repr(ns / 1000))]))[0] == ns
+
+
+def test_conversion_is_that_of_whole_and_fraction_apart():
+    for us in (0.0005, 1.0015, 4376463316129.926, 1700000000123456.789, 2.5, 0.1 + 0.2):
+        whole = int(us)
+        assert to_ns(np.array([us]))[0] == whole * 1000 + round((us - whole) * 1000)
+
+
+def test_columns():
+    t = Recording().step(1, 0, 5000).work("gpu_memcpy", PINNED, 10, 20_123, 77, bytes=1 << 40).read()
+    assert t.base_ns == 1_790_857_026_000_000_000 and t.devices == ["NVIDIA H200"]
+    copy = np.flatnonzero(t.is_gpu)
+    assert (t.start[copy], t.duration[copy], t.bytes[copy], t.stream[copy]) == (20_123, 77, 1 << 40, 7)
+    assert t.complete, t.reasons
+
+
+def good():
+    r = Recording()
+    for n in range(3):
+        r.step(n, n * 1000, n * 1000 + 900).work("kernel", "k", n * 1000 + 10, n * 1000 + 100, 50)
+    return r
+
+
+def reasons(recording, **more):
+    t = trace.read_bytes(json.dumps(recording.document(**more)).encode())
+    assert not t.complete
+    json.dumps([asdict(trace.metrics(t)), trace.timeline(t)], allow_nan=False)
+    return " / ".join(t.reasons)
+
+
+def test_a_sound_trace_is_complete_and_an_unsound_one_says_why():
+    assert good().read().reasons == []
+    assert "no ProfilerStep" in reasons(Recording().work("kernel", "k", 1, 2, 3))
+    assert "no GPU events" in reasons(Recording().step(1, 0, 9).step(2, 10, 19))
+    assert "1 of 3 launches" in reasons(good().event("cuda_runtime", "cudaLaunchKernel", 1500, 1, correlation=99))
+    assert "1 of 4 GPU" in reasons(good().event("kernel", "k", 1500, 1, 7, correlation=99, device=0, stream=7))
+    assert "absurd" in reasons(good().event("kernel", "k", 1500, 4 * 3600 * 10**9, 7, correlation=3))
+    assert "absurd" in reasons(good().event("kernel", "k", 10**30, 1, 7, correlation=3))
+    assert "negative" in reasons(good().event("kernel", "k", 1500, -1, 7, correlation=3))
+    assert "overlap" in reasons(good().step(9, 500, 1200))
+    assert "several threads" in reasons(good().event("user_annotation", "ProfilerStep#9", 5000, 10, BACKWARD))
+    assert "before their launch" in reasons(
+        good().work("kernel", "k", 2_002_500, 2600, 5).step(9, 2_002_000, 2_003_000)
+    )
+    assert "mark that ends" in reasons(good(), traceEvents=good().events)
+    assert "no events" in reasons(Recording(), traceEvents=[])
+
+
+def test_gpu_work_from_before_the_recording_is_no_defect():
+    r = good().event("kernel", "k", 1050, 20, 7, correlation=77, device=0, stream=7)  # runs before step 1's own work
+    assert r.read().complete
+
+
+def test_a_cuda_graph_without_its_kernels_is_incomplete():
+    r = good()
+    for n in range(400):
+        r.work("kernel", "k", 1200 + n, 1300 + n, 1)
+    r.event("cuda_runtime", "cudaGraphLaunch", 1700, 1, correlation=9999)
+    assert "graph launches" in reasons(r)
+
+
+DAMAGED = {
+    "empty": b"",
+    "space": b" \n",
+    "cut short": json.dumps(good().document()).encode()[:-40],
+    "an array": b"[1, 2]",
+    "events no array": b'{"traceEvents": 7}',
+    "another document": b'{"hello": 1}',
+    "NaN": b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": NaN, "dur": 1}]}',
+    "infinity": b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1e999, "dur": 1}]}',
+    "text for a time": b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": "1", "dur": 1}]}',
+    "a bare quote": b'{"traceEvents": [{"ph": "X", "name": "a "quoted" word"}]}',
+    "no UTF-8": b'{"traceEvents": [{"ph": "X", "name": "\xff\xfe"}]}',
+    "a number beyond 64 bits": b'{"traceEvents": [{"ph": "X", "cat": "kernel", "ts": 1, "args": {"bytes": 9e99}}]}',
+    "deep": b'{"traceEvents": [{"x": ' + b"[" * 200_000 + b"]" * 200_000 + b"}]}",
+    "gzip cut short": gzip.compress(json.dumps(good().document()).encode())[:-30],
+    "gzip damaged": b"\x1f\x8b" + b"\x00" * 50,
+    "gzip of nothing": gzip.compress(b""),
+    "bomb": gzip.compress(b" " * (20 << 20)),
+    "too many objects": b'{"traceEvents": [' + b"{}," * 8_000_001 + b"{}]}",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_what_is_no_trace_is_refused(name):
+    with pytest.raises(TraceError):
+        trace.read_bytes(DAMAGED[name], max_bytes=(10 if name == "bomb" else 512) << 20)
+
+
+def test_only_regular_files_are_opened(tmp_path):
+    real = tmp_path / "trace.json.gz"
+    real.write_bytes(gzip.compress(json.dumps(good().document()).encode()))
+    assert trace.read(real).complete
+    (tmp_path / "link").symlink_to(real)
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe", ".", "missing", "a\0b"):
+        with pytest.raises(TraceError):
+            trace.read(tmp_path / name)
+    with pytest.raises(TraceError, match="larger"):
+        trace.read(real, max_bytes=100)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+HOSTILE_EVENT = st.fixed_dictionaries(
+    {"ph": st.just("X"), "cat": st.sampled_from(["kernel", "gpu_memcpy", "cuda_runtime", "cpu_op", "user_annotation"])},
+    optional={
+        "name": st.sampled_from(["ProfilerStep#1", "cudaLaunchKernel", "aten::mm", PAGEABLE, "cudaStreamSynchronize"]),
+        "ts": st.floats(allow_nan=False, allow_infinity=False) | st.integers(0, 50),
+        "dur": st.floats(allow_nan=False, allow_infinity=False) | st.integers(0, 50),
+        "pid": st.integers(0, 1) | st.text(max_size=2),
+        "tid": JSON,
+        "args": st.fixed_dictionaries(
+            {},
+            optional={
+                "correlation": st.integers(-1, 3) | st.integers(),
+                "bytes": st.integers(),
+                "device": st.integers(-1, 1) | JSON,
+                "stream": st.integers(-1, 2**70) | st.text(max_size=3),
+                "Input type": JSON,
+            },
+        ),
+    },
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(HOSTILE_EVENT, max_size=12), st.integers(0, 2))
+def test_hostile_events_never_crash(events, skip_first):
+    try:
+        t = trace.read_bytes(json.dumps({"traceEvents": events}).encode())
+    except TraceError:
+        return
+    m, line = trace.metrics(t, 1000.0, skip_first), trace.timeline(t, skip_first=skip_first)
+    json.dumps([asdict(m), line], allow_nan=False)
+    assert m.gpu_idle is None or 0 <= m.gpu_idle <= 1
+
+
+# --- metrics against the truth -----------------------------------------------------------------------------------
+
+WORK = st.lists(
+    st.tuples(
+        st.sampled_from(["kernel", "gpu_memcpy", "gpu_memset"]),
+        st.integers(0, 299),  # launched: steps are [0, 100), [100, 200), [200, 300)
+        st.integers(0, 60),  # starts so much later
+        st.integers(1, 40),  # and lasts so long
+        st.integers(0, 1),  # device
+        st.sampled_from([7, 20]),  # stream
+        st.sampled_from([MAIN, BACKWARD]),  # launching thread
+    ),
+    min_size=1,
+    max_size=14,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(WORK, st.none() | st.integers(1, 500))
+def test_busy_idle_and_overlap_to_the_nanosecond(work, step_ns):
+    r = Recording().step(1, 0, 100).step(2, 100, 200).step(3, 200, 300)
+    for cat, launched, later, duration, device, stream, tid in work:
+        name = PINNED if cat == "gpu_memcpy" else cat
+        r.work(cat, name, launched, launched + later, duration, tid=tid, device=device, stream=stream, bytes=1 << 20)
+    r.event("cuda_sync", "Stream Sync", 100, 150, 7, stream=7, device=0, correlation=5000)  # keeps no GPU busy
+    m = trace.metrics(r.read(), step_ns)
+
+    spans = [(c, k // 100, d, (k + later, dur)) for c, k, later, dur, d, _, _ in work if k >= 100]
+    assert m.steps == 2
+    if not spans:
+        assert m.gpu_busy_ns is None and m.kernels is None and not m.complete
+        return
+    devices = {d for _, _, d, _ in spans}
+    busy = sum(len(covered(s for _, k, d, s in spans if (k, d) == (x, y))) for x in (1, 2) for y in devices)
+    assert m.gpu_busy_ns * 2 * len(devices) == pytest.approx(busy, abs=1e-9)
+    ends = [[k + later + dur for _, k, later, dur, *_ in work if (k < 100) == before] for before in (True, False)]
+    window = max(200, max(ends[1]) - max(ends[0])) / 2 if ends[0] else 100
+    assert m.step_ns_traced == window
+    assert m.gpu_idle == pytest.approx(max(0, 1 - busy / 2 / len(devices) / (step_ns or window)))
+    assert m.gpu_idle_basis == ("unprofiled step time" if step_ns else "trace window")
+    assert m.kernels == sum(c == "kernel" for c, *_ in spans) / 2 == m.launches
+    copied = overlapped = 0
+    for device in (0, 1):
+        copying = covered(s for c, _, d, s in spans if c == "gpu_memcpy" and d == device)
+        copied += len(copying)
+        overlapped += len(
+            copying & covered((k + lt, n) for c, k, lt, n, d, *_ in work if c == "kernel" and d == device)
+        )
+    assert m.h2d_overlap == (overlapped / copied if copied else None)
+
+
+@given(WORK)
+@settings(deadline=None)
+def test_the_timeline_shows_exactly_what_ran(work):
+    r = Recording().step(1, 0, 100).step(2, 100, 200).step(3, 200, 300)
+    for cat, launched, later, duration, _, stream, tid in work:
+        r.work(cat, cat, launched, launched + later, duration, tid=tid, stream=stream)
+    line = trace.timeline(r.read(), steps=2)
+    high = max([300, *(k + later + n for _, k, later, n, *_ in work if k >= 100)])
+    shown = covered(tuple(i) for lane in line["lanes"] if lane["kind"] in ("gpu", "copies") for i in lane["intervals"])
+    truth = covered((k + later, n) for _, k, later, n, *_ in work) & set(range(100, high))
+    assert (line["origin_ns"], line["span_ns"]) == (100, high - 100)
+    assert {t + 100 for t in shown} == truth
+    assert {t + 100 for t in covered(map(tuple, line["idle"]))} == set(range(100, high)) - truth
+    assert line["steps"] == [[0, 100], [100, 200]]
+
+
+def test_a_timeline_stays_small():
+    r = Recording().step(1, 0, 10).step(2, 10, 10**7)
+    for n in range(3000):
+        r.work("kernel", "k", 20 + n, 1000 + n * 3300, 1000)
+    line = trace.timeline(r.read())
+    assert all(len(lane["intervals"]) <= 600 for lane in line["lanes"]) and len(line["idle"]) <= 600
+
+
+def test_copies_and_pinning():
+    r = Recording().step(1, 0, 1000).step(2, 1000, 2000).step(3, 2000, 3000)
+    for at in (1000, 2000):
+        r.work("gpu_memcpy", PINNED, at + 1, at + 10, 5, bytes=3 << 20)
+        r.work("gpu_memcpy", PAGEABLE, at + 2, at + 20, 5, bytes=1 << 20)
+        r.work("gpu_memcpy", PAGEABLE, at + 3, at + 30, 5, bytes=100)  # too small to matter
+        r.work("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", at + 4, at + 40, 6, bytes=4)
+        r.work("gpu_memcpy", "Memcpy DtoD (Device -> Device)", at + 5, at + 50, 7)
+    m = trace.metrics(r.read())
+    assert m.h2d_pinned == 0.75
+    assert m.copies["HtoD pinned"] == {"count": 1, "bytes": 3 << 20, "ns": 5}
+    assert m.copies["HtoD pageable"] == {"count": 2, "bytes": (1 << 20) + 100, "ns": 10}
+    assert m.copies["DtoH"] == {"count": 1, "bytes": 4, "ns": 6}
+    assert m.copies["DtoD"] == {"count": 1, "bytes": None, "ns": 7}
+    assert m.h2d_overlap == 0 and m.tensor_core is None and m.half_share is None
+
+
+def test_each_blocking_call_counts_once():
+    r = Recording().step(1, 0, 1000).step(2, 1000, 2000)
+    r.work("kernel", "k", 1001, 1002, 1)
+    r.work("gpu_memcpy", PAGEABLE, 1010, 1011, 1).event("cuda_runtime", "cudaStreamSynchronize", 1012, 5)  # one: .to()
+    r.event("cpu_op", "aten::_local_scalar_dense", 1100, 50)  # one: .item()
+    r.work("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", 1110, 1111, 1)
+    r.event("cuda_runtime", "cudaStreamSynchronize", 1112, 5)
+    r.event("cpu_op", "aten::_local_scalar_dense", 1200, 50)  # none: .item() of a tensor on the CPU
+    r.event("cpu_op", "aten::_local_scalar_dense", 1300, 50)  # one: its synchronisation was not recorded
+    r.work("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", 1310, 1311, 1)
+    r.event("cuda_runtime", "cudaDeviceSynchronize", 1400, 5)  # one
+    r.work("gpu_memcpy", PAGEABLE, 1500, 1501, 1)  # one: blocks though asynchronous by name
+    r.work("gpu_memcpy", PINNED, 1510, 1511, 1)  # none
+    r.event("cuda_runtime", "cudaEventSynchronize", 1520, 5, BACKWARD)  # one, on another thread
+    r.event("cuda_runtime", "cudaStreamSynchronize", 500, 5).event("cuda_runtime", "cudaDeviceSynchronize", 2500, 5)
+    assert trace.metrics(r.read()).syncs == 6
+
+
+def test_a_graph_is_one_launch_and_many_kernels():
+    r = Recording().step(1, 0, 1000).step(2, 1000, 2000)
+    r.event("cuda_runtime", "cudaGraphLaunch", 1001, 5, correlation=50)
+    for n in range(10):
+        r.event("kernel", "k", 1100 + n * 20_000, 5_000 + 10_000 * (n < 4), 7, correlation=50, device=0, stream=7)
+    m = trace.metrics(r.read())
+    assert (m.launches, m.kernels, m.syncs) == (1, 10, 0)
+    assert m.tiny_kernel_share == 0.6 and m.tiny_kernel_time == pytest.approx(30 / 90)
+
+
+def matmul(op, types, name, duration=1000, tid=BACKWARD):
+    """One product in the counted step: an outer operator in float32 (as autocast leaves it), the product within."""
+    r = Recording().step(1, 0, 1000).step(2, 1000, 2000)
+    r.event("cpu_op", "aten::linear", 1090, 100, tid, Input_type=["float", "float", ""])
+    if op:
+        r.event("cpu_op", op, 1100, 50, tid, **({"Input_type": types} if types else {}))
+    r.event("cpu_op", "aten::copy_", 1160, 20, tid, Input_type=["c10::BFloat16", "float"])
+    r.work("kernel", name, 1110 if op else 1195, 1500, duration, tid=tid)
+    r.work("kernel", "void at::native::vectorized_elementwise_kernel<4>", 1170, 5000, 10_000, tid=tid)
+    m = trace.metrics(r.read())
+    return m.half_share, max(m.tensor_core, key=m.tensor_core.get)
+
+
+def test_precision_of_products():
+    half = ["c10::BFloat16", "c10::BFloat16"]
+    assert matmul("aten::mm", half, "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT") == (1, "yes")
+    assert matmul("aten::mm", half, "some_new_kernel") == (1, "yes")
+    assert matmul("aten::mm", ["c10::Half"], "some_gemm_kernel") == (1, "yes")
+    assert matmul("aten::mm", ["float", "float"], "ampere_sgemm_128x64_tn") == (0, "no")
+    assert matmul("aten::mm", ["float"], "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x128>") == (0, "yes")
+    assert matmul("aten::mm", ["float"], "some_gemm_kernel") == (0, "unknown")
+    assert matmul("aten::mm", None, "some_gemm_kernel") == (None, "unknown")
+    assert matmul("aten::convolution_backward", half, "sm90_xmma_dgrad_implicit_gemm_bf16bf16_bf16f32") == (1, "yes")
+    assert matmul(None, None, "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64") == (1, "yes")
+    assert matmul(None, None, "triton_tem_fused_mm_0") == (None, "unknown")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("nvjet_hsh_256x128_64x4_2x1_v_bz_coopA_TNN", (True, True, True)),
+        (
+            "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4",
+            (True, False, False),
+        ),
+        (
+            "sm80_xmma_fprop_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128",
+            (True, True, False),
+        ),
+        ("void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64>>", (True, True, True)),
+        ("void gemv2T_kernel_val<int, int, __nv_bfloat16, __nv_bfloat16>", (True, False, True)),
+        ("cudnn_infer_volta_scudnn_128x64_relu_medium_nn_v1", (True, False, False)),
+        ("void fbgemm_gpu::permute_2D_data_kernel<false, int>", (None, None, None)),
+        ("void cudnn::ops::nchwToNhwcKernel<__nv_bfloat16>", (False, True, True)),
+        ("void cublasLt::splitKreduce_kernel<32, 16, int>", (False, None, None)),
+        ("triton_poi_fused_convolution_relu_3", (False, None, None)),
+        ("void at::native::elementwise_kernel<128, 2, direct_copy_kernel_cuda>", (False, None, None)),
+    ],
+)
+def test_kernel_names(name, expected):
+    assert (kernels.is_matmul_kernel(name), kernels.on_tensor_cores(name), kernels.has_half_inputs(name)) == expected
+
+
+def test_what_is_not_in_a_trace_is_none_and_never_zero():
+    m = asdict(trace.metrics(Recording().step(1, 0, 10).step(2, 10, 30).read(expect_gpu=False)))
+    known = {"steps": 1, "step_ns_traced": 20, "loads_in_main": 0, "complete": True, "reasons": []}
+    assert m == dict.fromkeys(m) | known
+
+
+def test_waits_count_on_the_main_thread_only():
+    r = Recording().step(1, 0, 1000).step(2, 1000, 2000).step(3, 2000, 3000)
+    r.event("user_annotation", "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 900, 300)
+    r.event("user_annotation", "data_wait", 1150, 150)  # overlaps: counts once
+    r.event("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 2000, 500, BACKWARD)
+    assert trace.metrics(r.read()).data_wait == 300 / 2000
+
+
+# --- real traces, pictures, imports ------------------------------------------------------------------------------
+
+TRAIN = """
+import sys, time, torch
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+from torch.utils.data import DataLoader
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 400
+    def __getitem__(self, index):
+        with record_function("load_sample"):
+            time.sleep(0.002)
+            return torch.randn(8), index % 4
+
+def train(workers):
+    model = torch.nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for images, labels in DataLoader(Slow(), batch_size=4, num_workers=workers):
+        torch.nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        yield
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for workers, path in enumerate(sys.argv[1:]):
+        steps = train(2 * workers)
+        next(steps)
+        with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=0, warmup=1, active=4),
+                     record_shapes=True, on_trace_ready=lambda p: p.export_chrome_trace(path)) as profiler:
+            for _ in range(5):
+                next(steps)
+                profiler.step()
+"""
+
+
+def test_real_traces_of_a_data_loader(tmp_path):
+    (tmp_path / "train.py").write_text(TRAIN)
+    paths = [str(tmp_path / name) for name in ("alone.json.gz", "workers.json")]
+    subprocess.run([sys.executable, tmp_path / "train.py", *paths], check=True, capture_output=True, timeout=120)
+    traces = [trace.read(path, expect_gpu=False) for path in paths]
+    alone, workers = (trace.metrics(t) for t in traces)
+    for m in (alone, workers):
+        assert m.complete and m.steps == 3 and m.step_ns_traced > 0 and m.cpu_ops > 10
+        assert m.gpu_idle is None and m.kernels is None and m.launches is None and m.syncs is None
+    assert alone.loads_in_main == 4 and workers.loads_in_main == 0
+    assert alone.data_wait > 0.5
+    assert 0 <= workers.data_wait <= 1
+    assert trace.read(paths[0]).reasons == ["it has no GPU events"]
+    lines = {"alone": trace.timeline(traces[0]), "workers": trace.timeline(traces[1])}
+    assert [lane["name"] for lane in lines["alone"]["lanes"]] == ["data wait", "host"]
+    assert len(lines["alone"]["steps"]) == 3
+    trace.draw(lines).savefig(tmp_path / "picture.png")
+
+
+def test_pictures_share_one_time_scale(tmp_path):
+    slow, fast = Recording(), Recording()
+    for r, length in ((slow, 2_000_000), (fast, 500_000)):
+        for n in range(4):
+            at = n * length
+            r.step(n, at, at + length).work("kernel", "k", at + 10, at + 1000, length // 2)
+    lines = {"before": trace.timeline(slow.read(), step_ns=1.9e6), "after": trace.timeline(fast.read())}
+    figure = trace.draw(lines)
+    figure.savefig(tmp_path / "picture.png")
+    assert len({axes.get_xlim() for axes in figure.axes}) == 1
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["before: 1.9 ms a step", "after: 0.5 ms a step (under the profiler)"]
+    assert math.isclose(figure.get_figwidth(), 9)
+    empty = trace.timeline(Recording().work("kernel", "k", 1, 2, 3).read())
+    trace.draw({"before": empty}).savefig(tmp_path / "empty.png")
+    trace.draw({"before": empty, "after": lines["after"]}).savefig(tmp_path / "one.png")
+
+
+def test_the_import_is_light():
+    heavy = ("torch", "matplotlib", "IPython", "nbformat")
+    code = f"import sys, grader.trace; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
