@@ -41,9 +41,11 @@ class Disturbed(Exception):
 
 
 def choose_form(lab: Lab, device: str) -> str:
-    """"cuda" or "cpu" for `device` "auto", "cuda" or "cpu". Raises UserError where "cuda" is asked for and missing."""
+    """ "cuda" or "cpu" for `device` "auto", "cuda" or "cpu". Raises UserError where "cuda" is asked for and missing."""
     if device == "cuda" and not machine.has_gpu():
-        raise UserError("There is no NVIDIA GPU here (NVML finds none). Use --device auto or cpu, or a machine with one.")
+        raise UserError(
+            "There is no NVIDIA GPU here (NVML finds none). Use --device auto or cpu, or a machine with one."
+        )
     if device not in ("auto", "cuda", "cpu"):
         raise UserError(f"Unknown device {device!r}: use auto, cpu or cuda.")
     return "cuda" if device == "cuda" or (device == "auto" and machine.has_gpu()) else "cpu"
@@ -70,7 +72,7 @@ def grade(
         try:
             _measure(found, submission, plan or (QUICK if quick else Plan()), limits, progress)
         except ChildError as error:
-            found.fatal = _explain(error, submission)
+            found.fatal = explain(error, submission)
             found.output = found.output or error.details
         except Disturbed as disturbance:
             found.disturbed = str(disturbance)
@@ -190,7 +192,9 @@ def _gate(found: Findings) -> None:
         raise Disturbed("another program keeps this GPU busy")
     state = machine.gpu_state()
     if state and state.free_bytes < FREE_MEMORY:
-        raise Disturbed(f"only {state.free_bytes / 1e9:.1f} GB of GPU memory are free, {FREE_MEMORY / 1e9:.0f} are needed")
+        raise Disturbed(
+            f"only {state.free_bytes / 1e9:.1f} GB of GPU memory are free, {FREE_MEMORY / 1e9:.0f} are needed"
+        )
     if state and state.throttling:
         raise Disturbed("the GPU throttles its clocks because it is too hot")
 
@@ -265,10 +269,11 @@ def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Pr
             each.burn()
             each.child.profile(plan.profile_steps, "trace.json")
         try:
-            recorded = trace.read_bytes(each.child.fetch("trace.json", MAX_TRACE))
+            data = each.child.fetch("trace.json", MAX_TRACE)
+            recorded = trace.read_bytes(data, expect_gpu=found.form_name == "cuda")
             metrics = trace.metrics(recorded, step_ns=each.step_s * 1e9)
             found.metrics[name] = metrics
-            found.timelines[shown] = trace.timeline(recorded)
+            found.timelines[shown] = trace.timeline(recorded, step_ns=each.step_s * 1e9)
         except trace.TraceError as error:
             found.trace_problems.append(f"the {name}'s trace cannot be read: {error}")
             continue
@@ -278,9 +283,9 @@ def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Pr
 
 def _implausible(found: Findings, metrics: trace.Metrics, step_s: float) -> list[str]:
     """The process that is judged wrote the trace; it must agree with what the parent measured."""
-    if found.form_name != "cuda":  # a CPU trace has no GPU events and is complete without them
-        return [] if metrics.steps else list(metrics.reasons)
     problems = [] if metrics.complete else list(metrics.reasons)
+    if found.form_name != "cuda":
+        return problems
     busy = metrics.gpu_busy_ns
     if busy is not None and busy > 1.15 * step_s * 1e9:
         problems.append(f"its GPU work takes {busy / 1e6:.1f} ms a step, a whole step takes {step_s * 1e3:.1f} ms")
@@ -322,9 +327,7 @@ def _judge(found: Findings, submission: Submission) -> list[CheckResult]:
     else:
         assert found.gain is not None
         checks.append(
-            throughput_check.judge(
-                lab.throughput, found.gain, found.target, found.settled, _throughput_evidence(found)
-            )
+            throughput_check.judge(lab.throughput, found.gain, found.target, found.settled, _throughput_evidence(found))
         )
         supported = checks[-1].points / lab.throughput.points
     for check in lab.trace:
@@ -364,7 +367,7 @@ def _throughput_evidence(found: Findings) -> dict[str, Any]:
     }
 
 
-def _explain(error: ChildError, submission: Submission) -> str:
+def explain(error: ChildError, submission: Submission) -> str:
     """The message with its place in the notebook, and with what a missing name most likely means."""
     text = error.message
     where = submission.where(error.line)

@@ -89,7 +89,9 @@ def from_cells(cells: Iterable[Cell], name: str = "The notebook") -> Submission:
             elsewhere += [(n, cell.number) for n in _defined(cell.source)]
             prediction = _prediction(cell.source) or prediction
     if not starts:
-        raise UserError(f"{name} has no submission: no cell begins with {MAGIC}. Your train(job) belongs in such a cell.")
+        raise UserError(
+            f"{name} has no submission: no cell begins with {MAGIC}. Your train(job) belongs in such a cell."
+        )
     if len(source) > MAX_SOURCE:
         raise UserError(f"{name}: the submission is larger than {MAX_SOURCE >> 20} MB.")
     return Submission(source, tuple(starts), tuple(elsewhere), prediction)

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 
 import numpy as np
@@ -247,6 +248,25 @@ def test_hostile_events_never_crash(events, skip_first):
     m, line = trace.metrics(t, 1000.0, skip_first), trace.timeline(t, skip_first=skip_first)
     json.dumps([asdict(m), line], allow_nan=False)
     assert m.gpu_idle is None or 0 <= m.gpu_idle <= 1
+
+
+def test_a_trace_made_to_be_slow_is_not():
+    n, events = 20_000, []
+    for i in range(n):  # as many steps, streams and names as events; operators nested n deep
+        here = {"pid": 1, "tid": 1, "ph": "X"}
+        gpu = {"correlation": i + 1, "device": i, "stream": i}
+        events.append({**here, "cat": "user_annotation", "name": f"ProfilerStep#{i}", "ts": i * 100, "dur": 50})
+        events.append({**here, "cat": "cpu_op", "name": "aten::mm", "ts": i, "dur": 10**7 - 2 * i})
+        events.append({**here, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": i * 100 + 9, "args": gpu})
+        events.append({**here, "cat": "kernel", "name": f"gemm{i}", "ts": i * 100 + 20, "dur": 5, "args": gpu})
+        copy = {**gpu, "correlation": n + i + 1, "bytes": 1 << 20}
+        events.append({**here, "cat": "cuda_runtime", "name": "cudaMemcpyAsync", "ts": i * 100 + 9, "args": copy})
+        events.append({**here, "cat": "gpu_memcpy", "name": PINNED, "ts": i * 100 + 20, "dur": 5, "args": copy})
+    t = trace.read_bytes(json.dumps({"traceEvents": events}).encode())
+    began = time.monotonic()
+    assert trace.metrics(t).steps == n - 1
+    trace.timeline(t)
+    assert time.monotonic() - began < 30
 
 
 # --- metrics against the truth -----------------------------------------------------------------------------------

@@ -43,7 +43,9 @@ def early(parity: Parity, starter: Sequence[float], submission: Sequence[float],
     if update["still"]:
         problems.append(f"these parameters were never updated: {', '.join(update['still'])}")
     if loss > parity.loss:
-        problems.append(f"over the first {n} steps the losses are {loss:.2%} off on average (at most {parity.loss:.1%})")
+        problems.append(
+            f"over the first {n} steps the losses are {loss:.2%} off on average (at most {parity.loss:.1%})"
+        )
     ratio, cosine = update["norm_ratio"], update["cosine"]
     if ratio is None or abs(ratio - 1) > parity.norm:
         size = "nothing" if not ratio else f"{ratio:.3f} times as much"

@@ -18,7 +18,9 @@ def judge(check: Prediction, cause: str, gain: float, prediction: tuple[tuple[st
         return CheckResult(check.name, check.title, status, points, check.points, reason, hint, evidence)
 
     if not said:
-        return result(FAIL, 0, "No prediction was made.", "Fill in lab.predict(cause=..., gain=...) before you profile.")
+        return result(
+            FAIL, 0, "No prediction was made.", "Fill in lab.predict(cause=..., gain=...) before you profile."
+        )
     right_cause = said.get("cause") == cause
     number = said.get("gain")
     is_number = isinstance(number, (int, float)) and math.isfinite(number) and number > 0
@@ -28,5 +30,9 @@ def judge(check: Prediction, cause: str, gain: float, prediction: tuple[tuple[st
         parts[0] = f"cause {said.get('cause')!r} is none of: {', '.join(CAUSES)}"
     parts.append(f"gain {number}x: {'right' if right_gain else 'off'}; the full fix gains {gain:.1f}x here")
     status = PASS if right_cause and right_gain else FAIL
-    hint = "" if status == PASS else "A first prediction is rarely right; what it missed is worth a sentence in your explanation."
+    hint = (
+        ""
+        if status == PASS
+        else "A first prediction is rarely right; what it missed is worth a sentence in your explanation."
+    )
     return result(status, check.points * (right_cause + right_gain) / 2, ". ".join(parts).capitalize() + ".", hint)

@@ -9,7 +9,9 @@ from grader.measure import decision
 from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
 
 
-def judge(check: Throughput, gain: decision.Gain, target: float, settled: bool, evidence: dict[str, Any]) -> CheckResult:
+def judge(
+    check: Throughput, gain: decision.Gain, target: float, settled: bool, evidence: dict[str, Any]
+) -> CheckResult:
     """Points come from the lower end of the gain's 90% interval. Not `settled` (the noise was too much for the pairs
     that were allowed): INCONCLUSIVE, with the points that are certain all the same."""
     share = decision.fraction(gain.lower, target)

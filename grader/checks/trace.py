@@ -40,5 +40,7 @@ def judge(check: TraceCheck, metrics: Metrics, problems: list[str], supported: f
         return result(FAIL, 0, reason, check.hint)
     if supported < 1:
         reason += f" The measured gain supports {supported:.0%} of these points."
-    status, hint = (PASS, "") if supported >= 1 else (FAIL, "A fix that shows in the trace must show in the throughput.")
+    status, hint = (
+        (PASS, "") if supported >= 1 else (FAIL, "A fix that shows in the trace must show in the throughput.")
+    )
     return result(status, supported * check.points, reason, hint)

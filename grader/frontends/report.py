@@ -414,7 +414,9 @@ def _draw_timelines(result: Result) -> Figure:
 # ---- HTML ---------------------------------------------------------------------------------------------------------
 
 # No tables, and every rule behind the report's own class: JupyterLab's themes colour tables, code and pre of outputs
-# (with ":not(pre) > code", which only the class named twice outranks). The report keeps its light paper in dark themes, where its pictures would otherwise be unreadable.
+# (with ":not(pre) > code", which only the class named twice outranks), and bootstrap, in nbgrader's pages, takes the
+# triangle of a summary away. The report keeps its light paper in dark themes, where its pictures would otherwise be
+# unreadable.
 _CSS = """
 .speed-report { color-scheme: light; background: #fff; color: #1b1f23; border: 1px solid #d0d7de; border-radius: 6px;
   padding: 16px 20px 10px; max-width: 880px; box-sizing: border-box; text-align: left;
@@ -423,9 +425,10 @@ _CSS = """
 .speed-report div, .speed-report span, .speed-report p, .speed-report summary { color: #1b1f23; }
 .speed-report p { margin: 2px 0; padding: 0; }
 .speed-report.speed-report code, .speed-report.speed-report pre { color: #1b1f23;
-  font: 12.5px/1.4 ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; background: #f1f3f5; border: 0; border-radius: 3px; padding: 0 2px; }
-.speed-report.speed-report pre { padding: 8px 10px; margin: 6px 0; max-height: 24em; overflow: auto; white-space: pre-wrap;
-  overflow-wrap: anywhere; }
+  font: 12.5px/1.4 ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace;
+  background: rgba(27, 31, 35, .07); border: 0; border-radius: 3px; padding: 0 2px; }
+.speed-report.speed-report pre { padding: 8px 10px; margin: 6px 0; max-height: 24em; overflow: auto;
+  white-space: pre-wrap; overflow-wrap: anywhere; word-break: normal; }
 .speed-report .sp-head { display: flex; flex-wrap: wrap; justify-content: space-between; align-items: baseline;
   gap: 0 20px; }
 .speed-report .sp-title { font-size: 20px; font-weight: 600; overflow-wrap: anywhere; }
@@ -445,26 +448,25 @@ _CSS = """
 .speed-report .sp-note { color: #4b5563; font-size: 13px; }
 .speed-report img.sp-picture { display: block; width: 100%; max-width: 780px; height: auto; margin: 6px 0;
   background: #fff; }
-.speed-report .sp-check { display: grid; grid-template-columns: 140px 1fr auto; gap: 0 14px; padding: 9px 0 9px 10px;
+.speed-report .sp-check { display: flex; flex-wrap: wrap; gap: 2px 14px; padding: 9px 0 9px 10px;
   margin: 6px 0; border-left: 4px solid; }
-.speed-report .sp-status { font-weight: 600; white-space: nowrap; font-size: 13px; line-height: 20px; }
+.speed-report .sp-status { flex: 0 0 140px; font-weight: 600; white-space: nowrap; font-size: 13px; line-height: 20px; }
 .speed-report .sp-status span { display: inline-block; width: 20px; height: 20px; line-height: 20px;
   border-radius: 10px; margin-right: 7px; text-align: center; color: #fff; font-weight: 700; }
-.speed-report .sp-points { font-weight: 600; white-space: nowrap; text-align: right;
+.speed-report .sp-points { white-space: nowrap; text-align: right;
   font-variant-numeric: tabular-nums; }
-.speed-report .sp-body { min-width: 0; overflow-wrap: anywhere; }
-.speed-report .sp-name { font-weight: 600; }
+.speed-report .sp-body { flex: 1 1 340px; min-width: 0; overflow-wrap: anywhere; }
+.speed-report .sp-name { display: flex; justify-content: space-between; gap: 14px; font-weight: 600; }
 .speed-report .sp-hint { background: #eef6fb; border-radius: 4px; padding: 4px 9px; margin: 5px 0; }
 .speed-report details { margin: 4px 0 0; padding: 0; background: none; border: 0; }
-.speed-report summary { cursor: pointer; color: #0072B2; font-size: 13px; font-weight: normal; background: none; }
+.speed-report summary { display: list-item; cursor: pointer; color: #0072B2; font-size: 13px;
+  font-weight: normal; background: none; }
 .speed-report .sp-rows { display: grid; grid-template-columns: minmax(90px, max-content) 1fr; gap: 2px 14px;
   margin: 5px 0; font-size: 12.5px; }
 .speed-report .sp-rows span { overflow-wrap: anywhere; white-space: pre-wrap; font-variant-numeric: tabular-nums; }
 .speed-report .sp-rows span:nth-child(odd) { color: #4b5563; max-width: 230px; }
 .speed-report .sp-foot { margin-top: 12px; padding-top: 7px; border-top: 1px solid #e5e7eb; color: #4b5563;
   font-size: 12px; overflow-wrap: anywhere; }
-@media (max-width: 560px) { .speed-report .sp-check { grid-template-columns: 1fr auto; }
-  .speed-report .sp-body { grid-area: 2 / 1 / 3 / -1; } }
 @media print { .speed-report pre { max-height: none; } }
 """
 
@@ -508,9 +510,9 @@ def _check_html(check: CheckResult, evidence_limit: int) -> str:
     return (
         f'<div class="sp-check" style="border-left-color: {colour}">'
         f'<div class="sp-status"><span style="background: {colour}">{sign}</span>{escape(word)}</div>'
-        f'<div class="sp-body"><div class="sp-name">{_prose(check.title, 200)}</div>'
-        f"<p>{_prose(check.reason)}</p>{hint}{_evidence_html(check.evidence, evidence_limit)}</div>"
+        f'<div class="sp-body"><div class="sp-name"><div>{_prose(check.title, 200)}</div>'
         f'<div class="sp-points">{_points_of(check)}</div></div>'
+        f"<p>{_prose(check.reason)}</p>{hint}{_evidence_html(check.evidence, evidence_limit)}</div></div>"
     )
 
 

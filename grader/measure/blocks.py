@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from grader.sandbox.parent import Child, turn
 
 CHUNK_S = 0.25  # a burn goes in chunks of about this long
-MAX_BURN_CHUNKS = 12
+MAX_BURN_CHUNKS = 8
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Arm:
         thaw: served from a full queue, steps look faster than they are. Nobody can know how deep a queue is, so `burn`
         runs chunks until one is not slower than the one before (nor much faster, as while clocks still ramp up)."""
         self.burn()
-        steps = max(plan.block_steps, math.ceil(plan.block_s / self.step_s))
+        steps = max(plan.block_steps, _steps(plan.block_s, self.step_s))
         compiled = self.compiled
         self.step_s = self.run(steps)
         self.recompiled |= self.compiled > compiled
@@ -69,15 +69,23 @@ class Arm:
     def burn(self) -> None:
         before = math.inf  # the first chunk is never enough
         for _ in range(MAX_BURN_CHUNKS):
-            steps = max(1, math.ceil(CHUNK_S / self.step_s))
-            now = self.run(steps)
-            stationary = 0.8 < now / before < 1.07
+            now = self.run(_steps(CHUNK_S, self.step_s))
+            stationary = 0.8 < now / before < 1.1
             before = self.step_s = now
             if stationary:
                 return
 
 
-def pair(starter: Arm, submission: Arm, plan: Plan, before_block: Callable[[], None] = lambda: None) -> tuple[float, float]:
+def _steps(seconds: float, step_s: float) -> int:
+    """How many steps last about `seconds`. Loader workers deliver their batches in rounds, one batch a worker; a block
+    that ends within a round measures where it ended. A multiple of 12 holds whole rounds of most worker counts."""
+    steps = math.ceil(seconds / step_s)
+    return steps if steps < 7 else math.ceil(steps / 12) * 12
+
+
+def pair(
+    starter: Arm, submission: Arm, plan: Plan, before_block: Callable[[], None] = lambda: None
+) -> tuple[float, float]:
     """One pair of blocks, in random order. Both arms come frozen and leave frozen. `before_block` runs while both are.
     Returns seconds per step of (starter, submission)."""
     times = {}

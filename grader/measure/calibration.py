@@ -75,7 +75,7 @@ class Curve:
 
 
 def reference_curves(lab: Lab, form: str) -> dict[str, Curve]:
-    """"train": mean loss of the ten steps that end at a step; "held_out": loss of the weights at a step. Empty when the
+    """ "train": mean loss of the ten steps that end at a step; "held_out": loss of the weights at a step. Empty when the
     lab has none for this form."""
     curves = _read(lab.folder / "reference.json").get(form, {}).get("curves", {})
     return {name: Curve(*(tuple(column) for column in zip(*rows, strict=True))) for name, rows in curves.items()}

@@ -55,7 +55,12 @@ def cores() -> int:
 
 def facts() -> dict[str, Any]:
     """What a result says about the hardware."""
-    found: dict[str, Any] = {"cpu": cpu_name(), "cores": cores(), "gpu": gpu_name(), "os": platform.platform(terse=True)}
+    found: dict[str, Any] = {
+        "cpu": cpu_name(),
+        "cores": cores(),
+        "gpu": gpu_name(),
+        "os": platform.platform(terse=True),
+    }
     if has_gpu():
         memory = pynvml.nvmlDeviceGetMemoryInfo(_gpu())
         found["gpu_memory_gb"] = round(memory.total / 1e9, 1)

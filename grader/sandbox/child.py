@@ -38,7 +38,9 @@ def serve(requests: int, replies: int, spec: dict[str, Any]) -> None:
             nonce, method = request.pop("nonce"), request.pop("do")
             try:
                 answer = {"value": getattr(harness, method)(**request)}
-            except BaseException as error:  # SystemExit and KeyboardInterrupt of a learner's code are errors like others
+            except (
+                BaseException
+            ) as error:  # SystemExit and KeyboardInterrupt of a learner's code are errors like others
                 answer = {"error": _describe(error)}
             sink.write(json.dumps({"nonce": nonce, **answer}, allow_nan=False) + "\n")
             sink.flush()
@@ -127,7 +129,9 @@ class Harness:
             ) from None
         self.steps += 1
         if type(loss) is not torch.Tensor:
-            raise ContractError(f"step {self.steps} yielded {_a(loss)}; yield the loss as a tensor: `yield loss.detach()`")
+            raise ContractError(
+                f"step {self.steps} yielded {_a(loss)}; yield the loss as a tensor: `yield loss.detach()`"
+            )
         if loss.dim() or not loss.is_floating_point():
             raise ContractError(
                 f"step {self.steps} yielded a tensor of shape {tuple(loss.shape)} and type {loss.dtype}; "

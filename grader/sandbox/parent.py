@@ -338,7 +338,9 @@ class Child:
         try:
             fd = os.open(self.exchange / file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:
-            raise ChildError(f"The submission's process left no readable {file} ({error.strerror}).", kind="wire") from None
+            raise ChildError(
+                f"The submission's process left no readable {file} ({error.strerror}).", kind="wire"
+            ) from None
         with os.fdopen(fd, "rb") as handle:
             info = os.fstat(fd)
             if not stat.S_ISREG(info.st_mode) or info.st_size > max_bytes:

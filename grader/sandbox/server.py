@@ -16,6 +16,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 
 import psutil
 
@@ -147,6 +148,7 @@ def _enter(spec: dict, output: int) -> None:
     os.close(output)
     os.environ.clear()
     os.environ.update(spec["environment"])
+    tempfile.tempdir = None  # found out by the server for itself; TMPDIR is another one here
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("900")  # if memory runs out, this one goes first
     if os.geteuid() == 0 and spec["uid"]:

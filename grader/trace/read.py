@@ -12,6 +12,7 @@ import re
 import stat
 import zlib
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
@@ -53,6 +54,7 @@ LONGEST_SPAN_NS = 24 * LONGEST_NS
 LATEST_US = 4e15  # microseconds since 1970 reach this in the year 2096; also keeps every sum within int64
 MISSING_TOLERATED = 0.005  # share of launches without GPU work, or the reverse, at the edges of a recording
 CLOCKS_APART_NS = 1_000_000  # clocks of CPU and GPU differ by up to 10 us; this is no clock error
+MOST_DEVICES = 256
 MAX_OBJECTS = 8_000_000  # JSON objects, about two an event: bounds memory, a decoded object takes far more than "{}"
 
 
@@ -91,7 +93,7 @@ class Trace:
     def __len__(self) -> int:
         return len(self.start)
 
-    @property
+    @cached_property
     def end(self) -> np.ndarray:
         return self.start + self.duration
 
@@ -100,17 +102,17 @@ class Trace:
         match = re.compile(pattern).match
         return np.fromiter((match(name) is not None for name in self.names), bool, len(self.names))[self.name]
 
-    @property
+    @cached_property
     def is_gpu(self) -> np.ndarray:
         """Mask of GPU work: kernels, copies, memsets. Nothing else keeps a GPU busy."""
         return (self.category == KERNEL) | (self.category == MEMCPY) | (self.category == MEMSET)
 
-    @property
+    @cached_property
     def is_call(self) -> np.ndarray:
         """Mask of the host's calls into CUDA."""
         return (self.category == RUNTIME) | (self.category == DRIVER)
 
-    @property
+    @cached_property
     def steps(self) -> np.ndarray:
         """Indices of the host's `ProfilerStep#N` annotations, in order."""
         return np.flatnonzero((self.category == ANNOTATION) & self.named(STEP))
@@ -208,7 +210,7 @@ Integer = Annotated[int, msgspec.Meta(ge=-(2**61), le=2**61)]
 
 class _Args(msgspec.Struct, gc=False):
     correlation: Integer | None = None
-    device: Integer | None = None
+    device: Identifier = None
     stream: Identifier = None
     bytes: Integer | None = None
     # Kept as text: the elements are strings, but nested lists occur, and only one question is asked of it.
@@ -247,6 +249,13 @@ def to_ns(microseconds: np.ndarray) -> np.ndarray:
     return whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
 
 
+def _number(identifier: Identifier, limit: int) -> int:
+    """A device or stream as an integer within [0, limit), -1 for anything else. Some releases wrote it as a string."""
+    if isinstance(identifier, str) and identifier.isdecimal() and len(identifier) < 12:
+        identifier = int(identifier)
+    return identifier if isinstance(identifier, int) and 0 <= identifier < limit else -1
+
+
 def _columns(document: _Document, expect_gpu: bool) -> Trace:
     names: dict[str, int] = {}
     threads: dict[tuple, int] = {}
@@ -272,9 +281,6 @@ def _columns(document: _Document, expect_gpu: bool) -> Trace:
         half = -1
         if types := bytes(a.input_type):
             half = int(b"BFloat16" in types or b"c10::Half" in types)
-        stream = a.stream if isinstance(a.stream, int) and abs(a.stream) < 2**61 else -1
-        if stream == -1 and isinstance(a.stream, str) and a.stream.isdecimal() and len(a.stream) < 18:
-            stream = int(a.stream)
         times.append((e.ts, duration))
         rows.append(
             (
@@ -282,8 +288,8 @@ def _columns(document: _Document, expect_gpu: bool) -> Trace:
                 names.setdefault(e.name or "", len(names)),
                 threads.setdefault((e.pid, e.tid), len(threads)),
                 -1 if a.correlation is None else a.correlation,
-                -1 if a.device is None else a.device,
-                stream,
+                _number(a.device, MOST_DEVICES),
+                _number(a.stream, 2**31),
                 -1 if a.bytes is None else a.bytes,
                 half,
             )

@@ -29,7 +29,7 @@ def timeline(trace: Trace, steps: int = 3, skip_first: int = 1, step_ns: float |
     result: dict[str, Any] = {"origin_ns": 0, "span_ns": 0, "steps": [], "lanes": [], "idle": [], "step_ns": step_ns}
     result |= {"step_ns_traced": None, "complete": trace.complete, "reasons": list(trace.reasons)}
     if not len(chosen):
-        return result | {"complete": False}
+        return result | {"complete": False, "reasons": [*trace.reasons, "it has no step after those left out"]}
     step_of = Steps(trace, chosen)
     gpu = np.flatnonzero(trace.is_gpu)
     launch = trace.launch_of(gpu)

@@ -73,7 +73,15 @@ def make_model(model: str, classes: int = 10) -> nn.Module:
 
 
 def make_job(
-    seed: int, device: torch.device, *, model: str, size: int, batch_size: int, lr: float, folder: str, read_s: float = 0.0
+    seed: int,
+    device: torch.device,
+    *,
+    model: str,
+    size: int,
+    batch_size: int,
+    lr: float,
+    folder: str,
+    read_s: float = 0.0,
 ) -> Job:
     train = generated(folder).train
     torch.manual_seed(seed)

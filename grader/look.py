@@ -1,0 +1,86 @@
+"""Looking at a loop without grading it: run it, count what it does, profile it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from grader import trace
+from grader.grade import MAX_TRACE, Progress, arm, choose_form, explain, prepared
+from grader.labs.lab import Lab
+from grader.sandbox.parent import ChildError, Limits
+from grader.submission import Submission
+
+
+@dataclass
+class Look:
+    """What was seen. metrics and timeline are None after `run`; step_s is the unprofiled time per step, None after
+    `peek`, which does not time. message: why the loop failed, else ''."""
+
+    losses: list[float]
+    step_s: float | None = None
+    metrics: trace.Metrics | None = None
+    timeline: dict[str, Any] | None = None
+    graph_breaks: int | None = None
+    peak_memory: int | None = None  # bytes at the allocator's peak; None without a GPU
+    message: str = ""
+    output: str = ""
+
+
+def look(
+    submission: Submission,
+    lab: Lab,
+    *,
+    device: str = "auto",
+    steps: int = 3,
+    warm_up: int = 2,
+    timed: int = 0,
+    profiled: bool = True,
+    limits: Limits | None = None,
+    progress: Progress = lambda share, what: None,
+) -> Look | None:
+    """Run `warm_up` steps, time `timed` more, then profile `steps`, in a confined process like a grade's. None where the
+    lab has no form for this device."""
+    form_name = choose_form(lab, device)
+    if form_name not in lab.forms:
+        return None
+    form = lab.forms[form_name]
+    options, readable = prepared(form)
+    found = Look(losses=[])
+    with arm(submission.source, form, options, readable, form_name, limits) as ours:
+        try:
+            progress(0.1, "loading")
+            ours.child.load()
+            ours.child.start(1)
+            progress(0.2, "warming up")
+            ours.run(1)
+            if warm_up > 1:
+                ours.run(warm_up - 1)
+            if timed:
+                progress(0.4, f"timing {timed} steps")
+                found.step_s = ours.run(timed)
+            if profiled:
+                progress(0.6, f"profiling {steps} steps")
+                found.graph_breaks = ours.child.profile(steps, "trace.json")["graph_breaks"]
+                recorded = trace.read_bytes(ours.child.fetch("trace.json", MAX_TRACE), expect_gpu=form_name == "cuda")
+                step_ns = found.step_s * 1e9 if found.step_s else None
+                found.metrics = trace.metrics(recorded, step_ns=step_ns)
+                found.timeline = trace.timeline(recorded, step_ns=step_ns)
+                found.peak_memory = ours.child.ask("peak_memory")
+        except ChildError as error:
+            found.message = explain(error, submission)
+        except trace.TraceError as error:
+            found.message = str(error)
+        found.losses, found.output = ours.losses, ours.child.output()
+    progress(1.0, "done")
+    return found
+
+
+def peek(submission: Submission, lab: Lab, **options: Any) -> Look | None:
+    """Counts only, in about five seconds: no timing, so the answer does not depend on how busy the machine is."""
+    return look(submission, lab, **options)
+
+
+def profile(submission: Submission, lab: Lab, **options: Any) -> Look | None:
+    """Time some steps without the profiler, then profile: the timeline is drawn against the unprofiled step time."""
+    return look(submission, lab, **{"warm_up": 6, "timed": 8, "steps": 4} | options)
