@@ -60,7 +60,7 @@ class Arm:
         thaw: served from a full queue, steps look faster than they are. Nobody can know how deep a queue is, so `burn`
         runs chunks until one is not slower than the one before (nor much faster, as while clocks still ramp up)."""
         self.burn()
-        steps = max(plan.block_steps, _steps(plan.block_s, self.step_s))
+        steps = max(plan.block_steps, whole_rounds(plan.block_s, self.step_s))
         compiled = self.compiled
         self.step_s = self.run(steps)
         self.recompiled |= self.compiled > compiled
@@ -69,14 +69,14 @@ class Arm:
     def burn(self) -> None:
         before = math.inf  # the first chunk is never enough
         for _ in range(MAX_BURN_CHUNKS):
-            now = self.run(_steps(CHUNK_S, self.step_s))
+            now = self.run(whole_rounds(CHUNK_S, self.step_s))
             stationary = 0.8 < now / before < 1.1
             before = self.step_s = now
             if stationary:
                 return
 
 
-def _steps(seconds: float, step_s: float) -> int:
+def whole_rounds(seconds: float, step_s: float) -> int:
     """How many steps last about `seconds`. Loader workers deliver their batches in rounds, one batch a worker; a block
     that ends within a round measures where it ended. A multiple of 12 holds whole rounds of most worker counts."""
     steps = math.ceil(seconds / step_s)

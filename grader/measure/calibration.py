@@ -25,7 +25,8 @@ def own_file() -> Path:
     return cache_dir() / "calibration.json"
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_table(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; empty where there is none that can be read."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -37,7 +38,7 @@ def reference_gain(lab: Lab, form: str) -> tuple[float | None, str]:
     """(speed-up of the reference solution, where that figure comes from); (None, …) for a machine never measured."""
     key = machine.key(form)
     for path, source in ((own_file(), "calibrated on this machine"), (SHIPPED, "measured on a machine of this kind")):
-        entry = _read(path).get(f"{lab.name} {form}", {}).get(key)
+        entry = read_table(path).get(f"{lab.name} {form}", {}).get(key)
         if entry:
             return float(entry["gain"]), f"{source} ({entry['date']})"
     return None, "this lab's minimum; `grader calibrate` measures what this machine can gain"
@@ -46,7 +47,7 @@ def reference_gain(lab: Lab, form: str) -> tuple[float | None, str]:
 def store_gain(lab: Lab, form: str, entry: dict[str, Any], path: Path | None = None) -> Path:
     """Keep a measured gain: `entry` has at least "gain" and "date"."""
     path = path or own_file()
-    table = _read(path)
+    table = read_table(path)
     table.setdefault(f"{lab.name} {form}", {})[machine.key(form)] = entry
     write_json(path, table)
     return path
@@ -77,5 +78,5 @@ class Curve:
 def reference_curves(lab: Lab, form: str) -> dict[str, Curve]:
     """ "train": mean loss of the ten steps that end at a step; "held_out": loss of the weights at a step. Empty when the
     lab has none for this form."""
-    curves = _read(lab.folder / "reference.json").get(form, {}).get("curves", {})
+    curves = read_table(lab.folder / "reference.json").get(form, {}).get("curves", {})
     return {name: Curve(*(tuple(column) for column in zip(*rows, strict=True))) for name, rows in curves.items()}

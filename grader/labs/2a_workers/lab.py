@@ -13,7 +13,7 @@ LAB = Lab(
             data="images",
             minimum_gain=3.0,
             noise=0.02,
-            parity=Parity(steps=24, loss=0.03, norm=0.02, cosine=0.9, drift=0.15, held_out=0.25),
+            parity=Parity(steps=24, loss=0.03, norm=0.015, cosine=0.85, drift=0.15, held_out=0.25),
         ),
         # two cores cannot show a decoding bottleneck (decoding and training fight for them), storage with the latency
         # of a network drive can: each read really waits

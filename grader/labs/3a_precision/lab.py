@@ -13,7 +13,7 @@ LAB = Lab(
             data="text",
             minimum_gain=1.8,
             noise=0.003,
-            parity=Parity(steps=24, loss=0.01, norm=0.01, cosine=0.97, drift=0.05, held_out=0.05),
+            parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.02, held_out=0.03),
         ),
     },
     prediction=Prediction(points=10),

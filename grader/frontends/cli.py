@@ -1,0 +1,262 @@
+"""The command `grader`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from grader import labs
+from grader.errors import UserError
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns the exit status: 0 done, 1 the machine cannot do it, 2 unusable input, 130 stopped."""
+    options = _parser().parse_args(arguments)
+    try:
+        return options.run(options) or 0
+    except UserError as error:
+        print(f"grader: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\ngrader: stopped; nothing was written.", file=sys.stderr)
+        return 130
+    except RuntimeError as error:
+        print(f"grader: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="grader", description="Is it really faster? Grades PyTorch training loops.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Any, help: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=help, description=help)
+        sub.set_defaults(run=run)
+        return sub
+
+    def common(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument(
+            "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: the GPU if there is one"
+        )
+
+    sub = command("labs", _labs, "list the labs")
+    sub.add_argument("--json", action="store_true", help="as JSON")
+    sub = command("start", _start, "make a working copy of a lab under work/")
+    sub.add_argument("lab")
+    sub = command("grade", _grade, "grade the submission in a notebook")
+    sub.add_argument("lab")
+    sub.add_argument("notebook", type=Path)
+    sub.add_argument("--json", metavar="FILE", help="write the result as JSON; - prints it, and only it")
+    sub.add_argument("--html", type=Path, metavar="FILE", help="write the report as a page")
+    sub.add_argument(
+        "--quick", action="store_true", help="fewer and shorter measurements: for trying out, not for marks"
+    )
+    common(sub)
+    sub = command("calibrate", _calibrate, "measure what the solutions gain on this machine, and keep it")
+    sub.add_argument("lab", nargs="?", help="default: all that this machine can grade")
+    sub.add_argument(
+        "--curves", action="store_true", help="maintainers: the loss curves that are part of the lab instead"
+    )
+    common(sub)
+    command("doctor", _doctor, "say what this machine can grade, and what is missing")
+    sub = command("demo", _demo, "grade a lab's starter and its solution here, and show both reports")
+    sub.add_argument("--out", type=Path, default=Path("reports"), help="folder for the HTML reports (default: reports)")
+    common(sub)
+    return parser
+
+
+class Terminal:
+    """Progress on standard error: a bar with time left on a terminal, else a line for each new step."""
+
+    def __init__(self, name: str):
+        from tqdm import tqdm
+
+        self.bar = tqdm(
+            total=100, desc=name, bar_format="{desc} {bar} {percentage:3.0f}% {postfix}", leave=False, disable=None
+        )
+        self.name, self.began, self.last = name, time.monotonic(), ""
+
+    def __call__(self, share: float, what: str) -> None:
+        passed = time.monotonic() - self.began
+        left = f", about {passed * (1 - share) / share:.0f} s left" if 0.1 < share < 1 else ""
+        if self.bar.disable:
+            if what != self.last and share < 1:
+                print(f"{self.name}: {what}", file=sys.stderr, flush=True)
+        else:
+            self.bar.n = round(100 * share)
+            self.bar.set_postfix_str(what + left)
+            if share >= 1:
+                self.bar.close()
+        self.last = what
+
+
+# ---------------------------------------------------------------- commands
+
+
+def _labs(options: argparse.Namespace) -> None:
+    from grader.measure import machine
+
+    gpu = machine.has_gpu()
+    rows = []
+    for name in labs.NAMES:
+        lab = labs.get(name)
+        form = "cuda" if gpu and "cuda" in lab.forms else "cpu" if "cpu" in lab.forms else None
+        rows.append(
+            {
+                "name": name,
+                "title": lab.title,
+                "phase": lab.phase,
+                "goal": lab.goal,
+                "points": lab.max_score,
+                "form_here": form,
+            }
+        )
+    if options.json:
+        print(json.dumps(rows, indent=1))
+        return
+    for row in rows:
+        here = {"cuda": "graded on the GPU", "cpu": "graded in its CPU form", None: "needs an NVIDIA GPU"}[
+            row["form_here"]
+        ]
+        print(f"{row['name']:<14} {row['title']} ({row['points']:g} points, {here})\n{'':14} {row['goal']}")
+    print("\nBegin with: grader start LAB")
+
+
+def _start(options: argparse.Namespace) -> None:
+    target = start(options.lab)
+    print(f"{target} is yours to change. Open it with: jupyter lab {target}")
+
+
+def start(name: str) -> Path:
+    """Copy a lab's released folder to work/, never over a copy that is there. Returns the notebook's path."""
+    lab = labs.get(name)
+    source, target = REPOSITORY / "labs" / lab.name, REPOSITORY / "work" / lab.name
+    if not source.is_dir():
+        raise UserError(f"{source} is missing. Run `make release`, or get the course anew.")
+    if not target.exists():
+        target.parent.mkdir(exist_ok=True)
+        partial = target.with_name(f".{lab.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(source, partial)
+        partial.rename(target)
+    return target / f"{lab.name}.ipynb"
+
+
+def _grade(options: argparse.Namespace) -> None:
+    from grader.frontends import report
+    from grader.grade import choose_form, grade
+    from grader.result import write_json
+    from grader.sandbox.parent import fork_server
+    from grader.submission import read_notebook
+
+    lab = labs.get(options.lab)
+    submission = read_notebook(options.notebook)
+    if choose_form(lab, options.device) in lab.forms:
+        fork_server()
+    result = grade(submission, lab, device=options.device, quick=options.quick, progress=Terminal(lab.name))
+    if options.json == "-":
+        print(json.dumps(result.to_dict(), indent=1))
+    else:
+        print(report.text(result, width=min(100, shutil.get_terminal_size().columns), colour=sys.stdout.isatty()))
+        if options.json:
+            write_json(options.json, result.to_dict())
+    if options.html:
+        report.write_html(result, options.html)
+
+
+def _calibrate(options: argparse.Namespace) -> None:
+    from grader import calibrate
+    from grader.grade import choose_form
+    from grader.measure import calibration
+
+    chosen = [labs.get(options.lab)] if options.lab else [labs.get(name) for name in labs.NAMES]
+    for lab in chosen:
+        form = choose_form(lab, options.device)
+        if form not in lab.forms and not options.lab:
+            print(f"{lab.name}: needs an NVIDIA GPU, left out")
+            continue
+        if options.curves:
+            path = calibrate.store_curves(
+                lab, form, calibrate.measure_curves(lab, options.device, progress=Terminal(lab.name))
+            )
+            print(f"{lab.name}: loss curves written to {path}")
+            continue
+        entry = calibrate.measure_gain(lab, options.device, Terminal(lab.name))
+        path = calibration.store_gain(lab, form, entry)
+        low, high = entry["interval"]
+        print(f"{lab.name}: the solution gains {entry['gain']:.2f}x here ({low:.2f} to {high:.2f}); kept in {path}")
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from grader.data.cache import cache_dir
+    from grader.measure import calibration, machine
+    from grader.sandbox import confine
+
+    facts, versions, abi = machine.facts(), machine.versions(), confine.landlock_abi()
+    print(f"processor    {facts['cpu']}, {facts['cores']} cores")
+    print(f"GPU          {facts['gpu'] or 'none: labs run in their CPU form, or say NOT MEASURED'}")
+    print(f"versions     {', '.join(f'{k} {v}' for k, v in versions.items())}")
+    confined = (
+        f"file access by Landlock (ABI {abi})"
+        if abi
+        else "MISSING: this kernel has no Landlock, nothing is graded here"
+    )
+    extra = [text for text, there in (("TCP closed", abi >= 4), ("signals kept inside", abi >= 6)) if there]
+    print(f"confinement  {', '.join([confined, *extra])}")
+    print(f"data         {cache_dir()} ({shutil.disk_usage(cache_dir()).free / 1e9:.0f} GB free)")
+    compiler = shutil.which("gcc") or shutil.which("cc") or "none found: torch.compile will not work"
+    print(f"C compiler   {compiler}")
+    state = machine.gpu_state()
+    if state:
+        busy = "in use by another program" if state.utilisation >= machine.BUSY_PERCENT else "free"
+        print(f"GPU now      {busy}, {state.free_bytes / 1e9:.0f} GB free{', throttling' if state.throttling else ''}")
+    print()
+    for name in labs.NAMES:
+        lab = labs.get(name)
+        form = "cuda" if facts["gpu"] and "cuda" in lab.forms else "cpu" if "cpu" in lab.forms else None
+        if form is None:
+            print(f"{name:<14} not here: needs an NVIDIA GPU")
+            continue
+        gain, source = calibration.reference_gain(lab, form)
+        points = sum(c.points for c in lab.checks if getattr(c, "form", "") in ("", form))
+        known = f"solution gains {gain:.1f}x ({source})" if gain else "not calibrated: run `grader calibrate`"
+        print(f"{name:<14} {points:g} of {lab.max_score:g} points can be measured; {known}")
+    return 0 if abi else 1
+
+
+def _demo(options: argparse.Namespace) -> None:
+    from grader.calibrate import solution
+    from grader.frontends import report
+    from grader.grade import choose_form, grade
+    from grader.sandbox.parent import fork_server
+    from grader.submission import read_notebook
+
+    fork_server()
+    written = []
+    for name in labs.NAMES:
+        lab = labs.get(name)
+        if choose_form(lab, options.device) not in lab.forms:
+            continue
+        untouched = read_notebook(REPOSITORY / "labs" / name / f"{name}.ipynb")
+        for what, submission in (("starter", untouched), ("solution", solution(lab))):
+            result = grade(submission, lab, device=options.device, progress=Terminal(f"{name}, {what}"))
+            print(f"\n===== {name}: the {what} =====\n")
+            print(report.text(result, colour=sys.stdout.isatty()))
+            path = options.out / f"{name}-{what}.html"
+            report.write_html(result, path)
+            written.append(path)
+    print("\nThe reports as pages:")
+    for path in written:
+        print(f"  {path.resolve()}")
+    print("\nNext: `make lab` opens the course in JupyterLab.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""Measures on this machine what the course says of its labs, and writes it to data/measured/: the calibration, repeated
+grades of starters, half fixes and solutions, a loop that trains ahead, the planted faults and the honest forms, and the
+ladder of each lab.
+
+    python -m tests.benchmarks.measured [--parts calibration,grades,cheat,variants,ladder] [--labs ...] [--rounds 5] [--out DIR]
+
+Each result is written when it is there, and one that is there is not measured again: a stopped run goes on where it was.
+`--table` only makes the table from what is there."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from grader import labs
+from grader.calibrate import measure_gain, solution
+from grader.grade import arm, choose_form, grade, prepared
+from grader.measure import calibration, machine
+from grader.measure.blocks import Plan, whole_rounds
+from grader.result import Result, write_json, write_text
+from grader.submission import Submission
+from tests import variants
+
+MEASURED = Path(__file__).resolve().parents[2] / "data" / "measured"
+SHORT = Plan(block_s=1.0, min_pairs=2, max_pairs=2, profile_steps=2)  # enough where only parity is asked
+
+RUNGS: dict[str, list[tuple[str, variants.Edits]]] = {
+    "2a_workers": [
+        (f"{n} workers", [(variants.LOADER, f"{variants.LOADER}, num_workers={n}, persistent_workers=True")])
+        for n in (2, 4, 8, 14)
+    ]
+    + [
+        (
+            "14 workers, prefetch_factor 4, pinned memory, non_blocking",
+            [
+                (
+                    variants.LOADER,
+                    f"{variants.LOADER}, num_workers=14, prefetch_factor=4, persistent_workers=True, pin_memory=True",
+                ),
+                (
+                    ".to(job.device), labels.to(job.device)",
+                    ".to(job.device, non_blocking=True), labels.to(job.device, non_blocking=True)",
+                ),
+            ],
+        ),
+        (
+            "16 workers",
+            [
+                (
+                    variants.LOADER,
+                    f"{variants.LOADER}, num_workers=16, prefetch_factor=4, persistent_workers=True, pin_memory=True",
+                )
+            ],
+        ),
+    ],
+    "3a_precision": [
+        ("TF32", variants.TF32),
+        ("TF32 and bf16 autocast", [*variants.TF32, *variants.autocast("3a_precision")]),
+        (
+            "TF32, bf16 autocast, torch.compile",
+            [*variants.TF32, *variants.COMPILED, *variants.autocast("3a_precision", "compiled")],
+        ),
+    ],
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", default="calibration,grades,cheat,variants,ladder")
+    parser.add_argument("--labs", default=",".join(labs.NAMES))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", action="store_true")
+    options = parser.parse_args()
+    name = re.sub(r"[^a-z0-9]+", "-", (machine.gpu_name() or machine.cpu_name()).lower()).strip("-")
+    out = options.out or MEASURED / name
+    parts = [] if options.table else options.parts.split(",")
+    for lab_name in options.labs.split(","):
+        lab = labs.get(lab_name)
+        form = choose_form(lab, options.device)
+        if form not in lab.forms:
+            continue
+        if "calibration" in parts:
+            shipped = out.parent / "calibration.json"
+            if machine.key(form) not in calibration.read_table(shipped).get(f"{lab.name} {form}", {}):
+                entry = measure_gain(lab, options.device)
+                calibration.store_gain(lab, form, entry, shipped)
+                print(f"{lab.name}: reference gain {entry['gain']:.2f}x, interval {entry['interval']}", flush=True)
+        jobs: list[tuple[str, str, Plan | None]] = []
+        if "grades" in parts:
+            for n in range(options.rounds):
+                jobs += [
+                    (f"starter-{n + 1}", lab.starter, None),
+                    (f"solution-{n + 1}", "", None),
+                    (f"half-{n + 1}", variants.half_fix(lab.name), None),
+                ]
+        if "cheat" in parts:
+            jobs.append(("trains-ahead-1", variants.trains_ahead(lab.name), None))
+        if "variants" in parts:
+            for kind, made in (("honest", variants.honest(lab.name)), ("fault", variants.faults(lab.name))):
+                jobs += [(f"{kind}, {what}", source, SHORT) for what, source in made.items()]
+        for what, source, plan in jobs:
+            path = out / lab.name / (re.sub(r"[^a-z0-9]+", "-", what.lower()) + ".json")
+            if path.exists():
+                continue
+            submission = Submission(source) if source else solution(lab)
+            result = grade(submission, lab, device=options.device, plan=plan)
+            result.timelines = {}  # large, and drawn from elsewhere
+            write_json(path, {"what": what, **result.to_dict()})
+            print(f"{lab.name}: {_line(what, result)}", flush=True)
+        if "ladder" in parts and not (out / lab.name / "ladder.json").exists():
+            write_json(out / lab.name / "ladder.json", _ladder(lab, form))
+    if out.is_dir():
+        write_text(out / "README.md", _table(out))
+        print(f"table: {out / 'README.md'}")
+
+
+def _line(what: str, result: Result) -> str:
+    evidence = result.check("throughput").evidence
+    gain = f"{evidence['gain']:.2f}x" if evidence else "-"
+    verdicts = ", ".join(f"{c.name} {c.status}" for c in result.checks)
+    return f"{what}: {result.score:g}/{result.measured_max:g}, gain {gain}, {result.seconds:.0f} s, {verdicts} {result.fatal}"
+
+
+def _ladder(lab: Any, form_name: str) -> dict[str, Any]:
+    """Each rung alone on the machine: milliseconds per step after its loader's head start is burnt."""
+    form = lab.forms[form_name]
+    options, readable = prepared(form)
+    rows = []
+    for what, edits in [("starter", []), *RUNGS[lab.name]]:
+        with arm(variants.edit(lab.starter, edits), form, options, readable, form_name, None) as ours:
+            ours.child.load()
+            ours.child.start(1)
+            ours.warm_up(8)
+            ours.burn()
+            times = sorted(ours.run(whole_rounds(1.5, ours.step_s)) for _ in range(3))
+        rows.append(
+            {
+                "rung": what,
+                "step_ms": round(1e3 * times[1], 2),
+                "gain": round(rows[0]["step_ms"] / 1e3 / times[1], 2) if rows else 1.0,
+            }
+        )
+        print(f"{lab.name}: {rows[-1]}", flush=True)
+    return {
+        "rungs": rows,
+        "machine": machine.facts(),
+        "versions": machine.versions(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _table(out: Path) -> str:
+    """Markdown: one line a result, grouped by lab."""
+    text = ["# Measured", ""]
+    for folder in sorted(p for p in out.iterdir() if p.is_dir()):
+        results = sorted((json.loads(p.read_text()) for p in folder.glob("*.json")), key=lambda d: d.get("what", ""))
+        graded = [r for r in results if "what" in r]
+        ladder = [r for r in results if "rungs" in r]
+        some = (graded or ladder)[0]
+        host = some["machine"]
+        text += [f"## {folder.name}", ""]
+        text += [
+            f"{host['gpu'] or host['cpu']}, {host['cores']} cores; "
+            + ", ".join(f"{k} {v}" for k, v in some["versions"].items() if k in ("python", "torch", "torchvision"))
+            + f"; {some['date']}",
+            "",
+        ]
+        if graded:
+            text += ["| what | points | gain | 90% interval | same training | seconds |", "|---|---|---|---|---|---|"]
+        for r in graded:
+            checks = {c["name"]: c for c in r["checks"]}
+            e = checks["throughput"]["evidence"]
+            gain = f"{e['gain']:.2f} | {e['gain_lower']:.2f} to {e['gain_upper']:.2f}" if e else "- | -"
+            same = checks["parity"]["status"] if "parity" in checks else r["fatal"] or "-"
+            text.append(
+                f"| {r['what']} | {r['score']:g} of {r['measured_max']:g} | {gain} | {same} | {r['seconds']:.0f} |"
+            )
+        for r in ladder:
+            text += ["", "| rung | ms a step | gain |", "|---|---|---|"]
+            text += [f"| {row['rung']} | {row['step_ms']} | {row['gain']}x |" for row in r["rungs"]]
+        text.append("")
+    return "\n".join(text)
+
+
+if __name__ == "__main__":
+    main()

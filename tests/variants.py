@@ -1,0 +1,125 @@
+"""Variants of the labs' loops with a known verdict, made by small edits of starter or solution: honest forms that parity
+must accept, planted faults that it must reject, half fixes that must land between. Used by the tests on the CPU and by
+`tests/measure.py` on a GPU."""
+
+from __future__ import annotations
+
+from grader import labs
+from grader.submission import read_notebook
+
+Edits = list[tuple[str, str]]
+
+
+def edit(source: str, edits: Edits) -> str:
+    """Apply (old, new) replacements; each `old` must occur."""
+    for old, new in edits:
+        if old not in source:
+            raise ValueError(f"not in the source: {old!r}")
+        source = source.replace(old, new)
+    return source
+
+
+def starter(lab: str) -> str:
+    return labs.get(lab).starter
+
+
+def solution(lab: str) -> str:
+    return read_notebook(f"solutions/{lab}/{lab}.ipynb").source
+
+
+_INPUTS = {"2a_workers": "images, labels", "3a_precision": "tokens, targets"}
+_FORWARD = {"2a_workers": "model(images)", "3a_precision": "model(tokens)"}
+_FROZEN = {"2a_workers": "list(model.parameters())[:2]", "3a_precision": "model.blocks[0].parameters()"}
+_OPTIMIZER = "    optimizer = torch.optim.AdamW(model.parameters(), lr=job.lr)\n"
+_MODEL = "    model = job.model.to(job.device)\n"
+_STEP = "        optimizer.step()\n"
+_CALLS = "        loss.backward()\n"
+LOADER = "DataLoader(job.dataset, batch_sampler=job.batches"
+_WORKERS = LOADER + ", num_workers=8, prefetch_factor=4, persistent_workers=True"
+
+
+def autocast(lab: str, model: str = "model") -> Edits:
+    """Forward and loss under bf16 autocast; `model`: the expression that is called."""
+    lines = {
+        "2a_workers": f"        loss = F.cross_entropy({model}(images), labels)\n",
+        "3a_precision": f"        logits = {model}(tokens)\n"
+        "        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())\n",
+    }[lab]
+    plain = lines.replace(f"{model}(", "model(")
+    inside = "".join("    " + line + "\n" for line in lines.splitlines())
+    return [(plain, "        with torch.autocast(job.device.type, torch.bfloat16):\n" + inside)]
+
+
+TF32: Edits = [(_MODEL, '    torch.set_float32_matmul_precision("high")\n' + _MODEL)]
+COMPILED: Edits = [(_MODEL, _MODEL + "    compiled = torch.compile(model)\n")]
+_CHANNELS_LAST: Edits = [(_MODEL, _MODEL + "    model.to(memory_format=torch.channels_last)\n")]
+
+
+def honest(lab: str) -> dict[str, str]:
+    """Forms that train the same model, by name: precision, compilation, memory format. All must be accepted."""
+    forms = {
+        "as it is": [],
+        "tf32": TF32,
+        "bf16 autocast": autocast(lab),
+        "compiled": [*COMPILED, (_FORWARD[lab], _FORWARD[lab].replace("model", "compiled"))],
+        "compiled, tf32, bf16": [*TF32, *COMPILED, *autocast(lab, "compiled")],
+        "channels last": _CHANNELS_LAST,  # changes nothing where there is no convolution: must be accepted all the same
+        "fused optimizer": [("lr=job.lr)", "lr=job.lr, fused=True)")],
+    }
+    return {name: edit(_fed(lab), edits) for name, edits in forms.items()}
+
+
+def faults(lab: str) -> dict[str, str]:
+    """The planted faults of a training that is not the same. All must be rejected."""
+    inputs = _INPUTS[lab]
+    first, second = inputs.split(", ")
+    to_device = f"        {inputs} = {first}.to(job.device), {second}.to(job.device)\n"
+    smaller = {
+        "2a_workers": "        images = F.interpolate(images, scale_factor=0.5)\n",
+        "3a_precision": "        tokens, targets = tokens[:, : tokens.shape[1] // 2], targets[:, : targets.shape[1] // 2]\n",
+    }[lab]
+    cast = {"2a_workers": "model(images.bfloat16()).float()", "3a_precision": "model(tokens).float()"}[lab]
+    counted = f"    for {inputs} in loader:\n"
+    counting = f"    for step, ({inputs}) in enumerate(loader):\n"
+    repeated = f"        if step % 2:\n            {inputs} = before\n        before = {inputs}\n"
+    made = {
+        "one optimizer step in ten skipped": [
+            (counted, counting),
+            (_STEP, "        if step % 10 != 9:\n            optimizer.step()\n"),
+        ],
+        "half the batch": [(to_device, to_device + f"        {inputs} = {first}[::2], {second}[::2]\n")],
+        "learning rate x 0.9": [("lr=job.lr", "lr=0.9 * job.lr")],
+        "a frozen layer": [
+            (_MODEL, _MODEL + f"    for parameter in {_FROZEN[lab]}:\n        parameter.requires_grad_(False)\n")
+        ],
+        "every second batch repeated": [(counted, counting), (to_device, repeated + to_device)],
+        "lower resolution": [(to_device, to_device + smaller)],
+        "model cast to bf16": [(_MODEL, _MODEL + "    model.bfloat16()\n"), (_FORWARD[lab], cast)],
+    }
+    return {name: edit(_fed(lab), edits) for name, edits in made.items()}
+
+
+def half_fix(lab: str) -> str:
+    """A part of the fix: must land between the starter and the solution."""
+    return {
+        "2a_workers": edit(starter(lab), [(LOADER, LOADER + ", num_workers=2")]),
+        "3a_precision": edit(starter(lab), TF32),
+    }[lab]
+
+
+def trains_ahead(lab: str) -> str:
+    """A starter whose steps are made by a background thread, ahead of being asked: must gain nothing."""
+    source = starter(lab).replace("def train(job):", "def steps(job):")
+    return source + (
+        "\n\ndef train(job):\n"
+        "    import queue, threading\n\n"
+        "    done = queue.Queue(maxsize=1000)\n"
+        "    threading.Thread(target=lambda: [done.put(loss) for loss in steps(job)], daemon=True).start()\n"
+        "    while True:\n"
+        "        yield done.get()\n"
+    )
+
+
+def _fed(lab: str) -> str:
+    """The starter with loader workers where it is starved without them: what is varied is then quick to run."""
+    return edit(starter(lab), [(LOADER, _WORKERS)] if lab == "2a_workers" else [])
