@@ -503,8 +503,9 @@ def _file_rights(home: Path, readable: Iterable[str | Path]) -> list[tuple[str, 
     code = [REPOSITORY / "grader", *sorted((REPOSITORY / "data").glob("*.py"))]
     system = ["/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/sys", "/run/nvidia-persistenced"]
     rights = [(str(home), confine.WRITE), ("/dev/shm", confine.WRITE)]
-    # CUDA fails where /proc is read-only; without root nothing outside its own processes can be written there
-    rights.append(("/proc", confine.READ | confine.WRITE_FILE))
+    # CUDA writes and truncates files in /proc/self and fails (error 304) where it cannot; without root nothing outside
+    # the child's own processes can be written there
+    rights.append(("/proc", confine.WRITE))
     rights += [(str(path), confine.READ) for path in (*sorted(python), *code, *system, *readable)]
     rights += [(str(path), confine.LIST) for path in (REPOSITORY, REPOSITORY / "data", "/dev")]
     writable = [f"/dev/{name}" for name in _DEVICES] + [str(p) for p in sorted(Path("/dev").glob("nvidia*"))]
