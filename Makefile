@@ -1,0 +1,37 @@
+# Every target sets up what it needs on a machine that has Python >= 3.11 and make; once set up, none needs the network.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lab release lint measured help
+
+help:
+	@echo "make demo      grade a slowed-down loop and its fix on this machine, and show both reports"
+	@echo "make lab       open the course in JupyterLab"
+	@echo "make test      run the tests"
+	@echo "make release   make labs/ anew from solutions/ and the starters"
+	@echo "make measured  measure on this machine what the course says of its labs (long; for maintainers)"
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "The course needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say which with: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check --editable ".[test]"
+	touch $@
+
+demo: .venv/ready
+	$(BIN)/grader demo
+
+lab: .venv/ready
+	$(BIN)/jupyter lab notebooks/00_start_here.ipynb
+
+test: .venv/ready lint
+	$(BIN)/python -m pytest
+
+lint: .venv/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+release: .venv/ready
+	$(BIN)/python -m grader.frontends.release
+
+measured: .venv/ready
+	$(BIN)/python -m tests.benchmarks.measured
