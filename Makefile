@@ -21,7 +21,7 @@ demo: .venv/ready
 	$(BIN)/grader demo
 
 lab: .venv/ready
-	$(BIN)/jupyter lab notebooks/00_start_here.ipynb
+	$(BIN)/jupyter lab --ServerApp.root_dir=$(CURDIR) notebooks/00_start_here.ipynb
 
 test: .venv/ready lint
 	$(BIN)/python -m pytest

@@ -4,8 +4,7 @@ must accept, planted faults that it must reject, half fixes that must land betwe
 
 from __future__ import annotations
 
-from grader import labs
-from grader.submission import read_notebook
+from grader import calibrate, labs
 
 Edits = list[tuple[str, str]]
 
@@ -24,7 +23,7 @@ def starter(lab: str) -> str:
 
 
 def solution(lab: str) -> str:
-    return read_notebook(f"solutions/{lab}/{lab}.ipynb").source
+    return calibrate.solution(labs.get(lab)).source
 
 
 _INPUTS = {"2a_workers": "images, labels", "3a_precision": "tokens, targets"}

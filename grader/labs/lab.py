@@ -41,7 +41,8 @@ class Form:
 
     workload: module with make_job and evaluate; options: its keyword arguments. data: the data sets it needs
     ("images", "text"). minimum_gain: full points need this speed-up where the machine was never calibrated.
-    noise: least relative sd of a pair to believe."""
+    noise: least relative sd of a pair to believe. flops: floating-point operations that a step cannot do without, at
+    least; a faster step than they allow is rejected."""
 
     workload: str
     options: dict[str, Any]
@@ -51,6 +52,7 @@ class Form:
     parity: Parity
     threads: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
+    flops: float | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,103 @@
+"""The command line as a user meets it: real processes, exit statuses, one clear line for unusable input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import papermill
+import pytest
+
+from grader.frontends import cli
+from grader.measure import machine
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def grader(*arguments: str | Path, **options) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "grader.frontends.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, **options)
+
+
+def test_labs_are_listed_as_text_and_as_json():
+    assert "2a_workers" in grader("labs").stdout
+    rows = json.loads(grader("labs", "--json").stdout)
+    assert [row["name"] for row in rows] == ["2a_workers", "3a_precision"]
+    assert all(row["points"] == 100 for row in rows)
+
+
+def test_doctor_says_what_can_be_measured():
+    done = grader("doctor")
+    assert done.returncode == 0, done.stderr
+    assert "confinement" in done.stdout and "2a_workers" in done.stdout
+
+
+def test_start_makes_a_copy_and_never_overwrites_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(cli, "REPOSITORY", tmp_path)
+    (tmp_path / "labs" / "2a_workers").mkdir(parents=True)
+    (tmp_path / "labs" / "2a_workers" / "2a_workers.ipynb").write_text("released")
+    notebook = cli.start("2a_workers")
+    assert notebook.read_text() == "released"
+    notebook.write_text("mine")
+    assert cli.start("2a_workers").read_text() == "mine"
+    assert [p.name for p in (tmp_path / "work").iterdir()] == ["2a_workers"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("grade", "9z_nothing", "x.ipynb"), "There is no lab '9z_nothing'"),
+        (("grade", "2a_workers", "missing.ipynb"), "missing.ipynb cannot be read"),
+        (("grade", "2a_workers", REPOSITORY / "README.md"), "is not a notebook"),
+        (("start", "nothing"), "There is no lab 'nothing'"),
+        (("calibrate", "3a_precision", "--device", "cpu"), "needs an NVIDIA GPU"),
+    ],
+)
+def test_unusable_input_is_one_clear_line(arguments, says):
+    done = grader(*arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not done.stdout
+
+
+@pytest.mark.skipif(machine.has_gpu(), reason="this machine has a GPU")
+def test_a_gpu_that_is_asked_for_and_missing_is_said():
+    done = grader("grade", "3a_precision", REPOSITORY / "labs/3a_precision/3a_precision.ipynb", "--device", "cuda")
+    assert done.returncode == 2 and "no NVIDIA GPU here" in done.stderr
+
+
+def test_a_gpu_lab_on_a_cpu_gives_no_points_and_says_so():
+    done = grader(
+        "grade",
+        "3a_precision",
+        REPOSITORY / "solutions/3a_precision/3a_precision.ipynb",
+        "--device",
+        "cpu",
+        "--json",
+        "-",
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["score"] == 0 and result["measured_max"] == 0 and result["max_score"] == 100
+    assert {check["status"] for check in result["checks"]} == {"NOT MEASURED"}
+
+
+def test_the_starter_earns_next_to_nothing_and_the_result_is_complete(tmp_path):
+    notebook = REPOSITORY / "labs/2a_workers/2a_workers.ipynb"
+    json_file, page = tmp_path / "result.json", tmp_path / "report.html"
+    done = grader("grade", "2a_workers", notebook, "--device", "cpu", "--quick", "--json", json_file, "--html", page)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(json_file.read_text())
+    assert {"lab", "score", "max_score", "measured_max", "checks", "machine", "versions", "warnings"} <= result.keys()
+    for check in result["checks"]:
+        assert {"name", "status", "points", "max_points", "reason", "evidence"} <= check.keys()
+    assert result["measured_max"] == 80 and result["score"] <= 8
+    assert "Throughput" in done.stdout and page.read_text().startswith("<!")
+
+
+def test_the_start_notebook_runs(tmp_path):
+    notebook = REPOSITORY / "notebooks/00_start_here.ipynb"
+    papermill.execute_notebook(notebook, tmp_path / "out.ipynb", cwd=str(notebook.parent), progress_bar=False)

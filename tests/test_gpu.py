@@ -1,0 +1,102 @@
+"""What only a GPU can show. Skipped, and said so, where there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import pytest
+import variants
+
+from grader import labs
+from grader.grade import grade
+from grader.look import peek
+from grader.measure import machine, peaks
+from grader.measure.blocks import QUICK
+from grader.result import FAIL, INCONCLUSIVE
+from grader.submission import Submission
+
+gpu = pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")
+
+NEIGHBOUR = """
+import time, torch
+a = torch.randn(4096, 4096, device="cuda")
+print("busy", flush=True)
+while True:
+    a @ a
+    torch.cuda.synchronize()
+"""
+
+
+@contextlib.contextmanager
+def neighbour():
+    """Another program that keeps the GPU busy."""
+    process = subprocess.Popen([sys.executable, "-c", NEIGHBOUR], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "busy\n"
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def graded(source: str, plan=QUICK):
+    result = grade(Submission(source), labs.get("3a_precision"), plan=plan)
+    return result, result.check("throughput")
+
+
+@gpu
+def test_a_neighbour_that_is_there_before_the_grade():
+    with neighbour():
+        result, throughput = graded(variants.solution("3a_precision"))
+    assert throughput.status == INCONCLUSIVE and throughput.points == 0, throughput
+    assert "another program" in throughput.reason
+    assert result.score == 0
+
+
+@gpu
+def test_a_neighbour_that_comes_in_the_middle():
+    plan = replace(QUICK, min_pairs=8, max_pairs=8)
+    found, came = [], threading.Event()
+
+    def come(share: float, what: str) -> None:
+        if what == "timing pair 2" and not came.is_set():
+            came.set()
+            stack.enter_context(neighbour())
+
+    with contextlib.ExitStack() as stack:
+        lab = labs.get("3a_precision")
+        found = grade(Submission(variants.solution(lab.name)), lab, plan=plan, progress=come)
+    assert found.check("throughput").status == INCONCLUSIVE, found.check("throughput")
+    assert found.check("throughput").points == 0
+
+
+@gpu
+def test_peek_counts_what_a_gpu_step_does():
+    lab = labs.get("2a_workers")
+    starter = peek(Submission(lab.starter), lab)
+    assert starter.metrics.loads_in_main == 64
+    assert starter.metrics.h2d_pinned == 0
+    fixed = peek(Submission(variants.solution(lab.name)), lab)
+    assert fixed.metrics.loads_in_main == 0
+    assert fixed.metrics.h2d_pinned == 1
+    assert fixed.metrics.syncs < starter.metrics.syncs
+
+
+@gpu
+@pytest.mark.skipif(machine.gpu_name() not in peaks.MATMUL_FLOPS, reason="this GPU's peak is not known")
+def test_a_rate_that_the_gpu_cannot_have_is_rejected():
+    lab = labs.get("3a_precision")
+    form = replace(lab.forms["cuda"], flops=1e15)  # as if a step had to do a hundred times as much
+    result = grade(Submission(lab.starter), replace(lab, forms={"cuda": form}), plan=QUICK)
+    assert result.check("throughput").status == FAIL
+    assert "needs at least" in result.check("throughput").reason
+
+
+def test_the_shortest_possible_step():
+    assert peaks.least_step_s("NVIDIA H200", 799e12) == 1
+    assert peaks.least_step_s("some other GPU", 799e12) is None  # nobody else's peak
+    assert peaks.least_step_s("NVIDIA H200", None) is None
