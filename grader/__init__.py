@@ -12,3 +12,10 @@ def lab(name: str, device: str = "auto", quick: bool = False) -> Any:
     from grader.frontends.notebook import NotebookLab
 
     return NotebookLab(name, device=device, quick=quick)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext grader`: registers %%submission before there is a lab."""
+    from grader.frontends.magic import install
+
+    install(shell)

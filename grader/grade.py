@@ -23,7 +23,7 @@ from grader.checks import trace as trace_check
 from grader.data import prepare
 from grader.errors import UserError
 from grader.labs.lab import Form, Lab
-from grader.measure import calibration, decision, machine
+from grader.measure import calibration, decision, machine, peaks
 from grader.measure.blocks import QUICK, Arm, Plan, pair
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Result
 from grader.sandbox.parent import Child, ChildError, Limits, Workspace, turn
@@ -73,7 +73,7 @@ def grade(
             _measure(found, submission, plan or (QUICK if quick else Plan()), limits, progress)
         except ChildError as error:
             found.fatal = explain(error, submission)
-            found.output = found.output or error.details
+            found.output = with_details(found.output, error, submission)
         except Disturbed as disturbance:
             found.disturbed = str(disturbance)
     progress(1.0, "done")
@@ -108,7 +108,7 @@ class Findings:
     target: float = math.nan
     reference_gain: float | None = None
     target_source: str = ""
-    compile_s: float = 0.0
+    compile_s: float | None = None  # None: nothing was compiled
     parity: CheckResult | None = None
     metrics: dict[str, trace.Metrics] = field(default_factory=dict)  # "starter", "submission"
     trace_problems: list[str] = field(default_factory=list)
@@ -217,16 +217,18 @@ def _first_steps(found: Findings, ours: Arm, starter: Arm, progress: Progress) -
         _starter(lambda: starter.warm_up(parity.steps))
         starter.child.give("first.safetensors", weights)
         update = _starter(lambda: starter.child.ask("compare", file="first.safetensors"))
-    found.compile_s = ours.compile_s
+    found.compile_s = ours.compile_s if ours.compiled else None
     found.parity = parity_check.early(parity, starter.losses, ours.losses, update)
 
 
 def _starter(action: Callable[[], Any]) -> Any:
-    """The starter is ours: when it fails, the machine is the reason, not the learner's code. The likeliest: the
-    submission holds the memory that the starter needs, or returned weights that cannot be read."""
+    """The starter is ours: when it fails, the machine is the reason, not the learner's code (the likeliest: the
+    submission holds the memory that the starter needs). Weights that it cannot use are the submission's doing."""
     try:
         return action()
     except ChildError as error:
+        if error.kind == "weights":
+            raise
         raise ChildError(f"The starter could not run beside the submission. {error.message}", error.details) from None
 
 
@@ -240,6 +242,7 @@ def _timed_blocks(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress
         found.settled = decision.settled(found.gain, found.target, plan.precision)
         if found.settled:
             break
+    _before_block(found)  # whoever came during the last block
     if ours.recompiled:
         found.warnings.append(
             "torch.compile compiled again inside a timed block: a shape or a constant changes from step to step."
@@ -305,7 +308,7 @@ def _judge(found: Findings, submission: Submission) -> list[CheckResult]:
     gain = found.reference_gain or (found.gain.factor if found.gain else None)
     checks = []
     if gain is None:
-        checks.append(_plain(lab.prediction, INCONCLUSIVE, "Nothing was measured to compare the prediction with."))
+        checks.append(_plain(lab.prediction, NOT_MEASURED, "Nothing was measured to compare the prediction with."))
     else:
         checks.append(prediction_check.judge(lab.prediction, lab.cause, gain, submission.prediction))
     if found.parity:
@@ -320,6 +323,8 @@ def _judge(found: Findings, submission: Submission) -> list[CheckResult]:
         stopped = (FAIL, "Not counted: it is not the same training (see that check).")
     elif found.gain is None:
         stopped = (INCONCLUSIVE, "No gain could be measured.")
+    elif impossible := _impossible(found):
+        stopped = (FAIL, impossible)
 
     supported = 0.0
     if stopped:
@@ -341,6 +346,18 @@ def _judge(found: Findings, submission: Submission) -> list[CheckResult]:
         else:
             checks.append(trace_check.judge(check, found.metrics["submission"], found.trace_problems, supported))
     return checks
+
+
+def _impossible(found: Findings) -> str:
+    """Why the measured rate cannot be true, or ''."""
+    least = peaks.least_step_s(machine.gpu_name(), found.form.flops) if found.form_name == "cuda" else None
+    fastest = min(b for _, b in found.pairs)
+    if least is None or fastest >= least:
+        return ""
+    return (
+        f"Not counted: a step took {1e3 * fastest:.2f} ms, and this GPU needs at least {1e3 * least:.2f} ms for the "
+        "matrix products of a step. Something was not computed."
+    )
 
 
 def _plain(check: Any, status: str, reason: str, evidence: dict[str, Any] | None = None) -> CheckResult:
@@ -372,7 +389,7 @@ def explain(error: ChildError, submission: Submission) -> str:
     text = error.message
     where = submission.where(error.line)
     if where:
-        text += f" ({where})"
+        text = f"{text.removesuffix('.')} ({where})."
     cell = dict(submission.elsewhere).get(error.name) if error.kind == "NameError" else None
     if cell:
         text += (
@@ -382,3 +399,10 @@ def explain(error: ChildError, submission: Submission) -> str:
     elif error.kind == "NameError":
         text += " Only cells that begin with %%submission are part of the submission; what they need must be in them."
     return text
+
+
+def with_details(output: str, error: ChildError, submission: Submission) -> str:
+    """What the submission printed, followed by the error's traceback (or its last words, unless they are there)."""
+    if error.details in output:
+        return output
+    return f"{output.rstrip()}\n\n{submission.locate(error.details)}".lstrip("\n")

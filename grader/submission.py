@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import re
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,12 +43,20 @@ class Submission:
         first, cell = before[-1]
         return f"cell {cell}, line {line - first + 2}"  # the magic is line 1 of its cell
 
+    def locate(self, traceback: str) -> str:
+        """A traceback with the lines of the module said as lines of the notebook's cells."""
+        line = re.compile(r'File ".*/submission\.py", line (\d+)')
+        return line.sub(lambda match: self.where(int(match[1])) or match[0], traceback)
+
 
 def read_notebook(path: str | Path) -> Submission:
     """The submission in a notebook file. Raises UserError for a file that is no notebook or has no usable submission."""
     path = Path(path)
     try:
-        if path.stat().st_size > MAX_NOTEBOOK:
+        info = path.stat()
+        if not stat.S_ISREG(info.st_mode) and not stat.S_ISDIR(info.st_mode):
+            raise UserError(f"{path} cannot be read: it is no plain file. Give the path of a notebook (.ipynb).")
+        if info.st_size > MAX_NOTEBOOK:
             raise UserError(f"{path} is larger than {MAX_NOTEBOOK >> 20} MB. Clear its outputs and try again.")
         notebook = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

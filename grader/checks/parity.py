@@ -40,6 +40,7 @@ def early(parity: Parity, starter: Sequence[float], submission: Sequence[float],
         return _result(problems, evidence)
     if update["types"]:
         problems.append(f"weights must stay float32, these are not: {', '.join(update['types'])}")
+        return _result(problems, evidence)
     if update["still"]:
         problems.append(f"these parameters were never updated: {', '.join(update['still'])}")
     if loss > parity.loss:

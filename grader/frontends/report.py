@@ -560,7 +560,7 @@ def html(result: Result, standalone: bool = False) -> str:
         said = _gain_headline(check, gain)
         parts.append(f'<div class="sp-section"><p class="sp-big">{escape(said)}</p>')
         parts.append(_image(lambda: _draw_gain(check, gain), f"Speed-up on a logarithmic axis: {said}"))
-        parts.append(f'<p class="sp-note">{escape(" ".join(_gain_notes(check, gain)))}</p></div>')
+        parts.append(f'<p class="sp-note">{_prose(" ".join(_gain_notes(check, gain)))}</p></div>')
     if result.timelines:
         parts.append('<div class="sp-section"><p class="sp-big">Where the time of a step goes</p>')
         parts.append(_image(lambda: _draw_timelines(result), "Timelines of the starter and of the submission"))

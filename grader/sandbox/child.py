@@ -26,12 +26,17 @@ MODULE = "submission"
 
 
 class ContractError(Exception):
-    """The loop broke the contract between a learner's code and the grader; the message says which part of it."""
+    """The loop broke the contract between a learner's code and the grader; the message says which part of it. line: in
+    the submission's module, where there is one to point at."""
+
+    def __init__(self, message: str, line: int | None = None, kind: str = "contract"):
+        super().__init__(message)
+        self.line, self.kind = line, kind
 
 
 def serve(requests: int, replies: int, spec: dict[str, Any]) -> None:
     """Answer requests until the parent closes the pipe. `requests` and `replies` are file descriptors."""
-    harness = Harness(spec)
+    harness, owner = Harness(spec), os.getpid()
     with os.fdopen(requests, "r", encoding="utf-8") as source, os.fdopen(replies, "w", encoding="utf-8") as sink:
         for line in source:
             request = json.loads(line)
@@ -42,13 +47,15 @@ def serve(requests: int, replies: int, spec: dict[str, Any]) -> None:
                 BaseException
             ) as error:  # SystemExit and KeyboardInterrupt of a learner's code are errors like others
                 answer = {"error": _describe(error)}
+            if os.getpid() != owner:  # a fork that the learner's loop forgot: it must not answer as well
+                os._exit(0)
             sink.write(json.dumps({"nonce": nonce, **answer}, allow_nan=False) + "\n")
             sink.flush()
 
 
 def _describe(error: BaseException) -> dict[str, Any]:
     if isinstance(error, ContractError):
-        return {"kind": "contract", "message": str(error), "traceback": "", "name": ""}
+        return {"kind": error.kind, "message": str(error), "traceback": "", "line": error.line, "name": ""}
     kind = "out_of_memory" if isinstance(error, torch.OutOfMemoryError) else type(error).__name__
     # the learner's own frames are what helps; the harness's would only puzzle
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).stem == MODULE]
@@ -56,13 +63,17 @@ def _describe(error: BaseException) -> dict[str, Any]:
         text = "".join(traceback.format_exception_only(error))
     else:
         text = "".join(traceback.format_list(frames)) + "".join(traceback.format_exception_only(error))
-    line = frames[-1].lineno if frames else getattr(error, "lineno", None)
+    line = frames[-1].lineno if frames else error.lineno if isinstance(error, SyntaxError) else None
+    try:
+        message = str(error)[:2000]
+    except Exception:  # the learner's own __str__
+        message = "(its message cannot be shown)"
     return {
         "kind": kind,
-        "message": str(error)[:2000],
+        "message": message,
         "traceback": text[-6000:],
         "line": line,
-        "name": str(getattr(error, "name", "") or ""),
+        "name": str(error.name or "") if isinstance(error, NameError) else "",
     }
 
 
@@ -94,7 +105,8 @@ class Harness:
             raise ContractError(f"`train` must be a function, it is {_a(train)}")
         if inspect.isfunction(train) and not inspect.isgeneratorfunction(train):
             raise ContractError(
-                "`train(job)` is not a generator: it must `yield loss.detach()` once after each optimizer step"
+                "`train(job)` is not a generator: it must `yield loss.detach()` once after each optimizer step",
+                line=train.__code__.co_firstlineno,
             )
 
     def start(self, seed: int, keep_initial: bool = False) -> None:
@@ -128,15 +140,20 @@ class Harness:
                 "(job.batches never ends: loop over it, with no fixed number of steps)"
             ) from None
         self.steps += 1
+        frame = getattr(self.loop, "gi_frame", None)  # it stands at its yield
+        line = frame.f_lineno if frame else None
         if type(loss) is not torch.Tensor:
             raise ContractError(
-                f"step {self.steps} yielded {_a(loss)}; yield the loss as a tensor: `yield loss.detach()`"
+                f"step {self.steps} yielded {_a(loss)}; yield the loss as a tensor: `yield loss.detach()`", line
             )
         if loss.dim() or not loss.is_floating_point():
             raise ContractError(
                 f"step {self.steps} yielded a tensor of shape {tuple(loss.shape)} and type {loss.dtype}; "
-                "yield one number, the mean loss of the batch"
+                "yield one number, the mean loss of the batch",
+                line,
             )
+        if loss.device.type not in ("cpu", self.device.type):
+            raise ContractError(f"step {self.steps} yielded a tensor on the device {loss.device}", line)
         # a copy on the device costs no synchronisation; without it a CUDA graph's next replay would overwrite the value
         return loss.detach().clone()
 
@@ -151,11 +168,23 @@ class Harness:
         """Write the trained weights (parameters and buffers, tied tensors once) to `file` in the exchange folder."""
 
         def save() -> None:
-            tensors = self.job.weights() if self.job.weights else named_tensors(self.model)
+            tensors = self._weights() if self.job.weights else named_tensors(self.model)
             tensors = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
             safetensors.torch.save_file(tensors, self.home / "exchange" / file)
 
         _in_clean_thread(save)
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        rule = "job.weights must be a function that returns a dict of tensors by parameter name"
+        if not callable(self.job.weights):
+            raise ContractError(f"{rule}, it is {_a(self.job.weights)}")
+        tensors = self.job.weights()
+        if not isinstance(tensors, dict):
+            raise ContractError(f"{rule}; it returned {_a(tensors)}")
+        for name, tensor in tensors.items():
+            if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+                raise ContractError(f"{rule}; in what it returned {name!r} is {_a(tensor)}")
+        return tensors
 
     def profile(self, steps: int, file: str, with_stack: bool = False) -> dict[str, Any]:
         """Profile `steps` steps after one warm-up and one active step that the reader discards; write the trace to
@@ -185,23 +214,31 @@ class Harness:
     def compare(self, file: str) -> dict[str, Any]:
         """Compare the total update in `file` (safetensors in the exchange folder) with this process's own at the same
         step: both minus the initial weights. Needs `start(keep_initial=True)`."""
-        return _in_clean_thread(lambda: self._compare(safetensors.torch.load_file(self.home / "exchange" / file)))
+        return _in_clean_thread(lambda: self._compare(self._received(file)))
+
+    def _received(self, file: str) -> dict[str, torch.Tensor]:
+        """The tensors in a file that comes from the submission, and may be anything."""
+        try:
+            return safetensors.torch.load_file(self.home / "exchange" / file)
+        except Exception as error:  # whatever the reader makes of it
+            raise ContractError(
+                f"The weights that the submission returned cannot be read: {error}", kind="weights"
+            ) from None
 
     def _compare(self, theirs: dict[str, torch.Tensor]) -> dict[str, Any]:
         ours = {name: t.detach() for name, t in self.model.named_parameters()}
         answer: dict[str, Any] = {
             "missing": sorted(ours.keys() - theirs.keys())[:5],
-            "unexpected": sorted(theirs.keys() - named_tensors(self.model).keys())[:5],
             "shapes": [n for n in ours if n in theirs and theirs[n].shape != ours[n].shape][:5],
             "types": [f"{n}: {theirs[n].dtype}" for n in ours if n in theirs and theirs[n].dtype != ours[n].dtype][:5],
         }
-        if answer["missing"] or answer["shapes"]:
+        if answer["missing"] or answer["shapes"] or answer["types"]:
             return answer
         dot = norm_ours = norm_theirs = 0.0
         still = []
         for name, tensor in ours.items():
             start = self.initial[name].to(tensor.device)
-            a, b = (tensor - start).double(), (theirs[name].to(tensor.device).float() - start).double()
+            a, b = (tensor - start).double(), (theirs[name].to(tensor.device) - start).double()
             dot += float((a * b).sum())
             norm_ours += float(a.square().sum())
             norm_theirs += float(b.square().sum())
@@ -216,7 +253,17 @@ class Harness:
         """Loss and accuracy on the held-out data, of the weights in `file` or of this process's own."""
 
         def evaluate() -> dict[str, Any]:
-            tensors = safetensors.torch.load_file(self.home / "exchange" / file) if file else named_tensors(self.model)
+            tensors = named_tensors(self.model)
+            if file:
+                received = self._received(file)
+                bad = [n for n, t in tensors.items() if n not in received or received[n].shape != t.shape]
+                if bad:
+                    raise ContractError(
+                        "The weights that the submission returned lack these of the job's under their names and shapes: "
+                        + ", ".join(bad[:5]),
+                        kind="weights",
+                    )
+                tensors = {name: received[name] for name in tensors}
             return _finite(self.workload.evaluate(tensors, self.device, **self.options))
 
         return _in_clean_thread(evaluate)

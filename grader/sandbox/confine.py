@@ -5,10 +5,12 @@ Landlock's constants are those of include/uapi/linux/landlock.h; docs: https://d
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
 import struct
+import subprocess
 from collections.abc import Iterable
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -77,6 +79,19 @@ def restrict_files(rights: Iterable[tuple[str, int]]) -> None:
         _check(_libc.syscall(_RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")
     finally:
         os.close(ruleset)
+
+
+def clear_away(folder: str, uid: int) -> None:
+    """Remove a workspace, and what its user `uid` (0: none of its own) left in shared memory. Called when all its
+    processes are gone."""
+    # not shutil.rmtree: it recurses, and folders can be nested deeper than Python can go
+    subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)
+    if not uid:
+        return
+    with contextlib.suppress(OSError), os.scandir("/dev/shm") as entries:
+        left = [entry.path for entry in entries if entry.stat(follow_symlinks=False).st_uid == uid]
+    if left:
+        subprocess.run(["rm", "-rf", "--", *left], stderr=subprocess.DEVNULL, check=False)
 
 
 def leave_network() -> bool:

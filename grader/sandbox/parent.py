@@ -7,10 +7,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
+import math
 import os
 import secrets
 import select
-import shutil
 import signal
 import socket
 import stat
@@ -32,6 +32,7 @@ from grader.sandbox import confine
 
 MAX_REPLY = 4 << 20  # bytes of one JSON line
 MAX_OUTPUT = 32 << 10  # bytes of what a child prints that are kept, from the beginning and from the end each
+MAX_LOSS = 3.5e38  # more than any fp32 number; larger ones could not even be averaged
 MAX_DISK = 6 << 30  # bytes in a child's folder, compiler caches and a trace included
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -120,8 +121,14 @@ def _environment() -> dict[str, str]:
     keep = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
     prefixes = ("CUDA_", "NVIDIA_", "NCCL_")
     kept = {k: v for k, v in os.environ.items() if k in keep or k.startswith(prefixes)}
-    path = [str(REPOSITORY), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    path = [str(REPOSITORY), *_python_path()]
     return kept | {"PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
+
+
+def _python_path() -> list[str]:
+    """The user's PYTHONPATH without folders that hold this repository: children may read what is on the path."""
+    entries = [os.path.realpath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    return [path for path in entries if not REPOSITORY.is_relative_to(path)]
 
 
 # ---------------------------------------------------------------- one child
@@ -137,24 +144,29 @@ class Workspace:
     uid: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("exchange", "tmp", "cache"):
+        for name in ("exchange", "tmp", "cache", "lib"):
             (self.folder / name).mkdir()
+        # where Python programs that a child starts find this package: they cannot list the folder that it lies in
+        (self.folder / "lib" / "grader").symlink_to(REPOSITORY / "grader")
         (self.folder / "submission.py").write_text(self.source, encoding="utf-8")
         if os.geteuid() == 0:
             # user ids that nobody has; below 65536, since a container may not map others
             self.uid = 30_000 + secrets.randbelow(30_000)
             for path in (self.folder, *self.folder.rglob("*")):
-                os.chown(path, self.uid, -1)
+                os.chown(path, self.uid, -1, follow_symlinks=False)
 
     def remove(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        confine.clear_away(str(self.folder), self.uid)
 
     def disk_bytes(self) -> int:
-        total = 0
-        for folder, _, files in os.walk(self.folder):
-            for name in files:
-                with contextlib.suppress(OSError):
-                    total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+        total, folders = 0, [str(self.folder)]
+        while folders:  # not os.walk: it recurses, and folders can be nested deeper than Python can go
+            with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    with contextlib.suppress(OSError):
+                        total += entry.stat(follow_symlinks=False).st_blocks * 512
+                        if entry.is_dir(follow_symlinks=False):
+                            folders.append(entry.path)
         return total
 
 
@@ -187,7 +199,7 @@ class Child:
             "uid": workspace.uid,
             "landlock": landlock,
             "files": _file_rights(home, readable),
-            "environment": _environment() | _private_environment(home) | (environment or {}),
+            "environment": _environment() | _private_environment(home, device) | (environment or {}),
             "workload": workload,
             "options": options,
             "device": device,
@@ -195,7 +207,8 @@ class Child:
         }
         self.steps = 0
         self._output = _Output()
-        self._ended: str | None = None
+        self._frozen_at = math.inf  # processor time used when it was stopped; infinite while it runs
+        self._next_look = 1.0  # when to look at the disk again, in seconds on the monotonic clock
         requests, self._requests = os.pipe()
         self._replies, replies = os.pipe()
         output, output_write = os.pipe()
@@ -262,7 +275,6 @@ class Child:
         poller = select.poll()
         poller.register(self._replies, select.POLLIN)
         poller.register(self._status, select.POLLIN)
-        next_look = 1.0
         while b"\n" not in self._buffer:
             ready = {fd for fd, _ in poller.poll(250)}
             if self._replies in ready:
@@ -283,8 +295,8 @@ class Child:
                     "Look for a loop that never yields, a deadlock among loader workers, or a wait for input.",
                     kind="timeout",
                 )
-            if waited > next_look:
-                next_look = 2 * waited if waited < 8 else waited + 8
+            if waited > 1 and time.monotonic() > self._next_look:
+                self._next_look = time.monotonic() + 2
                 self._check_disk()
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
@@ -336,16 +348,24 @@ class Child:
         """The contents of a file that the child wrote to the exchange folder. Raises ChildError when it is missing, too
         large, or no plain file (a link could point to anything)."""
         try:
-            fd = os.open(self.exchange / file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            # in two steps: the exchange folder itself could be a link as well
+            folder = os.open(self.exchange, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+            finally:
+                os.close(folder)
         except OSError as error:
             raise ChildError(
                 f"The submission's process left no readable {file} ({error.strerror}).", kind="wire"
             ) from None
-        with os.fdopen(fd, "rb") as handle:
+        try:
             info = os.fstat(fd)
             if not stat.S_ISREG(info.st_mode) or info.st_size > max_bytes:
                 raise ChildError(f"The submission's process left a {file} of the wrong kind or size.", kind="wire")
-            return handle.read(max_bytes)
+            with os.fdopen(fd, "rb", closefd=False) as handle:
+                return handle.read(max_bytes)
+        finally:
+            os.close(fd)
 
     def give(self, file: str, data: bytes) -> None:
         """Put a file into the child's exchange folder."""
@@ -356,11 +376,15 @@ class Child:
     # ---- freeze, thaw, kill
 
     def freeze(self) -> None:
-        """Stop every process of the child. Repeats until a look finds nobody new and nobody running."""
+        """Stop every process of the child. Repeats until a look finds nobody new and nobody running (a process that waits
+        for a disk or a driver stops only when that is done)."""
         stopped: set[int] = set()
-        for _ in range(100):
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
             running = [p for p in self._tree() if p.pid not in stopped or _status(p) not in _AT_REST]
             if not running:
+                self._frozen_at = self._cpu_seconds()
+                self._check_disk()
                 return
             for process in running:
                 with contextlib.suppress(psutil.Error):
@@ -370,9 +394,25 @@ class Child:
         raise ChildError("The submission's processes could not be stopped for the other side's turn.", kind="freeze")
 
     def thaw(self) -> None:
+        """Let every process run again. Raises ChildError when one ran in the meantime: a process can have a timer send it
+        the signal to go on."""
+        ran, self._frozen_at = self._cpu_seconds() - self._frozen_at, math.inf
+        if ran > 0.05:
+            raise ChildError(
+                f"The submission's processes worked for {ran:.1f} s while they were stopped for the other side's turn.",
+                kind="freeze",
+            )
         for process in reversed(self._tree()):  # workers first, so that they are there when the main process asks
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGCONT)
+
+    def _cpu_seconds(self) -> float:
+        """Processor time that the child's processes have used so far, those included that ended."""
+        total = 0.0
+        for process in self._tree():
+            with contextlib.suppress(psutil.Error):
+                total += sum(process.cpu_times()[:4])  # its own and its children's, user and system
+        return total
 
     def _tree(self) -> list[psutil.Process]:
         try:
@@ -386,6 +426,8 @@ class Child:
 
     def close(self) -> None:
         """Kill every process of the child and wait until the warden says that none is left."""
+        with contextlib.suppress(OSError):
+            os.write(self._lifeline, b"close")  # closed without a word it means that this process died
         for fd in (self._lifeline, self._requests):
             with contextlib.suppress(OSError):
                 os.close(fd)
@@ -444,12 +486,12 @@ def _losses(reply: Any, steps: int) -> list[float]:
     good = (
         isinstance(losses, list)
         and len(losses) == steps
-        and all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in losses)
+        and all(isinstance(x, float) and abs(x) <= MAX_LOSS for x in losses)
         and isinstance(reply.get("compiled"), int)
     )
     if not good:
         raise ChildError("The grading process sent losses of the wrong form.", kind="wire")
-    return [float(x) for x in losses]
+    return losses
 
 
 def _no_constant(name: str) -> float:
@@ -460,7 +502,7 @@ def _learner_error(error: Any, method: str) -> ChildError:
     get: Callable[[str], str] = lambda key: str(error.get(key) or "") if isinstance(error, dict) else ""  # noqa: E731
     kind, message = get("kind"), get("message")[:2000]
     line = error.get("line") if isinstance(error, dict) and isinstance(error.get("line"), int) else None
-    if kind == "contract":
+    if kind in ("contract", "weights"):
         text = message
     elif kind == "out_of_memory":
         text = (
@@ -468,12 +510,16 @@ def _learner_error(error: Any, method: str) -> ChildError:
             "batches on the device, and free what you do not need. " + message[:300]
         )
     else:
-        where = {"load": "while it was imported", "start": "when train(job) was called"}.get(method, "in its loop")
+        where = {
+            "load": "while it was imported",
+            "start": "when train(job) was called",
+            "weights": "in job.weights()",
+        }.get(method, "in its loop")
         text = f"The submission raised {kind or 'an error'} {where}: {message}"
     return ChildError(text, details=get("traceback")[:6000], kind=kind, line=line, name=get("name")[:200])
 
 
-def _private_environment(home: Path) -> dict[str, str]:
+def _private_environment(home: Path, device: str) -> dict[str, str]:
     cache, temporary = home / "cache", str(home / "tmp")
     return {
         "HOME": str(home),
@@ -486,11 +532,19 @@ def _private_environment(home: Path) -> dict[str, str]:
         "TRITON_CACHE_DIR": str(cache / "triton"),
         "CUDA_CACHE_PATH": str(cache / "cuda"),
         "TORCH_EXTENSIONS_DIR": str(cache / "extensions"),
-        "PYTHONPATH": os.pathsep.join([_environment()["PYTHONPATH"], str(home)]),
+        "PYTHONPATH": os.pathsep.join([str(home / "lib"), *_python_path(), str(home)]),
         "PYTHONDONTWRITEBYTECODE": "1",
+        # without a GPU all that the profiler's log would tell the learner is an error: that there is none
+        **({"KINETO_LOG_LEVEL": "6"} if device == "cpu" else {}),
     }
 
 
+# Of /etc only what programs look up: a child that was root's may read files whatever their mode, /etc/shadow too.
+_SETTINGS = (
+    "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ld.so.preload", "passwd", "group", "nsswitch.conf", "hosts", "host.conf",
+    "localtime", "timezone", "locale.alias", "os-release", "mime.types", "alternatives", "fonts", "ssl/certs", "ssl/openssl.cnf",
+    "nvidia", "OpenCL", "vulkan", "nccl.conf", "python3", "magic",
+)  # fmt: skip
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
@@ -498,16 +552,17 @@ def _file_rights(home: Path, readable: Iterable[str | Path]) -> list[tuple[str, 
     """What a child may touch: its own folder, shared memory and the GPU in full; Python, system libraries, this package
     and the lab's data read-only. Solutions, calibration, results and the gradebook are not among them."""
     python = {sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")}
-    python |= set(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
-    python.discard(str(REPOSITORY))
+    python |= set(_python_path())
     code = [REPOSITORY / "grader", *sorted((REPOSITORY / "data").glob("*.py"))]
-    system = ["/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/sys", "/run/nvidia-persistenced"]
+    system = ["/usr", "/lib", "/lib64", "/bin", "/sbin", "/sys", "/run/nvidia-persistenced"]
+    system += [f"/etc/{name}" for name in _SETTINGS]
     rights = [(str(home), confine.WRITE), ("/dev/shm", confine.WRITE)]
     # CUDA writes and truncates files in /proc/self and fails (error 304) where it cannot; without root nothing outside
     # the child's own processes can be written there
     rights.append(("/proc", confine.WRITE))
     rights += [(str(path), confine.READ) for path in (*sorted(python), *code, *system, *readable)]
-    rights += [(str(path), confine.LIST) for path in (REPOSITORY, REPOSITORY / "data", "/dev")]
+    # not the repository itself: the names of a class's submissions are in it, and a right holds for all that is below
+    rights += [(str(path), confine.LIST) for path in (REPOSITORY / "data", "/dev")]
     writable = [f"/dev/{name}" for name in _DEVICES] + [str(p) for p in sorted(Path("/dev").glob("nvidia*"))]
     return rights + [(path, confine.WRITE) for path in writable]
 

@@ -101,6 +101,8 @@ def _warden(spec: dict, requests: int, replies: int, output: int, status: int, l
         ended = _reap(child)
     with contextlib.suppress(OSError):
         os.write(status, json.dumps({"status": ended}).encode())
+    if not os.read(lifeline, 1):  # closed without a word: nobody is left to clear the folder away
+        confine.clear_away(spec["home"], spec["uid"])
 
 
 def _reap(child: int) -> int | None:

@@ -14,7 +14,7 @@ LAB = Lab(
             minimum_gain=1.8,
             noise=0.003,
             flops=6 * 85.1e6 * 16 * 1024,  # 2 forward, 4 backward for each weight of a matrix product and each token
-            parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.02, held_out=0.03),
+            parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
         ),
     },
     prediction=Prediction(points=10),

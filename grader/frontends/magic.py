@@ -1,0 +1,81 @@
+"""%%submission: the cell runs as usual, and its source is remembered.
+
+It is an input transformer (the magic's line becomes a comment) rather than a function that runs the rest of the cell: so
+errors, line numbers, `await` and the value of the last line are those of an ordinary cell. Which cell it was comes from
+the events around its execution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grader.submission import MAGIC, Cell, is_submission
+
+
+class Recorder:
+    """The notebook, as far as it was executed: the latest source of every cell, in the order of first execution.
+
+    A cell is known by the id that JupyterLab and VS Code send with it. nbclient, papermill and the terminal send none:
+    there the source is the id, and a submission cell that failed is forgotten, because nothing would ever replace it."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._cells: dict[str, Cell] = {}
+
+    @property
+    def cells(self) -> list[Cell]:
+        return list(self._cells.values())
+
+    def record(self, source: str, cell_id: str | None = None, count: int | None = None) -> None:
+        """Remember a cell; `count` is the number that stands beside it, that of the execution about to begin if left out
+        (counted in the history: whether `execution_count` is one ahead differs between releases of IPython)."""
+        number = len(self._shell.history_manager.input_hist_raw) if count is None else count
+        self._cells[cell_id or source] = Cell(number, source)  # a known key keeps its place
+
+    def before(self, info: Any) -> None:
+        """IPython's pre_run_cell. Before, not after: also a cell that fails is what the learner submits."""
+        for deleted in (getattr(info, "cell_meta", None) or {}).get("deletedCells") or ():  # JupyterLab says so
+            self._cells.pop(deleted, None)
+        if info.store_history:
+            self.record(info.raw_cell, getattr(info, "cell_id", None))
+
+    def after(self, result: Any) -> None:
+        """IPython's post_run_cell."""
+        info = result.info
+        if info and not result.success and not getattr(info, "cell_id", None) and is_submission(info.raw_cell):
+            self._cells.pop(info.raw_cell, None)
+
+
+def install(shell: Any) -> Recorder:
+    """Make %%submission known to a running IPython; only the first call does anything."""
+    recorder = getattr(shell, "_submission_recorder", None)
+    if recorder is None:
+        recorder = shell._submission_recorder = Recorder(shell)
+        for count, source in enumerate(shell.history_manager.input_hist_raw):
+            if source and not is_submission(source):  # submission cells failed: there was no such magic
+                recorder.record(source, count=count)
+        shell.input_transformers_cleanup.append(_comment_out)
+        shell.events.register("pre_run_cell", recorder.before)
+        shell.events.register("post_run_cell", recorder.after)
+        shell.register_magic_function(_magic(shell, recorder), "cell", "submission")
+    return recorder
+
+
+def _comment_out(lines: list[str]) -> list[str]:
+    if not is_submission("".join(lines)):
+        return lines
+    first = next(i for i, line in enumerate(lines) if line.strip())
+    return [*lines[:first], "# " + lines[first].lstrip(), *lines[first + 1 :]]
+
+
+def _magic(shell: Any, recorder: Recorder) -> Any:
+    """For the list of magics, for completion and help; a cell itself never gets here (see above)."""
+
+    def submission(line: str, cell: str) -> None:
+        """Run this cell as usual, and make it part of your submission.
+
+        All cells that begin with %%submission are, in order, what `lab.check()` grades, and nothing else is: imports and
+        helpers belong in them. Running a cell again after a change replaces its earlier text."""
+        recorder.record(f"{MAGIC}\n{cell}")
+        shell.run_cell(cell)
+
+    return submission

@@ -1,0 +1,180 @@
+"""The course in nbgrader: labs are released with their slow loop, submissions are graded by measurement.
+
+Preprocessors that take the place of nbgrader's own; `nbgrader_config.py` lists them. No kernel is ever started for a
+student's notebook: its %%submission cells go, as text, to `grader.grade.grade`."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from pathlib import Path
+
+from nbformat.notebooknode import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
+from nbgrader.api import Gradebook, Notebook, SourceCell
+from nbgrader.preprocessors import ClearSolutions, NbGraderPreprocessor
+from nbgrader.utils import is_grade, is_solution
+from traitlets import Bool, Unicode
+
+from grader import labs
+from grader.errors import UserError
+from grader.frontends import report
+from grader.labs.lab import Lab
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Result, write_json
+from grader.submission import MAGIC, Submission, code_cells, from_cells, is_submission
+
+SOLUTION_ONLY = "solution-only"  # tag of cells that are not released
+PREDICT = "predict"  # grade_id of the cell with the prediction
+PREDICTION = "lab.predict(cause=..., gain=...)"
+
+
+class ReleaseLab(ClearSolutions):
+    """Make a learner's notebook of a solution: the lab's starter in the submission cell, an empty prediction, nothing
+    that is tagged "solution-only"; the rest as nbgrader's ClearSolutions does it. Raises ValueError for a notebook
+    without exactly one submission cell."""
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        self.lab = labs.get(resources["nbgrader"]["notebook"])
+        nb.cells = [cell for cell in nb.cells if SOLUTION_ONLY not in cell.metadata.get("tags", [])]
+        found = sum(cell.cell_type == "code" and is_submission(cell.source) for cell in nb.cells)
+        if found != 1:
+            raise ValueError(f"{self.lab.name}: a solution has one {MAGIC} cell, this one has {found}")
+        return super().preprocess(nb, resources)
+
+    def preprocess_cell(self, cell: NotebookNode, resources: dict, index: int) -> tuple[NotebookNode, dict]:
+        if cell.cell_type == "code" and is_submission(cell.source):
+            cell.source = f"{MAGIC}\n{self.lab.starter.rstrip()}"
+        elif is_solution(cell) and cell.metadata.nbgrader.get("grade_id") == PREDICT:
+            cell.source = PREDICTION
+        else:
+            cell, resources = super().preprocess_cell(cell, resources, index)
+        return cell, resources
+
+
+class RestoreMetadata(NbGraderPreprocessor):
+    """Give every cell the nbgrader metadata that the gradebook holds for it, and take all other away.
+
+    Copied, split or deleted cells, edited points and empty metadata stop nbgrader's own steps, some of them for all
+    students that come later. Goes first; after it, nothing in a notebook's metadata is the student's word."""
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        ours = resources["nbgrader"]
+        with Gradebook(ours["db_url"]) as gradebook:
+            released = gradebook.find_notebook(ours["notebook"], ours["assignment"])
+            sources = {cell.name: cell for cell in released.source_cells}
+            metadata = {name: _metadata(released, cell) for name, cell in sources.items()}
+            for name, index in self._places(nb, sources).items():
+                cell = nb.cells[index] = _as_type(nb.cells[index], sources[name].cell_type)
+                cell.metadata["nbgrader"] = metadata.pop(name)
+            for name in sorted(metadata):  # deleted: back in, at the end, so that the cells keep their numbers
+                if metadata[name]["grade"]:
+                    self.log.warning("%s: cell '%s' was missing", ours["student"], name)
+                    cell = _new_cell(sources[name].cell_type, sources[name].source)
+                    cell.metadata["nbgrader"] = metadata[name]
+                    nb.cells.append(cell)
+        if nb.nbformat_minor < 5:
+            for cell in nb.cells:
+                cell.pop("id", None)
+        return nb, resources
+
+    def _places(self, nb: NotebookNode, sources: dict[str, SourceCell]) -> dict[str, int]:
+        """Which cell is which; takes all nbgrader metadata out. Of several copies the last one that was changed."""
+        places: dict[str, int] = {}
+        for index, cell in enumerate(nb.cells):
+            claimed = cell.metadata.pop("nbgrader", None)
+            name = claimed.get("grade_id") if isinstance(claimed, dict) else None
+            if not isinstance(name, str) or name not in sources:
+                continue
+            if name in places:
+                self.log.warning("Cell '%s' exists more than once", name)
+            if name not in places or cell.source != sources[name].source:
+                places[name] = index
+        return places
+
+
+def _metadata(released: Notebook, cell: SourceCell) -> NotebookNode:
+    """nbgrader's metadata (schema 3) of a released cell."""
+    points = {c.name: c.max_score for c in released.grade_cells}
+    metadata = NotebookNode(
+        schema_version=3,
+        grade_id=cell.name,
+        grade=cell.name in points,
+        solution=any(cell.name == c.name for c in released.solution_cells),
+        locked=cell.locked,
+        task=False,
+        cell_type=cell.cell_type,
+        checksum=cell.checksum,
+    )
+    if metadata.grade:
+        metadata.points = points[cell.name]
+    return metadata
+
+
+def _new_cell(cell_type: str, source: str) -> NotebookNode:
+    return (new_code_cell if cell_type == "code" else new_markdown_cell)(source)
+
+
+def _as_type(cell: NotebookNode, cell_type: str) -> NotebookNode:
+    return cell if cell.cell_type == cell_type else _new_cell(cell_type, cell.source)
+
+
+class MeasuredGrade(NbGraderPreprocessor):
+    """Grade a notebook by measurement, in place of nbgrader's Execute.
+
+    Each grade cell gets the points of the check that it is named after, and the report; the whole Result goes beside
+    the notebook as `<notebook>.result.json`. What is wrong with a submission costs its points, with the reason in the
+    report; what is wrong with the machine is raised, and the submission stays ungraded."""
+
+    device = Unicode("auto", help='Where to measure: "cuda", "cpu", or "auto" for the GPU if there is one').tag(
+        config=True
+    )
+    quick = Bool(False, help="Fewer and shorter measurements: to try the course out, not for marks").tag(config=True)
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        ours = resources["nbgrader"]
+        lab = labs.get(ours["notebook"])
+        self.log.info("Measuring %s of %s", lab.name, ours["student"])
+        result = self.measure(nb, lab)
+        self._tell(result, ours["student"])
+        for cell in nb.cells:
+            if is_grade(cell) and not is_solution(cell):
+                cell.outputs = _outputs(result, cell.metadata.nbgrader["grade_id"], cell.metadata.nbgrader["points"])
+        write_json(Path(resources["metadata"]["path"]) / f"{ours['notebook']}.result.json", result.to_dict())
+        return nb, resources
+
+    def measure(self, nb: NotebookNode, lab: Lab) -> Result:
+        """The grade of a notebook's submission."""
+        from grader.grade import choose_form, grade  # only here: releasing and feedback need none of it
+
+        form = choose_form(lab, self.device)
+        try:
+            submission: Submission = from_cells(code_cells(nb, "The notebook"), "The notebook")
+        except UserError as error:
+            checks = [CheckResult(c.name, c.title, FAIL, 0, c.points, "Not graded: see above.") for c in lab.checks]
+            date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+            return Result(lab.name, lab.title, form, checks, {}, {}, fatal=str(error), quick=self.quick, date=date)
+        return grade(submission, lab, device=self.device, quick=self.quick)
+
+    def _tell(self, result: Result, student: str) -> None:
+        self.log.info("%s: %g of %g points", student, result.score, result.max_score)
+        for status in (INCONCLUSIVE, NOT_MEASURED):
+            names = ", ".join(c.name for c in result.checks if c.status == status)
+            if names:
+                self.log.warning("%s: %s: %s", student, status, names)
+
+
+def _outputs(result: Result, name: str, most: float) -> list[NotebookNode]:
+    """The outputs of one grade cell. nbgrader reads the points off the execute_result; where there is none, where it is
+    no number or where it is negative, it gives *all* points, so there is always one, and it is always a number."""
+    check = next((c for c in result.checks if c.name == name), None)
+    points = float(check.points) if check and math.isfinite(check.points) else 0.0
+    points = round(min(max(points, 0.0), most), 4)
+    if check is None:
+        data = {"text/plain": f"This lab has no check {name!r}."}
+    else:
+        shown = result
+        if name != "throughput":  # that cell, the first, holds the whole report, the others their own line of it
+            shown = Result(result.lab, check.title, result.form, [check], {}, {}, quick=result.quick)
+        data = {"text/plain": report.text(shown), "text/html": report.html(shown)}
+    number = new_output("execute_result", {"text/plain": repr(points)}, execution_count=None)
+    return [new_output("display_data", data), number]

@@ -1,0 +1,542 @@
+"""A lab in a notebook: `lab = grader.lab("2a_workers")` and what one does with it.
+
+Everything is shown as HTML with the same as plain text beside it, in one output per call that is written over: first
+the progress, last the answer. That needs no widgets, so a notebook that papermill or nbconvert executed holds the answer
+and not the remains of a bar."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from grader import labs
+from grader.errors import UserError
+from grader.frontends import magic, report
+from grader.grade import Progress, choose_form, grade
+from grader.labs.lab import CAUSES
+from grader.look import Look, look, peek, profile
+from grader.measure import machine
+from grader.result import Result, write_json
+from grader.sandbox import parent
+from grader.submission import Submission, from_cells
+from grader.trace import Metrics
+
+Row = tuple[str, ...]  # of a table: as many texts in each row
+
+PREDICTIONS = "prediction.json"  # in the current folder: {lab: {"cause", "gain", "time"}}
+NOT_MEASURED = "NOT MEASURED"
+NEEDS_GPU = "This lab needs an NVIDIA GPU: nothing of it can be measured here."
+
+MEANING = {
+    "input-bound": "waiting for the next batch: reading, decoding, collating",
+    "transfer-bound": "copying batches from the CPU's memory to the GPU's",
+    "sync-bound": "the CPU stops again and again until the GPU has a result",
+    "launch-bound": "many tiny kernels: the GPU is done with each before the CPU has launched the next",
+    "communication-bound": "several GPUs exchange gradients, and wait for each other",
+    "memory-bound": "the GPU is busy, mostly moving bytes to and from its own memory",
+    "compute-bound": "the GPU is busy, mostly calculating",
+}
+assert set(MEANING) == set(CAUSES)
+
+STEPS = (
+    ("lab.predict(cause=..., gain=...)", "first: the cause, and how many times as fast it can get; locked once made"),
+    ("%%submission", "the cell with train(job); change it, and run it"),
+    ("lab.run(), lab.peek()", "a few steps; counts without timing. Free, as often as you like"),
+    ("lab.profile()", "where the time of a step goes"),
+    ("lab.check()", "the grade, by measurement"),
+)
+
+# name of a metric or count: what it is, in words
+WORDS = {
+    "loads_in_main": "samples that the training process loaded itself",
+    "syncs": "times the CPU waited for the GPU to finish",
+    "h2d_pinned": "of the bytes copied to the GPU came from pinned memory",
+    "h2d_overlap": "of the time of copies to the GPU had a kernel running beside it",
+    "launches": "times the CPU launched GPU work (a CUDA graph is one)",
+    "kernels": "kernels on the GPU",
+    "graph_breaks": "places where torch.compile gave up and began a new graph; in all",
+    "cpu_ops": "operators called by the CPU, those within others included",
+    "half_share": "of the time in matrix products was spent on 16-bit inputs",
+    "tensor_core": "of the time in matrix products was spent on tensor cores",
+    "data_wait": "of the profiled step the main process waited for the DataLoader",
+    "gpu_idle": "of the step the GPU had nothing to do",
+    "gpu_busy_ns": "of each step the GPU worked",
+    "tiny_kernel_share": "of the kernels are shorter than 10 us, about what a launch costs",
+    "peak_memory": "of GPU memory at the peak; in all",
+}
+COUNTS = ("syncs", "launches", "kernels", "graph_breaks", "loads_in_main", "cpu_ops")
+SHARES = {"h2d_pinned", "h2d_overlap", "half_share", "tensor_core", "data_wait", "gpu_idle", "tiny_kernel_share"}
+PROFILED = (
+    "data_wait",
+    "gpu_idle",
+    "gpu_busy_ns",
+    "syncs",
+    "h2d_pinned",
+    "h2d_overlap",
+    "launches",
+    "tiny_kernel_share",
+    "tensor_core",
+    "half_share",
+    "cpu_ops",
+    "loads_in_main",
+    "peak_memory",
+)
+
+
+class NotebookLab:
+    """One lab in a notebook. device: "auto", "cuda" or "cpu"; quick: fewer and shorter measurements, to try things out.
+
+    `result` is the Result of the last finished `check()`. Raises UserError for an unknown lab, or a device that this
+    machine does not have."""
+
+    def __init__(self, name: str, device: str = "auto", quick: bool = False) -> None:
+        self.lab = labs.get(name)
+        self.device = choose_form(self.lab, device)
+        self.quick = quick
+        self.result: Result | None = None
+        self._prediction: dict[str, Any] | None = None  # for where the file cannot be written
+        self._folder = Path.cwd()
+        shell = _shell()
+        self._recorder = magic.install(shell) if shell else None
+        parent.fork_server()  # imports torch meanwhile
+
+    def _repr_html_(self) -> str:
+        return self._card().html()
+
+    def __repr__(self) -> str:
+        return self._card().text()
+
+    def _card(self) -> Note:
+        lab, gpu = self.lab, machine.gpu_name()
+        if self.device == "cuda":
+            where = f"Measured on this machine's {gpu}."
+        elif "cpu" in lab.forms:
+            where = f"Measured on this machine's CPU ({machine.cores()} cores), in the lab's CPU form" + (
+                f", though there is a GPU ({gpu})." if gpu else ": no NVIDIA GPU was found."
+            )
+        else:
+            where = NEEDS_GPU
+        if self.quick:
+            where += " Quick mode: fewer and shorter measurements, to try things out; not for marks."
+        unmeasured = [
+            c for c in lab.checks if self.device not in lab.forms or getattr(c, "form", "") not in ("", self.device)
+        ]
+        checks = [
+            (c.title, f"{c.points:g} points", "needs an NVIDIA GPU: not measured here" if c in unmeasured else "")
+            for c in lab.checks
+        ]
+        made = self._locked()
+        first = [f"Your prediction is locked: {_said(made)}."] if made else []
+        return Note(f"Lab {lab.name}: {lab.title}", [lab.goal, where], [checks, list(STEPS)], after=first)
+
+    # ---- the prediction
+
+    def predict(self, cause: Any = ..., gain: Any = ...) -> None:
+        """Say, before the first profile, what holds the loop back and how many times as fast it can get. The first
+        complete prediction counts. cause: one of `grader.labs.lab.CAUSES`; gain: a number, 2.5 for 2.5 times."""
+        wrong = _wrong(cause, gain)
+        made = self._locked()
+        if made:
+            again = (cause, gain) == (made["cause"], made["gain"]) or cause is ... or gain is ...
+            lines = [f"It is {_said(made)}."]
+            if not again:
+                lines.append("The first prediction counts. If it was wrong: what did it overlook?")
+            Note("Your prediction is locked", lines).show()
+        elif wrong:
+            choices = [(f'"{name}"', MEANING[name]) for name in CAUSES]
+            lines = [wrong, "What holds the loop back, and how many times as fast can the full fix make it?"]
+            example = 'The form of an answer: lab.predict(cause="launch-bound", gain=1.5).'
+            Note("No prediction yet", lines, [choices], after=[example]).show()
+        else:
+            self._prediction = {"cause": cause, "gain": gain, "time": datetime.now(UTC).isoformat(timespec="seconds")}
+            lines = [f"It is {_said(self._prediction)}."]
+            with _as_warning(lines, "It counts in this session only"):
+                write_json(self._folder / PREDICTIONS, self._predictions() | {self.lab.name: self._prediction})
+            Note("Your prediction is locked", lines, after=["Now measure: lab.profile()."]).show()
+
+    def _predictions(self) -> dict[str, Any]:
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            found = json.loads((self._folder / PREDICTIONS).read_text(encoding="utf-8"))
+            return found if isinstance(found, dict) else {}
+        return {}
+
+    def _locked(self) -> dict[str, Any] | None:
+        made = self._predictions().get(self.lab.name)
+        if isinstance(made, dict) and not _wrong(made.get("cause", ...), made.get("gain", ...)):
+            return made
+        return self._prediction
+
+    def _predicted(self) -> bool:
+        if self._locked():
+            return True
+        lines = ["Say first what you expect: run lab.predict(cause=..., gain=...), filled in."]
+        lines.append("What you expected is what makes the answer worth something. lab.run() and lab.peek() are free.")
+        Note("Predict first", lines).show()
+        return False
+
+    # ---- looking
+
+    def run(self, steps: int = 10) -> None:
+        """Run your loop for some steps: its losses, and the time of a step."""
+        if not isinstance(steps, int) or not 1 <= steps <= 1000:
+            Note("lab.run(steps=10)", ["steps is a number from 1 to 1000."]).show()
+            return
+        self._work(lambda progress: self._ran(self._look(look, progress, profiled=False, timed=steps), steps))
+
+    def _ran(self, seen: Look | None, steps: int) -> Note:
+        if not seen or seen.message:
+            return _failed(seen)
+        losses = " ".join(f"{loss:.4f}" for loss in seen.losses)
+        time_ = f"{1e3 * seen.step_s:.3g} ms a step, over {steps} steps after {len(seen.losses) - steps} to warm up."
+        lines = [time_, f"Losses: {losses}"]
+        return Note("Your loop runs", lines, printed=seen.output)
+
+    def peek(self) -> None:
+        """Counts of what a step of your loop does. Nothing is timed: they are the same on a busy machine."""
+        self._work(lambda progress: self._counted(self._look(peek, progress)))
+
+    def _counted(self, seen: Look | None) -> Note:
+        if not seen or seen.message or not seen.metrics:
+            return _failed(seen)
+        names = [*self.lab.peek, *(name for name in COUNTS if name not in self.lab.peek)]
+        rows = [_row(name, _value(seen, name)) for name in names]
+        at = names.index("syncs") + 1
+        rows[at:at] = _copies(seen.metrics)
+        after = ["Counts a step, without timing."]
+        if any(row[1] == NOT_MEASURED for row in rows):
+            after.append("NOT MEASURED: only a GPU's trace can tell.")
+        return Note("What a step does", [], [rows], printed=seen.output, after=after)
+
+    def profile(self) -> None:
+        """Where the time of a step goes: the timeline of some steps, and what it amounts to."""
+        if self._predicted():
+            self._work(lambda progress: self._profiled(self._look(profile, progress)))
+
+    def _profiled(self, seen: Look | None) -> Note:
+        if not seen or seen.message or not seen.metrics:
+            return _failed(seen)
+        rows = [_row(name, value) for name in PROFILED if (value := _value(seen, name)) is not None]
+        if self.device == "cuda":
+            look_at = (
+                "Look for the stretches in which the GPU has nothing to do (hatched): what does the CPU do meanwhile?"
+            )
+        else:
+            look_at = "Look for the longest thing in a step: is the main process calculating then, or waiting?"
+        lines = [f"A step takes {1e3 * (seen.step_s or math.nan):.3g} ms without the profiler. {look_at}"]
+        lines += [f"The trace is incomplete: {reason}." for reason in seen.metrics.reasons]
+        picture = report._image(lambda: _draw(seen), "Timeline of some steps of your loop")
+        after = ["What is the largest thing that a change could take away, and how fast would a step be without it?"]
+        return Note("Where the time of a step goes", lines, [rows], picture, after, printed=seen.output)
+
+    # ---- the grade
+
+    def check(self) -> None:
+        """Grade your submission by measurement; takes about a minute, or a few. The report is also saved in the folder."""
+        if self._predicted():
+            self._work(self._checked)
+
+    def _checked(self, progress: Progress) -> Note:
+        self.result = grade(self._submission(), self.lab, device=self.device, quick=self.quick, progress=progress)
+        name, lines = f"report-{self.lab.name}", []
+        with _as_warning(lines, "The report is shown here only"):
+            write_json(self._folder / f"{name}.json", self.result.to_dict())
+            report.write_html(self.result, self._folder / f"{name}.html")
+            lines.append(f"Saved as {name}.html and {name}.json.")
+        return _Report(self.result, lines)
+
+    def grade(self, name: str) -> float:
+        """Show one check's verdict of the last `check()`; its points."""
+        if self.result is None:
+            Note("Not checked yet", ["Run lab.check() first."]).show()
+            return 0
+        found = next((c for c in self.result.checks if c.name == name), None)
+        if found is None:
+            names = ", ".join(c.name for c in self.result.checks)
+            Note(f"There is no check {name!r}", [f"The last lab.check() has: {names}."]).show()
+            return 0
+        _Report(replace(self.result, checks=[found]), [], row=True).show()
+        return found.points
+
+    # ---- machinery
+
+    def _submission(self) -> Submission:
+        if self._recorder is None:
+            raise UserError("This is no notebook. On the command line: grader check NOTEBOOK.ipynb.")
+        made = self._locked()
+        prediction = (("cause", made["cause"]), ("gain", made["gain"])) if made else None
+        return replace(from_cells(self._recorder.cells, "This notebook"), prediction=prediction)
+
+    def _look(self, how: Callable[..., Look | None], progress: Progress, **options: Any) -> Look | None:
+        return how(self._submission(), self.lab, device=self.device, progress=progress, **options)
+
+    def _work(self, work: Callable[[Progress], Note]) -> None:
+        """Do what takes a while, with its progress shown, and show the note it returns in the same place."""
+        place = _Place()
+        with _stopped_once():
+            try:
+                note = work(_Bar(place))
+            except UserError as error:
+                note = Note("That does not work yet", [str(error)])
+            except RuntimeError as error:
+                if type(error) is not RuntimeError:
+                    raise
+                note = Note("This machine cannot do that", [str(error)])  # no confinement, no fork server
+            except KeyboardInterrupt:
+                _end_children()
+                Note("Stopped", ["Nothing was scored."]).show(place)
+                raise UserError("Stopped; nothing was scored.") from None  # an error, so that "Run All" stops here too
+            note.show(place)
+
+
+# ---------------------------------------------------------------- what is shown
+
+
+def _shell() -> Any:
+    """The running IPython, or None."""
+    if "IPython" not in sys.modules:
+        return None
+    from IPython import get_ipython
+
+    return get_ipython()
+
+
+class _Place:
+    """One output, which each `show` writes over. A terminal prints them all, one after the other."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def show(self, page: str, text: str) -> None:
+        if _shell() is None:
+            print(text)
+            return
+        from IPython.display import display
+
+        data = {"text/html": page, "text/plain": text}
+        if self._handle is None:
+            self._handle = display(data, raw=True, display_id=True)
+        else:
+            self._handle.update(data, raw=True)
+
+
+class _Bar:
+    """Progress in a place. It moves only when it is told, between measurements: a bar that runs on by itself keeps a
+    core of this very machine busy with drawing while a block is timed."""
+
+    def __init__(self, place: _Place) -> None:
+        self._place, self._began = place, time.monotonic()
+
+    def __call__(self, share: float, what: str) -> None:
+        seconds = time.monotonic() - self._began
+        left = f", about {_seconds(seconds / share * (1 - share))} left" if seconds > 3 and 0.1 < share < 1 else ""
+        said = f"{what}{left}"
+        bar = f'<progress max="1" value="{share:.3f}" style="width: 100%; height: 12px"></progress>'
+        Note("", [said], picture=bar, line=f"[{100 * share:3.0f}%] {said}").show(self._place)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{max(5, 5 * round(seconds / 5))} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+@dataclass
+class Note:
+    """One thing to show, as HTML and as text: a title, lines, a picture, tables, more lines, and
+    what the submission printed. line: the whole text, where one line says it all."""
+
+    title: str
+    lines: list[str] = field(default_factory=list)
+    tables: list[list[Row]] = field(default_factory=list)
+    picture: str = ""  # HTML
+    after: list[str] = field(default_factory=list)
+    printed: str = ""
+    line: str = ""
+
+    def show(self, place: _Place | None = None) -> None:
+        (place or _Place()).show(self.html(), self.text())
+
+    def html(self) -> str:
+        parts = [f'<p class="sp-title" style="font-size: 17px">{report._prose(self.title)}</p>'] if self.title else []
+        parts += [f'<p style="white-space: pre-wrap">{report._prose(line, 6000)}</p>' for line in self.lines]
+        parts += [self.picture, *(_table_html(rows) for rows in self.tables if rows)]
+        parts += [f'<p class="sp-note">{report._prose(line)}</p>' for line in self.after]
+        if self.printed:
+            printed = report._html(self.printed, report.OUTPUT_CHARACTERS, tail=True)
+            parts.append(f"<details><summary>What the submission printed</summary><pre>{printed}</pre></details>")
+        return _paper("\n".join(parts))
+
+    def text(self) -> str:
+        if self.line:
+            return self.line
+        lines = [self.title, *self.lines, *(row for rows in self.tables for row in _table_text(rows)), *self.after]
+        if self.printed:
+            lines += ["The end of what the submission printed:", report._clean(self.printed, 1000, tail=True)]
+        return "\n".join(lines).strip("\n")
+
+
+def _table_html(rows: list[Row]) -> str:
+    """A grid, not a table: JupyterLab and nbgrader have styles of their own for tables."""
+    cells = "".join(
+        f'<div style="grid-column: {column}; overflow-wrap: anywhere">{_cell(text)}</div>'
+        for row in rows
+        for column, text in enumerate(row, 1)
+    )
+    columns = "minmax(0, max-content) " * (len(rows[0]) - 1) + "minmax(0, 1fr)"
+    style = f"display: grid; grid-template-columns: {columns}; gap: 2px 18px; margin: 8px 0; font-size: 13px"
+    return f'<div style="{style}">{cells}</div>'
+
+
+def _cell(text: str) -> str:
+    code = text.startswith(("lab.", "%%", '"'))
+    return f"<code>{escape(text)}</code>" if code else escape(text)
+
+
+def _table_text(rows: list[Row]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  " + "  ".join(f"{t:{w}}" for t, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+class _Report(Note):
+    """A grade's report, or one row of it, with lines below."""
+
+    def __init__(self, result: Result, lines: list[str], row: bool = False) -> None:
+        super().__init__("", after=lines)
+        self.result, self.row = result, row
+
+    def html(self) -> str:
+        if self.row:
+            return _paper(report._check_html(self.result.checks[0], report.EVIDENCE_CHARACTERS))
+        return report.html(self.result) + "".join(f"<p>{escape(line)}</p>" for line in self.after)
+
+    def text(self) -> str:
+        if self.row:
+            check = self.result.checks[0]
+            return f"{check.title}: {check.status}, {check.points:g} of {check.max_points:g} points. {check.reason}"
+        return "\n".join([report.text(self.result), *self.after])
+
+
+def _paper(body: str) -> str:
+    """The report's looks, for whatever else is shown."""
+    return f'<div class="speed-report tex2jax_ignore mathjax_ignore"><style>{report._CSS}</style>\n{body}</div>'
+
+
+# ---------------------------------------------------------------- numbers in words
+
+
+def _value(seen: Look, name: str) -> float | None:
+    """A metric, or what else was counted, by name; None for what this device cannot tell."""
+    if name in ("graph_breaks", "peak_memory"):
+        return getattr(seen, name)
+    value = getattr(seen.metrics, name)
+    return value.get("yes") if isinstance(value, dict) else value
+
+
+def _row(name: str, value: float | None) -> tuple[str, str, str]:
+    if value is None:
+        shown = NOT_MEASURED
+    elif name in SHARES:
+        shown = f"{100 * value:.0f}%"
+    elif name == "gpu_busy_ns":
+        shown = f"{value / 1e6:.3g} ms"
+    elif name == "peak_memory":
+        shown = f"{value / 1e9:.2f} GB"
+    else:
+        shown = f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
+    return name.removesuffix("_ns"), shown, WORDS.get(name, "")
+
+
+def _copies(metrics: Metrics) -> list[tuple[str, str, str]]:
+    if metrics.copies is None:
+        return [("copies", NOT_MEASURED, "copies between the CPU's and the GPU's memory, and within it, by kind")]
+    words = {
+        "HtoD pinned": "to the GPU from pinned memory",
+        "HtoD pageable": "to the GPU from pageable memory",
+        "DtoH": "from the GPU to the CPU",
+        "DtoD": "within the GPU's memory",
+    }
+    rows = []
+    for kind, copy in metrics.copies.items():
+        size = f", {copy['bytes'] / 1e6:,.3g} MB" if copy["bytes"] else ""
+        rows.append((f"copies {kind}", f"{copy['count']:,.4g}{size}", f"copies {words.get(kind, 'of another kind')}"))
+    return rows
+
+
+def _draw(seen: Look) -> Any:
+    from grader.trace.picture import draw
+
+    return draw({"your loop": seen.timeline})
+
+
+def _failed(seen: Look | None) -> Note:
+    if seen is None:
+        return Note("Not measured", [NEEDS_GPU])
+    return Note("Your loop failed", [seen.message or "It left no trace."], printed=seen.output)
+
+
+def _wrong(cause: Any, gain: Any) -> str:
+    """What is missing or wrong in a prediction; "" when it is complete."""
+    if cause is ... or gain is ...:
+        return "Fill in both: lab.predict(cause=..., gain=...)."
+    if cause not in CAUSES:
+        return f"cause={cause!r} is none of the causes below."
+    if isinstance(gain, bool) or not isinstance(gain, int | float) or not math.isfinite(gain) or gain <= 0:
+        return f"gain={gain!r} is not a positive number: 2.5 says 2.5 times as fast."
+    return ""
+
+
+def _said(made: dict[str, Any]) -> str:
+    when = made.get("time")
+    return f"{made['cause']}, {made['gain']:g} times as fast" + (f", made {when}" if isinstance(when, str) else "")
+
+
+@contextlib.contextmanager
+def _as_warning(lines: list[str], meaning: str) -> Iterator[None]:
+    """A folder that cannot be written costs the file, not the answer."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        lines.append(f"{meaning}: nothing could be written into this folder ({why}).")
+
+
+@contextlib.contextmanager
+def _stopped_once() -> Iterator[None]:
+    """Within, only the first stop (Ctrl-C, the button) interrupts: impatience must not cut the clearing up short."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.default_int_handler)
+
+
+def _end_children() -> None:
+    """After a stop: end whatever the fork server has started, and the server with it. A stop that comes while a child is
+    being started leaves one that nobody holds, and a reply that nobody reads."""
+    server = parent.fork_server()
+    with contextlib.suppress(psutil.Error):
+        top = psutil.Process(server._process.pid)
+        for process in (top, *top.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+    server.close()
+    parent.fork_server()  # imports torch again, for the next look

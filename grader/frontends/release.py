@@ -1,0 +1,76 @@
+"""Make `labs/` from `solutions/`: `python -m grader.frontends.release`.
+
+The same steps as `nbgrader generate_assignment` with this repository's configuration, but in a temporary course and without
+the one that writes to the gradebook: that of a running class is neither needed nor touched."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from nbgrader.converters import GenerateAssignment
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.preprocessors import SaveCells
+from traitlets.config import PyFileConfigLoader
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+IGNORED = {".ipynb_checkpoints", "__pycache__"}
+
+
+def release(target: Path = REPOSITORY / "labs", course: Path = REPOSITORY) -> list[Path]:
+    """Make every lab of `course`/solutions into `target`; files there that no solution makes are removed. Returns the
+    files that changed. Files are replaced by renaming, unchanged ones stay untouched."""
+    changed = []
+    with tempfile.TemporaryDirectory() as temporary:
+        made = _generate(course, Path(temporary))
+        names = _files(made)
+        for name in sorted(names):
+            if not _same(made / name, target / name):
+                _replace(made / name, target / name)
+                changed.append(target / name)
+        for name in sorted(_files(target) - names):
+            (target / name).unlink()
+            changed.append(target / name)
+    return changed
+
+
+def _generate(course: Path, temporary: Path) -> Path:
+    shutil.copytree(course / "solutions", temporary / "solutions", ignore=shutil.ignore_patterns(*IGNORED))
+    config = PyFileConfigLoader("nbgrader_config.py", path=str(course)).load_config()
+    config.CourseDirectory.root = str(temporary.resolve())
+    config.GenerateAssignment.no_database = True
+    config.GenerateAssignment.preprocessors.remove(SaveCells)
+    made = temporary / config.CourseDirectory.release_directory
+    made.mkdir()
+    for solution in sorted((temporary / "solutions").iterdir()):
+        place = CourseDirectory(config=config, assignment_id=solution.name)
+        GenerateAssignment(coursedir=place, config=config).start()
+    return made
+
+
+def _files(folder: Path) -> set[Path]:
+    """Paths of the files below `folder`, relative to it."""
+    found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return {path for path in found if not IGNORED & set(path.parts)}
+
+
+def _same(a: Path, b: Path) -> bool:
+    return b.is_file() and a.read_bytes() == b.read_bytes()
+
+
+def _replace(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = target.with_name(f"{target.name}.tmp")
+    shutil.copyfile(source, beside)
+    os.replace(beside, target)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")  # nbgrader says in its log what went wrong
+    changed = release()
+    for path in changed:
+        print(path.relative_to(REPOSITORY), "" if path.exists() else "(removed)")
+    print(f"{len(changed)} files changed.")

@@ -1,0 +1,27 @@
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def own_temporary():
+    """A temporary folder of this test run's own: what is left in it was left by this run. Its path is short, for the
+    sockets of loader workers, and open to all, since children run as another user."""
+    folder = Path(tempfile.mkdtemp(prefix="gt-", dir="/tmp"))
+    folder.chmod(0o755)
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)
+    yield folder
+    tempfile.tempdir = before
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def nothing_left(own_temporary):
+    """The test leaves no process and no folder of the sandbox behind."""
+    from helpers import eventually, inhabitants, workspaces
+
+    yield
+    assert eventually(lambda: not inhabitants(own_temporary)), inhabitants(own_temporary)
+    assert not workspaces()

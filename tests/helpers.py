@@ -1,0 +1,103 @@
+"""What the tests of the sandbox and of the grade share: a lab that takes a second, and looks at what is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from grader import labs
+from grader.grade import grade, prepared
+from grader.labs.lab import Form, Lab, Parity
+from grader.measure.blocks import Plan
+from grader.result import NOT_MEASURED, Result
+from grader.sandbox.parent import Child, Limits, Workspace
+from grader.submission import MAGIC, Cell, Submission, from_cells
+
+GPT = Form(
+    workload="grader.workloads.gpt",
+    options={"layers": 2, "width": 64, "heads": 4, "length": 64, "batch_size": 8, "lr": 1e-3},
+    data="text",
+    minimum_gain=2.0,
+    noise=0.02,
+    parity=Parity(steps=8, loss=0.01, norm=0.01, cosine=0.99, drift=0.05, held_out=0.1),
+    threads=1,
+    environment={"OMP_NUM_THREADS": "1"},
+)
+MARKER = f"grader-test-{os.getpid()}"  # in the command line of what has no environment left to tell it by
+IS_ROOT = os.geteuid() == 0
+LAB = replace(labs.get("3a_precision"), forms={"cpu": GPT, "cuda": GPT})
+PLAN = Plan(block_s=0.1, block_steps=2, min_pairs=2, max_pairs=2, profile_steps=2)
+LIMITS = Limits(load=15, first_step=15, step=5)
+
+
+def submission(*cells: str) -> Submission:
+    """A notebook of these %%submission cells, the first of them its cell 2."""
+    others = Cell(1, "from grader import labs")
+    return from_cells([others, *(Cell(i, f"{MAGIC}\n{text}") for i, text in enumerate(cells, 2))])
+
+
+def grade_cells(*cells: str, lab: Lab = LAB, **options: Any) -> Result:
+    return grade(submission(*cells), lab, **{"device": "cpu", "plan": PLAN, "limits": LIMITS} | options)
+
+
+def measured_score(result: Result) -> float:
+    """Points for what was measured: all but the prediction."""
+    return sum(c.points for c in result.checks if c.status != NOT_MEASURED and c.name != "prediction")
+
+
+@contextlib.contextmanager
+def running(source: str, form: Form = GPT, limits: Limits = LIMITS, **options: Any) -> Iterator[Child]:
+    """A confined child that holds `source`, not yet loaded."""
+    workload_options, readable = prepared(form)
+    workspace = Workspace(source)
+    try:
+        with Child(
+            workspace,
+            workload=form.workload,
+            options=workload_options,
+            device="cpu",
+            readable=readable,
+            threads=form.threads,
+            environment=form.environment,
+            limits=limits,
+            **options,
+        ) as child:
+            yield child
+    finally:
+        workspace.remove()
+
+
+def loop(body: str, top: str = "") -> str:
+    """A submission that runs `body` before its first step; it yields constant losses and trains nothing."""
+    indented = "".join(f"    {line}\n" for line in body.strip("\n").split("\n"))
+    return f"import torch\n{top}\n\ndef train(job):\n{indented}    while True:\n        yield torch.ones(())\n"
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 5.0) -> Any:
+    """The first true value of `condition`, or its last one after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return value
+
+
+def inhabitants(folder: str | Path) -> list[psutil.Process]:
+    """Processes that work in `folder`: children of the sandbox, however far they moved from their parents."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.cwd().startswith(f"{folder}/") or MARKER in process.cmdline():
+                found.append(process)
+    return found
+
+
+def workspaces() -> list[Path]:
+    return list(Path(tempfile.gettempdir()).glob("grader-*"))

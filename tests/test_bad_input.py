@@ -1,0 +1,697 @@
+"""Whatever a submission does, its grade ends: with a message that says what happened, where, and what to do, with no
+points for what was not measured, and with nothing left behind."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from helpers import (
+    IS_ROOT,
+    LAB,
+    LIMITS,
+    MARKER,
+    eventually,
+    grade_cells,
+    inhabitants,
+    loop,
+    measured_score,
+    running,
+    submission,
+    workspaces,
+)
+
+from grader import trace
+from grader.errors import UserError
+from grader.grade import explain, grade
+from grader.look import peek
+from grader.measure import blocks, machine
+from grader.result import FAIL, INCONCLUSIVE, Result
+from grader.sandbox.parent import ChildError, Limits
+from grader.submission import Cell, from_cells, read_notebook
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+@pytest.fixture(autouse=True)
+def short_burns(monkeypatch):
+    monkeypatch.setattr(blocks, "CHUNK_S", 0.05)
+
+
+def failed(result: Result) -> str:
+    """The message of a grade that ended early, which gives no points."""
+    assert result.fatal and measured_score(result) == 0
+    assert result.check("throughput").status == FAIL
+    json.dumps(result.to_dict(), allow_nan=False)
+    return result.fatal
+
+
+# ---------------------------------------------------------------- notebooks
+
+
+def notebook(tmp_path: Path, content: object) -> Path:
+    path = tmp_path / "lab.ipynb"
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return path
+
+
+def code(source: object) -> dict:
+    return {"cells": [{"cell_type": "code", "source": source}]}
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "JSON is broken"),
+        (b"{", "JSON is broken"),
+        (b"\x00\xff\xfe PNG \x89", "JSON is broken"),
+        (b"[" * 200_000, "JSON is broken"),
+        (b'{"cells": ' + b"[" * 100_000, "JSON is broken"),
+        (b"9" * 10_000, "JSON is broken"),
+        ([], "no list of cells"),
+        ("text", "no list of cells"),
+        (None, "no list of cells"),
+        ({}, "no list of cells"),
+        ({"cells": {}}, "no list of cells"),
+        ({"worksheets": [{"cells": []}]}, "no list of cells"),
+        (code(3), "source of cell 1 is not text"),
+        (code({"a": "b"}), "source of cell 1 is not text"),
+        (code(["a", 3]), "source of cell 1 is not text"),
+        (code(None), "source of cell 1 is not text"),
+        ({"cells": []}, "has no submission"),
+        ({"cells": ["text", 3, None, {"cell_type": ["code"]}, {}]}, "has no submission"),
+        (code("def train(job): yield 1"), "no cell begins with %%submission"),
+        (code("# first\n%%submission\nx = 1"), "no cell begins with %%submission"),
+    ],
+)
+def test_broken_notebook(tmp_path, content, says):
+    with pytest.raises(UserError, match=says) as caught:
+        read_notebook(notebook(tmp_path, content))
+    assert "lab.ipynb" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_unreadable_notebook(tmp_path):
+    for path, says in ((tmp_path / "none.ipynb", "No such file"), (tmp_path, "Is a directory")):
+        with pytest.raises(UserError, match=f"cannot be read: {says}.*Give the path of a notebook"):
+            read_notebook(path)
+    os.mkfifo(tmp_path / "pipe.ipynb")
+    with pytest.raises(UserError, match="cannot be read: it is no plain file"):
+        read_notebook(tmp_path / "pipe.ipynb")  # and does not wait for a writer
+    locked = notebook(tmp_path, {"cells": []})
+    locked.chmod(0)
+    if not IS_ROOT:
+        with pytest.raises(UserError, match="cannot be read: Permission denied"):
+            read_notebook(locked)
+
+
+def test_notebook_that_is_too_large(tmp_path):
+    path = notebook(tmp_path, {"cells": []})
+    os.truncate(path, 1 << 30)
+    with pytest.raises(UserError, match=r"larger than 64 MB\. Clear its outputs"):
+        read_notebook(path)
+    with pytest.raises(UserError, match="submission is larger than 1 MB"):
+        submission("x = '" + "a" * (2 << 20) + "'")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x = 1\ndef train(job:\n    yield", r"cell 3, line 3: syntax error: .*: 'def train\(job:'"),
+        ("x = 1\n%timeit x", r"cell 3, line 3: .*'%timeit x'\. IPython magics and shell commands cannot"),
+        ("!ls", r"cell 3, line 2: .*'!ls'\. IPython magics and shell commands cannot"),
+        ("x = 1\0", "cell 3 cannot be read as Python|cell 3, line"),
+        ("x = '\ud800'", "cell 3 cannot be read as Python"),
+        ("(" * 5000, "cell 3"),
+        ("x = " + "-" * 100_000 + "1", "cell 3 cannot be read as Python"),
+    ],
+)
+def test_cell_that_is_no_python(text, says):
+    with pytest.raises(UserError, match=says):
+        submission("y = 2", text)
+
+
+# ---------------------------------------------------------------- the contract
+
+YIELDS = "cell 2, line 6"
+
+
+@pytest.mark.parametrize(
+    ("source", "says", "where"),
+    [
+        ("x = 1", r"defines no function `train\(job\)`", ""),
+        ("train = 3", "`train` must be a function, it is an int", ""),
+        ("\ndef train(job):\n    return 1", "not a generator: it must `yield loss.detach", "cell 2, line 3"),
+        ("class train:\n    def __init__(self, job): pass", "must be a generator.*it returned a train", ""),
+        ("import torch\ndef train(job):\n    if 0: yield", "stopped after 0 steps; it must go on", ""),
+        ("import torch\ndef train(job):\n    for i in range(7): yield torch.ones(())", "stopped after 7 steps", ""),
+        (loop("\n\nyield 1.5"), "step 1 yielded a float; yield the loss as a tensor: `yield loss.detach", YIELDS),
+        (loop("\n\nyield 1"), "step 1 yielded an int", YIELDS),
+        (loop("\n\nyield [torch.ones(())]"), "step 1 yielded a list", YIELDS),
+        (loop("\n\nyield"), "step 1 yielded None", YIELDS),
+        (loop("\n\nyield torch.nn.Parameter(torch.ones(()))"), "step 1 yielded a Parameter", YIELDS),
+        (loop("\n\nyield torch.ones(1)"), r"step 1 yielded a tensor of shape \(1,\).*yield one number", YIELDS),
+        (loop("\n\nyield torch.ones((), dtype=torch.int64)"), "type torch.int64; yield one number", YIELDS),
+        (loop("\n\nyield torch.ones((), device='meta')"), "step 1 yielded a tensor on the device meta", YIELDS),
+        (loop("\n\nyield torch.ones((), dtype=torch.float64) / 0"), "step 1 yielded the loss inf: training div", ""),
+        (loop("for _ in range(3): yield torch.ones(())\nyield torch.tensor(float('nan'))"), "step 4 .* loss nan", ""),
+    ],
+)
+def test_broken_contract(source, says, where):
+    message = failed(grade_cells(source))
+    assert re.search(says, message), message
+    assert where in message
+
+
+# ---------------------------------------------------------------- errors in the learner's code
+
+
+def test_error_in_a_step():
+    helper = "def check(step):\n    if step == 7:\n        raise ValueError('seven is too much')\n"
+    source = LAB.starter.replace(
+        "for tokens, targets in loader:", "for step, (tokens, targets) in enumerate(loader, 1):"
+    )
+    result = grade_cells(helper, source.replace("yield loss", "check(step)\n        yield loss"))
+    message = failed(result)
+    assert "raised ValueError in its loop: seven is too much" in message
+    assert "cell 2, line 4" in message
+    # both of the learner's frames, by their places in the notebook, and no others
+    assert re.findall(r"  (.*), in (\w+)\n", result.output) == [
+        ("cell 3, line 18", "train"),
+        ("cell 2, line 4", "check"),
+    ]
+    assert "check(step)" in result.output and "child.py" not in result.output
+
+
+def test_traceback_stands_beside_what_was_printed():
+    result = grade_cells(loop("print('hello')\n1 / 0"))
+    assert "ZeroDivisionError" in failed(result)
+    assert "hello" in result.output and "1 / 0" in result.output
+    seen = peek(submission(loop("print('hello')\n1 / 0")), LAB, device="cpu", limits=LIMITS)
+    assert "ZeroDivisionError" in seen.message and "hello" in seen.output and "1 / 0" in seen.output
+
+
+def test_error_at_import():
+    message = failed(grade_cells("import torch\nimport no_such_package"))
+    assert "raised ModuleNotFoundError while it was imported: No module named 'no_such_package'" in message
+    assert "cell 2, line 3" in message
+
+
+def test_errors_that_only_compiling_finds():
+    for source in ("x = 1\nreturn x", "x = 1\nbreak", "x = 1\nfrom __future__ import division"):
+        message = failed(grade_cells(source))
+        assert "SyntaxError" in message and "cell 2, line 3" in message
+
+
+def test_name_from_another_cell():
+    cells = [Cell(1, "rate = 3"), Cell(4, "%%submission\n" + loop("x = rate"))]
+    message = failed(grade(from_cells(cells), LAB, device="cpu", limits=LIMITS))
+    assert "NameError" in message and "cell 4, line 6" in message
+    assert "`rate` is defined in cell 1, which is not part of the submission" in message
+    assert "Move the definition into one" in message
+
+
+def test_unknown_name():
+    message = failed(grade_cells(loop("x = zork")))
+    assert "name 'zork' is not defined (cell 2, line 6). Only cells that begin with %%submission" in message
+
+
+@pytest.mark.parametrize("error", ["SystemExit(3)", "KeyboardInterrupt()", "GeneratorExit()", "RecursionError('deep')"])
+def test_exceptions_that_are_none_of_the_usual(error):
+    message = failed(grade_cells(loop(f"raise {error}")))
+    assert error.partition("(")[0] in message and "cell 2, line 6" in message
+
+
+def test_exception_that_fights_its_own_report():
+    top = """
+    class Hostile(Exception):
+        lineno, name = object(), 3
+        def __str__(self):
+            raise RuntimeError("no message")
+    """
+    assert "Hostile" in failed(grade_cells(loop("raise Hostile", textwrap.dedent(top))))
+
+
+def test_error_in_a_loader_worker():
+    source = LAB.starter.replace("job.batches)", "job.batches, num_workers=2, collate_fn=collate)")
+    result = grade_cells("def collate(samples):\n    return samples[0] / 0\n", source)
+    assert "TypeError" in failed(result) and "cell 3, line" in result.fatal
+    assert "in collate" in result.output
+
+
+def test_killed_loader_worker():
+    source = LAB.starter.replace("job.batches)", "job.batches, num_workers=1, collate_fn=collate)")
+    result = grade_cells("import os\ndef collate(samples):\n    os.kill(os.getpid(), 9)\n", source)
+    assert "DataLoader worker" in failed(result) and "cell 3, line" in result.fatal
+
+
+def test_weights_function_that_does_not_work():
+    for value, says in (
+        ("lambda: None", "it returned None"),
+        ("lambda: {'a': 1}", "'a' is an int"),
+        ("3", "is an int"),
+    ):
+        source = LAB.starter.replace("    for tokens", f"    job.weights = {value}\n    for tokens")
+        message = failed(grade_cells(source))
+        assert "job.weights" in message and says in message
+    source = LAB.starter.replace("    for tokens", "    job.weights = lambda: 1 / 0\n    for tokens")
+    message = failed(grade_cells(source))
+    assert "ZeroDivisionError in job.weights()" in message and "cell 2, line 11" in message
+
+
+# ---------------------------------------------------------------- time, output, disk, processes
+
+
+def test_loop_that_never_yields():
+    began = time.monotonic()
+    message = failed(grade_cells(loop("while True: pass"), limits=Limits(load=10, first_step=1)))
+    assert "gave no loss within 1 s" in message and "Look for a loop that never yields" in message
+    assert time.monotonic() - began < 8
+
+
+def test_import_that_never_ends():
+    message = failed(grade_cells("import time\ntime.sleep(1000)", limits=Limits(load=1)))
+    assert "did not finish its import within 1 s" in message
+
+
+def test_reading_standard_input_does_not_hang():
+    assert "EOFError" in failed(grade_cells(loop("input('name? ')")))
+
+
+def test_gigabyte_of_output():
+    process = psutil.Process()
+    before = process.memory_info().rss
+    with running(loop("for _ in range(1024): print('x' * (1 << 20))\nprint('the end')"), limits=Limits()) as child:
+        child.load()
+        child.start(1)
+        assert child.run(1)[1] == [1.0]
+        assert child.run(3)[1] == [1.0] * 3  # goes on
+        output = eventually(lambda: child.output().endswith("the end\n") and child.output())
+        assert len(output) < 100_000 and "MB of output left out" in output
+    assert process.memory_info().rss - before < 64 << 20
+
+
+STAY = f"""
+import os, signal, subprocess, sys, time
+
+def stay(ignore=False, session=False, twice=False):
+    if os.fork():
+        return
+    if session:
+        os.setsid()
+    if twice and os.fork():
+        os._exit(0)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if ignore else ():
+        signal.signal(number, signal.SIG_IGN)
+    while True:
+        time.sleep(1)
+
+def respawn():
+    '''Processes that replace themselves all the time: whoever kills one by one never comes to an end.'''
+    for _ in range(20):
+        if os.fork() == 0:
+            while True:
+                if os.fork():
+                    os._exit(0)
+
+def shell():
+    subprocess.Popen(["env", "-i", "sh", "-c", "while :; do sleep 1; done", "{MARKER}"], start_new_session=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "stay()",
+        "stay(session=True)",
+        "stay(session=True, twice=True, ignore=True)",
+        "shell()",
+        "respawn()",
+        "import ctypes; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0); stay(session=True, twice=True)",  # a subreaper itself
+    ],
+)
+@pytest.mark.parametrize("end", ["", "os._exit(0)"])
+def test_processes_left_behind(own_temporary, body, end):
+    with running(loop(f"{body}\n{end}", STAY)) as child:
+        child.load()
+        child.start(1)
+        if end:
+            with pytest.raises(ChildError, match="ended by itself"):
+                child.run(1)
+        else:
+            child.run(1)
+            assert len(inhabitants(own_temporary)) > 1  # they were there
+    # at once, not only after a while
+    assert not inhabitants(own_temporary)
+
+
+def test_fork_that_returns_into_the_harness():
+    """A learner's forgotten fork: two processes would answer each request."""
+    with running(loop("import os; os.fork()")) as child:
+        child.load()
+        child.start(1)
+        for _ in range(20):
+            assert child.run(2)[1] == [1.0, 1.0]
+
+
+def test_full_disk():
+    body = "with open('big', 'wb') as file:\n    file.write(bytes(200_000_000))\nimport time\ntime.sleep(100)"
+    message = failed(grade_cells(loop(body), limits=Limits(first_step=20, disk_bytes=100 << 20)))
+    assert "wrote 0.2 GB to its folder; at most 0.1 GB are allowed" in message
+
+
+def test_folders_nested_without_end():
+    """Deeper than recursion goes, and than a path can be long: still measured, and cleared away."""
+    body = "import os\nfor _ in range(5000):\n    os.mkdir('d')\n    os.chdir('d')\nimport time; time.sleep(100)"
+    assert "gave no loss within 3 s" in failed(grade_cells(loop(body), limits=Limits(first_step=3)))
+
+
+def test_disk_that_fills_in_quick_steps():
+    body = "for i in range(8):\n    open(f'big{i}', 'wb').write(bytes(20_000_000))\n    yield torch.ones(())"
+    assert "to its folder" in failed(grade_cells(loop(body), limits=Limits(disk_bytes=100 << 20)))
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="without root a child is the same user as others who use /dev/shm")
+def test_shared_memory_is_cleared_away():
+    name = Path(f"/dev/shm/{MARKER}")
+    with running(loop(f"open('{name}', 'w').write('here')")) as child:
+        child.load()
+        child.start(1)
+        child.run(1)
+        assert name.exists()
+    assert not name.exists()
+
+
+def test_exit_in_the_middle():
+    result = grade_cells(loop("print('last words', flush=True)\nimport os; os._exit(3)"))
+    assert "ended by itself (exit status 3)" in failed(result)
+    assert result.output.count("last words") == 1
+
+
+def test_crash():
+    assert "crashed with SIGSEGV" in failed(grade_cells(loop("import ctypes; ctypes.string_at(0)")))
+
+
+def test_killed():
+    message = failed(grade_cells(loop("import os; os.kill(os.getpid(), 9)")))
+    assert "killed" in message and "ran out of memory" in message and "Fewer loader workers" in message
+
+
+@pytest.fixture
+def memory_limit():
+    """A function that puts a process under a memory limit of its own."""
+    v1, v2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+    root, limit = (v1, "memory.limit_in_bytes") if v1.is_dir() else (v2, "memory.max")
+    group = root / f"grader-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(1 << 30))
+    except OSError as error:
+        if group.is_dir():
+            group.rmdir()
+        pytest.skip(f"cannot make a memory cgroup here: {error}")
+    yield lambda pid: (group / "cgroup.procs").write_text(str(pid))
+    eventually(lambda: not (group / "cgroup.procs").read_text())
+    group.rmdir()
+
+
+def test_out_of_memory(memory_limit):
+    """The kernel's own out-of-memory killer, in a memory cgroup."""
+    with running(loop("kept = [torch.ones(1 << 22) for _ in range(1000)]"), limits=Limits(first_step=60)) as child:
+        child.load()
+        child.start(1)
+        for process in psutil.Process(child.warden).children():
+            memory_limit(process.pid)
+        with pytest.raises(ChildError, match="was killed by the kernel, most likely because the machine ran out"):
+            child.run(1)
+
+
+@pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")
+def test_cuda_out_of_memory():
+    message = failed(grade_cells(loop("kept = torch.empty(1 << 45, device=job.device)"), device="cuda"))
+    assert "CUDA ran out of memory in the submission" in message and "keep fewer" in message
+    assert "cell 2, line 6" in message
+
+
+@pytest.mark.skipif(machine.has_gpu(), reason="needs a machine without a GPU")
+def test_no_gpu():
+    with pytest.raises(UserError, match=r"no NVIDIA GPU here.*Use --device auto or cpu"):
+        grade_cells(LAB.starter, device="cuda")
+
+
+def test_unknown_device():
+    with pytest.raises(UserError, match="Unknown device 'tpu': use auto, cpu or cuda"):
+        grade_cells(LAB.starter, device="tpu")
+
+
+# ---------------------------------------------------------------- lies on the wire
+
+FORGE = """
+import json, os, sys, time
+
+def reply(text):
+    frame = sys._getframe()
+    while "replies" not in frame.f_locals:
+        frame = frame.f_back
+    data = text.replace("NONCE", frame.f_locals["nonce"]).encode("utf-8", "surrogateescape")
+    while data:
+        data = data[os.write(frame.f_locals["replies"], data):]
+    time.sleep(100)
+"""
+
+
+def answer(value: str) -> str:
+    return '{"nonce": "NONCE", "value": ' + value + "}\n"
+
+
+def losses(text: str) -> str:
+    return answer('{"losses": ' + text + ', "compiled": 0}')
+
+
+FORGED = {
+    '{"nonce": "0", "value": null}\n': "answers no request",
+    '{"value": null}\n': "answers no request",
+    "hello\n": "not a reply",
+    "\n": "not a reply",
+    "[1]\n": "not a reply",
+    "null\n": "not a reply",
+    "\udcff\udcfe\n": "not a reply",
+    "[" * 100_000 + "\n": "not a reply",
+    "x" * (5 << 20): "flooded the reply pipe",
+    losses("[NaN]"): "not a reply",
+    losses("[Infinity]"): "not a reply",
+    losses("[" + "9" * 5000 + "]"): "not a reply",
+    losses("[" + "9" * 400 + "]"): "losses of the wrong form",  # an int that no float holds
+    losses("[1e999]"): "losses of the wrong form",  # read as infinity
+    losses("[1]"): "losses of the wrong form",
+    losses("[1e300]"): "losses of the wrong form",  # no fp32 loss, and too large to average
+    losses("[true]"): "losses of the wrong form",
+    losses('["1"]'): "losses of the wrong form",
+    losses("[]"): "losses of the wrong form",
+    losses("[1.0, 1.0]"): "losses of the wrong form",
+    losses("{}"): "losses of the wrong form",
+    answer("null"): "losses of the wrong form",
+    answer('{"losses": [1.0]}'): "losses of the wrong form",
+    answer('{"losses": [1.0], "compiled": 0.5}'): "losses of the wrong form",
+    '{"nonce": "NONCE", "error": 3}\n': "raised an error in its loop",
+    '{"nonce": "NONCE", "error": {"kind": {}, "line": [], "traceback": 3, "message": null}}\n': "raised an error",
+    '{"nonce": "NONCE", "error": {"kind": "E", "line": 1e9, "message": "' + "m" * 99_999 + '"}}\n': "raised E",
+    '{"nonce": "NONCE", "error": {"kind": "NameError", "line": -5, "name": "torch"}}\n': "raised NameError",
+}
+
+
+@pytest.mark.parametrize(("text", "says"), FORGED.items(), ids=range(len(FORGED)))
+def test_forged_reply(text, says):
+    with running(loop(f"reply({text!r})", FORGE)) as child:
+        child.load()
+        child.start(1)
+        with pytest.raises(ChildError, match=says) as caught:
+            child.run(1)
+        assert len(explain(caught.value, submission("x = 1"))) < 3000
+
+
+def test_forged_reply_ends_a_grade():
+    assert "losses of the wrong form" in failed(grade_cells(loop(f"reply({losses('[]')!r})", FORGE)))
+
+
+def test_reply_without_a_request():
+    """An answer that lies in the pipe before its request was made answers nothing."""
+    source = loop(f"os.write(frame_of('replies'), {losses('[1.0]')!r}.encode())", "")
+    source = source.replace("frame_of('replies')", "sys._getframe(3).f_locals['replies']")
+    source = source.replace("import torch\n", "import torch, os, sys\n")
+    with running(source) as child:
+        child.load()
+        child.start(1)
+        with pytest.raises(ChildError):
+            child.run(1)
+
+
+# ---------------------------------------------------------------- weights and traces that are none
+
+SAVE = """
+import os, sys
+import safetensors.torch
+import torch
+
+save, calls = safetensors.torch.save_file, []
+
+def forge(tensors, path):
+    {forge}
+
+def choose(tensors, path):
+    calls.append(path)
+    (forge if len(calls) >= {first} else save)(tensors, path)
+
+safetensors.torch.save_file = choose
+"""
+
+
+def forging(forge: str, first: int = 1) -> str:
+    """A submission that trains well and returns forged weights from the `first` time on it is asked."""
+    body = "\n    ".join(textwrap.dedent(forge).strip().split("\n"))
+    return SAVE.format(forge=body, first=first) + LAB.starter
+
+
+NO_PLAIN_FILE = "left (no readable first.safetensors|a first.safetensors of the wrong kind)"
+UNUSABLE = "weights that the submission returned cannot be read"
+
+
+@pytest.mark.parametrize(
+    ("forge", "says"),
+    [
+        ("os.symlink('/etc/hostname', path)", NO_PLAIN_FILE),
+        ("os.mkfifo(path)", NO_PLAIN_FILE),
+        ("os.mkdir(path)", NO_PLAIN_FILE),
+        ("pass", NO_PLAIN_FILE),
+        ("open(path, 'w').truncate(5 << 30)", NO_PLAIN_FILE),
+        ("os.rename(path.parent, path.parent.parent / 'x'); os.symlink('/tmp', path.parent)", NO_PLAIN_FILE),
+        ("open(path, 'wb')", UNUSABLE),
+        ("open(path, 'wb').write(b'\\xff' * 100)", UNUSABLE),
+        ("open(path, 'wb').write(b'\\x02' + bytes(7) + b'{}')", "lack these of the job's"),
+        ("import pickle; pickle.dump(tensors, open(path, 'wb'))", UNUSABLE),
+        ("torch.save(tensors, path)", UNUSABLE),
+        ("save(tensors, path); os.truncate(path, os.path.getsize(path) - 4)", UNUSABLE),
+        ("save(tensors, path); os.truncate(path, os.path.getsize(path) + 4)", UNUSABLE),
+        ("del tensors['positions']; save(tensors, path)", "lack these of the job's .*: positions"),
+        ("tensors['place'] = tensors.pop('positions'); save(tensors, path)", "lack these .*: positions"),
+        (
+            "save({n: t.flatten() for n, t in tensors.items()}, path)",
+            "lack these of the job's under their names and sh",
+        ),
+        ("save({n: t.half() for n, t in tensors.items()}, path)", "weights must stay float32, these are not"),
+        ("save({n: t.to(torch.int8) for n, t in tensors.items()}, path)", "weights must stay float32"),
+        ("save({n: t.to(torch.complex64) for n, t in tensors.items()}, path)", "weights must stay float32"),
+        ("save({n: t.to(torch.float8_e4m3fn) for n, t in tensors.items()}, path)", "weights must stay float32"),
+        ("save({n: t * float('nan') for n, t in tensors.items()}, path)", "the weights moved"),
+        ("save({n: t * 0 + 1e38 for n, t in tensors.items()}, path)", "the weights moved"),
+    ],
+)
+def test_forged_weights(forge, says):
+    result = grade_cells(forging(forge))
+    assert measured_score(result) == 0
+    message = result.fatal or result.check("parity").reason
+    assert re.search(says, message), message
+    assert "starter could not" not in message
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        "open(path, 'wb').write(b'no weights')",
+        "save({n: t.flatten() for n, t in tensors.items()}, path)",
+        "del tensors['positions']; save(tensors, path)",
+    ],
+)
+def test_forged_weights_at_the_end(forge):
+    message = failed(grade_cells(forging(forge, first=2)))
+    assert "weights that the submission returned" in message and "starter" not in message
+
+
+def test_more_weights_than_asked_for_are_no_harm():
+    forge = "save(tensors | {'extra': torch.ones(3), 'counter': torch.ones((), dtype=torch.int64)}, path)"
+    result = grade_cells(forging(forge))
+    assert not result.fatal and result.check("parity").status == "PASS"
+
+
+TRACE = """
+import os
+import re
+import torch
+
+def forge(self, path):
+    {forge}
+
+torch.profiler.profile.export_chrome_trace = forge
+"""
+
+
+def test_trace_that_is_none():
+    result = grade_cells(TRACE.format(forge="open(path, 'w').write('{no trace')") + LAB.starter)
+    check = result.check("tensor_cores")
+    assert check.status == INCONCLUSIVE and "trace cannot be read" in check.reason and check.points == 0
+
+
+@pytest.mark.parametrize("forge", ["os.symlink('/etc/hostname', path)", "os.mkfifo(path)", "pass"])
+def test_trace_that_is_no_file(forge):
+    with running(TRACE.format(forge=forge) + LAB.starter) as child:
+        child.load()
+        child.start(1)
+        child.profile(1, "trace.json")
+        with pytest.raises(ChildError, match=r"left (no readable|a) trace\.json"):
+            child.fetch("trace.json", 1 << 20)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"traceEvents": 3}', '{"traceEvents": [{"ts": 1e999}]}'])
+def test_trace_with_nothing_in_it(text):
+    with pytest.raises(trace.TraceError):
+        trace.metrics(trace.read_bytes(text.encode(), expect_gpu=False), step_ns=1e6)
+
+
+# ---------------------------------------------------------------- the grade itself is stopped
+
+
+def start_grade(tmp_path: Path, home: Path) -> subprocess.Popen:
+    """`grader grade` in a process of its own, with a loop that takes long enough to be stopped in its middle."""
+    source = "%%submission\n" + loop("import os, time\nif os.fork() == 0:\n    os.setsid()\ntime.sleep(100)")
+    command = [
+        sys.executable,
+        "-m",
+        "grader.frontends.cli",
+        "grade",
+        "2a_workers",
+        str(notebook(tmp_path, code(source))),
+    ]
+    process = subprocess.Popen(
+        [*command, "--device", "cpu", "--json", str(tmp_path / "result.json")],
+        env={**os.environ, "TMPDIR": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    # submission, its fork, starter
+    assert eventually(lambda: len(inhabitants(home)) >= 3, 60), process.stdout.read() if process.poll() else ""
+    return process
+
+
+def test_ctrl_c(tmp_path, own_temporary):
+    process = start_grade(tmp_path, own_temporary)
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=20)
+    assert process.returncode == 130 and "Traceback" not in output
+    assert not inhabitants(own_temporary) and not workspaces()
+    assert {path.name for path in tmp_path.iterdir()} == {"lab.ipynb"}
+
+
+def test_parent_killed(tmp_path, own_temporary):
+    process = start_grade(tmp_path, own_temporary)
+    process.kill()
+    assert eventually(lambda: not inhabitants(own_temporary) and not workspaces(), 3)
+    process.communicate(timeout=20)
+    assert {path.name for path in tmp_path.iterdir()} == {"lab.ipynb"}

@@ -1,0 +1,192 @@
+"""From times to a gain and its points: what must hold for any times."""
+
+import math
+import random
+import statistics
+
+import pytest
+from helpers import LAB, loop, running
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grader.checks import throughput
+from grader.measure import decision
+from grader.measure.blocks import Arm, Plan, whole_rounds
+from grader.measure.calibration import Curve
+from grader.result import FAIL, INCONCLUSIVE, PASS
+
+seconds = st.floats(1e-5, 100.0)
+times = st.lists(st.tuples(seconds, seconds), min_size=2, max_size=40)
+factors = st.floats(0.01, 100.0)
+targets = st.floats(1.01, 100.0)
+
+
+def gain(pairs, noise_floor=0.0):
+    return decision.gain(*zip(*pairs, strict=True), noise_floor=noise_floor)
+
+
+@given(times, st.floats(0, 0.5))
+def test_interval_contains_the_factor(pairs, floor):
+    found = gain(pairs, floor)
+    assert found.lower <= found.factor * (1 + 1e-9) and found.factor <= found.upper * (1 + 1e-9)
+    assert found.pairs == len(pairs)
+    assert found.factor == pytest.approx(statistics.geometric_mean([a / b for a, b in pairs]))
+
+
+@given(times, st.floats(0, 0.5))
+def test_exchanging_the_arms_inverts_the_gain(pairs, floor):
+    found, turned = gain(pairs, floor), gain([(b, a) for a, b in pairs], floor)
+    assert turned.factor == pytest.approx(1 / found.factor)
+    assert turned.lower == pytest.approx(1 / found.upper) and turned.upper == pytest.approx(1 / found.lower)
+    assert turned.noise == pytest.approx(found.noise, abs=1e-12)
+
+
+@given(times, st.floats(0.01, 100))
+def test_a_slower_machine_changes_nothing(pairs, scale):
+    found, slower = gain(pairs), gain([(a * scale, b * scale) for a, b in pairs])
+    assert slower.factor == pytest.approx(found.factor)
+    assert slower.lower == pytest.approx(found.lower, rel=1e-6)
+
+
+@given(times, st.randoms())
+def test_order_of_pairs_does_not_matter(pairs, order):
+    mixed = order.sample(pairs, len(pairs))
+    assert gain(mixed).lower == pytest.approx(gain(pairs).lower, rel=1e-6)
+
+
+@given(seconds, factors, st.integers(2, 40), st.floats(0.001, 0.5))
+def test_lucky_agreement_is_not_believed(time, factor, n, floor):
+    found = gain([(time * factor, time)] * n, floor)
+    assert found.noise == pytest.approx(0, abs=1e-9)
+    assert math.log(found.upper / found.lower) >= 2 * 1.64 * floor / math.sqrt(n)  # the normal's quantile at least
+
+
+@given(seconds, factors, st.floats(0.01, 0.5))
+def test_more_pairs_narrow_the_interval(time, factor, noise):
+    widths = []
+    for n in (2, 4, 8, 16, 32, 64):
+        found = gain([(time * factor * math.exp(noise * (-1) ** i), time) for i in range(n)])
+        widths.append(math.log(found.upper / found.lower))
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_the_interval_is_a_90_percent_one():
+    """Simulated: the true gain lies below the lower bound once in twenty grades."""
+    source = random.Random(4)
+    for n in (3, 4, 8, 14, 40):
+        missed = sum(
+            gain([(math.exp(source.gauss(math.log(1.5), 0.1)), 1.0) for _ in range(n)]).lower > 1.5 for _ in range(4000)
+        )
+        assert 0.035 < missed / 4000 < 0.065, n
+
+
+@pytest.mark.parametrize("bad", [[], [(1.0, 1.0)], [(1.0, 0.0), (1.0, 1.0)], [(1.0, 1.0), (-1.0, 1.0)]])
+def test_times_that_give_no_gain(bad):
+    with pytest.raises(ValueError):
+        decision.gain([a for a, _ in bad], [b for _, b in bad])
+
+
+def test_arms_of_different_length():
+    with pytest.raises(ValueError, match="got 3 and 2"):
+        decision.gain([1, 1, 1], [1, 1])
+
+
+@given(factors, factors, targets)
+def test_points_never_fall_as_the_gain_rises(one, other, target):
+    low, high = sorted((one, other))
+    assert 0 <= decision.fraction(low, target) <= decision.fraction(high, target) <= 1
+
+
+@given(targets)
+def test_points_at_the_marks(target):
+    assert decision.fraction(1.0, target) == 0 and decision.fraction(0.5, target) == 0
+    assert decision.fraction(target, target) == pytest.approx(1) and decision.fraction(2 * target, target) == 1
+    assert decision.fraction(math.sqrt(target), target) == pytest.approx(0.5)  # half the fix, half the points
+
+
+@pytest.mark.parametrize("target", [1.0, 0.5, 0.0])
+def test_target_that_is_none(target):
+    with pytest.raises(ValueError, match="above 1"):
+        decision.fraction(2.0, target)
+
+
+@given(targets, st.floats(0.0, 1.0))
+def test_target_is_a_share_of_the_reference(reference, share):
+    assert decision.fraction(decision.target(reference, share), reference) == pytest.approx(share, abs=1e-9)
+
+
+@given(times, targets, st.floats(0.01, 0.3))
+def test_settled_points_are_known(pairs, target, precision):
+    found = gain(pairs, 0.02)
+    low, high = decision.fraction(found.lower, target), decision.fraction(found.upper, target)
+    assert decision.settled(found, target, precision) == (high - low <= 2 * precision)
+    if found.lower >= target or found.upper <= 1:  # full points, or none, whatever the noise
+        assert decision.settled(found, target, precision)
+
+
+@given(times, targets)
+def test_verdict_and_points_agree(pairs, target):
+    found = gain(pairs, 0.02)
+    settled = decision.settled(found, target, 0.05)
+    verdict = throughput.judge(LAB.throughput, found, target, settled, {})
+    assert 0 <= verdict.points <= verdict.max_points
+    assert (verdict.status == PASS) == (found.lower >= target * (1 - 1e-12))
+    assert verdict.status in (PASS, FAIL) or (verdict.status == INCONCLUSIVE and not settled)
+    assert bool(verdict.hint) == (verdict.status != PASS)
+
+
+# ---------------------------------------------------------------- reference curves
+
+CURVE = Curve(steps=(10, 20, 40, 160), mean=(4.0, 3.0, 2.0, 1.0), sd=(0.4, 0.3, 0.2, 0.1))
+
+
+@given(st.integers(1, 10_000))
+def test_curve_between_its_points(step):
+    mean, sd = CURVE.at(step)
+    assert 1.0 <= mean <= 4.0 and sd == pytest.approx(mean / 10)
+    assert mean >= CURVE.at(step + 1)[0]
+
+
+def test_curve_at_its_points_and_beyond():
+    for step, mean, sd in zip(CURVE.steps, CURVE.mean, CURVE.sd, strict=True):
+        assert CURVE.at(step) == pytest.approx((mean, sd))
+    assert CURVE.at(1) == (4.0, 0.4) and CURVE.at(100_000) == (1.0, 0.1)
+    assert CURVE.at(80)[0] == pytest.approx(1.5)  # half way in log(step)
+    assert Curve((7,), (2.0,), (0.5,)).at(3) == Curve((7,), (2.0,), (0.5,)).at(9) == (2.0, 0.5)
+
+
+# ---------------------------------------------------------------- blocks
+
+
+@given(st.floats(0.01, 10), st.floats(1e-4, 10))
+def test_whole_rounds(length, step_s):
+    steps = whole_rounds(length, step_s)
+    assert steps >= 1 and steps * step_s >= length * (1 - 1e-9)
+    assert steps < 7 or steps % 12 == 0
+    assert steps < length / step_s + 13
+
+
+def test_burn_until_the_rate_is_steady():
+    """A loop whose first steps come from a full queue: 1 ms each, later ones 20 ms."""
+    source = loop(
+        "import time\nfor i in range(10**6):\n    time.sleep(0.001 if i < 300 else 0.02)\n    yield torch.ones(())"
+    )
+    with running(source) as child:
+        child.load()
+        child.start(1)
+        arm = Arm(child)
+        arm.warm_up(2)
+        assert arm.step_s < 0.01
+        measured = arm.block(Plan(block_s=0.3))
+    assert 0.0195 < measured < 0.03 and len(arm.losses) > 300
+    assert arm.seconds > 0.3
+
+
+def test_compile_time_is_told_apart():
+    with running(loop("import time\ntime.sleep(0.3)")) as child:
+        child.load()
+        child.start(1)
+        arm = Arm(child)
+        arm.warm_up(3)
+    assert 0.25 < arm.compile_s < 1 and arm.step_s < 0.1
+    assert arm.losses == [1.0] * 3

@@ -1,0 +1,192 @@
+"""nbgrader's own commands on a small class: what they release, the scores they keep, the feedback they write."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell
+from nbgrader.api import Gradebook
+from nbgrader.utils import determine_grade
+
+from grader import labs
+from grader.frontends.nbgrader import _outputs
+from grader.result import PASS, CheckResult, Result
+from grader.submission import MAGIC
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+NAME = "2a_workers"
+LAB = labs.get(NAME)
+MESSAGE = "deliberately broken"
+
+
+def nbgrader(course: Path, *arguments: str) -> str:
+    """Run a command in the course folder; returns its log."""
+    # nbgrader starts alembic, and looks for it on the PATH only
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    command = [sys.executable, "-m", "nbgrader", *arguments]
+    done = subprocess.run(command, cwd=course, env=os.environ | {"PATH": path}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def notebook(folder: Path) -> nbformat.NotebookNode:
+    return nbformat.read(folder / NAME / f"{NAME}.ipynb", as_version=4)
+
+
+def by_id(nb: nbformat.NotebookNode) -> dict[str, nbformat.NotebookNode]:
+    return {cell.id: cell for cell in nb.cells}
+
+
+class Course:
+    """A course folder whose class handed in 2a_workers, was graded and got its feedback."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.kernel_ran = root / "a kernel ran"
+        shutil.copy(REPOSITORY / "nbgrader_config.py", root)
+        shutil.copytree(REPOSITORY / "solutions" / NAME, root / "solutions" / NAME)
+        nbgrader(root, "generate_assignment", NAME)
+        self.released = notebook(root / "labs")
+        # graded in alphabetical order: the one that could stop the others comes first
+        for student in (self.a_tamperer, self.solver, self.starter, self.typist):
+            nb = copy.deepcopy(self.released)
+            nb.cells.insert(1, new_code_cell(f"open({str(self.kernel_ran)!r}, 'w').close()"))
+            student(nb)
+            folder = root / "submitted" / student.__name__ / NAME
+            folder.mkdir(parents=True)
+            nbformat.write(nb, folder / f"{NAME}.ipynb")
+        options = ("--MeasuredGrade.device=cpu", "--MeasuredGrade.quick=True")
+        self.log = nbgrader(root, "autograde", NAME, *options)
+        nbgrader(root, "generate_feedback", NAME)
+        nbgrader(root, "export", "--to", "grades.csv")
+
+    def starter(self, nb: nbformat.NotebookNode) -> None:
+        """Hands in what was handed out."""
+
+    def solver(self, nb: nbformat.NotebookNode) -> None:
+        solution = by_id(notebook(REPOSITORY / "solutions"))
+        for name in ("predict", "submission", "explanation"):
+            by_id(nb)[name].source = solution[name].source
+
+    def typist(self, nb: nbformat.NotebookNode) -> None:
+        by_id(nb)["submission"].source += "\n    retrun loss"
+
+    def a_tamperer(self, nb: nbformat.NotebookNode) -> None:
+        cells = by_id(nb)
+        cells["submission"].source = f"{MAGIC}\ndef train(job):\n    raise ValueError('{MESSAGE}')\n    yield"
+        cells["predict"].metadata.nbgrader.schema_version = 1
+        cells["grade-throughput"].source = "50.0"
+        cells["grade-throughput"].metadata.nbgrader.points = 500.0
+        cells["grade-reads"].metadata.nbgrader.update(solution=True, grade=False)
+        cells["setup"].metadata.nbgrader = {}
+        cells["peek"].metadata.nbgrader = ["not", "a", "dict"]
+        cells["explanation"].cell_type = "code"
+        cells["explanation"].update(outputs=[], execution_count=None)
+        nb.cells += [copy.deepcopy(cells[name]) for name in ("grade-throughput", "submission")]
+        nb.cells.remove(cells["grade-pinned"])
+        nb.cells.remove(cells["grade-prediction"])
+
+    def scores(self, student: str) -> dict[str, float | None]:
+        """What the gradebook holds, by check."""
+        with Gradebook(f"sqlite:///{self.root}/gradebook.db") as gradebook:
+            submission = gradebook.find_submission_notebook(NAME, NAME, student)
+            return {grade.name: grade.auto_score for grade in submission.grades}
+
+    def feedback(self, student: str) -> str:
+        return (self.root / "feedback" / student / NAME / f"{NAME}.html").read_text(encoding="utf-8")
+
+    def result(self, student: str) -> Result:
+        path = self.root / "autograded" / student / NAME / f"{NAME}.result.json"
+        return Result.from_dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Course]:
+    yield Course(tmp_path_factory.mktemp("course"))
+
+
+def test_release(course):
+    """nbgrader's own command makes the labs of this repository."""
+    assert course.released == notebook(REPOSITORY / "labs")
+
+
+def test_starter(course):
+    scores = course.scores("starter")
+    assert scores.keys() == {c.name for c in LAB.checks} | {"explanation"}
+    assert sum(scores.values()) <= 0.1 * LAB.max_score
+    assert scores["explanation"] == 0  # untouched
+
+
+def test_solution(course):
+    scores = course.scores("solver")
+    assert scores["throughput"] == LAB.throughput.points
+    assert scores["reads"] == 20
+    assert scores["prediction"] == LAB.prediction.points
+    assert scores["pinned"] == 0  # cannot be measured here
+    assert scores["explanation"] is None  # for a person to read
+    result = course.result("solver")
+    assert result.quick and result.form == "cpu" and result.score == 80
+    assert "solver: NOT MEASURED: pinned" in course.log
+
+
+def test_syntax_error(course):
+    assert not any(course.scores("typist").values())
+    assert "syntax error" in course.feedback("typist")
+    assert "retrun loss" in course.feedback("typist")
+
+
+def test_tampering(course):
+    """Copied, deleted and edited cells are that student's own matter, and gain nothing."""
+    scores = course.scores("a_tamperer")
+    assert scores.keys() == {c.name for c in LAB.checks} | {"explanation"}
+    assert not any(scores.values())
+    assert MESSAGE in course.result("a_tamperer").fatal
+    graded = [c for c in notebook(course.root / "autograded" / "a_tamperer").cells if c.metadata.get("nbgrader")]
+    points = {c.metadata.nbgrader.grade_id: c.metadata.nbgrader.get("points") for c in graded}
+    assert len(points) == len(graded)
+    assert points["throughput"] == LAB.throughput.points
+
+
+def test_no_kernel(course):
+    assert not course.kernel_ran.exists()
+    for student in ("starter", "solver"):
+        nb = notebook(course.root / "autograded" / student)
+        assert not any(cell.get("outputs") for cell in nb.cells if "nbgrader" not in cell.metadata)
+
+
+def test_feedback(course):
+    page = course.feedback("solver")
+    assert page.count('class="speed-report') == len(LAB.checks)
+    assert page.count("data:image/") >= 2  # the gain and the timelines
+    assert (course.root / "feedback" / "solver" / NAME / f"{NAME}.result.json").exists()
+
+
+def test_export(course):
+    with open(course.root / "grades.csv", encoding="utf-8") as file:
+        rows = {row["student_id"]: row for row in csv.DictReader(file)}
+    assert rows.keys() == {"a_tamperer", "solver", "starter", "typist"}
+    assert float(rows["solver"]["score"]) == 80
+    assert {float(row["max_score"]) for row in rows.values()} == {LAB.max_score + 10}
+
+
+@pytest.mark.parametrize(
+    ("points", "kept"), [(12.5, 12.5), (0.0, 0.0), (-1.0, 0.0), (1e9, 50.0), (float("nan"), 0.0), (1e-9, 0.0)]
+)
+def test_points(points, kept):
+    """nbgrader gives all points for a cell without a result, or with one that is no number or negative."""
+    check = CheckResult("throughput", "Throughput", PASS, points, 50, "")
+    result = Result(NAME, "", "cpu", [check], {}, {})
+    metadata = {"nbgrader": {"grade": True, "solution": False, "points": 50}}
+    for name, expected in (("throughput", kept), ("no such check", 0.0)):
+        cell = new_code_cell(outputs=_outputs(result, name, 50), metadata=metadata)
+        assert determine_grade(cell) == (expected, 50)

@@ -1,0 +1,281 @@
+"""A lab in a real kernel: what the magic records, what is shown, what is left behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import papermill
+import psutil
+import pytest
+from jupyter_client.manager import KernelManager, start_new_kernel
+
+from grader import labs
+from grader.result import Result
+
+LAB = labs.get("2a_workers")
+STARTER = f"%%submission\n{LAB.starter}"
+FAST = STARTER.replace("batch_sampler=job.batches", "batch_sampler=job.batches, num_workers=8, prefetch_factor=2")
+RELEASED = Path(__file__).parents[1] / "labs" / "2a_workers" / "2a_workers.ipynb"
+NAMES = "print([(c.number, c.source.split()[1]) for c in lab._recorder.cells if 'submission' in c.source[:12]])"
+
+
+@dataclass
+class Ran:
+    """What one execution showed in the end: outputs that were written over count with their last text."""
+
+    outputs: list[dict[str, Any]] = field(default_factory=list)
+    stderr: str = ""
+    error: dict[str, Any] | None = None
+    updates: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(o["text/plain"] for o in self.outputs)
+
+    @property
+    def html(self) -> str:
+        return "\n".join(o.get("text/html", "") for o in self.outputs)
+
+
+class Kernel:
+    """A kernel and its client, driven like a front end that sends cell ids."""
+
+    def __init__(self) -> None:
+        self.manager: KernelManager
+        self.manager, self.client = start_new_kernel(kernel_name="python3")
+        self.process = psutil.Process(self.manager.provisioner.pid)
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel()
+
+    def run(
+        self,
+        source: str,
+        cell: str | None = None,
+        deleted: tuple[str, ...] = (),
+        on_update: Callable[[str], None] = lambda text: None,
+    ) -> Ran:
+        metadata = {"deletedCells": list(deleted), **({"cellId": cell} if cell else {})}
+        content = {"code": source, "silent": False, "store_history": True, "allow_stdin": False}
+        message = self.client.session.msg("execute_request", content, metadata=metadata)
+        self.client.shell_channel.send(message)
+        ran, places = Ran(), {}
+        while True:
+            reply = self.client.get_iopub_msg(timeout=100)
+            if reply["parent_header"].get("msg_id") != message["header"]["msg_id"]:
+                continue
+            kind, said = reply["msg_type"], reply["content"]
+            if kind == "status" and said["execution_state"] == "idle":
+                self.client.get_shell_msg(timeout=10)
+                return ran
+            if kind == "stream" and said["name"] == "stderr":
+                ran.stderr += said["text"]
+            elif kind == "stream":
+                ran.outputs.append({"text/plain": said["text"]})
+            elif kind in ("display_data", "execute_result"):
+                places[said.get("transient", {}).get("display_id")] = said["data"]
+                ran.outputs.append(said["data"])
+                on_update(said["data"]["text/plain"])
+            elif kind == "update_display_data":
+                data = places[said["transient"]["display_id"]]
+                data.update(said["data"])
+                ran.updates.append(data["text/plain"])
+                on_update(data["text/plain"])
+            elif kind == "error":
+                ran.error = said
+
+
+@pytest.fixture(scope="module")
+def one_kernel() -> Iterator[Kernel]:
+    kernel = Kernel()
+    yield kernel
+    kernel.close()
+
+
+@pytest.fixture
+def kernel(one_kernel: Kernel, tmp_path: Path) -> Kernel:
+    """The kernel in a folder of its own, with a new lab and none of another test's cells."""
+    start = f'import os; os.chdir("{tmp_path}"); import grader; lab = grader.lab("2a_workers", "cpu", quick=True)'
+    ran = one_kernel.run(start)
+    assert not ran.error
+    assert not one_kernel.run("lab._recorder._cells.clear()").error
+    return one_kernel
+
+
+def test_the_card_says_what_is_asked_and_what_is_measured(kernel: Kernel) -> None:
+    ran = kernel.run("lab")
+    for words in (LAB.title, LAB.goal, "50 points", "needs an NVIDIA GPU", "CPU form", "Quick mode", "lab.predict("):
+        assert words in ran.text
+    assert "speed-report" in ran.html
+
+
+def test_edited_cell_replaces_its_text_and_keeps_its_place(kernel: Kernel) -> None:
+    kernel.run("%%submission\na = 1\na", cell="one")
+    kernel.run("%%submission\nb = 1", cell="two")
+    assert kernel.run("%%submission\nc = a + b\nc", cell="one").text == "2", "it runs as usual"
+    names = [name for _, name in eval(kernel.run(NAMES).text)]
+    assert names == ["c", "b"]
+    names = [name for _, name in eval(kernel.run(NAMES, deleted=("one",)).text)]
+    assert names == ["b"], "JupyterLab says which cells were deleted"
+    kernel.run("b = 1", cell="two")
+    assert kernel.run(NAMES).text.strip() == "[]", "without the magic it is no longer part of the submission"
+
+
+def test_cell_without_an_id_that_failed_is_forgotten(kernel: Kernel) -> None:
+    ran = kernel.run("%%submission\na = 1\na = = 2")
+    assert ran.error["ename"] == "SyntaxError" and "line 3" in "".join(ran.error["traceback"])
+    kernel.run("%%submission\na = 2")
+    kernel.run("%%submission\na = 2")
+    assert len(eval(kernel.run(NAMES).text)) == 1
+
+
+def test_what_is_wrong_with_a_submission_is_one_sentence(kernel: Kernel) -> None:
+    ran = kernel.run("lab.peek()")
+    assert "no cell begins with %%submission" in ran.text and not ran.error
+    kernel.run("%%submission\ndef train(job):\n    yield job.nothing(", cell="one")
+    ran = kernel.run("lab.peek()")
+    assert "syntax error" in ran.text and "line 3" in ran.text and not ran.error
+    ran = kernel.run('grader.lab("nope")')
+    assert ran.error["traceback"] == ["There is no lab 'nope'. The labs are: 2a_workers, 3a_precision."]
+
+
+def test_first_complete_prediction_counts(kernel: Kernel, tmp_path: Path) -> None:
+    for incomplete in (
+        "",
+        "cause=..., gain=...",
+        'cause="input-bound"',
+        'cause="slow", gain=2',
+        'cause="input-bound", gain=0',
+    ):
+        ran = kernel.run(f"lab.predict({incomplete})")
+        assert "No prediction yet" in ran.text and "sync-bound" in ran.text and not ran.error
+        for look in ("profile", "check"):
+            assert "Predict first" in kernel.run(f"lab.{look}()").text
+    assert not (tmp_path / "prediction.json").exists()
+    assert "input-bound, 8 times" in kernel.run('lab.predict(cause="input-bound", gain=8)').text
+    ran = kernel.run('lab.predict(cause="sync-bound", gain=2)')
+    assert "input-bound, 8 times" in ran.text and "first prediction counts" in ran.text
+    again = kernel.run('grader.lab("2a_workers", "cpu").predict(cause="sync-bound", gain=2)')
+    assert "input-bound, 8 times" in again.text, "it outlives the kernel"
+    locked = json.loads((tmp_path / "prediction.json").read_text())["2a_workers"]
+    assert (locked["cause"], locked["gain"]) == ("input-bound", 8) and locked["time"]
+
+
+def test_folder_that_cannot_be_written_costs_the_file_only(kernel: Kernel) -> None:
+    kernel.run('os.chdir("/proc"); lab = grader.lab("2a_workers", "cpu", quick=True)')  # not even root can write there
+    ran = kernel.run('lab.predict(cause="input-bound", gain=8)')
+    assert "input-bound, 8 times" in ran.text and "in this session only" in ran.text and not ran.error
+    assert "first prediction counts" in kernel.run('lab.predict(cause="sync-bound", gain=8)').text
+
+
+def test_run_and_peek_before_any_prediction(kernel: Kernel) -> None:
+    kernel.run(STARTER, cell="one")
+    ran = kernel.run("lab.run(steps=3)")
+    assert "ms a step" in ran.text and ran.text.count("2.") >= 5, "losses of two steps to warm up and of three"
+    began = time.monotonic()
+    ran = kernel.run("lab.peek()")
+    assert time.monotonic() - began < 15
+    rows = [line.split()[:2] for line in ran.text.splitlines()]
+    assert rows[1] == ["loads_in_main", "16"], "the lab's own counts come first"
+    assert rows[3] == ["syncs", "NOT"] and "copies         NOT MEASURED" in ran.text
+    assert "printed" not in ran.text and not ran.stderr
+
+
+def test_name_of_another_cell_is_explained(kernel: Kernel) -> None:
+    kernel.run("helper = 3", cell="one")
+    kernel.run("%%submission\ndef train(job):\n    yield helper", cell="two")
+    ran = kernel.run("lab.peek()")
+    assert "`helper` is defined in cell" in ran.text and "only cells that begin with %%submission" in ran.text
+    assert not ran.error
+
+
+def test_check_shows_saves_and_gives_points(kernel: Kernel, tmp_path: Path) -> None:
+    assert kernel.run('lab.grade("throughput")').text.endswith("\n0"), "nothing was checked yet"
+    kernel.run('lab.predict(cause="input-bound", gain=8)')
+    kernel.run(FAST, cell="one")
+    ran = kernel.run("lab.check()")
+    assert not ran.error and not ran.stderr
+    assert len(ran.outputs) == 1, "the report stands where the bar was, and nothing else is shown"
+    assert "80 of 100 points" in ran.text and "80 of 100 points" in ran.html
+    assert any("timing pair" in text and "left" in text for text in ran.updates)
+    saved = Result.from_dict(json.loads((tmp_path / "report-2a_workers.json").read_text()))
+    assert saved.score == 80 and saved.quick
+    assert (tmp_path / "report-2a_workers.html").read_text().startswith("<!doctype html>")
+    ran = kernel.run('lab.grade("throughput")')
+    assert [o["text/plain"] for o in ran.outputs][1:] == ["50.0"] and "PASS" in ran.outputs[0]["text/html"]
+    assert not ran.stderr
+    assert "There is no check 'speed'" in kernel.run('lab.grade("speed")').text
+
+
+def _in_work(kernel: Kernel) -> list[psutil.Process]:
+    """Processes of submissions: the fork server's descendants."""
+    servers = [p for p in kernel.process.children() if "grader.sandbox.server" in p.cmdline()]
+    return [child for server in servers for child in server.children(recursive=True)]
+
+
+@pytest.mark.parametrize("moment", ["loading", "timing pair"])
+def test_stop_leaves_no_process_behind(kernel: Kernel, moment: str) -> None:
+    kernel.run('lab.predict(cause="input-bound", gain=8)')
+    kernel.run(FAST, cell="one")
+    seen: list[int] = []
+
+    def stop(text: str) -> None:
+        if moment in text and not seen:
+            time.sleep(0.1)
+            seen.append(len(_in_work(kernel)))
+            kernel.manager.interrupt_kernel()
+            time.sleep(0.05)
+            kernel.manager.interrupt_kernel()  # impatience does not cut the clearing up short
+
+    ran = kernel.run("lab.check()", on_update=stop)
+    assert ran.error["traceback"] == ["Stopped; nothing was scored."], "and the rest of a Run All does not run"
+    assert moment == "loading" or seen[0] > 8, "loader workers were at work"
+    assert not _in_work(kernel)
+    assert kernel.run("lab.result").text == ""
+
+
+def test_released_lab_in_papermill(tmp_path: Path) -> None:
+    """Nobody filled anything in: it says so, fails nowhere, and gives no points."""
+    done = papermill.execute_notebook(
+        RELEASED,
+        tmp_path / "done.ipynb",
+        parameters={"device": "cpu", "quick": True},
+        cwd=tmp_path,
+        progress_bar=False,
+    )
+    nbformat.validate(done)
+    shown = {cell.source: cell.outputs for cell in done.cells if cell.cell_type == "code"}
+    assert not [o for outputs in shown.values() for o in outputs if o.output_type == "stream"]
+    assert "loads_in_main  16" in shown["lab.peek()"][0].data["text/plain"]
+    assert "Predict first" in shown["lab.check()"][0].data["text/plain"]
+    assert [o.data["text/plain"] for o in shown['lab.grade("throughput")']][-1] == "0"
+
+
+def test_magic_without_a_lab() -> None:
+    kernel = Kernel()
+    try:
+        assert not kernel.run("%load_ext grader").error
+        assert kernel.run("%%submission\nx = 3\nx", cell="one").text == "3"
+        kernel.run('import grader; lab = grader.lab("2a_workers", "cpu")')
+        assert kernel.run(NAMES).text.strip() == "[(2, 'x')]"
+        server = next(p for p in kernel.process.children() if "grader.sandbox.server" in p.cmdline())
+    finally:
+        kernel.close()
+    psutil.wait_procs([server], timeout=10)
+    assert not server.is_running(), "the fork server ends with its kernel"
+
+
+def test_imports_stay_light() -> None:
+    script = "import sys, grader; light = set(sys.modules); import grader.frontends.notebook; print(*light, '|', *sys.modules)"
+    light, all_ = subprocess.check_output([sys.executable, "-c", script], text=True).split("|")
+    assert not {"numpy", "IPython", "psutil"} & set(light.split())
+    assert not {"torch", "IPython", "matplotlib", "nbformat"} & set(all_.split())

@@ -1,0 +1,50 @@
+"""labs/ is what `make release` makes of solutions/."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from grader import labs
+from grader.frontends.release import release
+from grader.submission import MAGIC
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def released(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(REPOSITORY / "labs", tmp_path / "labs"))
+
+
+def test_labs_are_up_to_date(released):
+    before = set(REPOSITORY.iterdir())
+    assert release(released) == [], "labs/ is not what solutions/ makes: run `make release`"
+    assert set(REPOSITORY.iterdir()) == before  # no gradebook
+
+
+def test_release_repairs(released):
+    edited = released / "2a_workers" / "2a_workers.ipynb"
+    edited.write_text("{}")
+    stale = released / "2a_workers" / "stale.png"
+    stale.touch()
+    kept = released / "2a_workers" / ".ipynb_checkpoints" / "edit.ipynb"
+    kept.parent.mkdir()
+    kept.touch()
+    assert release(released) == [edited, stale]
+    assert edited.read_bytes() == (REPOSITORY / "labs" / "2a_workers" / "2a_workers.ipynb").read_bytes()
+    assert not stale.exists() and kept.exists()
+
+
+@pytest.mark.parametrize("name", labs.NAMES)
+def test_what_learners_get(name):
+    notebook = nbformat.read(REPOSITORY / "labs" / name / f"{name}.ipynb", as_version=4)
+    cells = {cell.id: cell.source for cell in notebook.cells}
+    assert cells["submission"] == f"{MAGIC}\n{labs.get(name).starter.rstrip()}"
+    assert cells["predict"] == "lab.predict(cause=..., gain=...)"
+    assert cells["explanation"].endswith("YOUR ANSWER HERE")
+    assert "SOLUTION" not in cells["explanation"]
+    assert not any("solution-only" in cell.metadata.get("tags", []) for cell in notebook.cells)

@@ -1,0 +1,537 @@
+"""The confinement, as it is seen from inside by a learner's code that looks around, and what has to work in it."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import socket
+import statistics
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from helpers import IS_ROOT, LAB, LIMITS, eventually, loop, running
+from variants import trains_ahead
+
+from grader.data.cache import cache_dir
+from grader.measure import blocks
+from grader.measure.blocks import Arm, Plan, pair
+from grader.sandbox import confine, parent
+from grader.sandbox.parent import REPOSITORY, Child, ChildError, Limits, fork_server
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+root_only = pytest.mark.skipif(not IS_ROOT, reason="only root can give a child a user of its own")
+
+
+PROBE = """
+import ctypes, json, os, signal, socket, subprocess, sys, time
+from pathlib import Path
+
+import torch
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+def attempt(function, *arguments):
+    '''The class of the exception, or "done".'''
+    try:
+        function(*arguments)
+    except BaseException as error:
+        return type(error).__name__
+    return "done"
+
+def errno(result):
+    return os.strerror(ctypes.get_errno()) if result < 0 else "done"
+
+def probe(job):
+{body}
+
+def train(job):
+    answer = probe(job)
+    print("ANSWER" + json.dumps(answer), flush=True)
+    while True:
+        yield torch.ones(())
+"""
+
+
+def probing(body: str) -> str:
+    """A submission that prints what the function body `body` returns, as JSON, before its first step."""
+    return PROBE.replace("{body}", textwrap.indent(textwrap.dedent(body).strip(), "    "))
+
+
+def answer(child: Child) -> Any:
+    child.load()
+    child.start(1)
+    child.run(1)
+    found = eventually(lambda: re.search("ANSWER(.*)\n", child.output()))
+    return json.loads(found[1])
+
+
+def inside(body: str, limits: Limits = LIMITS) -> Any:
+    with running(probing(body), limits=limits) as child:
+        return answer(child)
+
+
+@pytest.fixture
+def outside(own_temporary) -> Iterator[Path]:
+    """A folder that is not the child's, with files as a user has them, open for all by their modes."""
+    folder = Path(tempfile.mkdtemp(prefix="o-"))
+    folder.chmod(0o777)
+    (folder / ".ssh").mkdir()
+    for name in (".ssh/id_ed25519", "gradebook.db", "calibration.json"):
+        (folder / name).write_text("secret")
+        (folder / name).chmod(0o666)
+    yield folder
+    shutil.rmtree(folder)
+
+
+# ---------------------------------------------------------------- files
+
+REFUSED = {"PermissionError"}
+
+
+def test_files_that_cannot_be_read(outside):
+    files = [
+        outside / ".ssh/id_ed25519",
+        outside / "gradebook.db",
+        REPOSITORY / "pyproject.toml",
+        *cache_dir().glob("*.json"),
+    ]
+    files += [
+        Path(__file__),
+        *REPOSITORY.glob("solutions/*/*"),
+        *REPOSITORY.glob("data/measured/*"),
+        Path("/etc/shadow"),
+    ]
+    files += [Path.home() / ".bashrc", Path.home() / ".profile"]
+    files = [str(path) for path in files if path.is_file()]
+    folders = [
+        outside,
+        outside / ".ssh",
+        Path.home(),
+        REPOSITORY,
+        REPOSITORY / "tests",
+        REPOSITORY / ".git",
+        cache_dir(),
+    ]
+    folders = [str(path) for path in folders if path.is_dir()]
+    found = inside(f"""
+        return {{
+            "open": {{path: attempt(open, path) for path in {files}}},
+            "by /proc": {{path: attempt(open, "/proc/self/root" + path) for path in {files}}},
+            "by a program": {{path: subprocess.call(["cat", path]) and "PermissionError" for path in {files}}},
+            "list": {{path: attempt(os.listdir, path) for path in {folders}}},
+        }}
+    """)
+    for way, results in found.items():
+        assert set(results.values()) == REFUSED, (way, results)
+
+
+def test_links_lead_nowhere(outside):
+    found = inside(f"""
+        secret = "{outside}/gradebook.db"
+        os.symlink(secret, "soft")
+        hard = attempt(os.link, secret, "hard")
+        return [attempt(open, "soft"), hard, attempt(os.rename, secret, "moved"), attempt(os.link, "soft", secret + ".x")]
+    """)
+    assert found[0] == "PermissionError" and "done" not in found, found
+    assert (outside / "gradebook.db").read_text() == "secret"
+
+
+@root_only
+def test_file_handles_lead_nowhere(outside):
+    """open_by_handle_at skips path lookup, and a root's child keeps the capability that it asks for."""
+    found = inside(f"""
+        class Handle(ctypes.Structure):
+            _fields_ = [("bytes", ctypes.c_uint), ("type", ctypes.c_int), ("data", ctypes.c_ubyte * 128)]
+
+        handle, mount = Handle(bytes=128), ctypes.c_int()
+        named = libc.name_to_handle_at(-100, b"{outside}/gradebook.db", ctypes.byref(handle), ctypes.byref(mount), 0)
+        opened = libc.open_by_handle_at(os.open(".", os.O_RDONLY), ctypes.byref(handle), os.O_RDONLY)
+        return [named, opened]
+    """)
+    assert found[1] == -1
+
+
+def test_another_submission_s_folder(own_temporary):
+    with running(loop("open('answers', 'w').write('42')")) as other:
+        other.load()
+        other.start(1)
+        other.run(1)
+        folder = other.workspace.folder
+        assert (folder / "answers").read_text() == "42"
+        found = inside(f"""
+            other = Path("{folder}")
+            return [
+                attempt(os.listdir, other), attempt(open, other / "submission.py"), attempt(open, other / "answers"),
+                attempt(open, other / "exchange/first.safetensors", "w"), attempt(os.listdir, other.parent),
+            ]
+        """)
+    assert set(found) == REFUSED
+
+
+def test_places_that_cannot_be_written(outside):
+    folders = [REPOSITORY, REPOSITORY / "grader", tempfile.gettempdir(), "/tmp", "/var/tmp", "/", "/etc", outside]
+    folders += [
+        Path.home(),
+        cache_dir(),
+        Path(os.__file__).parent,
+        Path(json.__file__).parent,
+        Path(pytest.__file__).parent,
+    ]
+    files = [
+        outside / "gradebook.db",
+        outside / "calibration.json",
+        cache_dir() / "calibration.json",
+        REPOSITORY / "README.md",
+    ]
+    found = inside(f"""
+        found = {{}}
+        for folder in {[str(f) for f in folders]}:
+            new = folder + "/grader-test-new"
+            found[folder] = [
+                attempt(open, new, "w"), attempt(os.mkdir, new), attempt(os.symlink, "x", new), attempt(os.mkfifo, new),
+                attempt(os.rename, "/dev/shm", new), attempt(os.rename, "submission.py", new),
+            ]
+        for file in {[str(f) for f in files]}:
+            found[file] = [attempt(open, file, "w"), attempt(open, file, "a"), attempt(os.truncate, file, 0)]
+            found[file] += [attempt(os.unlink, file), attempt(os.replace, "submission.py", file)]
+        found["/proc"] = [attempt(open, "/proc/sys/kernel/core_pattern", "w"), attempt(open, "/proc/sysrq-trigger", "w")]
+        found["/proc"].append(attempt(open, "/proc/{os.getpid()}/oom_score_adj", "w"))
+        found["home"] = [attempt(os.rename, os.environ["HOME"], os.environ["HOME"] + "-2")]
+        return found
+    """)
+    assert not [(place, results) for place, results in found.items() if "done" in results]
+    assert (outside / "gradebook.db").read_text() == "secret"
+    assert sorted(path.name for path in outside.iterdir()) == [".ssh", "calibration.json", "gradebook.db"]
+
+
+def test_exchange_folder_that_is_a_link(outside):
+    """The parent may read what its child may not: a link in place of the folder must not lead it there."""
+    with running(loop(f"import os; os.rename('exchange', 'e'); os.symlink('{outside}', 'exchange')")) as child:
+        child.load()
+        child.start(1)
+        child.run(1)
+        with pytest.raises(ChildError, match=r"left no readable gradebook\.db"):
+            child.fetch("gradebook.db", 100)
+
+
+def test_python_path_that_holds_the_course(monkeypatch, outside):
+    """Running from within the course, or with it on the path, must not open the solutions to children."""
+    for entry in (f"{REPOSITORY}/", f"{REPOSITORY}/grader/..", str(REPOSITORY.parent), "/", ".", str(outside)):
+        monkeypatch.setenv("PYTHONPATH", entry)
+        opened = {Path(path).resolve() for path, rights in parent._file_rights(outside, []) if rights != confine.LIST}
+        assert REPOSITORY not in opened and not opened & set(REPOSITORY.parents), entry
+        assert (outside in opened) == (entry == str(outside)) or entry != str(outside)
+
+
+# ---------------------------------------------------------------- processes, network, rights
+
+
+def test_other_processes_are_out_of_reach():
+    with running(loop("")) as other:
+        other.load()
+        [victim] = [p.pid for p in psutil.Process(other.warden).children()]
+        mine = os.getpid()
+        server = fork_server()._process.pid
+        found = inside(f"""
+            found = {{}}
+            for pid in [os.getppid(), {server}, {other.warden}, {victim}, {mine}]:
+                found[pid] = [attempt(os.kill, pid, n) for n in (signal.SIGCONT, signal.SIGTERM, signal.SIGKILL)]
+                found[pid].append(errno(libc.ptrace(0x4206, pid, 0, 0)))  # PTRACE_SEIZE
+                found[pid].append(attempt(lambda: signal.pidfd_send_signal(os.pidfd_open(pid), signal.SIGCONT)))
+                found[pid].append(attempt(os.setpriority, os.PRIO_PROCESS, pid, 5))
+                for name in ("environ", "mem", "maps"):
+                    found[pid].append(attempt(lambda: open(f"/proc/{{pid}}/{{name}}").read(1)))
+                for name in ("cwd", "root", "fd/1", "exe"):
+                    found[pid].append(attempt(os.readlink, f"/proc/{{pid}}/{{name}}"))
+            return found
+        """)
+        other.start(1)
+        other.run(1)  # still there
+    if not IS_ROOT:  # the same user: niceness is its own affair
+        found = {pid: results[:5] + results[6:] for pid, results in found.items()}
+    allowed = {"PermissionError", "Operation not permitted", "ProcessLookupError"}
+    assert all(set(results) <= allowed for results in found.values()), found
+
+
+def test_no_network():
+    with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as abstract:
+        name = f"\0grader-test-{os.getpid()}"
+        abstract.bind(name)
+        abstract.listen()
+        found = inside(f"""
+            def unix():
+                socket.socket(socket.AF_UNIX).connect({name!r})
+
+            return {{
+                "connect": attempt(socket.create_connection, ("127.0.0.1", {tcp.getsockname()[1]}), 3),
+                "abroad": attempt(socket.create_connection, ("1.1.1.1", 443), 3),
+                "listen": attempt(socket.create_server, ("127.0.0.1", 0)),
+                "abstract": attempt(unix),
+                "udp": attempt(socket.socket(type=socket.SOCK_DGRAM).connect, ("1.1.1.1", 53)),
+            }}
+        """)
+    if not IS_ROOT:
+        del found["udp"]  # Landlock knows TCP only; root has an empty network namespace
+    if confine.landlock_abi() < 6:
+        del found["abstract"]
+    assert "done" not in found.values(), found
+
+
+@root_only
+def test_root_is_given_up():
+    found = inside("""
+        status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
+        back = [attempt(os.setuid, 0), attempt(os.setgid, 0), attempt(os.setgroups, [0]), attempt(os.chroot, ".")]
+        spawned = subprocess.run(["id", "-u"], capture_output=True, text=True).stdout
+        return [status, back, os.getresuid(), os.getgroups(), spawned]
+    """)
+    status, back, users, groups, spawned = found
+    assert len(set(users)) == 1 and users[0] >= 30_000 and groups == [] and int(spawned) == users[0]
+    assert set(back) == REFUSED
+    read_all = 1 << 2  # CAP_DAC_READ_SEARCH: Python itself may lie under /root. What can be read Landlock decides
+    for name in ("CapEff", "CapPrm", "CapInh", "CapAmb"):
+        assert int(status[name], 16) == read_all
+    assert status["NoNewPrivs"] == "1"
+
+
+def test_no_way_out_by_mounting():
+    found = inside("""
+        entered = libc.unshare(0x10000000 | 0x00020000)  # CLONE_NEWUSER, CLONE_NEWNS
+        return errno(libc.mount(b"none", b"tmp", b"tmpfs", 0, None))
+    """)
+    assert found == "Operation not permitted"
+
+
+def test_descriptors_and_environment(monkeypatch):
+    """A server of its own, started where there is a secret in the environment."""
+    monkeypatch.setenv("SECRET_TOKEN", "hunter2")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+    monkeypatch.setattr(parent, "_server", None)
+    with open("/etc/passwd"):
+        found = inside("""
+            fds = {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if int(fd) > 2 and
+                   os.path.exists(f"/proc/self/fd/{fd}")}
+            texts = [str(dict(os.environ)), open("/proc/self/environ").read()]
+            texts.append(subprocess.run(["env"], capture_output=True, text=True).stdout)
+            return [fds, texts, sorted(os.environ), os.getcwd(), os.environ["HOME"], os.umask(0)]
+        """)
+    server, parent._server = parent._server, None
+    server.close()
+    fds, texts, names, folder, home, umask = found
+    assert not [text for text in texts if "hunter2" in text]
+    assert folder == home and umask == 0o077 and "TMPDIR" in names
+    pipes = [target for target in fds.values() if target.startswith("pipe:")]
+    rest = [t for t in fds.values() if not t.startswith(("pipe:", "/proc/"))]
+    assert len(pipes) == 2 and all(t.startswith(("anon_inode:", "/dev/urandom")) for t in rest), fds
+
+
+# ---------------------------------------------------------------- what has to work
+
+
+def test_what_a_loop_needs_works(capsys):
+    found = inside("""
+        import getpass, multiprocessing.shared_memory, tempfile
+
+        sample = job.dataset[0]
+        shared = multiprocessing.shared_memory.SharedMemory(create=True, size=1 << 20)
+        shared.close(), shared.unlink()
+        with tempfile.TemporaryFile() as file:
+            file.write(b"x")
+        with open("notes.txt", "w") as file:
+            file.write("mine")
+        return [len(sample), getpass.getuser(), subprocess.call(["true"]), len(os.listdir("/dev/shm")) >= 0]
+    """)
+    assert found == [2, "learner", 0, True]
+    took = []
+    for _ in range(5):
+        began = time.perf_counter()
+        with running(loop("")) as child:
+            child.ask("peak_memory")  # the first answer
+            took.append(time.perf_counter() - began)
+    with capsys.disabled():
+        print(f"\n  a warm fork answers after {1e3 * statistics.median(took):.0f} ms (median of 5)")
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+def test_loader_workers_of_every_kind(context):
+    source = LAB.starter.replace(
+        "job.batches)", f"job.batches, num_workers=2, multiprocessing_context='{context}', collate_fn=collate)"
+    )
+    top = (
+        "from torch.utils.data import default_collate\n\ndef collate(samples):\n    return default_collate(samples)\n\n"
+    )
+    with running(top + source, limits=Limits(first_step=60)) as child:
+        child.load()
+        child.start(1)
+        with running(LAB.starter) as plain:
+            plain.load()
+            plain.start(1)
+            assert child.run(3)[1] == plain.run(3)[1]
+
+
+@pytest.mark.skipif(not shutil.which("gcc") and not shutil.which("g++"), reason="Inductor needs a C++ compiler")
+def test_compile_with_caches_of_its_own():
+    source = loop(
+        "twice = torch.compile(lambda x: (x * 2).sin())\nassert torch.allclose(twice(torch.ones(9)), torch.ones(9).mul(2).sin())"
+    )
+    with running(source, limits=Limits(first_step=120)) as child:
+        child.load()
+        child.start(1)
+        assert child.run(1)[2] == 1  # one graph
+        assert any((child.workspace.folder / "cache/inductor").rglob("*.so"))
+
+
+# ---------------------------------------------------------------- taking turns
+
+COUNTING = """
+import multiprocessing, os, threading, time
+import torch
+
+def count(name):
+    for i in range(10**9):
+        with open(name, "w") as file:
+            file.write(f"{i:12d}")
+        time.sleep(0.001)
+
+def train(job):
+    threading.Thread(target=count, args=("thread",), daemon=True).start()
+    multiprocessing.get_context("fork").Process(target=count, args=("worker",), daemon=True).start()
+    if os.fork() == 0:
+        os.setsid()
+        count("stray")
+    while True:
+        yield torch.ones(())
+"""
+
+
+def test_frozen_means_all_of_it():
+    with running(COUNTING) as child:
+        child.load()
+        child.start(1)
+        child.run(1)
+        names = ("thread", "worker", "stray")
+
+        def counts() -> list[str]:
+            with contextlib.suppress(OSError):
+                return [(child.workspace.folder / name).read_text() for name in names]
+            return []
+
+        assert eventually(lambda: len(counts()) == 3)
+        for _ in range(3):
+            child.freeze()
+            before = counts()
+            time.sleep(0.1)
+            assert counts() == before
+            child.thaw()
+            assert eventually(lambda: all(a != b for a, b in zip(counts(), before, strict=True)))  # noqa: B023
+        child.freeze()  # and frozen it can still be closed
+
+
+def test_waking_itself_up_is_noticed():
+    """A timer can send SIGCONT to a process that was stopped."""
+    source = loop(
+        "wake()\nyield torch.ones(())\nthreading.Thread(target=work).start()",
+        """
+import ctypes, threading
+
+class Event(ctypes.Structure):
+    _fields_ = [("value", ctypes.c_void_p), ("signo", ctypes.c_int), ("notify", ctypes.c_int), ("rest", ctypes.c_int * 12)]
+
+def wake():
+    libc, timer = ctypes.CDLL(None), ctypes.c_void_p()
+    assert libc.timer_create(1, ctypes.byref(Event(signo=18)), ctypes.byref(timer)) == 0  # SIGCONT
+    every = (ctypes.c_long * 4)(0, 150_000_000, 0, 150_000_000)
+    assert libc.timer_settime(timer, 0, ctypes.byref(every), None) == 0
+
+def work():
+    while True:
+        torch.rand(999).sum()
+""",
+    )
+    with running(source) as child:
+        child.load()
+        child.start(1)
+        child.run(2)
+        child.freeze()
+        time.sleep(0.5)
+        with pytest.raises(ChildError, match=r"worked for .* s while they were stopped for the other side's turn"):
+            child.thaw()
+
+
+def test_training_ahead_gains_nothing():
+    """A background thread that trains ahead of being asked, while the other side's blocks are timed."""
+    assert gain_over_starter(trains_ahead("3a_precision")) < 1.25
+
+
+SAVING_UP = """
+import queue, sys, threading, time
+{steps}
+
+def asked_for():
+    frame = sys._getframe()
+    while frame.f_code.co_name != "run":
+        frame = frame.f_back
+    return frame.f_locals["steps"]
+
+def train(job):
+    done = queue.Queue(maxsize=100_000)
+    threading.Thread(target=lambda: [done.put(loss) for loss in steps(job)], daemon=True).start()
+    due, requests, left = time.monotonic(), 0, 0
+    while True:
+        loss, now = done.get(), time.monotonic()
+        if now - due > 0.15:  # it was stopped: its turn begins
+            due, requests = now, 0
+        if not left:
+            requests, left = requests + 1, asked_for()
+        left -= 1
+        due += {step_s} * (2 if requests <= 2 else 0.5)  # slow while it is burnt, then fast
+        time.sleep(max(0.0, due - now))
+        yield loss
+"""
+
+
+def test_saving_up_steps_gains_nothing():
+    """Work done ahead in the part of a turn that is not timed, and handed over in the part that is."""
+    with running(LAB.starter) as starter:
+        starter.load()
+        starter.start(1)
+        starter.run(4)
+        step_s = starter.run(40)[0] / 40
+    steps = LAB.starter.replace("def train(job):", "def steps(job):")
+    assert gain_over_starter(SAVING_UP.format(steps=steps, step_s=step_s)) < 1.2
+
+
+def gain_over_starter(source: str) -> float:
+    """The median gain of four pairs of blocks, while it trains the same model."""
+    with running(source) as child, running(LAB.starter) as starter:
+        arms = Arm(child), Arm(starter)
+        for arm in arms:
+            arm.child.load()
+            arm.child.start(1)
+            arm.warm_up(4)
+            arm.child.freeze()
+        times = [pair(arms[1], arms[0], Plan(block_s=0.5)) for _ in range(4)]
+    assert arms[0].losses[:4] == pytest.approx(arms[1].losses[:4], rel=1e-4)
+    return statistics.median(slow / fast for slow, fast in times)
+
+
+# ---------------------------------------------------------------- the fork server
+
+
+def test_server_that_died_is_replaced(monkeypatch):
+    monkeypatch.setattr(parent, "_server", None)
+    server = fork_server()
+    server.wait_ready()
+    server._process.kill()
+    server._process.wait()
+    assert inside("return 1") == 1
+    replaced, parent._server = parent._server, None
+    assert replaced is not server
+    replaced.close()

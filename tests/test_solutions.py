@@ -1,0 +1,84 @@
+"""The solution notebooks: their form, and that they run from top to bottom."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import papermill
+import pytest
+
+from grader import labs
+from grader.submission import read_notebook
+
+SOLUTIONS = Path(__file__).resolve().parents[1] / "solutions"
+EXPLANATION = 10  # points that a person gives
+
+
+def path(name: str) -> Path:
+    return SOLUTIONS / name / f"{name}.ipynb"
+
+
+def outputs(cell: Any) -> str:
+    """All that a cell shows, as one text."""
+    return "\n".join(str(o.get("text", o.get("data", o.get("traceback")))) for o in cell.outputs)
+
+
+def test_one_for_each_lab():
+    assert {folder.name for folder in SOLUTIONS.iterdir()} == set(labs.NAMES)
+
+
+@pytest.mark.parametrize("name", labs.NAMES)
+def test_form(name):
+    notebook = nbformat.read(path(name), as_version=4)
+    nbformat.validate(notebook)
+    assert path(name).read_text(encoding="utf-8").rstrip("\n") == nbformat.writes(notebook).rstrip("\n")
+    assert notebook.metadata.kernelspec.name == "python3"
+    ids = [cell.id for cell in notebook.cells]
+    assert len(set(ids)) == len(ids) and all(re.fullmatch("[a-z][a-z0-9-]{2,30}", i) for i in ids)
+    for cell in notebook.cells:
+        assert not cell.get("outputs") and cell.get("execution_count") is None
+    assert [c.id for c in notebook.cells if "parameters" in c.metadata.get("tags", [])] == ["parameters"]
+    order = ["title", "parameters", "setup", "predict", "submission", "run", "peek", "profile", "hints", "check"]
+    assert [i for i in ids if i in order] == order
+
+
+@pytest.mark.parametrize("name", labs.NAMES)
+def test_points(name):
+    """One locked grade cell for each check of the lab, worth its points, and one answer that a person grades."""
+    lab = labs.get(name)
+    notebook = nbformat.read(path(name), as_version=4)
+    graded = [c for c in notebook.cells if c.metadata.get("nbgrader", {}).get("grade")]
+    points = {c.metadata.nbgrader.grade_id: c.metadata.nbgrader.points for c in graded}
+    assert points == {c.name: c.points for c in lab.checks} | {"explanation": EXPLANATION}
+    for cell in graded:
+        if cell.cell_type == "code":
+            assert cell.source == f'lab.grade("{cell.metadata.nbgrader.grade_id}")'
+            assert cell.metadata.nbgrader.locked and not cell.metadata.nbgrader.solution
+    assert graded[0].metadata.nbgrader.grade_id == "throughput"  # its output is the whole report
+    assert sum(c.points for c in lab.checks) == lab.max_score == 100
+
+
+@pytest.mark.parametrize("name", labs.NAMES)
+def test_submission(name):
+    submission = read_notebook(path(name))
+    assert "def train(job):" in submission.source
+    assert dict(submission.prediction)["cause"] == labs.get(name).cause
+
+
+@pytest.mark.parametrize("name", labs.NAMES)
+def test_runs(name, tmp_path):
+    executed = papermill.execute_notebook(
+        path(name),
+        tmp_path / "executed.ipynb",
+        parameters={"device": "cpu", "quick": True},
+        cwd=tmp_path,
+        progress_bar=False,
+        execution_timeout=240,
+    )
+    cells = {cell.id: cell for cell in executed.cells}
+    assert "NOT MEASURED" in outputs(cells["check"])
+    if "cpu" in labs.get(name).forms:
+        assert float(cells["grade-throughput"].outputs[-1]["data"]["text/plain"]) > 45
