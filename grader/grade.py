@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from grader import trace
@@ -266,22 +267,23 @@ def _last_steps(found: Findings, ours: Arm, starter: Arm) -> None:
 
 
 def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Progress) -> None:
-    for name, shown, each, share in (("starter", "before", starter, 0.86), ("submission", "after", ours, 0.93)):
-        progress(share, f"profiling the {name}")
+    starter_s, ours_s = (fmean(times) for times in zip(*found.pairs, strict=True))
+    for name, shown, each, step_s in (("starter", "before", starter, starter_s), ("submission", "after", ours, ours_s)):
+        progress(0.86 if each is starter else 0.93, f"profiling the {name}")
         with turn(each.child):
             each.burn()
             each.child.profile(plan.profile_steps, "trace.json")
         try:
             data = each.child.fetch("trace.json", MAX_TRACE)
             recorded = trace.read_bytes(data, expect_gpu=found.form_name == "cuda")
-            metrics = trace.metrics(recorded, step_ns=each.step_s * 1e9)
+            metrics = trace.metrics(recorded, step_ns=step_s * 1e9)
             found.metrics[name] = metrics
-            found.timelines[shown] = trace.timeline(recorded, step_ns=each.step_s * 1e9)
+            found.timelines[shown] = trace.timeline(recorded, step_ns=step_s * 1e9)
         except trace.TraceError as error:
             found.trace_problems.append(f"the {name}'s trace cannot be read: {error}")
             continue
         if name == "submission":
-            found.trace_problems += _implausible(found, metrics, each.step_s)
+            found.trace_problems += _implausible(found, metrics, step_s)
 
 
 def _implausible(found: Findings, metrics: trace.Metrics, step_s: float) -> list[str]:
@@ -368,7 +370,7 @@ def _throughput_evidence(found: Findings) -> dict[str, Any]:
     if found.gain is None:
         return {}
     gain = found.gain
-    n = len(found.pairs)
+    starter_s, ours_s = (fmean(times) for times in zip(*found.pairs, strict=True))
     return {
         "gain": gain.factor,
         "gain_lower": gain.lower,
@@ -377,8 +379,8 @@ def _throughput_evidence(found: Findings) -> dict[str, Any]:
         "target": found.target,
         "reference_gain": found.reference_gain,
         "target_source": found.target_source,
-        "starter_ms": 1e3 * sum(a for a, _ in found.pairs) / n,
-        "submission_ms": 1e3 * sum(b for _, b in found.pairs) / n,
+        "starter_ms": 1e3 * starter_s,
+        "submission_ms": 1e3 * ours_s,
         "pairs": [[1e3 * a, 1e3 * b] for a, b in found.pairs],
         "compile_s": found.compile_s,
     }

@@ -11,7 +11,6 @@ from grader.labs.lab import Lab
 from grader.sandbox.parent import ChildError, Limits
 from grader.submission import Submission
 
-
 SHORT_S = 0.1  # steps shorter than this are profiled by the dozen: loader workers deliver their batches in rounds
 
 

@@ -92,7 +92,9 @@ class Course:
         cells["peek"].metadata.nbgrader = ["not", "a", "dict"]
         cells["explanation"].cell_type = "code"
         cells["explanation"].update(outputs=[], execution_count=None)
-        nb.cells += [copy.deepcopy(cells[name]) for name in ("grade-throughput", "submission")]
+        for name in ("grade-throughput", "submission"):
+            nb.cells.append(copy.deepcopy(cells[name]))
+            nb.cells[-1].id = f"copied-{name}"  # as JupyterLab does it
         nb.cells.remove(cells["grade-pinned"])
         nb.cells.remove(cells["grade-prediction"])
 

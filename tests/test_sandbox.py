@@ -20,7 +20,6 @@ from helpers import IS_ROOT, LAB, LIMITS, eventually, loop, running
 from variants import trains_ahead
 
 from grader.data.cache import cache_dir
-from grader.measure import blocks
 from grader.measure.blocks import Arm, Plan, pair
 from grader.sandbox import confine, parent
 from grader.sandbox.parent import REPOSITORY, Child, ChildError, Limits, fork_server

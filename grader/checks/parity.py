@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
@@ -92,13 +93,15 @@ def late(
         if len(outside) > 0.05 * steps / WINDOW + 1:
             end, ours, mean = outside[0]
             problems.append(f"around step {end} the loss is {ours:.3f} where the reference's is {mean:.3f}")
-    if "held_out" in curves:
+    if held_out is None or not math.isfinite(held_out):
+        problems.append(f"on held-out data the weights after {steps} steps have no finite loss")
+    elif "held_out" in curves:
         mean, sd = curves["held_out"].at(steps)
         allowed = parity.held_out * max(mean, floor) + 6 * sd
         evidence |= {"held_out_loss": held_out, "reference_held_out_loss": mean, "held_out_tolerance": allowed}
-        if held_out is None or abs(held_out - mean) > allowed:
+        if abs(held_out - mean) > allowed:
             problems.append(
-                f"on held-out data the weights after {steps} steps have the loss {held_out}, the reference's "
+                f"on held-out data the weights after {steps} steps have the loss {held_out:.3f}, the reference's "
                 f"{mean:.3f} +- {allowed:.3f}"
             )
     return _result(problems, evidence)

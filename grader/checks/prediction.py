@@ -35,4 +35,9 @@ def judge(check: Prediction, cause: str, gain: float, prediction: tuple[tuple[st
         if status == PASS
         else "A first prediction is rarely right; what it missed is worth a sentence in your explanation."
     )
-    return result(status, check.points * (right_cause + right_gain) / 2, ". ".join(parts).capitalize() + ".", hint)
+    return result(
+        status,
+        check.points * (right_cause + right_gain) / 2,
+        ". ".join(part[0].upper() + part[1:] for part in parts) + ".",
+        hint,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import time
@@ -27,6 +28,12 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\ngrader: stopped; nothing was written.", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # whoever read the output has seen enough; what was to be written is written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        print(f"grader: {error.filename or ''}: {error.strerror}", file=sys.stderr)
+        return 2
     except RuntimeError as error:
         print(f"grader: {error}", file=sys.stderr)
         return 1
@@ -161,14 +168,14 @@ def _grade(options: argparse.Namespace) -> None:
     if choose_form(lab, options.device) in lab.forms:
         fork_server()
     result = grade(submission, lab, device=options.device, quick=options.quick, progress=Terminal(lab.name))
+    if options.html:
+        report.write_html(result, options.html)
     if options.json == "-":
         print(json.dumps(result.to_dict(), indent=1))
     else:
-        print(report.text(result, width=min(100, shutil.get_terminal_size().columns), colour=sys.stdout.isatty()))
         if options.json:
             write_json(options.json, result.to_dict())
-    if options.html:
-        report.write_html(result, options.html)
+        print(report.text(result, width=min(100, shutil.get_terminal_size().columns), colour=sys.stdout.isatty()))
 
 
 def _calibrate(options: argparse.Namespace) -> None:

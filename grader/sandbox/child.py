@@ -244,9 +244,13 @@ class Harness:
             norm_theirs += float(b.square().sum())
             if a.any() and not b.any():
                 still.append(name)
+            elif tensor.numel() >= 64:  # fp32 weights that all lie on the grid of a shorter type were kept in it
+                for short in (torch.bfloat16, torch.float16):
+                    if torch.equal(theirs[name].to(short).float(), theirs[name]):
+                        answer["types"].append(f"{name}: values of {short} in float32")
         answer["norm_ratio"] = math.sqrt(norm_theirs / norm_ours) if norm_ours else None
         answer["cosine"] = dot / math.sqrt(norm_ours * norm_theirs) if norm_ours and norm_theirs else 0.0
-        answer["still"] = still[:5]
+        answer["still"], answer["types"] = still[:5], answer["types"][:5]
         return _finite(answer)
 
     def evaluate(self, file: str | None = None) -> dict[str, Any]:

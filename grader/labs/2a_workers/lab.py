@@ -24,7 +24,7 @@ LAB = Lab(
             data="images",
             minimum_gain=3.0,
             noise=0.02,
-            parity=Parity(steps=12, loss=0.01, norm=0.01, cosine=0.99, drift=0.05, held_out=0.1),
+            parity=Parity(steps=12, loss=0.003, norm=0.01, cosine=0.99, drift=0.05, held_out=0.1),
             threads=1,
             environment={"OMP_NUM_THREADS": "1"},
         ),

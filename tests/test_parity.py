@@ -1,0 +1,135 @@
+"""The same training or not: honest forms must be accepted, planted faults rejected, on a real run of both loops."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+import variants
+from helpers import running
+
+from grader import labs
+from grader.checks import parity
+from grader.measure.calibration import Curve
+from grader.result import FAIL, PASS, CheckResult
+from grader.sandbox.parent import Limits
+
+LAB = "2a_workers"
+CPU = labs.get(LAB).forms["cpu"]
+FORM = replace(CPU, options={**CPU.options, "read_s": 0.0})  # without the waits: the same training, only quicker
+SEED = 7
+COMPILER = pytest.mark.skipif(not shutil.which("gcc") and not shutil.which("g++"), reason="Inductor needs a C++ compiler")
+
+HONEST = variants.honest(LAB)
+FAULTS = variants.faults(LAB) | {
+    # the cast hidden behind weights that look as they should
+    "model cast to bf16, weights cast back": variants.edit(
+        variants.faults(LAB)["model cast to bf16"],
+        [("    loader =", "    job.weights = lambda: {n: p.float() for n, p in model.named_parameters()}\n    loader =")],
+    ),
+    "initial weights returned": variants.edit(
+        variants.starter(LAB),
+        [
+            ("    model = ", "    first = {n: p.detach().clone() for n, p in job.model.named_parameters()}\n    model = "),
+            ("    loader =", "    job.weights = lambda: first\n    loader ="),
+        ],
+    ),
+}
+
+
+def without_workers(source: str) -> str:
+    """Starting eight workers takes longer than training here; what they do to the training is not in question."""
+    return source.replace(variants._WORKERS, variants.LOADER)
+
+
+@pytest.fixture(scope="module")
+def starter(own_temporary):
+    """A starter that has run its first steps: ask it to compare."""
+    with running(variants.starter(LAB), form=FORM, limits=Limits()) as child:
+        child.load()
+        child.start(SEED, keep_initial=True)
+        yield child, child.run(CPU.parity.steps)[1]
+
+
+def first_steps(source: str, starter) -> CheckResult:
+    trusted, losses = starter
+    with running(without_workers(source), form=FORM, limits=Limits()) as child:
+        child.load()
+        child.start(SEED)
+        theirs = child.run(CPU.parity.steps)[1]
+        child.weights("first.safetensors")
+        trusted.give("first.safetensors", child.fetch("first.safetensors", 1 << 30))
+    return parity.early(CPU.parity, losses, theirs, trusted.ask("compare", file="first.safetensors"))
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=COMPILER) if n.startswith("compiled") else n for n in HONEST if n != "compiled"]
+)
+def test_honest_form_is_accepted(name, starter):
+    result = first_steps(HONEST[name], starter)
+    assert result.status == PASS, result.reason
+    evidence = result.evidence
+    assert evidence["loss_difference"] < CPU.parity.loss / 3  # with room to spare
+    assert abs(evidence["update_norm_ratio"] - 1) < CPU.parity.norm / 2
+    assert 1 - evidence["update_cosine"] < 0.6 * (1 - CPU.parity.cosine)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_is_rejected(name, starter):
+    result = first_steps(FAULTS[name], starter)
+    assert result.status == FAIL, result.evidence
+    assert result.reason.startswith("This is not the same training: ") and result.hint
+
+
+# ---------------------------------------------------------------- the rest of the run
+
+STARTER = [2.3 - 0.01 * i for i in range(60)]
+CURVES = {
+    "train": Curve((10, 100, 1000), (2.2, 1.5, 0.8), (0.01, 0.01, 0.01)),
+    "held_out": Curve((10, 100, 1000), (2.2, 1.6, 1.0), (0.01, 0.01, 0.01)),
+}
+TOLERANCES = replace(CPU.parity, drift=0.05, held_out=0.1)
+
+
+def curve(steps: int) -> list[float]:
+    """Losses that follow the starter's, then the reference's."""
+    return STARTER[:steps] + [CURVES["train"].at(i + 5)[0] for i in range(len(STARTER) + 1, steps + 1)]
+
+
+def late(losses: list[float], held_out: float | None = None, curves=CURVES) -> CheckResult:
+    if held_out is None:
+        held_out = CURVES["held_out"].at(len(losses))[0]
+    return parity.late(TOLERANCES, STARTER, losses, held_out, curves)
+
+
+def test_rest_of_an_honest_run():
+    for steps in (12, 60, 61, 500):
+        assert late(curve(steps)).status == PASS, late(curve(steps)).reason
+    assert late([loss * 1.02 for loss in curve(60)]).status == PASS
+    assert late(curve(60), curves={}).status == PASS  # a lab without reference curves: the starter's must do
+
+
+def test_honest_for_the_first_steps_only():
+    losses = curve(60)
+    for wrong in (losses[:30] + losses[29:30] * 30, losses[:50] + [1.2] * 10):  # stuck; suddenly better
+        result = late(wrong)
+        assert result.status == FAIL and "ten losses in a row are" in result.reason
+
+
+def test_off_the_reference_after_the_starter_stopped():
+    losses = curve(500)
+    result = late(losses[:200] + losses[199:200] * 300)
+    assert result.status == FAIL and "where the reference's is" in result.reason
+
+
+@pytest.mark.parametrize("held_out", [5.0, 0.5])
+def test_weights_that_do_not_generalise_as_the_reference_s(held_out):
+    result = late(curve(60), held_out)
+    assert result.status == FAIL and "on held-out data the weights after 60 steps" in result.reason
+
+
+def test_held_out_loss_that_is_no_number():
+    """None is what the trusted side answers for NaN weights; a lab without reference curves refuses it as well."""
+    for value in (None, float("nan"), float("inf")):
+        for curves in (CURVES, {}):
+            result = parity.late(TOLERANCES, STARTER, curve(60), value, curves)
+            assert result.status == FAIL and "have no finite loss" in result.reason
