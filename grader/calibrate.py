@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,10 +35,18 @@ def measure_gain(lab: Lab, device: str, progress: Progress = lambda share, what:
     if choose_form(lab, device) not in lab.forms:
         raise UserError(f"{lab.name} needs an NVIDIA GPU; there is nothing to calibrate here.")
     result = grade(solution(lab), lab, device=device, plan=CAREFUL, progress=progress)
-    evidence = result.check("throughput").evidence
-    parity = [c for c in result.checks if c.name == "parity"]
-    if not evidence or not parity or parity[0].status != PASS:
-        raise UserError(f"The solution of {lab.name} could not be measured: {result.fatal or result.checks[-1].reason}")
+    throughput = result.check("throughput")
+    evidence = throughput.evidence
+    failed = [c.reason for c in result.checks if c.name == "parity" and c.status != PASS]
+    if failed or not evidence:
+        reason = result.fatal or (failed or [throughput.reason])[0]
+        raise UserError(f"The solution of {lab.name} could not be measured: {reason}")
+    least = max(calibration.LEAST_GAIN, math.exp(8 * min(evidence["noise"], 1)))
+    if evidence["gain_lower"] < calibration.LEAST_GAIN or evidence["gain"] < least:
+        raise UserError(
+            f"The solution of {lab.name} gains only {evidence['gain']:.2f}x here, and a pair of measurements scatters by "
+            f"{evidence['noise']:.0%}: this machine cannot show this lab's fix. Nothing was kept."
+        )
     return {
         "gain": round(evidence["gain"], 4),
         "interval": [round(evidence["gain_lower"], 4), round(evidence["gain_upper"], 4)],
@@ -55,6 +64,8 @@ def measure_curves(
     """The reference solution's loss by step over several seeds: training loss (mean of the ten steps that end there) and
     held-out loss. Machine-independent, so it is part of the lab; maintainers make it once per change of the workload."""
     form_name = choose_form(lab, device)
+    if form_name not in lab.forms:
+        raise UserError(f"{lab.name} needs an NVIDIA GPU; there is nothing to calibrate here.")
     form = lab.forms[form_name]
     options, readable = prepared(form)
     options |= {"read_s": 0.0} if "read_s" in options else {}  # waiting for the storage trains nothing

@@ -73,8 +73,11 @@ def grade(
         try:
             _measure(found, submission, plan or (QUICK if quick else Plan()), limits, progress)
         except ChildError as error:
-            found.fatal = explain(error, submission)
-            found.output = with_details(found.output, error, submission)
+            if _is_machines(error):
+                found.disturbed = f"the starter could not run here. {error.message}"
+            else:
+                found.fatal = explain(error, submission)
+                found.output = with_details(found.output, error, submission)
         except Disturbed as disturbance:
             found.disturbed = str(disturbance)
     progress(1.0, "done")
@@ -90,10 +93,17 @@ def grade(
         quick=quick,
         seed=found.seed,
         seconds=round(time.monotonic() - began, 1),
+        disturbed=found.disturbed,
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         timelines=found.timelines,
         output=found.output,
     )
+
+
+def _is_machines(error: ChildError) -> bool:
+    """Whether it was the machine that failed. The starter is ours: when it fails, the learner's code is not the reason,
+    unless it was given weights that cannot be read or left without memory."""
+    return error.trusted and error.kind not in ("weights", "out_of_memory")
 
 
 @dataclass
@@ -134,7 +144,7 @@ def _measure(found: Findings, submission: Submission, plan: Plan, limits: Limits
     _gate(found)
     with (
         arm(submission.source, form, options, readable, found.form_name, limits) as ours,
-        arm(lab.starter, form, options, readable, found.form_name, None) as starter,
+        arm(lab.starter, form, options, readable, found.form_name, None, trusted=True) as starter,
     ):
         try:
             progress(0.04, "loading the submission")
@@ -157,7 +167,13 @@ def _measure(found: Findings, submission: Submission, plan: Plan, limits: Limits
 
 @contextlib.contextmanager
 def arm(
-    source: str, form: Form, options: dict, readable: list[Path], form_name: str, limits: Limits | None
+    source: str,
+    form: Form,
+    options: dict,
+    readable: list[Path],
+    form_name: str,
+    limits: Limits | None,
+    trusted: bool = False,
 ) -> Iterator[Arm]:
     """One loop in a confined process of its own."""
     workspace = Workspace(source)
@@ -171,6 +187,7 @@ def arm(
             threads=form.threads,
             environment=form.environment,
             limits=limits,
+            trusted=trusted,
         ) as child:
             yield Arm(child)
     finally:
@@ -190,20 +207,20 @@ def _gate(found: Findings) -> None:
     if found.form_name != "cuda":
         return
     if not machine.wait_idle(8.0):
-        raise Disturbed("another program keeps this GPU busy")
+        raise Disturbed("another program keeps this GPU busy.")
     state = machine.gpu_state()
     if state and state.free_bytes < FREE_MEMORY:
         raise Disturbed(
-            f"only {state.free_bytes / 1e9:.1f} GB of GPU memory are free, {FREE_MEMORY / 1e9:.0f} are needed"
+            f"only {state.free_bytes / 1e9:.1f} GB of GPU memory are free, {FREE_MEMORY / 1e9:.0f} are needed."
         )
     if state and state.throttling:
-        raise Disturbed("the GPU throttles its clocks because it is too hot")
+        raise Disturbed("the GPU throttles its clocks because it is too hot.")
 
 
 def _before_block(found: Findings) -> None:
     """Both arms are frozen: whatever runs on the GPU now is somebody else's, or work queued ahead."""
     if found.form_name == "cuda" and not machine.wait_idle():
-        raise Disturbed("the GPU was busy while both loops were stopped: another program, or work queued ahead")
+        raise Disturbed("the GPU was busy while both loops were stopped: another program, or work queued ahead.")
 
 
 def _first_steps(found: Findings, ours: Arm, starter: Arm, progress: Progress) -> None:
@@ -215,22 +232,11 @@ def _first_steps(found: Findings, ours: Arm, starter: Arm, progress: Progress) -
     weights = ours.child.fetch("first.safetensors", MAX_WEIGHTS)
     progress(0.14, "first steps of the starter")
     with turn(starter.child):
-        _starter(lambda: starter.warm_up(parity.steps))
+        starter.warm_up(parity.steps)
         starter.child.give("first.safetensors", weights)
-        update = _starter(lambda: starter.child.ask("compare", file="first.safetensors"))
+        update = starter.child.ask("compare", file="first.safetensors")
     found.compile_s = ours.compile_s if ours.compiled else None
     found.parity = parity_check.early(parity, starter.losses, ours.losses, update)
-
-
-def _starter(action: Callable[[], Any]) -> Any:
-    """The starter is ours: when it fails, the machine is the reason, not the learner's code (the likeliest: the
-    submission holds the memory that the starter needs). Weights that it cannot use are the submission's doing."""
-    try:
-        return action()
-    except ChildError as error:
-        if error.kind == "weights":
-            raise
-        raise ChildError(f"The starter could not run beside the submission. {error.message}", error.details) from None
 
 
 def _timed_blocks(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Progress) -> None:
@@ -259,7 +265,7 @@ def _last_steps(found: Findings, ours: Arm, starter: Arm) -> None:
     weights = ours.child.fetch("last.safetensors", MAX_WEIGHTS)
     with turn(starter.child):
         starter.child.give("last.safetensors", weights)
-        held_out = _starter(lambda: starter.child.ask("evaluate", file="last.safetensors"))["loss"]
+        held_out = starter.child.ask("evaluate", file="last.safetensors")["loss"]
     curves = calibration.reference_curves(found.lab, found.form_name)
     late = parity_check.late(found.form.parity, starter.losses, ours.losses, held_out, curves)
     assert found.parity is not None
@@ -270,17 +276,18 @@ def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Pr
     starter_s, ours_s = (fmean(times) for times in zip(*found.pairs, strict=True))
     for name, shown, each, step_s in (("starter", "before", starter, starter_s), ("submission", "after", ours, ours_s)):
         progress(0.86 if each is starter else 0.93, f"profiling the {name}")
-        with turn(each.child):
-            each.burn()
-            each.child.profile(plan.profile_steps, "trace.json")
         try:
+            with turn(each.child):
+                each.burn()
+                each.child.profile(plan.profile_steps, "trace.json")
             data = each.child.fetch("trace.json", MAX_TRACE)
             recorded = trace.read_bytes(data, expect_gpu=found.form_name == "cuda")
             metrics = trace.metrics(recorded, step_ns=step_s * 1e9)
             found.metrics[name] = metrics
             found.timelines[shown] = trace.timeline(recorded, step_ns=step_s * 1e9)
-        except trace.TraceError as error:
-            found.trace_problems.append(f"the {name}'s trace cannot be read: {error}")
+        except (trace.TraceError, ChildError) as error:  # the throughput stands; no check needs the starter's trace
+            problem = f"there is no trace of the {name}: {error}"
+            (found.warnings if each is starter else found.trace_problems).append(problem)
             continue
         if name == "submission":
             found.trace_problems += _implausible(found, metrics, step_s)
@@ -307,9 +314,11 @@ def _judge(found: Findings, submission: Submission) -> list[CheckResult]:
     if found.form_name not in lab.forms:
         needs = "It needs an NVIDIA GPU; no points are given for what was not measured."
         return [_plain(check, NOT_MEASURED, needs) for check in lab.checks]
-    gain = found.reference_gain or (found.gain.factor if found.gain else None)
+    gain = found.reference_gain
+    if gain is None and found.gain and decision.fraction(found.gain.lower, found.target) >= 1:
+        gain = found.gain.factor  # a machine that was never calibrated: a full fix says what a full fix gains
     checks = []
-    if gain is None:
+    if gain is None and found.gain is None:
         checks.append(_plain(lab.prediction, NOT_MEASURED, "Nothing was measured to compare the prediction with."))
     else:
         checks.append(prediction_check.judge(lab.prediction, lab.cause, gain, submission.prediction))
@@ -320,7 +329,7 @@ def _judge(found: Findings, submission: Submission) -> list[CheckResult]:
     if found.fatal:
         stopped = (FAIL, "Not counted: the submission did not run (see above).")
     elif found.disturbed:
-        stopped = (INCONCLUSIVE, f"Not measured: {found.disturbed}. Wait until the machine is free and check again.")
+        stopped = (INCONCLUSIVE, f"Not measured: {found.disturbed} Wait until the machine is free and check again.")
     elif found.parity is None or found.parity.status == FAIL:
         stopped = (FAIL, "Not counted: it is not the same training (see that check).")
     elif found.gain is None:

@@ -56,8 +56,7 @@ def look(
             ours.child.start(1)
             progress(0.2, "warming up")
             ours.run(1)
-            if warm_up > 1:
-                ours.run(warm_up - 1)
+            ours.step_s = ours.run(max(1, warm_up - 1))
             if timed:
                 progress(0.4, f"timing {timed} steps")
                 found.step_s = ours.run(timed)

@@ -37,7 +37,8 @@ class Result:
     """Everything one grade found out. All of it is JSON; pictures are drawn from `timelines` when they are shown.
 
     `timelines` maps "before" (the starter) and "after" (the submission) to what `grader.trace.timeline` returns.
-    `fatal` is the message that ended the grade early (the learner's code failed), else empty."""
+    `fatal` is the message that ended the grade early because the learner's code failed, `disturbed` because the machine
+    was not fit to measure on; else both are empty."""
 
     lab: str
     title: str
@@ -47,6 +48,7 @@ class Result:
     versions: dict[str, str]
     warnings: list[str] = field(default_factory=list)
     fatal: str = ""
+    disturbed: str = ""
     quick: bool = False
     seed: int | None = None
     seconds: float = 0.0
@@ -92,7 +94,8 @@ def write_text(path: str | Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        # a learner's text may hold surrogates, which no encoding has
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)

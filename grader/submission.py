@@ -158,7 +158,9 @@ def _prediction(source: str) -> tuple[tuple[str, Any], ...] | None:
                     value = ast.literal_eval(keyword.value)
                 except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
                     continue
-                if keyword.arg in ("cause", "gain") and isinstance(value, (str, int, float)):
+                if keyword.arg == "cause" and isinstance(value, str) and value.isprintable():
+                    found["cause"] = value
+                if keyword.arg == "gain" and isinstance(value, (int, float)) and 0 < value < 1e6:
                     found[keyword.arg] = value
             if found:
                 return tuple(sorted(found.items()))

@@ -332,7 +332,9 @@ def shell():
         "stay(session=True)",
         "stay(session=True, twice=True, ignore=True)",
         "shell()",
-        "respawn()",
+        pytest.param(
+            "respawn()", marks=pytest.mark.skipif(not IS_ROOT, reason="only another user's can all be killed")
+        ),
         "import ctypes; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0); stay(session=True, twice=True)",  # a subreaper itself
     ],
 )
@@ -605,7 +607,6 @@ def test_forged_weights(forge, says):
     [
         "open(path, 'wb').write(b'no weights')",
         "save({n: t.flatten() for n, t in tensors.items()}, path)",
-        "del tensors['positions']; save(tensors, path)",
     ],
 )
 def test_forged_weights_at_the_end(forge):

@@ -1,6 +1,7 @@
 """The same training or not: honest forms must be accepted, planted faults rejected, on a real run of both loops."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,25 +12,32 @@ from grader import labs
 from grader.checks import parity
 from grader.measure.calibration import Curve
 from grader.result import FAIL, PASS, CheckResult
-from grader.sandbox.parent import Limits
+from grader.sandbox.parent import Child, Limits
 
 LAB = "2a_workers"
 CPU = labs.get(LAB).forms["cpu"]
 FORM = replace(CPU, options={**CPU.options, "read_s": 0.0})  # without the waits: the same training, only quicker
 SEED = 7
-COMPILER = pytest.mark.skipif(not shutil.which("gcc") and not shutil.which("g++"), reason="Inductor needs a C++ compiler")
 
 HONEST = variants.honest(LAB)
 FAULTS = variants.faults(LAB) | {
     # the cast hidden behind weights that look as they should
     "model cast to bf16, weights cast back": variants.edit(
         variants.faults(LAB)["model cast to bf16"],
-        [("    loader =", "    job.weights = lambda: {n: p.float() for n, p in model.named_parameters()}\n    loader =")],
+        [
+            (
+                "    loader =",
+                "    job.weights = lambda: {n: p.float() for n, p in model.named_parameters()}\n    loader =",
+            )
+        ],
     ),
     "initial weights returned": variants.edit(
         variants.starter(LAB),
         [
-            ("    model = ", "    first = {n: p.detach().clone() for n, p in job.model.named_parameters()}\n    model = "),
+            (
+                "    model = ",
+                "    first = {n: p.detach().clone() for n, p in job.model.named_parameters()}\n    model = ",
+            ),
             ("    loader =", "    job.weights = lambda: first\n    loader ="),
         ],
     ),
@@ -50,22 +58,39 @@ def starter(own_temporary):
         yield child, child.run(CPU.parity.steps)[1]
 
 
-def first_steps(source: str, starter) -> CheckResult:
+def first_steps(source: str, starter, then: Callable[[Child], None] = lambda child: None) -> CheckResult:
+    """The verdict on the first steps; `then` looks at the child that took them."""
     trusted, losses = starter
     with running(without_workers(source), form=FORM, limits=Limits()) as child:
         child.load()
         child.start(SEED)
         theirs = child.run(CPU.parity.steps)[1]
         child.weights("first.safetensors")
+        then(child)
         trusted.give("first.safetensors", child.fetch("first.safetensors", 1 << 30))
     return parity.early(CPU.parity, losses, theirs, trusted.ask("compare", file="first.safetensors"))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=COMPILER) if n.startswith("compiled") else n for n in HONEST if n != "compiled"]
-)
+def test_what_is_told_apart_differs():
+    assert len({without_workers(source) for source in (*HONEST.values(), *FAULTS.values())}) == len(HONEST) + len(
+        FAULTS
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in HONEST if not name.startswith("compiled")])
 def test_honest_form_is_accepted(name, starter):
-    result = first_steps(HONEST[name], starter)
+    assert_accepted(first_steps(HONEST[name], starter))
+
+
+@pytest.mark.skipif(not shutil.which("gcc") and not shutil.which("g++"), reason="Inductor needs a C++ compiler")
+def test_compiled_form_is_accepted(starter):
+    def compiled_in_its_own_cache(child: Child) -> None:
+        assert any((child.workspace.folder / "cache/inductor").rglob("*.so"))
+
+    assert_accepted(first_steps(HONEST["compiled, tf32, bf16"], starter, compiled_in_its_own_cache))
+
+
+def assert_accepted(result: CheckResult) -> None:
     assert result.status == PASS, result.reason
     evidence = result.evidence
     assert evidence["loss_difference"] < CPU.parity.loss / 3  # with room to spare

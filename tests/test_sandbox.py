@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
-from helpers import IS_ROOT, LAB, LIMITS, eventually, loop, running
+from helpers import IS_ROOT, LAB, eventually, loop, running
 from variants import trains_ahead
 
 from grader.data.cache import cache_dir
@@ -71,8 +71,8 @@ def answer(child: Child) -> Any:
     return json.loads(found[1])
 
 
-def inside(body: str, limits: Limits = LIMITS) -> Any:
-    with running(probing(body), limits=limits) as child:
+def inside(body: str) -> Any:
+    with running(probing(body)) as child:
         return answer(child)
 
 
@@ -375,18 +375,6 @@ def test_loader_workers_of_every_kind(context):
             assert child.run(3)[1] == plain.run(3)[1]
 
 
-@pytest.mark.skipif(not shutil.which("gcc") and not shutil.which("g++"), reason="Inductor needs a C++ compiler")
-def test_compile_with_caches_of_its_own():
-    source = loop(
-        "twice = torch.compile(lambda x: (x * 2).sin())\nassert torch.allclose(twice(torch.ones(9)), torch.ones(9).mul(2).sin())"
-    )
-    with running(source, limits=Limits(first_step=120)) as child:
-        child.load()
-        child.start(1)
-        assert child.run(1)[2] == 1  # one graph
-        assert any((child.workspace.folder / "cache/inductor").rglob("*.so"))
-
-
 # ---------------------------------------------------------------- taking turns
 
 COUNTING = """
@@ -508,7 +496,7 @@ def test_saving_up_steps_gains_nothing():
 
 
 def gain_over_starter(source: str) -> float:
-    """The median gain of four pairs of blocks, while it trains the same model."""
+    """The median gain of three pairs of blocks, while it trains the same model."""
     with running(source) as child, running(LAB.starter) as starter:
         arms = Arm(child), Arm(starter)
         for arm in arms:
@@ -516,7 +504,7 @@ def gain_over_starter(source: str) -> float:
             arm.child.start(1)
             arm.warm_up(4)
             arm.child.freeze()
-        times = [pair(arms[1], arms[0], Plan(block_s=0.5)) for _ in range(4)]
+        times = [pair(arms[1], arms[0], Plan(block_s=0.4)) for _ in range(3)]
     assert arms[0].losses[:4] == pytest.approx(arms[1].losses[:4], rel=1e-4)
     return statistics.median(slow / fast for slow, fast in times)
 
@@ -527,7 +515,6 @@ def gain_over_starter(source: str) -> float:
 def test_server_that_died_is_replaced(monkeypatch):
     monkeypatch.setattr(parent, "_server", None)
     server = fork_server()
-    server.wait_ready()
     server._process.kill()
     server._process.wait()
     assert inside("return 1") == 1

@@ -1,6 +1,6 @@
 """Variants of the labs' loops with a known verdict, made by small edits of starter or solution: honest forms that parity
 must accept, planted faults that it must reject, half fixes that must land between. Used by the tests on the CPU and by
-`tests/measure.py` on a GPU."""
+`tests/benchmarks/measured.py` on a GPU."""
 
 from __future__ import annotations
 

@@ -50,8 +50,14 @@ def early(parity: Parity, starter: Sequence[float], submission: Sequence[float],
         )
     ratio, cosine = update["norm_ratio"], update["cosine"]
     if ratio is None or abs(ratio - 1) > parity.norm:
-        size = "nothing" if not ratio else f"{ratio:.3f} times as much"
-        problems.append(f"the weights moved {size} as the starter's (at most {parity.norm:.1%} off)")
+        if ratio is None:
+            problems.append("the returned weights are not finite")
+        elif not ratio:
+            problems.append("the returned weights did not move at all")
+        else:
+            problems.append(
+                f"the weights moved {ratio:.3f} times as much as the starter's (at most {parity.norm:.1%} off)"
+            )
     if cosine is None or cosine < parity.cosine:
         problems.append(
             f"the weights moved in another direction: cosine {cosine if cosine is None else round(cosine, 4)}, "

@@ -9,10 +9,13 @@ from grader.labs.lab import CAUSES, Prediction
 from grader.result import FAIL, PASS, CheckResult
 
 
-def judge(check: Prediction, cause: str, gain: float, prediction: tuple[tuple[str, Any], ...] | None) -> CheckResult:
-    """Half the points for the cause, half for a gain within a factor `check.factor` of `gain`."""
+def judge(
+    check: Prediction, cause: str, gain: float | None, prediction: tuple[tuple[str, Any], ...] | None
+) -> CheckResult:
+    """Half the points for the cause, half for a gain within a factor `check.factor` of `gain`, the full fix's on this
+    machine; None where that is not known."""
     said = dict(prediction or ())
-    evidence = {"predicted": said, "gain": round(gain, 3), "within_factor": check.factor}
+    evidence = {"predicted": said, "gain": gain and round(gain, 3), "within_factor": check.factor}
 
     def result(status: str, points: float, reason: str, hint: str = "") -> CheckResult:
         return CheckResult(check.name, check.title, status, points, check.points, reason, hint, evidence)
@@ -24,11 +27,16 @@ def judge(check: Prediction, cause: str, gain: float, prediction: tuple[tuple[st
     right_cause = said.get("cause") == cause
     number = said.get("gain")
     is_number = isinstance(number, (int, float)) and math.isfinite(number) and number > 0
-    right_gain = is_number and abs(math.log(number / gain)) <= math.log(check.factor)
+    right_gain = bool(is_number and gain and abs(math.log(number / gain)) <= math.log(check.factor))
     parts = [f"cause {said.get('cause')!r}: {'right' if right_cause else 'not what the trace shows'}"]
     if said.get("cause") not in CAUSES:
         parts[0] = f"cause {said.get('cause')!r} is none of: {', '.join(CAUSES)}"
-    parts.append(f"gain {number}x: {'right' if right_gain else 'off'}; the full fix gains {gain:.1f}x here")
+    if gain:
+        parts.append(f"gain {number}x: {'right' if right_gain else 'off'}; the full fix gains {gain:.1f}x here")
+    else:
+        parts.append(
+            "what the full fix gains here is not known yet, so the gain counts once your loop earns full throughput"
+        )
     status = PASS if right_cause and right_gain else FAIL
     hint = (
         ""

@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"grader: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\ngrader: stopped; nothing was written.", file=sys.stderr)
+        print("\ngrader: stopped; nothing unfinished was kept.", file=sys.stderr)
         return 130
     except BrokenPipeError:  # whoever read the output has seen enough; what was to be written is written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -165,6 +165,12 @@ def _grade(options: argparse.Namespace) -> None:
 
     lab = labs.get(options.lab)
     submission = read_notebook(options.notebook)
+    for target in (options.json, options.html):  # better now than after a minute of grading
+        folder = Path(target or ".").parent
+        if target and target != "-" and (Path(target).is_dir() or not os.access(folder, os.W_OK)):
+            raise UserError(
+                f"{target} cannot be written. Name a file in a folder that exists and is yours to write to."
+            )
     if choose_form(lab, options.device) in lab.forms:
         fork_server()
     result = grade(submission, lab, device=options.device, quick=options.quick, progress=Terminal(lab.name))

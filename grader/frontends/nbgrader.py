@@ -153,7 +153,10 @@ class MeasuredGrade(NbGraderPreprocessor):
             checks = [CheckResult(c.name, c.title, FAIL, 0, c.points, "Not graded: see above.") for c in lab.checks]
             date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
             return Result(lab.name, lab.title, form, checks, {}, {}, fatal=str(error), quick=self.quick, date=date)
-        return grade(submission, lab, device=self.device, quick=self.quick)
+        result = grade(submission, lab, device=self.device, quick=self.quick)
+        if result.disturbed:  # no mark at all rather than a wrong one
+            raise RuntimeError(f"Not graded: {result.disturbed} Run autograde again for this student.")
+        return result
 
     def _tell(self, result: Result, student: str) -> None:
         self.log.info("%s: %g of %g points", student, result.score, result.max_score)

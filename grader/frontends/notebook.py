@@ -274,7 +274,7 @@ class NotebookLab:
 
     def _submission(self) -> Submission:
         if self._recorder is None:
-            raise UserError("This is no notebook. On the command line: grader check NOTEBOOK.ipynb.")
+            raise UserError("This is no notebook. On the command line: grader grade LAB NOTEBOOK.ipynb.")
         made = self._locked()
         prediction = (("cause", made["cause"]), ("gain", made["gain"])) if made else None
         return replace(from_cells(self._recorder.cells, "This notebook"), prediction=prediction)
@@ -491,7 +491,7 @@ def _wrong(cause: Any, gain: Any) -> str:
         return "Fill in both: lab.predict(cause=..., gain=...)."
     if cause not in CAUSES:
         return f"cause={cause!r} is none of the causes below."
-    if isinstance(gain, bool) or not isinstance(gain, int | float) or not math.isfinite(gain) or gain <= 0:
+    if isinstance(gain, bool) or not isinstance(gain, int | float) or not 0 < gain < 1e6:
         return f"gain={gain!r} is not a positive number: 2.5 says 2.5 times as fast."
     return ""
 

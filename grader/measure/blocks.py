@@ -51,9 +51,12 @@ class Arm:
         return seconds / steps
 
     def warm_up(self, steps: int) -> None:
-        """The first `steps` steps (two or more), the first one timed apart: it holds compilation and start-up."""
+        """The first `steps` steps (two or more). The first is timed apart: it holds compilation and start-up; the second
+        tells how long to wait for the rest."""
         first = self.run(1)
-        self.step_s = self.run(steps - 1)
+        self.step_s = self.run(1)
+        if steps > 2:
+            self.step_s = self.run(steps - 2)
         self.compile_s = max(0.0, first - self.step_s)
 
     def block(self, plan: Plan) -> float:

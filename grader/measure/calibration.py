@@ -18,6 +18,7 @@ from grader.labs.lab import Lab
 from grader.measure import machine
 from grader.result import write_json
 
+LEAST_GAIN = 1.2  # a machine on which the solution gains less cannot show what the lab is about
 SHIPPED = Path(__file__).resolve().parents[2] / "data" / "measured" / "calibration.json"
 
 
@@ -38,9 +39,13 @@ def reference_gain(lab: Lab, form: str) -> tuple[float | None, str]:
     """(speed-up of the reference solution, where that figure comes from); (None, …) for a machine never measured."""
     key = machine.key(form)
     for path, source in ((own_file(), "calibrated on this machine"), (SHIPPED, "measured on a machine of this kind")):
-        entry = read_table(path).get(f"{lab.name} {form}", {}).get(key)
-        if entry:
-            return float(entry["gain"]), f"{source} ({entry['date']})"
+        try:
+            entry = read_table(path)[f"{lab.name} {form}"][key]
+            gain, date = float(entry["gain"]), str(entry["date"])
+        except (KeyError, TypeError, ValueError):
+            continue  # never measured, or damaged by hand
+        if LEAST_GAIN <= gain < math.inf:
+            return gain, f"{source} ({date})"
     return None, "this lab's minimum; `grader calibrate` measures what this machine can gain"
 
 

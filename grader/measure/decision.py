@@ -54,8 +54,10 @@ def fraction(factor: float, target: float) -> float:
 
 
 def settled(measured: Gain, target: float, precision: float) -> bool:
-    """Whether the points are known to within +-`precision` (a fraction of all points). A gain that is not above 1 with
-    certainty and not above 1.02 at most has no points to find: settled too."""
+    """Whether the points are known to within +-`precision` (a fraction of all points). A gain at the target or above
+    whose lower end still costs points is not settled: more pairs may show that it earns them all."""
+    if measured.lower < target <= measured.factor:
+        return False
     low, high = fraction(measured.lower, target), fraction(measured.upper, target)
     return high - low <= 2 * precision
 

@@ -92,7 +92,7 @@ class GpuState:
 
 
 def gpu_state() -> GpuState | None:
-    """The GPU's state now, or None without one."""
+    """The GPU's state now, or None without one. Raises RuntimeError where NVML does not tell."""
     gpu = _gpu()
     if gpu is None:
         return None
@@ -100,11 +100,14 @@ def gpu_state() -> GpuState | None:
         reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)
     except (pynvml.NVMLError, AttributeError):
         reasons = 0
-    return GpuState(
-        utilisation=pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
-        free_bytes=pynvml.nvmlDeviceGetMemoryInfo(gpu).free,
-        throttling=bool(reasons & _THROTTLING),
-    )
+    try:
+        utilisation = pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu
+        free_bytes = pynvml.nvmlDeviceGetMemoryInfo(gpu).free
+    except pynvml.NVMLError as error:  # a slice of a GPU (MIG), some virtual GPUs
+        raise RuntimeError(
+            f"NVML cannot tell whether this GPU is in use ({error}), so nothing can be graded on it."
+        ) from None
+    return GpuState(utilisation, free_bytes, throttling=bool(reasons & _THROTTLING))
 
 
 def wait_idle(limit_s: float = 3.0) -> bool:

@@ -38,7 +38,10 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class ChildError(Exception):
-    """The learner's code failed or broke the contract. `message` is for the learner; `details` is a traceback or ''."""
+    """The code in a child failed or broke the contract. `message` is for the learner; `details` is a traceback or ''.
+    trusted: it was the starter's child, not the learner's."""
+
+    trusted = False
 
     def __init__(self, message: str, details: str = "", kind: str = "", line: int | None = None, name: str = ""):
         super().__init__(message)
@@ -47,7 +50,8 @@ class ChildError(Exception):
 
 @dataclass
 class Limits:
-    """Seconds. `load`: import of the submission; `first_step`: the first step, which may compile; `step`: any other."""
+    """Seconds. `load`: import of the submission; `first_step`: the first step, which may compile; `step`: any other request
+    for steps, or 20 times what it is expected to take where that is longer."""
 
     load: float = 60.0
     first_step: float = 240.0
@@ -120,7 +124,9 @@ def _environment() -> dict[str, str]:
     """What children may know of our environment: where programs and libraries are, the language. No tokens."""
     keep = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
     prefixes = ("CUDA_", "NVIDIA_", "NCCL_")
-    kept = {k: v for k, v in os.environ.items() if k in keep or k.startswith(prefixes)}
+    # CUDA's own order puts the fastest GPU first; NVML, which is asked whether it is in use, counts by bus
+    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    kept = order | {k: v for k, v in os.environ.items() if k in keep or k.startswith(prefixes)}
     path = [str(REPOSITORY), *_python_path()]
     return kept | {"PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
 
@@ -173,8 +179,8 @@ class Workspace:
 class Child:
     """A confined process that holds one submission. Use as a context manager: leaving it kills the whole process tree.
 
-    form: the lab's form (workload, options, threads, environment). Raises RuntimeError where file-system confinement
-    is not available and `unconfined` is not set."""
+    workload, options, threads, environment: the lab's form. trusted: it runs our own starter, so its errors are not a
+    learner's. Raises RuntimeError where file access cannot be confined."""
 
     def __init__(
         self,
@@ -187,12 +193,12 @@ class Child:
         threads: int | None = None,
         environment: dict[str, str] | None = None,
         limits: Limits | None = None,
-        unconfined: bool = False,
+        trusted: bool = False,
     ):
         landlock = confine.landlock_abi() > 0
-        if not landlock and not unconfined:
+        if not landlock:
             raise RuntimeError("this kernel has no Landlock, so a submission's file access cannot be confined")
-        self.workspace, self.limits = workspace, limits or Limits()
+        self.workspace, self.limits, self.trusted = workspace, limits or Limits(), trusted
         home = workspace.folder
         spec = {
             "home": str(home),
@@ -206,7 +212,6 @@ class Child:
             "threads": threads,
         }
         self.steps = 0
-        self._output = _Output()
         self._frozen_at = math.inf  # processor time used when it was stopped; infinite while it runs
         self._next_look = 1.0  # when to look at the disk again, in seconds on the monotonic clock
         requests, self._requests = os.pipe()
@@ -222,8 +227,7 @@ class Child:
                 os.close(fd)
         os.set_blocking(self._replies, False)
         self._buffer = b""
-        self._drain = threading.Thread(target=self._output.drain, args=(output,), daemon=True)
-        self._drain.start()
+        self._output = _Output(output)
 
     # ---- requests
 
@@ -259,6 +263,13 @@ class Child:
         return self._ask(self.limits.load, method, **arguments)
 
     def _ask(self, limit_s: float, method: str, **arguments: Any) -> Any:
+        try:
+            return self._asked(limit_s, method, arguments)
+        except ChildError as error:
+            error.trusted = self.trusted
+            raise
+
+    def _asked(self, limit_s: float, method: str, arguments: dict[str, Any]) -> Any:
         nonce = secrets.token_hex(8)
         line = json.dumps({"nonce": nonce, "do": method, **arguments}).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError):  # the child is dead: the wait for its reply says how it died
@@ -333,7 +344,8 @@ class Child:
                     "a smaller prefetch_factor or a smaller cache need less"
                 )
             else:
-                how = f"crashed with {signal.Signals(number).name}"
+                known = number in set(signal.Signals)
+                how = f"crashed with {signal.Signals(number).name if known else f'signal {number}'}"
         else:
             how = f"ended by itself (exit status {os.waitstatus_to_exitcode(status) if status is not None else '?'})"
         return ChildError(f"The process that ran the submission {how}.", details=self.output()[-4000:], kind="died")
@@ -441,7 +453,7 @@ class Child:
                 break
         for fd in (self._replies, self._status):
             os.close(fd)
-        self._drain.join(2)
+        self._output.close()
 
     def __enter__(self) -> Child:
         return self
@@ -463,19 +475,34 @@ def _status(process: psutil.Process) -> str:
 class _Output:
     """Reads what a child prints, so that it never blocks, and keeps the beginning and the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, fd: int) -> None:
         self.head, self.tail, self.total = b"", b"", 0
+        self._fd = fd
+        self._thread = threading.Thread(target=self._drain, daemon=True)
+        self._thread.start()
 
-    def drain(self, fd: int) -> None:
+    def _drain(self) -> None:
         with contextlib.suppress(OSError):
-            while data := os.read(fd, 1 << 16):
-                self.total += len(data)
+            while data := os.read(self._fd, 1 << 16):
                 room = MAX_OUTPUT - len(self.head)
                 self.head += data[:room]
                 self.tail = (self.tail + data[room:])[-MAX_OUTPUT:]
-            os.close(fd)
+                self.total += len(data)
+
+    def close(self) -> None:
+        self._thread.join(2)
+        if not self._thread.is_alive():
+            os.close(self._fd)
 
     def text(self) -> str:
+        """All that was printed until now; a child that never stops printing is not waited for."""
+        poller = select.poll()
+        poller.register(self._fd, select.POLLIN)
+        deadline = time.monotonic() + 0.5
+        while self._thread.is_alive() and poller.poll(0) and time.monotonic() < deadline:
+            time.sleep(0.002)
+        if self._thread.is_alive():
+            time.sleep(0.002)  # what was just read is being put in its place
         dropped = self.total - len(self.head) - len(self.tail)
         middle = f"\n... {dropped / 1e6:.1f} MB of output left out ...\n".encode() if dropped > 0 else b""
         return (self.head + middle + self.tail).decode("utf-8", "replace")

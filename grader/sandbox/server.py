@@ -10,6 +10,7 @@ Run as `python -m grader.sandbox.server FD`."""
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -96,7 +97,7 @@ def _warden(spec: dict, requests: int, replies: int, output: int, status: int, l
         ended = _reap(child)
         if lifeline in ready:  # closed: the parent is done with this child, or dead
             break
-    _kill_tree()
+    _kill_tree(spec["uid"])
     if ended is None:
         ended = _reap(child)
     with contextlib.suppress(OSError):
@@ -118,19 +119,34 @@ def _reap(child: int) -> int | None:
     return found
 
 
-def _kill_tree() -> None:
+def _kill_tree(uid: int) -> None:
     """Kill every descendant. Stopped first, so that none can fork while the others die; new ones are looked for until
-    there are none."""
+    there are none. Processes that replace themselves faster than they can be looked for have no such end: where they
+    have a user of their own, `uid`, the kernel kills all of that user's at once."""
     me = psutil.Process()
-    for _ in range(100):
+    for attempt in itertools.count():
         alive = [p for p in me.children(recursive=True) if _is_alive(p)]
         if not alive:
             return
+        if attempt >= 3 and uid:
+            _kill_all_of(uid)
         for sig in (signal.SIGSTOP, signal.SIGKILL):
             for process in alive:
                 with contextlib.suppress(psutil.Error):
                     process.send_signal(sig)
         psutil.wait_procs(alive, timeout=0.2)
+
+
+def _kill_all_of(uid: int) -> None:
+    killer = os.fork()
+    if killer == 0:
+        try:
+            os.setuid(uid)
+            os.kill(-1, signal.SIGKILL)  # spares the process that calls it
+        finally:
+            os._exit(0)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(killer, 0)
 
 
 def _is_alive(process: psutil.Process) -> bool:
