@@ -119,7 +119,8 @@ def test_target_is_a_share_of_the_reference(reference, share):
 def test_settled_points_are_known(pairs, target, precision):
     found = gain(pairs, 0.02)
     low, high = decision.fraction(found.lower, target), decision.fraction(found.upper, target)
-    assert decision.settled(found, target, precision) == (high - low <= 2 * precision)
+    open_at_the_top = found.lower < target <= found.factor  # more pairs may show that it earns all points
+    assert decision.settled(found, target, precision) == (high - low <= 2 * precision and not open_at_the_top)
     if found.lower >= target or found.upper <= 1:  # full points, or none, whatever the noise
         assert decision.settled(found, target, precision)
 
