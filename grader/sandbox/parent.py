@@ -204,7 +204,7 @@ class Child:
             "home": str(home),
             "uid": workspace.uid,
             "landlock": landlock,
-            "files": _file_rights(home, readable),
+            "files": _file_rights(home, readable, device),
             "environment": _environment() | _private_environment(home, device) | (environment or {}),
             "workload": workload,
             "options": options,
@@ -575,7 +575,7 @@ _SETTINGS = (
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
-def _file_rights(home: Path, readable: Iterable[str | Path]) -> list[tuple[str, int]]:
+def _file_rights(home: Path, readable: Iterable[str | Path], device: str) -> list[tuple[str, int]]:
     """What a child may touch: its own folder, shared memory and the GPU in full; Python, system libraries, this package
     and the lab's data read-only. Solutions, calibration, results and the gradebook are not among them."""
     python = {sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")}
@@ -584,9 +584,9 @@ def _file_rights(home: Path, readable: Iterable[str | Path]) -> list[tuple[str, 
     system = ["/usr", "/lib", "/lib64", "/bin", "/sbin", "/sys", "/run/nvidia-persistenced"]
     system += [f"/etc/{name}" for name in _SETTINGS]
     rights = [(str(home), confine.WRITE), ("/dev/shm", confine.WRITE)]
-    # CUDA writes and truncates files in /proc/self and fails (error 304) where it cannot; without root nothing outside
-    # the child's own processes can be written there
-    rights.append(("/proc", confine.WRITE))
+    # CUDA writes and truncates files in /proc/self and fails (error 304) where it cannot. Without root little outside
+    # the child's own processes can be written there: of the same user's, how soon they are killed when memory runs out
+    rights.append(("/proc", confine.WRITE if device == "cuda" else confine.READ))
     rights += [(str(path), confine.READ) for path in (*sorted(python), *code, *system, *readable)]
     # not the repository itself: the names of a class's submissions are in it, and a right holds for all that is below
     rights += [(str(path), confine.LIST) for path in (REPOSITORY / "data", "/dev")]
