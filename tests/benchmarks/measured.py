@@ -111,7 +111,7 @@ def main() -> None:
                 continue
             submission = Submission(source) if source else solution(lab)
             result = grade(submission, lab, device=options.device, plan=plan)
-            result.timelines = {}  # large, and drawn from elsewhere
+            result.timelines, result.output = {}, ""  # large; and full of the paths of this machine
             write_json(path, {"what": what, **result.to_dict()})
             print(f"{lab.name}: {_line(what, result)}", flush=True)
         if "ladder" in parts and not (out / lab.name / "ladder.json").exists():
