@@ -113,7 +113,7 @@ def give_up_root(uid: int, gid: int = 65534) -> None:
     header = struct.pack("Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
     data = struct.pack("IIIIII", *[capability] * 3, 0, 0, 0)  # effective, permitted, inheritable: low words, then high
     _check(_libc.capset(header, data), "capset")
-    # the change of user made /proc/self root's; CUDA names its threads there and fails (error 304) where it cannot
+    # the change of user made this process's own files in /proc root's; CUDA writes some of them
     _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl(PR_SET_DUMPABLE)")
     if keep:  # ambient: programs started from here (loader workers that are spawned, compilers) need it as well
         _check(_libc.prctl(_PR_CAP_AMBIENT, 2, _CAP_DAC_READ_SEARCH, 0, 0), "prctl(PR_CAP_AMBIENT_RAISE)")
