@@ -13,6 +13,7 @@ from typing import Any
 
 from grader import labs
 from grader.errors import UserError
+from grader.labs.lab import Lab
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -107,14 +108,18 @@ class Terminal:
 # ---------------------------------------------------------------- commands
 
 
-def _labs(options: argparse.Namespace) -> None:
+def _form_here(lab: Lab) -> str | None:
+    """The form in which this machine can grade a lab; None for none."""
     from grader.measure import machine
 
-    gpu = machine.has_gpu()
+    return next((form for form in ("cuda", "cpu") if form in lab.forms and (form == "cpu" or machine.has_gpu())), None)
+
+
+def _labs(options: argparse.Namespace) -> None:
     rows = []
     for name in labs.NAMES:
         lab = labs.get(name)
-        form = "cuda" if gpu and "cuda" in lab.forms else "cpu" if "cpu" in lab.forms else None
+        form = _form_here(lab)
         rows.append(
             {
                 "name": name,
@@ -233,7 +238,7 @@ def _doctor(options: argparse.Namespace) -> int:
     print()
     for name in labs.NAMES:
         lab = labs.get(name)
-        form = "cuda" if facts["gpu"] and "cuda" in lab.forms else "cpu" if "cpu" in lab.forms else None
+        form = _form_here(lab)
         if form is None:
             print(f"{name:<14} not here: needs an NVIDIA GPU")
             continue

@@ -195,15 +195,13 @@ class Child:
         limits: Limits | None = None,
         trusted: bool = False,
     ):
-        landlock = confine.landlock_abi() > 0
-        if not landlock:
+        if not confine.landlock_abi():
             raise RuntimeError("this kernel has no Landlock, so a submission's file access cannot be confined")
         self.workspace, self.limits, self.trusted = workspace, limits or Limits(), trusted
         home = workspace.folder
         spec = {
             "home": str(home),
             "uid": workspace.uid,
-            "landlock": landlock,
             "files": _file_rights(home, readable, device),
             "environment": _environment() | _private_environment(home, device) | (environment or {}),
             "workload": workload,

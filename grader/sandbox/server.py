@@ -175,8 +175,7 @@ def _enter(spec: dict, output: int) -> None:
         confine.give_up_root(spec["uid"])
     else:
         confine.limit_resources(processes=None)  # the limit counts all processes of the user, not only ours
-    if spec["landlock"]:
-        confine.restrict_files([(path, rights) for path, rights in spec["files"]])
+    confine.restrict_files([(path, rights) for path, rights in spec["files"]])
     os.chdir(spec["home"])
     os.umask(0o077)
 
