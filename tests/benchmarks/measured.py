@@ -95,11 +95,8 @@ def main() -> None:
         jobs: list[tuple[str, str, Plan | None]] = []
         if "grades" in parts:
             for n in range(options.rounds):
-                jobs += [
-                    (f"starter-{n + 1}", lab.starter, None),
-                    (f"solution-{n + 1}", "", None),
-                    (f"half-{n + 1}", variants.half_fix(lab.name), None),
-                ]
+                jobs += [(f"starter-{n + 1}", lab.starter, None), (f"solution-{n + 1}", "", None)]
+            jobs += [(f"half-{n + 1}", variants.half_fix(lab.name), None) for n in range(min(2, options.rounds))]
         if "cheat" in parts:
             jobs.append(("trains-ahead-1", variants.trains_ahead(lab.name), None))
         if "variants" in parts:
