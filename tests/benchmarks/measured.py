@@ -28,6 +28,7 @@ from tests import variants
 MEASURED = Path(__file__).resolve().parents[2] / "data" / "measured"
 KINDS = ("honest, ", "fault, ")
 SHORT = Plan(block_s=1.0, min_pairs=2, max_pairs=2, profile_steps=2)  # enough where only parity is asked
+MANY_PAIRS = Plan(min_pairs=8, max_pairs=8)
 
 RUNGS: dict[str, list[tuple[str, variants.Edits]]] = {
     "2a_workers": [
@@ -100,6 +101,8 @@ def main() -> None:
             jobs += [(f"half-{n + 1}", variants.half_fix(lab.name), None) for n in range(min(2, options.rounds))]
         if "cheat" in parts:
             jobs.append(("trains-ahead-1", variants.trains_ahead(lab.name), None))
+            jobs.append(("trains-ahead-2", variants.trains_ahead(lab.name), MANY_PAIRS))
+            jobs.append(("in-a-thread-1", variants.in_a_thread(lab.name), MANY_PAIRS))  # the control beside it
         if "variants" in parts:
             for kind, made in (("honest", variants.honest(lab.name)), ("fault", variants.faults(lab.name))):
                 jobs += [(f"{kind}, {what}", source, SHORT) for what, source in made.items()]
