@@ -63,12 +63,22 @@ class TraceError(UserError):
 
 
 @dataclass(frozen=True)
+class Memory:
+    """The allocator's reports (`profile_memory=True`), in order of time. Bytes; device -1 is the CPU."""
+
+    time: np.ndarray  # ns, on the clock of Trace
+    device: np.ndarray
+    allocated: np.ndarray  # in use after this allocation or release
+    reserved: np.ndarray
+
+
+@dataclass(frozen=True)
 class Trace:
     """The complete ("X") events of a trace, one array entry an event, in order of start (of two that start together
     the longer comes first, so an outer event precedes the events within it).
 
     Times are integer nanoseconds after `base_ns` (Unix time; 0 in old files, whose times are Unix times themselves).
-    -1 stands for "not recorded" in `correlation`, `device`, `stream` and `bytes`."""
+    -1 stands for "not recorded" in every column but the first five."""
 
     names: list[str]  # what `name` points into
     threads: list[tuple[int | str | float, int | str | float]]  # (pid, tid), what `thread` points into
@@ -81,9 +91,18 @@ class Trace:
     device: np.ndarray
     stream: np.ndarray
     bytes: np.ndarray
-    half: np.ndarray  # a cpu_op has a bfloat16 or float16 input: 1, has none: 0, "Input type" was not recorded: -1
+    types: np.ndarray  # of a cpu_op's inputs, as JSON: what `texts` holds at this index; -1: not recorded
+    dims: np.ndarray  # likewise, its inputs' shapes
+    sequence: np.ndarray  # of a cpu_op that takes part in autograd: its backward has the same number
+    python: np.ndarray  # a python_function's id, and that of the function that called it
+    parent: np.ndarray
+    called_from: np.ndarray  # the source line of that call, "file.py:12": index into `texts`; torch >= 2.14 or so
+    texts: list[str]
+    memory: Memory
     base_ns: int = 0
     devices: list[str] = field(default_factory=list)  # names of the GPUs
+    world_size: int | None = None  # of a distributed run, as recorded
+    rank: int | None = None
     reasons: list[str] = field(default_factory=list)  # why it is incomplete; empty when it is complete
 
     @property
@@ -101,6 +120,12 @@ class Trace:
         """Mask of the events whose name begins with a match of `pattern`. Each distinct name is matched once."""
         match = re.compile(pattern).match
         return np.fromiter((match(name) is not None for name in self.names), bool, len(self.names))[self.name]
+
+    @cached_property
+    def half(self) -> np.ndarray:
+        """A cpu_op has a bfloat16 or float16 input: 1, has none: 0, its types were not recorded: -1."""
+        known = ["BFloat16" in text or "c10::Half" in text for text in self.texts]
+        return np.array([*known, -1], np.int8)[self.types]  # -1 is the last
 
     @cached_property
     def is_gpu(self) -> np.ndarray:
@@ -213,8 +238,17 @@ class _Args(msgspec.Struct, gc=False):
     device: Identifier = None
     stream: Identifier = None
     bytes: Integer | None = None
-    # Kept as text: the elements are strings, but nested lists occur, and only one question is asked of it.
-    input_type: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw, name="Input type")
+    # Kept as text, as few distinct ones occur again and again.
+    types: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw, name="Input type")
+    dims: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw, name="Input Dims")
+    sequence: Integer | None = msgspec.field(default=None, name="Sequence number")
+    python: Integer | None = msgspec.field(default=None, name="Python id")
+    parent: Integer | None = msgspec.field(default=None, name="Python parent id")
+    called_from: str | None = msgspec.field(default=None, name="CallFrom")
+    memory_device_type: Integer | None = msgspec.field(default=None, name="Device Type")
+    memory_device: Integer | None = msgspec.field(default=None, name="Device Id")
+    allocated: Integer | None = msgspec.field(default=None, name="Total Allocated")
+    reserved: Integer | None = msgspec.field(default=None, name="Total Reserved")
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -232,11 +266,17 @@ class _Device(msgspec.Struct):
     name: str = "?"
 
 
+class _Distributed(msgspec.Struct):
+    rank: Integer | None = None
+    world_size: Integer | None = None
+
+
 class _Document(msgspec.Struct):
     traceEvents: list[_Event]
     schemaVersion: Identifier = None
     baseTimeNanoseconds: Integer = 0
     deviceProperties: list[_Device] = []
+    distributedInfo: _Distributed | None = None
 
 
 _DECODER = msgspec.json.Decoder(_Document)
@@ -264,8 +304,20 @@ def _columns(document: _Document, expect_gpu: bool) -> Trace:
     absurd = negative = 0
     ended = False
     none = _Args()
+    texts: dict[str, int] = {}
+    memory: list[tuple[float, int, int, int]] = []
+
+    def text(raw) -> int:
+        return texts.setdefault(raw if isinstance(raw, str) else bytes(raw).decode(), len(texts)) if raw else -1
+
+    def number(value: int | None) -> int:
+        return -1 if value is None else value
+
     for e in document.traceEvents:
         if e.ph != "X":
+            if e.ph == "i" and e.name == "[memory]" and e.args and e.ts is not None and e.args.allocated is not None:
+                device = -1 if e.args.memory_device_type == 0 else number(e.args.memory_device)
+                memory.append((e.ts, device, e.args.allocated, number(e.args.reserved)))
             ended = ended or (e.name or "").startswith("Record Window End")
             continue
         if e.cat is None or e.cat == "Trace" or e.ts is None:
@@ -278,9 +330,6 @@ def _columns(document: _Document, expect_gpu: bool) -> Trace:
             negative += 1
             continue
         a = e.args or none
-        half = -1
-        if types := bytes(a.input_type):
-            half = int(b"BFloat16" in types or b"c10::Half" in types)
         times.append((e.ts, duration))
         rows.append(
             (
@@ -291,10 +340,15 @@ def _columns(document: _Document, expect_gpu: bool) -> Trace:
                 _number(a.device, MOST_DEVICES),
                 _number(a.stream, 2**31),
                 -1 if a.bytes is None else a.bytes,
-                half,
+                text(bytes(a.types)),
+                text(bytes(a.dims)),
+                number(a.sequence),
+                number(a.python),
+                number(a.parent),
+                text(a.called_from),
             )
         )
-    table = np.array(rows, np.int64).reshape(len(rows), 8).T
+    table = np.array(rows, np.int64).reshape(len(rows), 13).T
     start, duration = to_ns(np.array(times, np.float64).reshape(len(times), 2).T)
     order = np.lexsort((-duration, start))
     table, start, duration = table[:, order], start[order], duration[order]
@@ -303,10 +357,13 @@ def _columns(document: _Document, expect_gpu: bool) -> Trace:
         list(threads),
         *(table[0].astype(np.uint8), table[1].astype(np.int32), table[2].astype(np.int32)),
         *(start, duration),
-        *table[3:7],
-        half=table[7].astype(np.int8),
+        *table[3:],
+        texts=list(texts),
+        memory=_memory(memory),
         base_ns=document.baseTimeNanoseconds,
         devices=[device.name for device in document.deviceProperties],
+        world_size=document.distributedInfo.world_size if document.distributedInfo else None,
+        rank=document.distributedInfo.rank if document.distributedInfo else None,
     )
     if absurd:
         trace.reasons.append(f"{absurd} events have absurd times (longer than an hour, or before or after our days)")
@@ -316,6 +373,12 @@ def _columns(document: _Document, expect_gpu: bool) -> Trace:
         trace.reasons.append("the mark that ends a recording is missing: the file was cut or edited")
     trace.reasons.extend(_doubts(trace, expect_gpu))
     return trace
+
+
+def _memory(rows: list[tuple[float, int, int, int]]) -> Memory:
+    rows.sort(key=lambda row: row[0])
+    time = to_ns(np.array([row[0] for row in rows], np.float64))
+    return Memory(time, *np.array([row[1:] for row in rows], np.int64).reshape(len(rows), 3).T)
 
 
 def _doubts(trace: Trace, expect_gpu: bool) -> list[str]:
