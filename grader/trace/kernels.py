@@ -50,6 +50,9 @@ NOT_HALF = re.compile(
 )
 
 
+COMMUNICATION = re.compile(r"nccl(Dev)?Kernel|ncclKernel|rccl|nvshmem|(one|two)ShotAllReduce|multimem", re.IGNORECASE)
+
+
 def is_matmul_kernel(name: str) -> bool | None:
     """True, False, or None where the name does not tell (then the operator that launched it does)."""
     if NO_MATMUL_KERNEL.search(name):
@@ -71,3 +74,8 @@ def has_half_inputs(name: str) -> bool | None:
     if HALF.search(name):
         return True
     return False if NOT_HALF.search(name) else None
+
+
+def is_communication(name: str) -> bool:
+    """Whether a kernel is a collective or a send or receive between GPUs."""
+    return COMMUNICATION.search(name) is not None

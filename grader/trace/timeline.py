@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from grader.trace import intervals
-from grader.trace.metrics import Steps, data_waits, step_length
+from grader.trace.metrics import data_waits
 from grader.trace.read import COPY_LAUNCH, CPU_OP, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH, MEMSET_LAUNCH, Trace
+from grader.trace.steps import Steps
 
 PIXELS = 3000  # a gap or a wait shorter than this part of the picture's width cannot be seen
 MOST_INTERVALS = 600
@@ -25,15 +26,12 @@ def timeline(trace: Trace, steps: int = 3, skip_first: int = 1, step_ns: float |
     {"origin_ns", "span_ns", "steps": [[start, end], ...], "lanes": [{"name", "kind", "intervals": [[start, duration],
     ...]}, ...], "idle": [[start, duration], ...] (nothing ran on the busiest GPU), "complete", "reasons", "step_ns",
     "step_ns_traced"}; starts and ends are relative to origin_ns."""
-    chosen = trace.steps[skip_first : skip_first + steps]
     result: dict[str, Any] = {"origin_ns": 0, "span_ns": 0, "steps": [], "lanes": [], "idle": [], "step_ns": step_ns}
     result |= {"step_ns_traced": None, "complete": trace.complete, "reasons": list(trace.reasons)}
-    if not len(chosen):
+    step_of = Steps(trace, skip_first, steps)
+    if not len(step_of):
         return result | {"complete": False, "reasons": [*trace.reasons, "it has no step after those left out"]}
-    step_of = Steps(trace, chosen)
-    gpu = np.flatnonzero(trace.is_gpu)
-    launch = trace.launch_of(gpu)
-    own = gpu[(launch >= 0) & (step_of(trace.start[launch]) >= 0)]
+    gpu, own = np.flatnonzero(trace.is_gpu), step_of.gpu
     low = int(step_of.starts[0])
     high = max(int(step_of.ends[-1]), int(trace.end[own].max()) if len(own) else low)
     shortest = (high - low) // PIXELS
@@ -88,5 +86,5 @@ def timeline(trace: Trace, steps: int = 3, skip_first: int = 1, step_ns: float |
         result["idle"] = visible((gaps[0][wide], gaps[1][wide]))
     result["origin_ns"], result["span_ns"] = low, high - low
     result["steps"] = [[int(s) - low, int(e) - low] for s, e in zip(step_of.starts, step_of.ends, strict=True)]
-    result["step_ns_traced"] = step_length(trace, chosen, skip_first)
+    result["step_ns_traced"] = step_of.length
     return result
