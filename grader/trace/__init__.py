@@ -7,11 +7,12 @@
 >>> trace.draw({"before": trace.timeline(t)}).savefig("timeline.png")
 """
 
+from grader.trace.analysis import Analysis, analyse
 from grader.trace.metrics import Metrics, metrics
 from grader.trace.read import Trace, TraceError, read, read_bytes
 from grader.trace.timeline import timeline
 
-__all__ = ["Metrics", "Trace", "TraceError", "draw", "metrics", "read", "read_bytes", "timeline"]
+__all__ = ["Analysis", "Metrics", "Trace", "TraceError", "analyse", "draw", "metrics", "read", "read_bytes", "timeline"]
 
 
 def __getattr__(name: str):
