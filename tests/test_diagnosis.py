@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +11,8 @@ from test_trace import PAGEABLE, PINNED, Recording
 from grader import trace
 from grader.trace.breakdown import PARTS
 from grader.trace.diagnosis import CAUSES, diagnose
+from grader.trace.metrics import launching_op
+from grader.trace.read import CPU_OP
 
 US = 1000
 GEMM, POINTWISE = (
@@ -157,3 +160,21 @@ def test_pinned_copies_that_overlap_cost_nothing():
         r.work("gpu_memcpy", PINNED, n * 10_000 + 30, n * 10_000 + 40, 5_000, stream=20, bytes=1 << 20)
     a = trace.analyse(r.read())
     assert a.breakdown["copies"] == 0 and a.breakdown["tensor_core"] == pytest.approx(9_980)
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30), st.integers(0, 1), st.booleans()), max_size=40))
+def test_the_innermost_operator_to_the_nanosecond(events):
+    """Operators and calls on two threads, nested or overlapping in part; the truth is the last that is still open."""
+    events = sorted(events, key=lambda e: (e[0], -e[1]))
+    r = Recording()
+    for start, duration, thread, is_op in events:
+        r.event(
+            "cpu_op" if is_op else "cuda_runtime", "aten::x" if is_op else "cudaLaunchKernel", start, duration, thread
+        )
+    t = r.read(expect_gpu=False)
+    found = launching_op(t, np.arange(len(t)))
+    for i in range(len(t)):
+        open_ops = [
+            j for j in range(i) if t.category[j] == CPU_OP and t.thread[j] == t.thread[i] and t.end[j] > t.start[i]
+        ]
+        assert found[i] == (open_ops[-1] if open_ops else -1)

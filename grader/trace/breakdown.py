@@ -17,7 +17,6 @@ import numpy as np
 
 from grader.trace import intervals, kernels
 from grader.trace.metrics import (
-    ANY_OP,
     SMALL_COPY,
     blocking_calls,
     by_name,
@@ -182,8 +181,8 @@ def blocking_copies(trace: Trace, waits: np.ndarray) -> np.ndarray:
     copies = copies[by_name(between_host_and_device, trace, copies) == 1]
     call = trace.launch_of(copies)
     call = call[call >= 0]
-    op = launching_op(trace, call, ANY_OP)
-    of_wait = launching_op(trace, waits, ANY_OP)
+    op = launching_op(trace, call)
+    of_wait = launching_op(trace, waits)
     held = np.isin(waits, call) | ((of_wait >= 0) & np.isin(of_wait, op))
     return np.unique(np.where(of_wait[held] >= 0, of_wait[held], waits[held]))
 

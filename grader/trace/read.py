@@ -145,13 +145,19 @@ class Trace:
     def launch_of(self, events: np.ndarray) -> np.ndarray:
         """For each of these events (indices) the index of the host call with the same correlation id, -1 without one.
         Never matched by time: the clocks of CPU and GPU differ."""
+        return self._launch[events]
+
+    @cached_property
+    def _launch(self) -> np.ndarray:
+        found = np.full(len(self), -1)
         calls = np.flatnonzero(self.is_call & (self.correlation > 0))
         calls = calls[np.argsort(self.correlation[calls], kind="stable")]
-        if not len(calls):
-            return np.full(len(events), -1)
-        wanted = self.correlation[events]
-        at = np.minimum(np.searchsorted(self.correlation[calls], wanted), len(calls) - 1)
-        return np.where(self.correlation[calls[at]] == wanted, calls[at], -1)
+        if len(calls):
+            wanted = self.correlation
+            at = np.minimum(np.searchsorted(wanted[calls], wanted), len(calls) - 1)
+            same = wanted[calls[at]] == wanted
+            found[same] = calls[at[same]]
+        return found
 
 
 def read(path: str | os.PathLike[str], max_bytes: int = 512 << 20, expect_gpu: bool = True) -> Trace:
