@@ -15,18 +15,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from grader.trace import intervals, kernels
-from grader.trace.metrics import (
-    SMALL_COPY,
-    blocking_calls,
-    by_name,
-    copy_kind,
-    data_waits,
-    launching_op,
-    matmul_kernels,
-)
+from grader.trace import intervals
+from grader.trace.host import data_waits, launching_op
+from grader.trace.metrics import SMALL_COPY
 from grader.trace.read import CPU_OP, KERNEL, MEMCPY, Trace
 from grader.trace.steps import Steps
+from grader.trace.work import by_name, copy_kind
 
 # The parts. Kernels first: a copy or a collective that runs beside a kernel costs nothing.
 PARTS = (
@@ -76,7 +70,7 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
         return Breakdown()
     low, high = steps.window
     n, devices = len(steps), np.unique(trace.device[steps.gpu])
-    gpu, kind = classified(trace)
+    gpu, kind = classified(trace, steps)
     host = Host(trace, steps)
     total = np.zeros(len(PARTS))
     after_stall = np.zeros(len(PARTS))  # launching gaps by what had stopped the host before
@@ -110,17 +104,14 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
     )
 
 
-def classified(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
+def classified(trace: Trace, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
     """All GPU work (indices) and the part of the step time to which each belongs (index into PARTS)."""
     gpu = np.flatnonzero(trace.is_gpu)
     kind = np.full(len(gpu), PARTS.index("memory"))
-    kernel = trace.category[gpu] == KERNEL
-    k = gpu[kernel]
-    launch = trace.launch_of(k)
-    matmul, core, _ = matmul_kernels(trace, k, launch)
-    of_kernel = np.where(matmul, np.where(core == 1, PARTS.index("tensor_core"), PARTS.index("matmul")), kind[kernel])
-    of_kernel[by_name(kernels.is_communication, trace, k) == 1] = PARTS.index("communication")
-    kind[kernel] = of_kernel
+    k = steps.kernels
+    of_kernel = np.where(k.matmul, np.where(k.core == 1, PARTS.index("tensor_core"), PARTS.index("matmul")), kind[0])
+    of_kernel[k.communication] = PARTS.index("communication")
+    kind[trace.category[gpu] == KERNEL] = of_kernel
     copies = np.flatnonzero(trace.category[gpu] == MEMCPY)
     kind[copies[by_name(between_host_and_device, trace, gpu[copies]) == 1]] = PARTS.index("copies")
     return gpu, kind
@@ -140,8 +131,7 @@ class Host:
         mine = np.isin(trace.thread, threads) & (trace.end > low) & (trace.start < high)
         active = mine & ((trace.category == CPU_OP) | trace.is_call)
         self.data = intervals.union(*data_waits(trace, steps.thread))
-        waits = blocking_calls(trace)
-        waits = waits[mine[waits]]
+        waits = steps.waits[mine[steps.waits]]
         copies = blocking_copies(trace, waits)
         self.transfer = intervals.union(trace.start[copies], trace.end[copies])
         # The ends of all waits, in order of start; they may overlap on several threads.

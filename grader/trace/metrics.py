@@ -7,28 +7,22 @@ matched by correlation id only. What a trace cannot tell is None, never 0."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
-from grader.trace import intervals, kernels
-from grader.trace.nesting import enclosing
+from grader.trace import intervals
+from grader.trace.host import DATA_WAIT, data_waits, launching_op
 from grader.trace.read import ANNOTATION, CPU_OP, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH, MEMCPY, Trace
 from grader.trace.steps import Steps
+from grader.trace.work import copy_kind
 
 TINY_NS = 10_000  # a kernel shorter than this costs about as much to launch as to run
 SMALL_COPY = 64 << 10  # bytes; pinning does not matter below
 UNKNOWN_TOLERATED = 0.1  # share of matmul time whose precision may be unknown before the share is not given at all
 
-DATA_WAIT = re.compile(r"enumerate\(DataLoader\)#.*__next__|data_wait$")
 LOAD_SAMPLE = re.compile(r"load_sample$")
-SYNC_CALL = re.compile(r"(cuda|hip)(Stream|Device|Event)Synchronize|cu(Stream|Ctx|Event)Synchronize")
-BLOCKING_COPY_CALL = re.compile(r"(cuda|hip)Memcpy(2D|3D)?(_v\d+|_ptds_v\d+)?$")
-ANY_COPY_CALL = re.compile(r"(cuda|hip)Memcpy|cuMemcpy")
-ITEM = re.compile(r"aten::_local_scalar_dense$")
-COPY_NAME = re.compile(r"(?:Memcpy|CopyHostToDevice|Copy)\s*(\w+?)(?:\s*\((\w+) -> (\w+)\))?$")
 COPY_KINDS = ("HtoD pinned", "HtoD pageable", "DtoH", "DtoD")
 
 PHASES = ("data_wait", "h2d", "fwd", "bwd", "opt")
@@ -175,7 +169,8 @@ def kernel_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
     busy = union_length(trace, steps.gpu)
     m.tiny_kernel_time = union_length(trace, k[tiny]) / busy if busy else None
 
-    communication = by_name(kernels.is_communication, trace, k) == 1
+    mine = np.isin(steps.kernels.index, k)
+    communication = steps.kernels.communication[mine]
     comm, other = k[communication], k[~communication]
     m.comm_ns = union_length(trace, comm) / n
     m.comm_exposed_ns = m.comm_ns - overlap_length(trace, comm, other) / n
@@ -187,8 +182,8 @@ def kernel_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
     m.copy_kernel_share = union_length(trace, k[moves]) / busy if busy else None
     m.events["copy_kernels"] = k[moves]
 
-    matmul, core, half = matmul_kernels(trace, k, steps.launch[is_kernel])
-    k, core, half = k[matmul], core[matmul], half[matmul]
+    mine &= steps.kernels.matmul
+    k, core, half = steps.kernels.index[mine], steps.kernels.core[mine], steps.kernels.half[mine]
     time = trace.duration[k].astype(np.float64)
     total = time.sum()
     if not total:
@@ -198,50 +193,6 @@ def kernel_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
     known = time[half >= 0].sum()
     if known >= (1 - UNKNOWN_TOLERATED) * total:
         m.half_share = float(time[half == 1].sum() / known)
-
-
-def matmul_kernels(trace: Trace, k: np.ndarray, launch: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of these kernels and the calls that launched them: is it a matrix product or a convolution (bool), does it run on
-    tensor cores, has it bf16 or fp16 inputs (1, 0, or -1 where nothing tells)."""
-    op = launching_op(trace, launch, kernels.MATMUL_OP)
-    by_kernel = by_name(kernels.is_matmul_kernel, trace, k)
-    matmul = (by_kernel == 1) | ((by_kernel < 0) & (op >= 0))
-    typed = np.where(op >= 0, trace.half[op], -1)  # the operator's input types, where they were recorded
-    half = np.where(typed >= 0, typed, by_name(kernels.has_half_inputs, trace, k))
-    core = by_name(kernels.on_tensor_cores, trace, k)
-    # Every recent GPU runs a bf16 or fp16 product on tensor cores, so the input type answers where the name does not.
-    return matmul, np.where((core < 0) & (half == 1), 1, core), half
-
-
-def by_name(judge: Callable[[str], bool | None], trace: Trace, events: np.ndarray) -> np.ndarray:
-    """What `judge` says of each event's name: 1, 0, or -1 for None. Each distinct name is judged once."""
-    answers = np.full(len(trace.names), -1, np.int8)
-    for code in np.flatnonzero(np.bincount(trace.name[events])).tolist():  # much faster than np.unique
-        answer = judge(trace.names[code])
-        answers[code] = -1 if answer is None else int(answer)
-    return answers[trace.name[events]]
-
-
-def launching_op(trace: Trace, calls: np.ndarray, pattern: re.Pattern[str] | None = None) -> np.ndarray:
-    """For each host call (indices, -1 gives -1) the innermost operator around it on its thread, of those with such a name
-    if a pattern is given (index, else -1)."""
-    mask = trace.category == CPU_OP
-    found = np.full(len(calls), -1)
-    known = calls >= 0
-    found[known] = enclosing(trace, calls[known], mask if pattern is None else mask & trace.named(pattern))
-    return found
-
-
-def copy_kind(name: str) -> str:
-    """ "Memcpy HtoD (Pinned -> Device)" -> "HtoD pinned". Other directions keep their code; a host-to-device copy whose
-    source is neither pinned nor pageable is "HtoD other"."""
-    match = COPY_NAME.match(name)
-    if not match:
-        return "other"
-    direction, source = match[1], (match[2] or "").lower()
-    if direction != "HtoD":
-        return direction
-    return f"HtoD {source}" if source in ("pinned", "pageable") else "HtoD other"
 
 
 def copy_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
@@ -303,8 +254,7 @@ def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
         m.launches = len(launches) / n
         m.per_step["launches"] = counted(step[launches], n)
         m.events["launches"] = launches
-        syncs = blocking_calls(trace)
-        syncs = syncs[in_step[syncs]]
+        syncs = steps.waits[in_step[steps.waits]]
         m.syncs = len(syncs) / n
         m.sync_ns = float(trace.duration[syncs].sum(dtype=np.float64) / n)
         m.per_step["syncs"] = counted(step[syncs], n)
@@ -363,33 +313,3 @@ def memory_metrics(m: Metrics, trace: Trace) -> None:
         if len(at_ends) > 1:
             growth = float(np.median(np.diff(at_ends)))  # a leak grows in each step, a cache or a buffer once
             m.memory_growth = max(growth, m.memory_growth if m.memory_growth is not None else growth)
-
-
-def data_waits(trace: Trace, thread: int) -> intervals.Intervals:
-    """Where this thread was in a DataLoader's `__next__`, or in a record_function "data_wait"."""
-    waits = (trace.category == ANNOTATION) & trace.named(DATA_WAIT) & (trace.thread == thread)
-    return trace.start[waits], trace.end[waits]
-
-
-def blocking_calls(trace: Trace) -> np.ndarray:
-    """Indices of host calls that made the host wait for the GPU, each wait once.
-
-    They are: synchronisation of a stream, an event or the device; a copy by `cudaMemcpy`, which is never asynchronous;
-    a `cudaMemcpyAsync` whose host side is pageable, which is not either; and a copy within `aten::_local_scalar_dense`
-    (`.item()` and friends). PyTorch follows a blocking copy by a synchronisation of its stream: the two are one wait
-    when they are within the same operator and nothing else was called in between on that thread."""
-    calls = np.flatnonzero(trace.is_call)
-    if not len(calls):
-        return calls
-    sync = trace.named(SYNC_CALL)
-    copies = np.flatnonzero(trace.is_call & trace.named(ANY_COPY_CALL))
-    blocks = trace.named(BLOCKING_COPY_CALL) & trace.is_call
-    work = np.flatnonzero(trace.category == MEMCPY)
-    pageable = work[trace.named(r".*Pageable")[work]]
-    of_pageable = trace.launch_of(pageable)
-    blocks[of_pageable[of_pageable >= 0]] = True
-    blocks[copies[launching_op(trace, copies, ITEM) >= 0]] = True
-    calls = calls[np.lexsort((calls, trace.thread[calls]))]  # thread by thread, in order of time
-    thread, op = trace.thread[calls], launching_op(trace, calls)
-    followed = np.append(sync[calls[1:]] & (thread[1:] == thread[:-1]) & (op[1:] == op[:-1]), False)
-    return np.sort(calls[sync[calls] | (blocks[calls] & ~followed)])

@@ -6,7 +6,9 @@ from functools import cached_property
 
 import numpy as np
 
+from grader.trace.host import blocking_calls
 from grader.trace.read import Trace
+from grader.trace.work import Kernels, kernels_of
 
 
 class Steps:
@@ -63,6 +65,16 @@ class Steps:
     def step(self) -> np.ndarray:
         """For each of `gpu` the position of its step."""
         return self._own[2]
+
+    @cached_property
+    def kernels(self) -> Kernels:
+        """All kernels of the trace, counted or not."""
+        return kernels_of(self.trace)
+
+    @cached_property
+    def waits(self) -> np.ndarray:
+        """Indices of all host calls that made the host wait for the GPU, in counted steps or not."""
+        return blocking_calls(self.trace)
 
     @cached_property
     def window(self) -> tuple[int, int]:
