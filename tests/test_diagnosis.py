@@ -178,3 +178,20 @@ def test_the_innermost_operator_to_the_nanosecond(events):
             j for j in range(i) if t.category[j] == CPU_OP and t.thread[j] == t.thread[i] and t.end[j] > t.start[i]
         ]
         assert found[i] == (open_ops[-1] if open_ops else -1)
+
+
+def test_gaps_between_queued_kernels_are_not_the_hosts():
+    """One CUDA graph of tiny kernels a step, replayed back to back: the GPU needs a microsecond from one to the next."""
+    r, gpu = Recording(), 0
+    for n in range(6):
+        r.step(n, n * 600 * US, (n + 1) * 600 * US)
+        call = n * 600 * US - (500 * US if n else 0)  # well ahead
+        r.event("cuda_runtime", "cudaGraphLaunch", max(call, n * 600 * US), 5 * US, correlation=9000 + n)
+        gpu = max(gpu, n * 600 * US + 20 * US)
+        for _ in range(300):
+            r.event("kernel", POINTWISE, gpu, US, 7, device=0, stream=7, correlation=9000 + n)
+            gpu += 2 * US
+    a = trace.analyse(r.read())
+    assert a.breakdown["idle_between"] == pytest.approx(300 * US, rel=0.05)
+    assert a.breakdown["idle_launch"] + a.breakdown["idle_sync"] < 30 * US
+    assert a.diagnosis.cause == "memory-bound", a.diagnosis

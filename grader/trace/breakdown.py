@@ -4,6 +4,7 @@ What kept the GPU busy is read off the trace. Why it was idle is told by what th
 
 - it waited for data, or was held by a blocking copy of more than 64 KB: that part of the gap is theirs;
 - no thread that launches was in an operator or in CUDA for a while: "other", the trace does not show what it did;
+- the next piece of work was queued before the GPU ran dry: then the host is not to blame;
 - what remains is the time that launching takes. A host that is ahead of the GPU launches for nothing, so a gap there means
   that it was not ahead: either it cannot keep up (it has more to do per step than the GPU), or something had stopped it - a
   wait for the GPU, for data, for a copy - and the GPU waits until it has caught up. Only as much of it as the host's own
@@ -34,9 +35,10 @@ PARTS = (
     "idle_sync",  # idle: the host had waited for the GPU, which so ran dry
     "idle_launch",  # idle: the host did not launch fast enough
     "idle_other",  # idle: the host did something that the trace does not show
+    "idle_between",  # idle: between two pieces of work that were both queued already; the GPU's own time to change over
 )
 IDLE = PARTS[5:]
-DATA, TRANSFER, SYNC, LAUNCH, OTHER = range(5, 10)  # indices into PARTS
+DATA, TRANSFER, SYNC, LAUNCH, OTHER, BETWEEN = range(5, 11)  # indices into PARTS
 
 ABSENT_NS = 200_000  # a launching host that shows nothing for so long does something else; Python between two
 # operators takes some 10 us, some 50 us while stacks are recorded
@@ -83,9 +85,9 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
             spans = intervals.clip(intervals.union(trace.start[events], trace.end[events]), low, high)
             total[part] += intervals.length(intervals.difference(spans, busy))
             busy = intervals.union(np.append(busy[0], spans[0]), np.append(busy[1], spans[1]))
-        start, end, cause = host.causes(intervals.complement(busy, low, high))
+        start, end, cause = host.causes(*_queued(trace, gpu[own], intervals.complement(busy, low, high)))
         np.add.at(total, cause, end - start)
-        stall = np.maximum.accumulate(np.where(cause == LAUNCH, -1, np.arange(len(cause))))
+        stall = np.maximum.accumulate(np.where((cause == LAUNCH) | (cause == BETWEEN), -1, np.arange(len(cause))))
         launching = (cause == LAUNCH) & (stall >= 0)
         np.add.at(after_stall, cause[stall[launching]], (end - start)[launching])
         gaps.append(_gaps(trace, gpu[own], device, start, end, cause))
@@ -146,10 +148,10 @@ class Host:
         span = steps.host
         self.work = (span[1] - span[0] - intervals.length(intervals.clip(union, *span))) / len(steps)
 
-    def causes(self, idle: intervals.Intervals) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Cut idle times by cause: (start, end, cause), in order."""
-        pieces = []
-        rest = idle
+    def causes(self, idle: intervals.Intervals, queued: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Cut idle times by cause: (start, end, cause), in order. queued: mask of those that are BETWEEN."""
+        pieces = [(idle[0][queued], idle[1][queued], BETWEEN)]
+        rest = (idle[0][~queued], idle[1][~queued])
         for cause, spans in ((DATA, self.data), (TRANSFER, self.transfer), (OTHER, self.absent)):
             pieces.append((*intervals.intersection(rest, spans), cause))
             rest = intervals.difference(rest, spans)
@@ -162,6 +164,15 @@ class Host:
         cause = np.concatenate([np.full(len(piece[0]), piece[2]) for piece in pieces])
         order = np.argsort(start, kind="stable")
         return start[order], end[order], cause[order]
+
+
+def _queued(trace: Trace, gpu: np.ndarray, idle: intervals.Intervals) -> tuple[intervals.Intervals, np.ndarray]:
+    """Idle times of a GPU, and a mask of those that ended with work (of `gpu`, all of that device) whose launch was over
+    before they began."""
+    after = np.searchsorted(trace.start[gpu], idle[1], side="left")
+    there = after < len(gpu)
+    launch = trace.launch_of(gpu[np.where(there, after, 0)])
+    return idle, there & (launch >= 0) & (trace.end[launch] + CLOCKS_NS <= idle[0])
 
 
 def blocking_copies(trace: Trace, waits: np.ndarray) -> np.ndarray:
@@ -192,7 +203,7 @@ def _without_profiler(parts: np.ndarray, length: float) -> np.ndarray:
     The profiler slows the host, not the GPU; and of the host not its waits but its launching. So what is too long is taken
     from there first, then from the other idle time, and only then from the busy time."""
     parts = parts.copy()
-    launching, idle = [SYNC, LAUNCH], [DATA, TRANSFER, OTHER]
+    launching, idle = [SYNC, LAUNCH], [DATA, TRANSFER, OTHER, BETWEEN]
     excess = parts.sum() - length
     if excess < 0:  # the traced steps were faster, as waits for data differ: the idle time is longer then
         idle_ns = parts[DATA:].sum()
@@ -218,7 +229,7 @@ def _blame(parts: np.ndarray, after_stall: np.ndarray, own_work: float) -> np.nd
     weights[SYNC] += parts[SYNC]
     if not weights.sum():
         return parts
-    launching = min(total, max(0.0, own_work - parts[:DATA].sum()))
+    launching = min(total, max(0.0, own_work - parts[:DATA].sum() - parts[BETWEEN]))
     parts[SYNC], parts[LAUNCH] = 0.0, launching
     parts += (total - launching) * weights / weights.sum()
     return parts

@@ -40,6 +40,7 @@ WORDS = {
     "idle_sync": "the GPU idle because the host had waited for it",
     "idle_launch": "the GPU idle because the host did not launch fast enough",
     "idle_other": "the GPU idle while the host did something that the trace does not show",
+    "idle_between": "the GPU's own time between two kernels that were both queued",
 }
 
 ADVICE = {
