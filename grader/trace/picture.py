@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
+from grader.devices import PEAKS, Peaks
 from grader.trace.words import (
     BLUE,
     FAINT,
@@ -94,8 +95,8 @@ def _use(t: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _timeline_key(timelines: list[dict[str, Any]]) -> list[Any]:
     kinds = {lane["kind"] for t in timelines for lane in t["lanes"]}
-    causes = {cause for t in timelines for _, _, cause, _ in t.get("gaps", [])}
-    causes |= {cause for t in timelines for use in _use(t) for cause in use["share"] if cause.startswith("idle_")}
+    shares = [share for t in timelines for use in _use(t) for share in use["share"].items()]
+    causes = {cause for cause, share in shares if cause.startswith("idle_") and sum(share) > 5 * len(share)}
     handles = [Patch(facecolor=COLOURS[kind], label=label) for kind, label in LANES.items() if kind in kinds]
     names = {cause: f"GPU {PART_NAMES[cause]}" for cause in HATCHES if cause in causes}
     if any(t["idle"] for t in timelines) and not causes:
@@ -161,7 +162,7 @@ def _shares(axes: Axes, share: dict[str, list[int]], span_ms: float, floor: floa
         colour = COLOURS.get(part) or PART_COLOURS.get(part, FAINT)
         look = {"facecolor": colour}
         if part in HATCHES:
-            look = {"facecolor": _tint(colour), "edgecolor": _tint(colour, 0.45), "hatch": HATCHES[part]}
+            look = {"facecolor": _tint(colour), "edgecolor": _tint(colour, 0.55), "hatch": HATCHES[part]}
         axes.stairs(high, edges, baseline=low, fill=True, linewidth=0, zorder=3, **look)
         below = above
 
@@ -176,7 +177,7 @@ def headline(title: str, t: dict[str, Any]) -> str:
 
 def _idle_patch(cause: str = "idle", label: str = "") -> Rectangle:
     colour = PART_COLOURS[cause]
-    look = {"facecolor": _tint(colour), "edgecolor": _tint(colour, 0.45), "hatch": HATCHES[cause], "linewidth": 0}
+    look = {"facecolor": _tint(colour), "edgecolor": _tint(colour, 0.55), "hatch": HATCHES[cause], "linewidth": 0}
     return Rectangle((0, 0), 1, 1, zorder=2, label=label, **look)
 
 
@@ -219,44 +220,66 @@ def draw_breakdown(analyses: dict[str, Analysis]) -> Figure:
     if not bars:
         reasons = "; ".join(reason for a in analyses.values() for reason in a.metrics.reasons)
         return _only_text("where the time goes is not known: " + (reasons or "no GPU work was recorded"))
-    row, key = 1.12, 0.35
-    figure = Figure(figsize=(WIDTH, row * len(bars) + key))
-    total = row * len(bars) + key
-    left, width = 0.15, WIDTH - 0.3
-    axes = figure.add_axes((left / WIDTH, key / total, width / WIDTH, row * len(bars) / total))
-    axes.set_axis_off()
     longest = max(sum(a.breakdown.values()) for a in bars.values())
+    width = WIDTH - 0.3
+    # Heights in inches: a headline, the bar, and below it as many lines as its labels need.
+    tops, total = [], 0.0
+    for a in bars.values():
+        tops.append(total)
+        total += 0.82 + 0.2 * len(_labels_below(a.breakdown, longest, width))
+    figure = Figure(figsize=(WIDTH, total))
+    axes = figure.add_axes((0.15 / WIDTH, 0, width / WIDTH, 1))
+    axes.set_axis_off()
     axes.set_xlim(0, width)  # inches, so that labels can be fitted
-    axes.set_ylim(row * len(bars), 0)
-    for number, (title, a) in enumerate(bars.items()):
-        top = number * row
-        length = sum(a.breakdown.values())
+    axes.set_ylim(total, 0)
+    for top, (title, a) in zip(tops, bars.items(), strict=True):
         how = "measured without the profiler" if a.step_ns else "under the profiler"
         if a.step_ns and a.metrics.step_ns_traced:
             how += f"; {milliseconds(a.metrics.step_ns_traced)} under it"
-        head = f"{plain(title, 40)}: {milliseconds(length)} a step"
-        axes.text(0, top + 0.24, head, fontsize=FONT + 1.5, fontweight="bold", color=INK, parse_math=False)
-        axes.text(len(head) * (FONT + 1.5) * CHARACTER * 1.12 + 0.1, top + 0.24, f"({how})", fontsize=FONT, color=INK)
-        at, below = 0.0, []
+        head = f"{plain(title, 40)}: {milliseconds(sum(a.breakdown.values()))} a step"
+        axes.text(0, top + 0.2, head, fontsize=FONT + 1.5, fontweight="bold", color=INK, va="center", parse_math=False)
+        axes.text(width, top + 0.2, how, fontsize=FONT, color=INK, ha="right", va="center")
+        at = 0.0
         for name, ns in _grouped(a.breakdown, SMALL * longest):
             size = ns / longest * width
             axes.add_patch(Rectangle((at, top + 0.34), size, 0.34, **_look(name)))
-            label = f"{PART_NAMES.get(name, name)} {milliseconds(ns)}"
-            if _long(label) + 0.1 < size:
+            if _fits(label := _label(name, ns), size):
                 paper = {"facecolor": "white", "edgecolor": "none", "pad": 1.5} if name in HATCHES else None
                 place = {"ha": "center", "va": "center", "fontsize": FONT}
                 axes.text(at + size / 2, top + 0.515, label, color="black", bbox=paper, **place)
-            else:
-                below.append((at + size / 2, label))
             at += size
-        for tier in (0, 1):  # neighbours take turns, so that each has twice the room
-            line = below[tier::2]
+        for tier, line in enumerate(_labels_below(a.breakdown, longest, width)):
             y = top + 0.84 + 0.2 * tier
-            for (middle, label), x in zip(line, _spread(line, width), strict=True):
+            for middle, label, x in line:
                 axes.text(x, y, label, fontsize=FONT, color=INK, va="center")
                 end = min(max(middle, x + 0.05), x + _long(label) - 0.05)
                 axes.plot([middle, end], [top + 0.68, y - 0.085], color=FAINT, linewidth=0.7, zorder=0)
     return figure
+
+
+def _labels_below(breakdown: dict[str, float], longest: float, width: float) -> list[list[tuple[float, str, float]]]:
+    """The labels that do not fit into their segments, in one line or two: (middle of the segment, label, its start)."""
+    labels, at = [], 0.0
+    for name, ns in _grouped(breakdown, SMALL * longest):
+        size = ns / longest * width
+        if not _fits(label := _label(name, ns), size) and ns > 0.005 * longest:
+            labels.append((at + size / 2, label))
+        at += size
+    starts = _spread(labels, width)
+    moved = max((abs(x + _long(label) / 2 - m) for (m, label), x in zip(labels, starts, strict=True)), default=0)
+    if moved < 1:
+        lines = [labels] if labels else []
+    else:  # neighbours take turns, so that each has twice the room
+        lines = [labels[::2], labels[1::2]]
+    return [[(m, text, x) for (m, text), x in zip(line, _spread(line, width), strict=True)] for line in lines]
+
+
+def _label(name: str, ns: float) -> str:
+    return f"{PART_NAMES.get(name, name)} {milliseconds(ns)}"
+
+
+def _fits(label: str, size: float) -> bool:
+    return _long(label) + 0.1 < size
 
 
 def _look(part: str) -> dict[str, Any]:
@@ -298,51 +321,50 @@ def _grouped(breakdown: dict[str, float], least: float) -> list[tuple[str, float
 BOUNDS = {  # what bounds an operation: colour, marker, word
     "compute": (GREEN, "o", "compute"),
     "memory": (ORANGE, "s", "memory"),
-    "launch": (BLUE, "^", "launches"),
-    None: (FAINT, "D", "not known"),
+    "launch": (SKY, "D", "launches"),
+    None: ("#C8C8C8", "p", "?"),
 }
-ROOFS = {"tensor_core": "tensor cores, 16 bit", "tf32": "tensor cores, TF32", "fp32": "fp32 units"}
+ROW = 0.245  # inches, of the table
+ROOFS = {"half": "tensor cores, 16 bit", "tf32": "tensor cores, TF32", "fp32": "fp32 units"}
 
 
-def draw_roofline(analysis: Analysis, peaks: dict[str, float] | None = None, top: int = 10) -> Figure:
+def draw_roofline(analysis: Analysis, top: int = 10) -> Figure:
     """The top operations by what they reach: FLOP/s over FLOP per byte, against what the device reaches at most.
 
-    peaks: of this device, as measured: "bytes" (bytes/s) and any of ROOFS (FLOP/s). Without them the operations are
-    shown without roofs, and the picture says so."""
+    Of a device whose peaks nobody measured the operations are shown without roofs, and the picture says so."""
     operations = analysis.operations[:top]
     if not operations:
         return _only_text("no roofline: the trace shows no operations on a GPU")
     placed = [(n, o) for n, o in enumerate(operations, 1) if o.flops and o.intensity and o.gpu_ns > 0]
-    height = max(3.9, 1.25 + 0.235 * len(operations))
+    height = max(3.9 if placed else 1.2, 0.8 + ROW * (len(operations) + 1))
     figure = Figure(figsize=(WIDTH, height))
-    axes = figure.add_axes((0.62 / WIDTH, 0.5 / height, 4.1 / WIDTH, (height - 0.95) / height))
-    device = plain(analysis.trace.devices[0], 40) if analysis.trace.devices else "device not named in the trace"
-    figure.text(0.1 / WIDTH, 1 - 0.2 / height, f"Roofline: {device}", fontsize=FONT + 1.5, fontweight="bold", color=INK, va="center", parse_math=False)  # fmt: skip
-    peaks = {name: float(v) for name, v in (peaks or {}).items() if v > 0}
+    device = analysis.trace.devices[0] if analysis.trace.devices else None
+    peaks = PEAKS.get(device or "")
+    known = "" if peaks else " (how much it can do is not known)"
+    head = f"Roofline: {plain(device, 40) if device else 'the trace does not name the device'}{known}"
+    look = {"fontsize": FONT + 1.5, "fontweight": "bold", "color": INK, "va": "center", "parse_math": False}
+    figure.text(0.1 / WIDTH, 1 - 0.2 / height, head, **look)
     if placed:
+        axes = figure.add_axes((0.62 / WIDTH, 0.5 / height, 3.85 / WIDTH, (height - 0.9) / height))
         _roofs(axes, [(o.intensity, o.flops / o.gpu_ns * 1e9) for _, o in placed], peaks)
         for number, o in sorted(placed, key=lambda item: -item[1].share):
-            colour, marker, _ = BOUNDS.get(o.bound, BOUNDS[None])
-            x, y = o.intensity, o.flops / o.gpu_ns * 1e9
-            size = 70 + 900 * min(max(o.share, 0), 1)
-            axes.scatter(
-                [x], [y], s=size, color=colour, marker=marker, edgecolor=INK, linewidth=0.7, alpha=0.9, zorder=4
-            )
-            axes.annotate(str(number), (x, y), fontsize=8, ha="center", va="center", color="black", zorder=5)
-        if "bytes" not in peaks or not set(peaks) & set(ROOFS):
-            axes.set_title("the peaks of this device are not known", fontsize=FONT, color=VERMILION, loc="left", pad=4)
+            _dot(axes, o.intensity, o.flops / o.gpu_ns * 1e9, number, o, 130 + 900 * min(max(o.share, 0), 1))
     else:
-        axes.set_axis_off()
-        why = "No operation can be placed here: their input\nshapes are not in the trace. Record them with\ntorch.profiler.profile(record_shapes=True)."
-        axes.text(0.5, 0.5, why, fontsize=FONT, color=INK, ha="center", va="center", transform=axes.transAxes)
+        why = "No operation can be placed here: their\ninput shapes are not in the trace. Record\nthem: torch.profiler.profile(record_shapes=True)."
+        figure.text(2.3 / WIDTH, 0.5, why, fontsize=FONT, color=INK, ha="center", va="center")
     _operations_table(figure, operations, {n for n, _ in placed}, height)
     return figure
 
 
-def _roofs(axes: Axes, points: list[tuple[float, float]], peaks: dict[str, float]) -> None:
-    roofs = {name: peaks[name] for name in ROOFS if name in peaks}
-    slope = peaks.get("bytes")
-    ridges = [roof / slope for roof in roofs.values()] if slope else []
+def _dot(axes: Axes, x: float, y: float, number: int, o: Operation, size: float) -> None:
+    colour, marker, _ = BOUNDS.get(o.bound, BOUNDS[None])
+    axes.scatter([x], [y], s=size, color=colour, marker=marker, edgecolor=INK, linewidth=0.7, zorder=4, clip_on=False)
+    axes.annotate(str(number), (x, y), fontsize=8, ha="center", va="center_baseline", color="black", zorder=5)
+
+
+def _roofs(axes: Axes, points: list[tuple[float, float]], peaks: Peaks | None) -> None:
+    roofs = {words: getattr(peaks, name) for name, words in ROOFS.items()} if peaks else {}
+    ridges = [roof / peaks.memory for roof in roofs.values()]
     xs, ys = [x for x, _ in points] + ridges, [y for _, y in points] + list(roofs.values())
     low, high = min(xs) / 3, max(xs) * 3
     low, high = (low, high) if high / low > 100 else (low / 5, high * 5)
@@ -352,8 +374,8 @@ def _roofs(axes: Axes, points: list[tuple[float, float]], peaks: dict[str, float
     bottom, top = min(ys) / 4, max(ys) * 2.5
     axes.set_ylim(bottom, top if top / bottom > 100 else bottom * 100)
     bottom, top = axes.get_ylim()
-    if slope:
-        end = max(ridges) if ridges else high
+    if peaks:
+        slope, end = peaks.memory, max(ridges)
         axes.plot([low, end], [low * slope, end * slope], color=INK, linewidth=1.4, zorder=2)
         # Written along the slope: the angle on screen is that of a line of slope 1 on these log axes.
         width, height = axes.get_window_extent().width, axes.get_window_extent().height
@@ -361,9 +383,10 @@ def _roofs(axes: Axes, points: list[tuple[float, float]], peaks: dict[str, float
         x = max(low, bottom / slope) * 1.6
         axes.text(x, x * slope * 1.25, f"memory {slope / 1e12:.3g} TB/s", rotation=angle, rotation_mode="anchor", fontsize=8.5, color=INK)  # fmt: skip
     for name, roof in roofs.items():
-        begin = roof / slope if slope else low
-        axes.plot([begin, high], [roof, roof], color=INK, linewidth=1.4, zorder=2)
-        axes.text(high, roof * 1.06, f"{ROOFS[name]} {roof / 1e12:.3g} TFLOP/s ", fontsize=8.5, color=INK, ha="right", va="bottom")  # fmt: skip
+        below = name == ROOFS["tf32"]  # its neighbour is close above
+        label = f"{name} {roof / 1e12:.3g} TFLOP/s"
+        axes.plot([roof / peaks.memory, high], [roof, roof], color=INK, linewidth=1.4, zorder=2)
+        axes.text(high, roof * (0.92 if below else 1.06), label, fontsize=8.5, color=INK, ha="right", va="top" if below else "bottom")  # fmt: skip
     axes.set_xlabel("arithmetic intensity, FLOP per byte", fontsize=FONT, color=INK, labelpad=1)
     axes.set_ylabel("FLOP/s", fontsize=FONT, color=INK, labelpad=1)
     axes.tick_params(labelsize=8.5, labelcolor=INK, color=FAINT)
@@ -373,23 +396,28 @@ def _roofs(axes: Axes, points: list[tuple[float, float]], peaks: dict[str, float
 
 
 def _operations_table(figure: Figure, operations: list[Operation], placed: set[int], height: float) -> None:
-    columns = {"": 4.95, "operation": 5.12, "share": 7.85, "a step": 8.42, "bound by": 8.85}  # inches
-    right = {"", "share", "a step"}
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    axes.set_xlim(0, WIDTH)  # inches
+    axes.set_ylim(height, 0)
+    columns = {
+        "operation": (4.98, "left"),
+        "share": (7.5, "right"),
+        "a step": (8.18, "right"),
+        "bound by": (8.3, "left"),
+    }
 
-    def write(row: int, cells: list[str], colour: str, weight: str = "normal") -> None:
-        for (name, x), text in zip(columns.items(), cells, strict=True):
-            ha = "right" if name in right else "left"
-            y = 1 - (0.52 + 0.235 * row) / height
-            figure.text(x / WIDTH, y, text, fontsize=8.5, color=colour, ha=ha, va="center", fontweight=weight, parse_math=False)  # fmt: skip
+    def write(y: float, cells: list[str], colour: str, weight: str = "normal") -> None:
+        for (x, ha), text in zip(columns.values(), cells, strict=True):
+            axes.text(x, y, text, fontsize=8.5, color=colour, ha=ha, va="center", fontweight=weight, parse_math=False)
 
-    columns["bound by"] = 8.47
-    columns["share"], columns["a step"] = 7.75, 8.38
-    write(0, list(columns), INK, "bold")
+    write(0.5, list(columns), INK, "bold")
     for number, o in enumerate(operations, 1):
-        known = number in placed
-        name = o.name if o.name.startswith("aten::") else short_kernel(o.name, 38)
-        bound = BOUNDS.get(o.bound, BOUNDS[None])[2] if o.bound else "?"
-        cells = [str(number), plain(name, 30), f"{100 * o.share:.0f}%", milliseconds(o.gpu_ns), bound]
-        write(number, cells, INK if known else FAINT)
+        y = 0.5 + ROW * number
+        name = plain(o.name, 32) if o.name.startswith("aten::") else short_kernel(o.name, 32)
+        bound = BOUNDS.get(o.bound, BOUNDS[None])[2]
+        _dot(axes, 4.8, y, number, o, 130)
+        write(y, [name, f"{100 * o.share:.0f}%", milliseconds(o.gpu_ns), bound], INK if number in placed else FAINT)
     if placed and len(placed) < len(operations):
-        figure.text(4.95 / WIDTH, 1 - (0.62 + 0.235 * (len(operations) + 1)) / height, "grey: no shapes known, not in the picture", fontsize=8.5, color=FAINT, ha="left")  # fmt: skip
+        y = 0.5 + ROW * (len(operations) + 1)
+        axes.text(4.98, y, "grey: no shapes known, not in the picture", fontsize=8.5, color=FAINT, va="center")

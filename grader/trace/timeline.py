@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from grader.trace import intervals
-from grader.trace.analysis import PARTS, Gaps
+from grader.trace.breakdown import PARTS, Gaps, breakdown
 from grader.trace.kernels import is_communication
 from grader.trace.metrics import by_name, data_waits
 from grader.trace.read import COPY_LAUNCH, CPU_OP, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH, MEMSET_LAUNCH, Trace
@@ -17,7 +17,7 @@ PIXELS = 3000  # a gap or a wait shorter than this part of the picture's width c
 MOST_INTERVALS = 600
 MOST_STREAMS = 4  # of a device with a lane of their own; further streams share one
 MOST_DEVICES = 4  # the busiest; further ones are named and not shown
-BINS = 240  # of the share of the time that a GPU works: kernels of microseconds are no bars that one could see
+BINS = 480  # of the share of the time that a GPU works: kernels of microseconds are no bars that one could see
 
 
 def timeline(
@@ -27,8 +27,8 @@ def timeline(
 
     The window runs from the start of the first step to the end of the last or of the GPU work launched in it, whichever
     is later. step_ns: length of a step measured without the profiler; it is only passed on, to be written beside the
-    picture ("step_ns", None when it was not given; "step_ns_traced" is the length in the trace). gaps: `Analysis.gaps`,
-    the GPUs' idle times by cause.
+    picture ("step_ns", None when it was not given; "step_ns_traced" is the length in the trace). gaps: `Analysis.gaps`
+    if it is there already.
 
     {"origin_ns", "span_ns", "steps": [[start, end], ...],
     "lanes": [{"name", "kind", "device" (None for the host's), "intervals": [[start, duration], ...]}, ...], of which two
@@ -44,6 +44,7 @@ def timeline(
     if not len(chosen):
         return result | {"complete": False, "reasons": [*trace.reasons, "it has no step after those left out"]}
     gpu, own = np.flatnonzero(trace.is_gpu), chosen.gpu
+    gaps = gaps or breakdown(trace, chosen, step_ns).gaps
     low = int(chosen.starts[0])
     high = max(int(chosen.ends[-1]), int(trace.end[own].max()) if len(own) else low)
     shortest = (high - low) // PIXELS

@@ -14,7 +14,7 @@ ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (
 )
 INK, FAINT = "#333333", "#8A8A8A"
 
-# Each part of the step time: a short name, what it is, its colour. An idle part has the colour of the lane that shows
+# Each part of the step time: a short name and its colour. An idle part has the colour of the lane that shows
 # what the host did meanwhile, and is always hatched.
 PART_NAMES = {
     "tensor_core": "tensor cores",
@@ -28,19 +28,6 @@ PART_NAMES = {
     "idle_launch": "idle: launch",
     "idle_other": "idle: other",
     "idle": "idle",
-}
-PART_MEANINGS = {
-    "tensor_core": "matrix products and convolutions on tensor cores",
-    "matmul": "matrix products and convolutions not known to use tensor cores",
-    "memory": "all other kernels: elementwise, normalisation, reduction, layout, optimizer",
-    "communication": "collectives while no other kernel ran",
-    "copies": "copies while no kernel ran",
-    "idle_data": "the GPU idled while the host waited for data",
-    "idle_transfer": "the GPU idled while a blocking copy held the host",
-    "idle_sync": "the GPU idled because the host had waited for it and launched nothing meanwhile",
-    "idle_launch": "the GPU idled because the host did not launch fast enough",
-    "idle_other": "the GPU idled while the host did something that the trace does not show",
-    "idle": "the GPU idled",
 }
 PART_COLOURS = {
     "tensor_core": GREEN,
