@@ -267,11 +267,9 @@ def _labels_below(breakdown: dict[str, float], longest: float, width: float) -> 
         at += size
     starts = _spread(labels, width)
     moved = max((abs(x + _long(label) / 2 - m) for (m, label), x in zip(labels, starts, strict=True)), default=0)
-    if moved < 1:
-        lines = [labels] if labels else []
-    else:  # neighbours take turns, so that each has twice the room
-        lines = [labels[::2], labels[1::2]]
-    return [[(m, text, x) for (m, text), x in zip(line, _spread(line, width), strict=True)] for line in lines]
+    # In two lines neighbours take turns, so that each has twice the room.
+    lines = [labels] if moved < 1 else [labels[::2], labels[1::2]]
+    return [[(m, text, x) for (m, text), x in zip(line, _spread(line, width), strict=True)] for line in lines if line]
 
 
 def _label(name: str, ns: float) -> str:

@@ -8,10 +8,11 @@ import numpy as np
 
 from grader.trace import intervals
 from grader.trace.breakdown import PARTS, Gaps, breakdown
+from grader.trace.host import data_waits
 from grader.trace.kernels import is_communication
-from grader.trace.metrics import by_name, data_waits
 from grader.trace.read import COPY_LAUNCH, CPU_OP, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH, MEMSET_LAUNCH, Trace
 from grader.trace.steps import Steps
+from grader.trace.work import by_name
 
 PIXELS = 3000  # a gap or a wait shorter than this part of the picture's width cannot be seen
 MOST_INTERVALS = 600
