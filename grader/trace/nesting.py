@@ -84,10 +84,10 @@ class Ancestry:
             new = np.unique(parent[parent >= 0])
             new = new[~seen[new]]
         self.ops = np.concatenate(found) if found else np.empty(0, np.int64)
-        position = np.full(len(nesting.trace) + 1, len(self.ops))  # the last, which -1 points to: no operator
-        position[self.ops] = np.arange(len(self.ops))
-        self.parent = np.append(position[np.concatenate(parents)] if found else [], len(self.ops)).astype(np.int64)
-        self.of_call = position[innermost]  # position in `ops` of each call's innermost operator
+        self.position = np.full(len(nesting.trace) + 1, len(self.ops))  # of each event in `ops`; the last, which -1
+        self.position[self.ops] = np.arange(len(self.ops))  # points to, stands for no operator
+        self.parent = np.append(self.position[np.concatenate(parents)] if found else [], len(self.ops)).astype(np.int64)
+        self.of_call = self.position[innermost]  # position in `ops` of each call's innermost operator
 
     def nearest(self, flag: np.ndarray) -> np.ndarray:
         """For each operator the position of the innermost flagged one among itself and those around it, -1 without

@@ -1,0 +1,469 @@
+"""The operations that cost the GPU most: which kernels, which shapes, which line of the source, and why so much.
+
+A kernel is followed by its correlation to the call that launched it, and by nesting on that thread to the operators
+around the call. The operation is the outermost operator of a library (`aten::linear` rather than the `aten::addmm`
+within it), as that is what was written in the source; a whole optimizer step is one operation; and where no operator
+launched it (a compiled kernel, a CUDA graph) the kernel stands for itself. Backward operators run on another thread;
+the sequence number that autograd gave to the forward operator leads to the line."""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import cached_property
+
+import numpy as np
+
+from grader.devices import Peaks
+from grader.trace import kernels, roofline
+from grader.trace.analysis import Operation
+from grader.trace.metrics import SMALL_COPY, TINY_NS, by_name, union_length
+from grader.trace.nesting import Ancestry, Nesting, enclosing
+from grader.trace.read import ANNOTATION, CPU_OP, GRAPH_LAUNCH, KERNEL, MEMCPY, PYTHON, Trace
+from grader.trace.steps import Steps
+
+MOST_EVENTS = 20
+MOST_KERNELS = 8  # names listed with an operation
+MUCH = 0.3  # a share of the time worth a word
+SLOW = 0.5  # a rate below this share of the peak asks for a reason
+MANY = 20  # kernels a step; fewer tiny ones cost little to launch
+
+# An operator of a library, "aten::linear"; not the engine's and the compiler's wrappers around them.
+LIBRARY_OP = re.compile(r"(?!autograd::|torch::)\w+::\w+|triton_")
+BACKWARD = re.compile(r"autograd::engine::evaluate_function|\w*Backward\d*$")
+OPTIMIZER = re.compile(r"Optimizer\.(step|zero_grad)#")
+CONVOLUTION_NODE = re.compile(r"\w*Conv\w*Backward\d*$")
+PHASES = ("", "forward", "backward", "optimizer")
+
+FRAME = re.compile(r"(.+)\((\d+)\): (.+)", re.DOTALL)
+CALL = re.compile(r"(.+):(\d+)", re.DOTALL)
+# Whose lines nobody looks for when asking what a training loop spends its time on. The profiler leaves the folders of
+# sys.path out of a file's name, so packages are known by the first part of the name.
+LIBRARIES = frozenset(sys.stdlib_module_names) - {"code", "profile", "cProfile", "test", "trace", "this"} | {
+    *("torch", "torchvision", "torchaudio", "torchtext", "torchdata", "functorch", "triton", "numpy", "scipy", "PIL"),
+    *("transformers", "accelerate", "datasets", "diffusers", "peft", "timm", "lightning", "pytorch_lightning"),
+    *("lightning_fabric", "deepspeed", "apex", "xformers", "flash_attn", "einops", "tqdm", "IPython", "ipykernel"),
+    *("tornado", "traitlets", "nbclient", "ignite", "fastai", "megatron", "transformer_engine", "torch_optimizer"),
+}
+LIBRARY_FOLDER = re.compile(r"/(site|dist)-packages/|/lib/python3|torchinductor_|\.zip/")
+
+
+def operations(trace: Trace, top: int = 10, skip_first: int = 1, steps: Steps | None = None) -> list[Operation]:
+    """The `top` operations by GPU time, in the steps after the first `skip_first`. Without steps or GPU work none.
+
+    steps: what `Steps(trace, skip_first)` gave, if it is there already."""
+    steps = steps or Steps(trace, skip_first)
+    if not len(steps) or not len(steps.gpu) or top < 1:
+        return []
+    work = _Work(trace, steps)
+    lines = _Lines(trace)
+    busy = union_length(trace, steps.gpu)
+    time = np.bincount(work.group, weights=work.duration)
+    ranked = np.argsort(-time, kind="stable")
+    taken = 2 * top
+    while True:  # a group with several lines falls apart, and then others may cost more than its parts
+        rows = _by_line(work, lines, ranked[:taken], top)
+        if taken >= len(ranked) or (len(rows) == top and work.duration[rows[-1]].sum() >= time[ranked[taken]]):
+            break
+        taken *= 4
+    return [_operation(work, lines, members, busy) for members in rows]
+
+
+def _by_line(work: _Work, lines: _Lines, groups: np.ndarray, top: int) -> list[np.ndarray]:
+    """These groups divided by source line: the `top` most expensive, each as positions in `work.gpu`."""
+    members = np.flatnonzero(np.isin(work.group, groups))
+    line = lines.of(work.anchor[work.call[members]])
+    row = _distinct(work.group[members], line)
+    order = np.argsort(row, kind="stable")
+    rows = np.split(members[order], np.flatnonzero(np.diff(row[order])) + 1)
+    return sorted(rows, key=lambda members: -work.duration[members].sum())[:top]
+
+
+def _distinct(*columns: np.ndarray) -> np.ndarray:
+    """Numbers from 0 on, the same for rows that are the same in all columns. Columns hold -1 or more."""
+    code = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        code = np.unique(code * (int(column.max(initial=0)) + 2) + column + 1, return_inverse=True)[1]
+    return code
+
+
+class _Work:
+    """The GPU work of the counted steps, and the calls that launched it. `gpu`, `call`, `duration`, `group`, `matmul`,
+    `core` and `half` have an entry for each GPU event; `launch`, `owner`, `phase`, ... one for each call."""
+
+    def __init__(self, trace: Trace, steps: Steps):
+        self.trace, self.n = trace, len(steps)
+        self.gpu = steps.gpu
+        self.duration = trace.duration[self.gpu].astype(np.float64)
+        self.launch, self.call = np.unique(steps.launch, return_inverse=True)
+        self.around = Ancestry(Nesting(trace, trace.category == CPU_OP), self.launch)
+        sequence = trace.sequence[self.around.ops]
+        self.matmul, self.core, self.half = self._products(self._nearest(self._named(kernels.MATMUL_OP)))
+
+        # The event that is the operation: the optimizer's step, else an operator, else -1.
+        outer = self._of_calls(self.around.outermost(self._named(LIBRARY_OP)))
+        outer[trace.named(GRAPH_LAUNCH)[self.launch]] = -1
+        optimizer = enclosing(trace, self.launch, (trace.category == ANNOTATION) & trace.named(OPTIMIZER))
+        self.owner = np.where(optimizer >= 0, optimizer, outer)
+        backward = self._named(BACKWARD)
+        self.node = self._nearest(backward & (sequence >= 0))  # the innermost backward operator, with its number
+        self.phase = np.where(self._nearest(sequence >= 0) >= 0, 1, 0)
+        self.phase[self._nearest(backward) >= 0] = 2
+        self.phase[optimizer >= 0] = 3
+
+        name = np.where(self.owner[self.call] >= 0, trace.name[self.owner[self.call]], trace.name[self.gpu])
+        dims, types = (np.where(self.owner >= 0, column[self.owner], -1) for column in (trace.dims, trace.types))
+        self.group = _distinct(name, dims[self.call], types[self.call], self.phase[self.call])
+
+    def _named(self, pattern: re.Pattern[str]) -> np.ndarray:
+        """Mask of the operators around calls whose name begins with a match."""
+        return self.trace.named(pattern)[self.around.ops]
+
+    def _of_calls(self, positions: np.ndarray) -> np.ndarray:
+        """For each call an event (index, else -1), from what `Ancestry` gave for each operator."""
+        return np.append(self.around.ops, -1)[positions[self.around.of_call]]
+
+    def _nearest(self, flag: np.ndarray) -> np.ndarray:
+        return self._of_calls(self.around.nearest(flag))
+
+    def _products(self, op: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """For each GPU event: is it a matrix product or a convolution (bool), on tensor cores, with bf16 or fp16 inputs
+        (1, 0, -1 unknown). op: the operator of that kind around each call. The rules are those of `metrics`."""
+        trace, op = self.trace, op[self.call]
+        by_kernel = by_name(kernels.is_matmul_kernel, trace, self.gpu)
+        matmul = (by_kernel == 1) | ((by_kernel < 0) & (op >= 0))
+        matmul &= trace.category[self.gpu] == KERNEL
+        typed = np.where(op >= 0, trace.half[op], -1)
+        half = np.where(typed >= 0, typed, by_name(kernels.has_half_inputs, trace, self.gpu))
+        core = by_name(kernels.on_tensor_cores, trace, self.gpu)
+        return matmul, np.where((core < 0) & (half == 1), 1, core), half
+
+    @cached_property
+    def anchor(self) -> np.ndarray:
+        """For each call the event whose source line is the operation's: its own, of a backward one the forward's."""
+        anchor = np.where(self.owner >= 0, self.owner, self.launch)
+        backward = np.flatnonzero((self.phase == 2) & (self.node >= 0))
+        # Several operators have a number when the earlier ones took no part in autograd, so the last is the one.
+        t = self.trace
+        forward = (t.category == CPU_OP) & (t.sequence >= 0) & ~t.named(BACKWARD)
+        found = self._last_before(np.flatnonzero(forward), self.node[backward])
+        anchor[backward[found >= 0]] = found[found >= 0]
+        return anchor
+
+    def _last_before(self, candidates: np.ndarray, events: np.ndarray) -> np.ndarray:
+        """For each event the last candidate with the same sequence number, if that is earlier, else -1."""
+        if not len(candidates):
+            return np.full(len(events), -1)
+        sequence = self.trace.sequence
+        candidates = candidates[np.argsort(sequence[candidates], kind="stable")]
+        at = np.searchsorted(sequence[candidates], sequence[events], side="right") - 1
+        last = candidates[np.maximum(at, 0)]
+        return np.where((sequence[last] == sequence[events]) & (last < events), last, -1)
+
+    @cached_property
+    def units(self) -> tuple[np.ndarray, np.ndarray]:
+        """For each call the operator whose inputs tell its work: the innermost known one around it, else -1. And a mask
+        over events: products that have another within them, so that the same work would count twice."""
+        names, of_op = np.unique(self.trace.name[self.around.ops], return_inverse=True)
+        names = [self.trace.names[name] for name in names.tolist()]
+        known = np.array([roofline.is_known(name) for name in names], bool)[of_op]
+        product = np.array([roofline.is_product(name) for name in names], bool)[of_op]
+        above = self.around.nearest(product)[self.around.parent[np.flatnonzero(product)]]
+        outer = np.zeros(len(self.trace), bool)
+        outer[self.around.ops[above[above >= 0]]] = True
+        return self._nearest(known), outer
+
+    def output_dims(self, ops: np.ndarray) -> np.ndarray:
+        """For each forward convolution (an operator around calls) the shapes of its backward node's inputs, index into
+        `texts`, else -1. The first is the gradient of its output, shaped as that."""
+        trace = self.trace
+        numbered = self.around.nearest(trace.sequence[self.around.ops] >= 0)[self.around.position[ops]]
+        forward = np.append(self.around.ops, -1)[numbered]
+        nodes = np.flatnonzero((trace.category == CPU_OP) & (trace.dims >= 0) & trace.named(CONVOLUTION_NODE))
+        if not len(nodes):
+            return np.full(len(ops), -1)
+        nodes = nodes[np.argsort(trace.sequence[nodes], kind="stable")]
+        at = np.searchsorted(trace.sequence[nodes], trace.sequence[forward])
+        node = nodes[np.minimum(at, len(nodes) - 1)]
+        same = (forward >= 0) & (trace.sequence[node] == trace.sequence[forward]) & (node > forward)
+        return np.where(same, trace.dims[node], -1)
+
+
+class _Lines:
+    """Source lines of events, from the Python frames around them.
+
+    Newer releases record the line of each call, older ones only the line where a function begins. A frame's own
+    operators (`x @ w`) are called by no Python function, so for them it is the function's first line in both."""
+
+    def __init__(self, trace: Trace):
+        self.trace = trace
+        self.known: dict[tuple[str, str | None], int] = {}  # (line, function) -> its number
+        # By frame, filled in as far as it is asked for; the last entry stands for no frame.
+        self.line = np.full(len(trace) + 1, -1)  # number of its line, -1 where it is a library's
+        self.caller = np.full(len(trace) + 1, -1)  # and then the frame that called it
+        self.seen = np.zeros(len(trace) + 1, bool)
+
+    @cached_property
+    def frames(self) -> Nesting:
+        return Nesting(self.trace, self.trace.category == PYTHON)
+
+    @cached_property
+    def by_id(self) -> tuple[np.ndarray, np.ndarray]:
+        """Frames in order of their id, and the ids."""
+        frames = np.flatnonzero((self.trace.category == PYTHON) & (self.trace.python >= 0))
+        frames = frames[np.argsort(self.trace.python[frames], kind="stable")]
+        return frames, self.trace.python[frames]
+
+    def of(self, events: np.ndarray) -> np.ndarray:
+        """For each event the number of its line, -1 without one."""
+        frame = self.frames.around(events)
+        new = np.unique(frame[frame >= 0])
+        while len(new := new[~self.seen[new]]):  # outwards, each frame once, until a line is found
+            self.seen[new] = True
+            caller = self._callers(new)
+            self.line[new] = [self._line(*pair) for pair in zip(new.tolist(), caller.tolist(), strict=True)]
+            self.caller[new] = np.where(self.line[new] < 0, caller, -1)
+            new = np.unique(caller[(self.line[new] < 0) & (caller >= 0)])
+        while (further := self.caller[frame] >= 0).any():
+            frame = np.where(further, self.caller[frame], frame)
+        return self.line[frame]
+
+    def _callers(self, frames: np.ndarray) -> np.ndarray:
+        """The frame that called each, -1 without one: by its recorded id, where there is none by time. A caller starts
+        earlier, so no chain of them is a circle, whatever was recorded."""
+        callers = self.frames.around(frames)
+        ordered, ids = self.by_id
+        if len(ordered):
+            parent = self.trace.parent[frames]
+            at = np.minimum(np.searchsorted(ids, parent), len(ids) - 1)
+            callers = np.where((parent >= 0) & (ids[at] == parent) & (ordered[at] < frames), ordered[at], callers)
+        return callers
+
+    def _line(self, frame: int, caller: int) -> int:
+        """The line that this frame tells: its own if it is not a library's, else the one it was called from."""
+        own = FRAME.fullmatch(self.trace.names[self.trace.name[frame]])
+        if own and not _of_library(own[1]):
+            return self.known.setdefault((f"{own[1]}:{own[2]}", own[3]), len(self.known))
+        text = int(self.trace.called_from[frame])
+        call = CALL.fullmatch(self.trace.texts[text]) if text >= 0 else None
+        if call and not _of_library(call[1]):
+            above = FRAME.fullmatch(self.trace.names[self.trace.name[caller]]) if caller >= 0 else None
+            return self.known.setdefault((call[0], above and above[3]), len(self.known))
+        return -1
+
+
+def _of_library(file: str) -> bool:
+    """Whether nobody would look for a line of this file. "<frozen runpy>", "<string>" are no files at all."""
+    first = file.replace("\\", "/").split("/")[0].removesuffix(".py")
+    return first in LIBRARIES or file.startswith("<") or LIBRARY_FOLDER.search(file) is not None
+
+
+# --- one operation -----------------------------------------------------------------------------------------------
+
+
+def _operation(work: _Work, lines: _Lines, members: np.ndarray, busy: int) -> Operation:
+    trace, n = work.trace, work.n
+    call = int(work.call[members[0]])  # any will do for what they have in common
+    owner, line = int(work.owner[call]), int(lines.of(work.anchor[[call]])[0])
+    facts = _Facts(work, members)
+    own = work.owner[work.call[members]]
+    name = trace.names[trace.name[owner if owner >= 0 else facts.gpu[0]]]
+    where, function = list(lines.known)[line] if line >= 0 else (None, None)
+    bound = facts.bound
+    return Operation(
+        name=OPTIMIZER.sub("", name, count=1),
+        shapes=_shapes(_text(trace, trace.dims, owner), _text(trace, trace.types, owner)),
+        line=where,
+        function=function,
+        phase=PHASES[int(work.phase[call])],
+        count=(len(np.unique(own)) if owner >= 0 else len(members)) / n,
+        gpu_ns=facts.time / n,
+        share=facts.time / busy if busy else 0.0,
+        kernels=facts.kernels[:MOST_KERNELS],
+        tensor_cores=facts.tensor_cores,
+        flops=None if facts.flops is None else facts.flops / n,
+        bytes_moved=None if facts.bytes is None else facts.bytes / n,
+        intensity=facts.flops / facts.bytes if facts.flops is not None and facts.bytes else None,
+        bound=bound,
+        why=_why(facts, bound),
+        events=facts.gpu[np.argsort(-facts.duration, kind="stable")][:MOST_EVENTS].tolist(),
+    )
+
+
+def _text(trace: Trace, column: np.ndarray, event: int) -> str | None:
+    return trace.texts[column[event]] if event >= 0 and column[event] >= 0 else None
+
+
+def _shapes(dims: str | None, types: str | None) -> str:
+    """ "[64, 3, 7, 7] [512]": of the inputs that are tensors; lists of tensors and scalars are left out."""
+    tensors = [t for t in roofline.inputs(dims, types) if t and t.shape]
+    return " ".join(str(list(t.shape)) for t in tensors[:6]) + (" ..." if len(tensors) > 6 else "")
+
+
+class _Facts:
+    """What is known of the GPU events of one operation, in all counted steps. Times in ns."""
+
+    def __init__(self, work: _Work, members: np.ndarray):
+        trace = self.trace = work.trace
+        self.n, self.gpu, self.duration = work.n, work.gpu[members], work.duration[members]
+        self.time = float(self.duration.sum())
+        self.device = _device(trace, self.gpu)
+        self.peaks: Peaks | None = roofline.peaks(self.device)
+        names, of_name = np.unique(trace.name[self.gpu], return_inverse=True)
+        by_name = sorted(zip(np.bincount(of_name, weights=self.duration).tolist(), names.tolist(), strict=True))
+        self.kernels = [trace.names[name] for _, name in reversed(by_name)]  # the longest time first
+        families: dict[str, float] = {}
+        for time, name in by_name:
+            family = kernels.family(trace.names[name])
+            families[family] = families.get(family, 0) + time
+        self.families = sorted(families, key=lambda family: -families[family])  # likewise
+        self.copies = bool((trace.category[self.gpu] == MEMCPY).all())
+        matmul = work.matmul[members]
+        self.has_matmul, self.matmul_time = bool(matmul.any()), float(self.duration[matmul].sum())
+        self.half = _majority(work.half[members][matmul], self.duration[matmul])
+        self.tensor_cores = _majority(work.core[members][matmul], self.duration[matmul])
+        self.flops, self.bytes, self.odd = self._arithmetic(work, members)
+
+    def _arithmetic(self, work: _Work, members: np.ndarray) -> tuple[int | None, int | None, int | None]:
+        """Operations and least bytes of all calls; the largest size in a product that is no multiple of 8."""
+        trace = self.trace
+        if self.copies:
+            known = (trace.bytes[self.gpu] >= 0).all()
+            return 0, sum(trace.bytes[self.gpu].tolist()) if known else None, None
+        units, outer = work.units
+        unit = units[work.call[members]]
+        ops, of_op = np.unique(unit[unit >= 0], return_inverse=True)
+        products = np.bincount(of_op, weights=work.matmul[members][unit >= 0], minlength=len(ops))
+        ops, products = ops[~outer[ops]], products[~outer[ops]]
+        flops: int | None = 0
+        size: int | None = 0 if (unit >= 0).all() else None
+        odd = None
+        # A convolution's backward with one product has one gradient: a first layer's input needs none.
+        columns = (trace.name[ops], trace.dims[ops], trace.types[ops], work.output_dims(ops), np.minimum(products, 2))
+        columns = tuple(column.astype(np.int64) for column in columns)
+        _, first, count = np.unique(_distinct(*columns), return_index=True, return_counts=True)
+        for op, output, grads, times in zip(
+            ops[first].tolist(), *(c[first].tolist() for c in columns[3:]), count.tolist(), strict=True
+        ):
+            name = trace.names[trace.name[op]]
+            tensors = roofline.inputs(_text(trace, trace.dims, op), _text(trace, trace.types, op))
+            gradient = roofline.inputs(trace.texts[output], None) if output >= 0 else []
+            shape = gradient[0].shape if gradient and gradient[0] else None
+            one = roofline.work(name, tensors, shape, grads or 2)
+            flops = None if flops is None or one.flops is None else flops + times * one.flops
+            size = None if size is None or one.bytes is None else size + times * one.bytes
+            if roofline.is_product(name):
+                sizes = [s for t in tensors if t and len(t.shape) in (2, 3) for s in t.shape[-2:]]
+                odd = max([odd or 0, *(s for s in sizes if s % 8 and s > 8)]) or None
+        if self.has_matmul and not flops:
+            flops = None  # there is a product in it whose shapes are not known
+        return flops, size or None, odd
+
+    @property
+    def tiny(self) -> bool:
+        return len(self.gpu) >= MANY * self.n and self.time / len(self.gpu) < TINY_NS
+
+    @property
+    def units(self) -> tuple[str, float | None]:
+        """What the products run on, in words, and its measured peak."""
+        p = self.peaks
+        if self.tensor_cores is None:
+            return "units that the kernels' names do not tell", None
+        if not self.tensor_cores:
+            return "fp32 on the ordinary units", p and p.fp32
+        if self.half is None:
+            return "tensor cores", None
+        return ("half precision on tensor cores", p and p.half) if self.half else ("TF32 on tensor cores", p and p.tf32)
+
+    @property
+    def bound(self) -> str | None:
+        if self.families[0] in ("communication", "copy HtoD", "copy DtoH"):
+            return None
+        if self.tiny:
+            return "launch"
+        if not self.has_matmul:
+            return "memory" if self.families[0] != "other" or self.bytes else None
+        peak = self.units[1]
+        if self.flops and self.bytes and self.peaks and peak:
+            return roofline.bound_by(self.flops, self.bytes, peak, self.peaks.memory)
+        return None
+
+
+def _majority(answers: np.ndarray, weights: np.ndarray) -> bool | None:
+    """Of answers 1, 0 and -1 (unknown) the one that most of the time has."""
+    if not len(answers):
+        return None
+    sums = [float(weights[answers == value].sum()) for value in (0, 1, -1)]
+    return {0: False, 1: True, 2: None}[int(np.argmax(sums))]
+
+
+def _device(trace: Trace, gpu: np.ndarray) -> str | None:
+    """Name of the GPU that these events ran on."""
+    if len(set(trace.devices)) == 1:
+        return trace.devices[0]
+    device = int(trace.device[gpu[0]])
+    return trace.devices[device] if 0 <= device < len(trace.devices) else None
+
+
+# --- why, in a sentence ------------------------------------------------------------------------------------------
+
+
+def _why(f: _Facts, bound: str | None) -> str:
+    here = f"this {f.device.removeprefix('NVIDIA ')}" if f.device else "this GPU"
+    if bound == "launch":
+        count, each = len(f.gpu) / f.n, f.time / len(f.gpu) / 1000
+        return f"{count:.0f} kernels of {each:.1f} us each: launching them costs more than running them"
+    if f.families[0] == "communication":
+        return "exchanges values with other GPUs, and waits for the slowest of them"
+    if f.copies:
+        return _why_copy(f, here)
+    if f.has_matmul:
+        return _why_product(f, bound, here)
+    if f.bytes and f.time:
+        rate = f.bytes / f.time * 1e9
+        text = f"moves {_bytes(f.bytes / f.n)} a step at {_bytes(rate)}/s"
+        if f.peaks and rate < SLOW * f.peaks.memory:
+            return (
+                f"{text}, of the {_bytes(f.peaks.memory)}/s {here} reaches: more traffic than needed, or badly ordered"
+            )
+        return f"{text}: bound by memory, only fusing it with its neighbours or a smaller type helps"
+    if bound == "memory":
+        return f"{f.families[0]}: hardly any arithmetic, its time goes to reading and writing memory"
+    return "neither its kernels' names nor its shapes tell why"
+
+
+def _why_copy(f: _Facts, here: str) -> str:
+    if not f.bytes or not f.time:
+        return "copies; how many bytes was not recorded"
+    text = f"copies {_bytes(f.bytes / f.n)} a step at {_bytes(f.bytes / f.time * 1e9)}/s"
+    if "Pageable" in f.kernels[0] and f.bytes / len(f.gpu) >= SMALL_COPY:
+        reached = f": {_bytes(f.peaks.pinned_copy)}/s to {here}" if f.peaks else ""
+        return f"{text}, and the host waits, as its memory is pageable; pinned memory is faster{reached}"
+    return text
+
+
+def _why_product(f: _Facts, bound: str | None, here: str) -> str:
+    text, peak = f.units
+    rate = f.flops / f.matmul_time * 1e9 if f.flops and f.matmul_time else None
+    if rate is not None:
+        text += f": {rate / 1e12:.3g} TFLOP/s" + (f" of the {peak / 1e12:.3g} {here} reaches" if peak else "")
+    rest = next((name for name in f.families if not name.startswith(("gemm", "conv", "attention"))), None)
+    if rest and f.matmul_time < (1 - MUCH) * f.time:
+        return f"{text}; {1 - f.matmul_time / f.time:.0%} of its time is not the product itself but {rest}"
+    if f.tensor_cores is False:
+        gain = f"about {f.peaks.tf32 / f.peaks.fp32:.0f}x" if f.peaks else "several times"
+        return f"{text}; tensor cores would do it {gain} faster, in TF32 already"
+    if bound == "memory":
+        return f"{text}; bound by memory: too little arithmetic for the {_bytes(f.bytes / f.n)} it moves a step"
+    if rate is not None and peak and rate < SLOW * peak:
+        if f.half and f.odd:
+            return f"{text}; a size of {f.odd} is no multiple of 8, as the fast kernels want it"
+        return f"{text}; its sizes do not fill the tensor cores"
+    return text
+
+
+def _bytes(size: float) -> str:
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.3g} {unit}"
+    return f"{size:.0f} bytes"
