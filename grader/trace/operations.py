@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from grader.devices import Peaks
 from grader.trace import kernels, roofline
-from grader.trace.analysis import Operation
-from grader.trace.metrics import SMALL_COPY, TINY_NS, by_name, union_length
+from grader.trace.metrics import SMALL_COPY, TINY_NS, union_length
 from grader.trace.nesting import Ancestry, Nesting, enclosing
 from grader.trace.read import ANNOTATION, CPU_OP, GRAPH_LAUNCH, KERNEL, MEMCPY, PYTHON, Trace
 from grader.trace.steps import Steps
+from grader.trace.work import by_name
 
 MOST_EVENTS = 20
 MOST_KERNELS = 8  # names listed with an operation
@@ -46,6 +47,28 @@ LIBRARIES = frozenset(sys.stdlib_module_names) - {"code", "profile", "cProfile",
     *("tornado", "traitlets", "nbclient", "ignite", "fastai", "megatron", "transformer_engine", "torch_optimizer"),
 }
 LIBRARY_FOLDER = re.compile(r"/(site|dist)-packages/|/lib/python3|torchinductor_|\.zip/")
+
+
+@dataclass(frozen=True)
+class Operation:
+    """All calls of one operation with one set of shapes from one line, in the counted steps."""
+
+    name: str  # "aten::mm", or the kernel's name where no operator launched it (a compiled kernel, a graph)
+    shapes: str  # its inputs', "[64, 3, 7, 7] [512]"; "" when they were not recorded
+    line: str | None  # "train.py:41", the innermost line outside of torch; None without stacks
+    function: str | None  # the function that line is in
+    phase: str  # "forward", "backward", "optimizer" or ""
+    count: float  # calls per step
+    gpu_ns: float  # per step, kernels and copies
+    share: float  # of the GPU's busy time
+    kernels: list[str]  # names, the longest time first
+    tensor_cores: bool | None
+    flops: float | None  # per step, by the shapes; None where they do not tell
+    bytes_moved: float | None  # per step, least possible: each input and output once
+    intensity: float | None  # flops / bytes_moved
+    bound: str | None  # "compute", "memory", "launch" (tiny kernels) or None (not known)
+    why: str  # why it costs what it costs, one sentence
+    events: list[int]  # its longest GPU events, at most 20
 
 
 def operations(trace: Trace, top: int = 10, skip_first: int = 1, steps: Steps | None = None) -> list[Operation]:

@@ -27,6 +27,7 @@ PART_NAMES = {
     "idle_sync": "idle: sync",
     "idle_launch": "idle: launch",
     "idle_other": "idle: other",
+    "idle_between": "idle: between kernels",
     "idle": "idle",
 }
 PART_COLOURS = {
@@ -40,6 +41,7 @@ PART_COLOURS = {
     "idle_sync": INK,
     "idle_launch": BLUE,
     "idle_other": FAINT,
+    "idle_between": "#B0B0B0",
     "idle": FAINT,
 }
 
