@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.patheffects import withStroke
 
 from grader.devices import PEAKS, Peaks
 from grader.trace.words import (
@@ -51,6 +52,7 @@ HATCHES = {
 WIDTH = 9.0  # inches; a notebook's column
 LANE = 0.30  # inches
 USE = 0.55  # inches, the lane that shows shares
+HALO = [withStroke(linewidth=2.5, foreground="white")]  # keeps text legible on top of lines
 LEFT = 1.25  # inches for the lanes' names
 FONT = 9.5
 CHARACTER = 0.0068  # of the height of a font in points, in inches: about the width of a letter
@@ -230,7 +232,7 @@ def draw_breakdown(analyses: dict[str, Analysis]) -> Figure:
     figure = Figure(figsize=(WIDTH, total))
     axes = figure.add_axes((0.15 / WIDTH, 0, width / WIDTH, 1))
     axes.set_axis_off()
-    axes.set_xlim(0, width)  # inches, so that labels can be fitted
+    axes.set_xlim(-0.01, width + 0.02)  # inches, so that labels can be fitted
     axes.set_ylim(total, 0)
     for top, (title, a) in zip(tops, bars.items(), strict=True):
         how = "measured without the profiler" if a.step_ns else "under the profiler"
@@ -251,7 +253,7 @@ def draw_breakdown(analyses: dict[str, Analysis]) -> Figure:
         for tier, line in enumerate(_labels_below(a.breakdown, longest, width)):
             y = top + 0.84 + 0.2 * tier
             for middle, label, x in line:
-                axes.text(x, y, label, fontsize=FONT, color=INK, va="center")
+                axes.text(x, y, label, fontsize=FONT, color=INK, va="center", path_effects=HALO)
                 end = min(max(middle, x + 0.05), x + _long(label) - 0.05)
                 axes.plot([middle, end], [top + 0.68, y - 0.085], color=FAINT, linewidth=0.7, zorder=0)
     return figure
@@ -384,7 +386,7 @@ def _roofs(axes: Axes, points: list[tuple[float, float]], peaks: Peaks | None) -
         below = name == ROOFS["tf32"]  # its neighbour is close above
         label = f"{name} {roof / 1e12:.3g} TFLOP/s"
         axes.plot([roof / peaks.memory, high], [roof, roof], color=INK, linewidth=1.4, zorder=2)
-        axes.text(high, roof * (0.92 if below else 1.06), label, fontsize=8.5, color=INK, ha="right", va="top" if below else "bottom")  # fmt: skip
+        axes.text(high, roof * (0.92 if below else 1.06), label, fontsize=8.5, color=INK, ha="right", va="top" if below else "bottom", path_effects=HALO, zorder=6)  # fmt: skip
     axes.set_xlabel("arithmetic intensity, FLOP per byte", fontsize=FONT, color=INK, labelpad=1)
     axes.set_ylabel("FLOP/s", fontsize=FONT, color=INK, labelpad=1)
     axes.tick_params(labelsize=8.5, labelcolor=INK, color=FAINT)
