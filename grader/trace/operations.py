@@ -121,7 +121,13 @@ class _Work:
         self.launch, self.call = np.unique(steps.launch, return_inverse=True)
         self.around = Ancestry(Nesting(trace, trace.category == CPU_OP), self.launch)
         sequence = trace.sequence[self.around.ops]
-        self.matmul, self.core, self.half = self._products(self._nearest(self._named(kernels.MATMUL_OP)))
+        k = steps.kernels  # of the whole trace
+        at = np.minimum(np.searchsorted(k.index, self.gpu), max(len(k.index) - 1, 0))
+        kernel = trace.category[self.gpu] == KERNEL
+        self.matmul, self.core, self.half = (
+            np.where(kernel, column[at], nothing) if len(column) else np.full(len(at), nothing)
+            for column, nothing in ((k.matmul, False), (k.core, -1), (k.half, -1))
+        )
 
         # The event that is the operation: the optimizer's step, else an operator, else -1.
         outer = self._of_calls(self.around.outermost(self._named(LIBRARY_OP)))
@@ -149,18 +155,6 @@ class _Work:
     def _nearest(self, flag: np.ndarray) -> np.ndarray:
         return self._of_calls(self.around.nearest(flag))
 
-    def _products(self, op: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """For each GPU event: is it a matrix product or a convolution (bool), on tensor cores, with bf16 or fp16 inputs
-        (1, 0, -1 unknown). op: the operator of that kind around each call. The rules are those of `metrics`."""
-        trace, op = self.trace, op[self.call]
-        by_kernel = by_name(kernels.is_matmul_kernel, trace, self.gpu)
-        matmul = (by_kernel == 1) | ((by_kernel < 0) & (op >= 0))
-        matmul &= trace.category[self.gpu] == KERNEL
-        typed = np.where(op >= 0, trace.half[op], -1)
-        half = np.where(typed >= 0, typed, by_name(kernels.has_half_inputs, trace, self.gpu))
-        core = by_name(kernels.on_tensor_cores, trace, self.gpu)
-        return matmul, np.where((core < 0) & (half == 1), 1, core), half
-
     @cached_property
     def anchor(self) -> np.ndarray:
         """For each call the event whose source line is the operation's: its own, of a backward one the forward's."""
@@ -169,19 +163,22 @@ class _Work:
         # Several operators have a number when the earlier ones took no part in autograd, so the last is the one.
         t = self.trace
         forward = (t.category == CPU_OP) & (t.sequence >= 0) & ~t.named(BACKWARD)
-        found = self._last_before(np.flatnonzero(forward), self.node[backward])
+        found = self._same_number(np.flatnonzero(forward), self.node[backward], before=True)
         anchor[backward[found >= 0]] = found[found >= 0]
         return anchor
 
-    def _last_before(self, candidates: np.ndarray, events: np.ndarray) -> np.ndarray:
-        """For each event the last candidate with the same sequence number, if that is earlier, else -1."""
+    def _same_number(self, candidates: np.ndarray, events: np.ndarray, before: bool) -> np.ndarray:
+        """For each event the nearest candidate before it, or after it, that has its sequence number, else -1."""
         if not len(candidates):
             return np.full(len(events), -1)
-        sequence = self.trace.sequence
-        candidates = candidates[np.argsort(sequence[candidates], kind="stable")]
-        at = np.searchsorted(sequence[candidates], sequence[events], side="right") - 1
-        last = candidates[np.maximum(at, 0)]
-        return np.where((sequence[last] == sequence[events]) & (last < events), last, -1)
+        numbers, rank = np.unique(self.trace.sequence[candidates], return_inverse=True)
+        keys = np.sort(rank * len(self.trace) + candidates)
+        wanted = np.minimum(np.searchsorted(numbers, self.trace.sequence[events]), len(numbers) - 1)
+        at = np.searchsorted(keys, wanted * len(self.trace) + events) - before
+        key = keys[np.clip(at, 0, len(keys) - 1)]
+        same = (at >= 0) & (at < len(keys)) & (key // len(self.trace) == wanted)
+        same &= numbers[wanted] == self.trace.sequence[events]
+        return np.where(same, key % len(self.trace), -1)
 
     @cached_property
     def units(self) -> tuple[np.ndarray, np.ndarray]:
@@ -203,13 +200,8 @@ class _Work:
         numbered = self.around.nearest(trace.sequence[self.around.ops] >= 0)[self.around.position[ops]]
         forward = np.append(self.around.ops, -1)[numbered]
         nodes = np.flatnonzero((trace.category == CPU_OP) & (trace.dims >= 0) & trace.named(CONVOLUTION_NODE))
-        if not len(nodes):
-            return np.full(len(ops), -1)
-        nodes = nodes[np.argsort(trace.sequence[nodes], kind="stable")]
-        at = np.searchsorted(trace.sequence[nodes], trace.sequence[forward])
-        node = nodes[np.minimum(at, len(nodes) - 1)]
-        same = (forward >= 0) & (trace.sequence[node] == trace.sequence[forward]) & (node > forward)
-        return np.where(same, trace.dims[node], -1)
+        node = self._same_number(nodes, forward, before=False)
+        return np.where((forward >= 0) & (node >= 0), trace.dims[node], -1)
 
 
 class _Lines:
@@ -333,10 +325,10 @@ class _Facts:
         self.device = _device(trace, self.gpu)
         self.peaks: Peaks | None = roofline.peaks(self.device)
         names, of_name = np.unique(trace.name[self.gpu], return_inverse=True)
-        by_name = sorted(zip(np.bincount(of_name, weights=self.duration).tolist(), names.tolist(), strict=True))
-        self.kernels = [trace.names[name] for _, name in reversed(by_name)]  # the longest time first
+        names = sorted(zip(np.bincount(of_name, weights=self.duration).tolist(), names.tolist(), strict=True))
+        self.kernels = [trace.names[name] for _, name in reversed(names)]  # the longest time first
         families: dict[str, float] = {}
-        for time, name in by_name:
+        for time, name in names:
             family = kernels.family(trace.names[name])
             families[family] = families.get(family, 0) + time
         self.families = sorted(families, key=lambda family: -families[family])  # likewise

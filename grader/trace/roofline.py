@@ -134,16 +134,23 @@ def _matmul(shapes, output, grads):
     return 2 * batch * n * k * m, (0, 1), batch * n * m
 
 
-def _conv(shapes, output, grads):
-    """Each output value is a product with one filter: 2 x output x (channels of a group x filter)."""
-    x, weight = shapes[0], shapes[1]
-    if output is None or len(x) != len(weight) or len(output) != len(x) or output[1] != weight[0]:
+def _conv_flops(x: Shape, weight: Shape, output: Shape) -> int:
+    """Each output value is a product with one filter: 2 x output x (channels of a group x filter). Of a transposed one
+    (the weight's first size is the input's channels, and the output is not smaller) the same with the roles of input
+    and output swapped."""
+    transposed = x[1] == weight[0] and (output[1] != weight[0] or prod(output) > prod(x))
+    if not len(x) == len(weight) == len(output) or not (transposed or output[1] == weight[0]):
         raise ValueError
-    return 2 * prod(output) * prod(weight[1:]), (0, 1, 2), prod(output)
+    return 2 * prod(x if transposed else output) * prod(weight[1:])
+
+
+def _conv(shapes, output, grads):
+    if output is None:
+        raise ValueError
+    return _conv_flops(shapes[0], shapes[1], output), (0, 1, 2), prod(output)
 
 
 def _conv_transpose(shapes, output, grads):
-    """The gradient of a convolution: the roles of input and output are swapped, so the output is not needed."""
     x, weight = shapes[0], shapes[1]
     if len(x) != len(weight) or x[1] != weight[0]:
         raise ValueError
@@ -154,15 +161,8 @@ def _conv_backward(shapes, output, grads):
     """The gradients of input and weight cost as much as the forward convolution each. grads = 1: the weight's only,
     as of a first layer."""
     gradient, x, weight = shapes[:3]
-    if not len(gradient) == len(x) == len(weight):
-        raise ValueError
-    if gradient[1] == weight[0]:
-        flops = 2 * prod(gradient) * prod(weight[1:])
-    elif x[1] == weight[0]:  # of a transposed convolution
-        flops = 2 * prod(x) * prod(weight[1:])
-    else:
-        raise ValueError
-    return grads * flops, (0, 1, 2), prod(weight) + (prod(x) if grads == 2 else 0)
+    written = prod(weight) + (prod(x) if grads == 2 else 0)
+    return grads * _conv_flops(x, weight, gradient), (0, 1, 2), written
 
 
 def _attention(first: int) -> Formula:
