@@ -38,14 +38,7 @@ class Change:
     before: float | None  # None: that trace cannot tell
     after: float | None
 
-    @property
-    def difference(self) -> float | None:
-        return None if self.before is None or self.after is None else self.after - self.before
-
-    @property
-    def factor(self) -> float | None:
-        """after / before; None where there is none."""
-        return self.after / self.before if self.before and self.after is not None else None
+    difference: float | None  # after - before
 
 
 @dataclass(frozen=True)
@@ -57,23 +50,14 @@ class Comparison:
     families: list[Change]  # of kernels and copies (see `kernels.family`), ns per step, the largest change first
     text: str  # two sentences
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
-
-        def rows(changes: list[Change]) -> list[dict[str, Any]]:
-            return [{"name": c.name, "before": c.before, "after": c.after, "difference": c.difference} for c in changes]
-
-        lists = {"metrics": rows(self.metrics), "parts": rows(self.parts), "families": rows(self.families)}
-        return {"step_ns": rows([self.step])[0], "unprofiled": self.unprofiled, **lists, "text": self.text}
-
 
 def compare(before: Analysis, after: Analysis) -> Comparison:
     """Never raises for what `analyse` returned; what one of the two traces cannot tell is None in the comparison."""
     unprofiled = bool(before.step_ns and after.step_ns)
     if unprofiled:
-        step = Change("step_ns", before.step_ns, after.step_ns)
+        step = _change("step_ns", before.step_ns, after.step_ns)
     else:
-        step = Change("step_ns_traced", before.metrics.step_ns_traced, after.metrics.step_ns_traced)
+        step = _change("step_ns_traced", before.metrics.step_ns_traced, after.metrics.step_ns_traced)
     metrics = _changes(numbers(before.metrics), numbers(after.metrics))
     parts = _by_size(_changes(before.breakdown or None, after.breakdown or None))
     times = (family_times(a.trace, a.metrics.steps) for a in (before, after))
@@ -115,6 +99,10 @@ def family_times(trace: Trace, counted: int) -> dict[str, float] | None:
     return {family: ns / len(steps) for family, ns in totals.items()}
 
 
+def _change(name: str, before: float | None, after: float | None) -> Change:
+    return Change(name, before, after, None if before is None or after is None else after - before)
+
+
 def _changes(
     before: dict[str, float | None] | None, after: dict[str, float | None] | None, absent=None
 ) -> list[Change]:
@@ -124,7 +112,7 @@ def _changes(
     def value(table: dict[str, float | None] | None, name: str) -> float | None:
         return None if table is None else table.get(name, absent)
 
-    return [Change(name, value(before, name), value(after, name)) for name in {**(before or {}), **(after or {})}]
+    return [_change(name, value(before, name), value(after, name)) for name in {**(before or {}), **(after or {})}]
 
 
 def _by_size(changes: list[Change]) -> list[Change]:

@@ -21,7 +21,6 @@ from grader.trace.metrics import SMALL_COPY, TINY_NS, union_length
 from grader.trace.nesting import Ancestry, Nesting, enclosing
 from grader.trace.read import ANNOTATION, CPU_OP, GRAPH_LAUNCH, KERNEL, MEMCPY, PYTHON, Trace
 from grader.trace.steps import Steps
-from grader.trace.work import by_name
 
 MOST_EVENTS = 20
 MOST_KERNELS = 8  # names listed with an operation
