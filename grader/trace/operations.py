@@ -18,9 +18,10 @@ import numpy as np
 from grader.devices import Peaks
 from grader.trace import kernels, roofline
 from grader.trace.metrics import SMALL_COPY, TINY_NS, union_length
-from grader.trace.nesting import Ancestry, Nesting, enclosing
+from grader.trace.nesting import Ancestry, Nesting, distinct, enclosing
 from grader.trace.read import ANNOTATION, CPU_OP, GRAPH_LAUNCH, KERNEL, MEMCPY, PYTHON, Trace
 from grader.trace.steps import Steps
+from grader.trace.work import by_name
 
 MOST_EVENTS = 20
 MOST_KERNELS = 8  # names listed with an operation
@@ -34,6 +35,8 @@ BACKWARD = re.compile(r"autograd::engine::evaluate_function|\w*Backward\d*$")
 OPTIMIZER = re.compile(r"Optimizer\.(step|zero_grad)#")
 CONVOLUTION_NODE = re.compile(r"\w*Conv\w*Backward\d*$")
 PHASES = ("", "forward", "backward", "optimizer")
+
+MANY_CODES = 4_000_000  # a table of so many entries takes longer to go through than sorting
 
 FRAME = re.compile(r"(.+)\((\d+)\): (.+)", re.DOTALL)
 CALL = re.compile(r"(.+):(\d+)", re.DOTALL)
@@ -105,7 +108,13 @@ def _distinct(*columns: np.ndarray) -> np.ndarray:
     """Numbers from 0 on, the same for rows that are the same in all columns. Columns hold -1 or more."""
     code = np.zeros(len(columns[0]), np.int64)
     for column in columns:
-        code = np.unique(code * (int(column.max(initial=0)) + 2) + column + 1, return_inverse=True)[1]
+        code = code * (int(column.max(initial=0)) + 2) + column + 1
+        if (size := int(code.max(initial=0)) + 1) < MANY_CODES:  # ranks without sorting
+            used = np.zeros(size, bool)
+            used[code] = True
+            code = (np.cumsum(used) - 1)[code]
+        else:
+            code = np.unique(code, return_inverse=True)[1]
     return code
 
 
@@ -117,7 +126,8 @@ class _Work:
         self.trace, self.n = trace, len(steps)
         self.gpu = steps.gpu
         self.duration = trace.duration[self.gpu].astype(np.float64)
-        self.launch, self.call = np.unique(steps.launch, return_inverse=True)
+        self.launch = distinct(steps.launch, len(trace))
+        self.call = np.searchsorted(self.launch, steps.launch)
         self.around = Ancestry(Nesting(trace, trace.category == CPU_OP), self.launch)
         sequence = trace.sequence[self.around.ops]
         k = steps.kernels  # of the whole trace
@@ -183,23 +193,28 @@ class _Work:
     def units(self) -> tuple[np.ndarray, np.ndarray]:
         """For each call the operator whose inputs tell its work: the innermost known one around it, else -1. And a mask
         over events: products that have another within them, so that the same work would count twice."""
-        names, of_op = np.unique(self.trace.name[self.around.ops], return_inverse=True)
-        names = [self.trace.names[name] for name in names.tolist()]
-        known = np.array([roofline.is_known(name) for name in names], bool)[of_op]
-        product = np.array([roofline.is_product(name) for name in names], bool)[of_op]
+        known = by_name(roofline.is_known, self.trace, self.around.ops) == 1
+        product = by_name(roofline.is_product, self.trace, self.around.ops) == 1
         above = self.around.nearest(product)[self.around.parent[np.flatnonzero(product)]]
         outer = np.zeros(len(self.trace), bool)
         outer[self.around.ops[above[above >= 0]]] = True
         return self._nearest(known), outer
 
+    @cached_property
+    def nodes(self) -> np.ndarray:
+        """The backward nodes of convolutions."""
+        t = self.trace
+        return np.flatnonzero((t.category == CPU_OP) & (t.dims >= 0) & t.named(CONVOLUTION_NODE))
+
     def output_dims(self, ops: np.ndarray) -> np.ndarray:
         """For each forward convolution (an operator around calls) the shapes of its backward node's inputs, index into
         `texts`, else -1. The first is the gradient of its output, shaped as that."""
         trace = self.trace
+        if not len(self.nodes) or not len(ops):
+            return np.full(len(ops), -1)
         numbered = self.around.nearest(trace.sequence[self.around.ops] >= 0)[self.around.position[ops]]
         forward = np.append(self.around.ops, -1)[numbered]
-        nodes = np.flatnonzero((trace.category == CPU_OP) & (trace.dims >= 0) & trace.named(CONVOLUTION_NODE))
-        node = self._same_number(nodes, forward, before=False)
+        node = self._same_number(self.nodes, forward, before=False)
         return np.where((forward >= 0) & (node >= 0), trace.dims[node], -1)
 
 
@@ -216,6 +231,7 @@ class _Lines:
         self.line = np.full(len(trace) + 1, -1)  # number of its line, -1 where it is a library's
         self.caller = np.full(len(trace) + 1, -1)  # and then the frame that called it
         self.seen = np.zeros(len(trace) + 1, bool)
+        self.seen[-1] = True
 
     @cached_property
     def frames(self) -> Nesting:
@@ -230,17 +246,18 @@ class _Lines:
 
     def of(self, events: np.ndarray) -> np.ndarray:
         """For each event the number of its line, -1 without one."""
-        frame = self.frames.around(events)
-        new = np.unique(frame[frame >= 0])
+        anew = distinct(events, len(self.trace))
+        frame = self.frames.around(anew)
+        new = distinct(frame, len(self.seen))
         while len(new := new[~self.seen[new]]):  # outwards, each frame once, until a line is found
             self.seen[new] = True
             caller = self._callers(new)
-            self.line[new] = [self._line(*pair) for pair in zip(new.tolist(), caller.tolist(), strict=True)]
+            self.line[new] = self._lines(new, caller)
             self.caller[new] = np.where(self.line[new] < 0, caller, -1)
-            new = np.unique(caller[(self.line[new] < 0) & (caller >= 0)])
+            new = distinct(caller[self.line[new] < 0], len(self.seen))
         while (further := self.caller[frame] >= 0).any():
             frame = np.where(further, self.caller[frame], frame)
-        return self.line[frame]
+        return self.line[frame][np.searchsorted(anew, events)]
 
     def _callers(self, frames: np.ndarray) -> np.ndarray:
         """The frame that called each, -1 without one: by its recorded id, where there is none by time. A caller starts
@@ -252,6 +269,13 @@ class _Lines:
             at = np.minimum(np.searchsorted(ids, parent), len(ids) - 1)
             callers = np.where((parent >= 0) & (ids[at] == parent) & (ordered[at] < frames), ordered[at], callers)
         return callers
+
+    def _lines(self, frames: np.ndarray, callers: np.ndarray) -> np.ndarray:
+        """`_line` of each, asked once for frames that are alike."""
+        name = self.trace.name
+        alike = _distinct(name[frames], self.trace.called_from[frames], np.where(callers >= 0, name[callers], -1))
+        _, first = np.unique(alike, return_index=True)
+        return np.array([self._line(frames[at], callers[at]) for at in first.tolist()], np.int64)[alike]
 
     def _line(self, frame: int, caller: int) -> int:
         """The line that this frame tells: its own if it is not a library's, else the one it was called from."""
@@ -290,7 +314,7 @@ def _operation(work: _Work, lines: _Lines, members: np.ndarray, busy: int) -> Op
         line=where,
         function=function,
         phase=PHASES[int(work.phase[call])],
-        count=(len(np.unique(own)) if owner >= 0 else len(members)) / n,
+        count=(len(distinct(own, len(trace))) if owner >= 0 else len(members)) / n,
         gpu_ns=facts.time / n,
         share=facts.time / busy if busy else 0.0,
         kernels=facts.kernels[:MOST_KERNELS],
@@ -323,7 +347,8 @@ class _Facts:
         self.time = float(self.duration.sum())
         self.device = _device(trace, self.gpu)
         self.peaks: Peaks | None = roofline.peaks(self.device)
-        names, of_name = np.unique(trace.name[self.gpu], return_inverse=True)
+        names = distinct(trace.name[self.gpu], len(trace.names))
+        of_name = np.searchsorted(names, trace.name[self.gpu])
         names = sorted(zip(np.bincount(of_name, weights=self.duration).tolist(), names.tolist(), strict=True))
         self.kernels = [trace.names[name] for _, name in reversed(names)]  # the longest time first
         families: dict[str, float] = {}
@@ -346,7 +371,8 @@ class _Facts:
             return 0, sum(trace.bytes[self.gpu].tolist()) if known else None, None
         units, outer = work.units
         unit = units[work.call[members]]
-        ops, of_op = np.unique(unit[unit >= 0], return_inverse=True)
+        ops = distinct(unit[unit >= 0], len(trace))
+        of_op = np.searchsorted(ops, unit[unit >= 0])
         products = np.bincount(of_op, weights=work.matmul[members][unit >= 0], minlength=len(ops))
         ops, products = ops[~outer[ops]], products[~outer[ops]]
         flops: int | None = 0
