@@ -229,7 +229,9 @@ def _facts(m: Metrics) -> list[tuple[str, str]]:
         return None if value is None else f"{value:.0%} {words}"
 
     def count(value: float | None, words: str) -> str | None:
-        return None if value is None else f"{report._digits(value, 3)} {words}"
+        return (
+            None if value is None else f"{report._digits(value, 3)} {words.removesuffix('s') if value == 1 else words}"
+        )
 
     def time(value: float | None, words: str) -> str | None:
         return None if value is None else f"{milliseconds(value)} {words}"
@@ -325,7 +327,8 @@ def text(
         if not a.metrics.complete:
             said = "incomplete: " + "; ".join(a.metrics.reasons)
             lines += [paint(line, "33") for line in report._wrap(said, width, 4)]
-        lines += [paint(line, "1") for line in report._wrap(_verdict(a), width, 4)]
+        if a.metrics.complete:
+            lines += [paint(line, "1") for line in report._wrap(_verdict(a), width, 4)]
         lines += report._wrap(f"A step: {_step(a)}.", width, 2)
         if (what_ifs := _what_ifs(a)) and len(analyses) == 1:
             lines += report._wrap(f"A step without what costs it time: {', '.join(what_ifs)}.", width, 3)

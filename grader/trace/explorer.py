@@ -105,7 +105,7 @@ class Explorer(widgets.VBox):
     def _ipython_display_(self, **_: Any) -> None:
         from IPython.display import display
 
-        page = "".join(view.static() for view in self.views)
+        page = "".join(v.static(name) for (name, _), v in zip(self.which.options, self.views, strict=True))
         page = f'<div class="{self._static} tex2jax_ignore mathjax_ignore">{_paper(page)}</div>'
         display({"text/html": page, "text/plain": "A trace; run this cell to explore it."}, raw=True)
         bundle = {
@@ -432,12 +432,11 @@ class View:
         start, end = max(int(self.trace.start[event]), low), min(int(self.trace.end[event]), low + span)
         shape(y, tall, start, end - start, colour, title, ' stroke="#fff" stroke-opacity="0.35" stroke-width="0.5"')
 
-    def static(self) -> str:
+    def static(self, name: str = "trace") -> str:
         """What a reader sees who has no kernel: the verdict, pictures as images, and what costs most."""
         from grader.trace.picture import draw, draw_breakdown
 
         a = self.analysis
-        name = "a step"
         parts = [f"<p><b>{escape(plain(a.diagnosis.text, 600))}</b></p>"]
         for figure in (draw_breakdown({name: a}), draw({name: timeline(self.trace, step_ns=a.step_ns, gaps=a.gaps)})):
             buffer = io.BytesIO()

@@ -4,12 +4,14 @@ the device can do. All return Figures that belong to no window."""
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import withStroke
+from matplotlib.textpath import TextPath
 
 from grader.devices import PEAKS, Peaks
 from grader.trace.words import (
@@ -48,6 +50,7 @@ HATCHES = {
     "idle_sync": "xxxx",
     "idle_launch": "....",
     "idle_other": "----",
+    "idle_between": "||||",
 }
 WIDTH = 9.0  # inches; a notebook's column
 LANE = 0.30  # inches
@@ -55,7 +58,6 @@ USE = 0.55  # inches, the lane that shows shares
 HALO = [withStroke(linewidth=2.5, foreground="white")]  # keeps text legible on top of lines
 LEFT = 1.25  # inches for the lanes' names
 FONT = 9.5
-CHARACTER = 0.0068  # of the height of a font in points, in inches: about the width of a letter
 
 
 # ---- timeline -----------------------------------------------------------------------------------------------------
@@ -289,9 +291,10 @@ def _look(part: str) -> dict[str, Any]:
     return {"facecolor": _tint(colour), "edgecolor": _tint(colour, 0.6), "hatch": HATCHES[part], "linewidth": 0.8}
 
 
+@lru_cache(1000)
 def _long(text: str) -> float:
-    """About how long a text is, inches."""
-    return len(text) * FONT * CHARACTER
+    """How long a text is, inches."""
+    return TextPath((0, 0), text, size=FONT, usetex=False).get_extents().width / 72 + 0.04
 
 
 def _spread(labels: list[tuple[float, str]], width: float) -> list[float]:
