@@ -228,6 +228,8 @@ def _evidence(cause: str, trace: Trace, m: Metrics, b: Breakdown) -> list[Eviden
         metric("h2d_overlap", lambda v: f"{v:.0%} of the time of these copies had a kernel running beside it.")
     elif cause == "sync":
         metric("syncs", lambda v: f"The host waited for the GPU {v:g} times a step.")
+        for line, count in list((m.sync_lines or {}).items())[:3]:
+            found.append(Evidence(f"{count:g} of these times at {line}.", "sync_lines", count, []))
     elif cause == "launch":
         metric("launches", lambda v: f"The host launched {v:g} times a step, for {m.kernels:g} kernels.")
         metric("tiny_kernel_share", lambda v: f"{v:.0%} of the kernels are shorter than 10 us.")

@@ -14,6 +14,7 @@ import numpy as np
 
 from grader.trace import intervals
 from grader.trace.host import DATA_WAIT, data_waits, launching_op
+from grader.trace.lines import by_line
 from grader.trace.read import ANNOTATION, CPU_OP, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH, MEMCPY, Trace
 from grader.trace.steps import Steps
 from grader.trace.work import copy_kind
@@ -55,6 +56,7 @@ class Metrics:
     launches: float | None = None  # host calls that launch kernels; a CUDA graph is one
     syncs: float | None = None  # host-blocking calls, see `blocking_calls`
     sync_ns: float | None = None  # time that the host spent in them
+    sync_lines: dict[str, float] | None = None  # source line -> how many of them it made, most first; needs stacks
     copies: dict[str, dict[str, float | None]] | None = None  # kind -> {"count", "bytes", "ns"}
     copy_kernels: float | None = None  # kernels that only move values: contiguous, clone, cast
     copy_kernel_share: float | None = None  # share of the busy time with such a kernel running
@@ -257,6 +259,7 @@ def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
         syncs = steps.waits[in_step[steps.waits]]
         m.syncs = len(syncs) / n
         m.sync_ns = float(trace.duration[syncs].sum(dtype=np.float64) / n)
+        m.sync_lines = {line: count / n for line, count in by_line(trace, syncs).items()} or None
         m.per_step["syncs"] = counted(step[syncs], n)
         m.events["syncs"] = syncs
     annotations = trace.category == ANNOTATION

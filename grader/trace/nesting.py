@@ -9,6 +9,8 @@ import numpy as np
 
 from grader.trace.read import Trace
 
+MANY_CODES = 4_000_000  # a table of so many entries takes longer to go through than sorting
+
 
 class Nesting:
     """The events of a mask, prepared so that many look-ups are cheap: n events once n log n, each look-up log n."""
@@ -73,6 +75,20 @@ class Nesting:
 def enclosing(trace: Trace, events: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """For each of these events (indices) the innermost event of `mask` around its start on its thread, else -1."""
     return Nesting(trace, mask).around(events)
+
+
+def alike(*columns: np.ndarray) -> np.ndarray:
+    """Numbers from 0 on, the same for rows that are the same in all columns. Columns hold -1 or more."""
+    code = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        code = code * (int(column.max(initial=0)) + 2) + column + 1
+        if (size := int(code.max(initial=0)) + 1) < MANY_CODES:  # ranks without sorting
+            used = np.zeros(size, bool)
+            used[code] = True
+            code = (np.cumsum(used) - 1)[code]
+        else:
+            code = np.unique(code, return_inverse=True)[1]
+    return code
 
 
 def distinct(indices: np.ndarray, size: int) -> np.ndarray:

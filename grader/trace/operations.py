@@ -9,7 +9,6 @@ the sequence number that autograd gave to the forward operator leads to the line
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,9 +16,10 @@ import numpy as np
 
 from grader.devices import Peaks
 from grader.trace import kernels, roofline
+from grader.trace.lines import Lines
 from grader.trace.metrics import SMALL_COPY, TINY_NS, union_length
-from grader.trace.nesting import Ancestry, Nesting, distinct, enclosing
-from grader.trace.read import ANNOTATION, CPU_OP, GRAPH_LAUNCH, KERNEL, MEMCPY, PYTHON, Trace
+from grader.trace.nesting import Ancestry, Nesting, alike, distinct, enclosing
+from grader.trace.read import ANNOTATION, CPU_OP, GRAPH_LAUNCH, KERNEL, MEMCPY, Trace
 from grader.trace.steps import Steps
 from grader.trace.work import by_name
 
@@ -35,20 +35,6 @@ BACKWARD = re.compile(r"autograd::engine::evaluate_function|\w*Backward\d*$")
 OPTIMIZER = re.compile(r"Optimizer\.(step|zero_grad)#")
 CONVOLUTION_NODE = re.compile(r"\w*Conv\w*Backward\d*$")
 PHASES = ("", "forward", "backward", "optimizer")
-
-MANY_CODES = 4_000_000  # a table of so many entries takes longer to go through than sorting
-
-FRAME = re.compile(r"(.+)\((\d+)\): (.+)", re.DOTALL)
-CALL = re.compile(r"(.+):(\d+)", re.DOTALL)
-# Whose lines nobody looks for when asking what a training loop spends its time on. The profiler leaves the folders of
-# sys.path out of a file's name, so packages are known by the first part of the name.
-LIBRARIES = frozenset(sys.stdlib_module_names) - {"code", "profile", "cProfile", "test", "trace", "this"} | {
-    *("torch", "torchvision", "torchaudio", "torchtext", "torchdata", "functorch", "triton", "numpy", "scipy", "PIL"),
-    *("transformers", "accelerate", "datasets", "diffusers", "peft", "timm", "lightning", "pytorch_lightning"),
-    *("lightning_fabric", "deepspeed", "apex", "xformers", "flash_attn", "einops", "tqdm", "IPython", "ipykernel"),
-    *("tornado", "traitlets", "nbclient", "ignite", "fastai", "megatron", "transformer_engine", "torch_optimizer"),
-}
-LIBRARY_FOLDER = re.compile(r"/(site|dist)-packages/|/lib/python3|torchinductor_|\.zip/")
 
 
 @dataclass(frozen=True)
@@ -81,7 +67,7 @@ def operations(trace: Trace, top: int = 10, skip_first: int = 1, steps: Steps | 
     if not len(steps) or not len(steps.gpu) or top < 1:
         return []
     work = _Work(trace, steps)
-    lines = _Lines(trace)
+    lines = Lines(trace)
     busy = union_length(trace, steps.gpu)
     time = np.bincount(work.group, weights=work.duration)
     ranked = np.argsort(-time, kind="stable")
@@ -94,28 +80,14 @@ def operations(trace: Trace, top: int = 10, skip_first: int = 1, steps: Steps | 
     return [_operation(work, lines, members, busy) for members in rows]
 
 
-def _by_line(work: _Work, lines: _Lines, groups: np.ndarray, top: int) -> list[np.ndarray]:
+def _by_line(work: _Work, lines: Lines, groups: np.ndarray, top: int) -> list[np.ndarray]:
     """These groups divided by source line: the `top` most expensive, each as positions in `work.gpu`."""
     members = np.flatnonzero(np.isin(work.group, groups))
     line = lines.of(work.anchor[work.call[members]])
-    row = _distinct(work.group[members], line)
+    row = alike(work.group[members], line)
     order = np.argsort(row, kind="stable")
     rows = np.split(members[order], np.flatnonzero(np.diff(row[order])) + 1)
     return sorted(rows, key=lambda members: -work.duration[members].sum())[:top]
-
-
-def _distinct(*columns: np.ndarray) -> np.ndarray:
-    """Numbers from 0 on, the same for rows that are the same in all columns. Columns hold -1 or more."""
-    code = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        code = code * (int(column.max(initial=0)) + 2) + column + 1
-        if (size := int(code.max(initial=0)) + 1) < MANY_CODES:  # ranks without sorting
-            used = np.zeros(size, bool)
-            used[code] = True
-            code = (np.cumsum(used) - 1)[code]
-        else:
-            code = np.unique(code, return_inverse=True)[1]
-    return code
 
 
 class _Work:
@@ -151,7 +123,7 @@ class _Work:
 
         name = np.where(self.owner[self.call] >= 0, trace.name[self.owner[self.call]], trace.name[self.gpu])
         dims, types = (np.where(self.owner >= 0, column[self.owner], -1) for column in (trace.dims, trace.types))
-        self.group = _distinct(name, dims[self.call], types[self.call], self.phase[self.call])
+        self.group = alike(name, dims[self.call], types[self.call], self.phase[self.call])
 
     def _named(self, pattern: re.Pattern[str]) -> np.ndarray:
         """Mask of the operators around calls whose name begins with a match."""
@@ -218,88 +190,10 @@ class _Work:
         return np.where((forward >= 0) & (node >= 0), trace.dims[node], -1)
 
 
-class _Lines:
-    """Source lines of events, from the Python frames around them.
-
-    Newer releases record the line of each call, older ones only the line where a function begins. A frame's own
-    operators (`x @ w`) are called by no Python function, so for them it is the function's first line in both."""
-
-    def __init__(self, trace: Trace):
-        self.trace = trace
-        self.known: dict[tuple[str, str | None], int] = {}  # (line, function) -> its number
-        # By frame, filled in as far as it is asked for; the last entry stands for no frame.
-        self.line = np.full(len(trace) + 1, -1)  # number of its line, -1 where it is a library's
-        self.caller = np.full(len(trace) + 1, -1)  # and then the frame that called it
-        self.seen = np.zeros(len(trace) + 1, bool)
-        self.seen[-1] = True
-
-    @cached_property
-    def frames(self) -> Nesting:
-        return Nesting(self.trace, self.trace.category == PYTHON)
-
-    @cached_property
-    def by_id(self) -> tuple[np.ndarray, np.ndarray]:
-        """Frames in order of their id, and the ids."""
-        frames = np.flatnonzero((self.trace.category == PYTHON) & (self.trace.python >= 0))
-        frames = frames[np.argsort(self.trace.python[frames], kind="stable")]
-        return frames, self.trace.python[frames]
-
-    def of(self, events: np.ndarray) -> np.ndarray:
-        """For each event the number of its line, -1 without one."""
-        anew = distinct(events, len(self.trace))
-        frame = self.frames.around(anew)
-        new = distinct(frame, len(self.seen))
-        while len(new := new[~self.seen[new]]):  # outwards, each frame once, until a line is found
-            self.seen[new] = True
-            caller = self._callers(new)
-            self.line[new] = self._lines(new, caller)
-            self.caller[new] = np.where(self.line[new] < 0, caller, -1)
-            new = distinct(caller[self.line[new] < 0], len(self.seen))
-        while (further := self.caller[frame] >= 0).any():
-            frame = np.where(further, self.caller[frame], frame)
-        return self.line[frame][np.searchsorted(anew, events)]
-
-    def _callers(self, frames: np.ndarray) -> np.ndarray:
-        """The frame that called each, -1 without one: by its recorded id, where there is none by time. A caller starts
-        earlier, so no chain of them is a circle, whatever was recorded."""
-        callers = self.frames.around(frames)
-        ordered, ids = self.by_id
-        if len(ordered):
-            parent = self.trace.parent[frames]
-            at = np.minimum(np.searchsorted(ids, parent), len(ids) - 1)
-            callers = np.where((parent >= 0) & (ids[at] == parent) & (ordered[at] < frames), ordered[at], callers)
-        return callers
-
-    def _lines(self, frames: np.ndarray, callers: np.ndarray) -> np.ndarray:
-        """`_line` of each, asked once for frames that are alike."""
-        name = self.trace.name
-        alike = _distinct(name[frames], self.trace.called_from[frames], np.where(callers >= 0, name[callers], -1))
-        _, first = np.unique(alike, return_index=True)
-        return np.array([self._line(frames[at], callers[at]) for at in first.tolist()], np.int64)[alike]
-
-    def _line(self, frame: int, caller: int) -> int:
-        """The line that this frame tells: its own if it is not a library's, else the one it was called from."""
-        own = FRAME.fullmatch(self.trace.names[self.trace.name[frame]])
-        if own and not _of_library(own[1]):
-            return self.known.setdefault((f"{own[1]}:{own[2]}", own[3]), len(self.known))
-        text = int(self.trace.called_from[frame])
-        call = CALL.fullmatch(self.trace.texts[text]) if text >= 0 else None
-        if call and not _of_library(call[1]):
-            above = FRAME.fullmatch(self.trace.names[self.trace.name[caller]]) if caller >= 0 else None
-            return self.known.setdefault((call[0], above and above[3]), len(self.known))
-        return -1
-
-
-def _of_library(file: str) -> bool:
-    """Whether nobody would look for a line of this file. "<frozen runpy>", "<string>" are no files at all."""
-    first = file.replace("\\", "/").split("/")[0].removesuffix(".py")
-    return first in LIBRARIES or file.startswith("<") or LIBRARY_FOLDER.search(file) is not None
-
-
 # --- one operation -----------------------------------------------------------------------------------------------
 
 
-def _operation(work: _Work, lines: _Lines, members: np.ndarray, busy: int) -> Operation:
+def _operation(work: _Work, lines: Lines, members: np.ndarray, busy: int) -> Operation:
     trace, n = work.trace, work.n
     call = int(work.call[members[0]])  # any will do for what they have in common
     owner, line = int(work.owner[call]), int(lines.of(work.anchor[[call]])[0])
@@ -381,7 +275,7 @@ class _Facts:
         # A convolution's backward with one product has one gradient: a first layer's input needs none.
         columns = (trace.name[ops], trace.dims[ops], trace.types[ops], work.output_dims(ops), np.minimum(products, 2))
         columns = tuple(column.astype(np.int64) for column in columns)
-        _, first, count = np.unique(_distinct(*columns), return_index=True, return_counts=True)
+        _, first, count = np.unique(alike(*columns), return_index=True, return_counts=True)
         for op, output, grads, times in zip(
             ops[first].tolist(), *(c[first].tolist() for c in columns[3:]), count.tolist(), strict=True
         ):
