@@ -21,6 +21,7 @@ from grader.frontends import report
 from grader.result import write_json, write_text
 from grader.trace import Analysis, Metrics, Trace, TraceError, analyse, read, timeline
 from grader.trace.breakdown import PARTS
+from grader.trace.compare import Change, compare
 from grader.trace.diagnosis import WORDS
 from grader.trace.words import PART_NAMES, milliseconds, short_kernel
 
@@ -111,7 +112,7 @@ def as_json(names: list[str], analyses: list[Analysis]) -> dict[str, Any]:
     data = _one(names[0], analyses[0])
     if len(analyses) > 1:
         data["other"] = _one(names[1], analyses[1])
-        data["comparison"] = _comparison(*analyses)
+        data["comparison"] = dataclasses.asdict(compare(*analyses))
     return _json_value(data)
 
 
@@ -176,12 +177,6 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
-
-
-def _comparison(before: Analysis, after: Analysis) -> dict[str, Any]:
-    from grader.trace.compare import compare
-
-    return dataclasses.asdict(compare(before, after))
 
 
 # ---- what the numbers say -----------------------------------------------------------------------------------------
@@ -321,8 +316,8 @@ def text(
     lines: list[str] = []
     for number, (name, a) in enumerate(zip(names, analyses, strict=True)):
         device = f"{_device(a)}, {a.metrics.steps} steps counted"
+        name = f"{('before: ', 'after: ')[number]}{name}" if len(analyses) > 1 else name
         title = report._wrap(name, width - len(device) - 2, 1)[0]
-        title = f"{('before: ', 'after: ')[number]}{title}" if len(analyses) > 1 else title
         lines += [paint(title.ljust(width - len(device)) + device, "1"), "─" * width]
         if not a.metrics.complete:
             said = "incomplete: " + "; ".join(a.metrics.reasons)
@@ -372,17 +367,84 @@ def _operations_text(a: Analysis, width: int, paint: Any, most: int) -> list[str
     lines = [paint("Operations that cost the GPU most, a step", "1")]
     for o in shown:
         numbers = f"{milliseconds(o.gpu_ns):>8} {o.share:>4.0%} {f'{o.count:.4g}x':>6}  "
-        where = report._clean(_line(o), 60)
-        name = report._wrap(_operation_name(o), max(20, width - len(numbers) - len(where) - 2), 1)[0]
+        where = report._clean(_line(o), 42, tail=True)
+        name = report._wrap(_operation_name(o), width - len(numbers) - len(where) - 2, 1)[0]
         lines.append(numbers + name.ljust(width - len(numbers) - len(where)) + where)
         lines += report._wrap(o.why, width, 1, " " * len(numbers))
     if len(a.operations) > len(shown):
-        lines[0] += f" ({len(shown)} of {len(a.operations)}; --top, --html and --json show more)"
+        lines[0] += f" ({len(shown)} of {len(a.operations)}; more: --top, --html, --json)"
     return lines
 
 
 def _comparison_text(before: Analysis, after: Analysis, width: int, paint: Any) -> list[str]:
-    return []
+    compared = compare(before, after)
+    lines = [paint(line, "1") for line in report._wrap(compared.text, width, 3)]
+    room = SCREEN - 14
+    for title, rows in _changes(before, after):
+        rows = rows[: max(2, min(len(rows), room - 2))]
+        room -= len(rows) + 2
+        if rows:
+            lines += ["", paint(f"{title:<{width - 46}} {'before':>14} {'after':>14} {'change':>14}", "1")]
+            for name, *cells in rows:
+                name = report._wrap(name, width - 47, 1)[0]
+                lines.append(f"{name:<{width - 46}} " + " ".join(f"{cell:>14}" for cell in cells))
+    return lines
+
+
+# Metrics that are shown when they changed: what they are called, and how they are written.
+COMPARED = {
+    "gpu_idle_unprofiled": ("GPU idle, without the profiler", "share"),
+    "gpu_idle": ("GPU idle in the recording", "share"),
+    "gpu_busy_ns": ("GPU busy", "time"),
+    "data_wait": ("host waiting for data", "share"),
+    "loads_in_main": ("samples loaded in the main process", "count"),
+    "syncs": ("waits for the GPU", "count"),
+    "launches": ("launches", "count"),
+    "kernels": ("kernels", "count"),
+    "tiny_kernel_share": ("kernels under 10 µs", "share"),
+    "copy_kernels": ("kernels that only copy or cast", "count"),
+    "h2d_pinned": ("copied from pinned memory", "share"),
+    "h2d_overlap": ("copied beside kernels", "share"),
+    "tensor_core.yes": ("matmul on tensor cores", "share"),
+    "half_share": ("matmul with 16-bit inputs", "share"),
+    "comm_exposed_ns": ("communication with nothing beside it", "time"),
+    "peak_memory": ("memory at the peak", "memory"),
+    "memory_growth": ("memory growth a step", "memory"),
+}
+
+
+def _changes(before: Analysis, after: Analysis) -> list[tuple[str, list[tuple[str, str, str, str]]]]:
+    """Tables of (name, before, after, change), what did not change left out."""
+    compared = compare(before, after)
+    if not compared.step.before or not compared.step.after:
+        return []
+    step = max(compared.step.before, compared.step.after)
+
+    def row(change: Change, name: str, kind: str) -> tuple[str, str, str, str]:
+        return (
+            name,
+            *(_written(v, kind) for v in (change.before, change.after)),
+            _written(change.difference, kind, "+"),
+        )
+
+    parts = [
+        row(c, PART_NAMES.get(c.name, c.name), "time") for c in compared.parts if abs(c.difference or 0) > step / 100
+    ]
+    known = {c.name: c for c in compared.metrics if c.before != c.after}
+    metrics = [row(known[name], *look) for name, look in COMPARED.items() if name in known]
+    families = [row(c, c.name, "time") for c in compared.families[:8] if abs(c.difference or 0) > step / 100]
+    return [("Parts of a step", parts), ("In numbers", metrics), ("Kernels by family, a step", families)]
+
+
+def _written(value: float | None, kind: str, sign: str = "") -> str:
+    if value is None:
+        return "not known"
+    plus = sign if value > 0 else ""
+    if kind == "share":
+        return f"{plus}{100 * value:.0f}%"
+    if kind == "time":
+        return plus + milliseconds(value)
+    return f"{plus}{value / 1e6:,.4g} MB" if kind == "memory" else f"{plus}{report._digits(value, 4)}"
 
 
 # ---- HTML ---------------------------------------------------------------------------------------------------------
@@ -398,6 +460,8 @@ def page(names: list[str], analyses: list[Analysis]) -> str:
     for name, label, a in zip(names, labels, analyses, strict=True):
         title = report._html(f"{label}: {name}" if len(analyses) > 1 else name, 200)
         parts.append(_verdict_html(title, a))
+    if len(analyses) > 1:
+        parts.append(_comparison_html(*analyses))
     parts.append(
         _section(
             "Where the time of a step goes",
@@ -416,8 +480,6 @@ def page(names: list[str], analyses: list[Analysis]) -> str:
             ),
         )
     )
-    if len(analyses) > 1:
-        parts.append(_comparison_html(*analyses))
     for label, a in by_label.items():
         which = f" ({escape(label)})" if len(analyses) > 1 else ""
         parts.append(_section(f"In numbers{which}", _facts_html(a.metrics)))
@@ -440,6 +502,9 @@ _CSS = """
   gap: 7px 14px; margin: 8px 0; font-size: 13px; font-variant-numeric: tabular-nums; }
 .speed-report .sp-ops > div { overflow-wrap: anywhere; }
 .speed-report .sp-ops .sp-right { text-align: right; white-space: nowrap; }
+.speed-report .sp-changes { display: grid; grid-template-columns: minmax(0, 1fr) repeat(3, 92px);
+  gap: 2px 22px; margin: 10px 0; font-size: 13px; font-variant-numeric: tabular-nums; }
+.speed-report .sp-changes > div:not(:nth-child(4n+1)) { text-align: right; }
 .speed-report .sp-cause { border-left: 6px solid #0072B2; padding: 6px 12px; margin: 10px 0; background: #f3f8fc; }
 .speed-report ul { margin: 4px 0; padding-left: 20px; }
 """
@@ -513,4 +578,10 @@ def _operations_html(a: Analysis) -> str:
 
 
 def _comparison_html(before: Analysis, after: Analysis) -> str:
-    return ""
+    parts = [f"<p>{report._html(compare(before, after).text)}</p>"]
+    for title, rows in _changes(before, after):
+        if rows:
+            cells = [f"<div><b>{escape(title)}</b></div>", *(f"<div>{c}</div>" for c in ("before", "after", "change"))]
+            cells += [f"<div>{report._html(cell, 200)}</div>" for row in rows for cell in row]
+            parts.append(f'<div class="sp-changes">{"".join(cells)}</div>')
+    return _section("What changed", *parts)

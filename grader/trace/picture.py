@@ -262,18 +262,19 @@ def draw_breakdown(analyses: dict[str, Analysis]) -> Figure:
 
 
 def _labels_below(breakdown: dict[str, float], longest: float, width: float) -> list[list[tuple[float, str, float]]]:
-    """The labels that do not fit into their segments, in one line or two: (middle of the segment, label, its start)."""
+    """The labels that do not fit into their segments, in as few lines as they need: (middle of the segment, label, its start)."""
     labels, at = [], 0.0
     for name, ns in _grouped(breakdown, SMALL * longest):
         size = ns / longest * width
         if not _fits(label := _label(name, ns), size) and ns > 0.005 * longest:
             labels.append((at + size / 2, label))
         at += size
-    starts = _spread(labels, width)
-    moved = max((abs(x + _long(label) / 2 - m) for (m, label), x in zip(labels, starts, strict=True)), default=0)
-    # In two lines neighbours take turns, so that each has twice the room.
-    lines = [labels] if moved < 1 else [labels[::2], labels[1::2]]
-    return [[(m, text, x) for (m, text), x in zip(line, _spread(line, width), strict=True)] for line in lines if line]
+    for count in (1, 2, 3):  # in several lines neighbours take turns, so that each has more room
+        lines = [labels[i::count] for i in range(count) if labels[i::count]]
+        placed = [[(m, text, x) for (m, text), x in zip(line, _spread(line, width), strict=True)] for line in lines]
+        if all(x >= 0 and abs(x + _long(text) / 2 - m) < 1 for line in placed for m, text, x in line):
+            break
+    return placed
 
 
 def _label(name: str, ns: float) -> str:

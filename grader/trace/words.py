@@ -68,6 +68,6 @@ def short_kernel(name: str, limit: int = 60) -> str:
 
 def milliseconds(ns: float) -> str:
     """ "12.3 ms", or "450 µs" below a tenth of one."""
-    if abs(ns) < 1e5:
+    if 0 < abs(ns) < 1e5:
         return f"{ns / 1e3:.3g} µs"
     return f"{ns / 1e6:.3g} ms" if abs(ns) < 1e9 else f"{ns / 1e6:,.0f} ms"
