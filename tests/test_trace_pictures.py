@@ -216,6 +216,24 @@ def test_the_explorer_survives_what_shows_nothing():
         assert "<b>k" not in e.evidence.value + e.picture.value + e.views[0].static()
 
 
+def test_a_lone_step_is_shown():
+    r = Recording().step(7, 0, 5000).work("kernel", GEMM, 10, 1000, 3000)
+    e = trace.explore(trace.analyse(r.read()))
+    assert "idle: " in e.choice.options[0][0] and "<svg" in e.picture.value
+    assert len(trace.timeline(r.read())["steps"]) == 1
+
+
+def test_without_a_kernel_the_notebook_shows_pictures_and_evidence(monkeypatch):
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+    trace.explore(analysed(DATA), analysed(LAUNCH))._ipython_display_()
+    page, widget = shown[0]["text/html"], shown[1]
+    assert page.count("data:image/png;base64,") == 4
+    assert "input-bound" in page and "while the host waited for data" in page
+    assert "<script" not in page and "<svg" not in page, "viewers take both out"
+    assert widget["application/vnd.jupyter.widget-view+json"]["model_id"]
+
+
 def test_names_are_escaped_in_the_explorer():
     e = trace.explore(analysed(Loop([200 * US] * 5, data=2000 * US, name="<script>alert(1)</script>")))
     for what in e.what.options:

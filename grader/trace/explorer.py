@@ -17,8 +17,8 @@ import numpy as np
 from grader.trace.analysis import Analysis
 from grader.trace.breakdown import PARTS
 from grader.trace.diagnosis import WORDS
+from grader.trace.lines import Lines
 from grader.trace.nesting import Nesting
-from grader.trace.operations import _Lines
 from grader.trace.read import ANNOTATION, CPU_OP, KERNEL, STEP
 from grader.trace.steps import Steps
 from grader.trace.timeline import timeline
@@ -37,6 +37,14 @@ from grader.trace.words import (
 MOST_ROWS = 60  # of a list to choose from
 MOST_SHAPES = 900  # of each kind in the picture; a browser becomes slow beyond some thousands
 CALLS = 6  # shown of a kernel
+HATCHES = {  # of 8 x 8 pixels
+    "idle_data": "M-2 6L6 -2M2 10L10 2",
+    "idle_transfer": "M-2 2L6 10M2 -2L10 6",
+    "idle_sync": "M0 0L8 8M0 8L8 0",
+    "idle_launch": "M1 4h2M5 0h2M5 8h2",
+    "idle_other": "M0 4H8",
+    "idle_between": "M4 0V8",
+}
 EXPLAINED = 3  # gaps and kernels explained where nothing can be selected
 
 
@@ -123,8 +131,9 @@ class View:
 
     def __init__(self, analysis: Analysis):
         self.analysis, self.trace = analysis, analysis.trace
-        self.steps = Steps(self.trace)
-        self.lines = _Lines(self.trace)
+        self.left_out = max(0, len(self.trace.steps) - analysis.metrics.steps)
+        self.steps = Steps(self.trace, self.left_out)
+        self.lines = Lines(self.trace)
         self.gpu = np.flatnonzero(self.trace.is_gpu)
         self.operators = Nesting(self.trace, self.trace.category == CPU_OP)
 
@@ -306,7 +315,7 @@ class View:
 
     def svg(self, first: int, last: int, marked: list[tuple[int, int]] = ()) -> str:
         """A timeline whose shapes say what they are when the pointer rests on them."""
-        line = timeline(self.trace, last - first + 1, skip_first=first, gaps=self.analysis.gaps)
+        line = timeline(self.trace, last - first + 1, skip_first=self.left_out + first - 1, gaps=self.analysis.gaps)
         low, span = line["origin_ns"], line["span_ns"]
         if not span:
             return f"<p>No timeline: {escape(plain('; '.join(line['reasons']), 600))}.</p>"
@@ -316,6 +325,8 @@ class View:
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 10} {height}" style="width: 100%; max-width: 990px; font: 12px sans-serif">'
         ]
+
+        parts.append("<defs>" + "".join(map(_hatch, HATCHES)) + "</defs>")
 
         def shape(
             y: float, tall: float, start: float, length: float, colour: str, title: str = "", more: str = ""
@@ -392,7 +403,7 @@ class View:
                 cause = PARTS[gaps.cause[i]]
                 title = f"{milliseconds(int(gaps.end[i] - gaps.start[i]))}: {WORDS[cause]}; then ran {short_kernel(self._name(int(gaps.after[i])), 120)}"
                 y, tall = row * min(places) + 14, row * (max(places) - min(places) + 1) - 2
-                shape(y, tall, start, end - start, PART_COLOURS[cause], title, f' fill-opacity="0.25" class="{cause}"')
+                shape(y, tall, start, end - start, f"url(#trace-{cause})", title)
 
     def _named_shapes(
         self, shape: Any, rows: list[str], line: dict[str, Any], row: int, colours: dict[str, str]
@@ -449,6 +460,16 @@ class View:
             rows = self.rows(what, 1, last)[:EXPLAINED] if last else []
             parts += [self.evidence(what, value, 1, last) for _, value in rows]
         return "".join(parts)
+
+
+def _hatch(cause: str) -> str:
+    """An SVG pattern in the colour of a cause: a colour never stands alone."""
+    colour = PART_COLOURS[cause]
+    return (
+        f'<pattern id="trace-{cause}" width="8" height="8" patternUnits="userSpaceOnUse">'
+        f'<rect width="8" height="8" fill="{colour}" fill-opacity="0.13"/>'
+        f'<path d="{HATCHES[cause]}" stroke="{colour}" stroke-opacity="0.6" fill="none"/></pattern>'
+    )
 
 
 def _table(rows: list[tuple[str, str]]) -> str:

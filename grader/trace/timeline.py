@@ -41,7 +41,7 @@ def timeline(
     "complete", "reasons", "step_ns", "step_ns_traced"}; starts and ends are relative to origin_ns."""
     result: dict[str, Any] = {"origin_ns": 0, "span_ns": 0, "steps": [], "lanes": [], "idle": [], "gaps": [], "use": []}
     result |= {"step_ns": step_ns, "step_ns_traced": None, "complete": trace.complete, "reasons": list(trace.reasons)}
-    chosen = Steps(trace, skip_first, steps)
+    chosen = Steps(trace, max(0, min(skip_first, len(trace.steps) - 1)), steps)  # a lone step is better than none
     if not len(chosen):
         return result | {"complete": False, "reasons": [*trace.reasons, "it has no step after those left out"]}
     gpu, own = np.flatnonzero(trace.is_gpu), chosen.gpu
