@@ -58,7 +58,7 @@ def doubts(trace: Trace, expect_gpu: bool) -> list[str]:
 def _after_first(trace: Trace, gpu: np.ndarray, marked: np.ndarray) -> np.ndarray:
     """Mask of the GPU events that start after the first marked one of their stream. A stream works in order: what
     runs before it may have been launched before the recording began, what runs after it cannot."""
-    streams, of = np.unique(np.stack((trace.device[gpu], trace.stream[gpu])), axis=1, return_inverse=True)
-    first = np.full(streams.shape[1], np.iinfo(np.int64).max)
+    streams, of = np.unique(trace.device[gpu] * 2**32 + trace.stream[gpu], return_inverse=True)
+    first = np.full(len(streams), np.iinfo(np.int64).max)
     np.minimum.at(first, of[marked], trace.start[gpu[marked]])
     return trace.start[gpu] > first[of]

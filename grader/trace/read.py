@@ -104,6 +104,8 @@ __all__ = [
 
 LONGEST_NS = 3600 * 10**9  # no event of a training trace lasts an hour
 MOST_DEVICES = 256
+MOST = {"device": MOST_DEVICES, "stream": 2**31}  # from where on a number counts as not recorded
+BROKEN = -2
 
 
 def read(
@@ -345,7 +347,7 @@ FLAWS = {
     "duration": "events have no duration and count as 0 ns",
     "category": "events have no category",
     "name": "events have no name",
-    "phase": "events are of an unknown type and are left out",
+    "phase": "events are of no type and are left out",
     "number": "numbers are not whole numbers of 64 bits and count as not recorded",
     "memory": "reports of the allocator are absurd and are left out",
 }
@@ -360,56 +362,54 @@ def to_ns(microseconds: np.ndarray) -> np.ndarray:
 
 def _assemble(parts: list[parallel.Part], about: document.About, reasons: list[str]) -> Trace:
     """One trace of its parts, in order of start."""
-    names, texts, threads, columns = {}, {}, {}, []
-    memory = []
-    absurd = negative = unreadable = 0
+    names, texts, threads = {}, {}, {}
+    packed: dict[str, list[np.ndarray]] = {name: [] for name in COLUMNS}
+    exact, before, unreadable = [], 0, 0
     for part in parts:
-        c = {name: np.frombuffer(part.packed[name], np.dtype(code)) for name, code in COLUMNS.items()}
+        c = {name: np.frombuffer(part.packed.pop(name), np.dtype(code)) for name, code in COLUMNS.items()}
         header = part.header
-        start, duration, keep = c["start"], c["duration"], c["category"] != SPAN
-        sane = keep & (np.abs(start) < LATEST_US) & (duration <= LONGEST_NS / 1000)
-        absurd += int(keep.sum() - sane.sum())
-        keep = sane & (duration >= 0)
-        negative += int(sane.sum() - keep.sum())
-        start = to_ns(np.where(keep, start, 0))
-        at = 0
+        c["name"] = _numbers(header["names"], names).astype(np.int32)[c["name"]]
+        c["thread"] = _numbers(map(tuple, header["threads"]), threads).astype(np.int32)[c["thread"]]
+        text_of = _numbers(map(_canonical, header["texts"]), texts)
+        unreadable += int((text_of == BROKEN).sum())
+        for name in ("types", "dims", "called_from"):
+            c[name] = np.maximum(text_of, -1)[c[name]]
         for first, count in zip(header["exact"][::2], header["exact"][1::2], strict=True):
-            start[first : first + count] = c["exact_start"][at : at + count]
-            at += count
-        text_of = np.array([_number_of(_canonical(text), texts) for text in header["texts"]], np.int64)
-        unreadable += int((text_of == -2).sum())
-        np.maximum(text_of, -1, out=text_of)
-        rows = {
-            "category": c["category"],
-            "name": np.array([_number_of(name, names) for name in header["names"]], np.int32)[c["name"]],
-            "thread": np.array([_number_of(tuple(t), threads) for t in header["threads"]], np.int32)[c["thread"]],
-            "start": start,
-            "duration": to_ns(np.where(keep, duration, 0)),
-        }
-        is_op, is_python = c["category"] == CPU_OP, c["category"] == PYTHON
-        for group, of in ((OF_OPS, is_op), (OF_PYTHON, is_python), (OF_OTHERS, ~(is_op | is_python))):
-            for name, code in group.items():
-                rows[name] = np.full(len(start), -1, np.int64)
-                rows[name][of] = text_of[c[name]] if code == "i" else c[name]
-        columns.append({name: row[keep] for name, row in rows.items()} if not keep.all() else rows)
-        memory.append([c[name] for name in OF_MEMORY])
-        part.packed = {}
-    joined = {name: np.concatenate([rows.pop(name) for rows in columns]) for name in list(columns[0])}
-    order = _order(joined["start"], joined["duration"])
-    for name in joined:
-        joined[name] = joined[name][order]
-    for name in set(joined) - {"category", "name", "thread", "start", "duration"}:
-        most = {"device": MOST_DEVICES, "stream": 2**31}.get(name, 2**63 - 1)
-        joined[name][(joined[name] < 0) | (joined[name] >= most)] = -1
-    reports = [np.concatenate(column) for column in zip(*memory, strict=True)]
-    in_time = np.argsort(reports[0], kind="stable")
+            exact.append(np.arange(before + first, before + first + count))
+        before += len(c["category"])
+        for name, column in c.items():
+            packed[name].append(column)
+    c = {name: np.concatenate(packed.pop(name)) for name in COLUMNS}
+
+    kind, start, duration = c["category"], c["start"], c["duration"]
+    sane = (np.abs(start) < LATEST_US) & (duration <= LONGEST_NS / 1000)
+    keep = (kind != SPAN) & sane & (duration >= 0)
+    absurd, negative = int(((kind != SPAN) & ~sane).sum()), int(((kind != SPAN) & sane & (duration < 0)).sum())
+    start, duration = (to_ns(np.where(keep, us, 0)) for us in (start, duration))
+    for rows, at in zip(exact, np.cumsum([0, *map(len, exact)])[:-1], strict=True):
+        start[rows] = c["exact_start"][at : at + len(rows)]
+    kept = np.flatnonzero(keep)
+    order = kept[_order(start[kept], duration[kept])]
+    columns = {"start": start[order], "duration": duration[order]}
+    columns |= {name: c[name][order] for name in ("category", "name", "thread")}
+    place = np.full(len(kind), -1)
+    place[order] = np.arange(len(order))
+    is_op, is_python = kind == CPU_OP, kind == PYTHON
+    for group, rows in ((OF_OPS, is_op), (OF_PYTHON, is_python), (OF_OTHERS, ~(is_op | is_python))):
+        places = place[rows]
+        for name in group:
+            value, most = c[name], MOST.get(name, 2**63 - 1)
+            good = (places >= 0) & (value >= 0) & (value < most)
+            columns[name] = np.full(len(order), -1)
+            columns[name][places[good]] = value[good]
+    in_time = np.argsort(c["memory_time"], kind="stable")
     distributed = about.distributedInfo
     trace = Trace(
         list(names),
         list(threads),
-        **joined,
+        **columns,
         texts=list(texts),
-        memory=Memory(*(column[in_time] for column in reports)),
+        memory=Memory(*(c[name][in_time] for name in OF_MEMORY)),
         base_ns=about.baseTimeNanoseconds or 0,
         devices=[device.name for device in about.deviceProperties or []],
         world_size=distributed.world_size if distributed else None,
@@ -425,20 +425,21 @@ def _assemble(parts: list[parallel.Part], about: document.About, reasons: list[s
     return trace
 
 
-def _number_of(key, numbers: dict) -> int:
-    """Its number; a number below 0 stands for itself."""
-    return key if isinstance(key, int) else numbers.setdefault(key, len(numbers))
+def _numbers(keys: Iterable, numbers: dict) -> np.ndarray:
+    """The number of each key. A key below 0 stands for itself."""
+    numbered = [key if isinstance(key, int) else numbers.setdefault(key, len(numbers)) for key in keys]
+    return np.array(numbered, np.int64)
 
 
 def _canonical(text: bytes | str) -> str | int:
-    """The same for the same JSON, however it was spaced. -1 for none, -2 for what is no JSON."""
+    """The same for the same JSON, however it was spaced. -1 for none, BROKEN for what is no JSON."""
     if isinstance(text, str) or not text:
         return text or -1
     try:
         # With spaces after commas, as Kineto writes.
         return msgspec.json.format(msgspec.json.encode(msgspec.json.decode(text)), indent=0).decode()
     except DAMAGE:
-        return -2
+        return BROKEN
 
 
 def _order(start: np.ndarray, duration: np.ndarray) -> np.ndarray:
