@@ -449,11 +449,13 @@ class View:
 
         a = self.analysis
         parts = [f"<p><b>{escape(plain(a.diagnosis.text, 600))}</b></p>"]
-        for figure in (draw_breakdown({name: a}), draw({name: timeline(self.trace, step_ns=a.step_ns, gaps=a.gaps)})):
+        line = timeline(self.trace, step_ns=a.step_ns, gaps=a.gaps)
+        figures = {"Where the time of a step goes": draw_breakdown({name: a}), "Some steps": draw({name: line})}
+        for alt, figure in figures.items():
             buffer = io.BytesIO()
             figure.savefig(buffer, format="png", dpi=100)
             parts.append(
-                f'<img style="max-width: 100%" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
+                f'<img alt="{alt}" style="max-width: 100%" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
             )
         last = len(self.steps)
         for what in ("gaps", "kernels"):
