@@ -31,7 +31,7 @@ from typing import Any
 
 from grader.measure import machine
 from grader.result import write_json, write_text
-from grader.trace import Metrics, metrics, read
+from grader.trace import Analysis, Metrics, analyse, metrics, read
 
 TRACES = Path(__file__).resolve().parent / "traces"
 PROJECT = Path(__file__).resolve().parents[1]
@@ -41,6 +41,7 @@ WARM_UP_S = 0.8
 BLOCKS = 5  # the step time is their median
 BLOCK_S = 0.35  # shortest block, and fewest steps in it
 BLOCK_STEPS = 3
+CLOSE = 0.25  # a what-if within this of the measured step time is right
 LIMIT_S = 240  # for one loop; the slowest compiles for 40 s
 
 Json = dict[str, Any]
@@ -298,22 +299,38 @@ def side_files(folder: Path) -> list[Json]:
     return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
 
 
+def diagnosed(folder: Path, side: Json) -> tuple[Analysis, float | None]:
+    """What the reader makes of a trace; and of a planted one the what-if over the step time measured after the fix."""
+    found = analyse(read(folder / side["trace"], expect_gpu=side["device"] != "CPU"), side["step_ms"] * 1e6)
+    what_if = (found.diagnosis.what_if or {}).get(side["cause"]) if side["role"] == "planted" else None
+    return found, what_if / side["fixed_step_ms"] if what_if and side["fixed_step_ms"] else None
+
+
+def as_it_should(found: Analysis, side: Json) -> bool:
+    """The planted cause is named; or of a healthy loop none that could be removed."""
+    wanted = side["cause"] if isinstance(side["cause"], list) else [side["cause"]]
+    return found.diagnosis.cause in [f"{cause}-bound" for cause in wanted]
+
+
 def table(folder: Path) -> str:
-    """README.md of a folder of traces, from its side files."""
+    """README.md of a folder of traces, from its side files and from what `grader diagnose` says."""
     sides = side_files(folder)
-    rows, pairs = [], []
+    rows, pairs, named, close = [], [], 0, 0
     for side in sides:
+        found, ratio = diagnosed(folder, side)
+        named += as_it_should(found, side)
         cause = side["cause"] if side["role"] == "planted" else "none"
         size = (folder / side["trace"]).stat().st_size / 1e6
         rows.append(
-            f"| `{side['trace']}` | {side['model']}, batch {side['batch']} | {cause} | {side['step_ms']:.2f} "
-            f"| {side['step_ms_traced'] or math.nan:.2f} | {size:.2f} |"
+            f"| `{side['trace']}` | {side['model']}, batch {side['batch']} | {cause} | {found.diagnosis.cause} "
+            f"| {side['step_ms']:.2f} | {side['step_ms_traced'] or math.nan:.2f} | {size:.2f} |"
         )
-        if side["role"] == "planted" and side["fixed_step_ms"]:
+        if ratio is not None:
+            close += abs(ratio - 1) <= CLOSE
             others = ", ".join(f"{name} {ms:.2f}" for name, ms in side["other_step_ms"].items())
             pairs.append(
                 f"| {side['job']} | {side['planted_by']} | {side['fixed_by']} | {side['step_ms']:.2f} "
-                f"| {side['fixed_step_ms']:.2f} | {others} |"
+                f"| {ratio * side['fixed_step_ms']:.2f} | {side['fixed_step_ms']:.2f} | {ratio - 1:+.0%} | {others} |"
             )
     machines = sorted(
         {f"{s['device']}, driver {s['driver']}, {s['cpu']}; python {s['python']}, torch {s['torch']}" for s in sides}
@@ -330,12 +347,17 @@ def table(folder: Path) -> str:
             *machines,
             f"{' and '.join(days)}",
             "",
-            "| trace | model | cause | ms a step | in the trace | MB |",
-            "|---|---|---|---|---|---|",
+            f"`grader diagnose --step-ms` names the planted cause, or none that could be removed, of {named} of {len(rows)}:",
+            "",
+            "| trace | model | planted | diagnosis | ms a step | in the trace | MB |",
+            "|---|---|---|---|---|---|---|",
             *rows,
             "",
-            "| job | planted | fixed | ms planted | ms fixed | others, ms |",
-            "|---|---|---|---|---|---|",
+            f"The what-if, the step time if the cause vanished, is within {CLOSE:.0%} of the step time measured after the fix in",
+            f"{close} of {len(pairs)} pairs:",
+            "",
+            "| job | planted | fixed | ms planted | what-if | ms fixed | off by | others, ms |",
+            "|---|---|---|---|---|---|---|---|",
             *pairs,
             "",
         ]
