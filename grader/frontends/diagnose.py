@@ -23,6 +23,7 @@ from grader.trace import Analysis, Metrics, Trace, TraceError, analyse, read, ti
 from grader.trace.breakdown import PARTS
 from grader.trace.compare import Change, compare
 from grader.trace.diagnosis import WORDS
+from grader.trace.timeline import used_devices
 from grader.trace.words import PART_NAMES, milliseconds, short_kernel
 
 SCREEN = 38  # lines
@@ -127,8 +128,8 @@ def _one(name: str, a: Analysis) -> dict[str, Any]:
         "complete": m.complete,
         "reasons": m.reasons,
         "steps": m.steps,
-        "device": a.trace.devices[0] if a.trace.devices else None,
-        "devices": a.trace.devices,
+        "device": next((name for name in used_devices(a.trace) if name != "?"), None),
+        "devices": used_devices(a.trace),
         "step_ms": a.step_ns and a.step_ns / 1e6,
         "step_ms_traced": m.step_ns_traced and m.step_ns_traced / 1e6,
         "diagnosis": diagnosis,
@@ -235,8 +236,8 @@ def _facts(m: Metrics) -> list[tuple[str, str]]:
     sizes = [copy["bytes"] for kind, copy in copies.items() if kind.startswith("HtoD")]
     to_gpu = sum(size for size in sizes if size)
     exposed = m.comm_exposed_ns if m.comm_ns else None
-    memory = None if m.peak_memory is None else f"{m.peak_memory / 1e9:.3g} GB at the peak"
-    growth = f"{m.memory_growth / 1e6:+.3g} MB a step" if m.memory_growth else None
+    memory = None if m.peak_memory is None else f"{_size(m.peak_memory)} at the peak"
+    growth = f"{_size(m.memory_growth)} more each step" if m.memory_growth and m.memory_growth > 0 else None
     rows = [
         (
             "GPU",
@@ -347,9 +348,9 @@ def text(
 
 
 def _device(a: Analysis) -> str:
-    devices = a.trace.devices
-    name = report._clean(devices[0], 60) if devices else "device not named"
-    return f"{len(devices)} x {name}" if len(devices) > 1 else name
+    names = used_devices(a.trace)
+    name = report._clean(names[0], 60) if names and names[0] != "?" else "device not named"
+    return f"{len(names)} x {name}" if len(names) > 1 else name
 
 
 def _parts_text(a: Analysis, width: int, paint: Any) -> list[str]:
@@ -371,7 +372,7 @@ def _operations_text(a: Analysis, width: int, paint: Any, most: int) -> list[str
         where = report._clean(_line(o), 42, tail=True)
         name = report._wrap(_operation_name(o), width - len(numbers) - len(where) - 2, 1)[0]
         lines.append(numbers + name.ljust(width - len(numbers) - len(where)) + where)
-        lines += report._wrap(o.why, width, 1, " " * len(numbers))
+        lines += report._wrap(o.why, width, 1, " " * 10)
     if len(a.operations) > len(shown):
         lines[0] += f" ({len(shown)} of {len(a.operations)}; more: --top, --html, --json)"
     return lines
@@ -433,6 +434,7 @@ def _changes(before: Analysis, after: Analysis) -> list[tuple[str, list[tuple[st
     ]
     known = {c.name: c for c in compared.metrics if c.before != c.after}
     metrics = [row(known[name], *look) for name, look in COMPARED.items() if name in known]
+    metrics = [cells for cells in metrics if cells[1] != cells[2]]
     families = [row(c, c.name, "time") for c in compared.families[:8] if abs(c.difference or 0) > step / 100]
     return [("Parts of a step", parts), ("In numbers", metrics), ("Kernels by family, a step", families)]
 
@@ -445,7 +447,15 @@ def _written(value: float | None, kind: str, sign: str = "") -> str:
         return f"{plus}{100 * value:.0f}%"
     if kind == "time":
         return plus + milliseconds(value)
-    return f"{plus}{value / 1e6:,.4g} MB" if kind == "memory" else f"{plus}{report._digits(value, 4)}"
+    return plus + (_size(value) if kind == "memory" else report._digits(value, 4))
+
+
+def _size(size: float) -> str:
+    """ "12.3 GB" """
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
+        if abs(size) >= unit:
+            return f"{size / unit:.3g} {name}"
+    return f"{size:.3g} bytes"
 
 
 # ---- HTML ---------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.textpath import TextPath
 
 from grader.devices import PEAKS, Peaks
+from grader.trace.timeline import used_devices
 from grader.trace.words import (
     BLUE,
     FAINT,
@@ -56,7 +57,7 @@ WIDTH = 9.0  # inches; a notebook's column
 LANE = 0.30  # inches
 USE = 0.55  # inches, the lane that shows shares
 HALO = [withStroke(linewidth=2.5, foreground="white")]  # keeps text legible on top of lines
-LEFT = 1.25  # inches for the lanes' names
+LEFT = 1.25  # inches for the lanes' names, at least
 FONT = 9.5
 
 
@@ -78,13 +79,14 @@ def draw(timelines: dict[str, dict[str, Any]]) -> Figure:
     total = sum(heights) + sum(heads) + len(panels) * foot + key
     figure = Figure(figsize=(WIDTH, total))
     longest = max(t["span_ns"] for t in panels.values()) or 1
+    left = max([LEFT, *(_long(name) + 0.12 for t in panels.values() for name in _rows(t))])
     top = total
     for (title, t), head, height in zip(panels.items(), heads, heights, strict=True):
         top -= head + height
-        axes = figure.add_axes((LEFT / WIDTH, top / total, (WIDTH - LEFT - 0.15) / WIDTH, height / total))
+        axes = figure.add_axes((left / WIDTH, top / total, (WIDTH - left - 0.15) / WIDTH, height / total))
         _panel(axes, title, t, longest, last=title == list(panels)[-1])
         top -= foot
-    _key(figure, handles, columns)
+    _key(figure, handles, columns, left)
     return figure
 
 
@@ -191,7 +193,7 @@ def _tint(colour: str, strength: float = 0.13) -> str:
     return "#" + "".join(f"{round(255 - strength * (255 - channel)):02x}" for channel in channels)
 
 
-def _key(figure: Figure, handles: list[Any], columns: int, left: float = LEFT) -> None:
+def _key(figure: Figure, handles: list[Any], columns: int, left: float) -> None:
     figure.legend(
         handles=handles,
         loc="lower left",
@@ -342,7 +344,7 @@ def draw_roofline(analysis: Analysis, top: int = 10) -> Figure:
     placed = [(n, o) for n, o in enumerate(operations, 1) if o.flops and o.intensity and o.gpu_ns > 0]
     height = max(3.9 if placed else 1.2, 0.8 + ROW * (len(operations) + 1))
     figure = Figure(figsize=(WIDTH, height))
-    device = analysis.trace.devices[0] if analysis.trace.devices else None
+    device = next((name for name in used_devices(analysis.trace) if name != "?"), None)
     peaks = PEAKS.get(device or "")
     known = "" if peaks else " (how much it can do is not known)"
     head = f"Roofline: {plain(device, 40) if device else 'the trace does not name the device'}{known}"
@@ -418,7 +420,7 @@ def _operations_table(figure: Figure, operations: list[Operation], placed: set[i
     write(0.5, list(columns), INK, "bold")
     for number, o in enumerate(operations, 1):
         y = 0.5 + ROW * number
-        name = plain(o.name, 32) if o.name.startswith("aten::") else short_kernel(o.name, 32)
+        name = plain(o.name, 29) if o.name.startswith("aten::") else short_kernel(o.name, 29)
         bound = BOUNDS.get(o.bound, BOUNDS[None])[2]
         _dot(axes, 4.8, y, number, o, 130)
         write(y, [name, f"{100 * o.share:.0f}%", milliseconds(o.gpu_ns), bound], INK if number in placed else FAINT)

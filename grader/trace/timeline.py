@@ -112,6 +112,14 @@ def timeline(
     return result
 
 
+def used_devices(trace: Trace) -> list[str]:
+    """The names of the GPUs that worked, "?" for one that the trace does not name; without any the first that it names.
+    A trace lists all GPUs of the machine, of which a process often uses one."""
+    used = np.unique(trace.device[trace.is_gpu]).tolist()
+    names = [trace.devices[i] if 0 <= i < len(trace.devices) else "?" for i in used]
+    return names or trace.devices[:1]
+
+
 def _busiest_streams(trace: Trace, kernels: np.ndarray) -> np.ndarray:
     streams, of = np.unique(trace.stream[kernels], return_inverse=True)
     time = np.bincount(of, weights=trace.duration[kernels], minlength=len(streams))

@@ -27,7 +27,7 @@ PART_NAMES = {
     "idle_sync": "idle: sync",
     "idle_launch": "idle: launch",
     "idle_other": "idle: other",
-    "idle_between": "idle: between kernels",
+    "idle_between": "idle: between",
     "idle": "idle",
 }
 PART_COLOURS = {
