@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -135,7 +134,7 @@ def good():
 def reasons(recording, **more):
     t = trace.read_bytes(json.dumps(recording.document(**more)).encode())
     assert not t.complete
-    json.dumps([asdict(trace.metrics(t)), trace.timeline(t)], allow_nan=False)
+    json.dumps([trace.metrics(t).to_dict(), trace.timeline(t)], allow_nan=False)
     return " / ".join(t.reasons)
 
 
@@ -173,18 +172,15 @@ def test_a_cuda_graph_without_its_kernels_is_incomplete():
 DAMAGED = {
     "empty": b"",
     "space": b" \n",
-    "cut short": json.dumps(good().document()).encode()[:-40],
     "an array": b"[1, 2]",
     "events no array": b'{"traceEvents": 7}',
     "another document": b'{"hello": 1}',
     "NaN": b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": NaN, "dur": 1}]}',
     "infinity": b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1e999, "dur": 1}]}',
-    "text for a time": b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": "1", "dur": 1}]}',
     "a bare quote": b'{"traceEvents": [{"ph": "X", "name": "a "quoted" word"}]}',
     "no UTF-8": b'{"traceEvents": [{"ph": "X", "name": "\xff\xfe"}]}',
     "a number beyond 64 bits": b'{"traceEvents": [{"ph": "X", "cat": "kernel", "ts": 1, "args": {"bytes": 9e99}}]}',
     "deep": b'{"traceEvents": [{"x": ' + b"[" * 200_000 + b"]" * 200_000 + b"}]}",
-    "gzip cut short": gzip.compress(json.dumps(good().document()).encode())[:-30],
     "gzip damaged": b"\x1f\x8b" + b"\x00" * 50,
     "gzip of nothing": gzip.compress(b""),
     "bomb": gzip.compress(b" " * (20 << 20)),
@@ -246,7 +242,7 @@ def test_hostile_events_never_crash(events, skip_first):
     except TraceError:
         return
     m, line = trace.metrics(t, 1000.0, skip_first), trace.timeline(t, skip_first=skip_first)
-    json.dumps([asdict(m), line], allow_nan=False)
+    json.dumps([m.to_dict(), line], allow_nan=False)
     assert m.gpu_idle is None or 0 <= m.gpu_idle <= 1
 
 
@@ -305,10 +301,14 @@ def test_busy_idle_and_overlap_to_the_nanosecond(work, step_ns):
     busy = sum(len(covered(s for _, k, d, s in spans if (k, d) == (x, y))) for x in (1, 2) for y in devices)
     assert m.gpu_busy_ns * 2 * len(devices) == pytest.approx(busy, abs=1e-9)
     ends = [[k + later + dur for _, k, later, dur, *_ in work if (k < 100) == before] for before in (True, False)]
-    window = max(200, max(ends[1]) - max(ends[0])) / 2 if ends[0] else 100
+    window = max(200, max(ends[1]) - (max(ends[0]) if ends[0] else 100)) / 2
     assert m.step_ns_traced == window
-    assert m.gpu_idle == pytest.approx(max(0, 1 - busy / 2 / len(devices) / (step_ns or window)))
-    assert m.gpu_idle_basis == ("unprofiled step time" if step_ns else "trace window")
+    idle = max(0, 1 - busy / 2 / len(devices) / step_ns) if step_ns else None
+    assert m.gpu_idle_unprofiled == (pytest.approx(idle) if step_ns else None)
+    everywhere = {d for _, _, _, _, d, _, _ in work}
+    high = max(300, *(k + later + n for _, k, later, n, *_ in work))
+    running = sum(len(covered((k + lt, n) for _, k, lt, n, d, *_ in work if d == x)) for x in everywhere)
+    assert m.gpu_idle == 1 - running / len(everywhere) / high  # of the whole recording
     assert m.kernels == sum(c == "kernel" for c, *_ in spans) / 2 == m.launches
     copied = overlapped = 0
     for device in (0, 1):
@@ -443,8 +443,16 @@ def test_kernel_names(name, expected):
 
 
 def test_what_is_not_in_a_trace_is_none_and_never_zero():
-    m = asdict(trace.metrics(Recording().step(1, 0, 10).step(2, 10, 30).read(expect_gpu=False)))
-    known = {"steps": 1, "step_ns_traced": 20, "loads_in_main": 0, "complete": True, "reasons": []}
+    m = trace.metrics(Recording().step(1, 0, 10).step(2, 10, 30).read(expect_gpu=False)).to_dict()
+    known = {
+        "steps": 1,
+        "step_ns_traced": 20,
+        "loads_in_main": 0,
+        "complete": True,
+        "reasons": [],
+        "per_step": {},
+        "events": {},
+    }
     assert m == dict.fromkeys(m) | known
 
 

@@ -19,7 +19,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; returns the exit status: 0 done, 1 the machine cannot do it, 2 unusable input, 130 stopped."""
+    """Run the command; returns the exit status: 0 done, 1 the machine cannot do it, 2 unusable input, 3 an incomplete trace,
+    130 stopped."""
     options = _parser().parse_args(arguments)
     try:
         return options.run(options) or 0
@@ -67,6 +68,20 @@ def _parser() -> argparse.ArgumentParser:
         "--quick", action="store_true", help="fewer and shorter measurements: for trying out, not for marks"
     )
     common(sub)
+    sub = command("diagnose", _diagnose, "say what holds a training loop back, from its torch.profiler trace")
+    sub.epilog = "Exit status: 0, 3 for an incomplete trace, 2 for a file that is no trace."
+    sub.add_argument("trace", help="a .json or .json.gz that torch.profiler wrote")
+    sub.add_argument("other", nargs="?", help="a second one, to compare with: the same loop after a change")
+    sub.add_argument(
+        "--step-ms",
+        metavar="X",
+        action="append",
+        default=[],
+        help="length of a step measured without the profiler, ms; give it twice for two traces",
+    )
+    sub.add_argument("--json", metavar="FILE", help="write everything as JSON; - prints it, and only it")
+    sub.add_argument("--html", metavar="FILE", help="write a page with pictures")
+    sub.add_argument("--top", metavar="N", help="operations to look into (default: 10; on the screen what fits)")
     sub = command("calibrate", _calibrate, "measure what the solutions gain on this machine, and keep it")
     sub.add_argument("lab", nargs="?", help="default: all that this machine can grade")
     sub.add_argument(
@@ -187,6 +202,12 @@ def _grade(options: argparse.Namespace) -> None:
         if options.json:
             write_json(options.json, result.to_dict())
         print(report.text(result, width=min(100, shutil.get_terminal_size().columns), colour=sys.stdout.isatty()))
+
+
+def _diagnose(options: argparse.Namespace) -> int:
+    from grader.frontends import diagnose
+
+    return diagnose.run(options)
 
 
 def _calibrate(options: argparse.Namespace) -> None:

@@ -72,16 +72,24 @@ WORDS = {
     "half_share": "of the time in matrix products was spent on 16-bit inputs",
     "tensor_core": "of the time in matrix products was spent on tensor cores",
     "data_wait": "of the profiled step the main process waited for the DataLoader",
-    "gpu_idle": "of the step the GPU had nothing to do",
+    "gpu_idle_unprofiled": "of the step the GPU had nothing to do",
     "gpu_busy_ns": "of each step the GPU worked",
     "tiny_kernel_share": "of the kernels are shorter than 10 us, about what a launch costs",
     "peak_memory": "of GPU memory at the peak; in all",
 }
 COUNTS = ("syncs", "launches", "kernels", "graph_breaks", "loads_in_main", "cpu_ops")
-SHARES = {"h2d_pinned", "h2d_overlap", "half_share", "tensor_core", "data_wait", "gpu_idle", "tiny_kernel_share"}
+SHARES = {
+    "h2d_pinned",
+    "h2d_overlap",
+    "half_share",
+    "tensor_core",
+    "data_wait",
+    "gpu_idle_unprofiled",
+    "tiny_kernel_share",
+}
 PROFILED = (
     "data_wait",
-    "gpu_idle",
+    "gpu_idle_unprofiled",
     "gpu_busy_ns",
     "syncs",
     "h2d_pinned",

@@ -1,22 +1,44 @@
-"""Traces of torch.profiler: read -> timeline -> metrics -> picture. Usable alone; imports neither torch nor matplotlib
-(only `draw` needs matplotlib, and loads it when it is first used).
+"""Traces of torch.profiler: read -> timeline -> metrics -> diagnosis -> picture. Usable alone; imports neither torch nor
+matplotlib nor ipywidgets (pictures and the explorer need them, and load them when they are first used).
 
 >>> from grader import trace
 >>> t = trace.read("trace.json.gz")
->>> m = trace.metrics(t, step_ns=12_300_000)  # the step time that was measured without the profiler
+>>> a = trace.analyse(t, step_ns=12_300_000)  # the step time that was measured without the profiler
+>>> print(a.diagnosis.text)
 >>> trace.draw({"before": trace.timeline(t)}).savefig("timeline.png")
+>>> trace.draw_breakdown({"before": a})  # where the time of a step goes
+>>> trace.draw_roofline(a)
+>>> trace.explore(a)  # in a notebook
 """
 
+import importlib
+from typing import Any
+
+from grader.trace.analysis import Analysis, analyse
 from grader.trace.metrics import Metrics, metrics
 from grader.trace.read import Trace, TraceError, read, read_bytes
 from grader.trace.timeline import timeline
 
-__all__ = ["Metrics", "Trace", "TraceError", "draw", "metrics", "read", "read_bytes", "timeline"]
+LAZY = {"draw": "picture", "draw_breakdown": "picture", "draw_roofline": "picture", "explore": "explorer"}
+
+__all__ = [
+    "Analysis",
+    "Metrics",
+    "Trace",
+    "TraceError",
+    "analyse",
+    "draw",
+    "draw_breakdown",
+    "draw_roofline",
+    "explore",
+    "metrics",
+    "read",
+    "read_bytes",
+    "timeline",
+]
 
 
-def __getattr__(name: str):
-    if name == "draw":
-        from grader.trace.picture import draw
-
-        return draw
+def __getattr__(name: str) -> Any:
+    if name in LAZY:
+        return getattr(importlib.import_module(f"grader.trace.{LAZY[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

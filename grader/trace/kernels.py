@@ -1,4 +1,5 @@
-"""What the name of a kernel or of an operator tells: is it a matrix product or a convolution, and on which units.
+"""What the name of a kernel or of an operator tells: what it does, is it a matrix product or a convolution, and on
+which units.
 
 A trace does not say whether tensor cores were used. Names do, mostly: those of cuBLAS, cuDNN and CUTLASS hold the
 instruction (`s16816gemm`, `ffma`), Triton's do not. What no name tells stays unknown."""
@@ -17,7 +18,7 @@ MATMUL_OP = re.compile(
 # Kernels that are one. Layout changes, casts and reductions that such an operator launches beside it are not.
 MATMUL_KERNEL = re.compile(
     r"(?<!fb)gemm|gemv|nvjet|xmma|cutlass(?!::\w+_t\b)|winograd|convolve|_conv|conv_|conv[123]d|conv2|scudnn|fprop|dgrad|wgrad"
-    r"|flash_(fwd|bwd)|flash_attn|fmha|triton_tem_|fft2d_(r2c|c2r)|Cijk_",
+    r"|flash_(fwd|bwd)|flash_attn|fmha|triton_tem_|fft2d_(r2c|c2r)|Cijk_|s\d+cudnn|first_layer_fwd",
     re.IGNORECASE,
 )
 NO_MATMUL_KERNEL = re.compile(
@@ -50,6 +51,11 @@ NOT_HALF = re.compile(
 )
 
 
+COMMUNICATION = re.compile(
+    r"nccl(Dev)?Kernel|rccl|nvshmem|(one|two)_?shot_?all_?reduce|multimem|cross_device_reduce", re.IGNORECASE
+)
+
+
 def is_matmul_kernel(name: str) -> bool | None:
     """True, False, or None where the name does not tell (then the operator that launched it does)."""
     if NO_MATMUL_KERNEL.search(name):
@@ -71,3 +77,53 @@ def has_half_inputs(name: str) -> bool | None:
     if HALF.search(name):
         return True
     return False if NOT_HALF.search(name) else None
+
+
+def is_communication(name: str) -> bool:
+    """Whether a kernel is a collective or a send or receive between GPUs."""
+    return COMMUNICATION.search(name) is not None
+
+
+# What a kernel is for, where it is no product or convolution: the first of these whose sign its name holds.
+FAMILIES = tuple(
+    (name, re.compile(pattern, re.IGNORECASE))
+    for name, pattern in (
+        ("attention", r"flash_?(fwd|bwd|attn)|fmha|attention|sdpa"),
+        ("fused by a compiler", r"triton_(poi|red|per|for|spl|mix)_|nvfuser"),
+        ("optimizer", r"multi_tensor_apply|fused_?(adam|sgd|optimizer)|AdamFunctor"),
+        ("softmax and loss", r"softmax|nll_loss|cross_entropy|bce_|mse_"),
+        (
+            "normalisation",
+            r"batch_?norm|(?<![a-z])bn_?(fw|bw)|(layer|group|rms|instance)_?norm|RowwiseMoments|GammaBeta"
+            r"|ComputeFusedParams|ComputeInternalGradients|::ln_(fwd|bwd)",
+        ),
+        ("embedding, index, sort", r"embedding|index|gather|scatter|krn_partial|compute_grad_weight|sort|topk|nonzero"),
+        ("pooling and resizing", r"pool|upsample|interpolate|grid_sampler"),
+        (
+            "layout, copy, cast",
+            r"copy_kernel|copy_device|CatArray|nchwToNhwc|nhwcToNchw|convertTensor|tensorTransform|transpose|permute"
+            r"|im2col|col2im|vol2col|roll_cuda|flip_kernel|triu|tril",
+        ),
+        ("random and dropout", r"dropout|distribution_|philox|random_|bernoulli"),
+        ("reduction", r"reduce|cub::|scan_|cumsum|lpnorm"),
+        ("elementwise", r"elementwise|functor|pointwise|fill|add_tensor|op_tensor|activation|_kernel_impl"),
+    )
+)
+FIRST = ("attention", "fused by a compiler")  # even where the name looks like a product
+CONVOLUTION = re.compile(r"conv|[fd]prop|dgrad|wgrad|winograd|\d*cudnn_|s\d+cudnn|fft2d|first_layer_fwd", re.IGNORECASE)
+MEMCPY = re.compile(r"(?:Memcpy|Copy)\s*([A-Z]to[A-Z])|CopyHostToDevice")
+
+
+def family(name: str) -> str:
+    """What a GPU event is for, by its name: "gemm on tensor cores", "normalisation", "copy HtoD", ..."""
+    if copy := MEMCPY.match(name):
+        return f"copy {copy[1] or 'HtoD'}"
+    if name.startswith("Memset"):
+        return "memset"
+    if is_communication(name):
+        return "communication"
+    found = next((found for found, pattern in FAMILIES if pattern.search(name)), "other")
+    if found not in FIRST and is_matmul_kernel(name):
+        units = {True: " on tensor cores", False: " on ordinary units", None: ""}[on_tensor_cores(name)]
+        return ("conv" if CONVOLUTION.search(name) else "gemm") + units
+    return found

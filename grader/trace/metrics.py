@@ -7,29 +7,37 @@ matched by correlation id only. What a trace cannot tell is None, never 0."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 
-from grader.trace import intervals, kernels
+from grader.trace import intervals
+from grader.trace.host import DATA_WAIT, data_waits, launching_op
+from grader.trace.lines import by_line
 from grader.trace.read import ANNOTATION, CPU_OP, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH, MEMCPY, Trace
+from grader.trace.steps import Steps
+from grader.trace.work import copy_kind
 
 TINY_NS = 10_000  # a kernel shorter than this costs about as much to launch as to run
 SMALL_COPY = 64 << 10  # bytes; pinning does not matter below
 UNKNOWN_TOLERATED = 0.1  # share of matmul time whose precision may be unknown before the share is not given at all
 
-DATA_WAIT = re.compile(r"enumerate\(DataLoader\)#.*__next__|data_wait$")
 LOAD_SAMPLE = re.compile(r"load_sample$")
-SYNC_CALL = re.compile(r"(cuda|hip)(Stream|Device|Event)Synchronize|cu(Stream|Ctx|Event)Synchronize")
-BLOCKING_COPY_CALL = re.compile(r"(cuda|hip)Memcpy(2D|3D)?(_v\d+|_ptds_v\d+)?$")
-ANY_COPY_CALL = re.compile(r"(cuda|hip)Memcpy|cuMemcpy")
-ANY_OP = re.compile("")
-ITEM = re.compile(r"aten::_local_scalar_dense$")
-COPY_NAME = re.compile(r"(?:Memcpy|CopyHostToDevice|Copy)\s*(\w+?)(?:\s*\((\w+) -> (\w+)\))?$")
 COPY_KINDS = ("HtoD pinned", "HtoD pageable", "DtoH", "DtoD")
 
-UNPROFILED, WINDOW = "unprofiled step time", "trace window"
+PHASES = ("data_wait", "h2d", "fwd", "bwd", "opt")
+# What names the same phases where a loop has no record_function of its own.
+PHASE_NAMES = {
+    "data_wait": DATA_WAIT,
+    "h2d": re.compile(r"h2d$"),
+    "fwd": re.compile(r"(fwd|forward)$"),
+    "bwd": re.compile(r"(bwd|backward)$"),
+    "opt": re.compile(r"(opt|optimizer)$|Optimizer\.step#"),
+}
+# Operators that only move values: what they launch is a layout change, a cast or a copy on the device.
+COPYING_OP = re.compile(r"aten::(copy_|contiguous|clone|_to_copy|to)$")
+MOST_EVENTS = 20  # of each metric in `to_dict`
 
 
 @dataclass
@@ -39,185 +47,159 @@ class Metrics:
     A trace without GPU events leaves every GPU field None; one without any call into CUDA also `launches`, `syncs`."""
 
     steps: int = 0  # steps counted: those after the first `skip_first`
-    step_ns_traced: float | None = None  # length of a step under the profiler, see `step_length`
+    step_ns: float | None = None  # length of a step without the profiler, as it was given
+    step_ns_traced: float | None = None  # length of a step under the profiler, see `Steps.window`
     gpu_busy_ns: float | None = None  # union of kernels, copies and memsets launched in the step; mean over devices
-    gpu_idle: float | None = None  # share: 1 - busy / step time
-    gpu_idle_basis: str | None = None  # which step time that was
+    gpu_idle: float | None = None  # share of the whole recording, see `recorded_window`; mean over devices
+    gpu_idle_unprofiled: float | None = None  # share: 1 - busy / step_ns; only where that was given
     kernels: float | None = None  # kernels on the GPU
     launches: float | None = None  # host calls that launch kernels; a CUDA graph is one
     syncs: float | None = None  # host-blocking calls, see `blocking_calls`
+    sync_ns: float | None = None  # time that the host spent in them
+    sync_lines: dict[str, float] | None = None  # source line -> how many of them it made, most first; needs stacks
     copies: dict[str, dict[str, float | None]] | None = None  # kind -> {"count", "bytes", "ns"}
+    copy_kernels: float | None = None  # kernels that only move values: contiguous, clone, cast
+    copy_kernel_share: float | None = None  # share of the busy time with such a kernel running
     h2d_pinned: float | None = None  # share of host-to-device bytes that came from pinned memory, copies >= 64 KB
     h2d_overlap: float | None = None  # share of host-to-device copy time during which a kernel ran on that device
     tiny_kernel_share: float | None = None  # share of the kernels that are shorter than 10 us
     tiny_kernel_time: float | None = None  # share of the busy time with such a kernel running
     tensor_core: dict[str, float] | None = None  # shares of matmul and convolution time: {"yes", "no", "unknown"}
     half_share: float | None = None  # share of matmul and convolution time with bf16 or fp16 inputs
+    comm_ns: float | None = None  # communication kernels, union; 0 is known
+    comm_exposed_ns: float | None = None  # the part of it during which no other kernel ran on that device
+    phases: dict[str, dict[str, float]] | None = None  # phase -> {"host_ns", "gpu_ns"}, see `phase_metrics`
     data_wait: float | None = None  # share of host step time that the main thread spent in the DataLoader's __next__
     loads_in_main: float | None = None  # samples loaded in the main process (record_function "load_sample"); 0 is known
     cpu_ops: float | None = None  # operators called on the host, nested ones included
+    peak_memory: float | None = None  # bytes in use at most (allocator's reports, profile_memory=True); worst device
+    memory_growth: float | None = None  # bytes by which the memory in use at the end of a step grew from step to step
     complete: bool = False
     reasons: list[str] = field(default_factory=list)  # why it is not
+    per_step: dict[str, list[float]] = field(default_factory=dict)  # metric -> its value in each counted step
+    # metric -> indices of the trace events that prove it, all of the counted steps, in order of time
+    events: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Values for JSON; of `events` the longest are kept by `trace.analysis`, here only how many there are."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "events"}
+        return values | {"events": {name: len(events) for name, events in self.events.items()}}
 
 
-def metrics(trace: Trace, step_ns: float | None = None, skip_first: int = 1) -> Metrics:
+def metrics(trace: Trace, step_ns: float | None = None, skip_first: int = 1, steps: Steps | None = None) -> Metrics:
     """Measure the steps after the first `skip_first` (the profiler can lose events of its first active step).
 
     step_ns: length of a step measured without the profiler, ns. Profiling stretches a step that is bound by launches
-    (10 to 31 ms in one measurement), so only with it is `gpu_idle` about the loop and not about the profiler."""
-    m = Metrics(complete=trace.complete, reasons=list(trace.reasons))
-    all_steps = trace.steps
-    steps = all_steps[skip_first:]
+    (10 to 31 ms in one measurement), so only with it is idleness about the loop and not about the profiler.
+    steps: what `Steps(trace, skip_first)` gave, if it is there already."""
+    m = Metrics(complete=trace.complete, reasons=list(trace.reasons), step_ns=step_ns)
+    busy, window = recorded_window(trace)
+    if busy and window[1] > window[0]:
+        m.gpu_idle = 1 - sum(busy.values()) / len(busy) / (window[1] - window[0])
+    memory_metrics(m, trace)
+    steps = steps or Steps(trace, skip_first)
     if not len(steps):
-        if len(all_steps):
+        if len(trace.steps):
             m.reasons.append(f"it has no step beyond the {skip_first} that are not counted")
         m.complete = False
         return m
-    n = m.steps = len(steps)
-    step_of = Steps(trace, steps)
-
-    gpu = np.flatnonzero(trace.is_gpu)
-    launch = trace.launch_of(gpu)
-    step = np.where(launch >= 0, step_of(trace.start[launch]), -1)
-    gpu, launch, step = gpu[step >= 0], launch[step >= 0], step[step >= 0]
-    m.step_ns_traced = step_length(trace, steps, skip_first)
-    host_metrics(m, trace, step_of)
-    if trace.is_gpu.any() and not len(gpu):
+    m.steps = len(steps)
+    m.step_ns_traced = steps.length
+    host_metrics(m, trace, steps)
+    if trace.is_gpu.any() and not len(steps.gpu):
         m.reasons.append("no GPU work was launched in the counted steps")
         m.complete = False
-    elif len(gpu):
-        busy = busy_per_step(trace, gpu, step)
-        m.gpu_busy_ns = busy / n
-        length = step_ns if step_ns else m.step_ns_traced
-        m.gpu_idle_basis = UNPROFILED if step_ns else WINDOW
-        m.gpu_idle = max(0.0, 1 - m.gpu_busy_ns / length) if length > 0 else None
-        kernel_metrics(m, trace, gpu, launch, n)
-        copy_metrics(m, trace, gpu, n)
+    elif len(steps.gpu):
+        per_step = busy_per_step(trace, steps)
+        m.per_step["gpu_busy_ns"] = per_step.tolist()
+        m.gpu_busy_ns = float(per_step.sum() / m.steps)
+        m.events["gpu_busy_ns"] = steps.gpu
+        if step_ns:
+            m.gpu_idle_unprofiled = max(0.0, 1 - m.gpu_busy_ns / step_ns)
+        kernel_metrics(m, trace, steps)
+        copy_metrics(m, trace, steps)
+        phase_metrics(m, trace, steps)
     return m
 
 
-class Steps:
-    """Says to which counted step a host time belongs: its position, -1 for none. By time alone: backward kernels are
-    launched by the autograd thread, not by the thread that opened the step."""
-
-    def __init__(self, trace: Trace, steps: np.ndarray):
-        self.starts, self.ends = trace.start[steps], trace.end[steps]
-        self.thread = int(trace.thread[steps[0]])
-        self.pid = trace.threads[self.thread][0]
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def __call__(self, times: np.ndarray) -> np.ndarray:
-        at = np.searchsorted(self.starts, times, side="right") - 1
-        return np.where((at >= 0) & (times < self.ends[np.maximum(at, 0)]), at, -1)
-
-
-def step_length(trace: Trace, steps: np.ndarray, skip_first: int) -> float:
-    """Mean length of the counted steps in the trace, ns: the longer of two spans, over their number.
-
-    Host: from the start of the first to the end of the last. GPU: from the end of the last work launched before them
-    to the end of the last work launched in them - a host that queues work and runs ahead of the GPU finishes its steps
-    in a fraction of the time that they take."""
-    host = int(trace.end[steps[-1]] - trace.start[steps[0]])
-    gpu = np.flatnonzero(trace.is_gpu)
-    launch = trace.launch_of(gpu)
-    ends, launched = trace.end[gpu[launch >= 0]], trace.start[launch[launch >= 0]]
-    before = ends[launched < trace.start[steps[0]]]
-    within = ends[(launched >= trace.start[steps[0]]) & (launched < trace.end[steps[-1]])]
-    device = int(within.max() - before.max()) if len(before) and len(within) and skip_first else 0
-    return max(host, device) / len(steps)
-
-
-def busy_per_step(trace: Trace, gpu: np.ndarray, step: np.ndarray) -> float:
-    """Busy time summed over steps, ns: for each step and device the union of its work; mean over devices."""
+def recorded_window(trace: Trace) -> tuple[dict[int, int], tuple[int, int]]:
+    """Busy time of each device, ns, within the window of the whole recording, and that window: from the start of the
+    first step to the end of the last step or GPU event, whichever is later; from the first GPU event where there are no
+    steps. Without GPU events no device is named."""
+    gpu, steps = np.flatnonzero(trace.is_gpu), trace.steps
     if not len(gpu):
-        return 0.0
-    device = trace.device[gpu]
-    order = np.lexsort((step, device))
-    gpu, device, step = gpu[order], device[order], step[order]
+        return {}, (0, 0)
+    low = int(trace.start[steps].min() if len(steps) else trace.start[gpu].min())
+    high = int(max(trace.end[steps].max() if len(steps) else low, trace.end[gpu].max()))
+    busy = {}
+    for device in np.unique(trace.device[gpu]).tolist():
+        own = gpu[trace.device[gpu] == device]
+        busy[device] = intervals.length(intervals.clip(intervals.union(trace.start[own], trace.end[own]), low, high))
+    return busy, (low, high)
+
+
+def busy_per_step(trace: Trace, steps: Steps) -> np.ndarray:
+    """Busy time of each counted step, ns: the union of the work launched in it, mean over devices. (float64, shape
+    [steps])"""
+    device = trace.device[steps.gpu]
+    order = np.lexsort((steps.step, device))
+    gpu, device, step = steps.gpu[order], device[order], steps.step[order]
     bounds = np.flatnonzero((np.diff(device) != 0) | (np.diff(step) != 0)) + 1
-    groups = np.split(gpu, bounds)
-    busy = sum(intervals.length(intervals.union(trace.start[g], trace.end[g])) for g in groups)
+    busy = np.zeros(len(steps))
+    for first, group in zip(step[np.append(0, bounds)].tolist(), np.split(gpu, bounds), strict=True):
+        busy[first] += intervals.length(intervals.union(trace.start[group], trace.end[group]))
     return busy / len(np.unique(device))
 
 
-def kernel_metrics(m: Metrics, trace: Trace, gpu: np.ndarray, launch: np.ndarray, n: int) -> None:
-    is_kernel = trace.category[gpu] == KERNEL
-    k, launch = gpu[is_kernel], launch[is_kernel]
+def counted(step: np.ndarray, n: int) -> list[float]:
+    """How many of these belong to each of n steps."""
+    return np.bincount(step, minlength=n).astype(float).tolist()
+
+
+def kernel_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
+    n = len(steps)
+    is_kernel = trace.category[steps.gpu] == KERNEL
+    k = steps.gpu[is_kernel]
     m.kernels = len(k) / n
+    m.per_step["kernels"] = counted(steps.step[is_kernel], n)
+    m.events["kernels"] = k
     if not len(k):
         return
     tiny = trace.duration[k] < TINY_NS
     m.tiny_kernel_share = float(tiny.mean())
-    busy = union_length(trace, gpu)
+    m.events["tiny_kernel_share"] = k[tiny]
+    busy = union_length(trace, steps.gpu)
     m.tiny_kernel_time = union_length(trace, k[tiny]) / busy if busy else None
 
-    op = launching_op(trace, launch, kernels.MATMUL_OP)
-    names = {code: trace.names[code] for code in np.unique(trace.name[k]).tolist()}
-    matmul_name = by_name(kernels.is_matmul_kernel, names, trace.name[k])
-    matmul = (matmul_name == 1) | ((matmul_name < 0) & (op >= 0))
-    k, op = k[matmul], op[matmul]
+    mine = np.isin(steps.kernels.index, k)
+    communication = steps.kernels.communication[mine]
+    comm, other = k[communication], k[~communication]
+    m.comm_ns = union_length(trace, comm) / n
+    m.comm_exposed_ns = m.comm_ns - overlap_length(trace, comm, other) / n
+    m.events["comm_exposed_ns"] = comm
+
+    copying = launching_op(trace, steps.launch[is_kernel])
+    moves = (copying >= 0) & trace.named(COPYING_OP)[copying]
+    m.copy_kernels = int(moves.sum()) / n
+    m.copy_kernel_share = union_length(trace, k[moves]) / busy if busy else None
+    m.events["copy_kernels"] = k[moves]
+
+    mine &= steps.kernels.matmul
+    k, core, half = steps.kernels.index[mine], steps.kernels.core[mine], steps.kernels.half[mine]
     time = trace.duration[k].astype(np.float64)
     total = time.sum()
     if not total:
         return
-    typed = np.where(op >= 0, trace.half[op], -1)  # the operator's input types, where they were recorded
-    half = np.where(typed >= 0, typed, by_name(kernels.has_half_inputs, names, trace.name[k]))
-    core = by_name(kernels.on_tensor_cores, names, trace.name[k])
-    # Every recent GPU runs a bf16 or fp16 product on tensor cores, so the input type answers where the name does not.
-    core = np.where((core < 0) & (half == 1), 1, core)
+    m.events["tensor_core"] = k
     m.tensor_core = {a: float(time[core == v].sum() / total) for a, v in (("yes", 1), ("no", 0), ("unknown", -1))}
     known = time[half >= 0].sum()
     if known >= (1 - UNKNOWN_TOLERATED) * total:
         m.half_share = float(time[half == 1].sum() / known)
 
 
-def by_name(judge: Callable[[str], bool | None], names: dict[int, str], codes: np.ndarray) -> np.ndarray:
-    """What `judge` says of each event's name: 1, 0, or -1 for None. Each distinct name is judged once."""
-    answers = {code: judge(name) for code, name in names.items()}
-    return np.array([-1 if answers[code] is None else int(answers[code]) for code in codes.tolist()], np.int8)
-
-
-def launching_op(trace: Trace, launch: np.ndarray, pattern: re.Pattern[str]) -> np.ndarray:
-    """For each host call (indices) the innermost operator with such a name around it on its thread (index, else -1).
-
-    One sweep in order of time with a stack of open operators, so that nesting of any depth costs linear time."""
-    result = np.full(len(launch), -1)
-    is_op = (trace.category == CPU_OP) & trace.named(pattern)
-    wanted = np.zeros(len(trace), bool)
-    wanted[launch] = True
-    both = np.flatnonzero(is_op | wanted)  # in order of start, outer before inner
-    stacks: dict[int, list[tuple[int, int]]] = {}
-    found: dict[int, int] = {}
-    columns = (both, trace.thread[both], trace.start[both], trace.end[both])
-    for index, thread, start, end in zip(*(column.tolist() for column in columns), strict=True):
-        stack = stacks.setdefault(thread, [])
-        while stack and stack[-1][1] <= start:
-            stack.pop()
-        if wanted[index]:
-            found[index] = stack[-1][0] if stack else -1
-        else:
-            stack.append((index, end))
-    for position, index in enumerate(launch.tolist()):
-        result[position] = found[index]
-    return result
-
-
-def copy_kind(name: str) -> str:
-    """ "Memcpy HtoD (Pinned -> Device)" -> "HtoD pinned". Other directions keep their code; a host-to-device copy whose
-    source is neither pinned nor pageable is "HtoD other"."""
-    match = COPY_NAME.match(name)
-    if not match:
-        return "other"
-    direction, source = match[1], (match[2] or "").lower()
-    if direction != "HtoD":
-        return direction
-    return f"HtoD {source}" if source in ("pinned", "pageable") else "HtoD other"
-
-
-def copy_metrics(m: Metrics, trace: Trace, gpu: np.ndarray, n: int) -> None:
-    copies = gpu[trace.category[gpu] == MEMCPY]
+def copy_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
+    n = len(steps)
+    copies = steps.gpu[trace.category[steps.gpu] == MEMCPY]
     kinds_of = {code: copy_kind(trace.names[code]) for code in np.unique(trace.name[copies]).tolist()}
     kind = np.array([kinds_of[code] for code in trace.name[copies].tolist()], dtype=object)
     m.copies = {}
@@ -229,78 +211,108 @@ def copy_metrics(m: Metrics, trace: Trace, gpu: np.ndarray, n: int) -> None:
             "bytes": float(sizes.sum(dtype=np.float64) / n) if (sizes >= 0).all() else None,
             "ns": float(trace.duration[of_kind].sum(dtype=np.float64) / n),
         }
+    m.events["copies"] = copies
     h2d = copies[np.char.startswith(kind.astype(str), "HtoD")] if len(copies) else copies
+    m.events["h2d_pinned"] = m.events["h2d_overlap"] = h2d
     size = np.where(trace.bytes[copies] >= SMALL_COPY, trace.bytes[copies], 0).astype(np.float64)
     pinned, pageable = size[kind == "HtoD pinned"].sum(), size[kind == "HtoD pageable"].sum()
     if pinned + pageable:
         m.h2d_pinned = float(pinned / (pinned + pageable))
-    copied = overlapped = 0
-    is_kernel = trace.category == KERNEL
-    for device in np.unique(trace.device[h2d]).tolist():
-        here = h2d[trace.device[h2d] == device]
-        copying = intervals.union(trace.start[here], trace.end[here])
-        running = np.flatnonzero(is_kernel & (trace.device == device))  # of any step: the copy is for the next one
-        computing = intervals.union(trace.start[running], trace.end[running])
-        copied += intervals.length(copying)
-        overlapped += intervals.length(intervals.intersection(copying, computing))
+    # Beside kernels of any step: the copy is for the next one.
+    copied = union_length(trace, h2d)
     if copied:
-        m.h2d_overlap = overlapped / copied
+        m.h2d_overlap = overlap_length(trace, h2d, np.flatnonzero(trace.category == KERNEL)) / copied
+
+
+def per_device(trace: Trace, events: np.ndarray) -> dict[int, intervals.Intervals]:
+    """The union of these events on each device."""
+    device = trace.device[events]
+    order = np.argsort(device, kind="stable")
+    groups = np.split(events[order], np.flatnonzero(np.diff(device[order])) + 1)
+    return {int(trace.device[g[0]]): intervals.union(trace.start[g], trace.end[g]) for g in groups if len(g)}
 
 
 def union_length(trace: Trace, events: np.ndarray) -> int:
     """Length of the union of these events on each device, summed over devices, ns."""
-    device = trace.device[events]
-    order = np.argsort(device, kind="stable")
-    groups = np.split(events[order], np.flatnonzero(np.diff(device[order])) + 1)
-    return sum(intervals.length(intervals.union(trace.start[g], trace.end[g])) for g in groups)
+    return sum(intervals.length(union) for union in per_device(trace, events).values())
 
 
-def host_metrics(m: Metrics, trace: Trace, step_of: Steps) -> None:
-    n = len(step_of)
-    in_step = step_of(trace.start) >= 0
+def overlap_length(trace: Trace, a: np.ndarray, b: np.ndarray) -> int:
+    """Time during which an event of a and one of b ran on the same device, summed over devices, ns."""
+    of_a, of_b = per_device(trace, a), per_device(trace, b)
+    return sum(intervals.length(intervals.intersection(of_a[d], of_b[d])) for d in of_a.keys() & of_b.keys())
+
+
+def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
+    n = len(steps)
+    step = steps(trace.start)
+    in_step = step >= 0
     ops = trace.category == CPU_OP
     if ops.any():
         m.cpu_ops = int((ops & in_step).sum()) / n
     calls = trace.is_call
     if calls.any():
-        launches = trace.named(KERNEL_LAUNCH) | trace.named(GRAPH_LAUNCH)
-        m.launches = int((calls & launches & in_step).sum()) / n
-        m.syncs = int(in_step[blocking_calls(trace)].sum()) / n
+        launches = np.flatnonzero(calls & (trace.named(KERNEL_LAUNCH) | trace.named(GRAPH_LAUNCH)) & in_step)
+        m.launches = len(launches) / n
+        m.per_step["launches"] = counted(step[launches], n)
+        m.events["launches"] = launches
+        syncs = steps.waits[in_step[steps.waits]]
+        m.syncs = len(syncs) / n
+        m.sync_ns = float(trace.duration[syncs].sum(dtype=np.float64) / n)
+        m.sync_lines = {line: count / n for line, count in by_line(trace, syncs).items()} or None
+        m.per_step["syncs"] = counted(step[syncs], n)
+        m.events["syncs"] = syncs
     annotations = trace.category == ANNOTATION
-    own = np.fromiter((pid == step_of.pid for pid, _ in trace.threads), bool, len(trace.threads))[trace.thread]
+    own = np.fromiter((pid == steps.pid for pid, _ in trace.threads), bool, len(trace.threads))[trace.thread]
     m.loads_in_main = int((annotations & own & trace.named(LOAD_SAMPLE) & in_step).sum()) / n
-    waits = intervals.union(*data_waits(trace, step_of.thread))
-    length = int((step_of.ends - step_of.starts).sum())
+    waits = intervals.union(*data_waits(trace, steps.thread))
+    length = int((steps.ends - steps.starts).sum())
     if len(waits[0]) and length > 0:
-        within = intervals.intersection(waits, intervals.union(step_of.starts, step_of.ends))
-        m.data_wait = intervals.length(within) / length
+        within = [
+            intervals.length(intervals.clip(waits, low, high))
+            for low, high in zip(steps.starts.tolist(), steps.ends.tolist(), strict=True)
+        ]
+        m.data_wait = sum(within) / length
+        m.per_step["data_wait_ns"] = [float(w) for w in within]
+        m.events["data_wait"] = np.flatnonzero(
+            annotations & trace.named(DATA_WAIT) & (trace.thread == steps.thread) & in_step
+        )
 
 
-def data_waits(trace: Trace, thread: int) -> intervals.Intervals:
-    """Where this thread was in a DataLoader's `__next__`, or in a record_function "data_wait"."""
-    waits = (trace.category == ANNOTATION) & trace.named(DATA_WAIT) & (trace.thread == thread)
-    return trace.start[waits], trace.end[waits]
+def phase_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
+    """Time per step of each phase that the loop named by record_function: on the host from entry to exit, on the GPU the
+    union of the work that was launched meanwhile (by whatever thread: backward has its own). Without names of its
+    own a loop has those of the DataLoader and of the optimizer."""
+    n, m.phases = len(steps), {}
+    mine = np.flatnonzero((trace.category == ANNOTATION) & (trace.thread == steps.thread) & (steps(trace.start) >= 0))
+    launched = trace.start[steps.launch]
+    for phase in PHASES:
+        spans = mine[trace.named(PHASE_NAMES[phase])[mine]]
+        if not len(spans):
+            continue
+        spent = intervals.union(trace.start[spans], trace.end[spans])
+        at = np.searchsorted(spent[0], launched, side="right") - 1
+        within = (
+            (at >= 0) & (launched < spent[1][np.maximum(at, 0)]) if len(spent[0]) else np.zeros(len(launched), bool)
+        )
+        m.phases[phase] = {
+            "host_ns": intervals.length(spent) / n,
+            "gpu_ns": union_length(trace, steps.gpu[within]) / n,
+        }
+        m.events[f"phases.{phase}"] = spans
 
 
-def blocking_calls(trace: Trace) -> np.ndarray:
-    """Indices of host calls that made the host wait for the GPU, each wait once.
-
-    They are: synchronisation of a stream, an event or the device; a copy by `cudaMemcpy`, which is never asynchronous;
-    a `cudaMemcpyAsync` whose host side is pageable, which is not either; and a copy within `aten::_local_scalar_dense`
-    (`.item()` and friends). PyTorch follows a blocking copy by a synchronisation of its stream: the two are one wait
-    when they are within the same operator and nothing else was called in between on that thread."""
-    calls = np.flatnonzero(trace.is_call)
-    if not len(calls):
-        return calls
-    sync = trace.named(SYNC_CALL)
-    copies = np.flatnonzero(trace.is_call & trace.named(ANY_COPY_CALL))
-    blocks = trace.named(BLOCKING_COPY_CALL) & trace.is_call
-    work = np.flatnonzero(trace.category == MEMCPY)
-    pageable = work[trace.named(r".*Pageable")[work]]
-    of_pageable = trace.launch_of(pageable)
-    blocks[of_pageable[of_pageable >= 0]] = True
-    blocks[copies[launching_op(trace, copies, ITEM) >= 0]] = True
-    calls = calls[np.lexsort((calls, trace.thread[calls]))]  # thread by thread, in order of time
-    thread, op = trace.thread[calls], launching_op(trace, calls, ANY_OP)
-    followed = np.append(sync[calls[1:]] & (thread[1:] == thread[:-1]) & (op[1:] == op[:-1]), False)
-    return np.sort(calls[sync[calls] | (blocks[calls] & ~followed)])
+def memory_metrics(m: Metrics, trace: Trace) -> None:
+    """Of each GPU, or of the CPU where no GPU is reported; the worst of several."""
+    memory = trace.memory
+    devices = np.unique(memory.device[memory.device >= 0]).tolist() or np.unique(memory.device).tolist()
+    ends = trace.end[trace.steps]
+    for device in devices:
+        own = memory.device == device
+        time, allocated = memory.time[own], memory.allocated[own]
+        m.peak_memory = max(m.peak_memory or 0.0, float(allocated.max()))
+        at = np.searchsorted(time, ends, side="right") - 1
+        at_ends = allocated[at[at >= 0]]
+        if len(at_ends) > 1:
+            growth = float(np.median(np.diff(at_ends)))  # a leak grows in each step, a cache or a buffer once
+            m.memory_growth = max(growth, m.memory_growth if m.memory_growth is not None else growth)

@@ -2,139 +2,121 @@
 
 A trace may come from the very process that it is evidence about, so the file is not trusted: not its type, not its
 size, not its contents. What is no trace raises TraceError; what is one but cannot be relied on is read, and `complete`
-and `reasons` say so."""
+and `reasons` say so.
+
+The way of the bytes: `pieces` cuts the file between events, `decode` makes columns of each piece, `salvage` takes over
+where one is damaged, `parallel` has helpers do the later parts of a large file, and `complete` judges the result."""
 
 from __future__ import annotations
 
-import gc
 import os
-import re
 import stat
-import zlib
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 import numpy as np
 
-from grader.errors import UserError
-
-# Categories of Kineto that have a meaning here; an event of any other category is OTHER. The number is the code in
-# `Trace.category`.
-CATEGORIES = (
-    "other",
-    "cpu_op",
-    "user_annotation",
-    "python_function",
-    "cuda_runtime",
-    "cuda_driver",
-    "kernel",
-    "gpu_memcpy",
-    "gpu_memset",
-    "cuda_sync",
-    "gpu_user_annotation",
-    "overhead",
+from grader.trace import document, parallel
+from grader.trace.columns import (
+    COPY_LAUNCH,
+    GRAPH_LAUNCH,
+    KERNEL_LAUNCH,
+    MEMSET_LAUNCH,
+    STEP,
+    Memory,
+    Trace,
+    TraceError,
 )
-OTHER, CPU_OP, ANNOTATION, PYTHON, RUNTIME, DRIVER, KERNEL, MEMCPY, MEMSET, SYNC, GPU_ANNOTATION, OVERHEAD = range(12)
-CODES = {name: code for code, name in enumerate(CATEGORIES)}
-CODES["Kernel"] = KERNEL  # spelling of releases before 1.12
-CODES["Memcpy"], CODES["Memset"], CODES["Runtime"], CODES["Operator"] = MEMCPY, MEMSET, RUNTIME, CPU_OP
+from grader.trace.complete import doubts
+from grader.trace.decode import (
+    ANNOTATION,
+    CATEGORIES,
+    CODES,
+    COLUMNS,
+    CPU_OP,
+    DAMAGE,
+    DRIVER,
+    GPU_ANNOTATION,
+    KERNEL,
+    LATEST_US,
+    MEMCPY,
+    MEMSET,
+    MOST_EVENTS,
+    OF_MEMORY,
+    OF_OPS,
+    OF_OTHERS,
+    OF_PYTHON,
+    OTHER,
+    OVERHEAD,
+    PYTHON,
+    RUNTIME,
+    SPAN,
+    SYNC,
+    Columns,
+)
+from grader.trace.pieces import (
+    BLOCK,
+    GZIP,
+    Chunk,
+    Damaged,
+    TooLarge,
+    ahead,
+    before_comma,
+    bytes_blocks,
+    file_blocks,
+    unzipped,
+    whole_events,
+)
+from grader.trace.salvage import Salvage
 
-STEP = re.compile(r"ProfilerStep#\d+")
-# Host calls that put work on the GPU; the groups are told apart in metrics.py.
-KERNEL_LAUNCH = re.compile(r"(cuda|cu|hip|hipExt|hipModule|hipExtModule)Launch(Cooperative)?Kernel")
-GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch")
-COPY_LAUNCH = re.compile(r"(cuda|cu|hip)Memcpy")
-MEMSET_LAUNCH = re.compile(r"(cuda|cu|hip)Memset")  # some leave no GPU event in sound traces, so none is missed
+__all__ = [
+    "ANNOTATION",
+    "CATEGORIES",
+    "CODES",
+    "COPY_LAUNCH",
+    "CPU_OP",
+    "DRIVER",
+    "GPU_ANNOTATION",
+    "GRAPH_LAUNCH",
+    "KERNEL",
+    "KERNEL_LAUNCH",
+    "LATEST_US",
+    "LONGEST_NS",
+    "MEMCPY",
+    "MEMSET",
+    "MEMSET_LAUNCH",
+    "MOST_DEVICES",
+    "OTHER",
+    "OVERHEAD",
+    "PYTHON",
+    "RUNTIME",
+    "STEP",
+    "SYNC",
+    "Memory",
+    "Trace",
+    "TraceError",
+    "read",
+    "read_bytes",
+    "to_ns",
+]
 
-LONGEST_NS = 3600 * 10**9  # no event of a training trace lasts an hour, and no trace a day
-LONGEST_SPAN_NS = 24 * LONGEST_NS
-LATEST_US = 4e15  # microseconds since 1970 reach this in the year 2096; also keeps every sum within int64
-MISSING_TOLERATED = 0.005  # share of launches without GPU work, or the reverse, at the edges of a recording
-CLOCKS_APART_NS = 1_000_000  # clocks of CPU and GPU differ by up to 10 us; this is no clock error
+LONGEST_NS = 3600 * 10**9  # no event of a training trace lasts an hour
 MOST_DEVICES = 256
-MAX_OBJECTS = 8_000_000  # JSON objects, about two an event: bounds memory, a decoded object takes far more than "{}"
+MOST = {"device": MOST_DEVICES, "stream": 2**31}  # from where on a number counts as not recorded
+BROKEN = -2
 
 
-class TraceError(UserError):
-    """This is not a trace that can be read. The message says why."""
-
-
-@dataclass(frozen=True)
-class Trace:
-    """The complete ("X") events of a trace, one array entry an event, in order of start (of two that start together
-    the longer comes first, so an outer event precedes the events within it).
-
-    Times are integer nanoseconds after `base_ns` (Unix time; 0 in old files, whose times are Unix times themselves).
-    -1 stands for "not recorded" in `correlation`, `device`, `stream` and `bytes`."""
-
-    names: list[str]  # what `name` points into
-    threads: list[tuple[int | str | float, int | str | float]]  # (pid, tid), what `thread` points into
-    category: np.ndarray  # codes, see CATEGORIES
-    name: np.ndarray
-    thread: np.ndarray
-    start: np.ndarray  # ns
-    duration: np.ndarray  # ns
-    correlation: np.ndarray
-    device: np.ndarray
-    stream: np.ndarray
-    bytes: np.ndarray
-    half: np.ndarray  # a cpu_op has a bfloat16 or float16 input: 1, has none: 0, "Input type" was not recorded: -1
-    base_ns: int = 0
-    devices: list[str] = field(default_factory=list)  # names of the GPUs
-    reasons: list[str] = field(default_factory=list)  # why it is incomplete; empty when it is complete
-
-    @property
-    def complete(self) -> bool:
-        return not self.reasons
-
-    def __len__(self) -> int:
-        return len(self.start)
-
-    @cached_property
-    def end(self) -> np.ndarray:
-        return self.start + self.duration
-
-    def named(self, pattern: re.Pattern[str] | str) -> np.ndarray:
-        """Mask of the events whose name begins with a match of `pattern`. Each distinct name is matched once."""
-        match = re.compile(pattern).match
-        return np.fromiter((match(name) is not None for name in self.names), bool, len(self.names))[self.name]
-
-    @cached_property
-    def is_gpu(self) -> np.ndarray:
-        """Mask of GPU work: kernels, copies, memsets. Nothing else keeps a GPU busy."""
-        return (self.category == KERNEL) | (self.category == MEMCPY) | (self.category == MEMSET)
-
-    @cached_property
-    def is_call(self) -> np.ndarray:
-        """Mask of the host's calls into CUDA."""
-        return (self.category == RUNTIME) | (self.category == DRIVER)
-
-    @cached_property
-    def steps(self) -> np.ndarray:
-        """Indices of the host's `ProfilerStep#N` annotations, in order."""
-        return np.flatnonzero((self.category == ANNOTATION) & self.named(STEP))
-
-    def launch_of(self, events: np.ndarray) -> np.ndarray:
-        """For each of these events (indices) the index of the host call with the same correlation id, -1 without one.
-        Never matched by time: the clocks of CPU and GPU differ."""
-        calls = np.flatnonzero(self.is_call & (self.correlation > 0))
-        calls = calls[np.argsort(self.correlation[calls], kind="stable")]
-        if not len(calls):
-            return np.full(len(events), -1)
-        wanted = self.correlation[events]
-        at = np.minimum(np.searchsorted(self.correlation[calls], wanted), len(calls) - 1)
-        return np.where(self.correlation[calls[at]] == wanted, calls[at], -1)
-
-
-def read(path: str | os.PathLike[str], max_bytes: int = 512 << 20, expect_gpu: bool = True) -> Trace:
+def read(
+    path: str | os.PathLike[str], max_bytes: int = 512 << 20, expect_gpu: bool = True, parallel: bool = True
+) -> Trace:
     """Read a `.json` or `.json.gz` that torch.profiler wrote. gzip is told by its first bytes, not by the name.
 
     max_bytes: largest size accepted, before and after decompression. expect_gpu: False for a run on the CPU, where a
-    trace without GPU work is complete. Raises TraceError for anything that is not a trace: no such file, a link, a pipe
-    or a folder, too large, broken gzip, broken JSON, JSON of another kind."""
+    trace without GPU work is complete. parallel: False keeps to this process; a large file takes about twice as long.
+    Raises TraceError for what is no trace at all: no such file, a link, a pipe or a folder, too large, not a single
+    event that can be read. A damaged trace is read as far as it goes: its `reasons` say what is wrong or lost."""
     path = Path(path)
     try:
         # O_NOFOLLOW and the check on the open descriptor: who wrote the file may swap it while it is being looked at.
@@ -143,103 +125,232 @@ def read(path: str | os.PathLike[str], max_bytes: int = 512 << 20, expect_gpu: b
     except (OSError, ValueError) as error:
         raise TraceError(f"cannot open the trace {path}: {getattr(error, 'strerror', None) or error}") from None
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise TraceError(f"the trace {path} is not a regular file")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            data = file.read(max_bytes + 1)
+        if status.st_size > max_bytes:
+            raise TraceError(_too_large(max_bytes))
+        # Never mapped into memory: who cuts the file meanwhile would kill this process.
+        return _Reading(max_bytes).file(descriptor, status.st_size, parallel).trace(expect_gpu)
     except OSError as error:
         raise TraceError(f"cannot read the trace {path}: {error.strerror}") from None
-    finally:
-        os.close(descriptor)
-    return read_bytes(data, max_bytes, expect_gpu)
-
-
-def read_bytes(data: bytes, max_bytes: int = 512 << 20, expect_gpu: bool = True) -> Trace:
-    """`read` of what a file holds."""
-    too_large = f"the trace is larger than {max_bytes >> 20} MB; record fewer steps"
-    if len(data) > max_bytes:
-        raise TraceError(too_large)
-    if data[:2] == b"\x1f\x8b":
-        data = _gunzip(data, max_bytes, too_large)
-    if not data.strip():
-        raise TraceError("the trace is empty")
-    if data.count(b"{") > MAX_OBJECTS:
-        raise TraceError("the trace holds too many events; record fewer steps")
-    collecting = gc.isenabled()
-    gc.disable()  # a million live objects and no garbage: collections would double the time
-    try:
-        document = _DECODER.decode(data)
-        return _columns(document, expect_gpu)
-    except msgspec.ValidationError as error:
-        raise TraceError(f"this JSON is not a trace of torch.profiler: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise TraceError(f"the trace is broken JSON, cut short or damaged: {error}") from None
-    except RecursionError:
-        raise TraceError("the trace is nested too deeply to be one") from None
     except MemoryError:
         raise TraceError("the trace does not fit in memory; record fewer steps") from None
     finally:
-        if collecting:
-            gc.enable()
+        os.close(descriptor)
 
 
-def _gunzip(data: bytes, max_bytes: int, too_large: str) -> bytes:
-    """Decompress, all members, and stop as soon as the result is larger than allowed."""
-    parts, size = [], 0
-    while data:
-        member = zlib.decompressobj(wbits=31)
+def read_bytes(data: bytes, max_bytes: int = 512 << 20, expect_gpu: bool = True, parallel: bool = True) -> Trace:
+    """`read` of what a file holds."""
+    if len(data) > max_bytes:
+        raise TraceError(_too_large(max_bytes))
+    try:
+        return _Reading(max_bytes).data(data, parallel).trace(expect_gpu)
+    except MemoryError:
+        raise TraceError("the trace does not fit in memory; record fewer steps") from None
+
+
+def _too_large(max_bytes: int) -> str:
+    return f"the trace is larger than {max_bytes >> 20} MB; record fewer steps"
+
+
+class _Reading:
+    """One pass over a trace, start to end."""
+
+    def __init__(self, max_bytes: int):
+        self.max_bytes = max_bytes
+        self.columns = Columns()
+        self.parts: list[parallel.Part] = []
+        self.salvage = Salvage()
+        self.about = document.About()
+        self.reasons: list[str] = []
+        self.damage: str | None = None  # of the compression
+
+    def file(self, descriptor: int, size: int, share: bool) -> _Reading:
+        if os.pread(descriptor, 2, 0) == GZIP:
+            return self._zipped(file_blocks(descriptor, 0, size))
+        helpers = parallel.start_helpers(descriptor, size) if share else []
         try:
-            part = member.decompress(data, max_bytes - size + 1)
-        except zlib.error as error:
-            raise TraceError(f"the trace is damaged gzip: {error}") from None
-        size += len(part)
-        if size > max_bytes:
-            raise TraceError(too_large)
-        if not member.eof:
-            raise TraceError("the trace is cut short: its gzip data break off")
-        parts.append(part)
-        data = member.unused_data.lstrip(b"\0")  # padding after a member is allowed
-        if len(parts) > 1000:
-            raise TraceError("the trace is damaged gzip: too many members")
-    return b"".join(parts)
+            return self._plain(lambda start, end: file_blocks(descriptor, start, end), size, helpers)
+        finally:
+            for helper in helpers:
+                helper.stop()
+
+    def data(self, data: bytes, share: bool) -> _Reading:
+        if data[:2] == GZIP:
+            return self._zipped(bytes_blocks(data, 0, len(data)))
+        helpers = parallel.start_helpers_on(data) if share else []
+        try:
+            return self._plain(lambda start, end: bytes_blocks(data, start, end), len(data), helpers)
+        finally:
+            for helper in helpers:
+                helper.stop()
+
+    def _zipped(self, blocks: Iterable[bytes]) -> _Reading:
+        blocks = ahead(unzipped(blocks, self.max_bytes, BLOCK))
+        try:
+            self._last(self._chunks(self._after_head(self._until_damage(blocks))))
+        except TooLarge:
+            raise TraceError(_too_large(self.max_bytes)) from None
+        finally:
+            blocks.close()
+        return self
+
+    def _until_damage(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
+        try:
+            yield from blocks
+        except Damaged as error:
+            self.damage = f"its gzip data are damaged: {error}"
+
+    def _plain(self, blocks, size: int, helpers: list[parallel.Helper]) -> _Reading:
+        """`blocks(start, end)`: the bytes there. The helpers do the later parts, unless one of them fails."""
+        end = helpers[0].start if helpers else size
+        rest = self._chunks(self._after_head(blocks(0, end)))
+        for helper in helpers:
+            if rest is not None:
+                self._chunk(Chunk([before_comma(rest)], True))
+                rest = None
+            part = None if self.salvage.waiting else helper.part(list(COLUMNS))
+            if part is None:  # this process does it, and all that follows
+                for one in helpers:
+                    one.stop()
+                rest = self._chunks(blocks(helper.start, size))
+                break
+            self._close_part()
+            self.parts.append(part)
+            rest = part.rest if helper is helpers[-1] else None
+        self._last(rest)
+        return self
+
+    def _close_part(self) -> None:
+        packed = {name: b"".join(parts) for name, parts in self.columns.packed.items()}
+        self.parts.append(parallel.Part(self.columns.header(), packed))
+        self.columns = Columns()
+
+    def _after_head(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        """What comes after the bracket that opens the array of events."""
+        head, recent, size = [], b"", 0
+        blocks = iter(blocks)
+        for block in blocks:
+            head.append(block)
+            size += len(block)
+            if document.HEAD.search(recent + block):
+                break
+            recent = block[-200:]
+            if size > document.LONGEST_HEAD:
+                break
+        text = b"".join(head)
+        found = document.HEAD.search(text)
+        if not text.strip():
+            raise TraceError("the trace is empty" if not self.damage else f"the trace cannot be read: {self.damage}")
+        if found:
+            about = document.head(text[: found.end()])
+            if about is None:
+                self.reasons.append("what precedes its events is damaged")
+                about = document.guessed(text[: found.end()])
+            self.about = about
+            text = text[found.end() :]
+        elif text.lstrip()[:1] == b"[":
+            self.reasons.append("it is a bare list of events, not as torch.profiler writes it")
+            text = text.lstrip()[1:]
+        else:
+            raise TraceError("this is not a trace of torch.profiler: it has no list of traceEvents")
+        return chain(bytes_blocks(text, 0, len(text)), blocks)
+
+    def _chunks(self, blocks: Iterable[bytes]) -> bytes:
+        """Decodes what is whole and returns the rest."""
+        for chunk in whole_events(blocks):
+            if chunk.closed:
+                self._chunk(chunk)
+        return chunk.text()
+
+    def _chunk(self, chunk: Chunk) -> None:
+        if not self.salvage.waiting:
+            try:
+                self.columns.add(chunk.array())
+                return self._limit()
+            except DAMAGE:
+                pass
+        self._salvaged(chunk.text())
+
+    def _salvaged(self, text: bytes) -> None:
+        self.columns.add(self.salvage.feed(text))
+        self._limit()
+
+    def _limit(self) -> None:
+        if self.columns.seen + sum(part.header["seen"] for part in self.parts) > MOST_EVENTS:
+            raise TraceError("the trace holds too many events; record fewer steps")
+
+    def _last(self, rest: bytes) -> None:
+        """The last events and what follows them."""
+        tail = None
+        if not self.salvage.waiting:
+            at = rest.rfind(b"]")  # most often what closes the events
+            tail = document.tail(rest[at + 1 :]) if at >= 0 else None
+            if tail is not None:
+                try:
+                    self.columns.add(b"[" + rest[:at] + b"]")
+                    self._limit()
+                except DAMAGE:
+                    tail = None
+        if tail is None:
+            self._salvaged(rest)
+            if self.salvage.finish():
+                tail = document.tail(self.salvage.rest())
+                if tail is None:
+                    self.reasons.append("what follows its events is damaged")
+            else:
+                self.reasons.append("it is cut short")
+        self._close_part()
+        if tail is not None:
+            self._merge(tail)
+
+    def _merge(self, tail: document.Tail) -> None:
+        """Some writers put what torch.profiler puts first last."""
+        if bytes(tail.traceEvents):
+            self.reasons.append("it holds more than one list of traceEvents; only the first was read")
+        for name in document.About.__struct_fields__:
+            late = getattr(tail, name)
+            if late is None:
+                continue
+            if getattr(self.about, name) not in (None, late):
+                self.reasons.append(f"it holds two different values of {name}")
+            else:
+                setattr(self.about, name, late)
+
+    def trace(self, expect_gpu: bool) -> Trace:
+        trace = _assemble(self.parts, self.about, self.reasons)
+        lost, flaws = self.salvage.lost, {}
+        for part in self.parts:
+            for flaw, count in part.header["flaws"].items():
+                flaws[flaw] = flaws.get(flaw, 0) + count
+        if not len(trace) and lost:
+            raise TraceError(self._nothing())
+        trace.reasons[:0] = [] if self.damage is None else [self.damage]
+        if lost:
+            trace.reasons.append(f"{lost} events are damaged and lost")
+        if self.salvage.repaired:
+            trace.reasons.append(f"{self.salvage.repaired} events are damaged and were read as far as possible")
+        trace.reasons.extend(f"{count} {FLAWS[flaw]}" for flaw, count in flaws.items())
+        # Files from before the mark have no version.
+        if self.about.schemaVersion is not None and not any(part.header["ended"] for part in self.parts):
+            trace.reasons.append("the mark that ends a recording is missing: the file was cut or edited")
+        trace.reasons.extend(doubts(trace, expect_gpu))
+        return trace
+
+    def _nothing(self) -> str:
+        return f"this is not a trace of torch.profiler: none of its {self.salvage.lost} events can be read"
 
 
-Identifier = int | str | float | None
-Integer = Annotated[int, msgspec.Meta(ge=-(2**61), le=2**61)]
-
-
-class _Args(msgspec.Struct, gc=False):
-    correlation: Integer | None = None
-    device: Identifier = None
-    stream: Identifier = None
-    bytes: Integer | None = None
-    # Kept as text: the elements are strings, but nested lists occur, and only one question is asked of it.
-    input_type: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw, name="Input type")
-
-
-class _Event(msgspec.Struct, gc=False):
-    ph: str = ""
-    cat: str | None = None
-    name: str | None = None
-    pid: Identifier = None
-    tid: Identifier = None
-    ts: float | None = None
-    dur: float | None = None
-    args: _Args | None = None
-
-
-class _Device(msgspec.Struct):
-    name: str = "?"
-
-
-class _Document(msgspec.Struct):
-    traceEvents: list[_Event]
-    schemaVersion: Identifier = None
-    baseTimeNanoseconds: Integer = 0
-    deviceProperties: list[_Device] = []
-
-
-_DECODER = msgspec.json.Decoder(_Document)
+FLAWS = {
+    "time": "events have no start and are left out",
+    "duration": "events have no duration and count as 0 ns",
+    "category": "events have no category",
+    "name": "events have no name",
+    "phase": "events are of no type and are left out",
+    "number": "numbers are not whole numbers of 64 bits and count as not recorded",
+    "memory": "reports of the allocator are absurd and are left out",
+}
 
 
 def to_ns(microseconds: np.ndarray) -> np.ndarray:
@@ -249,123 +360,93 @@ def to_ns(microseconds: np.ndarray) -> np.ndarray:
     return whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
 
 
-def _number(identifier: Identifier, limit: int) -> int:
-    """A device or stream as an integer within [0, limit), -1 for anything else. Some releases wrote it as a string."""
-    if isinstance(identifier, str) and identifier.isdecimal() and len(identifier) < 12:
-        identifier = int(identifier)
-    return identifier if isinstance(identifier, int) and 0 <= identifier < limit else -1
+def _assemble(parts: list[parallel.Part], about: document.About, reasons: list[str]) -> Trace:
+    """One trace of its parts, in order of start."""
+    names, texts, threads = {}, {}, {}
+    packed: dict[str, list[np.ndarray]] = {name: [] for name in COLUMNS}
+    exact, before, unreadable = [], 0, 0
+    for part in parts:
+        c = {name: np.frombuffer(part.packed.pop(name), np.dtype(code)) for name, code in COLUMNS.items()}
+        header = part.header
+        c["name"] = _numbers(header["names"], names).astype(np.int32)[c["name"]]
+        c["thread"] = _numbers(map(tuple, header["threads"]), threads).astype(np.int32)[c["thread"]]
+        text_of = _numbers(map(_canonical, header["texts"]), texts)
+        unreadable += int((text_of == BROKEN).sum())
+        for name in ("types", "dims", "called_from"):
+            c[name] = np.maximum(text_of, -1)[c[name]]
+        for first, count in zip(header["exact"][::2], header["exact"][1::2], strict=True):
+            exact.append(np.arange(before + first, before + first + count))
+        before += len(c["category"])
+        for name, column in c.items():
+            packed[name].append(column)
+    c = {name: np.concatenate(packed.pop(name)) for name in COLUMNS}
 
-
-def _columns(document: _Document, expect_gpu: bool) -> Trace:
-    names: dict[str, int] = {}
-    threads: dict[tuple, int] = {}
-    rows: list[tuple] = []
-    times: list[tuple[float, float]] = []
-    absurd = negative = 0
-    ended = False
-    none = _Args()
-    for e in document.traceEvents:
-        if e.ph != "X":
-            ended = ended or (e.name or "").startswith("Record Window End")
-            continue
-        if e.cat is None or e.cat == "Trace" or e.ts is None:
-            continue
-        duration = e.dur or 0.0
-        if not -LATEST_US < e.ts < LATEST_US or duration * 1000 > LONGEST_NS:
-            absurd += 1
-            continue
-        if duration < 0:
-            negative += 1
-            continue
-        a = e.args or none
-        half = -1
-        if types := bytes(a.input_type):
-            half = int(b"BFloat16" in types or b"c10::Half" in types)
-        times.append((e.ts, duration))
-        rows.append(
-            (
-                CODES.get(e.cat, OTHER),
-                names.setdefault(e.name or "", len(names)),
-                threads.setdefault((e.pid, e.tid), len(threads)),
-                -1 if a.correlation is None else a.correlation,
-                _number(a.device, MOST_DEVICES),
-                _number(a.stream, 2**31),
-                -1 if a.bytes is None else a.bytes,
-                half,
-            )
-        )
-    table = np.array(rows, np.int64).reshape(len(rows), 8).T
-    start, duration = to_ns(np.array(times, np.float64).reshape(len(times), 2).T)
-    order = np.lexsort((-duration, start))
-    table, start, duration = table[:, order], start[order], duration[order]
+    kind, start, duration = c["category"], c["start"], c["duration"]
+    sane = (np.abs(start) < LATEST_US) & (duration <= LONGEST_NS / 1000)
+    keep = (kind != SPAN) & sane & (duration >= 0)
+    absurd, negative = int(((kind != SPAN) & ~sane).sum()), int(((kind != SPAN) & sane & (duration < 0)).sum())
+    start, duration = (to_ns(np.where(keep, us, 0)) for us in (start, duration))
+    for rows, at in zip(exact, np.cumsum([0, *map(len, exact)])[:-1], strict=True):
+        start[rows] = c["exact_start"][at : at + len(rows)]
+    kept = np.flatnonzero(keep)
+    order = kept[_order(start[kept], duration[kept])]
+    columns = {"start": start[order], "duration": duration[order]}
+    columns |= {name: c[name][order] for name in ("category", "name", "thread")}
+    place = np.full(len(kind), -1)
+    place[order] = np.arange(len(order))
+    is_op, is_python = kind == CPU_OP, kind == PYTHON
+    for group, rows in ((OF_OPS, is_op), (OF_PYTHON, is_python), (OF_OTHERS, ~(is_op | is_python))):
+        places = place[rows]
+        for name in group:
+            value, most = c[name], MOST.get(name, 2**63 - 1)
+            good = (places >= 0) & (value >= 0) & (value < most)
+            columns[name] = np.full(len(order), -1)
+            columns[name][places[good]] = value[good]
+    in_time = np.argsort(c["memory_time"], kind="stable")
+    distributed = about.distributedInfo
     trace = Trace(
         list(names),
         list(threads),
-        *(table[0].astype(np.uint8), table[1].astype(np.int32), table[2].astype(np.int32)),
-        *(start, duration),
-        *table[3:7],
-        half=table[7].astype(np.int8),
-        base_ns=document.baseTimeNanoseconds,
-        devices=[device.name for device in document.deviceProperties],
+        **columns,
+        texts=list(texts),
+        memory=Memory(*(c[name][in_time] for name in OF_MEMORY)),
+        base_ns=about.baseTimeNanoseconds or 0,
+        devices=[device.name for device in about.deviceProperties or []],
+        world_size=distributed.world_size if distributed else None,
+        rank=distributed.rank if distributed else None,
+        reasons=[*reasons],
     )
     if absurd:
         trace.reasons.append(f"{absurd} events have absurd times (longer than an hour, or before or after our days)")
     if negative:
         trace.reasons.append(f"{negative} events have a negative duration")
-    if document.schemaVersion is not None and not ended:
-        trace.reasons.append("the mark that ends a recording is missing: the file was cut or edited")
-    trace.reasons.extend(_doubts(trace, expect_gpu))
+    if unreadable:
+        trace.reasons.append(f"{unreadable} descriptions of inputs are damaged")
     return trace
 
 
-def _doubts(trace: Trace, expect_gpu: bool) -> list[str]:
-    """What makes a readable trace one that should not be judged by."""
-    doubts = []
-    if not len(trace):
-        return ["it holds no events"]
-    if int(trace.end.max() - trace.start.min()) > LONGEST_SPAN_NS:
-        doubts.append("it spans more than a day")
-    steps = trace.steps
-    if not len(steps):
-        doubts.append("it has no ProfilerStep annotations, so nothing can be counted per step")
-    if len(set(trace.thread[steps].tolist())) > 1:
-        doubts.append("its steps are on several threads")
-    if (trace.start[steps][1:] < trace.end[steps][:-1]).any():
-        doubts.append("its steps overlap")
-    gpu = np.flatnonzero(trace.is_gpu)
-    calls = trace.is_call
-    graphs = calls & trace.named(GRAPH_LAUNCH)
-    launches = np.flatnonzero(calls & (trace.named(KERNEL_LAUNCH) | trace.named(COPY_LAUNCH)) | graphs)
-    if not len(gpu):
-        if expect_gpu or len(launches):
-            doubts.append("it has no GPU events")
-        return doubts
-    launch = trace.launch_of(gpu)
-    if len(steps):
-        # The first active step may have lost GPU events and is never counted; the time outside of steps isn't either.
-        begin = trace.end[steps[0]] if len(steps) > 1 else trace.start[steps[0]]
-        launches = launches[(trace.start[launches] >= begin) & (trace.start[launches] < trace.end[steps[-1]])]
-    else:
-        begin = trace.start[0]
-    orphans = (launch < 0) & _after_first(trace, gpu, (launch >= 0) & (trace.start[launch] >= begin))
-    lost = ~np.isin(trace.correlation[launches], trace.correlation[gpu])
-    if lost.sum() > MISSING_TOLERATED * len(launches):
-        doubts.append(f"{lost.sum()} of {len(launches)} launches have no GPU work recorded")
-    elif graphs[launches[lost]].any():
-        doubts.append(f"{graphs[launches[lost]].sum()} CUDA graph launches have no GPU work recorded")
-    if orphans.sum() > MISSING_TOLERATED * len(gpu):
-        doubts.append(f"{orphans.sum()} of {len(gpu)} GPU events have no launch recorded")
-    matched = launch >= 0
-    early = trace.start[launch[matched]] - trace.start[gpu[matched]] > CLOCKS_APART_NS
-    if early.any():
-        doubts.append(f"{early.sum()} GPU events start before their launch by more than a millisecond")
-    return doubts
+def _numbers(keys: Iterable, numbers: dict) -> np.ndarray:
+    """The number of each key. A key below 0 stands for itself."""
+    numbered = [key if isinstance(key, int) else numbers.setdefault(key, len(numbers)) for key in keys]
+    return np.array(numbered, np.int64)
 
 
-def _after_first(trace: Trace, gpu: np.ndarray, marked: np.ndarray) -> np.ndarray:
-    """Mask of the GPU events that start after the first marked one of their stream. A stream works in order: what
-    runs before it may have been launched before the recording began, what runs after it cannot."""
-    streams, of = np.unique(np.stack((trace.device[gpu], trace.stream[gpu])), axis=1, return_inverse=True)
-    first = np.full(streams.shape[1], np.iinfo(np.int64).max)
-    np.minimum.at(first, of[marked], trace.start[gpu[marked]])
-    return trace.start[gpu] > first[of]
+def _canonical(text: bytes | str) -> str | int:
+    """The same for the same JSON, however it was spaced. -1 for none, BROKEN for what is no JSON."""
+    if isinstance(text, str) or not text:
+        return text or -1
+    try:
+        # With spaces after commas, as Kineto writes.
+        return msgspec.json.format(msgspec.json.encode(msgspec.json.decode(text)), indent=0).decode()
+    except DAMAGE:
+        return BROKEN
+
+
+def _order(start: np.ndarray, duration: np.ndarray) -> np.ndarray:
+    """By start, of those that start together the longer first. A stable sort: files are sorted in long stretches."""
+    order = np.argsort(start, kind="stable")
+    times = start[order]
+    same = times[1:] == times[:-1]
+    tied = np.flatnonzero(np.append(same, False) | np.append(False, same)) if len(order) else order
+    order[tied] = order[tied][np.lexsort((-duration[order[tied]], times[tied]))]
+    return order

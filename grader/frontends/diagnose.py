@@ -1,0 +1,598 @@
+"""`grader diagnose`: what a trace of anybody's training job shows, as text for a terminal, as JSON, and as a page.
+
+Every name in a trace is untrusted: it goes through `report._clean` (no control characters, no endless text) and, in
+HTML, through `html.escape`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import shutil
+import sys
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from grader.errors import UserError
+from grader.frontends import report
+from grader.result import write_json, write_text
+from grader.trace import Analysis, Metrics, Trace, TraceError, analyse, read, timeline
+from grader.trace.breakdown import PARTS
+from grader.trace.compare import Change, compare
+from grader.trace.diagnosis import WORDS
+from grader.trace.timeline import used_devices
+from grader.trace.words import PART_NAMES, milliseconds, short_kernel
+
+SCREEN = 38  # lines
+TOP = 10  # operations looked into; the terminal shows as many of them as fit a screen
+MOST_GAPS = 20
+MOST_EVENTS = 5  # of each operation, in the JSON
+INCOMPLETE = 3  # exit status
+
+
+def run(options: argparse.Namespace) -> int:
+    """Exit status: 0, or 3 where a trace is incomplete. Raises UserError for what is no trace."""
+    steps_ms = [_step_ms(value) for value in options.step_ms]
+    paths = [path for path in (options.trace, options.other) if path is not None]
+    if len(steps_ms) > len(paths):
+        raise UserError("--step-ms is given more often than there are traces.")
+    top = TOP if options.top is None else _top(options.top)
+    for target in (options.json, options.html):
+        if target not in (None, "-"):
+            _writable(target)
+    if options.html == "-":
+        raise UserError("--html needs the name of a file.")
+    analyses = []
+    for number, path in enumerate(paths):
+        step_ms = steps_ms[number] if number < len(steps_ms) else None
+        analyses.append(analyse(_read(path), step_ms and step_ms * 1e6, top))
+    names = [Path(path).name or path for path in paths]
+    if options.html:
+        write_text(options.html, page(names, analyses))
+    if options.json:
+        data = as_json(names, analyses)
+        if options.json == "-":
+            print(json.dumps(data, indent=1, allow_nan=False))
+        else:
+            write_json(options.json, data)
+    if options.json != "-":
+        width = min(100, shutil.get_terminal_size((100, 40)).columns)
+        most = None if options.top is None else top
+        print(text(names, analyses, width, sys.stdout.isatty(), most))
+    return 0 if all(a.metrics.complete for a in analyses) else INCOMPLETE
+
+
+def _read(path: str) -> Trace:
+    try:
+        # A link of the user's own is followed; `read` follows none, since elsewhere a stranger may have made it.
+        return read(Path(path).resolve())
+    except TraceError as error:
+        said, name = report._clean(str(error)), report._clean(path, 200)
+        raise UserError(said if Path(path).name in str(error) else f"{name}: {said}") from None
+    except (OSError, ValueError, RuntimeError) as error:  # a name that no file can have, links that go in circles
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"{report._clean(path, 200)} cannot be read: {report._clean(str(why))}.") from None
+
+
+def _step_ms(value: str) -> float:
+    try:
+        ms = float(value)
+    except ValueError:
+        ms = math.nan
+    if not 1e-3 <= ms <= 3.6e6:
+        raise UserError(
+            f"--step-ms {report._clean(value, 40)}: give the length of a step in milliseconds, such as 12.5."
+        )
+    return ms
+
+
+def _top(value: str) -> int:
+    if not value.isdecimal() or not 1 <= int(value[:6]) <= 1000:
+        raise UserError(f"--top {report._clean(value, 40)}: give a whole number from 1 to 1000.")
+    return int(value)
+
+
+def _writable(target: str) -> None:
+    """Better now than after a minute of reading."""
+    path = Path(target)
+    if not target or path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+        raise UserError(f"{target!r} cannot be written. Name a file in a folder that exists and is yours to write to.")
+
+
+# ---- JSON ---------------------------------------------------------------------------------------------------------
+
+
+def as_json(names: list[str], analyses: list[Analysis]) -> dict[str, Any]:
+    """The first trace at the top; a second one under "other", and what changed under "comparison".
+
+    Names that end in _ns and _ms are times, bytes are bytes, everything else is a count per step or a share from 0 to
+    1. Values that a trace cannot tell are null; NaN and infinity do not occur."""
+    data = _one(names[0], analyses[0])
+    if len(analyses) > 1:
+        data["other"] = _one(names[1], analyses[1])
+        data["comparison"] = dataclasses.asdict(compare(*analyses))
+    return _json_value(data)
+
+
+def _one(name: str, a: Analysis) -> dict[str, Any]:
+    m, d = a.metrics, a.diagnosis
+    diagnosis = dataclasses.asdict(d)
+    for shown, evidence in zip(diagnosis["evidence"], d.evidence, strict=True):
+        shown["events"] = _events(a.trace, evidence.events)
+    operations = [dataclasses.asdict(o) | {"events": _events(a.trace, o.events[:MOST_EVENTS])} for o in a.operations]
+    return {
+        "trace": name,
+        "complete": m.complete,
+        "reasons": m.reasons,
+        "steps": m.steps,
+        "device": next((name for name in used_devices(a.trace) if name != "?"), None),
+        "devices": used_devices(a.trace),
+        "step_ms": a.step_ns and a.step_ns / 1e6,
+        "step_ms_traced": m.step_ns_traced and m.step_ns_traced / 1e6,
+        "diagnosis": diagnosis,
+        "breakdown_ms": {part: ns / 1e6 for part, ns in a.breakdown.items()},
+        "metrics": m.to_dict(),
+        "top_operations": operations,
+        "longest_gaps": _gaps(a),
+    }
+
+
+def _events(trace: Trace, events: list[int]) -> list[dict[str, Any]]:
+    """As they stand in the file, so that they can be found in a viewer: microseconds, `ts` and `dur`."""
+    return [
+        {
+            "name": trace.names[trace.name[e]],
+            "ts": int(trace.start[e]) / 1000,
+            "dur": int(trace.duration[e]) / 1000,
+        }
+        for e in events
+    ]
+
+
+def _gaps(a: Analysis) -> list[dict[str, Any]]:
+    if a.gaps is None:
+        return []
+    length = a.gaps.end - a.gaps.start
+    rows = []
+    for i in (-length).argsort(kind="stable")[:MOST_GAPS].tolist():
+        row = {"device": int(a.gaps.device[i]), "cause": PARTS[a.gaps.cause[i]]}
+        row |= {"ts": int(a.gaps.start[i]) / 1000, "dur": int(length[i]) / 1000}
+        for side in ("before", "after"):
+            event = int(getattr(a.gaps, side)[i])
+            row[side] = a.trace.names[a.trace.name[event]] if event >= 0 else None
+        rows.append(row)
+    return rows
+
+
+def _json_value(value: Any) -> Any:
+    """Plain JSON: numpy's numbers as Python's, tuples as lists, what is not finite as null."""
+    if isinstance(value, dict):
+        return {str(key): _json_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_value(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _json_value(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+# ---- what the numbers say -----------------------------------------------------------------------------------------
+
+
+def _step_ns(a: Analysis) -> float | None:
+    return a.step_ns or a.metrics.step_ns_traced
+
+
+def _verdict(a: Analysis) -> str:
+    d = a.diagnosis
+    if not d.cause:
+        return d.text
+    runner_up = f" Next: {d.runner_up}." if d.runner_up else ""
+    return f"{d.text}{runner_up} (confidence {d.confidence:.0%})"
+
+
+def _step(a: Analysis) -> str:
+    """How long a step takes, and how that is known."""
+    traced = a.metrics.step_ns_traced
+    if a.step_ns:
+        said = f"{milliseconds(a.step_ns)}, measured without the profiler"
+        return said + (f"; {milliseconds(traced)} under it" if traced else "")
+    if traced:
+        return (
+            f"{milliseconds(traced)} under the profiler, which makes steps longer: measure without it, give --step-ms"
+        )
+    return "length unknown"
+
+
+def _what_ifs(a: Analysis) -> list[str]:
+    """ "input 6.3 ms (3.4x)", the largest gain first."""
+    step = _step_ns(a)
+    found = sorted((a.diagnosis.what_if or {}).items(), key=lambda item: item[1])
+    return [f"{cause} {ms:.3g} ms ({report._times(step / 1e6 / ms)})" for cause, ms in found if step and ms > 0]
+
+
+def _facts(m: Metrics) -> list[tuple[str, str]]:
+    """The metrics in words, (about what, numbers); what the trace cannot tell is left out."""
+
+    def some(*parts: str | None) -> str:
+        return ", ".join(part for part in parts if part)
+
+    def share(value: float | None, words: str) -> str | None:
+        return None if value is None else f"{value:.0%} {words}"
+
+    def count(value: float | None, words: str) -> str | None:
+        return (
+            None if value is None else f"{report._digits(value, 3)} {words.removesuffix('s') if value == 1 else words}"
+        )
+
+    def time(value: float | None, words: str) -> str | None:
+        return None if value is None else f"{milliseconds(value)} {words}"
+
+    copies = m.copies or {}
+    sizes = [copy["bytes"] for kind, copy in copies.items() if kind.startswith("HtoD")]
+    to_gpu = sum(size for size in sizes if size)
+    exposed = m.comm_exposed_ns if m.comm_ns else None
+    memory = None if m.peak_memory is None else f"{_size(m.peak_memory)} at the peak"
+    growth = f"{_size(m.memory_growth)} more each step" if m.memory_growth and m.memory_growth > 0 else None
+    rows = [
+        (
+            "GPU",
+            some(
+                time(m.gpu_busy_ns, "busy a step"),
+                share(m.gpu_idle, "idle in the recording"),
+                share(m.gpu_idle_unprofiled, "without the profiler"),
+            ),
+        ),
+        (
+            "host",
+            some(
+                share(m.data_wait, "waiting for data"),
+                count(m.launches, "launches"),
+                count(m.syncs, "syncs"),
+                time(m.sync_ns or None, "in them"),
+                ", ".join(f"{count:g} at {line}" for line, count in list((m.sync_lines or {}).items())[:2]),
+            ),
+        ),
+        (
+            "kernels",
+            some(
+                count(m.kernels, "a step"),
+                share(m.tiny_kernel_share, "under 10 µs"),
+                count(m.copy_kernels or None, "that only copy or cast"),
+            ),
+        ),
+        (
+            "matmul",
+            some(
+                share((m.tensor_core or {}).get("yes"), "on tensor cores"),
+                share((m.tensor_core or {}).get("unknown") or None, "unknown"),
+                share(m.half_share, "with 16-bit inputs"),
+            ),
+        ),
+        (
+            "copies",
+            some(
+                f"{report._digits(to_gpu / 1e6, 3)} MB to the GPU" if to_gpu else None,
+                share(m.h2d_pinned, "pinned"),
+                share(m.h2d_overlap, "beside kernels"),
+            ),
+        ),
+        ("comm", some(time(m.comm_ns or None, "a step"), time(exposed, "with nothing beside it"))),
+        ("memory", some(memory, growth)),
+    ]
+    return [(name, said) for name, said in rows if said]
+
+
+def _operation_name(o: Any) -> str:
+    name = o.name if o.name.startswith("aten::") else short_kernel(o.name, 200)
+    return f"{name} {o.shapes}".strip()
+
+
+def _line(o: Any) -> str:
+    where = o.line or ""
+    return f"{where} in {o.function}" if where and o.function else where
+
+
+def _parts(a: Analysis) -> list[tuple[str, float, float]]:
+    """Parts of the step of at least half a percent, in their order: (part, ns, share)."""
+    total = sum(a.breakdown.values())
+    return [(part, ns, ns / total) for part, ns in a.breakdown.items() if total and ns >= 0.005 * total]
+
+
+# ---- text ---------------------------------------------------------------------------------------------------------
+
+
+def text(
+    names: list[str], analyses: list[Analysis], width: int = 100, colour: bool = False, top: int | None = None
+) -> str:
+    """The report for a terminal of `width` columns; without `top` as many operations as fit a screen."""
+    width = max(width, 60)
+
+    def paint(words: str, code: str) -> str:
+        return f"\x1b[{code}m{words}\x1b[0m" if colour else words
+
+    lines: list[str] = []
+    for number, (name, a) in enumerate(zip(names, analyses, strict=True)):
+        device = f"{_device(a)}, {a.metrics.steps} steps counted"
+        name = f"{('before: ', 'after: ')[number]}{name}" if len(analyses) > 1 else name
+        title = report._wrap(name, width - len(device) - 2, 1)[0]
+        lines += [paint(title.ljust(width - len(device)) + device, "1"), "─" * width]
+        if not a.metrics.complete:
+            said = "incomplete: " + "; ".join(a.metrics.reasons)
+            lines += [paint(line, "33") for line in report._wrap(said, width, 4)]
+        if a.metrics.complete:
+            lines += [paint(line, "1") for line in report._wrap(_verdict(a), width, 4)]
+        lines += report._wrap(f"A step: {_step(a)}.", width, 2)
+        if (what_ifs := _what_ifs(a)) and len(analyses) == 1:
+            lines += report._wrap(f"A step without what costs it time: {', '.join(what_ifs)}.", width, 3)
+        lines.append("")
+    if len(analyses) > 1:
+        return "\n".join([*lines, *_comparison_text(*analyses, width, paint)])
+    (a,) = analyses
+    lines += _parts_text(a, width, paint)
+    facts = _facts(a.metrics)
+    lines += [f"{name:<8} {said}" for name, fact in facts for said in report._wrap(fact, width - 9, 1)]
+    advice = [f"- {said}" for said in a.diagnosis.what_to_try]
+    if a.diagnosis.teaches:
+        advice.append(f"- Learn it by doing: lab {a.diagnosis.teaches} (grader start {a.diagnosis.teaches}).")
+    advice = [paint("What to try", "1"), *(part for said in advice for part in report._wrap(said, width, 1))]
+    advice = advice if len(advice) > 1 else []
+    room = max(1, (SCREEN - len(lines) - len(advice) - 3) // 2)
+    lines += ["", *_operations_text(a, width, paint, room if top is None else top)] if a.operations else []
+    lines += ["", *advice] if advice else []
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _device(a: Analysis) -> str:
+    names = used_devices(a.trace)
+    name = report._clean(names[0], 60) if names and names[0] != "?" else "device not named"
+    return f"{len(names)} x {name}" if len(names) > 1 else name
+
+
+def _parts_text(a: Analysis, width: int, paint: Any) -> list[str]:
+    """A bar for each part of the step: solid for work, shaded for idle time."""
+    rows = _parts(a)
+    room = width - 36
+    lines = []
+    for part, ns, share in rows:
+        bar = ("░" if part.startswith("idle") else "█") * max(1, round(room * share))
+        lines.append(f"{PART_NAMES[part]:<14} {bar:<{room}} {milliseconds(ns):>10} {share:>5.0%}")
+    return [paint("Where the time of a step goes", "1"), *lines, ""] if lines else []
+
+
+def _operations_text(a: Analysis, width: int, paint: Any, most: int) -> list[str]:
+    shown = a.operations[:most]
+    lines = [paint("Operations that cost the GPU most, a step", "1")]
+    for o in shown:
+        numbers = f"{milliseconds(o.gpu_ns):>8} {o.share:>4.0%} {f'{o.count:.4g}x':>6}  "
+        where = report._clean(_line(o), 42, tail=True)
+        name = report._wrap(_operation_name(o), width - len(numbers) - len(where) - 2, 1)[0]
+        lines.append(numbers + name.ljust(width - len(numbers) - len(where)) + where)
+        lines += report._wrap(o.why, width, 1, " " * 10)
+    if len(a.operations) > len(shown):
+        lines[0] += f" ({len(shown)} of {len(a.operations)}; more: --top, --html, --json)"
+    return lines
+
+
+def _comparison_text(before: Analysis, after: Analysis, width: int, paint: Any) -> list[str]:
+    compared = compare(before, after)
+    lines = [paint(line, "1") for line in report._wrap(compared.text, width, 3)]
+    room = SCREEN - 14
+    for title, rows in _changes(before, after):
+        rows = rows[: max(2, min(len(rows), room - 2))]
+        room -= len(rows) + 2
+        if rows:
+            lines += ["", paint(f"{title:<{width - 46}} {'before':>14} {'after':>14} {'change':>14}", "1")]
+            for name, *cells in rows:
+                name = report._wrap(name, width - 47, 1)[0]
+                lines.append(f"{name:<{width - 46}} " + " ".join(f"{cell:>14}" for cell in cells))
+    return lines
+
+
+# Metrics that are shown when they changed: what they are called, and how they are written.
+COMPARED = {
+    "gpu_idle_unprofiled": ("GPU idle, without the profiler", "share"),
+    "gpu_idle": ("GPU idle in the recording", "share"),
+    "gpu_busy_ns": ("GPU busy", "time"),
+    "data_wait": ("host waiting for data", "share"),
+    "loads_in_main": ("samples loaded in the main process", "count"),
+    "syncs": ("waits for the GPU", "count"),
+    "launches": ("launches", "count"),
+    "kernels": ("kernels", "count"),
+    "tiny_kernel_share": ("kernels under 10 µs", "share"),
+    "copy_kernels": ("kernels that only copy or cast", "count"),
+    "h2d_pinned": ("copied from pinned memory", "share"),
+    "h2d_overlap": ("copied beside kernels", "share"),
+    "tensor_core.yes": ("matmul on tensor cores", "share"),
+    "half_share": ("matmul with 16-bit inputs", "share"),
+    "comm_exposed_ns": ("communication with nothing beside it", "time"),
+    "peak_memory": ("memory at the peak", "memory"),
+    "memory_growth": ("memory growth a step", "memory"),
+}
+
+
+def _changes(before: Analysis, after: Analysis) -> list[tuple[str, list[tuple[str, str, str, str]]]]:
+    """Tables of (name, before, after, change), what did not change left out."""
+    compared = compare(before, after)
+    if not compared.step.before or not compared.step.after:
+        return []
+    step = max(compared.step.before, compared.step.after)
+
+    def row(change: Change, name: str, kind: str) -> tuple[str, str, str, str]:
+        return (
+            name,
+            *(_written(v, kind) for v in (change.before, change.after)),
+            _written(change.difference, kind, "+"),
+        )
+
+    parts = [
+        row(c, PART_NAMES.get(c.name, c.name), "time") for c in compared.parts if abs(c.difference or 0) > step / 100
+    ]
+    known = {c.name: c for c in compared.metrics if c.before != c.after}
+    metrics = [row(known[name], *look) for name, look in COMPARED.items() if name in known]
+    metrics = [cells for cells in metrics if cells[1] != cells[2]]
+    families = [row(c, c.name, "time") for c in compared.families[:8] if abs(c.difference or 0) > step / 100]
+    return [("Parts of a step", parts), ("In numbers", metrics), ("Kernels by family, a step", families)]
+
+
+def _written(value: float | None, kind: str, sign: str = "") -> str:
+    if value is None:
+        return "not known"
+    plus = sign if value > 0 else ""
+    if kind == "share":
+        return f"{plus}{100 * value:.0f}%"
+    if kind == "time":
+        return plus + milliseconds(value)
+    return plus + (_size(value) if kind == "memory" else report._digits(value, 4))
+
+
+def _size(size: float) -> str:
+    """ "12.3 GB" """
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
+        if abs(size) >= unit:
+            return f"{size / unit:.3g} {name}"
+    return f"{size:.3g} bytes"
+
+
+# ---- HTML ---------------------------------------------------------------------------------------------------------
+
+
+def page(names: list[str], analyses: list[Analysis]) -> str:
+    """One self-contained page: no scripts, nothing to load."""
+    from grader.trace import picture
+
+    labels = ["before", "after"] if len(analyses) > 1 else [report._clean(names[0], 60)]
+    by_label = dict(zip(labels, analyses, strict=True))
+    parts = []
+    for name, label, a in zip(names, labels, analyses, strict=True):
+        title = report._html(f"{label}: {name}" if len(analyses) > 1 else name, 200)
+        parts.append(_verdict_html(title, a))
+    if len(analyses) > 1:
+        parts.append(_comparison_html(*analyses))
+    parts.append(
+        _section(
+            "Where the time of a step goes",
+            report._image(lambda: picture.draw_breakdown(by_label), "Parts of the step time"),
+            *(f'<p class="sp-note">{escape(said)}</p>' for said in _legend(analyses)),
+        )
+    )
+    parts.append(
+        _section(
+            "Some steps, one after another",
+            report._image(
+                lambda: picture.draw(
+                    {name: timeline(a.trace, step_ns=a.step_ns, gaps=a.gaps) for name, a in by_label.items()}
+                ),
+                "Timeline of some steps",
+            ),
+        )
+    )
+    for label, a in by_label.items():
+        which = f" ({escape(label)})" if len(analyses) > 1 else ""
+        parts.append(_section(f"In numbers{which}", _facts_html(a.metrics)))
+        if a.operations:
+            parts.append(
+                _section(
+                    f"Operations that cost the GPU most{which}",
+                    report._image(lambda a=a: picture.draw_roofline(a), "Roofline"),
+                    _operations_html(a),
+                )
+            )
+    foot = "Shares of a step are of its length without the profiler where that was given. Times are per step; GPU work belongs to the step that launched it. A trace lists what ran, not why: take the cause as a lead and measure the change."  # fmt: skip
+    parts.append(f'<div class="sp-foot">{foot}</div>')
+    body = f'<div class="speed-report"><style>{report._CSS}{_CSS}</style>\n' + "\n".join(parts) + "</div>"
+    return report._PAGE.format(title=report._html("Diagnosis of " + ", ".join(names), 200), body=body)
+
+
+_CSS = """
+.speed-report .sp-ops { display: grid; grid-template-columns: max-content max-content max-content minmax(0, 1fr);
+  gap: 7px 14px; margin: 8px 0; font-size: 13px; font-variant-numeric: tabular-nums; }
+.speed-report .sp-ops > div { overflow-wrap: anywhere; }
+.speed-report .sp-ops .sp-right { text-align: right; white-space: nowrap; }
+.speed-report .sp-changes { display: grid; grid-template-columns: minmax(0, 1fr) repeat(3, 92px);
+  gap: 2px 22px; margin: 10px 0; font-size: 13px; font-variant-numeric: tabular-nums; }
+.speed-report .sp-changes > div:not(:nth-child(4n+1)) { text-align: right; }
+.speed-report .sp-cause { border-left: 6px solid #0072B2; padding: 6px 12px; margin: 10px 0; background: #f3f8fc; }
+.speed-report ul { margin: 4px 0; padding-left: 20px; }
+"""
+
+
+def _section(title: str, *parts: str) -> str:
+    return f'<div class="sp-section"><p class="sp-big">{title}</p>{"".join(parts)}</div>'
+
+
+def _verdict_html(title: str, a: Analysis) -> str:
+    d = a.diagnosis
+    device = report._html(f"{_device(a)}, {a.metrics.steps} steps counted", 200)
+    cause = report._html(d.cause or "no cause named", 40)
+    parts = [f'<div class="sp-head"><div class="sp-title">{title}</div><div class="sp-score">{cause}</div></div>']
+    parts.append(f'<p class="sp-note">{device}</p>')
+    for reason in a.metrics.reasons if not a.metrics.complete else ():
+        parts.append(f'<p class="sp-warning"><b>Incomplete:</b> {report._html(reason, 600)}</p>')
+    parts.append(f'<div class="sp-cause"><p class="sp-big">{report._html(_verdict(a))}</p>')
+    parts.append(f"<p>A step: {report._html(_step(a))}.</p>")
+    if what_ifs := _what_ifs(a):
+        parts.append(f"<p>A step without what costs it time: {report._html(', '.join(what_ifs))}.</p>")
+    parts.append("</div>")
+    if d.evidence:
+        items = "".join(f"<li>{report._html(e.text)}{_events_html(a.trace, e.events)}</li>" for e in d.evidence)
+        parts.append(f"<p><b>Evidence</b></p><ul>{items}</ul>")
+    if d.what_to_try:
+        items = [report._prose(said) for said in d.what_to_try]
+        if d.teaches:
+            lab = report._html(d.teaches, 60)
+            items.append(f"Learn it by doing: lab <code>{lab}</code> (<code>grader start {lab}</code>).")
+        parts.append(f"<p><b>What to try</b></p><ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>")
+    return "".join(parts)
+
+
+def _events_html(trace: Trace, events: list[int]) -> str:
+    if not events:
+        return ""
+    rows = "".join(
+        f"<span>{milliseconds(int(trace.duration[e]))} at {int(trace.start[e]) / 1000:.3f} µs</span>"
+        f"<span>{report._html(trace.names[trace.name[e]], 300)}</span>"
+        for e in events[:8]
+    )
+    return f'<details><summary>the longest events</summary><div class="sp-rows">{rows}</div></details>'
+
+
+def _legend(analyses: list[Analysis]) -> list[str]:
+    shown = {part for a in analyses for part, _, _ in _parts(a)}
+    return (
+        ["; ".join(f"{PART_NAMES[part]}: {WORDS[part]}" for part in PART_NAMES if part in shown) + "."] if shown else []
+    )
+
+
+def _facts_html(m: Metrics) -> str:
+    rows = "".join(f"<span>{escape(name)}</span><span>{report._html(said)}</span>" for name, said in _facts(m))
+    return f'<div class="sp-rows">{rows}</div>'
+
+
+def _operations_html(a: Analysis) -> str:
+    cells = []
+    for number, o in enumerate(a.operations, 1):
+        where = f"<div><code>{report._html(_line(o), 300)}</code></div>" if o.line else ""
+        kernels = "".join(f"<div>{report._html(name, 300)}</div>" for name in o.kernels[:8])
+        cells += [
+            f'<div class="sp-right">{number}</div>',
+            f'<div class="sp-right">{milliseconds(o.gpu_ns)}<br>{o.share:.0%}</div>',
+            f'<div class="sp-right">{o.count:.4g}x</div>',
+            f"<div><b>{report._html(_operation_name(o), 300)}</b>{where}<div>{report._html(o.why, 500)}</div>"
+            f'<details><summary>kernels</summary><div class="sp-note">{kernels}</div></details></div>',
+        ]
+    return f'<div class="sp-ops">{"".join(cells)}</div>'
+
+
+def _comparison_html(before: Analysis, after: Analysis) -> str:
+    parts = [f"<p>{report._html(compare(before, after).text)}</p>"]
+    for title, rows in _changes(before, after):
+        if rows:
+            cells = [f"<div><b>{escape(title)}</b></div>", *(f"<div>{c}</div>" for c in ("before", "after", "change"))]
+            cells += [f"<div>{report._html(cell, 200)}</div>" for row in rows for cell in row]
+            parts.append(f'<div class="sp-changes">{"".join(cells)}</div>')
+    return _section("What changed", *parts)

@@ -1,0 +1,34 @@
+"""Everything that can be said of one trace, in one object: what `grader diagnose`, the pictures and the lessons use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grader.trace.breakdown import PARTS, Breakdown, Gaps, breakdown
+from grader.trace.diagnosis import CAUSES, Diagnosis, Evidence, diagnose
+from grader.trace.metrics import Metrics, metrics
+from grader.trace.operations import Operation, operations
+from grader.trace.read import Trace
+from grader.trace.steps import Steps
+
+__all__ = ["CAUSES", "PARTS", "Analysis", "Breakdown", "Diagnosis", "Evidence", "Gaps", "Operation", "analyse"]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    trace: Trace
+    metrics: Metrics
+    breakdown: dict[str, float]  # PARTS -> ns per step, sums to the step time; empty without steps or GPU events
+    gaps: Gaps
+    operations: list[Operation]
+    diagnosis: Diagnosis
+    step_ns: float | None  # the unprofiled step time, if it was given
+
+
+def analyse(trace: Trace, step_ns: float | None = None, top: int = 10, skip_first: int = 1) -> Analysis:
+    """Measure and diagnose a trace. step_ns: length of a step measured without the profiler, ns. top: how many
+    operations to look into. Never raises for a trace that `read` returned: what it cannot tell is None or empty."""
+    steps = Steps(trace, max(0, min(skip_first, len(trace.steps) - 1)))  # a lone step is better than none
+    m = metrics(trace, step_ns, skip_first, steps)
+    b = breakdown(trace, steps, step_ns)
+    return Analysis(trace, m, b.parts, b.gaps, operations(trace, top, steps=steps), diagnose(trace, m, b), step_ns)

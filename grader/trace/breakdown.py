@@ -1,0 +1,282 @@
+"""Where the time of a step goes: the parts are disjoint and add up to the step time, to the nanosecond.
+
+What kept the GPU busy is read off the trace. Why it was idle is told by what the host did meanwhile:
+
+- it waited for data, or was held by a blocking copy of more than 64 KB: that part of the gap is theirs;
+- the next piece of work was queued before the GPU ran dry: then the host is not to blame;
+- in what remains the host was at work: launching, or, where no thread that launches was in an operator or in CUDA for a
+  while, on something that the trace does not show ("other").
+
+A host that is ahead of the GPU leaves no gaps. So a gap of the last kind means that it was not ahead: either it cannot keep
+up, as it has more to do in a step than the GPU, or something had stopped it - a wait for the GPU, for data, for a copy -
+and the GPU waits until it has caught up. Only as much of these gaps as the host's own work exceeds the GPU's is blamed on
+it, the rest on what had stopped it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from grader.trace import intervals
+from grader.trace.host import data_waits, launching_op
+from grader.trace.metrics import SMALL_COPY
+from grader.trace.read import CPU_OP, KERNEL, MEMCPY, PYTHON, Trace
+from grader.trace.steps import Steps
+from grader.trace.work import by_name, copy_kind
+
+# The parts. Kernels first: a copy or a collective that runs beside a kernel costs nothing.
+PARTS = (
+    "tensor_core",  # matrix products and convolutions on tensor cores
+    "matmul",  # matrix products and convolutions on the ordinary units, or on nobody knows which
+    "memory",  # every other kernel: elementwise, normalisation, reduction, layout, optimizer; copies on the device
+    "communication",  # collectives while no other kernel ran
+    "copies",  # copies between host and device while no kernel ran
+    "idle_data",  # idle: the host waited for data
+    "idle_transfer",  # idle: the host was held by a blocking copy
+    "idle_sync",  # idle: the host had waited for the GPU, which so ran dry
+    "idle_launch",  # idle: the host did not launch fast enough
+    "idle_other",  # idle: the host did something that the trace does not show
+    "idle_between",  # idle: between two pieces of work that were both queued already; the GPU's own time to change over
+)
+IDLE = PARTS[5:]
+DATA, TRANSFER, SYNC, LAUNCH, OTHER, BETWEEN = range(5, 11)  # indices into PARTS
+
+ABSENT_NS = 200_000  # a launching host that shows nothing for so long does something else; Python between two
+# operators takes some 10 us, some 50 us while stacks are recorded
+CLOCKS_NS = 10_000  # clocks of CPU and GPU differ by up to 10 us
+
+# What the profiler adds to the host's work for each operator or call, and for each Python function, that it records.
+# Measured by tests/benchmarks/profiler_cost.py on the host of an H200 (torch 2.11).
+OP_NS = 1_600
+PYTHON_NS = 2_300
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Idle times of the GPUs in the counted steps, cut where the cause changes, in order of device and start."""
+
+    device: np.ndarray
+    start: np.ndarray  # ns
+    end: np.ndarray
+    cause: np.ndarray  # index into PARTS, one of the idle ones: what the host did at that very time
+    before: np.ndarray  # index of the GPU event that ended last before the gap, -1 without one
+    after: np.ndarray  # and of the first after it
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    parts: dict[str, float] = field(default_factory=dict)  # PARTS -> ns per step, mean over devices; sums to `step_ns`
+    step_ns: float | None = None  # the unprofiled length of a step where it was given, else the traced one
+    host_ns: float | None = None  # the host's own work per step, without its waits
+    fused_ns: float | None = None  # "memory" if each run of such kernels were one, see `fused_length`
+    gaps: Gaps = field(default_factory=lambda: Gaps(*[np.empty(0, np.int64)] * 6))
+
+
+def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Breakdown:
+    """Divide the step. Without steps or GPU work nothing is divided: an empty Breakdown."""
+    if not len(steps) or not len(steps.gpu):
+        return Breakdown()
+    low, high = steps.window
+    n, devices = len(steps), np.unique(trace.device[steps.gpu])
+    gpu, kind = classified(trace, steps)
+    host = Host(trace, steps)
+    total = np.zeros(len(PARTS))
+    after_stall = np.zeros(len(PARTS))  # time in which the host was catching up, by what had stopped it before
+    gaps = []
+    for device in devices.tolist():
+        own = trace.device[gpu] == device
+        busy = intervals.EMPTY
+        for part in range(DATA):
+            events = gpu[own & (kind == part)]
+            spans = intervals.clip(intervals.union(trace.start[events], trace.end[events]), low, high)
+            total[part] += intervals.length(intervals.difference(spans, busy))
+            busy = intervals.union(np.append(busy[0], spans[0]), np.append(busy[1], spans[1]))
+        start, end, cause = host.causes(*_queued(trace, gpu[own], intervals.complement(busy, low, high)))
+        np.add.at(total, cause, end - start)
+        catching_up = (cause == LAUNCH) | (cause == OTHER)
+        stall = np.maximum.accumulate(np.where(catching_up | (cause == BETWEEN), -1, np.arange(len(cause))))
+        launching = catching_up & (stall >= 0)
+        np.add.at(after_stall, cause[stall[launching]], (end - start)[launching])
+        gaps.append(_gaps(trace, gpu[own], device, start, end, cause))
+    per_step = total / n / len(devices)
+    length = float(step_ns) if step_ns else float(per_step.sum())
+    # What the profiler added is taken off: at least what it added to the step, more where waits have hidden some.
+    own_work = max(0.0, host.work - max(float(per_step.sum()) - length, host.profiling))
+    per_step = _without_profiler(per_step, length)
+    per_step = _blame(per_step, after_stall, own_work)
+    columns = (np.concatenate(column) for column in zip(*gaps, strict=True))
+    return Breakdown(
+        parts={name: float(ns) for name, ns in zip(PARTS, per_step, strict=True)},
+        step_ns=length,
+        host_ns=own_work,
+        fused_ns=fused_length(trace, steps, gpu, kind) / n / len(devices),
+        gaps=Gaps(*columns),
+    )
+
+
+def classified(trace: Trace, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
+    """All GPU work (indices) and the part of the step time to which each belongs (index into PARTS)."""
+    gpu = np.flatnonzero(trace.is_gpu)
+    kind = np.full(len(gpu), PARTS.index("memory"))
+    k = steps.kernels
+    of_kernel = np.where(k.matmul, np.where(k.core == 1, PARTS.index("tensor_core"), PARTS.index("matmul")), kind[0])
+    of_kernel[k.communication] = PARTS.index("communication")
+    kind[trace.category[gpu] == KERNEL] = of_kernel
+    copies = np.flatnonzero(trace.category[gpu] == MEMCPY)
+    kind[copies[by_name(between_host_and_device, trace, gpu[copies]) == 1]] = PARTS.index("copies")
+    return gpu, kind
+
+
+def between_host_and_device(name: str) -> bool:
+    """Whether a copy of this name crosses from host to device or back."""
+    return copy_kind(name)[:4] in ("HtoD", "DtoH")
+
+
+class Host:
+    """What the host did, as sets of intervals on the threads that launch."""
+
+    def __init__(self, trace: Trace, steps: Steps):
+        threads = np.unique(np.append(trace.thread[steps.launch], steps.thread))
+        low, high = min(steps.host[0], steps.window[0]), max(steps.host[1], steps.window[1])
+        mine = np.isin(trace.thread, threads) & (trace.end > low) & (trace.start < high)
+        active = mine & ((trace.category == CPU_OP) | trace.is_call)
+        self.data = intervals.union(*data_waits(trace, steps.thread))
+        waits = steps.waits[mine[steps.waits]]
+        copies = blocking_copies(trace, waits)
+        self.transfer = intervals.union(trace.start[copies], trace.end[copies])
+        # The ends of all waits, in order of start; they may overlap on several threads.
+        self.wait_start = trace.start[waits]
+        self.wait_end = np.maximum.accumulate(trace.end[waits])
+        waiting = intervals.union(trace.start[waits], trace.end[waits])
+        absent = intervals.complement(intervals.union(trace.start[active], trace.end[active]), low, high)
+        long = absent[1] - absent[0] >= ABSENT_NS
+        self.absent = (absent[0][long], absent[1][long])
+        held = [self.data, self.transfer, waiting]
+        union = intervals.union(*(np.concatenate(column) for column in zip(*held, strict=True)))
+        span = steps.host
+        begun = steps(trace.start) >= 0
+        recorded = int((active & begun).sum()), int((mine & begun & (trace.category == PYTHON)).sum())
+        self.profiling = (OP_NS * recorded[0] + PYTHON_NS * recorded[1]) / len(steps)
+        self.work = (span[1] - span[0] - intervals.length(intervals.clip(union, *span))) / len(steps)
+
+    def causes(self, idle: intervals.Intervals, queued: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Cut idle times by cause: (start, end, cause), in order. queued: mask of those that are BETWEEN."""
+        pieces = [(idle[0][queued], idle[1][queued], BETWEEN)]
+        rest = (idle[0][~queued], idle[1][~queued])
+        for cause, spans in ((DATA, self.data), (TRANSFER, self.transfer), (OTHER, self.absent)):
+            pieces.append((*intervals.intersection(rest, spans), cause))
+            rest = intervals.difference(rest, spans)
+        at = np.searchsorted(idle[0], rest[0], side="right") - 1
+        ran_dry = idle[0][at]  # when the GPU had finished all it had
+        wait = np.searchsorted(self.wait_start, ran_dry + CLOCKS_NS, side="right") - 1
+        waited = (wait >= 0) & (self.wait_end[wait] >= ran_dry - CLOCKS_NS) if len(self.wait_start) else wait >= 0
+        pieces += [(rest[0][waited], rest[1][waited], SYNC), (rest[0][~waited], rest[1][~waited], LAUNCH)]
+        start, end = (np.concatenate([piece[i] for piece in pieces]) for i in (0, 1))
+        cause = np.concatenate([np.full(len(piece[0]), piece[2]) for piece in pieces])
+        order = np.argsort(start, kind="stable")
+        return start[order], end[order], cause[order]
+
+
+def _queued(trace: Trace, gpu: np.ndarray, idle: intervals.Intervals) -> tuple[intervals.Intervals, np.ndarray]:
+    """Idle times of a GPU, and a mask of those that ended with work (of `gpu`, all of that device) whose launch was over
+    before they began."""
+    after = np.searchsorted(trace.start[gpu], idle[1], side="left")
+    there = after < len(gpu)
+    launch = trace.launch_of(gpu[np.where(there, after, 0)])
+    return idle, there & (launch >= 0) & (trace.end[launch] + CLOCKS_NS <= idle[0])
+
+
+def blocking_copies(trace: Trace, waits: np.ndarray) -> np.ndarray:
+    """Of the calls that made the host wait (indices), with what holds them: the operators that copied more than 64 KB
+    between host and device and waited for it, or the call itself where no operator is around it."""
+    copies = np.flatnonzero((trace.category == MEMCPY) & (trace.bytes >= SMALL_COPY))
+    copies = copies[by_name(between_host_and_device, trace, copies) == 1]
+    call = trace.launch_of(copies)
+    call = call[call >= 0]
+    op = launching_op(trace, call)
+    of_wait = launching_op(trace, waits)
+    held = np.isin(waits, call) | ((of_wait >= 0) & np.isin(of_wait, op))
+    return np.unique(np.where(of_wait[held] >= 0, of_wait[held], waits[held]))
+
+
+def _gaps(trace: Trace, gpu: np.ndarray, device: int, start, end, cause) -> tuple[np.ndarray, ...]:
+    by_end = gpu[np.argsort(trace.end[gpu], kind="stable")]
+    before = np.searchsorted(trace.end[by_end], start, side="right") - 1
+    after = np.searchsorted(trace.start[gpu], end, side="left")
+    before = np.where(before >= 0, by_end[before], -1)
+    after = np.where(after < len(gpu), gpu[np.minimum(after, len(gpu) - 1)], -1)
+    return np.full(len(start), device), start, end, cause, before, after
+
+
+def _without_profiler(parts: np.ndarray, length: float) -> np.ndarray:
+    """Scale parts that were traced to the length of a step that was measured without the profiler.
+
+    The profiler slows the host, not the GPU; and of the host not its waits but its launching. So what is too long is taken
+    from there first, then from the other idle time, and only then from the busy time."""
+    parts = parts.copy()
+    launching, idle = [SYNC, LAUNCH, OTHER], [DATA, TRANSFER, BETWEEN]
+    excess = parts.sum() - length
+    if excess < 0:  # the traced steps were faster, as waits for data differ: the idle time is longer then
+        idle_ns = parts[DATA:].sum()
+        if idle_ns:
+            parts[DATA:] *= 1 - excess / idle_ns
+        else:
+            parts[OTHER] = -excess
+        return parts
+    for group in (launching, idle, list(range(DATA))):
+        have = parts[group].sum()
+        taken = min(excess, have)
+        if have:
+            parts[group] *= 1 - taken / have
+        excess -= taken
+    return parts
+
+
+def _blame(parts: np.ndarray, after_stall: np.ndarray, own_work: float) -> np.ndarray:
+    """Divide the idle time in which the host was at work: only as much of it as its work exceeds the GPU's is its own."""
+    parts = parts.copy()
+    weights = after_stall.copy()
+    weights[SYNC] += parts[SYNC]
+    at_work = parts[[SYNC, LAUNCH, OTHER]].sum()
+    if not weights.sum():
+        return parts
+    own = min(at_work, max(0.0, own_work - parts[:DATA].sum() - parts[BETWEEN]))
+    shown = parts[LAUNCH] / (parts[LAUNCH] + parts[OTHER]) if parts[LAUNCH] + parts[OTHER] else 1.0
+    parts[SYNC], parts[LAUNCH], parts[OTHER] = 0.0, own * shown, own * (1 - shown)
+    return parts + (at_work - own) * weights / weights.sum()
+
+
+def fused_length(trace: Trace, steps: Steps, gpu: np.ndarray, kind: np.ndarray) -> int:
+    """What the "memory" kernels of the counted steps would take, ns, if each run of them were one kernel.
+
+    A pointwise kernel takes as long as it takes to read its inputs and write its output. Fused, a run of them reads and
+    writes once: about as long as the longest of the run takes alone. A run ends at a matrix product or a collective, and
+    where the optimizer begins or ends: its kernels work on different weights."""
+    order = np.lexsort((trace.start[gpu], trace.stream[gpu], trace.device[gpu]))
+    gpu, kind = gpu[order], kind[order]
+    own = np.isin(gpu, steps.gpu)
+    gpu, kind = gpu[own], kind[own]
+    if not len(gpu):
+        return 0
+    memory = kind == PARTS.index("memory")
+    optimizer = by_optimizer(trace, gpu, steps)
+    place = np.stack((trace.device[gpu], trace.stream[gpu], memory, optimizer))
+    first = np.append(True, (np.diff(place) != 0).any(axis=0))
+    begin = np.flatnonzero(first)
+    duration = trace.duration[gpu]
+    longest = np.maximum.reduceat(duration, begin)
+    whole = np.add.reduceat(duration, begin)
+    return int(np.where(optimizer[begin], whole, longest)[memory[begin]].sum())
+
+
+def by_optimizer(trace: Trace, gpu: np.ndarray, steps: Steps) -> np.ndarray:
+    """Mask of the GPU work that an optimizer launched."""
+    spans = np.flatnonzero(trace.named(r"Optimizer\.step#|opt$|optimizer$") & (trace.thread == steps.thread))
+    inside = intervals.union(trace.start[spans], trace.end[spans])
+    launch = trace.launch_of(gpu)
+    launched = trace.start[launch]
+    at = np.searchsorted(inside[0], launched, side="right") - 1
+    if not len(inside[0]):
+        return np.zeros(len(gpu), bool)
+    return (launch >= 0) & (at >= 0) & (launched < inside[1][np.maximum(at, 0)])

@@ -1,0 +1,121 @@
+"""What a trace is once it is read: columns of integers, and the names of what they hold."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from grader.errors import UserError
+from grader.trace.decode import ANNOTATION, DRIVER, KERNEL, MEMCPY, MEMSET, RUNTIME
+
+STEP = re.compile(r"ProfilerStep#\d+")
+# Host calls that put work on the GPU; the groups are told apart in metrics.py.
+KERNEL_LAUNCH = re.compile(r"(cuda|cu|hip|hipExt|hipModule|hipExtModule)Launch(Cooperative)?Kernel")
+GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch")
+COPY_LAUNCH = re.compile(r"(cuda|cu|hip)Memcpy")
+MEMSET_LAUNCH = re.compile(r"(cuda|cu|hip)Memset")  # some leave no GPU event in sound traces, so none is missed
+
+
+class TraceError(UserError):
+    """This is not a trace that can be read. The message says why."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The allocator's reports (`profile_memory=True`), in order of time. Bytes; device -1 is the CPU."""
+
+    time: np.ndarray  # ns, on the clock of Trace
+    device: np.ndarray
+    allocated: np.ndarray  # in use after this allocation or release
+    reserved: np.ndarray
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The complete ("X") events of a trace, one array entry an event, in order of start (of two that start together
+    the longer comes first, so an outer event precedes the events within it).
+
+    Times are integer nanoseconds after `base_ns` (Unix time; 0 in old files, whose times are Unix times themselves).
+    -1 stands for "not recorded" in every column but the first five."""
+
+    names: list[str]  # what `name` points into
+    threads: list[tuple[int | str | float, int | str | float]]  # (pid, tid), what `thread` points into
+    category: np.ndarray  # codes, see CATEGORIES
+    name: np.ndarray
+    thread: np.ndarray
+    start: np.ndarray  # ns
+    duration: np.ndarray  # ns
+    correlation: np.ndarray
+    device: np.ndarray
+    stream: np.ndarray
+    bytes: np.ndarray
+    types: np.ndarray  # of a cpu_op's inputs, as JSON: what `texts` holds at this index; -1: not recorded
+    dims: np.ndarray  # likewise, its inputs' shapes
+    sequence: np.ndarray  # of a cpu_op that takes part in autograd: its backward has the same number
+    python: np.ndarray  # a python_function's id, and that of the function that called it
+    parent: np.ndarray
+    called_from: np.ndarray  # the source line of that call, "file.py:12": index into `texts`; torch >= 2.14 or so
+    texts: list[str]
+    memory: Memory
+    base_ns: int = 0
+    devices: list[str] = field(default_factory=list)  # names of the GPUs
+    world_size: int | None = None  # of a distributed run, as recorded
+    rank: int | None = None
+    reasons: list[str] = field(default_factory=list)  # why it is incomplete; empty when it is complete
+
+    @property
+    def complete(self) -> bool:
+        return not self.reasons
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @cached_property
+    def end(self) -> np.ndarray:
+        return self.start + self.duration
+
+    def named(self, pattern: re.Pattern[str] | str) -> np.ndarray:
+        """Mask of the events whose name begins with a match of `pattern`. Each distinct name is matched once."""
+        match = re.compile(pattern).match
+        return np.fromiter((match(name) is not None for name in self.names), bool, len(self.names))[self.name]
+
+    @cached_property
+    def half(self) -> np.ndarray:
+        """A cpu_op has a bfloat16 or float16 input: 1, has none: 0, its types were not recorded: -1."""
+        known = ["BFloat16" in text or "c10::Half" in text for text in self.texts]
+        return np.array([*known, -1], np.int8)[self.types]  # -1 is the last
+
+    @cached_property
+    def is_gpu(self) -> np.ndarray:
+        """Mask of GPU work: kernels, copies, memsets. Nothing else keeps a GPU busy."""
+        return (self.category == KERNEL) | (self.category == MEMCPY) | (self.category == MEMSET)
+
+    @cached_property
+    def is_call(self) -> np.ndarray:
+        """Mask of the host's calls into CUDA."""
+        return (self.category == RUNTIME) | (self.category == DRIVER)
+
+    @cached_property
+    def steps(self) -> np.ndarray:
+        """Indices of the host's `ProfilerStep#N` annotations, in order."""
+        return np.flatnonzero((self.category == ANNOTATION) & self.named(STEP))
+
+    def launch_of(self, events: np.ndarray) -> np.ndarray:
+        """For each of these events (indices) the index of the host call with the same correlation id, -1 without one.
+        Never matched by time: the clocks of CPU and GPU differ."""
+        return self._launch[events]
+
+    @cached_property
+    def _launch(self) -> np.ndarray:
+        found = np.full(len(self), -1)
+        calls = np.flatnonzero(self.is_call & (self.correlation > 0))
+        calls = calls[np.argsort(self.correlation[calls], kind="stable")]
+        if len(calls):
+            wanted = self.correlation
+            at = np.minimum(np.searchsorted(wanted[calls], wanted), len(calls) - 1)
+            same = wanted[calls[at]] == wanted
+            found[same] = calls[at[same]]
+        return found

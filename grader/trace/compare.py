@@ -1,0 +1,142 @@
+"""Two traces of the same loop, before and after a change: what became of every metric, of every part of the step time
+and of every family of kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grader.trace import kernels
+from grader.trace.metrics import Metrics
+from grader.trace.read import Trace
+from grader.trace.steps import Steps
+from grader.trace.words import milliseconds
+
+if TYPE_CHECKING:
+    from grader.trace.analysis import Analysis
+
+NOTEWORTHY = 0.02  # of the step time; smaller changes are within what one trace differs from the next
+WORDS = {
+    "tensor_core": "matrix products on tensor cores",
+    "matmul": "matrix products on the ordinary units",
+    "memory": "kernels bound by memory",
+    "communication": "communication that nothing hides",
+    "copies": "copies that nothing hides",
+    "idle_data": "waiting for data",
+    "idle_transfer": "waiting for blocking copies",
+    "idle_sync": "idling after synchronisations",
+    "idle_launch": "waiting for launches",
+    "idle_other": "idling for reasons the trace does not show",
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    name: str
+    before: float | None  # None: that trace cannot tell
+    after: float | None
+
+    difference: float | None  # after - before
+
+
+@dataclass(frozen=True)
+class Comparison:
+    step: Change  # length of a step, ns: without the profiler if both were measured so, else under it
+    unprofiled: bool  # which of the two
+    metrics: list[Change]  # numbers of `Metrics` by name, those within a table as "copies.DtoH.bytes"
+    parts: list[Change]  # of the step time, ns per step, the largest change first
+    families: list[Change]  # of kernels and copies (see `kernels.family`), ns per step, the largest change first
+    text: str  # two sentences
+
+
+def compare(before: Analysis, after: Analysis) -> Comparison:
+    """Never raises for what `analyse` returned; what one of the two traces cannot tell is None in the comparison."""
+    unprofiled = bool(before.step_ns and after.step_ns)
+    if unprofiled:
+        step = _change("step_ns", before.step_ns, after.step_ns)
+    else:
+        step = _change("step_ns_traced", before.metrics.step_ns_traced, after.metrics.step_ns_traced)
+    metrics = _changes(numbers(before.metrics), numbers(after.metrics))
+    parts = _by_size(_changes(before.breakdown or None, after.breakdown or None))
+    times = (family_times(a.trace, a.metrics.steps) for a in (before, after))
+    families = _by_size(_changes(*times, absent=0.0))  # a family that a trace does not have took no time
+    return Comparison(step, unprofiled, metrics, parts, families, _text(step, unprofiled, parts, families))
+
+
+def numbers(metrics: Metrics) -> dict[str, float | None]:
+    """Every number of the metrics by name, also those in tables. None stays None; the numbers of single steps, names
+    and events are left out."""
+    found: dict[str, float | None] = {}
+
+    def add(name: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                add(f"{name}.{key}", inner)
+        elif value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+            found[name] = value
+
+    for field in fields(metrics):
+        if field.name not in ("per_step", "events"):
+            add(field.name, getattr(metrics, field.name))
+    return found
+
+
+def family_times(trace: Trace, counted: int) -> dict[str, float] | None:
+    """Time of kernels, copies and memsets by family, ns per step (durations added up, also of work that overlaps), in
+    the last `counted` steps. None without steps or GPU work in them."""
+    steps = Steps(trace, max(0, len(trace.steps) - counted))
+    if not counted or not len(steps.gpu):
+        return None
+    names, of_name = np.unique(trace.name[steps.gpu], return_inverse=True)
+    time = np.zeros(len(names), np.int64)
+    np.add.at(time, of_name, trace.duration[steps.gpu])
+    totals: dict[str, int] = {}
+    for name, ns in zip(names.tolist(), time.tolist(), strict=True):
+        family = kernels.family(trace.names[name])
+        totals[family] = totals.get(family, 0) + ns
+    return {family: ns / len(steps) for family, ns in totals.items()}
+
+
+def _change(name: str, before: float | None, after: float | None) -> Change:
+    return Change(name, before, after, None if before is None or after is None else after - before)
+
+
+def _changes(
+    before: dict[str, float | None] | None, after: dict[str, float | None] | None, absent=None
+) -> list[Change]:
+    """One for each name of either, in order of appearance. absent: the value of a name that one of them lacks; None
+    instead of a table: nothing of it is known."""
+
+    def value(table: dict[str, float | None] | None, name: str) -> float | None:
+        return None if table is None else table.get(name, absent)
+
+    return [_change(name, value(before, name), value(after, name)) for name in {**(before or {}), **(after or {})}]
+
+
+def _by_size(changes: list[Change]) -> list[Change]:
+    return sorted(changes, key=lambda change: -abs(change.difference or 0))
+
+
+def _text(step: Change, unprofiled: bool, parts: list[Change], families: list[Change]) -> str:
+    if not step.before or not step.after:
+        return "The two traces cannot be compared: one of them has no steps. Record both with profiler.step()."
+    faster = step.before / step.after
+    speed = f"{faster:.2f} times as fast" if faster >= 1 else f"{1 / faster:.2f} times as slow"
+    if abs(step.after - step.before) < NOTEWORTHY * step.before:
+        speed = "about the same"
+    under = "" if unprofiled else " under the profiler"
+    first = f"A step takes {milliseconds(step.after)}{under} instead of {milliseconds(step.before)}: {speed}."
+
+    def moved(change: Change, words: str) -> str:
+        verb = "fell" if change.after < change.before else "grew"
+        return f"{words} {verb} from {milliseconds(change.before)} to {milliseconds(change.after)} a step"
+
+    told = []
+    for changes, limit in ((parts, 2), (families, 1)):
+        large = [c for c in changes if c.difference is not None and abs(c.difference) >= NOTEWORTHY * step.before]
+        told += [moved(change, WORDS.get(change.name, change.name)) for change in large[:limit]]
+    if not told:
+        return f"{first} No part of the step changed by more than {NOTEWORTHY:.0%} of it."
+    return f"{first} {told[0][0].upper()}{told[0][1:]}" + "".join(f", {one}" for one in told[1:]) + "."

@@ -1,0 +1,64 @@
+"""Whether a readable trace is one to judge by."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grader.trace.columns import COPY_LAUNCH, GRAPH_LAUNCH, KERNEL_LAUNCH, Trace
+
+LONGEST_SPAN_NS = 24 * 3600 * 10**9  # no trace lasts a day
+MISSING_TOLERATED = 0.005  # share of launches without GPU work, or the reverse, at the edges of a recording
+CLOCKS_APART_NS = 1_000_000  # clocks of CPU and GPU differ by up to 10 us; this is no clock error
+
+
+def doubts(trace: Trace, expect_gpu: bool) -> list[str]:
+    """What makes a readable trace one that should not be judged by."""
+    doubts = []
+    if not len(trace):
+        return ["it holds no events"]
+    if int(trace.end.max() - trace.start.min()) > LONGEST_SPAN_NS:
+        doubts.append("it spans more than a day")
+    steps = trace.steps
+    if not len(steps):
+        doubts.append("it has no ProfilerStep annotations, so nothing can be counted per step")
+    if len(set(trace.thread[steps].tolist())) > 1:
+        doubts.append("its steps are on several threads")
+    if (trace.start[steps][1:] < trace.end[steps][:-1]).any():
+        doubts.append("its steps overlap")
+    gpu = np.flatnonzero(trace.is_gpu)
+    calls = trace.is_call
+    graphs = calls & trace.named(GRAPH_LAUNCH)
+    launches = np.flatnonzero(calls & (trace.named(KERNEL_LAUNCH) | trace.named(COPY_LAUNCH)) | graphs)
+    if not len(gpu):
+        if expect_gpu or len(launches):
+            doubts.append("it has no GPU events")
+        return doubts
+    launch = trace.launch_of(gpu)
+    if len(steps):
+        # The first active step may have lost GPU events and is never counted; the time outside of steps isn't either.
+        begin = trace.end[steps[0]] if len(steps) > 1 else trace.start[steps[0]]
+        launches = launches[(trace.start[launches] >= begin) & (trace.start[launches] < trace.end[steps[-1]])]
+    else:
+        begin = trace.start[0]
+    orphans = (launch < 0) & _after_first(trace, gpu, (launch >= 0) & (trace.start[launch] >= begin))
+    lost = ~np.isin(trace.correlation[launches], trace.correlation[gpu])
+    if lost.sum() > MISSING_TOLERATED * len(launches):
+        doubts.append(f"{lost.sum()} of {len(launches)} launches have no GPU work recorded")
+    elif graphs[launches[lost]].any():
+        doubts.append(f"{graphs[launches[lost]].sum()} CUDA graph launches have no GPU work recorded")
+    if orphans.sum() > MISSING_TOLERATED * len(gpu):
+        doubts.append(f"{orphans.sum()} of {len(gpu)} GPU events have no launch recorded")
+    matched = launch >= 0
+    early = trace.start[launch[matched]] - trace.start[gpu[matched]] > CLOCKS_APART_NS
+    if early.any():
+        doubts.append(f"{early.sum()} GPU events start before their launch by more than a millisecond")
+    return doubts
+
+
+def _after_first(trace: Trace, gpu: np.ndarray, marked: np.ndarray) -> np.ndarray:
+    """Mask of the GPU events that start after the first marked one of their stream. A stream works in order: what
+    runs before it may have been launched before the recording began, what runs after it cannot."""
+    streams, of = np.unique(trace.device[gpu] * 2**32 + trace.stream[gpu], return_inverse=True)
+    first = np.full(len(streams), np.iinfo(np.int64).max)
+    np.minimum.at(first, of[marked], trace.start[gpu[marked]])
+    return trace.start[gpu] > first[of]

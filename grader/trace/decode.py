@@ -1,0 +1,273 @@
+"""From JSON to packed columns, a chunk of events at a time. Imports no numpy: helper processes start faster without.
+
+A chunk is a JSON array of events. Its decoded objects live only until the next chunk, so they stay in the processor's
+cache and memory does not grow by them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable
+from decimal import Decimal
+from itertools import compress
+from struct import error as NotPackable
+from struct import pack
+from typing import Literal
+
+import msgspec
+
+# Categories of Kineto that have a meaning here; an event of any other category is OTHER. The number is the code in
+# `Trace.category`.
+CATEGORIES = (
+    "other",
+    "cpu_op",
+    "user_annotation",
+    "python_function",
+    "cuda_runtime",
+    "cuda_driver",
+    "kernel",
+    "gpu_memcpy",
+    "gpu_memset",
+    "cuda_sync",
+    "gpu_user_annotation",
+    "overhead",
+)
+OTHER, CPU_OP, ANNOTATION, PYTHON, RUNTIME, DRIVER, KERNEL, MEMCPY, MEMSET, SYNC, GPU_ANNOTATION, OVERHEAD = range(12)
+SPAN = 255  # of the whole recording: no event
+CODES = {name: code for code, name in enumerate(CATEGORIES)}
+CODES["Kernel"] = KERNEL  # spelling of releases before 1.12
+CODES["Memcpy"], CODES["Memset"], CODES["Runtime"], CODES["Operator"] = MEMCPY, MEMSET, RUNTIME, CPU_OP
+CODES["Trace"] = SPAN
+
+LATEST_US = 4e15  # microseconds since 1970 reach this in the year 2096; also keeps every sum within int64
+MOST_EVENTS = 8_000_000  # bounds memory: a column entry takes more than the smallest event's text
+# Kinds of entries of the Trace Event Format. The decoder then makes no string for each, and refuses any other.
+Phase = Literal[
+    *("", "X", "B", "E", "b", "n", "e", "i", "I", "R", "c", "C", "s", "t", "f", "p", "P", "N", "O", "D", "M", "V", "v"),
+    *("S", "T", "F", "(", ")", ",", "="),
+]
+# Microseconds from which a float no longer holds every nanosecond: half its spacing reaches 0.0005.
+INEXACT_US = 2.0**43
+LARGEST = 2**63 - 1
+FREQUENT = frozenset("Xsft")  # complete events, and the arrows between them
+FRACTION = re.compile(rb'"ts"\s*:\s*-?\d*[.eE]')
+
+Identifier = int | str | float | None
+
+
+class Args(msgspec.Struct, gc=False, frozen=True):
+    correlation: int | None = -1
+    device: Identifier = -1
+    stream: Identifier = -1
+    bytes: int | None = -1
+    # Kept as text, as few distinct ones occur again and again.
+    types: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input type")
+    dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input Dims")
+    sequence: int | None = msgspec.field(default=-1, name="Sequence number")
+    python: int | None = msgspec.field(default=-1, name="Python id")
+    parent: int | None = msgspec.field(default=-1, name="Python parent id")
+    called_from: str | None = msgspec.field(default=None, name="CallFrom")
+    memory_device_type: int | None = msgspec.field(default=None, name="Device Type")
+    memory_device: int | None = msgspec.field(default=-1, name="Device Id")
+    allocated: int | None = msgspec.field(default=None, name="Total Allocated")
+    reserved: int | None = msgspec.field(default=-1, name="Total Reserved")
+
+
+WITHOUT = Args()
+
+
+class Event(msgspec.Struct, gc=False):
+    ph: Phase = ""
+    cat: str | None = None
+    name: str | None = None
+    pid: Identifier = None
+    tid: Identifier = None
+    ts: float | None = None
+    dur: float | None = None
+    args: Args | None = WITHOUT
+
+
+class Timestamp(msgspec.Struct, gc=False):
+    ts: msgspec.Raw = msgspec.Raw(b"null")
+
+
+decode_events = msgspec.json.Decoder(list[Event]).decode
+decode_timestamps = msgspec.json.Decoder(list[Timestamp]).decode
+# What decoding may raise for bytes that nobody has vouched for. DecodeError includes ValidationError.
+DAMAGE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError, NotPackable)
+
+
+def numbered(keys: Iterable[Hashable], numbers: dict[Hashable, int]) -> list[int]:
+    """The number of each key; one that is new gets the next. Almost none is new, so first try without asking."""
+    keys = list(keys)
+    try:
+        return list(map(numbers.__getitem__, keys))
+    except KeyError:
+        return [numbers.setdefault(key, len(numbers)) for key in keys]
+
+
+# Columns and their struct codes. The first group has an entry for every event; the others only for the events of some
+# categories, in the same order: most arguments belong to few events.
+OF_ALL = {"category": "B", "name": "i", "thread": "i", "start": "d", "duration": "d"}
+OF_OPS = {"types": "i", "dims": "i", "sequence": "q"}
+OF_PYTHON = {"python": "q", "parent": "q", "called_from": "i"}
+OF_OTHERS = {"correlation": "q", "device": "q", "stream": "q", "bytes": "q"}
+OF_MEMORY = {"memory_time": "q", "memory_device": "q", "allocated": "q", "reserved": "q"}
+COLUMNS = OF_ALL | OF_OPS | OF_PYTHON | OF_OTHERS | OF_MEMORY | {"exact_start": "q"}
+
+IS_OP, IS_PYTHON = (bytes(code == wanted for code in range(256)) for wanted in (CPU_OP, PYTHON))
+IS_OTHER = bytes(code not in (CPU_OP, PYTHON) for code in range(256))
+
+
+class Columns:
+    """Collects the columns of a trace, chunk by chunk."""
+
+    def __init__(self):
+        self.packed: dict[str, list[bytes]] = {name: [] for name in COLUMNS}
+        self.names: dict[str, int] = {}
+        self.texts: dict[bytes | str, int] = {}
+        self.threads: dict[tuple, int] = {}
+        self.events = self.seen = 0  # complete events; events of any kind
+        self.exact: list[int] = []  # pairs (first event, number of events) whose start is in "exact_start", in ns
+        self.ended = False  # the mark that the profiler sets at the end of a recording was seen
+        self.flaws: dict[str, int] = {}  # what is wrong with how many events
+
+    def add(self, chunk: bytes) -> None:
+        """Raises one of DAMAGE, and adds nothing, if this is no array of events."""
+        events = decode_events(chunk)
+        exact = None
+        xs = [e for e in events if e.ph == "X"]
+        starts = [e.ts for e in xs]
+        flaws = {}
+        if None in starts:
+            flaws["time"] = starts.count(None)
+            xs = [e for e in xs if e.ts is not None]
+            starts = [e.ts for e in xs]
+        times = starts or [e.ts or 0.0 for e in events] or [0.0]
+        if max(max(times), -min(times)) >= INEXACT_US and FRACTION.search(chunk):
+            exact = {id(e): _exact_ns(bytes(t.ts)) for e, t in zip(events, decode_timestamps(chunk), strict=True)}
+        rows = self._rows(xs, starts, flaws)
+        if exact:
+            rows["exact_start"] = pack(f"{len(xs)}q", *[exact[id(e)] for e in xs])
+        rare = [e for e in events if e.ph not in FREQUENT]
+        if rare:
+            rows |= self._instants(rare, exact, flaws)
+        # Nothing was changed so far but numberings, and what they number too much does no harm.
+        if exact:
+            self.exact += self.events, len(xs)
+        for name, row in rows.items():
+            self.packed[name].append(row)
+        for flaw, count in flaws.items():
+            self.flaws[flaw] = self.flaws.get(flaw, 0) + count
+        self.events += len(xs)
+        self.seen += len(events)
+
+    def _rows(self, xs: list[Event], starts: list[float], flaws: dict[str, int]) -> dict[str, bytes]:
+        n = len(xs)
+        durations = [e.dur for e in xs]
+        if None in durations:
+            flaws["duration"] = durations.count(None)
+            durations = [0.0 if duration is None else duration for duration in durations]
+        cats = [e.cat for e in xs]
+        if None in cats:
+            flaws["category"] = cats.count(None)
+        called = [e.name for e in xs]
+        if None in called:
+            flaws["name"] = called.count(None)
+            called = ["" if name is None else name for name in called]
+        try:
+            category = bytes(map(CODES.__getitem__, cats))
+        except KeyError:
+            category = bytes([CODES.get(cat, OTHER) for cat in cats])
+        rows = {
+            "category": category,
+            "name": pack(f"{n}i", *numbered(called, self.names)),
+            "thread": pack(
+                f"{n}i", *numbered(zip([e.pid for e in xs], [e.tid for e in xs], strict=True), self.threads)
+            ),
+            "start": pack(f"{n}d", *starts),
+            "duration": pack(f"{n}d", *durations),
+        }
+        args = [e.args or WITHOUT for e in xs]
+        ops = list(compress(args, category.translate(IS_OP)))
+        if ops:
+            m = len(ops)
+            rows["types"] = pack(f"{m}i", *numbered(_texts([a.types for a in ops]), self.texts))
+            rows["dims"] = pack(f"{m}i", *numbered(_texts([a.dims for a in ops]), self.texts))
+            rows["sequence"] = _integers([a.sequence for a in ops], flaws)
+        frames = list(compress(args, category.translate(IS_PYTHON)))
+        if frames:
+            rows["python"] = _integers([a.python for a in frames], flaws)
+            rows["parent"] = _integers([a.parent for a in frames], flaws)
+            rows["called_from"] = pack(f"{len(frames)}i", *numbered([a.called_from or b"" for a in frames], self.texts))
+        others = list(compress(args, category.translate(IS_OTHER)))
+        if others:
+            rows["correlation"] = _integers([a.correlation for a in others], flaws)
+            rows["device"] = _integers([a.device for a in others], flaws)
+            rows["stream"] = _integers([a.stream for a in others], flaws)
+            rows["bytes"] = _integers([a.bytes for a in others], flaws)
+        return rows
+
+    def _instants(self, rare: list[Event], exact: dict | None, flaws: dict[str, int]) -> dict[str, bytes]:
+        """The events without a duration: the allocator's reports, and the mark at the end."""
+        memory: list[int] = []
+        for e in rare:
+            if not e.ph:
+                flaws["phase"] = flaws.get("phase", 0) + 1
+            elif e.ph == "i" and e.name == "[memory]" and e.args and e.ts is not None and e.args.allocated is not None:
+                a = e.args
+                device = -1 if a.memory_device_type == 0 or a.memory_device is None else a.memory_device
+                row = device, a.allocated, -1 if a.reserved is None else a.reserved
+                if not -LATEST_US < e.ts < LATEST_US or not -LARGEST <= min(row) <= max(row) <= LARGEST:
+                    flaws["memory"] = flaws.get("memory", 0) + 1
+                    continue
+                whole = int(e.ts)
+                memory.append(exact[id(e)] if exact else whole * 1000 + round((e.ts - whole) * 1000))
+                memory += row
+            elif e.name and e.name.startswith("Record Window End"):
+                self.ended = True
+        return {name: pack(f"{len(memory) // 4}q", *memory[i::4]) for i, name in enumerate(OF_MEMORY) if memory}
+
+    def header(self) -> dict:
+        """Everything but the packed columns, as what msgpack can carry."""
+        return {
+            "names": list(self.names),
+            "texts": list(self.texts),
+            "threads": list(self.threads),
+            "events": self.events,
+            "seen": self.seen,
+            "exact": self.exact,
+            "ended": self.ended,
+            "flaws": self.flaws,
+        }
+
+
+def _texts(raws: list[msgspec.Raw]) -> list[bytes]:
+    """The bytes of each. Through one string, as that takes half the time."""
+    texts = b"\0".join(raws).split(b"\0")
+    return texts if len(texts) == len(raws) else list(map(bytes, raws))  # no valid JSON holds a 0
+
+
+def _integers(values: list, flaws: dict[str, int]) -> bytes:
+    """Packed; -1 for what is no number. Some releases wrote devices and streams as strings."""
+    try:
+        return pack(f"{len(values)}q", *values)
+    except NotPackable:
+        pass
+    for i, value in enumerate(values):
+        if isinstance(value, str) and value.isdecimal() and len(value) < 12:
+            values[i] = int(value)
+        elif value is None or isinstance(value, str):
+            values[i] = -1
+        elif not isinstance(value, int) or not -LARGEST <= value <= LARGEST:
+            values[i] = -1
+            flaws["number"] = flaws.get("number", 0) + 1
+    return pack(f"{len(values)}q", *values)
+
+
+def _exact_ns(text: bytes) -> int:
+    """Microseconds, as they are written, to nanoseconds; 0 for what is no time in our days."""
+    try:
+        time = Decimal(text.decode())
+        return int((time * 1000).to_integral_value()) if abs(time) < LATEST_US else 0
+    except (ArithmeticError, ValueError):
+        return 0

@@ -1,0 +1,288 @@
+"""Which of seven causes holds a training step back, on what evidence, and what a fix of it could win at most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from grader.trace.breakdown import PARTS, Breakdown
+from grader.trace.metrics import Metrics
+from grader.trace.read import Trace
+
+# A cause, and the parts of the step time that vanish with it. Memory and compute are what is left when the GPU has
+# enough to do: their what-if is another (see `what_ifs`).
+STALLS = {
+    "input": ("idle_data",),
+    "transfer": ("copies", "idle_transfer"),
+    "sync": ("idle_sync",),
+    "launch": ("idle_launch", "idle_other"),
+    "communication": ("communication",),
+}
+CAUSES = (*STALLS, "memory", "compute")
+SIGNIFICANT = 0.15  # of the step time: a smaller stall is not what the step is bound by
+
+# What a matrix product takes with the next cheaper units or inputs: float32 on tensor cores (TF32) against float32 on the
+# ordinary units, and 16-bit inputs against TF32. From the rates of an H200 (grader.devices): 51, 418 and 799 TFLOP/s.
+TO_TENSOR_CORES = 51 / 418
+TO_HALF = 418 / 799
+MOST_EVENTS = 20
+
+WORDS = {
+    "tensor_core": "matrix products and convolutions on tensor cores",
+    "matmul": "matrix products and convolutions on the ordinary units",
+    "memory": "kernels that are bound by memory",
+    "communication": "communication between GPUs with nothing beside it",
+    "copies": "copies between CPU and GPU with nothing beside them",
+    "idle_data": "the GPU idle while the host waited for data",
+    "idle_transfer": "the GPU idle while a blocking copy held the host",
+    "idle_sync": "the GPU idle because the host had waited for it",
+    "idle_launch": "the GPU idle because the host did not launch fast enough",
+    "idle_other": "the GPU idle while the host did something that the trace does not show",
+    "idle_between": "the GPU's own time between two kernels that were both queued",
+}
+
+ADVICE = {
+    "input": [
+        "Load in worker processes: num_workers, persistent_workers=True, prefetch_factor.",
+        "If workers do not keep up: decode less (smaller files, uint8), cache, or augment on the GPU.",
+    ],
+    "transfer": [
+        "Pin the memory (pin_memory=True) and copy with non_blocking=True.",
+        "Copy the next batch on a stream of its own while this one computes.",
+        "Move fewer bytes: uint8 instead of float32, convert on the GPU.",
+    ],
+    "sync": [
+        "Remove what makes the host wait: .item(), .cpu(), print(loss), `if tensor`, torch.cuda.synchronize().",
+        "Keep sums and checks on the GPU, read them every hundred steps.",
+    ],
+    "launch": [
+        "Launch less: fused or foreach optimizer, torch.compile, fewer small operators.",
+        "Launch all at once: a CUDA graph (torch.compile mode='reduce-overhead').",
+        "Give each kernel more to do: a larger batch.",
+    ],
+    "communication": [
+        "Overlap it with the backward pass: DistributedDataParallel with its buckets.",
+        "Communicate less: bf16 gradients, no_sync() while gradients accumulate.",
+    ],
+    "memory": [
+        "Fuse: torch.compile, scaled_dot_product_attention, fused optimizers.",
+        "Move fewer bytes: bf16, channels_last for convolutions, no needless .contiguous() and casts.",
+    ],
+    "compute": [
+        "Use the tensor cores: bf16 autocast, or TF32 for float32 products.",
+        "Shapes that are multiples of 8 (vocabulary, channels).",
+        "On tensor cores already? Then compare with the roofline: what is left is a better kernel or less work.",
+    ],
+}
+TEACHES = {"input": "2a_workers", "compute": "3a_precision"}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One fact that speaks for the diagnosis."""
+
+    text: str  # a sentence with its numbers
+    metric: str  # the metric, or the part of the step time, that it rests on
+    value: float | None
+    events: list[int]  # indices of the trace events that prove it, the longest first
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    cause: str | None = None  # "input-bound", ...: one of CAUSES with "-bound"; None when the trace cannot tell
+    confidence: float = 0.0  # 0 to 1
+    evidence: tuple[Evidence, ...] = ()
+    runner_up: str | None = None
+    what_if_step_ms: float | None = None  # the step time if the cause vanished: the most that a fix of it can win
+    what_if: dict[str, float] | None = None  # the same in ms for every cause that costs anything
+    what_to_try: tuple[str, ...] = ()
+    teaches: str | None = None  # the lab that teaches it
+    text: str = ""  # the cause and why, in a sentence or two
+
+
+def diagnose(trace: Trace, m: Metrics, b: Breakdown) -> Diagnosis:
+    """Name the cause. An incomplete trace gets none: no answer is better than a guess."""
+    if not m.complete:
+        return Diagnosis(text="No diagnosis: the trace is incomplete. " + "; ".join(m.reasons) + ".")
+    if not b.parts or not b.step_ns:
+        return _without_gpu(trace, m)
+    step = b.step_ns
+    costs = {cause: sum(b.parts[part] for part in parts) for cause, parts in STALLS.items()}
+    stall = max(costs, key=costs.__getitem__)
+    work = {"memory": b.parts["memory"], "compute": b.parts["tensor_core"] + b.parts["matmul"]}
+    ranked = sorted(costs, key=costs.__getitem__, reverse=True) + sorted(work, key=work.__getitem__, reverse=True)
+    if costs[stall] < SIGNIFICANT * step:
+        ranked = ranked[-2:] + ranked[:-2]
+    cause, runner_up = ranked[:2]
+    if cause in STALLS and costs[runner_up] < 0.05 * step:  # none of the other stalls matters: what the GPU does, does
+        runner_up = ranked[-2]
+    shares = {name: ns / step for name, ns in (costs | work).items()}
+    what_if = {name: ns / 1e6 for name, ns in what_ifs(m, b).items() if ns < 0.995 * step or name == cause}
+    return Diagnosis(
+        cause=f"{cause}-bound",
+        confidence=_confidence(cause, shares, m),
+        evidence=tuple(_evidence(cause, trace, m, b)),
+        runner_up=f"{runner_up}-bound",
+        what_if_step_ms=what_if[cause],
+        what_if=what_if,
+        what_to_try=tuple(ADVICE[cause]),
+        teaches=TEACHES.get(cause),
+        text=_text(cause, shares, m, b, what_if[cause]),
+    )
+
+
+def what_ifs(m: Metrics, b: Breakdown) -> dict[str, float]:
+    """The step time, ns, if one cause vanished and nothing else changed."""
+    parts, step = b.parts, b.step_ns
+    found = {cause: step - sum(parts[part] for part in names) for cause, names in STALLS.items()}
+    traced = parts["memory"]
+    found["memory"] = step - max(0.0, traced - (b.fused_ns or traced))
+    shares = m.tensor_core or {"no": 0.0, "unknown": 0.0}
+    known = shares["no"] / (shares["no"] + shares["unknown"] or 1.0)  # nobody knows of the others what they could do
+    wide = 0.0 if m.half_share is None else 1 - m.half_share
+    faster = parts["matmul"] * known * (1 - TO_TENSOR_CORES)
+    if not shares["no"]:
+        faster = parts["tensor_core"] * wide * (1 - TO_HALF)
+    found["compute"] = step - faster
+    return found
+
+
+def _confidence(cause: str, shares: dict[str, float], m: Metrics) -> float:
+    """How clearly the cause stands out from the next of its kind; less where the time without the profiler is not known
+    and the profiler itself is what could be seen."""
+    others = STALLS if cause in STALLS else [c for c in CAUSES if c not in STALLS]
+    rival = max([shares[other] for other in others if other != cause], default=0.0)
+    found = 0.5 + 0.5 * (shares[cause] - rival) / max(shares[cause] + rival, 1e-9)
+    if cause not in STALLS:  # a stall just below the threshold is a rival as well
+        found = min(found, 1 - 0.5 * max(shares[stall] for stall in STALLS) / SIGNIFICANT)
+    if m.step_ns is None and cause in ("launch", "sync"):
+        found *= 0.7
+    return round(min(0.99, max(0.05, found)), 2)
+
+
+def _without_gpu(trace: Trace, m: Metrics) -> Diagnosis:
+    """A run on the CPU: the one cause that can be told is waiting for data."""
+    wait, step = m.data_wait, m.step_ns or m.step_ns_traced
+    if wait is None or step is None or wait < 0.5:
+        return Diagnosis(text="No diagnosis: nothing ran on a GPU, and the step does not wait for data.")
+    what_if = step * (1 - wait) / 1e6
+    return Diagnosis(
+        cause="input-bound",
+        confidence=round(wait, 2),
+        evidence=(
+            Evidence(
+                f"The host waited for data {wait:.0%} of the step.", "data_wait", wait, _longest(trace, m, "data_wait")
+            ),
+        ),
+        what_if_step_ms=what_if,
+        what_if={"input": what_if},
+        what_to_try=tuple(ADVICE["input"]),
+        teaches=TEACHES["input"],
+        text=f"The training process waited for data {wait:.0%} of the step; nothing ran on a GPU.",
+    )
+
+
+def _longest(trace: Trace, m: Metrics, metric: str) -> list[int]:
+    events = m.events.get(metric, np.empty(0, int))
+    return events[np.argsort(-trace.duration[events], kind="stable")[:MOST_EVENTS]].tolist()
+
+
+def _gap_events(trace: Trace, b: Breakdown, parts: tuple[str, ...]) -> list[int]:
+    """The GPU work before which it idled longest for these causes."""
+    wanted = np.flatnonzero(np.isin(b.gaps.cause, [PARTS.index(part) for part in parts]) & (b.gaps.after >= 0))
+    wanted = wanted[np.argsort(b.gaps.start[wanted] - b.gaps.end[wanted], kind="stable")[:MOST_EVENTS]]
+    return b.gaps.after[wanted].tolist()
+
+
+def _evidence(cause: str, trace: Trace, m: Metrics, b: Breakdown) -> list[Evidence]:
+    found = []
+    step = b.step_ns
+
+    def part(name: str) -> None:
+        ns = b.parts[name]
+        if ns >= 0.01 * step:
+            if name.startswith("idle"):
+                events = _gap_events(trace, b, (name,))
+            else:
+                events = _longest(
+                    trace, m, {"copies": "copies", "communication": "comm_exposed_ns"}.get(name, "kernels")
+                )
+            found.append(
+                Evidence(f"{_ms(ns)} of {_ms(step)} ({ns / step:.0%}): {WORDS[name]}.", name, ns / step, events)
+            )
+
+    def metric(name: str, text: Callable[[float], str], wanted: bool = True) -> None:
+        value = getattr(m, name)
+        if value is not None and wanted:
+            found.append(Evidence(text(value), name, value, _longest(trace, m, name)))
+
+    for name in STALLS.get(cause, ()):
+        part(name)
+    if cause == "input":
+        metric("data_wait", lambda v: f"The host spent {v:.0%} of its time in the DataLoader.")
+        metric(
+            "loads_in_main",
+            lambda v: f"The training process loaded {v:g} samples a step itself.",
+            bool(m.loads_in_main),
+        )
+    elif cause == "transfer":
+        metric("h2d_pinned", lambda v: f"{v:.0%} of the bytes copied to the GPU came from pinned memory.")
+        metric("h2d_overlap", lambda v: f"{v:.0%} of the time of these copies had a kernel running beside it.")
+    elif cause == "sync":
+        metric("syncs", lambda v: f"The host waited for the GPU {v:g} times a step.")
+        for line, count in list((m.sync_lines or {}).items())[:3]:
+            found.append(Evidence(f"{count:g} of these times at {line}.", "sync_lines", count, []))
+    elif cause == "launch":
+        metric("launches", lambda v: f"The host launched {v:g} times a step, for {m.kernels:g} kernels.")
+        metric("tiny_kernel_share", lambda v: f"{v:.0%} of the kernels are shorter than 10 us.")
+    elif cause == "communication":
+        metric("comm_exposed_ns", lambda v: f"{_ms(v)} of {_ms(m.comm_ns)} of communication had no kernel beside it.")
+    elif cause == "memory":
+        part("memory")
+        if b.fused_ns is not None:
+            text = f"If each run of such kernels were one, they would take {_ms(b.fused_ns)}."
+            found.append(Evidence(text, "fused_ns", b.fused_ns, []))
+        metric(
+            "copy_kernels",
+            lambda v: f"{v:g} kernels a step only copy, cast or change the layout.",
+            bool(m.copy_kernels),
+        )
+    else:
+        part("tensor_core")
+        part("matmul")
+        if m.tensor_core:
+            share = m.tensor_core["yes"]
+            text = f"{share:.0%} of the time in matrix products and convolutions was on tensor cores."
+            found.append(Evidence(text, "tensor_core", share, _longest(trace, m, "tensor_core")))
+        metric("half_share", lambda v: f"{v:.0%} of it with 16-bit inputs.")
+    return found
+
+
+def _text(cause: str, shares: dict[str, float], m: Metrics, b: Breakdown, what_if: float) -> str:
+    step = b.step_ns / 1e6
+    reason = {
+        "input": "the GPU waits for data",
+        "transfer": "the GPU waits for copies between CPU and GPU",
+        "sync": "the host waits for the GPU again and again, and then the GPU for the host",
+        "launch": "the host does not launch work as fast as the GPU does it",
+        "communication": "the GPU waits for other GPUs with nothing to do beside it",
+        "memory": "most of the time goes to kernels that move data and compute little",
+        "compute": "most of the time goes to matrix products and convolutions",
+    }[cause]
+    text = f"{cause}-bound: {reason} ({shares[cause]:.0%} of the step)."
+    if what_if < 0.97 * step:
+        text += f" Without that a step would take {what_if:.3g} instead of {step:.3g} ms."
+    elif cause in ("memory", "compute"):
+        text += " The GPU is kept busy; no cause stands out that could simply be removed."
+    if b.parts["idle_other"] > 0.5 * (b.parts["idle_launch"] + b.parts["idle_other"]) and cause == "launch":
+        text += (
+            " Most of it the host spent outside of operators, in plain Python or elsewhere. If it loads data there,"
+            ' say so with record_function("data_wait").'
+        )
+    return text
+
+
+def _ms(ns: float) -> str:
+    return f"{ns / 1e6:.3g} ms"

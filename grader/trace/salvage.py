@@ -1,0 +1,154 @@
+"""Events from damaged JSON, one by one.
+
+What comes out is sound JSON again: a chunk without the events that are lost, with those repaired that can be. Both are
+counted. Slow, so only for chunks that do not decode."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import msgspec
+
+from grader.trace.decode import DAMAGE, Args, Event
+from grader.trace.pieces import BETWEEN
+
+STRING = rb'"(?:[^"\\]|\\.)*"'
+STRINGS = re.compile(STRING, re.DOTALL)
+BRACKETS = re.compile(STRING + rb"|[\[\]{}]", re.DOTALL)
+# Numbers as C prints them. JSON knows neither; strings are matched first so that nothing within one is.
+NO_NUMBER = re.compile(STRING + rb"|-?\b(?:nan|inf(?:inity)?)\b(?:\(\w*\))?", re.DOTALL | re.IGNORECASE)
+CONTROL = bytes(32 if code < 32 else code for code in range(256))
+# The text of a name up to what follows it in an event.
+NAME = re.compile(rb'("name"\s*:\s*")(.*?)("\s*(?:,\s*"(?:ph|cat|pid|tid|ts|dur|args|id|s|bp)"\s*:|\}))', re.DOTALL)
+BARE_QUOTE = re.compile(rb'(?<!\\)((?:\\\\)*)"')
+
+decode_event = msgspec.json.Decoder(Event).decode
+FIELDS = {field.encode_name: field.type for field in msgspec.structs.fields(Event) if field.name != "args"}
+ARGS = {field.encode_name: field.type for field in msgspec.structs.fields(Args)}
+
+
+class Salvage:
+    """Feed it chunks in their order; `waiting` is true while the last event of one goes on in the next."""
+
+    def __init__(self):
+        self.lost = self.repaired = 0
+        self.open: list[bytes] = []  # the parts of an event that was cut within its arguments
+        self.depth = 0
+        self.tail: bytes | None = None  # what follows the array of events, once its end was seen
+        self.parts: list[bytes] = []
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self.open) or self.tail is not None
+
+    def feed(self, text: bytes) -> bytes:
+        """`text`: events between commas. Returns a JSON array of what is good in it."""
+        good: list[bytes] = []
+        start = 0
+        for found in [*BETWEEN.finditer(text), None]:
+            if self.tail is not None:
+                self.parts.append(b"," + text[start:])
+                break
+            piece = text[start : found.start() + 1 if found else len(text)]
+            self._piece(piece, good)
+            start = found.end() if found else len(text)
+        return b"[" + b",".join(good) + b"]"
+
+    def finish(self) -> bool:
+        """After the last chunk. True when the array of events was closed."""
+        if self.open:
+            self.lost += 1
+            self.open = []
+        return self.tail is not None
+
+    def rest(self) -> bytes:
+        """What follows the array of events."""
+        return (self.tail or b"") + b"".join(self.parts)
+
+    def _piece(self, piece: bytes, good: list[bytes]) -> None:
+        if _is_event(piece):
+            if self.open:  # never completed
+                self.lost += 1
+                self.open, self.depth = [], 0
+            good.append(piece)
+            return
+        self.open.append(piece)
+        self.depth += _depth(piece)
+        if self.depth > 0:
+            return
+        text, depth = b",".join(self.open), self.depth
+        self.open, self.depth = [], 0
+        if depth < 0:
+            text, self.tail = _split_at_end(text)
+        if not text.strip():
+            return  # an empty array
+        if _is_event(text):
+            good.append(text)
+        elif (event := repair(text)) is not None:
+            self.repaired += 1
+            good.append(event)
+        else:
+            self.lost += 1
+
+
+def _is_event(piece: bytes) -> bool:
+    try:
+        return decode_event(piece).ph != ""
+    except DAMAGE:
+        return False
+
+
+def _depth(piece: bytes) -> int:
+    """How many more brackets it opens than closes."""
+    bare = STRINGS.sub(b"", piece)
+    return bare.count(b"{") + bare.count(b"[") - bare.count(b"}") - bare.count(b"]")
+
+
+def _split_at_end(text: bytes) -> tuple[bytes, bytes | None]:
+    """The text before the bracket that closes the array of events, and that after it."""
+    depth = 0
+    for token in BRACKETS.finditer(text):
+        if token[0] in (b"{", b"["):
+            depth += 1
+        elif token[0] in (b"}", b"]"):
+            depth -= 1
+            if depth < 0:
+                return (text[: token.start()], text[token.end() :]) if token[0] == b"]" else (text, None)
+    return text, None
+
+
+def repair(text: bytes) -> bytes | None:
+    """A damaged event as sound JSON, None where too little of it is left to be of use."""
+    text = text.decode("utf-8", "replace").encode().translate(CONTROL)
+    text = NO_NUMBER.sub(lambda found: found[0] if found[0].startswith(b'"') else b"null", text)
+    quoted = NAME.sub(lambda found: found[1] + BARE_QUOTE.sub(rb'\1\\"', found[2]) + found[3], text, count=1)
+    for candidate in (text, quoted):
+        try:
+            found = msgspec.json.decode(candidate)
+        except DAMAGE:
+            continue
+        if not isinstance(found, dict):
+            return None
+        event = _right(found, FIELDS)
+        if isinstance(found.get("args"), dict):
+            event["args"] = _right(found["args"], ARGS)
+        if not event.get("ph") or (event["ph"] == "X" and not {"ts", "dur"} <= event.keys()):
+            return None
+        return msgspec.json.encode(event)
+    return None
+
+
+def _right(found: dict, kinds: dict) -> dict:
+    """The fields that are of the right kind, or can be made so: "12.5" counts as a number."""
+    right = {}
+    for name, kind in kinds.items():
+        if found.get(name) is None:
+            continue
+        try:
+            value = found[name] if kind is msgspec.Raw else msgspec.convert(found[name], kind, strict=False)
+        except DAMAGE:
+            continue
+        if value is not None and not (isinstance(value, float) and not math.isfinite(value)):
+            right[name] = value
+    return right

@@ -1,0 +1,102 @@
+"""The steps of a trace that are counted, and the GPU work that belongs to them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from grader.trace.host import blocking_calls
+from grader.trace.read import Trace
+from grader.trace.work import Kernels, kernels_of
+
+
+class Steps:
+    """The steps after the first `skip_first`: the profiler can lose events of its first active step.
+
+    Called with host times it says to which counted step each belongs: its position, -1 for none. By time alone:
+    backward kernels are launched by the autograd thread, not by the thread that opened the step."""
+
+    def __init__(self, trace: Trace, skip_first: int = 1, count: int | None = None):
+        steps = trace.steps[skip_first:][:count]
+        self.trace = trace
+        self.index = steps  # of the ProfilerStep events
+        self.starts, self.ends = trace.start[steps], trace.end[steps]
+        self.thread = int(trace.thread[steps[0]]) if len(steps) else -1
+        self.pid = trace.threads[self.thread][0] if len(steps) else None
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __call__(self, times: np.ndarray) -> np.ndarray:
+        if not len(self):
+            return np.full(len(times), -1)
+        at = np.searchsorted(self.starts, times, side="right") - 1
+        return np.where((at >= 0) & (times < self.ends[np.maximum(at, 0)]), at, -1)
+
+    @cached_property
+    def host(self) -> tuple[int, int]:
+        """From the start of the first counted step to the end of the last, ns."""
+        return int(self.starts[0]), int(self.ends[-1])
+
+    @cached_property
+    def _all_work(self) -> tuple[np.ndarray, np.ndarray]:
+        gpu = np.flatnonzero(self.trace.is_gpu)
+        return gpu, self.trace.launch_of(gpu)
+
+    @cached_property
+    def _own(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        gpu, launch = self._all_work
+        step = np.where(launch >= 0, self(self.trace.start[launch]), -1)
+        own = step >= 0
+        return gpu[own], launch[own], step[own]
+
+    @property
+    def gpu(self) -> np.ndarray:
+        """Indices of the GPU work that was launched in the counted steps."""
+        return self._own[0]
+
+    @property
+    def launch(self) -> np.ndarray:
+        """For each of `gpu` the index of the host call that launched it."""
+        return self._own[1]
+
+    @property
+    def step(self) -> np.ndarray:
+        """For each of `gpu` the position of its step."""
+        return self._own[2]
+
+    @cached_property
+    def kernels(self) -> Kernels:
+        """All kernels of the trace, counted or not."""
+        return kernels_of(self.trace)
+
+    @cached_property
+    def waits(self) -> np.ndarray:
+        """Indices of all host calls that made the host wait for the GPU, in counted steps or not."""
+        return blocking_calls(self.trace)
+
+    @cached_property
+    def window(self) -> tuple[int, int]:
+        """The time on the GPU that belongs to the counted steps, ns: from the end of the last work launched before them
+        to the end of the last work launched in them, a whole number of periods. Where nothing was launched before
+        them, or nothing in them, the host's time, with the end of the last work if that is later.
+
+        A host that queues work and runs ahead finishes its steps in a fraction of the time that they take, so its time
+        is used only where it is longer."""
+        low, high = self.host
+        gpu, launch = self._all_work
+        known = launch >= 0
+        before = self.trace.end[gpu[known & (self.trace.start[launch] < low)]]
+        own = self.trace.end[self.gpu]
+        if len(own) and len(before) and int(own.max() - before.max()) >= high - low:
+            return int(before.max()), int(own.max())
+        if len(own) and not len(before):
+            return low, max(high, int(own.max()))
+        return low, high
+
+    @property
+    def length(self) -> float:
+        """Mean length of a counted step in the trace, ns."""
+        low, high = self.window
+        return (high - low) / len(self)

@@ -1,0 +1,197 @@
+"""The diagnosis of simulated training loops, whose true cause and true step time without it are known."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_trace import PAGEABLE, PINNED, Recording
+
+from grader import trace
+from grader.trace.breakdown import PARTS
+from grader.trace.diagnosis import CAUSES, diagnose
+from grader.trace.metrics import launching_op
+from grader.trace.read import CPU_OP
+
+US = 1000
+GEMM, POINTWISE = (
+    "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64",
+    "void at::native::vectorized_elementwise_kernel<4>",
+)
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+class Loop:
+    """One host thread that launches, one GPU that works in order; times in ns.
+
+    Per step: wait for data, copy a batch (blocking or not), launch kernels, synchronise after some of them, communicate."""
+
+    def __init__(self, kernels, launch=8 * US, data=0, copy=0, sync_after=(), comm=0, absent=0, stretch=1.0, name=GEMM):
+        self.kernels, self.launch, self.data, self.copy = kernels, int(launch * stretch), data, copy
+        self.sync_after, self.comm, self.absent, self.name = set(sync_after), comm, absent, name
+
+    def record(self, steps=5):
+        r, host, gpu = Recording(), 0, 0
+        ends = []
+        for number in range(steps):
+            begin = host
+            if self.data:
+                r.event(
+                    "user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", host, self.data
+                )
+                host += self.data
+            if self.absent:
+                host += self.absent
+            if self.copy:
+                start = max(host + 5 * US, gpu)
+                r.event("cpu_op", "aten::copy_", host, start + self.copy + 4 * US - host)
+                r.work("gpu_memcpy", PAGEABLE, host + US, start, self.copy, bytes=1 << 24)
+                gpu = start + self.copy
+                r.event("cuda_runtime", "cudaStreamSynchronize", host + 2 * US, gpu + US - host)
+                host = gpu + 5 * US
+            for i, duration in enumerate(self.kernels):
+                r.event("cpu_op", "aten::mm" if self.name == GEMM else "aten::mul", host, self.launch)
+                start = max(host + self.launch, gpu)
+                r.work("kernel", self.name, host + self.launch // 2, start, duration)
+                gpu, host = start + duration, host + self.launch
+                if i in self.sync_after:
+                    r.event("cpu_op", "aten::item", host, max(gpu - host, 0) + 6 * US)
+                    r.event("cpu_op", "aten::_local_scalar_dense", host + US, max(gpu - host, 0) + 4 * US)
+                    r.event("cuda_runtime", "cudaStreamSynchronize", host + 2 * US, max(gpu - host, 0) + 2 * US)
+                    host = max(gpu, host) + 6 * US
+            if self.comm:
+                start = max(host + self.launch, gpu)
+                r.work("kernel", NCCL, host + 1, start, self.comm)
+                gpu, host = start + self.comm, host + self.launch
+            host += 2 * US
+            r.step(number, begin, host)
+            ends.append(max(host, gpu))
+        return r, (ends[-1] - ends[0]) / (steps - 1)
+
+    def length(self):
+        return self.record(12)[1]
+
+
+def analysed(loop, step_ns=None):
+    r, _ = loop.record()
+    return trace.analyse(r.read(), step_ns)
+
+
+BIG, SMALL = [300 * US] * 40, [4 * US] * 200
+
+CASES = {
+    "input": (dict(kernels=BIG, data=20_000 * US), dict(kernels=BIG)),
+    "transfer": (dict(kernels=BIG, copy=9_000 * US), dict(kernels=BIG)),
+    "sync": (
+        dict(kernels=[40 * US] * 200, launch=30 * US, sync_after=range(0, 200, 2)),
+        dict(kernels=[40 * US] * 200, launch=30 * US),
+    ),
+    "launch": (dict(kernels=SMALL, launch=12 * US), dict(kernels=SMALL, launch=1)),
+    "communication": (dict(kernels=BIG, comm=6_000 * US), dict(kernels=BIG)),
+    "memory": (dict(kernels=BIG, name=POINTWISE), None),
+    "compute": (dict(kernels=BIG), None),
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_the_planted_cause_is_named_and_the_what_if_is_what_a_fix_gains(cause):
+    planted, fixed = CASES[cause]
+    a = analysed(Loop(**planted), Loop(**planted).length())
+    assert a.diagnosis.cause == f"{cause}-bound", a.diagnosis
+    assert a.metrics.complete
+    if fixed:
+        assert a.diagnosis.what_if_step_ms == pytest.approx(Loop(**fixed).length() / 1e6, rel=0.1)
+        healthy = analysed(Loop(**fixed), Loop(**fixed).length()).diagnosis
+        assert healthy.cause in ("compute-bound", "memory-bound") or cause == "launch", healthy
+
+
+@pytest.mark.parametrize("cause", ["input", "sync", "launch", "compute"])
+def test_a_profiler_that_stretches_the_host_does_not_change_the_diagnosis(cause):
+    planted, fixed = CASES[cause]
+    a = analysed(Loop(**planted, stretch=2.5), Loop(**planted).length())
+    assert a.diagnosis.cause == f"{cause}-bound", a.diagnosis
+    if fixed:
+        assert a.diagnosis.what_if_step_ms == pytest.approx(Loop(**fixed).length() / 1e6, rel=0.2)
+
+
+@given(
+    st.lists(st.integers(1, 60).map(lambda n: n * US), min_size=1, max_size=30),
+    st.integers(1, 40).map(lambda n: n * US),
+    st.sampled_from([0, 500 * US]),
+    st.sampled_from([0, 300 * US]),
+    st.sets(st.integers(0, 29)),
+    st.sampled_from([0, 100 * US]),
+    st.none() | st.floats(1e4, 1e8),
+)
+@settings(deadline=None, max_examples=60)
+def test_the_parts_add_up_to_the_step(kernels, launch, data, copy, sync_after, comm, step_ns):
+    a = analysed(Loop(kernels, launch, data, copy, sync_after, comm), step_ns)
+    assert set(a.breakdown) == set(PARTS)
+    assert sum(a.breakdown.values()) == pytest.approx(step_ns or a.metrics.step_ns_traced)
+    assert min(a.breakdown.values()) >= 0
+    gaps = a.gaps
+    assert (gaps.end > gaps.start).all() and (gaps.start[1:] >= gaps.end[:-1]).all()
+    json.dumps(a.metrics.to_dict(), allow_nan=False)
+    for cause, ms in a.diagnosis.what_if.items():
+        assert cause in CAUSES and 0 <= ms <= (step_ns or a.metrics.step_ns_traced) / 1e6 * 1.000001
+
+
+def test_an_incomplete_trace_gets_no_cause():
+    a = trace.analyse(Recording().step(1, 0, 100).step(2, 100, 200).read())
+    assert a.diagnosis.cause is None and "no GPU events" in a.diagnosis.text
+
+
+def test_on_the_cpu_only_waiting_for_data_can_be_told():
+    r = Recording()
+    for n in range(3):
+        r.step(n, n * 1000, n * 1000 + 1000)
+        r.event("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", n * 1000, 800)
+    m = trace.metrics(r.read(expect_gpu=False))
+    d = diagnose(r.read(expect_gpu=False), m, trace.breakdown.Breakdown())
+    assert d.cause == "input-bound" and d.what_if_step_ms == pytest.approx(0.0002)
+
+
+def test_pinned_copies_that_overlap_cost_nothing():
+    r = Recording()
+    for n in range(4):
+        r.step(n, n * 10_000, n * 10_000 + 10_000)
+        r.work("kernel", GEMM, n * 10_000 + 10, n * 10_000 + 20, 9_980)
+        r.work("gpu_memcpy", PINNED, n * 10_000 + 30, n * 10_000 + 40, 5_000, stream=20, bytes=1 << 20)
+    a = trace.analyse(r.read())
+    assert a.breakdown["copies"] == 0 and a.breakdown["tensor_core"] == pytest.approx(9_980)
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30), st.integers(0, 1), st.booleans()), max_size=40))
+def test_the_innermost_operator_to_the_nanosecond(events):
+    """Operators and calls on two threads, nested or overlapping in part; the truth is the last that is still open."""
+    events = sorted(events, key=lambda e: (e[0], -e[1]))
+    r = Recording()
+    for start, duration, thread, is_op in events:
+        r.event(
+            "cpu_op" if is_op else "cuda_runtime", "aten::x" if is_op else "cudaLaunchKernel", start, duration, thread
+        )
+    t = r.read(expect_gpu=False)
+    found = launching_op(t, np.arange(len(t)))
+    for i in range(len(t)):
+        open_ops = [
+            j for j in range(i) if t.category[j] == CPU_OP and t.thread[j] == t.thread[i] and t.end[j] > t.start[i]
+        ]
+        assert found[i] == (open_ops[-1] if open_ops else -1)
+
+
+def test_gaps_between_queued_kernels_are_not_the_hosts():
+    """One CUDA graph of tiny kernels a step, replayed back to back: the GPU needs a microsecond from one to the next."""
+    r, gpu = Recording(), 0
+    for n in range(6):
+        r.step(n, n * 600 * US, (n + 1) * 600 * US)
+        call = n * 600 * US - (500 * US if n else 0)  # well ahead
+        r.event("cuda_runtime", "cudaGraphLaunch", max(call, n * 600 * US), 5 * US, correlation=9000 + n)
+        gpu = max(gpu, n * 600 * US + 20 * US)
+        for _ in range(300):
+            r.event("kernel", POINTWISE, gpu, US, 7, device=0, stream=7, correlation=9000 + n)
+            gpu += 2 * US
+    a = trace.analyse(r.read())
+    assert a.breakdown["idle_between"] == pytest.approx(300 * US, rel=0.05)
+    assert a.breakdown["idle_launch"] + a.breakdown["idle_sync"] < 30 * US
+    assert a.diagnosis.cause == "memory-bound", a.diagnosis
