@@ -249,6 +249,21 @@ def test_long_names_and_many_operations_still_fit(tmp_path):
     assert asdict(o)
 
 
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "data" / "traces").glob("*.json.gz")), ids=lambda path: path.stem)
+def test_reports_of_the_recorded_traces_fit_a_screen(path):
+    a = trace.analyse(trace.read(path))
+    lines = diagnose.text([path.name], [a]).splitlines()
+    assert len(lines) <= 40 and max(map(len, lines)) <= 100
+    json.dumps(diagnose.as_json([path.name], [a]), allow_nan=False)
+
+
+def test_lines_that_wait_are_named():
+    path = REPOSITORY / "data" / "traces" / "gpt_sync_stacks.json.gz"
+    assert re.search(
+        r"^syncs +\d+ at data/planted.py:\d+, ", diagnose.text(["x"], [trace.analyse(trace.read(path))]), re.M
+    )
+
+
 def test_colours_are_for_terminals_only():
     a = trace.analyse(SLOW.record()[0].read())
     assert "\x1b[1m" in diagnose.text(["x"], [a], colour=True) and "\x1b" not in diagnose.text(["x"], [a])

@@ -254,9 +254,9 @@ def _facts(m: Metrics) -> list[tuple[str, str]]:
                 count(m.launches, "launches"),
                 count(m.syncs, "syncs"),
                 time(m.sync_ns or None, "in them"),
-                ", ".join(f"{count:g} at {line}" for line, count in list((m.sync_lines or {}).items())[:2]),
             ),
         ),
+        ("syncs", ", ".join(f"{count:g} at {line}" for line, count in list((m.sync_lines or {}).items())[:2])),
         (
             "kernels",
             some(
