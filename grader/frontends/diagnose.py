@@ -472,7 +472,9 @@ def page(names: list[str], analyses: list[Analysis]) -> str:
     parts = []
     for name, label, a in zip(names, labels, analyses, strict=True):
         title = report._html(f"{label}: {name}" if len(analyses) > 1 else name, 200)
-        parts.append(_verdict_html(title, a))
+        parts.append(
+            _verdict_html(title, a) if not parts else f'<div class="sp-section">{_verdict_html(title, a)}</div>'
+        )
     if len(analyses) > 1:
         parts.append(_comparison_html(*analyses))
     parts.append(

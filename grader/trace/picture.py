@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import withStroke
 from matplotlib.textpath import TextPath
+from matplotlib.ticker import FuncFormatter
 
 from grader.devices import PEAKS, Peaks
 from grader.trace.timeline import used_devices
@@ -414,7 +415,9 @@ def _roofs(axes: Axes, points: list[tuple[float, float]], peaks: Peaks | None) -
         # Left of the ridge, above the slope, no operation can be.
         axes.text(ridge * 0.9, roof, f"{name} {roof / 1e12:.3g} TFLOP/s", fontsize=8.5, color=INK, ha="right", va="center")  # fmt: skip
     axes.set_xlabel("arithmetic intensity, FLOP per byte", fontsize=FONT, color=INK, labelpad=1)
-    axes.set_ylabel("FLOP/s", fontsize=FONT, color=INK, labelpad=1)
+    axes.set_ylabel("TFLOP/s", fontsize=FONT, color=INK, labelpad=1)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1e12:g}"))
     axes.tick_params(labelsize=8.5, labelcolor=INK, color=FAINT)
     axes.grid(color="#EDEDED", linewidth=0.6, zorder=0)
     for side in ("top", "right"):
