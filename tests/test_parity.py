@@ -10,7 +10,7 @@ from helpers import running
 
 from grader import labs
 from grader.checks import parity
-from grader.measure.calibration import Curve
+from grader.measure.calibration import Curve, reference_curves
 from grader.result import FAIL, PASS, CheckResult
 from grader.sandbox.parent import Child, Limits
 
@@ -144,6 +144,18 @@ def test_off_the_reference_after_the_starter_stopped():
     losses = curve(500)
     result = late(losses[:200] + losses[199:200] * 300)
     assert result.status == FAIL and "where the reference's is" in result.reason
+
+
+def test_seeds_of_the_reference_that_agreed_by_luck():
+    """Seen on an H200: after 612 steps of the very training that the starter does, 1.463 on held-out data. The reference's
+    four seeds differ by 7 to 9% at 400 to 500 steps, and by only 2% at 640."""
+    lab = labs.get(LAB)
+    curves, tolerances = reference_curves(lab, "cuda"), lab.forms["cuda"].parity
+    losses = [curves["train"].at(i + 5)[0] for i in range(1, 613)]
+    for held_out, status in ((1.125, PASS), (1.463, PASS), (2.3, FAIL)):  # 2.3: of weights that were never trained
+        result = parity.late(tolerances, losses[:88], losses, held_out, curves)
+        assert result.status == status, result.evidence
+    assert abs(1.463 - result.evidence["reference_held_out_loss"]) < 0.6 * result.evidence["held_out_tolerance"]
 
 
 @pytest.mark.parametrize("held_out", [5.0, 0.5])

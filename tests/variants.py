@@ -119,6 +119,22 @@ def trains_ahead(lab: str) -> str:
     )
 
 
+def in_a_thread(lab: str) -> str:
+    """The control beside `trains_ahead`: each step is made by a background thread too, but only when it is asked for. What
+    it gains is the thread's (its memory is allocated otherwise), so a loop that trains ahead must gain no more."""
+    source = starter(lab).replace("def train(job):", "def steps(job):")
+    return source + (
+        "\n\ndef train(job):\n"
+        "    import queue, threading\n\n"
+        "    asked, done = queue.Queue(), queue.Queue()\n"
+        "    loop = steps(job)\n"
+        "    threading.Thread(target=lambda: [done.put(next(loop)) for _ in iter(asked.get, None)], daemon=True).start()\n"
+        "    while True:\n"
+        "        asked.put(True)\n"
+        "        yield done.get()\n"
+    )
+
+
 def _fed(lab: str) -> str:
     """The starter with loader workers where it is starved without them: what is varied is then quick to run."""
     return edit(starter(lab), [(LOADER, _WORKERS)] if lab == "2a_workers" else [])

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-from bisect import bisect_right
+from bisect import bisect_left
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from grader.data.cache import cache_dir
@@ -67,17 +68,18 @@ class Curve:
     sd: tuple[float, ...]
 
     def at(self, step: int) -> tuple[float, float]:
-        """(mean, sd) at `step`, interpolated linearly in log(step); the ends hold beyond themselves."""
-        i = bisect_right(self.steps, step)
-        if i == 0 or i == len(self.steps):
-            j = min(i, len(self.steps) - 1)
-            return self.mean[j], self.sd[j]
-        low, high = self.steps[i - 1], self.steps[i]
-        share = (math.log(step) - math.log(low)) / (math.log(high) - math.log(low))
-        return (
-            self.mean[i - 1] + share * (self.mean[i] - self.mean[i - 1]),
-            self.sd[i - 1] + share * (self.sd[i] - self.sd[i - 1]),
-        )
+        """(mean, sd) at `step`. The mean is interpolated linearly in log(step); the ends hold beyond themselves. The sd is
+        pooled over all steps within a factor of two, and at least the two around `step`: a handful of seeds says little
+        of the spread at any one step, where they can agree by luck."""
+        step = min(max(step, self.steps[0]), self.steps[-1])
+        high = bisect_left(self.steps, step)
+        low = max(high - 1, 0)
+        mean = self.mean[high]
+        if step != self.steps[high]:
+            share = math.log(step / self.steps[low]) / math.log(self.steps[high] / self.steps[low])
+            mean = self.mean[low] + share * (mean - self.mean[low])
+        near = [i for i, s in enumerate(self.steps) if low <= i <= high or step / 2 <= s <= 2 * step]
+        return mean, math.sqrt(fmean(self.sd[i] ** 2 for i in near))
 
 
 def reference_curves(lab: Lab, form: str) -> dict[str, Curve]:

@@ -1,8 +1,8 @@
 """Measures on this machine what the course says of its labs, and writes it to data/measured/: the calibration, repeated
-grades of starters, half fixes and solutions, a loop that trains ahead, the planted faults and the honest forms, and the
+grades of starters and solutions, two of half fixes, a loop that trains ahead, the planted faults and the honest forms, and the
 ladder of each lab.
 
-    python -m tests.benchmarks.measured [--parts calibration,grades,cheat,variants,ladder] [--labs ...] [--rounds 5] [--out DIR]
+    python -m tests.benchmarks.measured [--parts calibration,grades,half,cheat,variants,ladder] [--labs ...] [--rounds 5] [--out DIR]
 
 Each result is written when it is there, and one that is there is not measured again: a stopped run goes on where it was.
 `--table` only makes the table from what is there."""
@@ -28,6 +28,7 @@ from tests import variants
 MEASURED = Path(__file__).resolve().parents[2] / "data" / "measured"
 KINDS = ("honest, ", "fault, ")
 SHORT = Plan(block_s=1.0, min_pairs=2, max_pairs=2, profile_steps=2)  # enough where only parity is asked
+MANY_PAIRS = Plan(min_pairs=8, max_pairs=8)
 
 RUNGS: dict[str, list[tuple[str, variants.Edits]]] = {
     "2a_workers": [
@@ -71,7 +72,7 @@ RUNGS: dict[str, list[tuple[str, variants.Edits]]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default="calibration,grades,cheat,variants,ladder")
+    parser.add_argument("--parts", default="calibration,grades,half,cheat,variants,ladder")
     parser.add_argument("--labs", default=",".join(labs.NAMES))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="auto")
@@ -96,9 +97,12 @@ def main() -> None:
         if "grades" in parts:
             for n in range(options.rounds):
                 jobs += [(f"starter-{n + 1}", lab.starter, None), (f"solution-{n + 1}", "", None)]
+        if "half" in parts:
             jobs += [(f"half-{n + 1}", variants.half_fix(lab.name), None) for n in range(min(2, options.rounds))]
         if "cheat" in parts:
             jobs.append(("trains-ahead-1", variants.trains_ahead(lab.name), None))
+            jobs.append(("trains-ahead-2", variants.trains_ahead(lab.name), MANY_PAIRS))
+            jobs.append(("in-a-thread-1", variants.in_a_thread(lab.name), MANY_PAIRS))  # the control beside it
         if "variants" in parts:
             for kind, made in (("honest", variants.honest(lab.name)), ("fault", variants.faults(lab.name))):
                 jobs += [(f"{kind}, {what}", source, SHORT) for what, source in made.items()]

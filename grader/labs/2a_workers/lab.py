@@ -14,7 +14,9 @@ LAB = Lab(
             minimum_gain=3.0,
             noise=0.02,
             flops=6 * 1.81e9 * 64,  # ResNet-18 at 224 x 224: 1.81 G multiply-adds an image (torchvision's model page)
-            parity=Parity(steps=24, loss=0.03, norm=0.015, cosine=0.85, drift=0.05, held_out=0.1),
+            # held_out is wide: where the loop comes to after hundreds of steps the model overfits, and the held-out loss
+            # of equal trainings from other seeds is up to 28% off (seen)
+            parity=Parity(steps=24, loss=0.03, norm=0.015, cosine=0.85, drift=0.05, held_out=0.2),
         ),
         # two cores cannot show a decoding bottleneck (decoding and training fight for them), storage with the latency
         # of a network drive can: each read really waits
