@@ -14,6 +14,7 @@ import gzip
 import json
 import math
 import sys
+import tempfile
 import time
 import warnings
 from decimal import Decimal, InvalidOperation
@@ -143,13 +144,21 @@ def _analyse():
 
 
 ANALYSE = None
+# What mutations insert. libFuzzer reads C escapes, of which JSON's are a part.
+WORDS = [
+    *('"ph": "X"', '"ts": ', '"dur": ', '"cat": "kernel"', '"cat": "cpu_op"', '"cat": "gpu_memcpy"', '"name": "'),
+    *('"args": {', '"correlation": ', '"device": ', '"stream": ', '"bytes": ', '"Input Dims": [[', '"Input type": ['),
+    *('"traceEvents": [', '"baseTimeNanoseconds": ', "ProfilerStep#1", "cudaLaunchKernel", "cudaGraphLaunch", "nan"),
+    *("inf", "null", "-1", "1e308", "9223372036854775807", "4398046511104.123", "}, {", "]}", '"', "cudaMemcpyAsync"),
+]
 
 
 def seeds(folder: Path) -> None:
     """Small traces, sound and damaged, to start from."""
-    from test_trace_reader import CORPUS, SOUND
+    from test_trace_reader import CORPUS, SOUND, document, sound_events, written
 
-    for number, data in enumerate([*SOUND.values(), *(data for data, _ in CORPUS.values())]):
+    small = [written(document(sound_events(2, 1, graph)), "compact") for graph in (0, 2)]
+    for number, data in enumerate([*small, *SOUND.values(), *(data for data, _ in CORPUS.values())]):
         if len(data) < 1 << 16:
             (folder / f"seed-{number}").write_bytes(data)
 
@@ -163,13 +172,18 @@ def main() -> None:
     folders = [Path(argument) for argument in sys.argv[1:] if not argument.startswith("-")]
     if not folders or not folders[0].is_dir():
         sys.exit("usage: python tests/fuzz_trace.py [-max_total_time=SECONDS] FOLDER")
+    with atheris.instrument_imports(include=["grader.trace"]):
+        import grader.trace  # noqa: F401
+
+        ANALYSE = _analyse()
     if not any(folders[0].iterdir()):
         seeds(folders[0])
-    with atheris.instrument_imports(include=["grader.trace"]):
-        ANALYSE = _analyse()
-        import grader.trace  # noqa: F401
-    atheris.Setup([*sys.argv, "-max_len=16384", "-timeout=30", "-rss_limit_mb=4096"], check)
-    atheris.Fuzz()
+    with tempfile.NamedTemporaryFile("w", suffix=".dict") as words:
+        words.write("\n".join(json.dumps(word) for word in WORDS))
+        words.flush()
+        options = ["-max_len=16384", "-timeout=30", "-rss_limit_mb=4096", f"-dict={words.name}"]
+        atheris.Setup([*sys.argv, *options], check)
+        atheris.Fuzz()
 
 
 if __name__ == "__main__":
