@@ -181,7 +181,8 @@ def main() -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".dict") as words:
         words.write("\n".join(json.dumps(word) for word in WORDS))
         words.flush()
-        options = ["-max_len=16384", "-timeout=30", "-rss_limit_mb=4096", f"-dict={words.name}"]
+        # atheris itself grows by some 80 KB an input.
+        options = ["-max_len=16384", "-timeout=30", "-rss_limit_mb=16384", f"-dict={words.name}"]
         atheris.Setup([*sys.argv, *options], check)
         atheris.Fuzz()
 

@@ -211,7 +211,7 @@ def same(data, **options):
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    any_events(), st.sampled_from([*LAYOUTS]), st.sampled_from([*PACKINGS]), st.sampled_from([37, 300, 2000, 1 << 19])
+    any_events(), st.sampled_from([*LAYOUTS]), st.sampled_from([*PACKINGS]), st.sampled_from([37, 300, 2000, 1 << 18])
 )
 def test_every_layout_gives_what_a_plain_decode_gives(events, layout, packing, block):
     before, pieces.BLOCK = pieces.BLOCK, block
@@ -223,7 +223,7 @@ def test_every_layout_gives_what_a_plain_decode_gives(events, layout, packing, b
 
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("block", [7, 100, 1000, 1 << 19])
+@pytest.mark.parametrize("block", [7, 100, 1000, 1 << 18])
 def test_a_sound_trace_is_complete_in_every_layout(layout, packing, block, monkeypatch):
     monkeypatch.setattr(pieces, "BLOCK", block)
     t = same(written(document(sound_events()), layout, packing))
@@ -539,7 +539,7 @@ CORPUS = {
 
 
 @pytest.mark.parametrize("name", CORPUS)
-@pytest.mark.parametrize("block", [300, 1 << 19])
+@pytest.mark.parametrize("block", [300, 1 << 18])
 def test_damaged_traces(name, block, monkeypatch):
     monkeypatch.setattr(pieces, "BLOCK", block)
     data, said = CORPUS[name]

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-BLOCK = 1 << 19  # bytes; what is decoded at once then fits the processor's cache
+BLOCK = 1 << 18  # bytes; what is decoded at once then fits the processor's cache
 GZIP = b"\x1f\x8b"
 MEMBERS = 1000  # of a gzip file; many tiny ones would cost far more time than their size suggests
 # Between two objects of an array. In valid JSON this is never within a string: there a quote is escaped, and a quote
