@@ -48,9 +48,11 @@ CHANGE_OVER_NS = 50_000  # a GPU needs a microsecond or a few from one kernel to
 # something, on another stream or on the host
 CLOCKS_NS = 10_000  # clocks of CPU and GPU differ by up to 10 us
 
-# What the profiler adds to the host's work for each operator or call, and for each Python function, that it records.
-# Measured by tests/benchmarks/profiler_cost.py on the host of an H200 (torch 2.11).
-OP_NS = 1_600
+# What the profiler adds to the host's work for each operator or call, and for each Python function, that it records: on
+# the host of an H200, torch 2.11. The first by tests/benchmarks/profiler_cost.py (1.1 to 2.3 us in five runs). For the
+# second that gave 0.7 us, with hardly a module called; this is what data/traces/gpt_sync_stacks took beside gpt_sync, the
+# same loop recorded without stacks.
+OP_NS = 1_300
 PYTHON_NS = 2_300
 
 
