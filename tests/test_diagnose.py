@@ -112,7 +112,12 @@ def test_the_json_has_what_it_promises(files):
     done = run(files / "slow.json.gz", "--json", "-", "--step-ms", "21", "--top", "1")
     assert done.returncode == 0 and not done.stderr
     data = strict(done.stdout)
-    assert data["complete"] is True and data["reasons"] == [] and data["steps"] == 4 and data["device"] == "NVIDIA H200"
+    assert (
+        data["complete"] is True
+        and data["reasons"] == []
+        and (data["steps"], data["steps_counted"]) == (5, 4)
+        and data["device"] == "NVIDIA H200"
+    )
     d = data["diagnosis"]
     assert d["cause"] == "input-bound" and 0 < d["confidence"] <= 1 and d["runner_up"] == "transfer-bound"
     assert d["what_if_step_ms"] == pytest.approx(7.5, abs=0.1) and d["evidence"][0]["events"][0]["dur"] == 1500
@@ -120,7 +125,7 @@ def test_the_json_has_what_it_promises(files):
     assert sum(data["breakdown_ms"].values()) == pytest.approx(21)
     assert data["longest_gaps"][0]["cause"] == "idle_data"
     names = "gpu_busy_ns gpu_idle gpu_idle_unprofiled h2d_pinned h2d_overlap syncs kernels launches tiny_kernel_share"
-    names += " tensor_core phases comm_exposed_ns copies peak_memory memory_growth"
+    names += " tensor_core_share phases comm_exposed_ns copies peak_memory memory_growth"
     assert {*names.split()} <= {*data["metrics"]}
     assert data["metrics"]["gpu_idle_unprofiled"] == pytest.approx(1 - 7.5 / 21)
 
@@ -247,6 +252,21 @@ def test_long_names_and_many_operations_still_fit(tmp_path):
     assert len(said.splitlines()) <= 40 and max(map(len, said.splitlines())) <= 100
     assert len(diagnose.text(["n"], [a], top=30).splitlines()) > 60
     assert asdict(o)
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "data" / "traces").glob("*.json.gz")), ids=lambda path: path.stem)
+def test_reports_of_the_recorded_traces_fit_a_screen(path):
+    a = trace.analyse(trace.read(path))
+    lines = diagnose.text([path.name], [a]).splitlines()
+    assert len(lines) <= 40 and max(map(len, lines)) <= 100
+    json.dumps(diagnose.as_json([path.name], [a]), allow_nan=False)
+
+
+def test_lines_that_wait_are_named():
+    path = REPOSITORY / "data" / "traces" / "gpt_sync_stacks.json.gz"
+    assert re.search(
+        r"^syncs +\d+ at data/planted.py:\d+, ", diagnose.text(["x"], [trace.analyse(trace.read(path))]), re.M
+    )
 
 
 def test_colours_are_for_terminals_only():

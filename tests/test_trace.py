@@ -358,7 +358,7 @@ def test_copies_and_pinning():
     assert m.copies["HtoD pageable"] == {"count": 2, "bytes": (1 << 20) + 100, "ns": 10}
     assert m.copies["DtoH"] == {"count": 1, "bytes": 4, "ns": 6}
     assert m.copies["DtoD"] == {"count": 1, "bytes": None, "ns": 7}
-    assert m.h2d_overlap == 0 and m.tensor_core is None and m.half_share is None
+    assert m.h2d_overlap == 0 and m.tensor_core_share is None and m.half_share is None
 
 
 def test_each_blocking_call_counts_once():
@@ -399,7 +399,7 @@ def matmul(op, types, name, duration=1000, tid=BACKWARD):
     r.work("kernel", name, 1110 if op else 1195, 1500, duration, tid=tid)
     r.work("kernel", "void at::native::vectorized_elementwise_kernel<4>", 1170, 5000, 10_000, tid=tid)
     m = trace.metrics(r.read())
-    return m.half_share, max(m.tensor_core, key=m.tensor_core.get)
+    return m.half_share, max(m.tensor_core_share, key=m.tensor_core_share.get)
 
 
 def test_precision_of_products():

@@ -149,7 +149,7 @@ def test_before_and_after():
     assert sum(change.before for change in c.parts) == pytest.approx(1000 * US)
     assert c.parts[0].name == "matmul"
     metrics = {change.name: change for change in c.metrics}
-    assert metrics["tensor_core.yes"].difference == 1 and metrics["kernels"].difference == 0
+    assert metrics["tensor_core_share.yes"].difference == 1 and metrics["kernels"].difference == 0
     assert metrics["gpu_busy_ns"].difference == -700 * US
     assert metrics["copies.HtoD pinned.bytes"].after == 1 << 20
     assert metrics["half_share"].before == 0
@@ -180,9 +180,11 @@ def test_the_same_twice_and_nothing_at_all():
 
 
 def test_every_number_of_the_metrics_is_compared():
-    m = Metrics(steps=3, tensor_core={"yes": 0.5}, copies={"DtoH": {"count": 1, "bytes": None}}, complete=True)
+    m = Metrics(steps=3, tensor_core_share={"yes": 0.5}, copies={"DtoH": {"count": 1, "bytes": None}}, complete=True)
     found = numbers(m)
-    assert found["tensor_core.yes"] == 0.5 and found["copies.DtoH.count"] == 1 and found["copies.DtoH.bytes"] is None
+    assert (
+        found["tensor_core_share.yes"] == 0.5 and found["copies.DtoH.count"] == 1 and found["copies.DtoH.bytes"] is None
+    )
     assert found["gpu_idle"] is None and "complete" not in found and "reasons" not in found
 
 

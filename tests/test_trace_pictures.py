@@ -157,14 +157,16 @@ def test_the_roofline_places_what_it_can_and_lists_the_rest():
             operation("aten::mm"),
             operation("aten::add_", bound="launch", intensity=0.1, flops=1e6),
             operation("triton_poi_$x$_fused", flops=None, intensity=None, bound=None),
+            operation("aten::gelu", flops=None, intensity=None, bound="memory", bytes_moved=2e9),
         ],
     )
     figure = trace.draw_roofline(a)
     said = texts(figure)
-    for part in ("NVIDIA H200", "tensor cores, 16 bit 799", "TF32 418", "fp32 units 51", "memory 4.25 TB/s"):
+    for part in ("NVIDIA H200", "tensor cores, 16 bit: 799", "TF32: 418", "fp32: 51", "memory: 4.25 TB/s"):
         assert part in said
     assert "aten::mm" in said and "triton_poi_$x$_fused" in said and "not in the picture" in said
     assert sum(len(c.get_offsets()) for c in figure.axes[0].collections) == 2
+    assert "memory 24%" in said
 
 
 def test_a_device_that_was_never_measured_gets_no_roof():

@@ -10,7 +10,7 @@ from grader.trace import Metrics
 
 
 def read(metrics: Metrics, name: str) -> Any:
-    """A metric by name; "tensor_core.yes" is the entry "yes" of a metric that is a dict. None where it is unknown."""
+    """A metric by name; "tensor_core_share.yes" is the entry "yes" of a metric that is a dict. None where it is unknown."""
     field, _, entry = name.partition(".")
     value = getattr(metrics, field)
     return value.get(entry) if entry and value is not None else value

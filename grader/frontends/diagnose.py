@@ -20,7 +20,7 @@ from grader.errors import UserError
 from grader.frontends import report
 from grader.result import write_json, write_text
 from grader.trace import Analysis, Metrics, Trace, TraceError, analyse, read, timeline
-from grader.trace.breakdown import PARTS
+from grader.trace.breakdown import IDLE, PARTS
 from grader.trace.compare import Change, compare
 from grader.trace.diagnosis import WORDS
 from grader.trace.timeline import used_devices
@@ -127,14 +127,16 @@ def _one(name: str, a: Analysis) -> dict[str, Any]:
         "trace": name,
         "complete": m.complete,
         "reasons": m.reasons,
-        "steps": m.steps,
+        "steps": len(a.trace.steps),
+        "steps_counted": m.steps,
         "device": next((name for name in used_devices(a.trace) if name != "?"), None),
         "devices": used_devices(a.trace),
         "step_ms": a.step_ns and a.step_ns / 1e6,
         "step_ms_traced": m.step_ns_traced and m.step_ns_traced / 1e6,
         "diagnosis": diagnosis,
         "breakdown_ms": {part: ns / 1e6 for part, ns in a.breakdown.items()},
-        "metrics": m.to_dict(),
+        "metrics": m.to_dict()
+        | {"gap_cause": {part[5:] + "_ns": a.breakdown[part] for part in IDLE if part in a.breakdown}},
         "top_operations": operations,
         "longest_gaps": _gaps(a),
     }
@@ -254,9 +256,9 @@ def _facts(m: Metrics) -> list[tuple[str, str]]:
                 count(m.launches, "launches"),
                 count(m.syncs, "syncs"),
                 time(m.sync_ns or None, "in them"),
-                ", ".join(f"{count:g} at {line}" for line, count in list((m.sync_lines or {}).items())[:2]),
             ),
         ),
+        ("syncs", ", ".join(f"{count:g} at {line}" for line, count in list((m.sync_lines or {}).items())[:2])),
         (
             "kernels",
             some(
@@ -268,8 +270,8 @@ def _facts(m: Metrics) -> list[tuple[str, str]]:
         (
             "matmul",
             some(
-                share((m.tensor_core or {}).get("yes"), "on tensor cores"),
-                share((m.tensor_core or {}).get("unknown") or None, "unknown"),
+                share((m.tensor_core_share or {}).get("yes"), "on tensor cores"),
+                share((m.tensor_core_share or {}).get("unknown") or None, "unknown"),
                 share(m.half_share, "with 16-bit inputs"),
             ),
         ),
@@ -407,7 +409,7 @@ COMPARED = {
     "copy_kernels": ("kernels that only copy or cast", "count"),
     "h2d_pinned": ("copied from pinned memory", "share"),
     "h2d_overlap": ("copied beside kernels", "share"),
-    "tensor_core.yes": ("matmul on tensor cores", "share"),
+    "tensor_core_share.yes": ("matmul on tensor cores", "share"),
     "half_share": ("matmul with 16-bit inputs", "share"),
     "comm_exposed_ns": ("communication with nothing beside it", "time"),
     "peak_memory": ("memory at the peak", "memory"),
@@ -470,7 +472,9 @@ def page(names: list[str], analyses: list[Analysis]) -> str:
     parts = []
     for name, label, a in zip(names, labels, analyses, strict=True):
         title = report._html(f"{label}: {name}" if len(analyses) > 1 else name, 200)
-        parts.append(_verdict_html(title, a))
+        parts.append(
+            _verdict_html(title, a) if not parts else f'<div class="sp-section">{_verdict_html(title, a)}</div>'
+        )
     if len(analyses) > 1:
         parts.append(_comparison_html(*analyses))
     parts.append(

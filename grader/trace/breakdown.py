@@ -44,11 +44,15 @@ DATA, TRANSFER, SYNC, LAUNCH, OTHER, BETWEEN = range(5, 11)  # indices into PART
 
 ABSENT_NS = 200_000  # a launching host that shows nothing for so long does something else; Python between two
 # operators takes some 10 us, some 50 us while stacks are recorded
+CHANGE_OVER_NS = 50_000  # a GPU needs a microsecond or a few from one kernel to the next; what waits longer waits for
+# something, on another stream or on the host
 CLOCKS_NS = 10_000  # clocks of CPU and GPU differ by up to 10 us
 
-# What the profiler adds to the host's work for each operator or call, and for each Python function, that it records.
-# Measured by tests/benchmarks/profiler_cost.py on the host of an H200 (torch 2.11).
-OP_NS = 1_600
+# What the profiler adds to the host's work for each operator or call, and for each Python function, that it records: on
+# the host of an H200, torch 2.11. The first by tests/benchmarks/profiler_cost.py (1.1 to 2.3 us in five runs). For the
+# second that gave 0.7 us, with hardly a module called; this is what data/traces/gpt_sync_stacks took beside gpt_sync, the
+# same loop recorded without stacks.
+OP_NS = 1_300
 PYTHON_NS = 2_300
 
 
@@ -180,11 +184,12 @@ class Host:
 
 def _queued(trace: Trace, gpu: np.ndarray, idle: intervals.Intervals) -> tuple[intervals.Intervals, np.ndarray]:
     """Idle times of a GPU, and a mask of those that ended with work (of `gpu`, all of that device) whose launch was over
-    before they began."""
+    before they began, and that are short."""
     after = np.searchsorted(trace.start[gpu], idle[1], side="left")
     there = after < len(gpu)
     launch = trace.launch_of(gpu[np.where(there, after, 0)])
-    return idle, there & (launch >= 0) & (trace.end[launch] + CLOCKS_NS <= idle[0])
+    in_time = (launch >= 0) & (trace.end[launch] + CLOCKS_NS <= idle[0])
+    return idle, there & in_time & (idle[1] - idle[0] < CHANGE_OVER_NS)
 
 
 def blocking_copies(trace: Trace, waits: np.ndarray) -> np.ndarray:

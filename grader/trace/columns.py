@@ -114,8 +114,9 @@ class Trace:
         calls = np.flatnonzero(self.is_call & (self.correlation > 0))
         calls = calls[np.argsort(self.correlation[calls], kind="stable")]
         if len(calls):
-            wanted = self.correlation
-            at = np.minimum(np.searchsorted(wanted[calls], wanted), len(calls) - 1)
-            same = wanted[calls[at]] == wanted
-            found[same] = calls[at[same]]
+            events = np.flatnonzero(self.correlation > 0)
+            ids, wanted = self.correlation[calls], self.correlation[events]
+            at = np.minimum(np.searchsorted(ids, wanted), len(calls) - 1)
+            same = ids[at] == wanted
+            found[events[same]] = calls[at[same]]
         return found

@@ -28,6 +28,7 @@ WORDS = {
     "idle_transfer": "waiting for blocking copies",
     "idle_sync": "idling after synchronisations",
     "idle_launch": "waiting for launches",
+    "idle_between": "changing over between kernels",
     "idle_other": "idling for reasons the trace does not show",
 }
 

@@ -6,7 +6,7 @@ cache and memory does not grow by them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from decimal import Decimal
 from itertools import compress
 from struct import error as NotPackable
@@ -96,12 +96,13 @@ decode_timestamps = msgspec.json.Decoder(list[Timestamp]).decode
 DAMAGE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError, NotPackable)
 
 
-def numbered(keys: Iterable[Hashable], numbers: dict[Hashable, int]) -> list[int]:
-    """The number of each key; one that is new gets the next. Almost none is new, so first try without asking."""
-    keys = list(keys)
+def numbered(numbers: dict[Hashable, int], *columns: list) -> list[int]:
+    """The number of each entry (of several columns: of each row); one that is new gets the next. Almost none is new, so
+    first try without asking."""
     try:
-        return list(map(numbers.__getitem__, keys))
+        return list(map(numbers.__getitem__, zip(*columns, strict=True) if len(columns) > 1 else columns[0]))
     except KeyError:
+        keys = zip(*columns, strict=True) if len(columns) > 1 else columns[0]
         return [numbers.setdefault(key, len(numbers)) for key in keys]
 
 
@@ -135,7 +136,8 @@ class Columns:
         """Raises one of DAMAGE, and adds nothing, if this is no array of events."""
         events = decode_events(chunk)
         exact = None
-        xs = [e for e in events if e.ph == "X"]
+        phases = [e.ph for e in events]
+        xs = [e for e, phase in zip(events, phases, strict=True) if phase == "X"]
         starts = [e.ts for e in xs]
         flaws = {}
         if None in starts:
@@ -148,9 +150,8 @@ class Columns:
         rows = self._rows(xs, starts, flaws)
         if exact:
             rows["exact_start"] = pack(f"{len(xs)}q", *[exact[id(e)] for e in xs])
-        rare = [e for e in events if e.ph not in FREQUENT]
-        if rare:
-            rows |= self._instants(rare, exact, flaws)
+        if sum(map(phases.count, FREQUENT)) < len(events):
+            rows |= self._instants([e for e in events if e.ph not in FREQUENT], exact, flaws)
         # Nothing was changed so far but numberings, and what they number too much does no harm.
         if exact:
             self.exact += self.events, len(xs)
@@ -180,10 +181,8 @@ class Columns:
             category = bytes([CODES.get(cat, OTHER) for cat in cats])
         rows = {
             "category": category,
-            "name": pack(f"{n}i", *numbered(called, self.names)),
-            "thread": pack(
-                f"{n}i", *numbered(zip([e.pid for e in xs], [e.tid for e in xs], strict=True), self.threads)
-            ),
+            "name": pack(f"{n}i", *numbered(self.names, called)),
+            "thread": pack(f"{n}i", *numbered(self.threads, [e.pid for e in xs], [e.tid for e in xs])),
             "start": pack(f"{n}d", *starts),
             "duration": pack(f"{n}d", *durations),
         }
@@ -191,14 +190,14 @@ class Columns:
         ops = list(compress(args, category.translate(IS_OP)))
         if ops:
             m = len(ops)
-            rows["types"] = pack(f"{m}i", *numbered(_texts([a.types for a in ops]), self.texts))
-            rows["dims"] = pack(f"{m}i", *numbered(_texts([a.dims for a in ops]), self.texts))
+            rows["types"] = pack(f"{m}i", *numbered(self.texts, _texts([a.types for a in ops])))
+            rows["dims"] = pack(f"{m}i", *numbered(self.texts, _texts([a.dims for a in ops])))
             rows["sequence"] = _integers([a.sequence for a in ops], flaws)
         frames = list(compress(args, category.translate(IS_PYTHON)))
         if frames:
             rows["python"] = _integers([a.python for a in frames], flaws)
             rows["parent"] = _integers([a.parent for a in frames], flaws)
-            rows["called_from"] = pack(f"{len(frames)}i", *numbered([a.called_from or b"" for a in frames], self.texts))
+            rows["called_from"] = pack(f"{len(frames)}i", *numbered(self.texts, [a.called_from or b"" for a in frames]))
         others = list(compress(args, category.translate(IS_OTHER)))
         if others:
             rows["correlation"] = _integers([a.correlation for a in others], flaws)

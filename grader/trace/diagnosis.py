@@ -139,7 +139,7 @@ def what_ifs(m: Metrics, b: Breakdown) -> dict[str, float]:
     found = {cause: step - sum(parts[part] for part in names) for cause, names in STALLS.items()}
     traced = parts["memory"]
     found["memory"] = step - max(0.0, traced - (b.fused_ns or traced))
-    shares = m.tensor_core or {"no": 0.0, "unknown": 0.0}
+    shares = m.tensor_core_share or {"no": 0.0, "unknown": 0.0}
     known = shares["no"] / (shares["no"] + shares["unknown"] or 1.0)  # nobody knows of the others what they could do
     wide = 0.0 if m.half_share is None else 1 - m.half_share
     faster = parts["matmul"] * known * (1 - TO_TENSOR_CORES)
@@ -252,10 +252,10 @@ def _evidence(cause: str, trace: Trace, m: Metrics, b: Breakdown) -> list[Eviden
     else:
         part("tensor_core")
         part("matmul")
-        if m.tensor_core:
-            share = m.tensor_core["yes"]
+        if m.tensor_core_share:
+            share = m.tensor_core_share["yes"]
             text = f"{share:.0%} of the time in matrix products and convolutions was on tensor cores."
-            found.append(Evidence(text, "tensor_core", share, _longest(trace, m, "tensor_core")))
+            found.append(Evidence(text, "tensor_core_share", share, _longest(trace, m, "tensor_core_share")))
         metric("half_share", lambda v: f"{v:.0%} of it with 16-bit inputs.")
     return found
 

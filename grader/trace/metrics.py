@@ -64,7 +64,7 @@ class Metrics:
     h2d_overlap: float | None = None  # share of host-to-device copy time during which a kernel ran on that device
     tiny_kernel_share: float | None = None  # share of the kernels that are shorter than 10 us
     tiny_kernel_time: float | None = None  # share of the busy time with such a kernel running
-    tensor_core: dict[str, float] | None = None  # shares of matmul and convolution time: {"yes", "no", "unknown"}
+    tensor_core_share: dict[str, float] | None = None  # shares of matmul and convolution time: {"yes", "no", "unknown"}
     half_share: float | None = None  # share of matmul and convolution time with bf16 or fp16 inputs
     comm_ns: float | None = None  # communication kernels, union; 0 is known
     comm_exposed_ns: float | None = None  # the part of it during which no other kernel ran on that device
@@ -190,8 +190,8 @@ def kernel_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
     total = time.sum()
     if not total:
         return
-    m.events["tensor_core"] = k
-    m.tensor_core = {a: float(time[core == v].sum() / total) for a, v in (("yes", 1), ("no", 0), ("unknown", -1))}
+    m.events["tensor_core_share"] = k
+    m.tensor_core_share = {a: float(time[core == v].sum() / total) for a, v in (("yes", 1), ("no", 0), ("unknown", -1))}
     known = time[half >= 0].sum()
     if known >= (1 - UNKNOWN_TOLERATED) * total:
         m.half_share = float(time[half == 1].sum() / known)

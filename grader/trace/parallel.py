@@ -15,8 +15,8 @@ import msgspec
 
 from grader.trace.pieces import BETWEEN
 
-START_UP = 24 << 20  # bytes that are decoded in the time that a helper takes to start
-SMALLEST = 24 << 20  # bytes that are worth a helper
+START_UP = 12 << 20  # bytes that are decoded in the time that a helper takes to start
+SMALLEST = 12 << 20  # bytes that are worth a helper
 MOST = 8  # processes, this one included; the columns are put together by one
 SECONDS = 120  # no helper takes that long: SMALLEST takes a tenth of a second
 

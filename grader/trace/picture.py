@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import withStroke
 from matplotlib.textpath import TextPath
+from matplotlib.ticker import FuncFormatter
 
 from grader.devices import PEAKS, Peaks
 from grader.trace.timeline import used_devices
@@ -331,7 +332,7 @@ BOUNDS = {  # what bounds an operation: colour, marker, word
     None: ("#C8C8C8", "p", "?"),
 }
 ROW = 0.245  # inches, of the table
-ROOFS = {"half": "tensor cores, 16 bit", "tf32": "tensor cores, TF32", "fp32": "fp32 units"}
+ROOFS = {"half": "tensor cores, 16 bit:", "tf32": "tensor cores, TF32:", "fp32": "fp32:"}
 
 
 def draw_roofline(analysis: Analysis, top: int = 10) -> Figure:
@@ -342,7 +343,7 @@ def draw_roofline(analysis: Analysis, top: int = 10) -> Figure:
     if not operations:
         return _only_text("no roofline: the trace shows no operations on a GPU")
     placed = [(n, o) for n, o in enumerate(operations, 1) if o.flops and o.intensity and o.gpu_ns > 0]
-    height = max(3.9 if placed else 1.2, 0.8 + ROW * (len(operations) + 1))
+    height = max(3.9 if placed else 1.5, 0.8 + ROW * (len(operations) + 2))
     figure = Figure(figsize=(WIDTH, height))
     device = next((name for name in used_devices(analysis.trace) if name != "?"), None)
     peaks = PEAKS.get(device or "")
@@ -353,26 +354,46 @@ def draw_roofline(analysis: Analysis, top: int = 10) -> Figure:
     if placed:
         axes = figure.add_axes((0.62 / WIDTH, 0.5 / height, 3.85 / WIDTH, (height - 0.9) / height))
         _roofs(axes, [(o.intensity, o.flops / o.gpu_ns * 1e9) for _, o in placed], peaks)
-        for number, o in sorted(placed, key=lambda item: -item[1].share):
-            _dot(axes, o.intensity, o.flops / o.gpu_ns * 1e9, number, o, 130 + 900 * min(max(o.share, 0), 1))
+        _dots(axes, placed)
     else:
-        why = "No operation can be placed here: their\ninput shapes are not in the trace. Record\nthem: torch.profiler.profile(record_shapes=True)."
+        why = "No operation can be placed here. Arithmetic is\ncounted from the shapes of matrix products and\nconvolutions: a trace has them if it was recorded\nwith record_shapes=True, and not for what a CUDA\ngraph or a compiled kernel does."
         figure.text(2.3 / WIDTH, 0.5, why, fontsize=FONT, color=INK, ha="center", va="center")
-    _operations_table(figure, operations, {n for n, _ in placed}, height)
+    _operations_table(figure, operations, {n for n, _ in placed}, height, peaks)
     return figure
 
 
-def _dot(axes: Axes, x: float, y: float, number: int, o: Operation, size: float) -> None:
-    colour, marker, _ = BOUNDS.get(o.bound, BOUNDS[None])
-    axes.scatter([x], [y], s=size, color=colour, marker=marker, edgecolor=INK, linewidth=0.7, zorder=4, clip_on=False)
-    axes.annotate(str(number), (x, y), fontsize=8, ha="center", va="center_baseline", color="black", zorder=5)
+def _dots(axes: Axes, placed: list[tuple[int, Operation]]) -> None:
+    """A dot for each operation, as large as its share; beside it, where there is room, its number on a line to the dot.
+    Operations of one kind reach much the same, so their numbers would cover each other."""
+    axes.figure.draw_without_rendering()  # fixes the scale
+    taken: list[tuple[float, float]] = []
+    for number, o in placed:
+        x, y = o.intensity, o.flops / o.gpu_ns * 1e9
+        colour, marker, _ = BOUNDS.get(o.bound, BOUNDS[None])
+        size = 25 + 700 * min(max(o.share, 0), 1)
+        axes.scatter([x], [y], s=size, color=colour, marker=marker, edgecolor=INK, linewidth=0.6, zorder=4)
+        at = axes.transData.transform((x, y)) * 72 / axes.figure.dpi  # points
+        left, bottom, right, top = axes.bbox.extents * 72 / axes.figure.dpi
+        spiral = [
+            (r * math.cos(k * math.pi / 8), r * math.sin(k * math.pi / 8)) for r in range(16, 120, 7) for k in range(16)
+        ]
+        for dx, dy in spiral:  # outwards, until no number that is there already is near
+            px, py = at[0] + dx, at[1] + dy
+            inside = left + 6 < px < right - 6 and bottom + 6 < py < top
+            if inside and all(math.hypot(px - tx, py - ty) > 14 for tx, ty in taken):
+                break
+        taken += [(px, py), tuple(at)]
+        look = {"fontsize": 8, "ha": "center", "va": "center", "color": "black", "zorder": 6}
+        box = {"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": colour, "linewidth": 1}
+        line = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0}
+        axes.annotate(str(number), (x, y), (dx, dy), textcoords="offset points", bbox=box, arrowprops=line, **look)
 
 
 def _roofs(axes: Axes, points: list[tuple[float, float]], peaks: Peaks | None) -> None:
     roofs = {words: getattr(peaks, name) for name, words in ROOFS.items()} if peaks else {}
     ridges = [roof / peaks.memory for roof in roofs.values()]
     xs, ys = [x for x, _ in points] + ridges, [y for _, y in points] + list(roofs.values())
-    low, high = min(xs) / 3, max(xs) * 3
+    low, high = min([x / 3 for x, _ in points] + [ridge / 20 for ridge in ridges]), max(xs) * 3
     low, high = (low, high) if high / low > 100 else (low / 5, high * 5)
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -387,30 +408,34 @@ def _roofs(axes: Axes, points: list[tuple[float, float]], peaks: Peaks | None) -
         width, height = axes.get_window_extent().width, axes.get_window_extent().height
         angle = math.degrees(math.atan2(height / math.log(top / bottom), width / math.log(high / low)))
         x = max(low, bottom / slope) * 1.6
-        axes.text(x, x * slope * 1.25, f"memory {slope / 1e12:.3g} TB/s", rotation=angle, rotation_mode="anchor", fontsize=8.5, color=INK)  # fmt: skip
+        axes.text(x, x * slope * 0.85, f"memory: {slope / 1e12:.3g} TB/s", rotation=angle, rotation_mode="anchor", va="top", fontsize=8.5, color=INK)  # fmt: skip
     for name, roof in roofs.items():
-        below = name == ROOFS["tf32"]  # its neighbour is close above
-        label = f"{name} {roof / 1e12:.3g} TFLOP/s"
-        axes.plot([roof / peaks.memory, high], [roof, roof], color=INK, linewidth=1.4, zorder=2)
-        axes.text(high, roof * (0.92 if below else 1.06), label, fontsize=8.5, color=INK, ha="right", va="top" if below else "bottom", path_effects=HALO, zorder=6)  # fmt: skip
+        ridge = roof / peaks.memory
+        axes.plot([ridge, high], [roof, roof], color=INK, linewidth=1.4, zorder=2)
+        # Left of the ridge, above the slope, no operation can be.
+        axes.text(ridge * 0.9, roof, f"{name} {roof / 1e12:.3g} TFLOP/s", fontsize=8.5, color=INK, ha="right", va="center")  # fmt: skip
     axes.set_xlabel("arithmetic intensity, FLOP per byte", fontsize=FONT, color=INK, labelpad=1)
-    axes.set_ylabel("FLOP/s", fontsize=FONT, color=INK, labelpad=1)
+    axes.set_ylabel("TFLOP/s", fontsize=FONT, color=INK, labelpad=1)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1e12:g}"))
     axes.tick_params(labelsize=8.5, labelcolor=INK, color=FAINT)
     axes.grid(color="#EDEDED", linewidth=0.6, zorder=0)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 
 
-def _operations_table(figure: Figure, operations: list[Operation], placed: set[int], height: float) -> None:
+def _operations_table(
+    figure: Figure, operations: list[Operation], placed: set[int], height: float, peaks: Peaks | None
+) -> None:
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     axes.set_xlim(0, WIDTH)  # inches
     axes.set_ylim(height, 0)
     columns = {
         "operation": (4.98, "left"),
-        "share": (7.5, "right"),
-        "a step": (8.18, "right"),
-        "bound by": (8.3, "left"),
+        "share": (7.12, "right"),
+        "a step": (7.8, "right"),
+        "bound by": (7.92, "left"),
     }
 
     def write(y: float, cells: list[str], colour: str, weight: str = "normal") -> None:
@@ -420,10 +445,17 @@ def _operations_table(figure: Figure, operations: list[Operation], placed: set[i
     write(0.5, list(columns), INK, "bold")
     for number, o in enumerate(operations, 1):
         y = 0.5 + ROW * number
-        name = plain(o.name, 29) if o.name.startswith("aten::") else short_kernel(o.name, 29)
-        bound = BOUNDS.get(o.bound, BOUNDS[None])[2]
-        _dot(axes, 4.8, y, number, o, 130)
+        name = plain(o.name, 26) if o.name.startswith("aten::") else short_kernel(o.name, 26)
+        colour, marker, bound = BOUNDS.get(o.bound, BOUNDS[None])
+        axes.scatter([4.8], [y], s=130, color=colour, marker=marker, edgecolor=INK, linewidth=0.6)
+        axes.text(4.8, y, str(number), fontsize=8, ha="center", va="center_baseline")
+        if o.bound == "memory" and o.bytes_moved and o.gpu_ns and peaks:
+            bound += f" {o.bytes_moved / o.gpu_ns * 1e9 / peaks.memory:.0%}"
         write(y, [name, f"{100 * o.share:.0f}%", milliseconds(o.gpu_ns), bound], INK if number in placed else FAINT)
+    notes = []
     if placed and len(placed) < len(operations):
-        y = 0.5 + ROW * (len(operations) + 1)
-        axes.text(4.98, y, "grey: no shapes known, not in the picture", fontsize=8.5, color=FAINT, va="center")
+        notes.append("grey: arithmetic not known, not in the picture")
+    if peaks and any(o.bound == "memory" and o.bytes_moved for o in operations):
+        notes.append("%: of the memory's speed, each input and output moved once")
+    for row, note in enumerate(notes, len(operations) + 1):
+        axes.text(4.98, 0.5 + ROW * row, note, fontsize=8.5, color=FAINT, va="center")

@@ -9,8 +9,9 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
-BLOCK = 1 << 19  # bytes; what is decoded at once then fits the processor's cache
+BLOCK = 1 << 18  # bytes; what is decoded at once then fits the processor's cache
 GZIP = b"\x1f\x8b"
 MEMBERS = 1000  # of a gzip file; many tiny ones would cost far more time than their size suggests
 # Between two objects of an array. In valid JSON this is never within a string: there a quote is escaped, and a quote
@@ -27,35 +28,37 @@ class Damaged(Exception):
     """The compressed data break off or are wrong. What was read before is good."""
 
 
-def file_blocks(descriptor: int, start: int, end: int, size: int = BLOCK) -> Iterator[bytes]:
+def file_blocks(descriptor: int, start: int, end: int) -> Iterator[bytes]:
     """The bytes of a file from `start` to `end`, or to where the file ends by now."""
-    while start < end and (block := os.pread(descriptor, min(size, end - start), start)):
+    while start < end and (block := os.pread(descriptor, min(BLOCK, end - start), start)):
         yield block
         start += len(block)
 
 
-def bytes_blocks(data: bytes, start: int, end: int, size: int = BLOCK) -> Iterator[bytes]:
-    for at in range(start, end, size):
-        yield data[at : min(at + size, end)]
+def bytes_blocks(data: bytes, start: int, end: int) -> Iterator[bytes]:
+    for at in range(start, end, BLOCK):
+        yield data[at : min(at + BLOCK, end)]
 
 
-def unzipped(blocks: Iterable[bytes], most: int, size: int = BLOCK) -> Iterator[bytes]:
-    """Decompress, all members. Raises TooLarge past `most` bytes, Damaged where the data break off."""
+def unzipped(blocks: Iterable[bytes], most: int) -> Iterator[bytes]:
+    """Decompress, all members. Raises TooLarge past `most` bytes, Damaged where the data break off or are wrong."""
     total, members = 0, 0
     member = None
-    for data in blocks:
-        while data:
+    for data in chain(blocks, [b""]):  # the last asks for what zlib still holds
+        while data or (member and not member.eof):
             if member is None:
                 data = data.lstrip(b"\0")  # padding after a member is allowed
                 if not data:
                     break
                 members += 1
                 if members > MEMBERS:
-                    raise Damaged("it has too many members")
+                    raise Damaged("they have too many members")
                 member = zlib.decompressobj(wbits=31)
+            before = member.copy()
             try:
-                block = member.decompress(data, size)
+                block = member.decompress(data, BLOCK)
             except zlib.error as error:
+                yield _before_damage(before, data)
                 raise Damaged(str(error)) from None
             total += len(block)
             if total > most:
@@ -66,15 +69,21 @@ def unzipped(blocks: Iterable[bytes], most: int, size: int = BLOCK) -> Iterator[
                 data, member = member.unused_data, None
             else:
                 data = member.unconsumed_tail
+                if not data and len(block) < BLOCK:
+                    break  # it wants more
     if member is not None:
-        # zlib may still hold some output.
-        while block := member.decompress(b"", size):
-            total += len(block)
-            if total > most:
-                raise TooLarge
-            yield block
-        if not member.eof:
-            raise Damaged("they break off")
+        raise Damaged("they break off")
+
+
+def _before_damage(member, data: bytes) -> bytes:
+    """What can be decompressed before the damage: an error takes all the output of its call with it."""
+    good = []
+    try:
+        for i in range(len(data)):
+            good.append(member.decompress(data[i : i + 1]))
+    except zlib.error:
+        pass
+    return b"".join(good)
 
 
 def ahead(blocks: Iterable[bytes], depth: int = 4) -> Iterator[bytes]:

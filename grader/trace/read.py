@@ -57,7 +57,6 @@ from grader.trace.decode import (
     Columns,
 )
 from grader.trace.pieces import (
-    BLOCK,
     GZIP,
     Chunk,
     Damaged,
@@ -187,7 +186,7 @@ class _Reading:
                 helper.stop()
 
     def _zipped(self, blocks: Iterable[bytes]) -> _Reading:
-        blocks = ahead(unzipped(blocks, self.max_bytes, BLOCK))
+        blocks = ahead(unzipped(blocks, self.max_bytes))
         try:
             self._last(self._chunks(self._after_head(self._until_damage(blocks))))
         except TooLarge:

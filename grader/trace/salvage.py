@@ -7,21 +7,27 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import accumulate
 
 import msgspec
 
 from grader.trace.decode import DAMAGE, Args, Event
 from grader.trace.pieces import BETWEEN
 
-STRING = rb'"(?:[^"\\]|\\.)*"'
+# A string, or what begins as one and never ends: each byte is looked at once, whatever the damage.
+STRING = rb'"(?:[^"\\]|\\.)*+"?'
 STRINGS = re.compile(STRING, re.DOTALL)
 BRACKETS = re.compile(STRING + rb"|[\[\]{}]", re.DOTALL)
+NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
+STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 # Numbers as C prints them. JSON knows neither; strings are matched first so that nothing within one is.
 NO_NUMBER = re.compile(STRING + rb"|-?\b(?:nan|inf(?:inity)?)\b(?:\(\w*\))?", re.DOTALL | re.IGNORECASE)
 CONTROL = bytes(32 if code < 32 else code for code in range(256))
-# The text of a name up to what follows it in an event.
-NAME = re.compile(rb'("name"\s*:\s*")(.*?)("\s*(?:,\s*"(?:ph|cat|pid|tid|ts|dur|args|id|s|bp)"\s*:|\}))', re.DOTALL)
-BARE_QUOTE = re.compile(rb'(?<!\\)((?:\\\\)*)"')
+# Where a name begins, and what follows it in an event.
+NAME = re.compile(rb'"name"\s*:\s*"')
+AFTER_NAME = re.compile(rb'"\s*(?:,\s*"(?:ph|cat|pid|tid|ts|dur|args|id|s|bp)"\s*:|\})')
+BARE_QUOTE = re.compile(rb'(\\.)|"', re.DOTALL)
+LONGEST = 1 << 16  # bytes of an event that is worth a repair
 
 decode_event = msgspec.json.Decoder(Event).decode
 FIELDS = {field.encode_name: field.type for field in msgspec.structs.fields(Event) if field.name != "args"}
@@ -74,12 +80,14 @@ class Salvage:
             good.append(piece)
             return
         self.open.append(piece)
-        self.depth += _depth(piece)
-        if self.depth > 0:
+        lowest, change = _depths(piece)
+        ended = self.depth + lowest < 0
+        self.depth += change
+        if self.depth > 0 and not ended:
             return
-        text, depth = b",".join(self.open), self.depth
+        text = b",".join(self.open)
         self.open, self.depth = [], 0
-        if depth < 0:
+        if ended:
             text, self.tail = _split_at_end(text)
         if not text.strip():
             return  # an empty array
@@ -99,10 +107,12 @@ def _is_event(piece: bytes) -> bool:
         return False
 
 
-def _depth(piece: bytes) -> int:
-    """How many more brackets it opens than closes."""
-    bare = STRINGS.sub(b"", piece)
-    return bare.count(b"{") + bare.count(b"[") - bare.count(b"}") - bare.count(b"]")
+def _depths(piece: bytes) -> tuple[int, int]:
+    """How deep it goes below where it starts (at most 0), and how many more brackets it opens than closes."""
+    depth = lowest = 0
+    for depth in accumulate(map(STEPS.__getitem__, STRINGS.sub(b"", piece).translate(None, NO_BRACKET))):
+        lowest = min(lowest, depth)
+    return lowest, depth
 
 
 def _split_at_end(text: bytes) -> tuple[bytes, bytes | None]:
@@ -120,10 +130,12 @@ def _split_at_end(text: bytes) -> tuple[bytes, bytes | None]:
 
 def repair(text: bytes) -> bytes | None:
     """A damaged event as sound JSON, None where too little of it is left to be of use."""
+    if len(text) > LONGEST:
+        return None
     text = text.decode("utf-8", "replace").encode().translate(CONTROL)
-    text = NO_NUMBER.sub(lambda found: found[0] if found[0].startswith(b'"') else b"null", text)
-    quoted = NAME.sub(lambda found: found[1] + BARE_QUOTE.sub(rb'\1\\"', found[2]) + found[3], text, count=1)
-    for candidate in (text, quoted):
+    unquoted = _quotes_escaped(text)  # first: what is and what is no string depends on it
+    for candidate in (text, unquoted):
+        candidate = NO_NUMBER.sub(lambda found: found[0] if found[0].startswith(b'"') else b"null", candidate)
         try:
             found = msgspec.json.decode(candidate)
         except DAMAGE:
@@ -137,6 +149,16 @@ def repair(text: bytes) -> bytes | None:
             return None
         return msgspec.json.encode(event)
     return None
+
+
+def _quotes_escaped(text: bytes) -> bytes:
+    """With the bare quotes in its name escaped: older releases wrote them so."""
+    name = NAME.search(text)
+    after = AFTER_NAME.search(text, name.end()) if name else None
+    if after is None:
+        return text
+    inner = BARE_QUOTE.sub(lambda found: found[1] or rb"\"", text[name.end() : after.start()])
+    return text[: name.end()] + inner + text[after.start() :]
 
 
 def _right(found: dict, kinds: dict) -> dict:

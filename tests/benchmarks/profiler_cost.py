@@ -1,5 +1,5 @@
 """What torch.profiler costs the host: microseconds for each recorded operator or call into CUDA, and for each recorded
-Python function. Source of OP_NS and PYTHON_NS in `grader.trace.breakdown`.
+Python function. See OP_NS and PYTHON_NS in `grader.trace.breakdown`.
 
     python -m tests.benchmarks.profiler_cost
 
