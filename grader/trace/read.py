@@ -164,6 +164,7 @@ class _Reading:
         self.about = document.About()
         self.reasons: list[str] = []
         self.damage: str | None = None  # of the compression
+        self.bare = False  # a list of events and nothing around it
 
     def file(self, descriptor: int, size: int, share: bool) -> _Reading:
         if os.pread(descriptor, 2, 0) == GZIP:
@@ -250,6 +251,7 @@ class _Reading:
             self.about = about
             text = text[found.end() :]
         elif text.lstrip()[:1] == b"[":
+            self.bare = True
             self.reasons.append("it is a bare list of events, not as torch.profiler writes it")
             text = text.lstrip()[1:]
         else:
@@ -323,8 +325,8 @@ class _Reading:
         for part in self.parts:
             for flaw, count in part.header["flaws"].items():
                 flaws[flaw] = flaws.get(flaw, 0) + count
-        if not len(trace) and lost:
-            raise TraceError(self._nothing())
+        if not len(trace) and (lost or self.bare):
+            raise TraceError(f"this is not a trace of torch.profiler: none of its {lost} entries is an event")
         trace.reasons[:0] = [] if self.damage is None else [self.damage]
         if lost:
             trace.reasons.append(f"{lost} events are damaged and lost")
@@ -336,9 +338,6 @@ class _Reading:
             trace.reasons.append("the mark that ends a recording is missing: the file was cut or edited")
         trace.reasons.extend(doubts(trace, expect_gpu))
         return trace
-
-    def _nothing(self) -> str:
-        return f"this is not a trace of torch.profiler: none of its {self.salvage.lost} events can be read"
 
 
 FLAWS = {
