@@ -621,6 +621,14 @@ def test_a_trace_made_to_be_slow_to_salvage_is_not():
         assert time.monotonic() - began < 30, body[:20]
 
 
+def test_too_much_damage_is_not_worth_the_time(monkeypatch):
+    monkeypatch.setattr(sys.modules["grader.trace.read"], "MOST_DAMAGED", 100)
+    data = written(document(sound_events(steps=90))).replace(b'"dur": 2', b'"dur": nan')
+    assert "90 events are damaged and lost" in trace.read_bytes(data).reasons
+    with pytest.raises(TraceError, match="damaged in more than 100 places"):
+        trace.read_bytes(data.replace(b'"dur": 3.25', b'"dur": "3.25"'))
+
+
 def test_a_file_that_is_cut_while_it_is_read(tmp_path):
     path = tmp_path / "trace.json"
     path.write_bytes(WHOLE * 3)

@@ -103,6 +103,7 @@ __all__ = [
 
 LONGEST_NS = 3600 * 10**9  # no event of a training trace lasts an hour
 MOST_DEVICES = 256
+MOST_DAMAGED = 1_000_000  # events; bounds the time, as each takes some 50 us
 MOST = {"device": MOST_DEVICES, "stream": 2**31}  # from where on a number counts as not recorded
 BROKEN = -2
 
@@ -277,6 +278,8 @@ class _Reading:
     def _salvaged(self, text: bytes) -> None:
         self.columns.add(self.salvage.feed(text))
         self._limit()
+        if self.salvage.lost + self.salvage.repaired > MOST_DAMAGED:
+            raise TraceError(f"the trace is damaged in more than {MOST_DAMAGED} places; record it again")
 
     def _limit(self) -> None:
         if self.columns.seen + sum(part.header["seen"] for part in self.parts) > MOST_EVENTS:
