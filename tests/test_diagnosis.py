@@ -195,3 +195,12 @@ def test_gaps_between_queued_kernels_are_not_the_hosts():
     assert a.breakdown["idle_between"] == pytest.approx(300 * US, rel=0.05)
     assert a.breakdown["idle_launch"] + a.breakdown["idle_sync"] < 30 * US
     assert a.diagnosis.cause == "memory-bound", a.diagnosis
+
+
+def test_a_recording_without_steps_is_shown_as_one():
+    r, _ = Loop(BIG, data=20_000 * US).record()
+    r.events = [event for event in r.events if not event["name"].startswith("ProfilerStep")]
+    a = trace.analyse(r.read())
+    assert not a.metrics.complete and "counted as one step" in a.metrics.reasons[-1]
+    assert a.metrics.kernels == 200 and a.operations[0].count == 200 and a.diagnosis.cause is None
+    assert a.breakdown["idle_data"] > 40_000 * US

@@ -28,7 +28,12 @@ class Analysis:
 def analyse(trace: Trace, step_ns: float | None = None, top: int = 10, skip_first: int = 1) -> Analysis:
     """Measure and diagnose a trace. step_ns: length of a step measured without the profiler, ns. top: how many
     operations to look into. Never raises for a trace that `read` returned: what it cannot tell is None or empty."""
-    steps = Steps(trace, max(0, min(skip_first, len(trace.steps) - 1)))  # a lone step is better than none
+    stepped = len(trace.steps)
+    # A lone step is better than none. Without any the trace is incomplete and gets no diagnosis, but what costs most can be
+    # said.
+    steps = Steps(trace, max(0, min(skip_first, stepped - 1))) if stepped else Steps.whole(trace)
     m = metrics(trace, step_ns, skip_first, steps)
+    if not stepped and len(steps):
+        m.reasons.append("the whole recording is counted as one step")
     b = breakdown(trace, steps, step_ns)
     return Analysis(trace, m, b.parts, b.gaps, operations(trace, top, steps=steps), diagnose(trace, m, b), step_ns)

@@ -103,6 +103,7 @@ __all__ = [
 
 LONGEST_NS = 3600 * 10**9  # no event of a training trace lasts an hour
 MOST_DEVICES = 256
+MOST_DAMAGED = 1_000_000  # events; bounds the time, as each takes some 50 us
 MOST = {"device": MOST_DEVICES, "stream": 2**31}  # from where on a number counts as not recorded
 BROKEN = -2
 
@@ -164,6 +165,7 @@ class _Reading:
         self.about = document.About()
         self.reasons: list[str] = []
         self.damage: str | None = None  # of the compression
+        self.bare = False  # a list of events and nothing around it
 
     def file(self, descriptor: int, size: int, share: bool) -> _Reading:
         if os.pread(descriptor, 2, 0) == GZIP:
@@ -250,6 +252,7 @@ class _Reading:
             self.about = about
             text = text[found.end() :]
         elif text.lstrip()[:1] == b"[":
+            self.bare = True
             self.reasons.append("it is a bare list of events, not as torch.profiler writes it")
             text = text.lstrip()[1:]
         else:
@@ -275,6 +278,8 @@ class _Reading:
     def _salvaged(self, text: bytes) -> None:
         self.columns.add(self.salvage.feed(text))
         self._limit()
+        if self.salvage.lost + self.salvage.repaired > MOST_DAMAGED:
+            raise TraceError(f"the trace is damaged in more than {MOST_DAMAGED} places; record it again")
 
     def _limit(self) -> None:
         if self.columns.seen + sum(part.header["seen"] for part in self.parts) > MOST_EVENTS:
@@ -323,8 +328,8 @@ class _Reading:
         for part in self.parts:
             for flaw, count in part.header["flaws"].items():
                 flaws[flaw] = flaws.get(flaw, 0) + count
-        if not len(trace) and lost:
-            raise TraceError(self._nothing())
+        if not len(trace) and (lost or self.bare):
+            raise TraceError(f"this is not a trace of torch.profiler: none of its {lost} entries is an event")
         trace.reasons[:0] = [] if self.damage is None else [self.damage]
         if lost:
             trace.reasons.append(f"{lost} events are damaged and lost")
@@ -336,9 +341,6 @@ class _Reading:
             trace.reasons.append("the mark that ends a recording is missing: the file was cut or edited")
         trace.reasons.extend(doubts(trace, expect_gpu))
         return trace
-
-    def _nothing(self) -> str:
-        return f"this is not a trace of torch.profiler: none of its {self.salvage.lost} events can be read"
 
 
 FLAWS = {

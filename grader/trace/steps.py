@@ -25,6 +25,20 @@ class Steps:
         self.thread = int(trace.thread[steps[0]]) if len(steps) else -1
         self.pid = trace.threads[self.thread][0] if len(steps) else None
 
+    @classmethod
+    def whole(cls, trace: Trace) -> Steps:
+        """For a trace without steps: all of it as one step, on the thread that launched most."""
+        steps = cls(trace)
+        if len(trace):
+            gpu = np.flatnonzero(trace.is_gpu)
+            launch = trace.launch_of(gpu)
+            threads = trace.thread[launch[launch >= 0]]
+            steps.thread = int(np.bincount(threads if len(threads) else trace.thread).argmax())
+            steps.pid = trace.threads[steps.thread][0]
+            host = np.flatnonzero(trace.thread == steps.thread)
+            steps.starts, steps.ends = trace.start[host].min(keepdims=True), trace.end[host].max(keepdims=True)
+        return steps
+
     def __len__(self) -> int:
         return len(self.starts)
 
