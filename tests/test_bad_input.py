@@ -675,6 +675,8 @@ def start_grade(tmp_path: Path, home: Path) -> subprocess.Popen:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        # a shell's background jobs ignore Ctrl-C, and so would all that they start
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     # submission, its fork, starter
     assert eventually(lambda: len(inhabitants(home)) >= 3, 60), process.stdout.read() if process.poll() else ""
