@@ -638,3 +638,10 @@ def test_a_file_that_is_cut_while_it_is_read(tmp_path):
     os.truncate(path, 10)
     assert list(blocks) == []
     os.close(descriptor)
+
+
+def test_a_sound_bare_list_is_said_to_be_nothing_worse():
+    data = json.dumps(document(sound_events())["traceEvents"]).encode()
+    bare = "it is a bare list of events, not as torch.profiler writes it"
+    assert trace.read_bytes(data + b"\n").reasons == [bare]
+    assert trace.read_bytes(data + b" more").reasons == [bare, "what follows its events is damaged"]

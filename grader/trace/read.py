@@ -288,9 +288,10 @@ class _Reading:
     def _last(self, rest: bytes) -> None:
         """The last events and what follows them."""
         tail = None
+        close = b"}" if self.bare else b""  # of the document that a bare list is not in
         if not self.salvage.waiting:
             at = rest.rfind(b"]")  # most often what closes the events
-            tail = document.tail(rest[at + 1 :]) if at >= 0 else None
+            tail = document.tail(rest[at + 1 :] + close) if at >= 0 else None
             if tail is not None:
                 try:
                     self.columns.add(b"[" + rest[:at] + b"]")
@@ -300,7 +301,7 @@ class _Reading:
         if tail is None:
             self._salvaged(rest)
             if self.salvage.finish():
-                tail = document.tail(self.salvage.rest())
+                tail = document.tail(self.salvage.rest() + close)
                 if tail is None:
                     self.reasons.append("what follows its events is damaged")
             else:
