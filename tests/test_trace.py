@@ -96,6 +96,7 @@ def test_interval_sets_are_exact(one, other):
     assert as_set(intervals.intersection(a, b)) == covered(one) & covered(other)
     assert as_set(intervals.difference(a, b)) == covered(one) - covered(other)
     assert as_set(intervals.complement(a, 5, 50)) == set(range(5, 50)) - covered(one)
+    assert intervals.contains(a, np.arange(80)).tolist() == [time in covered(one) for time in range(80)]
 
 
 def test_close_gaps():

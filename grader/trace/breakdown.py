@@ -20,7 +20,7 @@ import numpy as np
 
 from grader.trace import intervals
 from grader.trace.host import data_waits, launching_op
-from grader.trace.metrics import SMALL_COPY
+from grader.trace.metrics import PHASE_NAMES, SMALL_COPY
 from grader.trace.read import CPU_OP, KERNEL, MEMCPY, PYTHON, Trace
 from grader.trace.steps import Steps
 from grader.trace.work import by_name, copy_kind
@@ -277,11 +277,7 @@ def fused_length(trace: Trace, steps: Steps, gpu: np.ndarray, kind: np.ndarray) 
 
 def by_optimizer(trace: Trace, gpu: np.ndarray, steps: Steps) -> np.ndarray:
     """Mask of the GPU work that an optimizer launched."""
-    spans = np.flatnonzero(trace.named(r"Optimizer\.step#|opt$|optimizer$") & (trace.thread == steps.thread))
+    spans = np.flatnonzero(trace.named(PHASE_NAMES["opt"]) & (trace.thread == steps.thread))
     inside = intervals.union(trace.start[spans], trace.end[spans])
     launch = trace.launch_of(gpu)
-    launched = trace.start[launch]
-    at = np.searchsorted(inside[0], launched, side="right") - 1
-    if not len(inside[0]):
-        return np.zeros(len(gpu), bool)
-    return (launch >= 0) & (at >= 0) & (launched < inside[1][np.maximum(at, 0)])
+    return (launch >= 0) & intervals.contains(inside, trace.start[launch])

@@ -28,6 +28,15 @@ def length(intervals: Intervals) -> int:
     return int((intervals[1] - intervals[0]).sum())
 
 
+def contains(intervals: Intervals, times: np.ndarray) -> np.ndarray:
+    """Mask of the times that lie within disjoint, ordered intervals."""
+    starts, ends = intervals
+    if not len(starts):
+        return np.zeros(len(times), bool)
+    at = np.searchsorted(starts, times, side="right") - 1
+    return (at >= 0) & (times < ends[np.maximum(at, 0)])
+
+
 def clip(intervals: Intervals, low: int, high: int) -> Intervals:
     """The part within [low, high)."""
     starts, ends = np.maximum(intervals[0], low), np.minimum(intervals[1], high)

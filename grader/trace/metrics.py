@@ -37,7 +37,6 @@ PHASE_NAMES = {
 }
 # Operators that only move values: what they launch is a layout change, a cast or a copy on the device.
 COPYING_OP = re.compile(r"aten::(copy_|contiguous|clone|_to_copy|to)$")
-MOST_EVENTS = 20  # of each metric in `to_dict`
 
 
 @dataclass
@@ -81,7 +80,7 @@ class Metrics:
     events: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Values for JSON; of `events` the longest are kept by `trace.analysis`, here only how many there are."""
+        """Values for JSON; of `events` only how many there are."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "events"}
         return values | {"events": {name: len(events) for name, events in self.events.items()}}
 
@@ -291,10 +290,7 @@ def phase_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
         if not len(spans):
             continue
         spent = intervals.union(trace.start[spans], trace.end[spans])
-        at = np.searchsorted(spent[0], launched, side="right") - 1
-        within = (
-            (at >= 0) & (launched < spent[1][np.maximum(at, 0)]) if len(spent[0]) else np.zeros(len(launched), bool)
-        )
+        within = intervals.contains(spent, launched)
         m.phases[phase] = {
             "host_ns": intervals.length(spent) / n,
             "gpu_ns": union_length(trace, steps.gpu[within]) / n,
