@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grader.errors import UserError
+
 PASS = "PASS"
 FAIL = "FAIL"
 INCONCLUSIVE = "INCONCLUSIVE"  # measured, but the noise does not allow a verdict
@@ -86,6 +88,13 @@ class Result:
     def from_dict(cls, d: dict[str, Any]) -> Result:
         d = {k: v for k, v in d.items() if k not in ("score", "max_score", "measured_max")}
         return cls(**{**d, "checks": [CheckResult(**c) for c in d["checks"]]})
+
+
+def check_writable(target: str) -> None:
+    """Raises UserError for a file that cannot be written: better before than after a minute of work."""
+    path = Path(target)
+    if not target or path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+        raise UserError(f"{target!r} cannot be written. Name a file in a folder that exists and is yours to write to.")
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -179,18 +179,15 @@ def start(name: str) -> Path:
 def _grade(options: argparse.Namespace) -> None:
     from grader.frontends import report
     from grader.grade import choose_form, grade
-    from grader.result import write_json
+    from grader.result import check_writable, write_json
     from grader.sandbox.parent import fork_server
     from grader.submission import read_notebook
 
     lab = labs.get(options.lab)
     submission = read_notebook(options.notebook)
-    for target in (options.json, options.html):  # better now than after a minute of grading
-        folder = Path(target or ".").parent
-        if target and target != "-" and (Path(target).is_dir() or not os.access(folder, os.W_OK)):
-            raise UserError(
-                f"{target} cannot be written. Name a file in a folder that exists and is yours to write to."
-            )
+    for target in (options.json, options.html):
+        if target and target != "-":
+            check_writable(target)
     if choose_form(lab, options.device) in lab.forms:
         fork_server()
     result = grade(submission, lab, device=options.device, quick=options.quick, progress=Terminal(lab.name))

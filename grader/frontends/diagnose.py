@@ -9,7 +9,6 @@ import argparse
 import dataclasses
 import json
 import math
-import os
 import shutil
 import sys
 from html import escape
@@ -18,7 +17,7 @@ from typing import Any
 
 from grader.errors import UserError
 from grader.frontends import report
-from grader.result import write_json, write_text
+from grader.result import check_writable, write_json, write_text
 from grader.trace import Analysis, Metrics, Trace, TraceError, analyse, read, timeline
 from grader.trace.breakdown import IDLE, PARTS
 from grader.trace.compare import Change, compare
@@ -42,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     top = TOP if options.top is None else _top(options.top)
     for target in (options.json, options.html):
         if target not in (None, "-"):
-            _writable(target)
+            check_writable(target)
     if options.html == "-":
         raise UserError("--html needs the name of a file.")
     analyses = []
@@ -93,13 +92,6 @@ def _top(value: str) -> int:
     if not value.isdecimal() or not 1 <= int(value[:6]) <= 1000:
         raise UserError(f"--top {report._clean(value, 40)}: give a whole number from 1 to 1000.")
     return int(value)
-
-
-def _writable(target: str) -> None:
-    """Better now than after a minute of reading."""
-    path = Path(target)
-    if not target or path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
-        raise UserError(f"{target!r} cannot be written. Name a file in a folder that exists and is yours to write to.")
 
 
 # ---- JSON ---------------------------------------------------------------------------------------------------------
