@@ -12,6 +12,12 @@ from grader.measure.calibration import Curve
 from grader.result import FAIL, PASS, CheckResult
 
 WINDOW = 10  # steps that are averaged where single losses are too noisy to compare
+LAST = 20  # steps at the end whose batches are looked at again with the returned weights
+MOST_ABOVE = (
+    0.01  # seen on honest runs: weights that were just trained on these batches are 1% to 30% below what was yielded
+)
+LEAST_CORRELATION = 0.35  # seen on honest runs from step 40 on: 0.57 to 1; losses that were made up: 0 +- 0.24
+SETTLED = 60  # steps before which a batch's loss says more of how far the training is than of the batch
 NAME, TITLE = "parity", "Same training"
 
 
@@ -72,9 +78,11 @@ def late(
     submission: Sequence[float],
     held_out: float | None,
     curves: dict[str, Curve],
+    again: Sequence[float | None] = (),
 ) -> CheckResult:
     """The rest of the same run, whose blocks were timed: windows of losses against the starter's at the same steps, and
-    beyond those against the reference solution's; the held-out loss of the returned weights against the reference's."""
+    beyond those against the reference solution's; the held-out loss of the returned weights against the reference's;
+    `again`, the losses that the returned weights have on the batches of the last steps, against those that were yielded."""
     problems = []
     steps = len(submission)
     worst = 0.0
@@ -110,7 +118,48 @@ def late(
                 f"on held-out data the weights after {steps} steps have the loss {held_out:.3f}, the reference's "
                 f"{mean:.3f} +- {allowed:.3f}"
             )
+    if again:
+        problems += _made_up(submission, again, floor, evidence)
     return _result(problems, evidence)
+
+
+def _made_up(
+    submission: Sequence[float], again: Sequence[float | None], floor: float, evidence: dict[str, Any]
+) -> list[str]:
+    """What speaks against the last losses having come from their batches and the weights that were returned.
+
+    A loss curve can be foretold, and once it is flat old weights are on it. But weights that were trained on a batch have a
+    lower loss there than was yielded, and one batch is harder than another, which nobody knows who did not compute it."""
+    yielded, computed = submission[-len(again) :], [math.nan if loss is None else loss for loss in again]
+    above = (fmean(computed) - fmean(yielded)) / max(fmean(yielded), floor)
+    related = _correlation(yielded, computed)
+    for name, value in (("last_batches_above", above), ("last_batches_correlation", related)):
+        evidence[name] = value if math.isfinite(value) else None
+    problems = []
+    if not above <= MOST_ABOVE:
+        problems.append(
+            f"on the batches of the last {len(again)} steps the returned weights have a loss {above:.1%} above the one that "
+            "was yielded, and weights that were trained on them are below it"
+        )
+    if len(submission) >= SETTLED and not related >= LEAST_CORRELATION:
+        problems.append(
+            f"the last {len(again)} losses are not those of their batches (correlation {related:.2f}, at least "
+            f"{LEAST_CORRELATION})"
+        )
+    return problems
+
+
+def _correlation(a: Sequence[float], b: Sequence[float]) -> float:
+    """Pearson's, of what is left when each has its linear trend taken out; 0 where one is constant."""
+    x, y = _without_trend(a), _without_trend(b)
+    scale = math.sqrt(math.fsum(v * v for v in x) * math.fsum(v * v for v in y))
+    return math.fsum(v * w for v, w in zip(x, y, strict=True)) / scale if scale else 0.0
+
+
+def _without_trend(values: Sequence[float]) -> list[float]:
+    middle, mean = (len(values) - 1) / 2, fmean(values)
+    slope = sum((i - middle) * v for i, v in enumerate(values)) / sum((i - middle) ** 2 for i in range(len(values)))
+    return [v - mean - slope * (i - middle) for i, v in enumerate(values)]
 
 
 def _result(problems: list[str], evidence: dict[str, Any]) -> CheckResult:
