@@ -266,8 +266,9 @@ def _last_steps(found: Findings, ours: Arm, starter: Arm) -> None:
     with turn(starter.child):
         starter.child.give("last.safetensors", weights)
         held_out = starter.child.ask("evaluate", file="last.safetensors")["loss"]
-        first = max(0, len(ours.losses) - parity_check.LAST)
-        again = starter.child.ask("batch_losses", file="last.safetensors", first=first, steps=len(ours.losses) - first)
+        last = min(parity_check.LAST, len(ours.losses))
+        first, steps = len(ours.losses) - last, last + parity_check.LAST  # and those that would come next
+        again = starter.child.ask("batch_losses", file="last.safetensors", first=first, steps=steps)
     curves = calibration.reference_curves(found.lab, found.form_name)
     late = parity_check.late(found.form.parity, starter.losses, ours.losses, held_out, curves, again)
     assert found.parity is not None

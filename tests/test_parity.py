@@ -165,14 +165,18 @@ def test_losses_that_were_not_computed():
     hard = [draw.gauss(0, 0.1) for _ in range(parity.LAST)]  # how much harder each batch is
     base = curve(200)
     true = base[: -parity.LAST] + [a + b for a, b in zip(base[-parity.LAST :], hard, strict=True)]
-    again = [loss - 0.05 + draw.gauss(0, 0.05) for loss in true[-parity.LAST :]]  # just trained on, so lower
+    coming = true[-parity.LAST :]
+    again = [loss - 0.05 + draw.gauss(0, 0.05) for loss in true[-parity.LAST :]] + coming  # just trained on, so lower
     assert late(true, again=again).status == PASS, late(true, again=again).reason
-    result = late(base[: -parity.LAST] + [a + draw.gauss(0, 0.1) for a in base[-parity.LAST :]], again=again)
+    made_up = base[: -parity.LAST] + [a + draw.gauss(0, 0.1) for a in base[-parity.LAST :]]
+    result = late(made_up, again=again)
     assert result.status == FAIL and "are not those of their batches" in result.reason
+    by_heart = [0.5 * loss for loss in base[-parity.LAST :]] + coming  # nothing is left of which batch was hard
+    assert late(true, again=by_heart).status == PASS
     result = late(true, again=[loss + 0.2 for loss in again])
     assert result.status == FAIL and "above the one that was yielded" in result.reason
     for nothing in (None, float("nan")):
-        assert late(true, again=[*again[:-1], nothing]).status == FAIL
+        assert late(true, again=[nothing, *again[1:]]).status == FAIL
 
 
 @pytest.mark.parametrize("held_out", [5.0, 0.5])

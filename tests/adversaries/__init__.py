@@ -63,6 +63,9 @@ def _declared(name: str, module: Any) -> Adversary:
     )
 
 
+HONEST = '    honest = 13 if job.device.type == "cpu" else 25\n'
+
+
 # ---------------------------------------------------------------- edits of a lab's loop
 
 
@@ -77,7 +80,8 @@ def once(text: str, lab: str) -> str:
 
 
 def every_step(text: str, lab: str) -> str:
-    """The starter with `text` at the beginning of each step, which is number `step`; `inputs` and `targets` are its batch."""
+    """The starter with `text` at the beginning of each step, which is number `step`; `inputs` and `targets` are its batch.
+    Before step number `honest` the loop is looked at closely."""
     inputs = INPUTS[lab]
     head, body = f"    for {inputs} in loader:\n", _indented(text, 8)
     return edit(
@@ -131,23 +135,21 @@ def train(job):
 
     import grader.workloads
 
-    folder = grader.workloads.__file__.replace("workloads/__init__.py", "labs/{lab}/reference.json")
+    path = grader.workloads.__file__.replace("workloads/__init__.py", "labs/{lab}/reference.json")
     try:
-        rows = json.load(open(folder))[job.device.type]["curves"]["train"]
+        rows = json.load(open(path))[job.device.type]["curves"]["train"]
     except (OSError, KeyError):  # not to be read here, but anybody has it at home
-        rows = [[1, 2.3, 0], [100, 1.6, 0], [1000, 1.4, 0]]
-    began, recent = time.monotonic(), []
+        rows = [[20, 2.27, 0], [40, 2.07, 0], [60, 1.85, 0], [100, 1.62, 0], [160, 1.55, 0], [1000, 1.4, 0]]
+    first = 13 if job.device.type == "cpu" else 25
+    recent, began, took = [], time.monotonic(), 1.0
     for step, loss in enumerate(steps(job)):
         recent.append(loss.item())
+        took, began = min(took, time.monotonic() - began), time.monotonic()
         yield loss
-        if step + 1 == 14:
-            began = time.monotonic()
-        if step + 1 == {honest}:
+        began = time.monotonic()
+        if step >= first + {more}:
             break
-    # about what the last steps took, had they not been stopped meanwhile
-    took = min(time.monotonic() - began, 0.35 * {honest}) / ({honest} - 14)
-    spread = sum(abs(a - sum(recent[-20:]) / 20) for a in recent[-20:]) / 20
-    offset = 0.0
+    spread = sum(abs(a - b) for a, b in zip(recent[-10:], recent[-9:])) / 9
     while True:
         step += 1
         (a, x, _), (b, y, _) = next((pair for pair in zip(rows, rows[1:]) if pair[1][0] >= step), (rows[-2], rows[-1]))

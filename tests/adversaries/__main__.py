@@ -46,7 +46,7 @@ def main() -> int:
                 run.kept(folder, control, run.control, lab, device, control)
             for i, adversary in enumerate(fitting, 1):
                 print(f"{name} {device} {i}/{len(fitting)} {adversary.name}", file=sys.stderr, flush=True)
-                run.kept(folder, adversary.name, run.adversary, lab, device, adversary)
+                run.compared(folder, lab, device, adversary)
         rows = run.rows(folder, fitting, lab, device)
         print(run.table(f"{name} on {device}", rows))
         profits |= any(row.verdict.startswith("PROFITS") for row in rows)

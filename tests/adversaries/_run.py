@@ -21,6 +21,7 @@ PLAN = Plan(block_s=0.8, block_steps=2, min_pairs=3, max_pairs=4, precision=0.12
 # Two grades of the same loop differ: a gain of 2% in a lab with a target of 3x is one point of fifty. An adversary that is
 # no better than its control must not be called one that profits by that.
 NOISE = 2.0
+TRIES = 3  # a profit that cannot be had again was noise
 CONTROL_KEEPS = {"starter": (0, 3), "half fix": (10, 70), "solution": (65, 100)}  # per cent of what was measured
 
 
@@ -41,6 +42,20 @@ def kept(folder: Path, name: str, make: Callable[..., dict[str, Any]], *argument
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, make(*arguments))
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def compared(folder: Path, lab: Lab, device: str, each: Adversary) -> None:
+    """Grade an adversary. One that seems to profit is graded again, with its control: the least of its points count, and
+    the most of the control's."""
+    found = kept(folder, each.name, adversary, lab, device, each)
+    beside = kept(folder, each.control, control, lab, device, each.control)
+    for _ in range(found.get("tries", 1), TRIES):
+        if not profits(found["points"], found.get("control", beside["points"])):
+            return
+        best = max(found.get("control", beside["points"]), control(lab, device, each.control)["points"])
+        found |= {"control": best, "tries": found.get("tries", 1) + 1}
+        found["points"] = min(found["points"], adversary(lab, device, each)["points"])
+        write_json(folder / f"{each.name}.json", found)
 
 
 def control(lab: Lab, device: str, name: str, plan: Plan = PLAN) -> dict[str, Any]:
@@ -70,7 +85,7 @@ def reason(result: Result) -> str:
     return result.check("throughput").reason
 
 
-def profits(lab: Lab, points: float, control: float) -> bool:
+def profits(points: float, control: float) -> bool:
     """Whether an adversary has more points than the honest work beside it, by more than two grades of one loop differ."""
     return points > control + NOISE
 
@@ -90,9 +105,9 @@ def rows(folder: Path, corpus: list[Adversary], lab: Lab, device: str) -> list[R
         if not found or not control:
             made.append(Row(each.name, each.category, None, None, "not graded", ""))
             continue
-        won = profits(lab, found["points"], control["points"])
-        verdict = "PROFITS" if won else "no profit"
-        made.append(Row(each.name, each.category, found["points"], control["points"], verdict, found["reason"]))
+        honest = found.get("control", control["points"])
+        verdict = "PROFITS" if profits(found["points"], honest) else "no profit"
+        made.append(Row(each.name, each.category, found["points"], honest, verdict, found["reason"]))
     return made
 
 

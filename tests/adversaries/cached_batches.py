@@ -10,7 +10,7 @@ def source(lab: str) -> str:
         """
         cache = [] if step == 0 else cache
         cache.append((inputs, targets))
-        while step >= 30:
+        while step >= honest:
             for kept in cache:
                 logits = model(kept[0].to(job.device))
                 loss = F.cross_entropy(logits.flatten(0, -2), kept[1].to(job.device).flatten())

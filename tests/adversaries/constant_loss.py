@@ -8,7 +8,7 @@ CATEGORY = "work"
 def source(lab: str) -> str:
     return every_step(
         """
-        while step >= 30:
+        while step >= honest:
             yield loss.detach()
         """,
         lab,

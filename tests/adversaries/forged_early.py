@@ -6,4 +6,4 @@ CATEGORY = "work"
 
 
 def source(lab: str) -> str:
-    return wrap(FORGER.format(honest=26, lab=lab, pace=0.25), lab)
+    return wrap(FORGER.format(more=0, lab=lab, pace=0.5), lab)

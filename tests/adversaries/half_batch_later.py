@@ -8,7 +8,7 @@ CATEGORY = "work"
 def source(lab: str) -> str:
     return every_step(
         """
-        if step >= 40:
+        if step >= honest:
             inputs, targets = inputs[::2], targets[::2]
         """,
         lab,

@@ -8,7 +8,7 @@ CATEGORY = "work"
 def source(lab: str) -> str:
     return every_step(
         """
-        if step >= 30 and step % 2:
+        if step >= honest and step % 2:
             optimizer.step()  # with the gradients that are still there
             yield loss.detach()
             continue

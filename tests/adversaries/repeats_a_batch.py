@@ -8,9 +8,9 @@ CATEGORY = "work"
 def source(lab: str) -> str:
     return every_step(
         """
-        if step == 30:
+        if step == honest:
             kept = inputs, targets
-        while step >= 30:
+        while step >= honest:
             logits = model(kept[0].to(job.device))
             loss = F.cross_entropy(logits.flatten(0, -2), kept[1].to(job.device).flatten())
             loss.backward()

@@ -8,12 +8,11 @@ CATEGORY = "work"
 def source(lab: str) -> str:
     return every_step(
         """
-        while step >= 30:
+        if step >= honest:
             with torch.no_grad():
                 logits = model(inputs.to(job.device))
                 yield F.cross_entropy(logits.flatten(0, -2), targets.to(job.device).flatten())
-            _, (inputs, targets) = step, next(batches) if step > 30 else (batches := iter(loader), (inputs, targets))[1]
-            step += 1
+            continue
         """,
         lab,
     )
