@@ -27,6 +27,7 @@ from grader.labs.lab import Form, Lab
 from grader.measure import calibration, decision, machine, peaks
 from grader.measure.blocks import QUICK, Arm, Plan, pair
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Result
+from grader.sandbox.drive import NAME, Drive
 from grader.sandbox.parent import Child, ChildError, Limits, Workspace, turn
 from grader.submission import Submission
 
@@ -178,20 +179,35 @@ def arm(
     """One loop in a confined process of its own."""
     workspace = Workspace(source)
     try:
-        with Child(
-            workspace,
-            workload=form.workload,
-            options=options,
-            device=form_name,
-            readable=readable,
-            threads=form.threads,
-            environment=form.environment,
-            limits=limits,
-            trusted=trusted,
-        ) as child:
+        with (
+            _drive(workspace, options),
+            Child(
+                workspace,
+                workload=form.workload,
+                options=options,
+                device=form_name,
+                readable=readable if trusted or not options.get("read_s") else _past_the_drive(options),
+                threads=form.threads,
+                environment=form.environment,
+                limits=limits,
+                trusted=trusted,
+            ) as child,
+        ):
             yield Arm(child)
     finally:
         workspace.remove()
+
+
+def _drive(workspace: Workspace, options: dict) -> contextlib.AbstractContextManager[object]:
+    """The slow drive that the lab's files lie on, where it has one."""
+    if not options.get("read_s"):
+        return contextlib.nullcontext()
+    return Drive(workspace.folder / NAME, options["folder"], options["read_s"])
+
+
+def _past_the_drive(options: dict) -> list[Path]:
+    """What a submission may read without the drive: that the data are there, not the data, which would come at once."""
+    return [Path(options["folder"]) / "manifest.json"]
 
 
 def prepared(form: Form) -> tuple[dict[str, Any], list[Path]]:
