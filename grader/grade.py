@@ -279,14 +279,20 @@ def _last_steps(found: Findings, ours: Arm, starter: Arm) -> None:
     with turn(ours.child):
         ours.child.weights("last.safetensors")
     weights = ours.child.fetch("last.safetensors", MAX_WEIGHTS)
+    behind = len(ours.losses) - len(starter.losses)
+    update = None
     with turn(starter.child):
         starter.child.give("last.safetensors", weights)
+        if behind >= 0 and len(ours.losses) < parity_check.SETTLED:  # so few that the starter can do them as well
+            if behind:
+                starter.run(behind)
+            update = starter.child.ask("compare", file="last.safetensors")
         held_out = starter.child.ask("evaluate", file="last.safetensors")["loss"]
         last = min(parity_check.LAST, len(ours.losses))
         first, steps = len(ours.losses) - last, last + parity_check.LAST  # and those that would come next
         again = starter.child.ask("batch_losses", file="last.safetensors", first=first, steps=steps)
     curves = calibration.reference_curves(found.lab, found.form_name)
-    late = parity_check.late(found.form.parity, starter.losses, ours.losses, held_out, curves, again)
+    late = parity_check.late(found.form.parity, starter.losses, ours.losses, held_out, curves, again, update)
     assert found.parity is not None
     found.parity = replace(late, evidence=found.parity.evidence | late.evidence)
 

@@ -121,10 +121,10 @@ def curve(steps: int) -> list[float]:
     return STARTER[:steps] + [CURVES["train"].at(i + 5)[0] for i in range(len(STARTER) + 1, steps + 1)]
 
 
-def late(losses: list[float], held_out: float | None = None, curves=CURVES, again=()) -> CheckResult:
+def late(losses: list[float], held_out: float | None = None, curves=CURVES, again=(), update=None) -> CheckResult:
     if held_out is None:
         held_out = CURVES["held_out"].at(len(losses))[0]
-    return parity.late(TOLERANCES, STARTER, losses, held_out, curves, again)
+    return parity.late(TOLERANCES, STARTER, losses, held_out, curves, again, update)
 
 
 def test_rest_of_an_honest_run():
@@ -177,6 +177,11 @@ def test_losses_that_were_not_computed():
     assert result.status == FAIL and "above the one that was yielded" in result.reason
     for nothing in (None, float("nan")):
         assert late(true, again=[nothing, *again[1:]]).status == FAIL
+
+
+def test_fewer_steps_than_losses_in_a_short_run():
+    for ratio, status in ((1.005, PASS), (0.7, FAIL), (None, FAIL)):
+        assert late(curve(40), update={"norm_ratio": ratio}).status == status
 
 
 @pytest.mark.parametrize("held_out", [5.0, 0.5])

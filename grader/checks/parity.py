@@ -19,6 +19,7 @@ MOST_ABOVE = (
 # Losses that were made up: correlation 0 +- 0.24, fitted 0 +- 0.04. Seen on honest runs: 0.69 to 1 and 0.02 to 0.08 with a
 # small network, -0.4 to 0.8 and 0.3 to 0.6 with one that learns a batch by heart in a step.
 LEAST_CORRELATION, FITTED = 0.35, 0.12
+LATE_NORM = 3  # times the tolerance of the first steps: what differs by rounding grows
 SETTLED = 60  # steps before which a batch's loss says more of how far the training is than of the batch
 NAME, TITLE = "parity", "Same training"
 
@@ -81,11 +82,12 @@ def late(
     held_out: float | None,
     curves: dict[str, Curve],
     again: Sequence[float | None] = (),
+    update: dict[str, Any] | None = None,
 ) -> CheckResult:
     """The rest of the same run, whose blocks were timed: windows of losses against the starter's at the same steps, and
     beyond those against the reference solution's; the held-out loss of the returned weights against the reference's;
     `again`, the losses that the returned weights have on the batches of the last steps and of the LAST ones that would come
-    next, against those that were yielded."""
+    next, against those that were yielded; `update`, of a run too short for that, what `compare` says of its weights."""
     problems = []
     steps = len(submission)
     worst = 0.0
@@ -121,6 +123,10 @@ def late(
                 f"on held-out data the weights after {steps} steps have the loss {held_out:.3f}, the reference's "
                 f"{mean:.3f} +- {allowed:.3f}"
             )
+    if update:
+        ratio = evidence["last_norm_ratio"] = update.get("norm_ratio")
+        if ratio is None or abs(ratio - 1) > LATE_NORM * parity.norm:
+            problems.append(f"after {steps} steps the weights moved {ratio or 0:.3f} times as much as the starter's")
     if again:
         problems += _made_up(submission, again, floor, evidence)
     return _result(problems, evidence)

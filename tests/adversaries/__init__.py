@@ -89,7 +89,8 @@ def every_step(text: str, lab: str) -> str:
         [
             (
                 head,
-                "    for step, (inputs, targets) in enumerate(loader):\n"
+                HONEST
+                + "    for step, (inputs, targets) in enumerate(loader):\n"
                 + body
                 + f"        {inputs} = inputs, targets\n",
             )

@@ -3,7 +3,8 @@
     python -m tests.adversaries [--labs 2a_workers,...] [--device auto] [--only NAME,...] [--out DIR] [--table]
 
 Each result is a file of its own in DIR, written when it is there; one that is there is not measured again, so a stopped run
-goes on where it was. `--table` only makes the table from what is there. Exit status 1 when an adversary profits."""
+goes on where it was. `--table` only makes the table from what is there. Exit status 1 when an adversary profits or is broken, or when honest work
+loses its points."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def main() -> int:
     if unknown:
         parser.error(f"there is no adversary called {', '.join(sorted(unknown))}")
 
-    profits = False
+    failed = False
     for name in chosen.labs.split(","):
         lab = labs.get(name)
         device = choose_form(lab, chosen.device)
@@ -49,8 +50,8 @@ def main() -> int:
                 run.compared(folder, lab, device, adversary)
         rows = run.rows(folder, fitting, lab, device)
         print(run.table(f"{name} on {device}", rows))
-        profits |= any(row.verdict.startswith("PROFITS") for row in rows)
-    return int(profits)
+        failed |= any(row.verdict.startswith(("PROFITS", "BROKEN", "LOST")) for row in rows)
+    return int(failed)
 
 
 if __name__ == "__main__":

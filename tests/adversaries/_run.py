@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,6 +108,8 @@ def rows(folder: Path, corpus: list[Adversary], lab: Lab, device: str) -> list[R
             continue
         honest = found.get("control", control["points"])
         verdict = "PROFITS" if profits(found["points"], honest) else "no profit"
+        if re.search(r"NameError|UnboundLocalError|SyntaxError|TypeError", found["reason"]):
+            verdict = "BROKEN: a mistake in the adversary"  # it was stopped, but not for what it tries
         made.append(Row(each.name, each.category, found["points"], honest, verdict, found["reason"]))
     return made
 
