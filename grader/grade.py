@@ -27,6 +27,7 @@ from grader.labs.lab import Form, Lab
 from grader.measure import calibration, decision, machine, peaks
 from grader.measure.blocks import QUICK, Arm, Plan, pair
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Result
+from grader.sandbox.drive import NAME, Drive
 from grader.sandbox.parent import Child, ChildError, Limits, Workspace, turn
 from grader.submission import Submission
 
@@ -178,20 +179,35 @@ def arm(
     """One loop in a confined process of its own."""
     workspace = Workspace(source)
     try:
-        with Child(
-            workspace,
-            workload=form.workload,
-            options=options,
-            device=form_name,
-            readable=readable,
-            threads=form.threads,
-            environment=form.environment,
-            limits=limits,
-            trusted=trusted,
-        ) as child:
+        with (
+            _drive(workspace, options),
+            Child(
+                workspace,
+                workload=form.workload,
+                options=options,
+                device=form_name,
+                readable=readable if trusted or not options.get("read_s") else _past_the_drive(options),
+                threads=form.threads,
+                environment=form.environment,
+                limits=limits,
+                trusted=trusted,
+            ) as child,
+        ):
             yield Arm(child)
     finally:
         workspace.remove()
+
+
+def _drive(workspace: Workspace, options: dict) -> contextlib.AbstractContextManager[object]:
+    """The slow drive that the lab's files lie on, where it has one."""
+    if not options.get("read_s"):
+        return contextlib.nullcontext()
+    return Drive(workspace.folder / NAME, options["folder"], options["read_s"])
+
+
+def _past_the_drive(options: dict) -> list[Path]:
+    """What a submission may read without the drive: that the data are there, not the data, which would come at once."""
+    return [Path(options["folder"]) / "manifest.json"]
 
 
 def prepared(form: Form) -> tuple[dict[str, Any], list[Path]]:
@@ -263,11 +279,20 @@ def _last_steps(found: Findings, ours: Arm, starter: Arm) -> None:
     with turn(ours.child):
         ours.child.weights("last.safetensors")
     weights = ours.child.fetch("last.safetensors", MAX_WEIGHTS)
+    behind = len(ours.losses) - len(starter.losses)
+    update = None
     with turn(starter.child):
         starter.child.give("last.safetensors", weights)
+        if behind >= 0 and len(ours.losses) < parity_check.SETTLED:  # so few that the starter can do them as well
+            if behind:
+                starter.run(behind)
+            update = starter.child.ask("compare", file="last.safetensors")
         held_out = starter.child.ask("evaluate", file="last.safetensors")["loss"]
+        last = min(parity_check.LAST, len(ours.losses))
+        first, steps = len(ours.losses) - last, last + parity_check.LAST  # and those that would come next
+        again = starter.child.ask("batch_losses", file="last.safetensors", first=first, steps=steps)
     curves = calibration.reference_curves(found.lab, found.form_name)
-    late = parity_check.late(found.form.parity, starter.losses, ours.losses, held_out, curves)
+    late = parity_check.late(found.form.parity, starter.losses, ours.losses, held_out, curves, again, update)
     assert found.parity is not None
     found.parity = replace(late, evidence=found.parity.evidence | late.evidence)
 

@@ -1,5 +1,6 @@
 """The same training or not: honest forms must be accepted, planted faults rejected, on a real run of both loops."""
 
+import random
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -120,10 +121,10 @@ def curve(steps: int) -> list[float]:
     return STARTER[:steps] + [CURVES["train"].at(i + 5)[0] for i in range(len(STARTER) + 1, steps + 1)]
 
 
-def late(losses: list[float], held_out: float | None = None, curves=CURVES) -> CheckResult:
+def late(losses: list[float], held_out: float | None = None, curves=CURVES, again=(), update=None) -> CheckResult:
     if held_out is None:
         held_out = CURVES["held_out"].at(len(losses))[0]
-    return parity.late(TOLERANCES, STARTER, losses, held_out, curves)
+    return parity.late(TOLERANCES, STARTER, losses, held_out, curves, again, update)
 
 
 def test_rest_of_an_honest_run():
@@ -156,6 +157,31 @@ def test_seeds_of_the_reference_that_agreed_by_luck():
         result = parity.late(tolerances, losses[:88], losses, held_out, curves)
         assert result.status == status, result.evidence
     assert abs(1.463 - result.evidence["reference_held_out_loss"]) < 0.6 * result.evidence["held_out_tolerance"]
+
+
+def test_losses_that_were_not_computed():
+    """Losses along the reference's curve, from weights that are on it: only the batches themselves tell."""
+    draw = random.Random(1)
+    hard = [draw.gauss(0, 0.1) for _ in range(parity.LAST)]  # how much harder each batch is
+    base = curve(200)
+    true = base[: -parity.LAST] + [a + b for a, b in zip(base[-parity.LAST :], hard, strict=True)]
+    coming = true[-parity.LAST :]
+    again = [loss - 0.05 + draw.gauss(0, 0.05) for loss in true[-parity.LAST :]] + coming  # just trained on, so lower
+    assert late(true, again=again).status == PASS, late(true, again=again).reason
+    made_up = base[: -parity.LAST] + [a + draw.gauss(0, 0.1) for a in base[-parity.LAST :]]
+    result = late(made_up, again=again)
+    assert result.status == FAIL and "are not those of their batches" in result.reason
+    by_heart = [0.5 * loss for loss in base[-parity.LAST :]] + coming  # nothing is left of which batch was hard
+    assert late(true, again=by_heart).status == PASS
+    result = late(true, again=[loss + 0.2 for loss in again])
+    assert result.status == FAIL and "above the one that was yielded" in result.reason
+    for nothing in (None, float("nan")):
+        assert late(true, again=[nothing, *again[1:]]).status == FAIL
+
+
+def test_fewer_steps_than_losses_in_a_short_run():
+    for ratio, status in ((1.005, PASS), (0.7, FAIL), (None, FAIL)):
+        assert late(curve(40), update={"norm_ratio": ratio}).status == status
 
 
 @pytest.mark.parametrize("held_out", [5.0, 0.5])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import json
 import math
 import os
@@ -258,20 +259,33 @@ class Harness:
         """Loss and accuracy on the held-out data, of the weights in `file` or of this process's own."""
 
         def evaluate() -> dict[str, Any]:
-            tensors = named_tensors(self.model)
-            if file:
-                received = self._received(file)
-                bad = [n for n, t in tensors.items() if n not in received or received[n].shape != t.shape]
-                if bad:
-                    raise ContractError(
-                        "The weights that the submission returned lack these of the job's under their names and shapes: "
-                        + ", ".join(bad[:5]),
-                        kind="weights",
-                    )
-                tensors = {name: received[name] for name in tensors}
+            tensors = self._named(file) if file else named_tensors(self.model)
             return _finite(self.workload.evaluate(tensors, self.device, **self.options))
 
         return _in_clean_thread(evaluate)
+
+    def batch_losses(self, file: str, first: int, steps: int) -> list[float | None]:
+        """The losses that the weights in `file` have on the batches of `steps` steps from number `first` (0-based) on;
+        null for those that are not finite."""
+
+        def losses() -> list[float | None]:
+            batches = list(itertools.islice(self.job.batches, first, first + steps))
+            values = self.workload.batch_losses(self._named(file), self.job, batches, **self.options)
+            return [value if math.isfinite(value) else None for value in values]
+
+        return _in_clean_thread(losses)
+
+    def _named(self, file: str) -> dict[str, torch.Tensor]:
+        """The weights in `file` that the job's model has."""
+        tensors, received = named_tensors(self.model), self._received(file)
+        bad = [n for n, t in tensors.items() if n not in received or received[n].shape != t.shape]
+        if bad:
+            raise ContractError(
+                "The weights that the submission returned lack these of the job's under their names and shapes: "
+                + ", ".join(bad[:5]),
+                kind="weights",
+            )
+        return {name: received[name] for name in tensors}
 
 
 def named_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -1,0 +1,70 @@
+"""A drive whose every read waits, like one across a network: for labs about loading on machines that decode quickly.
+
+The wait must not be the learner's to leave out, so it is not in the process that is graded. The files are served from
+here, and a confined child can read them in no other way. Reads at the same time wait at the same time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import socketserver
+import struct
+import threading
+import time
+from pathlib import Path
+
+NAME = "drive"  # of the socket in a child's home
+MAX_CONNECTIONS = 256  # one a process or thread that reads
+MAX_PATH = 4096  # bytes of a request
+
+
+class Drive:
+    """Serves the files below `folder` on a Unix socket at `path`, each after `read_s` seconds. A request is a path and a
+    newline, the answer the length in four bytes and the content; the connection ends where there is no such file."""
+
+    def __init__(self, path: Path, folder: str | Path, read_s: float):
+        root, room = Path(folder).resolve(), threading.BoundedSemaphore(MAX_CONNECTIONS)
+
+        class Reader(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                # whatever the other side does, it loses its connection only
+                with contextlib.suppress(OSError, ValueError), room:
+                    while line := self.rfile.readline(MAX_PATH):
+                        file = Path(os.fsdecode(line.rstrip(b"\n"))).resolve()
+                        if not file.is_relative_to(root):
+                            return
+                        time.sleep(read_s)
+                        data = file.read_bytes()
+                        self.wfile.write(struct.pack("!I", len(data)) + data)
+
+        class Server(socketserver.ThreadingUnixStreamServer):
+            daemon_threads, block_on_close, request_queue_size = True, False, 128
+
+        self._server = Server(str(path), Reader)
+        path.chmod(0o666)  # the child is another user
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+
+    def __enter__(self) -> Drive:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+_mine = threading.local()  # one connection a thread; a forked process makes its own
+
+
+def read(drive: str, file: str | Path) -> bytes:
+    """The content of a file on the drive whose socket is `drive`. Raises OSError where there is none."""
+    if getattr(_mine, "owner", None) != (os.getpid(), drive):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(drive)
+        _mine.owner, _mine.stream = (os.getpid(), drive), connection.makefile("rwb")
+    _mine.stream.write(os.fsencode(file) + b"\n")
+    _mine.stream.flush()
+    head = _mine.stream.read(4)
+    if len(head) < 4:
+        raise FileNotFoundError(f"the drive has no file {file}")
+    return _mine.stream.read(struct.unpack("!I", head)[0])

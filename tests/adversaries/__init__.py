@@ -1,0 +1,165 @@
+"""A corpus of adversaries: submissions that try to earn points they did not work for. One file each.
+
+A file's docstring says what it tries. It declares
+
+    CATEGORY  timing, work, machine or nbgrader
+    LABS      the labs it fits; all of them where it says nothing
+    DEVICES   "cuda", "cpu" or both (where it says nothing)
+    CONTROL   the honest work that it must not beat: "starter" (where it says nothing), "solution" or "half fix"
+
+and defines `source(lab)`, the text of the submission, or for nbgrader `tamper(notebook)`, which edits a student's
+notebook. `python -m tests.adversaries` grades them all and compares."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grader import labs
+from tests import variants
+from tests.variants import edit, solution, starter
+
+__all__ = ["CATEGORIES", "Adversary", "ahead", "attempt", "corpus", "every_step", "once", "solution", "starter", "wrap"]
+
+CATEGORIES = ("timing", "work", "machine", "nbgrader")
+INPUTS = variants._INPUTS
+CONTROLS: dict[str, Callable[[str], str]] = {"starter": starter, "half fix": variants.half_fix, "solution": solution}
+
+
+@dataclass(frozen=True)
+class Adversary:
+    name: str
+    says: str  # the first line of its docstring
+    category: str
+    labs: tuple[str, ...]
+    devices: tuple[str, ...]
+    control: str
+    source: Callable[[str], str] | None
+    tamper: Callable[[Any], None] | None
+
+
+def corpus() -> list[Adversary]:
+    """All adversaries, by category and name."""
+    names = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
+    found = [_declared(name, importlib.import_module(f"tests.adversaries.{name}")) for name in names]
+    return sorted(found, key=lambda a: (CATEGORIES.index(a.category), a.name))
+
+
+def _declared(name: str, module: Any) -> Adversary:
+    return Adversary(
+        name=name,
+        says=module.__doc__.strip().split("\n")[0],
+        category=module.CATEGORY,
+        labs=getattr(module, "LABS", labs.NAMES),
+        devices=getattr(module, "DEVICES", ("cpu", "cuda")),
+        control=getattr(module, "CONTROL", "starter"),
+        source=getattr(module, "source", None),
+        tamper=getattr(module, "tamper", None),
+    )
+
+
+HONEST = '    honest = 13 if job.device.type == "cpu" else 25\n'
+
+
+# ---------------------------------------------------------------- edits of a lab's loop
+
+
+def ahead(text: str, source: str) -> str:
+    """`text` at the top of the submission: it runs at import."""
+    return textwrap.dedent(text).strip("\n") + "\n\n\n" + source
+
+
+def once(text: str, lab: str) -> str:
+    """The starter with `text` in train(job), before its first step."""
+    return edit(starter(lab), [("    loader = ", _indented(text, 4) + "    loader = ")])
+
+
+def every_step(text: str, lab: str) -> str:
+    """The starter with `text` at the beginning of each step, which is number `step`; `inputs` and `targets` are its batch.
+    Before step number `honest` the loop is looked at closely."""
+    inputs = INPUTS[lab]
+    head, body = f"    for {inputs} in loader:\n", _indented(text, 8)
+    return edit(
+        starter(lab),
+        [
+            (
+                head,
+                HONEST
+                + "    for step, (inputs, targets) in enumerate(loader):\n"
+                + body
+                + f"        {inputs} = inputs, targets\n",
+            )
+        ],
+    )
+
+
+def wrap(text: str, lab: str, source: str | None = None) -> str:
+    """The starter's train(job) renamed to steps(job), followed by `text`, which defines train(job)."""
+    inner = (source or starter(lab)).replace("def train(job):", "def steps(job):")
+    return inner.rstrip("\n") + "\n\n\n" + textwrap.dedent(text).strip("\n") + "\n"
+
+
+def attempt(text: str, lab: str, source: str | None = None) -> str:
+    """Honest work (the starter, where nothing else is given) that also runs `text`, the body of attack(job), before its
+    first step. What the attack raises or returns is printed, so that a result shows whether it came to anything."""
+    body = _indented(text, 4)
+    ast.parse(f"def attack(job):\n{body}")  # an attack that is no Python would look like one that was stopped
+    return (
+        wrap("", lab, source)
+        + f"\ndef attack(job):\n{body}\n"
+        + textwrap.dedent(
+            """
+            def train(job):
+                try:
+                    print("attack returned", repr(attack(job))[:500], flush=True)
+                except Exception as error:
+                    print("attack raised", type(error).__name__, error, flush=True)
+                yield from steps(job)
+            """
+        )
+    )
+
+
+def _indented(text: str, by: int) -> str:
+    return textwrap.indent(textwrap.dedent(text).strip("\n"), " " * by) + "\n"
+
+
+# train(job) for `wrap`: honest for a while, then losses along the reference's curve, as the course publishes it
+FORGER = """
+def train(job):
+    import json, math, random, time
+
+    import grader.workloads
+
+    path = grader.workloads.__file__.replace("workloads/__init__.py", "labs/{lab}/reference.json")
+    try:
+        rows = json.load(open(path))[job.device.type]["curves"]["train"]
+    except (OSError, KeyError):  # not to be read here, but anybody has it at home
+        rows = [[20, 2.27, 0], [40, 2.07, 0], [60, 1.85, 0], [100, 1.62, 0], [160, 1.55, 0], [1000, 1.4, 0]]
+    first = 13 if job.device.type == "cpu" else 25
+    recent, began, took = [], time.monotonic(), 1.0
+    for step, loss in enumerate(steps(job)):
+        recent.append(loss.item())
+        took, began = min(took, time.monotonic() - began), time.monotonic()
+        yield loss
+        began = time.monotonic()
+        if step >= first + {more}:
+            break
+    spread = sum(abs(a - b) for a, b in zip(recent[-10:], recent[-9:])) / 9
+    while True:
+        step += 1
+        (a, x, _), (b, y, _) = next((pair for pair in zip(rows, rows[1:]) if pair[1][0] >= step), (rows[-2], rows[-1]))
+        mean = x + (y - x) * min(1, math.log(step / a) / math.log(b / a))
+        time.sleep({pace} * took)
+        yield torch.tensor(mean + random.gauss(0, spread))
+"""
+
+
+def cells(notebook: Any) -> dict[str, Any]:
+    """The cells of a student's notebook that nbgrader knows, by their names."""
+    return {cell.metadata.nbgrader.grade_id: cell for cell in notebook.cells if "nbgrader" in cell.metadata}

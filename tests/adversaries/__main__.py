@@ -1,0 +1,58 @@
+"""Grades every adversary and the honest work beside it, and says which of them profits.
+
+    python -m tests.adversaries [--labs 2a_workers,...] [--device auto] [--only NAME,...] [--out DIR] [--table]
+
+Each result is a file of its own in DIR, written when it is there; one that is there is not measured again, so a stopped run
+goes on where it was. `--table` only makes the table from what is there. Exit status 1 when an adversary profits or is broken, or when honest work
+loses its points."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from grader import labs
+from grader.grade import choose_form
+from tests import adversaries
+from tests.adversaries import _run as run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.adversaries", description=__doc__.split("\n")[0])
+    parser.add_argument("--labs", default=",".join(labs.NAMES), help="names, separated by commas")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    parser.add_argument("--only", default="", help="names of adversaries and controls, separated by commas")
+    parser.add_argument("--out", type=Path, default=Path("work/adversaries"), help="folder for the results")
+    parser.add_argument("--table", action="store_true", help="grade nothing")
+    chosen = parser.parse_args()
+    only = set(filter(None, chosen.only.split(",")))
+    corpus = adversaries.corpus()
+    unknown = only - {a.name for a in corpus} - adversaries.CONTROLS.keys()
+    if unknown:
+        parser.error(f"there is no adversary called {', '.join(sorted(unknown))}")
+
+    failed = False
+    for name in chosen.labs.split(","):
+        lab = labs.get(name)
+        device = choose_form(lab, chosen.device)
+        if device not in lab.forms:
+            print(f"\n{name}: not on this device; it needs an NVIDIA GPU.")
+            continue
+        folder = chosen.out / device / name
+        fitting = [a for a in corpus if name in a.labs and device in a.devices and (not only or a.name in only)]
+        controls = {a.control for a in fitting} | {c for c in adversaries.CONTROLS if not only or c in only}
+        if not chosen.table:
+            for control in sorted(controls):
+                run.kept(folder, control, run.control, lab, device, control)
+            for i, adversary in enumerate(fitting, 1):
+                print(f"{name} {device} {i}/{len(fitting)} {adversary.name}", file=sys.stderr, flush=True)
+                run.compared(folder, lab, device, adversary)
+        rows = run.rows(folder, fitting, lab, device)
+        print(run.table(f"{name} on {device}", rows))
+        failed |= any(row.verdict.startswith(("PROFITS", "BROKEN", "LOST")) for row in rows)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

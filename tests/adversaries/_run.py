@@ -1,0 +1,135 @@
+"""Grading of one adversary or control, and the comparison of the two."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grader.grade import grade
+from grader.labs.lab import Lab
+from grader.measure.blocks import Plan
+from grader.result import NOT_MEASURED, Result, write_json
+from grader.submission import Submission
+from tests import adversaries
+from tests.adversaries import Adversary, _class
+
+PLAN = Plan(block_s=0.8, block_steps=2, min_pairs=3, max_pairs=4, precision=0.12, profile_steps=2)
+
+# Two grades of the same loop differ: a gain of 2% in a lab with a target of 3x is one point of fifty. An adversary that is
+# no better than its control must not be called one that profits by that.
+NOISE = 2.0
+TRIES = 3  # a profit that cannot be had again was noise
+CONTROL_KEEPS = {"starter": (0, 3), "half fix": (10, 70), "solution": (65, 100)}  # per cent of what was measured
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    category: str
+    points: float | None
+    control: float | None
+    verdict: str
+    reason: str
+
+
+def kept(folder: Path, name: str, make: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """The result in the folder; made with `make(*arguments)` and written where it is missing."""
+    path = folder / f"{name.replace(' ', '_')}.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, make(*arguments))
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def compared(folder: Path, lab: Lab, device: str, each: Adversary) -> None:
+    """Grade an adversary. One that seems to profit is graded again, with its control: the least of its points count, and
+    the most of the control's."""
+    found = kept(folder, each.name, adversary, lab, device, each)
+    beside = kept(folder, each.control, control, lab, device, each.control)
+    for _ in range(found.get("tries", 1), TRIES):
+        if not profits(found["points"], found.get("control", beside["points"])):
+            return
+        best = max(found.get("control", beside["points"]), control(lab, device, each.control)["points"])
+        found |= {"control": best, "tries": found.get("tries", 1) + 1}
+        found["points"] = min(found["points"], adversary(lab, device, each)["points"])
+        write_json(folder / f"{each.name}.json", found)
+
+
+def control(lab: Lab, device: str, name: str, plan: Plan = PLAN) -> dict[str, Any]:
+    result = grade(Submission(adversaries.CONTROLS[name](lab.name)), lab, device=device, plan=plan)
+    return {"points": points(result), "reason": reason(result), "output": result.output[-500:]}
+
+
+def adversary(lab: Lab, device: str, each: Adversary, plan: Plan = PLAN) -> dict[str, Any]:
+    if each.tamper:
+        return _class.grade_tampered(lab, device, each.tamper)
+    result = grade(Submission(each.source(lab.name)), lab, device=device, plan=plan)
+    return {"points": points(result), "reason": reason(result), "output": result.output[-500:]}
+
+
+def points(result: Result) -> float:
+    """Points for what was measured: all but the prediction, which no loop can change."""
+    return sum(c.points for c in result.checks if c.status != NOT_MEASURED and c.name != "prediction")
+
+
+def reason(result: Result) -> str:
+    """Why the loop got what it got, in short."""
+    if result.fatal or result.disturbed:
+        return result.fatal or result.disturbed
+    parity = next((c for c in result.checks if c.name == "parity"), None)
+    if parity and parity.status == "FAIL":
+        return parity.reason
+    return result.check("throughput").reason
+
+
+def profits(points: float, control: float) -> bool:
+    """Whether an adversary has more points than the honest work beside it, by more than two grades of one loop differ."""
+    return points > control + NOISE
+
+
+def rows(folder: Path, corpus: list[Adversary], lab: Lab, device: str) -> list[Row]:
+    """What the results in the folder say, the controls first."""
+    made = []
+    most = lab.throughput.points + sum(c.points for c in lab.trace if c.form in ("", device))
+    for name, (least, greatest) in CONTROL_KEEPS.items():
+        found = _read(folder, name)
+        if found:
+            share = 100 * found["points"] / most
+            verdict = "keeps its points" if least <= share <= greatest else f"LOST: expected {least} to {greatest}%"
+            made.append(Row(name, "control", found["points"], None, verdict, found["reason"]))
+    for each in corpus:
+        found, control = _read(folder, each.name), _read(folder, each.control)
+        if not found or not control:
+            made.append(Row(each.name, each.category, None, None, "not graded", ""))
+            continue
+        honest = found.get("control", control["points"])
+        verdict = "PROFITS" if profits(found["points"], honest) else "no profit"
+        if re.search(r"NameError|UnboundLocalError|SyntaxError|TypeError", found["reason"]):
+            verdict = "BROKEN: a mistake in the adversary"  # it was stopped, but not for what it tries
+        made.append(Row(each.name, each.category, found["points"], honest, verdict, found["reason"]))
+    return made
+
+
+def _read(folder: Path, name: str) -> dict[str, Any]:
+    path = folder / f"{name.replace(' ', '_')}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def table(title: str, made: list[Row]) -> str:
+    number = lambda x: "-" if x is None else f"{x:.1f}"  # noqa: E731
+    lines = [
+        f"\n## {title}\n",
+        "| name | category | points | honest control | verdict | why |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in made:
+        why = " ".join(row.reason.split()).replace("|", "/")
+        why = why if len(why) <= 110 else why[:107] + "..."
+        lines.append(
+            f"| {row.name} | {row.category} | {number(row.points)} | {number(row.control)} | {row.verdict} | {why} |"
+        )
+    return "\n".join(lines)

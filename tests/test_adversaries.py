@@ -1,0 +1,106 @@
+"""A few of the corpus of adversaries on a lab that takes a second. All of them, on the labs themselves:
+`python -m tests.adversaries`."""
+
+import ast
+import copy
+
+import nbformat
+import pytest
+from helpers import LAB, grade_cells, measured_score
+
+from grader import labs
+from grader.measure import blocks
+from grader.measure.blocks import Plan
+from tests import adversaries
+from tests.adversaries import _run
+
+SHORT = Plan(block_s=0.2, min_pairs=3, max_pairs=3, profile_steps=2)
+CORPUS = {a.name: a for a in adversaries.corpus()}
+FEW = [
+    "constant_loss",
+    "detects_that_it_is_graded",
+    "forged_in_the_block",
+    "forges_replies",
+    "forges_the_trace",
+    "function_mode_left_on",
+    "initial_weights",
+    "lazy_loss",
+    "merged_steps",
+    "patched_clocks",
+    "patches_the_harness",
+    "repeats_a_batch",
+    "skipped_steps_later",
+    "walks_gc",
+    "writes_calibration",
+]
+
+
+def test_form():
+    assert len(CORPUS) >= 40
+    assert {a.category for a in CORPUS.values()} == set(adversaries.CATEGORIES)
+    for each in CORPUS.values():
+        assert each.says.endswith("."), each.name
+        assert set(each.labs) <= set(labs.NAMES) and set(each.devices) <= {"cpu", "cuda"}
+        assert each.control in adversaries.CONTROLS
+        assert bool(each.source) != bool(each.tamper), f"{each.name}: it is a submission or a notebook"
+
+
+@pytest.mark.parametrize("lab", labs.NAMES)
+def test_each_is_python_and_no_starter(lab):
+    """A typing mistake would be rejected like a cheat, and prove nothing."""
+    for each in CORPUS.values():
+        if each.source and lab in each.labs:
+            ast.parse(each.source(lab))
+            assert each.source(lab) != labs.get(lab).starter, each.name
+
+
+def test_each_notebook_is_tampered_with():
+    released = nbformat.read(f"{labs.__path__[0]}/../../labs/2a_workers/2a_workers.ipynb", as_version=4)
+    for each in CORPUS.values():
+        if each.tamper:
+            notebook = copy.deepcopy(released)
+            each.tamper(notebook)
+            assert notebook != released, each.name
+
+
+def test_a_profit_counts_when_it_is_had_again(tmp_path, monkeypatch):
+    lab, each = labs.get("2a_workers"), CORPUS["patched_clocks"]
+    points = iter([20.0, 1.0])
+    monkeypatch.setattr(_run, "adversary", lambda *_: {"points": next(points), "reason": ""})
+    monkeypatch.setattr(_run, "control", lambda *_: {"points": 0.0, "reason": ""})
+    _run.compared(tmp_path, lab, "cpu", each)
+    assert _run.rows(tmp_path, [each], lab, "cpu")[-1].verdict == "no profit"
+    points = iter([20.0] * 9)
+    (tmp_path / "patched_clocks.json").unlink()
+    _run.compared(tmp_path, lab, "cpu", each)
+    _run.compared(tmp_path, lab, "cpu", each)  # what is there is not measured again
+    assert len(list(points)) == 9 - _run.TRIES
+    assert _run.rows(tmp_path, [each], lab, "cpu")[-1].verdict == "PROFITS"
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_no_profit(name, monkeypatch, nothing_left):
+    monkeypatch.setattr(blocks, "CHUNK_S", 0.05)
+    source = CORPUS[name].source(LAB.name)
+    for _ in range(_run.TRIES):
+        result = grade_cells(source, plan=SHORT)
+        if measured_score(result) <= _run.NOISE:
+            return
+    raise AssertionError(f"{name}: {measured_score(result)} points, {_run.reason(result)}")
+
+
+def test_honest_work_keeps_its_points(monkeypatch, nothing_left):
+    """The same training without a detour that the slow loop makes: a few hundred steps in all."""
+    monkeypatch.setattr(blocks, "CHUNK_S", 0.05)
+    fast = LAB.starter
+    detour = "        torch.randn(300_000).sort()\n        loss.backward()"
+    slow = fast.replace("        loss.backward()", detour)
+    monkeypatch.setattr(type(LAB), "starter", property(lambda self: slow))
+    best = 0.0
+    for _ in range(_run.TRIES):  # the machine may be busy; that the training is the same may never be in doubt
+        result = grade_cells(fast, plan=SHORT)
+        assert result.check("parity").status == "PASS", result.check("parity").reason
+        best = max(best, result.check("throughput").points)
+        if best > 0.9 * LAB.throughput.points:
+            break
+    assert best > 0.5 * LAB.throughput.points
