@@ -35,7 +35,7 @@ def main() -> int:
     failed = False
     for name in chosen.labs.split(","):
         lab = labs.get(name)
-        device = choose_form(lab, chosen.device)
+        device = chosen.device if chosen.table and chosen.device != "auto" else choose_form(lab, chosen.device)
         if device not in lab.forms:
             print(f"\n{name}: not on this device; it needs an NVIDIA GPU.")
             continue
