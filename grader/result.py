@@ -21,8 +21,9 @@ NOT_MEASURED = "NOT MEASURED"  # this machine cannot measure it; never scored
 class CheckResult:
     """One check's verdict.
 
-    `reason` is one or two sentences for the learner; `hint` says what to try next (empty when passed); `evidence` holds
-    the numbers and thresholds behind the verdict, JSON values only."""
+    `reason` is one or two sentences for the learner; `hint` says what to try next (empty when passed), `more_hints` say
+    the same again, each more plainly than the one before; `evidence` holds the numbers and thresholds behind the verdict,
+    JSON values only."""
 
     name: str
     title: str
@@ -32,6 +33,7 @@ class CheckResult:
     reason: str
     hint: str = ""
     evidence: dict[str, Any] = field(default_factory=dict)
+    more_hints: list[str] = field(default_factory=list)
 
 
 @dataclass

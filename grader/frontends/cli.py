@@ -68,6 +68,12 @@ def _parser() -> argparse.ArgumentParser:
         "--quick", action="store_true", help="fewer and shorter measurements: for trying out, not for marks"
     )
     common(sub)
+    sub = command("hint", _hint, "show a hint to one check of a lab")
+    sub.add_argument("lab")
+    sub.add_argument("check", help="its name, as the report's last line of a hint says it")
+    sub.add_argument(
+        "--depth", type=int, choices=(1, 2, 3), default=1, help="1: a nudge; 2: where to look; 3: what to do"
+    )
     sub = command("diagnose", _diagnose, "say what holds a training loop back, from its torch.profiler trace")
     sub.epilog = "Exit status: 0, 3 for an incomplete trace, 2 for a file that is no trace."
     sub.add_argument("trace", help="a .json or .json.gz that torch.profiler wrote")
@@ -174,6 +180,16 @@ def start(name: str) -> Path:
         shutil.copytree(source, partial)
         partial.rename(target)
     return target / f"{lab.name}.ipynb"
+
+
+def _hint(options: argparse.Namespace) -> None:
+    lab = labs.get(options.lab)
+    hints = {check.name: check.hints for check in lab.checks if hasattr(check, "hints")}
+    if options.check not in hints:
+        raise UserError(f"{lab.name} has no hints for {options.check!r}. It has them for: {', '.join(hints)}.")
+    print(hints[options.check][options.depth - 1])
+    if options.depth < 3:
+        print(f"More: grader hint {lab.name} {options.check} --depth {options.depth + 1}")
 
 
 def _grade(options: argparse.Namespace) -> None:

@@ -178,6 +178,6 @@ def _outputs(result: Result, name: str, most: float) -> list[NotebookNode]:
         shown = result
         if name != "throughput":  # that cell, the first, holds the whole report, the others their own line of it
             shown = Result(result.lab, check.title, result.form, [check], {}, {})
-        data = {"text/plain": report.text(shown), "text/html": report.html(shown)}
+        data = {"text/plain": report.text(shown), "text/html": report.html(shown, all_hints=True)}
     number = new_output("execute_result", {"text/plain": repr(points)}, execution_count=None)
     return [new_output("display_data", data), number]

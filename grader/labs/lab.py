@@ -55,10 +55,13 @@ class Form:
     flops: float | None = None
 
 
+Hints = tuple[str, str, str]  # in three depths: a nudge; where to look; what to do, without code to paste
+
+
 @dataclass(frozen=True)
 class Throughput:
     points: float
-    hint: str
+    hints: Hints
     name: str = "throughput"
     title: str = "Throughput"
 
@@ -73,7 +76,7 @@ class TraceCheck:
     points: float
     metric: str
     says: str  # the metric in words, for the report: "of the copied bytes came from pinned memory"
-    hint: str
+    hints: Hints
     at_least: float | None = None
     at_most: float | None = None
     form: str = ""
