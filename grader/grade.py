@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -29,6 +30,7 @@ from grader.measure.blocks import QUICK, Arm, Plan, pair
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Result
 from grader.sandbox.drive import NAME, Drive
 from grader.sandbox.parent import Child, ChildError, Limits, Workspace, turn
+from grader.sandbox.probe import confinement
 from grader.submission import Submission
 
 Progress = Callable[[float, str], None]  # share done (0 to 1), what is being done
@@ -36,6 +38,13 @@ Progress = Callable[[float, str], None]  # share done (0 to 1), what is being do
 MAX_WEIGHTS = 4 << 30  # bytes
 MAX_TRACE = 256 << 20
 FREE_MEMORY = 8 << 30  # bytes of GPU memory that a grade needs
+
+UNCONFINED = (
+    "This machine cannot keep a submission away from files that are not its own (`grader doctor` says what is open), so no "
+    "marks are given here. Use Linux 5.13 or newer with Landlock enabled, or allow it, for code that you trust: "
+    "--allow-unconfined for grader, --MeasuredGrade.allow_unconfined=True for nbgrader."
+)
+OPEN_FILES = "Graded without confined files, because that was allowed: the submission could read the solutions and change results."
 
 
 class Disturbed(Exception):
@@ -61,16 +70,23 @@ def grade(
     quick: bool = False,
     plan: Plan | None = None,
     limits: Limits | None = None,
+    allow_unconfined: bool = False,
     progress: Progress = lambda share, what: None,
 ) -> Result:
     """Grade a submission by measurement. What fails in the learner's code ends up in the result, not in an exception.
 
     quick: fewer and shorter blocks, for trying out; plan and limits override what is measured and waited for. Raises
-    UserError for an unknown device and RuntimeError where this machine cannot confine a submission."""
+    UserError for an unknown device and RuntimeError where this machine cannot keep a submission away from files, unless
+    `allow_unconfined`; the result says what was open then."""
     began = time.monotonic()
     form_name = choose_form(lab, device)
-    found = Findings(lab, form_name)
+    found = Findings(lab, form_name, allow_unconfined=allow_unconfined)
     if form_name in lab.forms:
+        found.confinement = confinement().to_dict()
+        if not found.confinement["files"]:
+            if not allow_unconfined:
+                raise RuntimeError(UNCONFINED)
+            found.warnings.append(OPEN_FILES)
         try:
             _measure(found, submission, plan or (QUICK if quick else Plan()), limits, progress)
         except ChildError as error:
@@ -98,6 +114,7 @@ def grade(
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         timelines=found.timelines,
         output=found.output,
+        confinement=found.confinement,
     )
 
 
@@ -113,6 +130,8 @@ class Findings:
 
     lab: Lab
     form_name: str
+    allow_unconfined: bool = False
+    confinement: dict[str, Any] = field(default_factory=dict)
     seed: int | None = None
     pairs: list[tuple[float, float]] = field(default_factory=list)  # seconds per step: starter, submission
     gain: decision.Gain | None = None
@@ -143,10 +162,15 @@ def _measure(found: Findings, submission: Submission, plan: Plan, limits: Limits
     options, readable = prepared(form)
     progress(0.02, "looking at the machine")
     _gate(found)
-    with (
-        arm(submission.source, form, options, readable, found.form_name, limits) as ours,
-        arm(lab.starter, form, options, readable, found.form_name, None, trusted=True) as starter,
-    ):
+    start = partial(
+        arm,
+        form=form,
+        options=options,
+        readable=readable,
+        form_name=found.form_name,
+        allow_unconfined=found.allow_unconfined,
+    )
+    with start(submission.source, limits=limits) as ours, start(lab.starter, limits=None, trusted=True) as starter:
         try:
             progress(0.04, "loading the submission")
             ours.child.load()
@@ -175,6 +199,7 @@ def arm(
     form_name: str,
     limits: Limits | None,
     trusted: bool = False,
+    allow_unconfined: bool = False,
 ) -> Iterator[Arm]:
     """One loop in a confined process of its own."""
     workspace = Workspace(source)
@@ -191,6 +216,7 @@ def arm(
                 environment=form.environment,
                 limits=limits,
                 trusted=trusted,
+                allow_unconfined=allow_unconfined,
             ) as child,
         ):
             yield Arm(child)

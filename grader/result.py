@@ -42,7 +42,8 @@ class Result:
 
     `timelines` maps "before" (the starter) and "after" (the submission) to what `grader.trace.timeline` returns.
     `fatal` is the message that ended the grade early because the learner's code failed, `disturbed` because the machine
-    was not fit to measure on; else both are empty."""
+    was not fit to measure on; else both are empty. `confinement`: what held when a confined process tried to get out, by
+    kind (see `grader.sandbox.probe`); empty where nothing was run."""
 
     lab: str
     title: str
@@ -59,6 +60,7 @@ class Result:
     date: str = ""
     timelines: dict[str, Any] = field(default_factory=dict)
     output: str = ""  # what the submission printed (its end, capped)
+    confinement: dict[str, Any] = field(default_factory=dict)
 
     @property
     def score(self) -> float:

@@ -5,6 +5,8 @@ student's notebook: its %%submission cells go, as text, to `grader.grade.grade`.
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 from datetime import UTC, datetime
 from pathlib import Path
@@ -129,10 +131,14 @@ class MeasuredGrade(NbGraderPreprocessor):
         config=True
     )
     quick = Bool(False, help="Fewer and shorter measurements: to try the course out, not for marks").tag(config=True)
+    allow_unconfined = Bool(False, help="Grade where file access cannot be confined: for code that you trust").tag(
+        config=True
+    )
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         ours = resources["nbgrader"]
         lab = labs.get(ours["notebook"])
+        _tell_confinement(self.log)
         self.log.info("Measuring %s of %s", lab.name, ours["student"])
         result = self.measure(nb, lab)
         self._tell(result, ours["student"])
@@ -153,7 +159,7 @@ class MeasuredGrade(NbGraderPreprocessor):
             checks = [CheckResult(c.name, c.title, FAIL, 0, c.points, "Not graded: see above.") for c in lab.checks]
             date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
             return Result(lab.name, lab.title, form, checks, {}, {}, fatal=str(error), quick=self.quick, date=date)
-        result = grade(submission, lab, device=self.device, quick=self.quick)
+        result = grade(submission, lab, device=self.device, quick=self.quick, allow_unconfined=self.allow_unconfined)
         if result.disturbed:  # no mark at all rather than a wrong one
             raise RuntimeError(f"Not graded: {result.disturbed} Run autograde again for this student.")
         return result
@@ -164,6 +170,15 @@ class MeasuredGrade(NbGraderPreprocessor):
             names = ", ".join(c.name for c in result.checks if c.status == status)
             if names:
                 self.log.warning("%s: %s: %s", student, status, names)
+
+
+@functools.cache  # once a run
+def _tell_confinement(log: logging.Logger) -> None:
+    """What keeps submissions in on this machine."""
+    from grader.sandbox.probe import confinement
+
+    for line in confinement().lines():
+        log.info("Confinement: %s", line)
 
 
 def _outputs(result: Result, name: str, most: float) -> list[NotebookNode]:

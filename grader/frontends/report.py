@@ -277,6 +277,7 @@ def _foot(result: Result) -> list[str]:
         ("lab:", f"{_clean(result.lab, 80)}, {form}"),
         ("date:", _clean(result.date, 60)),
         ("seed:", "" if result.seed is None else _clean(str(result.seed), 40)),
+        ("not confined:", _clean(", ".join(_name(k) for k, held in result.confinement.items() if held is False), 200)),
         ("grading took", f"{_number(round(result.seconds, 1))} s" if result.seconds else ""),
     ]
     return [f"{name} {value}" for name, value in facts if value]
