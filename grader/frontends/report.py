@@ -270,7 +270,9 @@ def _headline(result: Result) -> tuple[str, list[str]]:
 
 
 def _foot(result: Result) -> list[str]:
-    form = {"cuda": "GPU form", "cpu": "CPU form"}.get(result.form, _clean(result.form, 40))
+    form = {"cuda": "GPU form", "cpu": "CPU form", "traces": "recorded traces"}.get(
+        result.form, _clean(result.form, 40)
+    )
     facts = [
         ("machine:", _clean(_known(result.machine), 400)),
         ("versions:", _clean(_known(result.versions), 400)),
