@@ -85,18 +85,11 @@ def grade(
     `allow_unconfined`; the result says what was open then."""
     began = time.monotonic()
     form_name = choose_form(lab, device)
-<<<<<<< Updated upstream
-    found = Findings(lab, form_name, allow_unconfined=allow_unconfined)
-=======
     kind = importlib.import_module(lab.graded_by)
-    found: AnyFindings = kind.Findings(lab, form_name)
->>>>>>> Stashed changes
+    found: AnyFindings = kind.Findings(lab, form_name, allow_unconfined=allow_unconfined)
     if form_name in lab.forms:
-        found.confinement = confinement().to_dict()
-        if not found.confinement["files"]:
-            if not allow_unconfined:
-                raise RuntimeError(UNCONFINED)
-            found.warnings.append(OPEN_FILES)
+        if lab.runs_code:
+            _confine(found)
         try:
             kind.measure(found, submission, plan or (QUICK if quick else Plan()), limits, progress)
         except ChildError as error:
@@ -126,6 +119,14 @@ def grade(
         output=found.output,
         confinement=found.confinement,
     )
+
+
+def _confine(found: AnyFindings) -> None:
+    found.confinement = confinement().to_dict()
+    if not found.confinement["files"]:
+        if not found.allow_unconfined:
+            raise RuntimeError(UNCONFINED)
+        found.warnings.append(OPEN_FILES)
 
 
 def _is_machines(error: ChildError) -> bool:
@@ -179,8 +180,7 @@ def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits 
     progress(0.0, "preparing data")
     options, readable = prepared(form)
     progress(0.02, "looking at the machine")
-<<<<<<< Updated upstream
-    _gate(found)
+    gate(found)
     start = partial(
         arm,
         form=form,
@@ -190,13 +190,6 @@ def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits 
         allow_unconfined=found.allow_unconfined,
     )
     with start(submission.source, limits=limits) as ours, start(lab.starter, limits=None, trusted=True) as starter:
-=======
-    gate(found)
-    with (
-        arm(submission.source, form, options, readable, found.form_name, limits) as ours,
-        arm(lab.starter, form, options, readable, found.form_name, None, trusted=True) as starter,
-    ):
->>>>>>> Stashed changes
         try:
             progress(0.04, "loading the submission")
             ours.child.load()

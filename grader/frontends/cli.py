@@ -296,18 +296,12 @@ def _doctor(options: argparse.Namespace) -> int:
             print(f"{name:<14} not here: needs an NVIDIA GPU")
             continue
         points = sum(c.points for c in lab.checks if getattr(c, "form", "") in ("", form))
-<<<<<<< Updated upstream
-        known = f"solution gains {gain:.1f}x ({source})" if gain else "not calibrated: run `grader calibrate`"
-        print(f"{name:<14} {points:g} of {lab.max_score:g} points can be measured; {known}")
-    return 0 if confined.files else 1
-=======
         known = ""
         if isinstance(lab, Lab):
             gain, source = calibration.reference_gain(lab, form)
             known = f"; solution gains {gain:.1f}x ({source})" if gain else "; not calibrated: run `grader calibrate`"
         print(f"{name:<14} {points:g} of {lab.max_score:g} points can be measured{known}")
-    return 0 if abi else 1
->>>>>>> Stashed changes
+    return 0 if confined.files else 1
 
 
 def _demo(options: argparse.Namespace) -> None:

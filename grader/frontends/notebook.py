@@ -169,7 +169,15 @@ class NotebookLab:
         self._work(self._checked)
 
     def _checked(self, progress: Progress) -> Note:
-        self.result = grade(self._submission(), self.lab, device=self.device, quick=self.quick, progress=progress)
+        # the learner's own code, which their kernel runs as well; a mark is given elsewhere
+        self.result = grade(
+            self._submission(),
+            self.lab,
+            device=self.device,
+            quick=self.quick,
+            allow_unconfined=True,
+            progress=progress,
+        )
         name, lines = f"report-{self.lab.name}", []
         with _as_warning(lines, "The report is shown here only"):
             write_json(self._folder / f"{name}.json", self.result.to_dict())
@@ -329,43 +337,7 @@ class LoopLab(NotebookLab):
 
     def check(self) -> None:
         if self._predicted():
-<<<<<<< Updated upstream
-            self._work(self._checked)
-
-    def _checked(self, progress: Progress) -> Note:
-        # the learner's own code, which their kernel runs as well; a mark is given elsewhere
-        self.result = grade(
-            self._submission(),
-            self.lab,
-            device=self.device,
-            quick=self.quick,
-            allow_unconfined=True,
-            progress=progress,
-        )
-        name, lines = f"report-{self.lab.name}", []
-        with _as_warning(lines, "The report is shown here only"):
-            write_json(self._folder / f"{name}.json", self.result.to_dict())
-            report.write_html(self.result, self._folder / f"{name}.html")
-            lines.append(f"Saved as {name}.html and {name}.json.")
-        return _Report(self.result, lines)
-
-    def grade(self, name: str) -> float:
-        """Show one check's verdict of the last `check()`; its points."""
-        if self.result is None:
-            Note("Not checked yet", ["Run lab.check() first."]).show()
-            return 0
-        found = next((c for c in self.result.checks if c.name == name), None)
-        if found is None:
-            names = ", ".join(c.name for c in self.result.checks)
-            Note(f"There is no check {name!r}", [f"The last lab.check() has: {names}."]).show()
-            return 0
-        _Report(replace(self.result, checks=[found]), [], row=True).show()
-        return found.points
-
-    # ---- machinery
-=======
             super().check()
->>>>>>> Stashed changes
 
     def _submission(self) -> Submission:
         made = self._locked()
