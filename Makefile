@@ -2,12 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lab release lint measured help
+.PHONY: demo test test-all lab lessons release lint measured help
 
 help:
 	@echo "make demo      grade a slowed-down loop and its fix on this machine, and show both reports"
 	@echo "make lab       open the course in JupyterLab"
 	@echo "make test      run the tests"
+	@echo "make test-all  run the slow ones, too"
+	@echo "make lessons   execute the lessons in full on this machine and keep their outputs; some of them: make lessons NOTEBOOKS='a.ipynb b.ipynb'"
 	@echo "make release   make labs/ anew from solutions/ and the starters"
 	@echo "make measured  measure on this machine what the course says of its labs (long; for maintainers)"
 
@@ -26,9 +28,15 @@ lab: .venv/ready
 test: .venv/ready lint
 	$(BIN)/python -m pytest
 
+test-all: .venv/ready lint
+	$(BIN)/python -m pytest -m ""
+
 lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+lessons: .venv/ready
+	$(BIN)/python -m grader.frontends.lessons $(NOTEBOOKS)
 
 release: .venv/ready
 	$(BIN)/python -m grader.frontends.release

@@ -7,11 +7,12 @@ from typing import Any
 __version__ = "0.1.0"
 
 
-def lab(name: str, device: str = "auto", quick: bool = False) -> Any:
-    """The lab `name`, for use in a notebook (see `grader.frontends.notebook.NotebookLab`). Registers %%submission."""
-    from grader.frontends.notebook import NotebookLab
+def lab(name: str, device: str = "auto", quick: bool = False, **more: Any) -> Any:
+    """The lab `name`, for use in a notebook (see `grader.frontends.notebook.NotebookLab`). Registers %%submission. more:
+    what a lab of this kind takes besides."""
+    from grader.frontends.notebook import open_lab
 
-    return NotebookLab(name, device=device, quick=quick)
+    return open_lab(name, device=device, quick=quick, **more)
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -6,12 +6,14 @@ the same run's later losses and returned weights compared -> one profile of each
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -23,12 +25,13 @@ from grader.checks import throughput as throughput_check
 from grader.checks import trace as trace_check
 from grader.data import prepare
 from grader.errors import UserError
-from grader.labs.lab import Form, Lab
+from grader.labs.lab import AnyLab, Form, Lab
 from grader.measure import calibration, decision, machine, peaks
 from grader.measure.blocks import QUICK, Arm, Plan, pair
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Result
 from grader.sandbox.drive import NAME, Drive
 from grader.sandbox.parent import Child, ChildError, Limits, Workspace, turn
+from grader.sandbox.probe import confinement
 from grader.submission import Submission
 
 Progress = Callable[[float, str], None]  # share done (0 to 1), what is being done
@@ -36,14 +39,25 @@ Progress = Callable[[float, str], None]  # share done (0 to 1), what is being do
 MAX_WEIGHTS = 4 << 30  # bytes
 MAX_TRACE = 256 << 20
 FREE_MEMORY = 8 << 30  # bytes of GPU memory that a grade needs
+NEEDS_GPU = "It needs an NVIDIA GPU; no points are given for what was not measured."
+
+UNCONFINED = (
+    "This machine cannot keep a submission away from files that are not its own (`grader doctor` says what is open), so no "
+    "marks are given here. Use Linux 5.13 or newer with Landlock enabled, or allow it, for code that you trust: "
+    "--allow-unconfined for grader, --MeasuredGrade.allow_unconfined=True for nbgrader."
+)
+OPEN_FILES = "Graded without confined files, because that was allowed: the submission could read the solutions and change results."
 
 
 class Disturbed(Exception):
     """Someone else uses the machine: what is measured now would say nothing about the submission."""
 
 
-def choose_form(lab: Lab, device: str) -> str:
-    """ "cuda" or "cpu" for `device` "auto", "cuda" or "cpu". Raises UserError where "cuda" is asked for and missing."""
+def choose_form(lab: AnyLab, device: str) -> str:
+    """ "cuda" or "cpu" for `device` "auto", "cuda" or "cpu"; "traces" for a lab that measures nothing. Raises UserError
+    where "cuda" is asked for and missing."""
+    if "traces" in lab.forms:
+        return "traces"
     if device == "cuda" and not machine.has_gpu():
         raise UserError(
             "There is no NVIDIA GPU here (NVML finds none). Use --device auto or cpu, or a machine with one."
@@ -55,24 +69,29 @@ def choose_form(lab: Lab, device: str) -> str:
 
 def grade(
     submission: Submission,
-    lab: Lab,
+    lab: AnyLab,
     *,
     device: str = "auto",
     quick: bool = False,
     plan: Plan | None = None,
     limits: Limits | None = None,
+    allow_unconfined: bool = False,
     progress: Progress = lambda share, what: None,
 ) -> Result:
     """Grade a submission by measurement. What fails in the learner's code ends up in the result, not in an exception.
 
     quick: fewer and shorter blocks, for trying out; plan and limits override what is measured and waited for. Raises
-    UserError for an unknown device and RuntimeError where this machine cannot confine a submission."""
+    UserError for an unknown device and RuntimeError where this machine cannot keep a submission away from files, unless
+    `allow_unconfined`; the result says what was open then."""
     began = time.monotonic()
     form_name = choose_form(lab, device)
-    found = Findings(lab, form_name)
+    kind = importlib.import_module(lab.graded_by)
+    found: AnyFindings = kind.Findings(lab, form_name, allow_unconfined=allow_unconfined)
     if form_name in lab.forms:
+        if lab.runs_code:
+            _confine(found)
         try:
-            _measure(found, submission, plan or (QUICK if quick else Plan()), limits, progress)
+            kind.measure(found, submission, plan or (QUICK if quick else Plan()), limits, progress)
         except ChildError as error:
             if _is_machines(error):
                 found.disturbed = f"the starter could not run here. {error.message}"
@@ -86,7 +105,7 @@ def grade(
         lab=lab.name,
         title=lab.title,
         form=form_name,
-        checks=_judge(found, submission),
+        checks=kind.judge(found, submission),
         machine=machine.facts(),
         versions=machine.versions(),
         warnings=found.warnings,
@@ -98,7 +117,16 @@ def grade(
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         timelines=found.timelines,
         output=found.output,
+        confinement=found.confinement,
     )
+
+
+def _confine(found: AnyFindings) -> None:
+    found.confinement = confinement().to_dict()
+    if not found.confinement["files"]:
+        if not found.allow_unconfined:
+            raise RuntimeError(UNCONFINED)
+        found.warnings.append(OPEN_FILES)
 
 
 def _is_machines(error: ChildError) -> bool:
@@ -108,12 +136,31 @@ def _is_machines(error: ChildError) -> bool:
 
 
 @dataclass
-class Findings:
-    """What a grade has found out so far."""
+class AnyFindings:
+    """What a grade of any kind of lab has found out so far."""
 
-    lab: Lab
+    lab: Any  # of the kind
     form_name: str
+    allow_unconfined: bool = False
+    confinement: dict[str, Any] = field(default_factory=dict)
     seed: int | None = None
+    timelines: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    fatal: str = ""
+    disturbed: str = ""
+    output: str = ""
+
+    @property
+    def form(self) -> Any:
+        return self.lab.forms[self.form_name]
+
+
+# ---------------------------------------------------------------- a training loop, made faster
+
+
+@dataclass
+class Findings(AnyFindings):
+    lab: Lab
     pairs: list[tuple[float, float]] = field(default_factory=list)  # seconds per step: starter, submission
     gain: decision.Gain | None = None
     settled: bool = False
@@ -124,29 +171,25 @@ class Findings:
     parity: CheckResult | None = None
     metrics: dict[str, trace.Metrics] = field(default_factory=dict)  # "starter", "submission"
     trace_problems: list[str] = field(default_factory=list)
-    timelines: dict[str, Any] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    fatal: str = ""
-    disturbed: str = ""
-    output: str = ""
-
-    @property
-    def form(self) -> Form:
-        return self.lab.forms[self.form_name]
 
 
-def _measure(found: Findings, submission: Submission, plan: Plan, limits: Limits | None, progress: Progress) -> None:
+def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits | None, progress: Progress) -> None:
     lab, form = found.lab, found.form
     found.reference_gain, found.target_source = calibration.reference_gain(lab, found.form_name)
     found.target = decision.target(found.reference_gain) if found.reference_gain else form.minimum_gain
     progress(0.0, "preparing data")
     options, readable = prepared(form)
     progress(0.02, "looking at the machine")
-    _gate(found)
-    with (
-        arm(submission.source, form, options, readable, found.form_name, limits) as ours,
-        arm(lab.starter, form, options, readable, found.form_name, None, trusted=True) as starter,
-    ):
+    gate(found)
+    start = partial(
+        arm,
+        form=form,
+        options=options,
+        readable=readable,
+        form_name=found.form_name,
+        allow_unconfined=found.allow_unconfined,
+    )
+    with start(submission.source, limits=limits) as ours, start(lab.starter, limits=None, trusted=True) as starter:
         try:
             progress(0.04, "loading the submission")
             ours.child.load()
@@ -175,6 +218,7 @@ def arm(
     form_name: str,
     limits: Limits | None,
     trusted: bool = False,
+    allow_unconfined: bool = False,
 ) -> Iterator[Arm]:
     """One loop in a confined process of its own."""
     workspace = Workspace(source)
@@ -191,6 +235,7 @@ def arm(
                 environment=form.environment,
                 limits=limits,
                 trusted=trusted,
+                allow_unconfined=allow_unconfined,
             ) as child,
         ):
             yield Arm(child)
@@ -219,7 +264,7 @@ def prepared(form: Form) -> tuple[dict[str, Any], list[Path]]:
     return options, [folder]
 
 
-def _gate(found: Findings) -> None:
+def gate(found: AnyFindings) -> None:
     if found.form_name != "cuda":
         return
     if not machine.wait_idle(8.0):
@@ -334,17 +379,16 @@ def _implausible(found: Findings, metrics: trace.Metrics, step_s: float) -> list
 # ---------------------------------------------------------------- verdicts
 
 
-def _judge(found: Findings, submission: Submission) -> list[CheckResult]:
+def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     lab = found.lab
     if found.form_name not in lab.forms:
-        needs = "It needs an NVIDIA GPU; no points are given for what was not measured."
-        return [_plain(check, NOT_MEASURED, needs) for check in lab.checks]
+        return [plain(check, NOT_MEASURED, NEEDS_GPU) for check in lab.checks]
     gain = found.reference_gain
     if gain is None and found.gain and decision.fraction(found.gain.lower, found.target) >= 1:
         gain = found.gain.factor  # a machine that was never calibrated: a full fix says what a full fix gains
     checks = []
     if gain is None and found.gain is None:
-        checks.append(_plain(lab.prediction, NOT_MEASURED, "Nothing was measured to compare the prediction with."))
+        checks.append(plain(lab.prediction, NOT_MEASURED, "Nothing was measured to compare the prediction with."))
     else:
         checks.append(prediction_check.judge(lab.prediction, lab.cause, gain, submission.prediction))
     if found.parity:
@@ -364,7 +408,7 @@ def _judge(found: Findings, submission: Submission) -> list[CheckResult]:
 
     supported = 0.0
     if stopped:
-        checks.append(_plain(lab.throughput, *stopped, evidence=_throughput_evidence(found)))
+        checks.append(plain(lab.throughput, *stopped, evidence=_throughput_evidence(found)))
     else:
         assert found.gain is not None
         checks.append(
@@ -373,12 +417,11 @@ def _judge(found: Findings, submission: Submission) -> list[CheckResult]:
         supported = checks[-1].points / lab.throughput.points
     for check in lab.trace:
         if check.form not in ("", found.form_name):
-            needs = "It needs an NVIDIA GPU; no points are given for what was not measured."
-            checks.append(_plain(check, NOT_MEASURED, needs))
+            checks.append(plain(check, NOT_MEASURED, NEEDS_GPU))
         elif stopped:
-            checks.append(_plain(check, *stopped))
+            checks.append(plain(check, *stopped))
         elif "submission" not in found.metrics:
-            checks.append(_plain(check, INCONCLUSIVE, "; ".join(found.trace_problems) or "There is no trace."))
+            checks.append(plain(check, INCONCLUSIVE, "; ".join(found.trace_problems) or "There is no trace."))
         else:
             checks.append(trace_check.judge(check, found.metrics["submission"], found.trace_problems, supported))
     return checks
@@ -396,7 +439,7 @@ def _impossible(found: Findings) -> str:
     )
 
 
-def _plain(check: Any, status: str, reason: str, evidence: dict[str, Any] | None = None) -> CheckResult:
+def plain(check: Any, status: str, reason: str, evidence: dict[str, Any] | None = None) -> CheckResult:
     return CheckResult(check.name, check.title, status, 0, check.points, reason, "", evidence or {})
 
 

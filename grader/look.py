@@ -39,17 +39,18 @@ def look(
     timed: int = 0,
     profiled: bool = True,
     limits: Limits | None = None,
+    allow_unconfined: bool = False,
     progress: Progress = lambda share, what: None,
 ) -> Look | None:
     """Run `warm_up` steps, time `timed` more, then profile `steps`, in a confined process like a grade's. None where the
-    lab has no form for this device."""
+    lab has no form for this device. Raises RuntimeError where file access cannot be confined, unless `allow_unconfined`."""
     form_name = choose_form(lab, device)
     if form_name not in lab.forms:
         return None
     form = lab.forms[form_name]
     options, readable = prepared(form)
     found, details = Look(losses=[]), None
-    with arm(submission.source, form, options, readable, form_name, limits) as ours:
+    with arm(submission.source, form, options, readable, form_name, limits, allow_unconfined=allow_unconfined) as ours:
         try:
             progress(0.1, "loading")
             ours.child.load()

@@ -21,8 +21,9 @@ NOT_MEASURED = "NOT MEASURED"  # this machine cannot measure it; never scored
 class CheckResult:
     """One check's verdict.
 
-    `reason` is one or two sentences for the learner; `hint` says what to try next (empty when passed); `evidence` holds
-    the numbers and thresholds behind the verdict, JSON values only."""
+    `reason` is one or two sentences for the learner; `hint` says what to try next (empty when passed), `more_hints` say
+    the same again, each more plainly than the one before; `evidence` holds the numbers and thresholds behind the verdict,
+    JSON values only."""
 
     name: str
     title: str
@@ -32,6 +33,7 @@ class CheckResult:
     reason: str
     hint: str = ""
     evidence: dict[str, Any] = field(default_factory=dict)
+    more_hints: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -40,7 +42,8 @@ class Result:
 
     `timelines` maps "before" (the starter) and "after" (the submission) to what `grader.trace.timeline` returns.
     `fatal` is the message that ended the grade early because the learner's code failed, `disturbed` because the machine
-    was not fit to measure on; else both are empty."""
+    was not fit to measure on; else both are empty. `confinement`: what held when a confined process tried to get out, by
+    kind (see `grader.sandbox.probe`); empty where nothing was run."""
 
     lab: str
     title: str
@@ -57,6 +60,7 @@ class Result:
     date: str = ""
     timelines: dict[str, Any] = field(default_factory=dict)
     output: str = ""  # what the submission printed (its end, capped)
+    confinement: dict[str, Any] = field(default_factory=dict)
 
     @property
     def score(self) -> float:

@@ -28,12 +28,13 @@ class Cell:
 class Submission:
     """source: the module that the grader runs. starts: (first line in the module, cell number) of each cell, to say
     where something went wrong. elsewhere: names that other cells define, with the cell's number. prediction: the
-    arguments of the notebook's lab.predict(...) call, or None."""
+    arguments of the notebook's lab.predict(...) call, or None. student: whose it is, where nbgrader says so."""
 
     source: str
     starts: tuple[tuple[int, int], ...] = ()
     elsewhere: tuple[tuple[str, int], ...] = ()
     prediction: tuple[tuple[str, Any], ...] | None = None
+    student: str = ""
 
     def where(self, line: int | None) -> str:
         """'cell 7, line 3' for a line of the module; '' when it cannot be said."""
@@ -100,7 +101,7 @@ def from_cells(cells: Iterable[Cell], name: str = "The notebook") -> Submission:
             prediction = _prediction(cell.source) or prediction
     if not starts:
         raise UserError(
-            f"{name} has no submission: no cell begins with {MAGIC}. Your train(job) belongs in such a cell."
+            f"{name} has no submission: no cell begins with {MAGIC}. What you hand in belongs in such a cell."
         )
     if len(source) > MAX_SOURCE:
         raise UserError(f"{name}: the submission is larger than {MAX_SOURCE >> 20} MB.")

@@ -69,6 +69,14 @@ def test_a_gpu_that_is_asked_for_and_missing_is_said():
     assert done.returncode == 2 and "no NVIDIA GPU here" in done.stderr
 
 
+def test_hints():
+    first, last = (grader("hint", "2a_workers", "pinned", "--depth", str(depth)).stdout for depth in (1, 3))
+    assert "More: grader hint 2a_workers pinned --depth 2" in first
+    assert "non_blocking" in last and "More" not in last
+    wrong = grader("hint", "2a_workers", "nothing")
+    assert wrong.returncode == 2 and "throughput, reads, pinned" in wrong.stderr
+
+
 def test_a_gpu_lab_on_a_cpu_gives_no_points_and_says_so():
     done = grader(
         "grade",

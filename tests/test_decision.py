@@ -133,7 +133,7 @@ def test_verdict_and_points_agree(pairs, target):
     assert 0 <= verdict.points <= verdict.max_points
     assert (verdict.status == PASS) == (found.lower >= target * (1 - 1e-12))
     assert verdict.status in (PASS, FAIL) or (verdict.status == INCONCLUSIVE and not settled)
-    assert bool(verdict.hint) == (verdict.status != PASS)
+    assert bool(verdict.hint) == (verdict.status != PASS) == (len(verdict.more_hints) == 2)
 
 
 # ---------------------------------------------------------------- reference curves

@@ -73,6 +73,7 @@ def trace_check(status: str = PASS) -> CheckResult:
             "complete": True,
             "note": None,
         },
+        [] if passed else ["Look at the copies to the GPU in `lab.peek()`.", "The loader's option, and non_blocking."],
     )
 
 
@@ -225,6 +226,20 @@ def test_the_numbers_a_learner_looks_for():
     assert "quick look" in report.text(samples()["half_fix"])
     assert "alone would earn all points" in " ".join(report.text(samples()["not_the_same"]).split())
     assert "\x1b[32m✓ PASS" in report.text(samples()["solution"], colour=True)
+
+
+def test_hints_open_one_after_the_other():
+    check = trace_check(FAIL)
+    nudge, where, what = (words.replace("`", "") for words in (check.hint, *check.more_hints))
+    page = report.html(make([check]))
+    seen = Balanced(page).seen
+    assert seen.index(nudge) < seen.index(where) < seen.index(what)
+    opened = page.partition('class="sp-hint"')[2]
+    assert opened.index("</details>") > opened.index("and non_blocking")  # the last is within the one before
+    assert "<details open><summary>Where" not in page
+    assert report.html(make([check]), all_hints=True).count("<details open>") == 2
+    shown = " ".join(report.text(make([check])).split())
+    assert "grader hint pinned_memory h2d_pinned --depth 2" in shown and where not in shown
 
 
 def test_not_measured_is_never_full_marks():

@@ -225,7 +225,7 @@ def test_python_path_that_holds_the_course(monkeypatch, outside):
     for entry in (f"{REPOSITORY}/", f"{REPOSITORY}/grader/..", str(REPOSITORY.parent), "/", ".", str(outside)):
         monkeypatch.setenv("PYTHONPATH", entry)
         opened = {
-            Path(path).resolve() for path, rights in parent._file_rights(outside, [], "cuda") if rights != confine.LIST
+            Path(path).resolve() for path, rights in parent.file_rights(outside, [], "cuda") if rights != confine.LIST
         }
         assert REPOSITORY not in opened and not opened & set(REPOSITORY.parents), entry
         assert (outside in opened) == (entry == str(outside)) or entry != str(outside)

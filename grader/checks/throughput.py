@@ -29,9 +29,9 @@ def judge(
     else:
         status = FAIL
         reason = f"The loop runs {measured} as fast as the starter; {target:.2f}x earns full points, so this earns {share:.0%}."
-    hint = "" if status == PASS else check.hint
     if status == INCONCLUSIVE:
-        hint = "Close other programs (and other notebooks' kernels) on this machine and check again. " + hint
+        reason += " Close other programs (and other notebooks' kernels) on this machine and check again."
+    hint, *deeper = ("",) if status == PASS else check.hints
     return CheckResult(
-        check.name, check.title, status, round(share * check.points, 2), check.points, reason, hint, evidence
+        check.name, check.title, status, round(share * check.points, 2), check.points, reason, hint, evidence, deeper
     )

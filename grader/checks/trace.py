@@ -25,22 +25,24 @@ def judge(check: TraceCheck, metrics: Metrics, problems: list[str], supported: f
     evidence = {check.metric: value, "at_least": check.at_least, "at_most": check.at_most, "steps": metrics.steps}
     evidence = {k: v for k, v in evidence.items() if v is not None}
 
-    def result(status: str, points: float, reason: str, hint: str = "") -> CheckResult:
-        return CheckResult(check.name, check.title, status, round(points, 2), check.points, reason, hint, evidence)
+    def result(status: str, points: float, reason: str, *hints: str) -> CheckResult:
+        hint, *deeper = hints or ("",)
+        points = round(points, 2)
+        return CheckResult(check.name, check.title, status, points, check.points, reason, hint, evidence, deeper)
 
     if problems:
         return result(INCONCLUSIVE, 0, f"The trace does not answer: {'; '.join(problems)}.", "Check again.")
     if value is None:
-        return result(INCONCLUSIVE, 0, f"The trace holds nothing to read {check.metric} from.", check.hint)
+        return result(INCONCLUSIVE, 0, f"The trace holds nothing to read {check.metric} from.", *check.hints)
     passed = value >= bound if check.at_least is not None else value <= bound
     shown = f"{value:.0%}" if check.at_least is not None else f"{value:g}"
     wanted = f"at least {bound:.0%}" if check.at_least is not None else f"at most {bound:g}"
     reason = f"{shown} {check.says} (wanted: {wanted})."
     if not passed:
-        return result(FAIL, 0, reason, check.hint)
+        return result(FAIL, 0, reason, *check.hints)
     if supported < 1:
         reason += f" The measured gain supports {supported:.0%} of these points."
-    status, hint = (
-        (PASS, "") if supported >= 1 else (FAIL, "A fix that shows in the trace must show in the throughput.")
-    )
-    return result(status, supported * check.points, reason, hint)
+        return result(
+            FAIL, supported * check.points, reason, "A fix that shows in the trace must show in the throughput."
+        )
+    return result(PASS, check.points, reason)

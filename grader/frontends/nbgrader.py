@@ -5,7 +5,10 @@ student's notebook: its %%submission cells go, as text, to `grader.grade.grade`.
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,9 +22,9 @@ from traitlets import Bool, Unicode
 from grader import labs
 from grader.errors import UserError
 from grader.frontends import report
-from grader.labs.lab import Lab
+from grader.labs.lab import AnyLab
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Result, write_json
-from grader.submission import MAGIC, Submission, code_cells, from_cells, is_submission
+from grader.submission import MAGIC, code_cells, from_cells, is_submission
 
 SOLUTION_ONLY = "solution-only"  # tag of cells that are not released
 PREDICT = "predict"  # grade_id of the cell with the prediction
@@ -129,12 +132,16 @@ class MeasuredGrade(NbGraderPreprocessor):
         config=True
     )
     quick = Bool(False, help="Fewer and shorter measurements: to try the course out, not for marks").tag(config=True)
+    allow_unconfined = Bool(False, help="Grade where file access cannot be confined: for code that you trust").tag(
+        config=True
+    )
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         ours = resources["nbgrader"]
         lab = labs.get(ours["notebook"])
+        _tell_confinement(self.log)
         self.log.info("Measuring %s of %s", lab.name, ours["student"])
-        result = self.measure(nb, lab)
+        result = self.measure(nb, lab, ours["student"])
         self._tell(result, ours["student"])
         for cell in nb.cells:
             if is_grade(cell) and not is_solution(cell):
@@ -142,18 +149,18 @@ class MeasuredGrade(NbGraderPreprocessor):
         write_json(Path(resources["metadata"]["path"]) / f"{ours['notebook']}.result.json", result.to_dict())
         return nb, resources
 
-    def measure(self, nb: NotebookNode, lab: Lab) -> Result:
+    def measure(self, nb: NotebookNode, lab: AnyLab, student: str = "") -> Result:
         """The grade of a notebook's submission."""
         from grader.grade import choose_form, grade  # only here: releasing and feedback need none of it
 
         form = choose_form(lab, self.device)
         try:
-            submission: Submission = from_cells(code_cells(nb, "The notebook"), "The notebook")
+            submission = replace(from_cells(code_cells(nb, "The notebook"), "The notebook"), student=student)
         except UserError as error:
             checks = [CheckResult(c.name, c.title, FAIL, 0, c.points, "Not graded: see above.") for c in lab.checks]
             date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
             return Result(lab.name, lab.title, form, checks, {}, {}, fatal=str(error), quick=self.quick, date=date)
-        result = grade(submission, lab, device=self.device, quick=self.quick)
+        result = grade(submission, lab, device=self.device, quick=self.quick, allow_unconfined=self.allow_unconfined)
         if result.disturbed:  # no mark at all rather than a wrong one
             raise RuntimeError(f"Not graded: {result.disturbed} Run autograde again for this student.")
         return result
@@ -166,6 +173,15 @@ class MeasuredGrade(NbGraderPreprocessor):
                 self.log.warning("%s: %s: %s", student, status, names)
 
 
+@functools.cache  # once a run
+def _tell_confinement(log: logging.Logger) -> None:
+    """What keeps submissions in on this machine."""
+    from grader.sandbox.probe import confinement
+
+    for line in confinement().lines():
+        log.info("Confinement: %s", line)
+
+
 def _outputs(result: Result, name: str, most: float) -> list[NotebookNode]:
     """The outputs of one grade cell. nbgrader reads the points off the execute_result; where there is none, where it is
     no number or where it is negative, it gives *all* points, so there is always one, and it is always a number."""
@@ -176,8 +192,8 @@ def _outputs(result: Result, name: str, most: float) -> list[NotebookNode]:
         data = {"text/plain": f"This lab has no check {name!r}."}
     else:
         shown = result
-        if name != "throughput":  # that cell, the first, holds the whole report, the others their own line of it
+        if name != (labs.get(result.lab).report_in or result.checks[0].name):  # the others hold their own line of it
             shown = Result(result.lab, check.title, result.form, [check], {}, {})
-        data = {"text/plain": report.text(shown), "text/html": report.html(shown)}
+        data = {"text/plain": report.text(shown), "text/html": report.html(shown, all_hints=True)}
     number = new_output("execute_result", {"text/plain": repr(points)}, execution_count=None)
     return [new_output("display_data", data), number]

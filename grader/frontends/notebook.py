@@ -104,22 +104,32 @@ PROFILED = (
 )
 
 
+def open_lab(name: str, device: str = "auto", quick: bool = False, **more: Any) -> NotebookLab:
+    """The lab `name` with the tools of its kind."""
+    from grader.frontends import tools
+
+    return tools.TOOLS.get(type(labs.get(name)), LoopLab)(name, device, quick, **more)
+
+
 class NotebookLab:
-    """One lab in a notebook. device: "auto", "cuda" or "cpu"; quick: fewer and shorter measurements, to try things out.
+    """One lab in a notebook, of any kind. device: "auto", "cuda" or "cpu"; quick: fewer and shorter measurements, to try
+    things out.
 
     `result` is the Result of the last finished `check()`. Raises UserError for an unknown lab, or a device that this
     machine does not have."""
+
+    steps: tuple[Row, ...]  # what one does here, for the card: the call, and what it gives
 
     def __init__(self, name: str, device: str = "auto", quick: bool = False) -> None:
         self.lab = labs.get(name)
         self.device = choose_form(self.lab, device)
         self.quick = quick
         self.result: Result | None = None
-        self._prediction: dict[str, Any] | None = None  # for where the file cannot be written
         self._folder = Path.cwd()
         shell = _shell()
         self._recorder = magic.install(shell) if shell else None
-        parent.fork_server()  # imports torch meanwhile
+        if self.lab.runs_code:
+            parent.fork_server()  # imports torch meanwhile
 
     def _repr_html_(self) -> str:
         return self._card().html()
@@ -128,16 +138,8 @@ class NotebookLab:
         return self._card().text()
 
     def _card(self) -> Note:
-        lab, gpu = self.lab, machine.gpu_name()
-        if self.device == "cuda":
-            where = f"Measured on this machine's {gpu}."
-        elif "cpu" in lab.forms:
-            where = f"Measured on this machine's CPU ({machine.cores()} cores), in the lab's CPU form" + (
-                f", though there is a GPU ({gpu})." if gpu else ": no NVIDIA GPU was found."
-            )
-        else:
-            where = NEEDS_GPU
-        if self.quick:
+        lab, where = self.lab, self._where()
+        if self.quick and lab.runs_code:
             where += " Quick mode: fewer and shorter measurements, to try things out; not for marks."
         unmeasured = [
             c for c in lab.checks if self.device not in lab.forms or getattr(c, "form", "") not in ("", self.device)
@@ -146,9 +148,91 @@ class NotebookLab:
             (c.title, f"{c.points:g} points", "needs an NVIDIA GPU: not measured here" if c in unmeasured else "")
             for c in lab.checks
         ]
+        return Note(f"Lab {lab.name}: {lab.title}", [lab.goal, where], [checks, list(self.steps)])
+
+    def _where(self) -> str:
+        gpu = machine.gpu_name()
+        if self.device == "traces":
+            return "Graded from recorded traces: nothing is measured, and no GPU is needed."
+        if self.device == "cuda":
+            return f"Measured on this machine's {gpu}."
+        if "cpu" in self.lab.forms:
+            return f"Measured on this machine's CPU ({machine.cores()} cores), in the lab's CPU form" + (
+                f", though there is a GPU ({gpu})." if gpu else ": no NVIDIA GPU was found."
+            )
+        return NEEDS_GPU
+
+    # ---- the grade
+
+    def check(self) -> None:
+        """Grade your submission by measurement; takes about a minute, or a few. The report is also saved in the folder."""
+        self._work(self._checked)
+
+    def _checked(self, progress: Progress) -> Note:
+        # the learner's own code, which their kernel runs as well; a mark is given elsewhere
+        self.result = grade(
+            self._submission(),
+            self.lab,
+            device=self.device,
+            quick=self.quick,
+            allow_unconfined=True,
+            progress=progress,
+        )
+        name, lines = f"report-{self.lab.name}", []
+        with _as_warning(lines, "The report is shown here only"):
+            write_json(self._folder / f"{name}.json", self.result.to_dict())
+            report.write_html(self.result, self._folder / f"{name}.html")
+            lines.append(f"Saved as {name}.html and {name}.json.")
+        return _Report(self.result, lines)
+
+    def grade(self, name: str) -> float:
+        """Show one check's verdict of the last `check()`; its points."""
+        if self.result is None:
+            Note("Not checked yet", ["Run lab.check() first."]).show()
+            return 0
+        found = next((c for c in self.result.checks if c.name == name), None)
+        if found is None:
+            names = ", ".join(c.name for c in self.result.checks)
+            Note(f"There is no check {name!r}", [f"The last lab.check() has: {names}."]).show()
+            return 0
+        _Report(replace(self.result, checks=[found]), [], row=True).show()
+        return found.points
+
+    # ---- machinery
+
+    def _submission(self) -> Submission:
+        if self._recorder is None:
+            raise UserError("This is no notebook. On the command line: grader grade LAB NOTEBOOK.ipynb.")
+        return from_cells(self._recorder.cells, "This notebook")
+
+    def _work(self, work: Callable[[Progress], Note]) -> None:
+        """Do what takes a while, with its progress shown, and show the note it returns in the same place."""
+        place = _Place()
+        with _stopped_once():
+            try:
+                note = work(_Bar(place))
+            except UserError as error:
+                note = Note("That does not work yet", [str(error)])
+            except RuntimeError as error:
+                if type(error) is not RuntimeError:
+                    raise
+                note = Note("This machine cannot do that", [str(error)])  # no confinement, no fork server
+            except KeyboardInterrupt:
+                _end_children()
+                Note("Stopped", ["Nothing was scored."]).show(place)
+                raise UserError("Stopped; nothing was scored.") from None  # an error, so that "Run All" stops here too
+            note.show(place)
+
+
+class LoopLab(NotebookLab):
+    """A training loop to make faster."""
+
+    steps = STEPS
+    _prediction: dict[str, Any] | None = None  # for where the file cannot be written
+
+    def _card(self) -> Note:
         made = self._locked()
-        first = [f"Your prediction is locked: {_said(made)}."] if made else []
-        return Note(f"Lab {lab.name}: {lab.title}", [lab.goal, where], [checks, list(STEPS)], after=first)
+        return replace(super()._card(), after=[f"Your prediction is locked: {_said(made)}."] if made else [])
 
     # ---- the prediction
 
@@ -252,61 +336,18 @@ class NotebookLab:
     # ---- the grade
 
     def check(self) -> None:
-        """Grade your submission by measurement; takes about a minute, or a few. The report is also saved in the folder."""
         if self._predicted():
-            self._work(self._checked)
-
-    def _checked(self, progress: Progress) -> Note:
-        self.result = grade(self._submission(), self.lab, device=self.device, quick=self.quick, progress=progress)
-        name, lines = f"report-{self.lab.name}", []
-        with _as_warning(lines, "The report is shown here only"):
-            write_json(self._folder / f"{name}.json", self.result.to_dict())
-            report.write_html(self.result, self._folder / f"{name}.html")
-            lines.append(f"Saved as {name}.html and {name}.json.")
-        return _Report(self.result, lines)
-
-    def grade(self, name: str) -> float:
-        """Show one check's verdict of the last `check()`; its points."""
-        if self.result is None:
-            Note("Not checked yet", ["Run lab.check() first."]).show()
-            return 0
-        found = next((c for c in self.result.checks if c.name == name), None)
-        if found is None:
-            names = ", ".join(c.name for c in self.result.checks)
-            Note(f"There is no check {name!r}", [f"The last lab.check() has: {names}."]).show()
-            return 0
-        _Report(replace(self.result, checks=[found]), [], row=True).show()
-        return found.points
-
-    # ---- machinery
+            super().check()
 
     def _submission(self) -> Submission:
-        if self._recorder is None:
-            raise UserError("This is no notebook. On the command line: grader grade LAB NOTEBOOK.ipynb.")
         made = self._locked()
         prediction = (("cause", made["cause"]), ("gain", made["gain"])) if made else None
-        return replace(from_cells(self._recorder.cells, "This notebook"), prediction=prediction)
+        return replace(super()._submission(), prediction=prediction)
 
     def _look(self, how: Callable[..., Look | None], progress: Progress, **options: Any) -> Look | None:
-        return how(self._submission(), self.lab, device=self.device, progress=progress, **options)
-
-    def _work(self, work: Callable[[Progress], Note]) -> None:
-        """Do what takes a while, with its progress shown, and show the note it returns in the same place."""
-        place = _Place()
-        with _stopped_once():
-            try:
-                note = work(_Bar(place))
-            except UserError as error:
-                note = Note("That does not work yet", [str(error)])
-            except RuntimeError as error:
-                if type(error) is not RuntimeError:
-                    raise
-                note = Note("This machine cannot do that", [str(error)])  # no confinement, no fork server
-            except KeyboardInterrupt:
-                _end_children()
-                Note("Stopped", ["Nothing was scored."]).show(place)
-                raise UserError("Stopped; nothing was scored.") from None  # an error, so that "Run All" stops here too
-            note.show(place)
+        return how(
+            self._submission(), self.lab, device=self.device, allow_unconfined=True, progress=progress, **options
+        )
 
 
 # ---------------------------------------------------------------- what is shown

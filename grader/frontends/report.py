@@ -32,6 +32,7 @@ NO_SIGN = ("–", GREY, "90")
 
 TEXT_LINES = 40  # one screen
 PICTURE_BYTES = 90_000  # each of two pictures, as base64, so that the whole report stays under 300 KB
+HINT_NAMES = ("Where to look", "What to do")  # of the deeper ones
 EVIDENCE_CHARACTERS = 60_000  # of all checks together, after escaping
 OUTPUT_CHARACTERS = 6_000  # the end of what the submission printed; escaping can make it six times as long
 
@@ -269,13 +270,16 @@ def _headline(result: Result) -> tuple[str, list[str]]:
 
 
 def _foot(result: Result) -> list[str]:
-    form = {"cuda": "GPU form", "cpu": "CPU form"}.get(result.form, _clean(result.form, 40))
+    form = {"cuda": "GPU form", "cpu": "CPU form", "traces": "recorded traces"}.get(
+        result.form, _clean(result.form, 40)
+    )
     facts = [
         ("machine:", _clean(_known(result.machine), 400)),
         ("versions:", _clean(_known(result.versions), 400)),
         ("lab:", f"{_clean(result.lab, 80)}, {form}"),
         ("date:", _clean(result.date, 60)),
         ("seed:", "" if result.seed is None else _clean(str(result.seed), 40)),
+        ("not confined:", _clean(", ".join(_name(k) for k, held in result.confinement.items() if held is False), 200)),
         ("grading took", f"{_number(round(result.seconds, 1))} s" if result.seconds else ""),
     ]
     return [f"{name} {value}" for name, value in facts if value]
@@ -516,15 +520,25 @@ def _evidence_html(evidence: dict[str, Any], limit: int) -> str:
     return f'<details><summary>Evidence</summary><div class="sp-rows">{"".join(cells)}</div></details>'
 
 
-def _check_html(check: CheckResult, evidence_limit: int) -> str:
+def _hints_html(check: CheckResult, open_all: bool) -> str:
+    """The first hint; each deeper one opens within the one before, so that nobody reads more than they ask for."""
+    if not check.hint:
+        return ""
+    inner = ""
+    for depth, hint in reversed(list(enumerate(check.more_hints))):
+        name = HINT_NAMES[min(depth, len(HINT_NAMES) - 1)]
+        inner = f"<details{' open' if open_all else ''}><summary>{name}</summary><p>{_prose(hint)}</p>{inner}</details>"
+    return f'<div class="sp-hint"><p><b>Try next:</b> {_prose(check.hint)}</p>{inner}</div>'
+
+
+def _check_html(check: CheckResult, evidence_limit: int, all_hints: bool = False) -> str:
     word, sign, colour, _ = _status(check)
-    hint = f'<p class="sp-hint"><b>Try next:</b> {_prose(check.hint)}</p>' if check.hint else ""
     return (
         f'<div class="sp-check" style="border-left-color: {colour}">'
         f'<div class="sp-status"><span style="background: {colour}">{sign}</span>{escape(word)}</div>'
         f'<div class="sp-body"><div class="sp-name"><div>{_prose(check.title, 200)}</div>'
         f'<div class="sp-points">{_points_of(check)}</div></div>'
-        f"<p>{_prose(check.reason)}</p>{hint}{_evidence_html(check.evidence, evidence_limit)}</div></div>"
+        f"<p>{_prose(check.reason)}</p>{_hints_html(check, all_hints)}{_evidence_html(check.evidence, evidence_limit)}</div></div>"
     )
 
 
@@ -550,10 +564,11 @@ def _output_html(result: Result, opened: bool) -> str:
     )
 
 
-def html(result: Result, standalone: bool = False) -> str:
+def html(result: Result, standalone: bool = False, all_hints: bool = False) -> str:
     """The report as one self-contained piece of HTML (no scripts, nothing to load, under 300 KB).
 
-    `standalone` puts a page around it, for a file; without, it fits an output cell of a notebook."""
+    `standalone` puts a page around it, for a file; without, it fits an output cell of a notebook. `all_hints` opens the
+    deeper hints at once, for where a grade is final."""
     title = _prose(result.title, 200)
     score, notes = _headline(result)
     parts = [
@@ -580,7 +595,7 @@ def html(result: Result, standalone: bool = False) -> str:
     if result.checks:
         each = EVIDENCE_CHARACTERS // len(result.checks)
         parts.append('<div class="sp-section">')
-        parts += [_check_html(check, each) for check in result.checks]
+        parts += [_check_html(check, each, all_hints) for check in result.checks]
         parts.append("</div>")
     if not result.fatal:
         parts.append(_output_html(result, opened=False))
@@ -650,6 +665,8 @@ def _text_lines(
         lines += _wrap(check.reason, width, reason, "    ")
         if check.hint and hint:
             lines += _wrap(f"→ {_clean(check.hint)}", width, hint, "    ")
+            if check.more_hints:
+                lines += _wrap(f"More: grader hint {result.lab} {check.name} --depth 2", width, 1, "      ")
     return [*lines, "─" * width, *_wrap(" · ".join(_foot(result)), width, 4 if reason > 1 else 2)]
 
 

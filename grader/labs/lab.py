@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 CAUSES = (
     "input-bound",
@@ -55,10 +55,13 @@ class Form:
     flops: float | None = None
 
 
+Hints = tuple[str, str, str]  # in three depths: a nudge; where to look; what to do, without code to paste
+
+
 @dataclass(frozen=True)
 class Throughput:
     points: float
-    hint: str
+    hints: Hints
     name: str = "throughput"
     title: str = "Throughput"
 
@@ -73,7 +76,7 @@ class TraceCheck:
     points: float
     metric: str
     says: str  # the metric in words, for the report: "of the copied bytes came from pinned memory"
-    hint: str
+    hints: Hints
     at_least: float | None = None
     at_most: float | None = None
     form: str = ""
@@ -89,18 +92,22 @@ class Prediction:
     title: str = "Prediction"
 
 
-@dataclass(frozen=True)
-class Lab:
+@dataclass(frozen=True, kw_only=True)
+class AnyLab:
+    """What every kind of lab has. The kinds other than `Lab` are in `grader.labs.kinds`.
+
+    graded_by: module whose Findings, measure and judge are this kind's grade (see `grader.grade`). runs_code: a grade runs
+    a loop in a child. report_in: the check whose cell holds the whole report in nbgrader's feedback; "" for the first."""
+
     name: str
     title: str
     phase: int
     goal: str  # one sentence: what to do
-    cause: str  # the right prediction, one of CAUSES
-    forms: dict[str, Form]  # by "cuda" or "cpu"
-    throughput: Throughput
-    trace: tuple[TraceCheck, ...]
-    prediction: Prediction
-    peek: tuple[str, ...]  # names of the counts that `peek` puts first
+    forms: dict[str, Any]  # by "cuda" or "cpu"; by "traces" where nothing is measured
+
+    graded_by: ClassVar[str]
+    runs_code: ClassVar[bool] = True
+    report_in: ClassVar[str] = ""
 
     @property
     def folder(self) -> Path:
@@ -108,12 +115,32 @@ class Lab:
 
     @property
     def starter(self) -> str:
-        """The slow loop: source text."""
+        """What the submission cell holds at first: source text."""
         return (self.folder / "starter.py").read_text(encoding="utf-8")
 
     @property
+    def checks(self) -> tuple[Any, ...]:
+        """Each has name, title and points, and hints where it has some; form, where it needs a GPU ("cuda")."""
+        raise NotImplementedError
+
+    @property
     def max_score(self) -> float:
-        return self.throughput.points + self.prediction.points + sum(c.points for c in self.trace)
+        return sum(c.points for c in self.checks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lab(AnyLab):
+    """A training loop to make faster: the most common kind."""
+
+    cause: str  # the right prediction, one of CAUSES
+    forms: dict[str, Form]
+    throughput: Throughput
+    trace: tuple[TraceCheck, ...]
+    prediction: Prediction
+    peek: tuple[str, ...]  # names of the counts that `peek` puts first
+
+    graded_by: ClassVar[str] = "grader.grade"
+    report_in: ClassVar[str] = "throughput"
 
     @property
     def checks(self) -> tuple[Any, ...]:

@@ -12,6 +12,8 @@ import resource
 import struct
 import subprocess
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -30,6 +32,8 @@ LIST = READ_DIR
 _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_SET_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 4, 8, 36, 38, 47
 _CAP_DAC_READ_SEARCH = 2
 _CLONE_NEWNET = 0x40000000
+
+PROCESSES = 8192  # processes and threads of a child that has a user of its own
 
 
 def _check(value: int, what: str) -> int:
@@ -51,7 +55,8 @@ def become_subreaper() -> None:
 def restrict_files(rights: Iterable[tuple[str, int]]) -> None:
     """Allow this process, and all it will start, only the file accesses in `rights`: (path, READ | WRITE | LIST), each
     for everything below the path. Paths that do not exist are left out. Also closed, where the kernel can: TCP,
-    signals to processes outside, abstract sockets. Raises OSError where Landlock is missing or refuses."""
+    signals to processes outside, abstract sockets. The process must have no_new_privs. Raises OSError where Landlock is
+    missing or refuses."""
     abi = landlock_abi()
     if not abi:
         raise OSError("this kernel has no Landlock")
@@ -75,7 +80,6 @@ def restrict_files(rights: Iterable[tuple[str, int]]) -> None:
             rule = struct.pack("=Qi", allowed & handled, target)
             _check(_libc.syscall(_ADD_RULE, ruleset, 1, rule, 0), f"landlock_add_rule({path})")
             os.close(target)
-        _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
         _check(_libc.syscall(_RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")
     finally:
         os.close(ruleset)
@@ -103,29 +107,65 @@ def give_up_root(uid: int, gid: int = 65534) -> None:
     """Become user `uid` for good, with one capability kept: to read files whatever their mode.
 
     Python itself often lives under /root, where no other user may look. What may be read at all is Landlock's
-    decision; without Landlock the capability is dropped too. Raises OSError when the change is refused."""
-    keep = landlock_abi() > 0
+    decision. Raises OSError when the change is refused."""
     _check(_libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0), "prctl(PR_SET_KEEPCAPS)")
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
-    capability = 1 << _CAP_DAC_READ_SEARCH if keep else 0
+    capability = 1 << _CAP_DAC_READ_SEARCH
     header = struct.pack("Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
     data = struct.pack("IIIIII", *[capability] * 3, 0, 0, 0)  # effective, permitted, inheritable: low words, then high
     _check(_libc.capset(header, data), "capset")
     # the change of user made this process's own files in /proc root's; CUDA writes some of them
     _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl(PR_SET_DUMPABLE)")
-    if keep:  # ambient: programs started from here (loader workers that are spawned, compilers) need it as well
-        _check(_libc.prctl(_PR_CAP_AMBIENT, 2, _CAP_DAC_READ_SEARCH, 0, 0), "prctl(PR_CAP_AMBIENT_RAISE)")
+    # ambient: programs started from here (loader workers that are spawned, compilers) need it as well
+    _check(_libc.prctl(_PR_CAP_AMBIENT, 2, _CAP_DAC_READ_SEARCH, 0, 0), "prctl(PR_CAP_AMBIENT_RAISE)")
 
 
-def limit_resources(processes: int | None) -> None:
+def limit_resources(processes: int | None, memory: int | None) -> None:
     """No core dumps; at most 16 GiB a file (shared memory counts as files: /dev/shm must hold loader batches); at most
-    `processes` processes and threads of this user. No RLIMIT_AS: CUDA reserves terabytes of address space."""
+    `processes` processes and threads of this user; at most `memory` bytes of private data a process. No RLIMIT_AS: CUDA
+    reserves terabytes of address space."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for kind, value in ((resource.RLIMIT_FSIZE, 16 << 30), (resource.RLIMIT_NPROC, processes)):
+    limits = (
+        (resource.RLIMIT_FSIZE, 16 << 30),
+        (resource.RLIMIT_NPROC, processes),
+        (resource.RLIMIT_DATA, memory),
+    )
+    for kind, value in limits:
         if value is None:
             continue
         hard = resource.getrlimit(kind)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (value, value))
+
+
+def memory_limit() -> int:
+    """Bytes of private data that one process of a submission may have: three quarters of this machine's memory, or of
+    what the cgroup allows that the grader itself was started in."""
+    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):  # as a container sees it
+        with contextlib.suppress(OSError, ValueError):  # there is no such file; or it says "max"
+            most = min(most, int(Path(path).read_text()))
+    return most * 3 // 4
+
+
+def enter(spec: dict[str, Any]) -> None:
+    """Confine this process, which has no thread yet, and all it will start, for good.
+
+    spec: "home", its folder; "uid", its own user where the parent is root, else 0; "files", what `restrict_files` takes,
+    or None where the kernel cannot and unconfined files were allowed; "processes" and "memory", see `limit_resources`
+    (processes are counted by user, so they are limited only where the child has one of its own). Raises OSError."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("900")  # if memory runs out, this one goes first
+    if os.geteuid() == 0 and spec["uid"]:
+        leave_network()
+        limit_resources(spec["processes"], spec["memory"])
+        give_up_root(spec["uid"])
+    else:
+        limit_resources(None, spec["memory"])
+    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
+    if spec["files"] is not None:
+        restrict_files([(path, rights) for path, rights in spec["files"]])
+    os.chdir(spec["home"])
+    os.umask(0o077)

@@ -167,17 +167,7 @@ def _enter(spec: dict, output: int) -> None:
     os.environ.clear()
     os.environ.update(spec["environment"])
     tempfile.tempdir = None  # found out by the server for itself; TMPDIR is another one here
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("900")  # if memory runs out, this one goes first
-    if os.geteuid() == 0 and spec["uid"]:
-        confine.leave_network()
-        confine.limit_resources(processes=8192)
-        confine.give_up_root(spec["uid"])
-    else:
-        confine.limit_resources(processes=None)  # the limit counts all processes of the user, not only ours
-    confine.restrict_files([(path, rights) for path, rights in spec["files"]])
-    os.chdir(spec["home"])
-    os.umask(0o077)
+    confine.enter(spec)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def _declared(name: str, module: Any) -> Adversary:
         name=name,
         says=module.__doc__.strip().split("\n")[0],
         category=module.CATEGORY,
-        labs=getattr(module, "LABS", labs.NAMES),
+        labs=getattr(module, "LABS", labs.loops()),
         devices=getattr(module, "DEVICES", ("cpu", "cuda")),
         control=getattr(module, "CONTROL", "starter"),
         source=getattr(module, "source", None),

@@ -73,7 +73,7 @@ RUNGS: dict[str, list[tuple[str, variants.Edits]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default="calibration,grades,half,cheat,variants,ladder")
-    parser.add_argument("--labs", default=",".join(labs.NAMES))
+    parser.add_argument("--labs", default=",".join(labs.loops()))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path)

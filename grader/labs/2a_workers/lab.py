@@ -34,8 +34,14 @@ LAB = Lab(
     prediction=Prediction(points=10),
     throughput=Throughput(
         points=50,
-        hint="Where does the main process spend its step? If it decodes images itself, who else could do that, and how "
-        "many of them does this machine have room for?",
+        hints=(
+            "What does the training process do while the GPU has nothing to do?",
+            "In `lab.profile()` the longest row of the main process is the DataLoader's: it reads and decodes a whole batch, "
+            "and only then does anything else happen. Who else could do that meanwhile?",
+            "Let other processes decode: the DataLoader's `num_workers`. Each keeps a core busy, so try numbers up to the "
+            "cores there are and leave one or two for the training process and its thread that pins. Where reads wait for a "
+            "network drive, more workers than cores pay.",
+        ),
     ),
     trace=(
         TraceCheck(
@@ -45,7 +51,11 @@ LAB = Lab(
             metric="loads_in_main",
             at_most=0.0,
             says="samples a step were read and decoded by the training process itself",
-            hint="A DataLoader with num_workers=0 decodes in the process that trains.",
+            hints=(
+                "Which process opens the image files?",
+                "`lab.peek()` counts the samples that the training process loads itself (`loads_in_main`). It should be 0.",
+                "A DataLoader with `num_workers=0` decodes in the process that trains; any other number moves all of it out.",
+            ),
         ),
         TraceCheck(
             name="pinned",
@@ -54,8 +64,13 @@ LAB = Lab(
             metric="h2d_pinned",
             at_least=0.95,
             says="of the bytes copied to the GPU came from pinned memory",
-            hint="The GPU's copy engine can only read page-locked memory; from pageable memory the driver first makes a "
-            "copy of its own. The DataLoader has an option for that.",
+            hints=(
+                "What kind of memory does a batch lie in when it is copied to the GPU?",
+                "In `lab.peek()`, look at the copies to the GPU: those from pageable memory go through a copy of the driver's, "
+                "since the GPU's copy engine can only read page-locked (pinned) memory.",
+                "The DataLoader has an option that puts each finished batch into pinned memory, in a thread beside yours; "
+                "then let the copy itself be `non_blocking`.",
+            ),
             form="cuda",
         ),
     ),

@@ -20,7 +20,13 @@ LAB = Lab(
     prediction=Prediction(points=10),
     throughput=Throughput(
         points=50,
-        hint="Which kernels take the step's time, and on which units of the GPU do they run? Two lines change that.",
+        hints=(
+            "The GPU is busy all the time. Busy with what, and on which of its units?",
+            "In `lab.profile()` look at `tensor_core_share` and `half_share`: how much of the time in matrix products is "
+            "spent on tensor cores, and how much on 16-bit inputs?",
+            "Two switches: one setting of torch lets fp32 products run as TF32, one context around forward and loss lets "
+            "them run in bf16. The weights, the optimizer and the backward call stay as they are.",
+        ),
     ),
     trace=(
         TraceCheck(
@@ -30,7 +36,12 @@ LAB = Lab(
             metric="tensor_core_share.yes",
             at_least=0.9,
             says="of the time in matrix products was spent in tensor-core kernels",
-            hint="fp32 products run on the ordinary cores unless torch.set_float32_matmul_precision allows TF32.",
+            hints=(
+                "Which products of this loop may use tensor cores, as it is?",
+                "By default fp32 matrix products run on the ordinary cores; `lab.peek()` shows how much does.",
+                "`torch.set_float32_matmul_precision` allows TF32 for the products that stay in fp32; autocast moves most of "
+                "them to bf16, which runs on tensor cores by itself.",
+            ),
         ),
         TraceCheck(
             name="half_precision",
@@ -39,7 +50,13 @@ LAB = Lab(
             metric="half_share",
             at_least=0.9,
             says="of the time in matrix products was spent on 16-bit inputs",
-            hint="torch.autocast around forward and loss chooses the precision of each operation.",
+            hints=(
+                "How many bytes does a number need while it is multiplied?",
+                "`half_share` of `lab.peek()`: 0 means that all products have 32-bit inputs. Casting the model itself is not "
+                "the way: its weights and updates would lose their small digits, and it is not the same training.",
+                "`torch.autocast` around forward and loss chooses the precision of each operation, and the backward pass "
+                "follows it. Leave `backward()` and the optimizer outside, and the weights in fp32.",
+            ),
         ),
     ),
     peek=("kernels", "launches", "half_share", "syncs"),

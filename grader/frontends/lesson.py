@@ -1,0 +1,135 @@
+"""What the lessons share: what this machine is, timing, a prediction beside its measurement, small pictures.
+
+`lesson.seconds_per_step` is the stopwatch that `notebooks/1_instrumentation/1_throughput.ipynb` builds line by line."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import torch
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+from grader.measure import machine
+from grader.trace.words import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, SKY, VERMILION
+
+COLORS = [BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, INK]  # colour-blind safe, in the order of use
+TRACES = Path(__file__).resolve().parents[2] / "data" / "traces"  # recorded on an H200, for machines without a GPU
+
+matplotlib.rcParams.update(
+    {
+        "axes.prop_cycle": matplotlib.cycler(color=COLORS),
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.edgecolor": FAINT,
+        "axes.labelcolor": INK,
+        "figure.figsize": (8, 3),
+        "figure.dpi": 90,
+        "font.size": 9.5,
+        "grid.color": "#EDEDED",
+        "legend.frameon": False,
+        "text.color": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+    }
+)
+
+
+def here() -> None:
+    """Print what the numbers of this notebook were measured on: device, driver, cores, versions, date."""
+    facts = machine.facts()
+    gpu = (
+        f"{facts['gpu']}, driver {facts['driver']}"
+        if facts["gpu"]
+        else "no NVIDIA GPU: smaller experiments, on the CPU"
+    )
+    python, torch_version = machine.versions()["python"], torch.__version__
+    print(gpu)
+    print(f"{facts['cpu']}, {facts['cores']} cores")
+    print(f"torch {torch_version}, Python {python}, {datetime.date.today()}")
+
+
+def device() -> torch.device:
+    """The GPU if there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def synchronise() -> None:
+    """Wait until the GPU has done all that was asked of it; nothing to wait for without one."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def seconds_per_step(step: Callable[[], object], steps: int, warmup: int = 3, repeats: int = 5) -> np.ndarray:
+    """Time `step()`: `warmup` calls that do not count, then `repeats` blocks of `steps` calls, each begun and ended with
+    the GPU idle. Returns the seconds a step of each block, shape (repeats,)."""
+    for _ in range(warmup):
+        step()
+    times = []
+    for _ in range(repeats):
+        synchronise()
+        begin = time.perf_counter()
+        for _ in range(steps):
+            step()
+        synchronise()
+        times.append((time.perf_counter() - begin) / steps)
+    return np.array(times)
+
+
+def compare(guess: float | str | None, measured: float | str, unit: str = "") -> None:
+    """Print a prediction beside what was measured; only the latter where nobody guessed."""
+
+    def show(value: float | str) -> str:
+        return value if isinstance(value, str) else f"{_number(value)} {unit}".strip()
+
+    if guess is None:
+        print(f"measured: {show(measured)} (you made no guess: set my_guess above and run both cells again)")
+        return
+    line = f"your guess: {show(guess)}    measured: {show(measured)}"
+    if not isinstance(guess, str) and not isinstance(measured, str) and guess and measured:
+        line += f"    (guess / measured = {guess / measured:.2f})"
+    print(line)
+
+
+def bars(values: Mapping[str, float], unit: str, title: str = "") -> Axes:
+    """Draw one horizontal bar a value, with its number. Call `plt.show()`, or let the cell end."""
+    _, axes = plt.subplots(figsize=(8, 0.5 + 0.36 * len(values) + 0.25 * bool(title)))
+    names = list(values)[::-1]
+    drawn = axes.barh(
+        names, [values[n] for n in names], color=[COLORS[i % len(COLORS)] for i in range(len(names))][::-1]
+    )
+    axes.bar_label(drawn, labels=[f"{_number(values[n])} {unit}" for n in names], padding=4)
+    axes.margins(x=0.2)
+    axes.grid(False)
+    axes.spines["bottom"].set_visible(False)
+    axes.set_xticks([])
+    axes.set_title(title, loc="left", fontweight="bold")
+    return axes
+
+
+def lines(x: Sequence[float], values: Mapping[str, Sequence[float]], x_name: str, y_name: str, title: str = "") -> Axes:
+    """Draw one line with dots for each named row of values, from 0 upwards. Call `plt.show()`, or let the cell end."""
+    _, axes = plt.subplots()
+    for (name, row), marker in zip(values.items(), "osD^vPX" * len(values), strict=False):
+        axes.plot(x, row, marker=marker, label=name)
+    axes.set_xlabel(x_name)
+    axes.set_ylabel(y_name)
+    axes.set_ylim(bottom=0)
+    axes.set_title(title, loc="left", fontweight="bold")
+    if len(values) > 1:
+        axes.legend()
+    return axes
+
+
+def _number(value: float) -> str:
+    """Three digits that count, thousands apart: 1,234  12.3  0.0123."""
+    if value == 0 or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"

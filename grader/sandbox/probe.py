@@ -1,0 +1,213 @@
+"""What confinement this machine really offers: a confined process tries what is forbidden, and tells what got through.
+
+Not a look at a version number: a kernel can know Landlock and a container's rules can forbid it. Run as
+`python -m grader.sandbox.probe` it is that process; it reads on standard input what to try."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import mmap
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grader.sandbox import confine
+
+FEW_PROCESSES = 64  # the limit while it is tried: to start 8192 of them would take seconds
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """One kind of confinement. holds: the confined process could not get through; means: what that says, in words."""
+
+    name: str
+    holds: bool
+    means: str
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """What keeps a submission in on this machine. `landlock`: the kernel's Landlock ABI, 0 for none."""
+
+    landlock: int
+    barriers: tuple[Barrier, ...]
+
+    @property
+    def files(self) -> bool:
+        """Whether a submission is kept away from the files that are not its own. Without that no marks are given."""
+        return next(barrier.holds for barrier in self.barriers if barrier.name == "files")
+
+    def lines(self) -> list[str]:
+        """One line a barrier, to be printed."""
+        return [f"{b.name:<10} {'holds' if b.holds else 'OPEN':<6} {b.means}" for b in self.barriers]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a result records: {"landlock": ABI, "files": True, ...}."""
+        return {"landlock": self.landlock} | {barrier.name: barrier.holds for barrier in self.barriers}
+
+
+@functools.lru_cache(maxsize=1)
+def confinement() -> Confinement:
+    """Start a confined process, let it try, and say what held. Takes a fifth of a second, once a process. Raises
+    RuntimeError when the trial itself cannot be made."""
+    with _trial() as spec:
+        through = _tried(spec)
+    return Confinement(confine.landlock_abi(), _barriers(through, spec["memory"]))
+
+
+@contextlib.contextmanager
+def _trial() -> Iterator[dict[str, Any]]:
+    """What is forbidden, set up to be tried: a file that is open to all by its mode, sockets that listen."""
+    from grader.sandbox.parent import Workspace, file_rights
+
+    workspace, outside = Workspace(source=""), Path(tempfile.mkdtemp(prefix="outside-"))
+    outside.chmod(0o777)
+    secret = outside / "secret"
+    secret.touch()
+    secret.chmod(0o666)
+    try:
+        with _listener(socket.SOCK_STREAM) as tcp, _listener(socket.SOCK_DGRAM) as udp, _abstract() as abstract:
+            yield {
+                "home": str(workspace.folder),
+                "uid": workspace.uid,
+                "files": file_rights(workspace.folder, [], "cuda") if confine.landlock_abi() else None,
+                "processes": FEW_PROCESSES,
+                "memory": confine.memory_limit(),
+                "outside": str(outside),
+                "tcp": tcp.getsockname()[1],
+                "udp": udp.getsockname()[1],
+                "abstract": abstract.getsockname().decode(),
+                "pid": os.getpid(),
+                "user": os.geteuid(),
+            }
+    finally:
+        workspace.remove()
+        shutil.rmtree(outside)
+
+
+def _tried(spec: dict[str, Any]) -> dict[str, bool]:
+    """By attempt: whether it got through."""
+    done = subprocess.run(
+        [sys.executable, "-m", "grader.sandbox.probe"],
+        input=json.dumps(spec),
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).resolve().parents[2],  # where this package is found
+        timeout=60,
+        check=False,
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise RuntimeError(f"The confinement of submissions could not be tried out on this machine: {last}")
+    return json.loads(done.stdout)
+
+
+def _listener(kind: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, kind)
+    listener.bind(("127.0.0.1", 0))
+    if kind == socket.SOCK_STREAM:
+        listener.listen()
+    return listener
+
+
+def _abstract() -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind("")  # the kernel chooses a name
+    listener.listen()
+    return listener
+
+
+def _barriers(through: dict[str, bool], memory: int) -> tuple[Barrier, ...]:
+    def barrier(name: str, attempts: tuple[str, ...], closed: str, open: str) -> Barrier:
+        some = [attempt for attempt in attempts if through[attempt]]
+        return Barrier(name, not some, open.format(", ".join(some)) if some else closed)
+
+    return (
+        barrier(
+            "files",
+            ("read", "write", "create"),
+            "reads only Python, system libraries, the grader's code and the lab's data; writes only its own folder",
+            "files outside its own folder: {} went through. A submission could read the solutions and change results",
+        ),
+        barrier(
+            "network",
+            ("TCP", "UDP", "abstract sockets"),
+            "no TCP, no UDP, no abstract sockets",
+            "{} went through (only where the grader is root there is no network at all)",
+        ),
+        barrier(
+            "others",
+            ("signals", "a look into the grader's process"),
+            "no signals to, and no look into, processes outside",
+            "{} went through",
+        ),
+        barrier("user", ("as the grader's user",), "a user of its own", "the user who grades (its own one needs root)"),
+        barrier(
+            "processes",
+            ("processes",),
+            f"at most {confine.PROCESSES} processes and threads",
+            "as many as the user who grades may start (a limit needs a user of its own)",
+        ),
+        barrier(
+            "memory",
+            ("memory",),
+            f"at most {memory / 1e9:.0f} GB a process; if the machine runs out of memory, submissions are ended first",
+            "no limit; if the machine runs out of memory, submissions are ended first",
+        ),
+    )
+
+
+# ---------------------------------------------------------------- the confined process
+
+
+def _try_all(spec: dict[str, Any]) -> dict[str, bool]:
+    outside = Path(spec["outside"])
+    ip = "127.0.0.1"
+    attempts: dict[str, Callable[[], object]] = {
+        "read": lambda: (outside / "secret").read_bytes(),
+        "write": lambda: (outside / "secret").write_bytes(b"changed"),
+        "create": lambda: (outside / "new").touch(),
+        "TCP": lambda: socket.create_connection((ip, spec["tcp"]), timeout=5),
+        "UDP": lambda: socket.socket(type=socket.SOCK_DGRAM).sendto(b"x", (ip, spec["udp"])),
+        "abstract sockets": lambda: socket.socket(socket.AF_UNIX).connect(spec["abstract"]),
+        "signals": lambda: os.kill(spec["pid"], signal.SIGCONT),  # does nothing to a process that runs
+        "a look into the grader's process": lambda: Path(f"/proc/{spec['pid']}/environ").read_bytes(),
+        "memory": lambda: mmap.mmap(-1, spec["memory"] + 1, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS),
+        "processes": _start_too_many,
+    }
+    return {name: _gets_through(attempt) for name, attempt in attempts.items()} | {
+        "as the grader's user": os.geteuid() == spec["user"]
+    }
+
+
+def _gets_through(attempt: Callable[[], object]) -> bool:
+    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: "can't start new thread"
+        attempt()
+        return True
+    return False
+
+
+def _start_too_many() -> None:
+    end = threading.Event()
+    try:
+        for _ in range(FEW_PROCESSES + 1):
+            threading.Thread(target=end.wait, daemon=True).start()
+    finally:
+        end.set()
+
+
+if __name__ == "__main__":
+    told = json.load(sys.stdin)
+    confine.enter(told)
+    print(json.dumps(_try_all(told)))

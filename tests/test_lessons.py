@@ -1,0 +1,163 @@
+"""The lessons: their form, and that they run from top to bottom in small on the CPU, without a warning."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from grader.frontends import lessons
+
+LESSONS = lessons.lessons()
+SLOW: set[str] = set()  # lessons that no small form makes quick: `make test-all` runs them
+ENDING = ["When it does not hold", "In three lines", "Try it yourself", "Next"]
+LARGEST = 700_000  # bytes, outputs included
+
+each_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+
+
+def texts(notebook) -> list[str]:
+    """All that the code cells show as text."""
+    found = []
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            shown = output.get("data", {})
+            found += [output.get("text", ""), *(shown.get(kind, "") for kind in ("text/plain", "text/html"))]
+    return found
+
+
+def check_outputs(notebook) -> None:
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            assert output.output_type != "error", output
+            assert output.get("name") != "stderr", f"{cell.id} wrote to stderr: {output.text}"
+    for text in texts(notebook):
+        assert not re.search(r"Warning\b", text), text
+
+
+def test_there_are_lessons():
+    assert LESSONS
+
+
+@each_lesson
+def test_form(path):
+    text = path.read_text(encoding="utf-8")
+    notebook = nbformat.reads(text, as_version=4)
+    nbformat.validate(notebook)
+    assert text == nbformat.writes(notebook).rstrip("\n") + "\n", "write it with grader.frontends.lessons.write"
+    assert len(text.encode()) < LARGEST
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert "papermill" not in notebook.metadata
+    assert not any({"papermill", "execution"} & cell.metadata.keys() for cell in notebook.cells)
+    ids = [cell.id for cell in notebook.cells]
+    assert len(set(ids)) == len(ids)
+    for i in ids:
+        assert re.fullmatch("[a-z][a-z0-9-]{2,30}", i) and not re.fullmatch("[0-9a-f]{8}", i), i
+    title, parameters, here = notebook.cells[:3]
+    assert title.cell_type == "markdown" and re.match(r"# .+\?\n", title.source), "the title is the question"
+    assert parameters.id == "parameters" and parameters.source.startswith("quick = False")
+    assert [c.id for c in notebook.cells if "parameters" in c.metadata.get("tags", [])] == ["parameters"]
+    assert here.id == "here" and "lesson.here()" in here.source
+
+
+@each_lesson
+def test_order(path):
+    """Predictions before what they are about, and the closing sections, once each, in their order."""
+    cells = nbformat.read(path, as_version=4).cells
+    headings = [line.strip("# ") for c in cells if c.cell_type == "markdown" for line in c.source.splitlines() if line.startswith("## ")]  # fmt: skip
+    assert headings[-len(ENDING) :] == ENDING, headings
+    code = "\n".join(c.source for c in cells if c.cell_type == "code")
+    guessed = [m.group(1) for m in re.finditer(r"^(my_\w+) = None\b", code, re.MULTILINE)]
+    assert guessed, "a lesson asks for a prediction: my_guess = None"
+    for name in guessed:
+        compared = re.search(rf"lesson\.compare\(\s*{name}\b", code)
+        assert compared and compared.start() > code.index(f"{name} = None"), f"{name} is never compared"
+
+
+@each_lesson
+def test_outputs_as_committed(path):
+    """None, or those of one run of the whole notebook."""
+    notebook = nbformat.read(path, as_version=4)
+    check_outputs(notebook)
+    counts = [c.execution_count for c in notebook.cells if c.cell_type == "code"]
+    assert counts in ([None] * len(counts), list(range(1, len(counts) + 1)))
+
+
+@each_lesson
+def test_links(path):
+    """What a lesson links to within the course is there."""
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "markdown":
+            for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", cell.source):
+                assert (path.parent / target).exists(), target
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(p, marks=pytest.mark.slow if p.stem in SLOW else (), id=f"{p.parent.name}/{p.stem}")
+        for p in LESSONS
+    ],
+)
+def test_runs_quickly_on_the_cpu(path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    executed = lessons.execute(path, quick=True)
+    check_outputs(executed)
+    assert len(nbformat.writes(executed).encode()) < LARGEST
+    assert all(cell.execution_count for cell in executed.cells if cell.cell_type == "code")
+
+
+# ---- making the outputs
+
+
+def small(folder: Path, name: str, *sources: str) -> Path:
+    cells = [nbformat.v4.new_code_cell(s, id=f"cell-{n}") for n, s in enumerate(sources)]
+    cells[0].metadata.tags = ["parameters"]
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata=metadata)
+    lessons.write(notebook, folder / name)
+    return folder / name
+
+
+def test_outputs_are_kept_and_nothing_else_changes(tmp_path):
+    path = small(tmp_path, "1_a.ipynb", "quick = False", "for i in range(3):\n    print(i, flush=True)", "quick")
+    before = nbformat.read(path, as_version=4)
+    assert lessons.main([str(path)]) == 0
+    after = nbformat.read(path, as_version=4)
+    assert [o.text for o in after.cells[1].outputs] == ["0\n1\n2\n"]
+    assert after.cells[2].outputs[0].data == {"text/plain": "False"}
+    first = path.read_bytes()
+    assert lessons.main([str(path)]) == 0
+    assert path.read_bytes() == first, "the same outputs make the same file"
+    for cell in after.cells:
+        cell.outputs, cell.execution_count = [], None
+    assert after == before
+    assert [p.name for p in tmp_path.iterdir()] == ["1_a.ipynb"]
+
+
+def test_quick_keeps_nothing_and_a_copy_can_be_made(tmp_path):
+    path = small(tmp_path, "1_a.ipynb", "quick = False", "quick")
+    before = path.read_bytes()
+    assert lessons.main(["--quick", "--to", str(tmp_path / "out"), str(path)]) == 0
+    assert path.read_bytes() == before
+    copy = nbformat.read(tmp_path / "out" / tmp_path.name / "1_a.ipynb", as_version=4)
+    assert len(copy.cells) == 2, "the injected cell is not kept"
+    assert copy.cells[1].outputs[0].data == {"text/plain": "True"}
+
+
+def test_one_that_fails_stops_nothing(tmp_path, capsys):
+    bad = small(tmp_path, "1_bad.ipynb", "quick = False", "1 / 0")
+    good = small(tmp_path, "2_good.ipynb", "quick = False", "6 * 7")
+    before = bad.read_bytes()
+    assert lessons.main([str(bad), str(good)]) == 1
+    assert bad.read_bytes() == before
+    assert nbformat.read(good, as_version=4).cells[1].outputs[0].data == {"text/plain": "42"}
+    said = capsys.readouterr().out
+    assert "cell 2 (1 / 0): ZeroDivisionError" in said and "1 of 2 lessons executed" in said
+
+
+def test_no_such_notebook(tmp_path, capsys):
+    assert lessons.main([str(tmp_path / "3_none.ipynb")]) == 2
+    assert "no such notebook" in capsys.readouterr().err
