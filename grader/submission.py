@@ -52,6 +52,11 @@ class Submission:
 
 def read_notebook(path: str | Path) -> Submission:
     """The submission in a notebook file. Raises UserError for a file that is no notebook or has no usable submission."""
+    return from_cells(code_cells(load_notebook(path), str(path)), str(path))
+
+
+def load_notebook(path: str | Path) -> Any:
+    """The JSON of a notebook file. Raises UserError for a file that cannot be read or holds no JSON."""
     path = Path(path)
     try:
         info = path.stat()
@@ -59,12 +64,11 @@ def read_notebook(path: str | Path) -> Submission:
             raise UserError(f"{path} cannot be read: it is no plain file. Give the path of a notebook (.ipynb).")
         if info.st_size > MAX_NOTEBOOK:
             raise UserError(f"{path} is larger than {MAX_NOTEBOOK >> 20} MB. Clear its outputs and try again.")
-        notebook = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}. Give the path of a notebook (.ipynb).") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not a notebook: its JSON is broken ({error}). Restore it or start anew.") from None
-    return from_cells(code_cells(notebook, str(path)), str(path))
 
 
 def code_cells(notebook: Any, name: str) -> list[Cell]:

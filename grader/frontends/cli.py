@@ -13,6 +13,7 @@ from typing import Any
 
 from grader import labs
 from grader.errors import UserError
+from grader.frontends import classroom
 from grader.labs.lab import AnyLab, Lab
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -103,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("demo", _demo, "grade a lab's starter and its solution here, and show both reports")
     sub.add_argument("--out", type=Path, default=Path("reports"), help="folder for the HTML reports (default: reports)")
     common(sub)
+    classroom.add_commands(command)
     return parser
 
 

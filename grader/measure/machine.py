@@ -32,6 +32,16 @@ def _gpu() -> Any:
         return None
 
 
+def gpus() -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    if not has_gpu():
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return [str(n) for n in range(pynvml.nvmlDeviceGetCount())]
+    return [name.strip() for name in visible.split(",") if name.strip()]
+
+
 def has_gpu() -> bool:
     return _gpu() is not None
 

@@ -4,8 +4,10 @@ ladder of each lab.
 
     python -m tests.benchmarks.measured [--parts calibration,grades,half,cheat,variants,ladder] [--labs ...] [--rounds 5] [--out DIR]
 
-Each result is written when it is there, and one that is there is not measured again: a stopped run goes on where it was.
-`--table` only makes the table from what is there."""
+Grades are made on all GPUs of the machine at once, or on those that `--on 0,1` names; `--parts rounds --rounds 10` makes ten
+rounds of starter, half fix and solution, `--shard 1/3` a third of whatever grades were asked for. Each result is written when
+it is there, and one that is there is not measured again: a stopped run goes on where it was. `--table` only makes the table
+from what is there."""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ from typing import Any
 
 from grader import labs
 from grader.calibrate import measure_gain, solution
-from grader.grade import arm, choose_form, grade, prepared
+from grader.classroom.coordinator import grade_all
+from grader.classroom.pool import embedded
+from grader.classroom.store import Store, stands
+from grader.classroom.submissions import Job
+from grader.grade import arm, choose_form, prepared
+from grader.labs.lab import Lab
 from grader.measure import calibration, machine
 from grader.measure.blocks import Plan, whole_rounds
 from grader.result import Result, write_json, write_text
@@ -26,6 +33,7 @@ from grader.submission import Submission
 from tests import variants
 
 MEASURED = Path(__file__).resolve().parents[2] / "data" / "measured"
+STORE = MEASURED.parents[1] / "work" / "measured"  # whole results, which git ignores
 KINDS = ("honest, ", "fault, ")
 SHORT = Plan(block_s=1.0, min_pairs=2, max_pairs=2, profile_steps=2)  # enough where only parity is asked
 MANY_PAIRS = Plan(min_pairs=8, max_pairs=8)
@@ -75,51 +83,93 @@ def main() -> None:
     parser.add_argument("--parts", default="calibration,grades,half,cheat,variants,ladder")
     parser.add_argument("--labs", default=",".join(labs.loops()))
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--shard", default="1/1", metavar="I/N")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--on", type=lambda text: [int(n) for n in text.split(",")], metavar="N,N")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     name = re.sub(r"[^a-z0-9]+", "-", (machine.gpu_name() or machine.cpu_name()).lower()).strip("-")
     out = options.out or MEASURED / name
     parts = [] if options.table else options.parts.split(",")
-    for lab_name in options.labs.split(","):
-        lab = labs.get(lab_name)
-        form = choose_form(lab, options.device)
-        if form not in lab.forms:
-            continue
-        if "calibration" in parts:
-            shipped = out.parent / "calibration.json"
-            if machine.key(form) not in calibration.read_table(shipped).get(f"{lab.name} {form}", {}):
-                entry = measure_gain(lab, options.device)
-                calibration.store_gain(lab, form, entry, shipped)
-                print(f"{lab.name}: reference gain {entry['gain']:.2f}x, interval {entry['interval']}", flush=True)
-        jobs: list[tuple[str, str, Plan | None]] = []
-        if "grades" in parts:
-            for n in range(options.rounds):
-                jobs += [(f"starter-{n + 1}", lab.starter, None), (f"solution-{n + 1}", "", None)]
-        if "half" in parts:
-            jobs += [(f"half-{n + 1}", variants.half_fix(lab.name), None) for n in range(min(2, options.rounds))]
-        if "cheat" in parts:
-            jobs.append(("trains-ahead-1", variants.trains_ahead(lab.name), None))
-            jobs.append(("trains-ahead-2", variants.trains_ahead(lab.name), MANY_PAIRS))
-            jobs.append(("in-a-thread-1", variants.in_a_thread(lab.name), MANY_PAIRS))  # the control beside it
-        if "variants" in parts:
-            for kind, made in (("honest", variants.honest(lab.name)), ("fault", variants.faults(lab.name))):
-                jobs += [(f"{kind}, {what}", source, SHORT) for what, source in made.items()]
-        for what, source, plan in jobs:
-            path = out / lab.name / (re.sub(r"[^a-z0-9]+", "-", what.lower()) + ".json")
-            if path.exists():
-                continue
-            submission = Submission(source) if source else solution(lab)
-            result = grade(submission, lab, device=options.device, plan=plan)
-            result.timelines, result.output = {}, ""  # large; and full of the paths of this machine
-            write_json(path, {"what": what, **result.to_dict()})
-            print(f"{lab.name}: {_line(what, result)}", flush=True)
+    chosen = [lab for lab in map(labs.get, options.labs.split(",")) if choose_form(lab, options.device) in lab.forms]
+    if "calibration" in parts:
+        for lab in chosen:
+            _calibrate(lab, choose_form(lab, options.device), options.device, out.parent / "calibration.json")
+    jobs = {
+        out / lab.name / (re.sub(r"[^a-z0-9]+", "-", what.lower()) + ".json"): (what, job)
+        for lab in chosen
+        for what, job in _jobs(lab, parts, options.rounds, options.device)
+    }
+    shard, shards = map(int, options.shard.split("/"))
+    _grade(dict(list(jobs.items())[shard - 1 :: shards]), out, options.device, options.on)
+    for lab in chosen:
         if "ladder" in parts and not (out / lab.name / "ladder.json").exists():
-            write_json(out / lab.name / "ladder.json", _ladder(lab, form))
+            write_json(out / lab.name / "ladder.json", _ladder(lab, choose_form(lab, options.device)))
     if out.is_dir():
         write_text(out / "README.md", _table(out))
         print(f"table: {out / 'README.md'}")
+
+
+def _calibrate(lab: Lab, form: str, device: str, shipped: Path) -> None:
+    if machine.key(form) not in calibration.read_table(shipped).get(f"{lab.name} {form}", {}):
+        entry = measure_gain(lab, device)
+        calibration.store_gain(lab, form, entry, shipped)
+        print(f"{lab.name}: reference gain {entry['gain']:.2f}x, interval {entry['interval']}", flush=True)
+
+
+def _jobs(lab: Lab, parts: list[str], rounds: int, device: str) -> list[tuple[str, Job]]:
+    """The grades to be made, each with its name."""
+    made: list[tuple[str, str, int, Plan | None]] = []
+    starter, half, best = lab.starter, variants.half_fix(lab.name), ""
+    for n in range(rounds):
+        if "grades" in parts or "rounds" in parts:
+            made += [(f"starter-{n + 1}", starter, n, None), (f"solution-{n + 1}", best, n, None)]
+        if "rounds" in parts or ("half" in parts and n < 2):
+            made.append((f"half-{n + 1}", half, n, None))
+    if "cheat" in parts:
+        made.append(("trains-ahead-1", variants.trains_ahead(lab.name), 0, None))
+        made.append(("trains-ahead-2", variants.trains_ahead(lab.name), 0, MANY_PAIRS))
+        made.append(("in-a-thread-1", variants.in_a_thread(lab.name), 0, MANY_PAIRS))  # the control beside it
+    if "variants" in parts:
+        for kind, sources in (("honest", variants.honest(lab.name)), ("fault", variants.faults(lab.name))):
+            made += [(f"{kind}, {what}", source, 0, SHORT) for what, source in sources.items()]
+    return [
+        (what, Job(lab.name, Submission(source) if source else solution(lab), device, plan=plan, repeat=n))
+        for what, source, n, plan in made
+    ]
+
+
+def _grade(jobs: dict[Path, tuple[str, Job]], out: Path, device: str, on: list[int] | None) -> None:
+    """Make the grades whose files are missing. What a stopped run had measured is in the store already."""
+    missing = {path: (what, job) for path, (what, job) in jobs.items() if not path.exists()}
+    if not missing:
+        return
+    paths: dict[str, list[Path]] = {}
+    for path, (_, job) in missing.items():
+        paths.setdefault(job.digest, []).append(path)
+    store = Store(STORE / out.name)
+
+    def keep(job: Job, record: dict[str, Any]) -> None:
+        for path in paths[job.digest]:
+            what = missing[path][0]
+            if not stands(record):
+                why = record.get("failed") or record["result"]["disturbed"]
+                print(f"{job.lab}: {what}: not measured, {why}", flush=True)
+                continue
+            result = Result.from_dict(record["result"])
+            result.timelines, result.output = {}, ""  # large; and full of the paths of this machine
+            write_json(path, {"what": what, **result.to_dict()})
+            print(f"{job.lab}: {_line(what, result)}", flush=True)
+
+    for lab in {job.lab for _, job in missing.values()}:  # once, not by each worker
+        prepared(labs.get(lab).forms[choose_form(labs.get(lab), device)])
+    with embedded(device, on) as pool:
+        machines = {each["machine"] for each in pool.machines().values()}
+        for _, job in missing.values():
+            if record := store.final(job, machines):
+                keep(job, record)
+        grade_all((job for _, job in missing.values()), pool, store, done=keep)
 
 
 def _line(what: str, result: Result) -> str:

@@ -1,0 +1,95 @@
+"""Gives the workers what the store lacks, one grade each at a time, and keeps what comes back.
+
+Whatever is killed, and when: a result is kept as soon as it is here, so the next run makes only what is missing. A grade
+that was under way goes on in a pool that lasts, and the next run takes it over; an embedded pool ends with this process."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from distributed import Future
+
+from grader.classroom import worker
+from grader.classroom.pool import Pool
+from grader.classroom.store import FAILED, Store
+from grader.classroom.submissions import Job
+
+LIMIT_S = 900.0  # of one grade; a usual one takes less than one minute
+TRIES = 2
+LOOK_S = 0.1  # between two looks at what is done
+
+Done = Callable[[Job, dict[str, Any]], None]
+
+
+def grade_all(
+    jobs: Iterable[Job],
+    pool: Pool,
+    store: Store,
+    *,
+    limit_s: float = LIMIT_S,
+    done: Done = lambda job, record: None,
+    begun: Callable[[int], None] = lambda count: None,
+) -> list[tuple[Job, dict[str, Any]]]:
+    """Grade what the store lacks for the pool's machines. Equal jobs are graded once. `begun` is told how many grades are
+    to be made, `done` each record when it is kept. Returns the new ones."""
+    with store.locked():
+        machines = {each["machine"] for each in pool.machines().values()}
+        waiting = list({job.digest: job for job in jobs if not store.final(job, machines)}.values())
+        begun(len(waiting))
+        made = []
+        running: dict[Future, tuple[Job, int]] = {}
+        try:
+            while waiting or running:
+                # no more than there are workers: none waits behind another, and none is blamed for another's death
+                while waiting and len(running) < max(1, pool.size()):
+                    job = waiting.pop(0)
+                    running[_submit(pool, job, 1, limit_s)] = (job, 1)
+                time.sleep(LOOK_S)
+                for future in [future for future in running if future.done()]:
+                    job, tried = running.pop(future)
+                    record = _record(future)
+                    _forget(pool, future)
+                    if FAILED in record and tried < TRIES:
+                        running[_submit(pool, job, tried + 1, limit_s)] = (job, tried + 1)
+                        continue
+                    made.append((job, store.put(job, record | {"tries": tried})))
+                    done(job, made[-1][1])
+        finally:
+            if not pool.lasting:
+                for future in running:
+                    future.cancel()
+    return made
+
+
+def _submit(pool: Pool, job: Job, attempt: int, limit_s: float) -> Future:
+    key = f"grade-{job.digest}-{attempt}"
+    future = pool.client.submit(worker.run, job.to_json(), limit_s, key, key=key, pure=False)
+    if pool.lasting:  # it goes on without us, and is there for whoever asks for it next
+        pool.client.publish_dataset(future, name=key, override=True)
+    return future
+
+
+def _forget(pool: Pool, future: Future) -> None:
+    if pool.lasting:
+        pool.client.unpublish_dataset(future.key)
+    future.release()
+
+
+def _record(future: Future) -> dict[str, Any]:
+    if future.status == "finished":
+        return json.loads(future.result())
+    error = future.exception() if future.status == "error" else None
+    what = (
+        "the worker that graded it died"
+        if type(error).__name__ == "KilledWorker"
+        else f"{type(error).__name__}: {error}"
+    )
+    return {FAILED: what, "seconds": 0.0, "worker": ""}
+
+
+def time_left(began: float, made: int, left: int) -> float:
+    """Seconds until the rest is done, at the rate so far."""
+    return (time.monotonic() - began) / made * left if made else float("nan")

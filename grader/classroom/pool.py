@@ -1,0 +1,205 @@
+"""The workers of a class, as a Dask cluster: one single-threaded worker a device, so one grade at a time on each.
+
+embedded   worker processes of this machine, one a GPU, each with its own share of the cores; or one for the CPU
+address    a pool that runs already (`grader pool start`)
+slurm      a job a worker, through dask-jobqueue"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dask
+from distributed import Client, Nanny, Scheduler, Security, SpecCluster
+
+from grader.classroom import worker
+from grader.classroom.submissions import version
+from grader.errors import UserError
+from grader.grade import choose_form
+from grader.labs import NAMES, get
+from grader.measure import machine
+
+# a worker that dies takes its grade with it at once; who tries again is the coordinator's decision, not Dask's
+SETTINGS = {
+    "distributed.scheduler.allowed-failures": 0,
+    "distributed.scheduler.worker-ttl": "120 s",
+    "distributed.diagnostics.nvml": False,
+}
+START_S = 120  # how long workers may take to start
+
+
+@dataclass
+class Pool:
+    """The workers, as the coordinator uses them. device: what they grade on."""
+
+    client: Client
+    device: str
+    lasting: bool  # it outlives the coordinator, and so do the grades that it is making
+
+    def size(self) -> int:
+        """How many grades can be made at once now."""
+        return len(self.client.nthreads())
+
+    def machines(self) -> dict[str, dict[str, Any]]:
+        """What each worker said of itself, by address (see `worker.describe`). Raises UserError for one that cannot
+        grade or has another version of the grader."""
+        threads = self.client.nthreads()
+        if any(n != 1 for n in threads.values()):
+            raise UserError(
+                "The pool's workers must have one thread each: two grades on one device disturb each other."
+            )
+        found = self.client.run(worker.describe, self.device)
+        other = {each["version"] for each in found.values()} - {version()}
+        if other:
+            raise UserError(
+                f"The pool's workers have another version of the grader ({', '.join(sorted(other))}) than this machine "
+                f"({version()}): their marks could not be compared. Install the same version."
+            )
+        return found
+
+
+def shares(count: int) -> list[list[int]]:
+    """The cores that this process may use, cut into `count` fair shares; the threads of one core stay together."""
+    cores = sorted(os.sched_getaffinity(0), key=_place)
+    each = max(1, len(cores) // count)
+    return [sorted(cores[i * each : (i + 1) * each] or cores) for i in range(count)]
+
+
+def _place(cpu: int) -> tuple[int, ...]:
+    """(package, core, cpu) of a logical processor."""
+    folder = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
+    try:
+        package, core = (int((folder / name).read_text()) for name in ("physical_package_id", "core_id"))
+    except (OSError, ValueError):
+        package, core = 0, cpu
+    return package, core, cpu
+
+
+def environments(device: str, chosen: Sequence[int] | None = None, cpu_workers: int = 1) -> list[dict[str, str]]:
+    """The environment of each worker of this machine: its GPU, its cores. chosen: numbers of the GPUs to use, all where
+    None; the share of the cores is the same either way. cpu_workers: how many where there is no GPU to count. Raises
+    UserError for a GPU that is not there."""
+    if choose_form(get(NAMES[0]), device) == "cpu":
+        return [{"CUDA_VISIBLE_DEVICES": "", worker.CORES: ",".join(map(str, cores))} for cores in shares(cpu_workers)]
+    gpus = machine.gpus()
+    wrong = [n for n in chosen or () if not 0 <= n < len(gpus)]
+    if wrong:
+        raise UserError(f"There is no GPU {wrong[0]} here: this machine has {len(gpus)}, counted from 0.")
+    cores = shares(len(gpus))
+    return [
+        {"CUDA_VISIBLE_DEVICES": gpus[n], worker.CORES: ",".join(map(str, cores[n]))}
+        for n in (range(len(gpus)) if chosen is None else chosen)
+    ]
+
+
+def embedded_cluster(
+    device: str,
+    chosen: Sequence[int] | None = None,
+    cpu_workers: int = 1,
+    security: Security | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+) -> SpecCluster:
+    """A scheduler here and a worker process for each device of this machine. A worker that dies is started again.
+
+    Encrypted with keys of its own even on loopback: whoever may speak to a scheduler can run code as its user."""
+    security = security or Security.temporary()
+    common = {"protocol": "tls://", "security": security, "host": host, "dashboard": False}
+    nannies = {
+        str(i): {
+            "cls": Nanny,
+            "options": {
+                **common,
+                "nthreads": 1,
+                "env": environment,
+                "memory_limit": 0,  # a grade's memory is not Dask's to manage
+                "preload": ["grader.classroom.worker"],
+                "silence_logs": logging.CRITICAL,
+            },
+        }
+        for i, environment in enumerate(environments(device, chosen, cpu_workers))
+    }
+    scheduler = {"cls": Scheduler, "options": {**common, "port": port, "dashboard_address": None}}
+    return SpecCluster(workers=nannies, scheduler=scheduler, security=security, silence_logs=logging.CRITICAL)
+
+
+@contextlib.contextmanager
+def embedded(device: str = "auto", chosen: Sequence[int] | None = None, cpu_workers: int = 1) -> Iterator[Pool]:
+    """A pool of this machine's own, for the time of the block."""
+    with (
+        dask.config.set(SETTINGS),
+        embedded_cluster(device, chosen, cpu_workers) as cluster,
+        _client(cluster) as client,
+    ):
+        yield Pool(client, device, lasting=False)
+
+
+@contextlib.contextmanager
+def at_address(address: str, device: str = "auto", keys: Path | None = None) -> Iterator[Pool]:
+    """A pool that runs already. keys: the folder with its certificates, where the address begins with tls://."""
+    if address.startswith("tls://") != (keys is not None):
+        raise UserError(
+            "A tls:// address goes with --keys, the folder that `grader pool keys` made; a tcp:// one without."
+        )
+    with _client(address, security=node_security(keys) if keys else None) as client:
+        yield Pool(client, device, lasting=True)
+
+
+def node_security(keys: Path) -> Security:
+    """The certificates of a pool's own machines. Raises UserError where they are missing."""
+    ca, own = keys / "pool-ca.pem", keys / "pool-node.pem"
+    for path in (ca, own):
+        if not path.exists():
+            raise UserError(f"{path} is missing. `grader pool keys {keys}` makes a pool's certificates.")
+    ends = {f"tls_{role}_{what}": str(own) for role in ("client", "scheduler", "worker") for what in ("cert", "key")}
+    return Security(require_encryption=True, tls_ca_file=str(ca), **ends)
+
+
+@contextlib.contextmanager
+def slurm(jobs: int, device: str = "auto", directives: Sequence[str] = (), **options: Any) -> Iterator[Pool]:
+    """`jobs` SLURM jobs with a worker each. directives: lines for sbatch ("--gres=gpu:1"); whatever else a site needs
+    stands in dask-jobqueue's own configuration (~/.config/dask/jobqueue.yaml)."""
+    try:
+        from dask_jobqueue import SLURMCluster
+    except ImportError:
+        raise UserError('--slurm needs dask-jobqueue: pip install "pytorch-speed-course[slurm]".') from None
+    with dask.config.set(SETTINGS), slurm_cluster(SLURMCluster, directives, **options) as cluster:
+        cluster.scale(jobs=jobs)
+        with _client(cluster, wait_s=None) as client:
+            yield Pool(client, device, lasting=False)
+
+
+def slurm_cluster(kind: Any, directives: Sequence[str], **options: Any) -> Any:
+    """One worker a job, one thread a worker."""
+    common = {"cores": 1, "processes": 1, "nanny": True, "job_extra_directives": list(directives)}
+    return kind(
+        **{"memory": "64 GB", **common, "worker_extra_args": ["--preload", "grader.classroom.worker"]} | options
+    )
+
+
+@contextlib.contextmanager
+def _client(where: Any, wait_s: float | None = START_S, **options: Any) -> Iterator[Client]:
+    try:
+        client = Client(where, set_as_default=False, timeout=30, **options)
+    except (OSError, TimeoutError) as error:
+        raise UserError(f"The pool at {where} does not answer: {error}") from None
+    try:
+        _wait(client, wait_s)
+        yield client
+    finally:
+        client.close()
+
+
+def _wait(client: Client, limit_s: float | None, tell: Callable[[str], None] = lambda text: None) -> None:
+    began = time.monotonic()
+    while not client.nthreads():
+        if limit_s is not None and time.monotonic() - began > limit_s:
+            raise UserError(f"The pool has no worker after {limit_s:.0f} s. Start one: `grader pool start`.")
+        tell("waiting for a worker")
+        time.sleep(0.5)

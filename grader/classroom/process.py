@@ -1,0 +1,54 @@
+"""The process of one grade: a job comes in as a line of JSON, progress and the result go out as lines of JSON.
+
+Started ahead, it imports what a grade needs and waits for its job. It ends when whoever started it is gone, and its
+children end with it. Run as `python -m grader.classroom.process`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from typing import Any
+
+
+def main() -> None:
+    # a stray print must not be taken for a reply
+    replies = os.fdopen(os.dup(1), "w", encoding="ascii", buffering=1)
+    os.dup2(2, 1)
+
+    def reply(what: dict[str, Any]) -> None:
+        replies.write(json.dumps(what) + "\n")
+
+    from grader.classroom.submissions import Job
+    from grader.grade import choose_form, grade
+    from grader.labs import get
+    from grader.measure import machine
+    from grader.sandbox.parent import fork_server
+
+    fork_server()  # imports torch meanwhile
+    line = sys.stdin.readline()
+    if not line:
+        return
+    threading.Thread(target=_end_with_the_starter, daemon=True).start()
+    job = Job.from_json(line)
+    lab = get(job.lab)
+    result = grade(
+        job.submission,
+        lab,
+        device=job.device,
+        quick=job.quick,
+        plan=job.plan,
+        allow_unconfined=job.allow_unconfined,
+        progress=lambda share, what: reply({"share": share, "what": what}),
+    )
+    reply({"result": result.to_dict(), "machine": machine.key(choose_form(lab, job.device))})
+
+
+def _end_with_the_starter() -> None:
+    sys.stdin.read()  # nothing more is sent: it returns when the other end is closed
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""The results of a class, one file each: FOLDER/LAB/<content hash>-<machine>.json.
+
+One process writes here, the coordinator, each file whole or not at all; any number may read meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from grader.classroom.submissions import Job
+from grader.errors import UserError
+from grader.result import Result, write_json
+
+FAILED = "failed"  # in the place of the machine: no machine could grade it
+
+
+class Store:
+    """A record is {"digest", "machine", "version", "seconds", "worker", "date", "result"}, or has "failed", a message, in
+    place of "machine" and "result"."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def final(self, job: Job, machines: Iterable[str] | None = None) -> dict[str, Any] | None:
+        """The newest record with a mark that stands, of `machines` (of any where None). A grade that somebody disturbed,
+        and one that could not be made, do not stand: they are made again."""
+        found = [record for record in self.all_of(job) if stands(record)]
+        if machines is not None:
+            found = [record for record in found if record["machine"] in set(machines)]
+        return max(found, key=lambda record: record["date"], default=None)
+
+    def all_of(self, job: Job) -> list[dict[str, Any]]:
+        found = [read(path) for path in sorted((self.folder / job.lab).glob(f"{job.digest}-*.json"))]
+        return [record for record in found if record is not None]
+
+    def put(self, job: Job, record: dict[str, Any]) -> dict[str, Any]:
+        """Keep what a worker returned; returns the record."""
+        record = {"digest": job.digest, "date": datetime.now(UTC).isoformat(timespec="seconds"), **record}
+        failed = self.folder / job.lab / f"{job.digest}-{FAILED}.json"
+        if FAILED in record:
+            write_json(failed, record)
+        else:
+            write_json(failed.with_name(f"{job.digest}-{_short(record['machine'])}.json"), record)
+            failed.unlink(missing_ok=True)
+        return record
+
+    def forget(self, job: Job) -> None:
+        """Take the results of a job away, so that it is graded anew."""
+        for path in (self.folder / job.lab).glob(f"{job.digest}-*.json"):
+            path.unlink()
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Only one process grades into a folder. Raises UserError where another one does; the kernel opens the lock when
+        that one ends, however it ends."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / ".lock", "a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.seek(0)
+                raise UserError(
+                    f"Another `grader class` (process {file.read().strip() or '?'}) writes its results to {self.folder}. "
+                    "Wait for it, or name another folder with --results."
+                ) from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+
+def stands(record: dict[str, Any]) -> bool:
+    return FAILED not in record and not record["result"].get("disturbed")
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """A record from its file; None for a file that is none (damaged by hand: it is measured again)."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(record[FAILED] if FAILED in record else record["machine"], str) and record["date"]:
+            if FAILED not in record:
+                Result.from_dict(record["result"])
+            return record
+    return None
+
+
+def _short(machine: str) -> str:
+    return hashlib.sha256(machine.encode()).hexdigest()[:8]

@@ -1,0 +1,164 @@
+"""What a class handed in, and what makes one grade different from another."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import grader
+from grader import data, labs
+from grader.errors import UserError
+from grader.measure.blocks import Plan
+from grader.submission import Submission, code_cells, from_cells, load_notebook
+
+# what decides a grade; front ends and this room only carry it
+_GRADING = ("*.py", "checks/*.py", "measure/*.py", "sandbox/*.py", "trace/*.py", "workloads/*.py", "labs/[a-z]*.py")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One grade to be made. plan: what is measured where that is not the usual; repeat: tells apart grades of the same
+    submission that are all to be made."""
+
+    lab: str
+    submission: Submission
+    device: str = "auto"
+    quick: bool = False
+    plan: Plan | None = None
+    repeat: int = 0
+    allow_unconfined: bool = False
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """The content hash: equal for two jobs when they ask for the same measurement, on whatever machine."""
+        what = {
+            "source": self.submission.source,
+            "prediction": self.submission.prediction,
+            "student": None if labs.get(self.lab).runs_code else self.submission.student,  # as a loop is graded, whosever
+            "definition": definition(self.lab),
+            "version": version(),
+            "quick": self.quick,
+            "plan": asdict(self.plan) if self.plan else None,
+            "repeat": self.repeat,
+        }
+        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        d = json.loads(text)
+        s = d["submission"]
+        prediction = None if s["prediction"] is None else tuple((name, value) for name, value in s["prediction"])
+        pairs = (tuple((a, b) for a, b in s[name]) for name in ("starts", "elsewhere"))
+        submission = Submission(s["source"], *pairs, prediction, s["student"])
+        return cls(**d | {"submission": submission, "plan": Plan(**d["plan"]) if d["plan"] else None})
+
+
+@functools.cache
+def version() -> str:
+    """The grader's version, with a hash of the code that decides grades: between releases it changes as well."""
+    package = Path(grader.__file__).parent
+    files = [path for pattern in _GRADING for path in package.glob(pattern)]
+    files += [path for folder in data.__path__ for path in Path(folder).glob("*.py")]
+    return f"{grader.__version__}+{_hash(files)}"
+
+
+@functools.cache
+def definition(lab: str) -> str:
+    """A hash of a lab's own files: declaration, starter, reference curves."""
+    folder = labs.get(lab).folder
+    return _hash(path for path in folder.iterdir() if path.suffix in (".py", ".json"))
+
+
+def _hash(files: Iterable[Path]) -> str:
+    total = hashlib.sha256()
+    for path in sorted(files, key=lambda path: (path.parent.name, path.name)):
+        total.update(f"{path.parent.name}/{path.name}\n".encode() + path.read_bytes())
+    return total.hexdigest()[:12]
+
+
+# ---------------------------------------------------------------- a class on disk
+
+
+@dataclass(frozen=True)
+class HandedIn:
+    """One student's notebook of one lab: its submission, or what is wrong with it."""
+
+    student: str
+    lab: str
+    submission: Submission | None
+    problem: str = ""
+
+
+def read_class(release: Path, submitted: Path, only: Iterable[str] = ()) -> list[HandedIn]:
+    """All that lies at SUBMITTED/STUDENT/LAB/LAB.ipynb for the labs of RELEASE/LAB/LAB.ipynb (`only` some of them), by
+    student and lab. Raises UserError for folders that hold no class."""
+    for folder, what in ((release, "the released labs"), (submitted, "the submissions")):
+        if not folder.is_dir():
+            raise UserError(f"{folder} is no folder. Give the folder with {what}.")
+    chosen = [labs.get(name).name for name in only]
+    released = {
+        name: load_notebook(path)
+        for name in labs.NAMES
+        if (path := release / name / f"{name}.ipynb").exists() and name in (chosen or labs.NAMES)
+    }
+    if not released or set(chosen) - released.keys():
+        missing = ", ".join(sorted(set(chosen) - released.keys())) or "LAB/LAB.ipynb of any lab"
+        raise UserError(f"{release} does not hold {missing}. Give the folder with the released labs: `labs`.")
+    found = []
+    for student in sorted(path for path in submitted.iterdir() if path.is_dir() and path.name[0] not in "._"):
+        for lab, notebook in released.items():
+            path = student / lab / f"{lab}.ipynb"
+            if path.exists():
+                found.append(_read(student.name, lab, path, notebook))
+    if not found:
+        raise UserError(f"{submitted} holds no submission: none lies at STUDENT/LAB/LAB.ipynb.")
+    return found
+
+
+def _read(student: str, lab: str, path: Path, released: Any) -> HandedIn:
+    name = "The notebook"  # as `nbgrader autograde` calls it
+    try:
+        cells = code_cells(restored(load_notebook(path), released), name)
+        return HandedIn(student, lab, replace(from_cells(cells, name), student=student))
+    except UserError as error:
+        return HandedIn(student, lab, None, str(error))
+
+
+def restored(notebook: Any, released: Any) -> Any:
+    """The notebook as `nbgrader autograde` grades it: a cell that was released is of the type that it was released with,
+    and holds what was released where it is not a learner's to change. Of several copies the last one that was changed
+    is the cell; the others are plain ones."""
+    ours = {cell["metadata"]["nbgrader"]["grade_id"]: cell for cell in released["cells"] if _known(cell)}
+    if not isinstance(notebook, dict) or not isinstance(notebook.get("cells"), list):
+        return notebook  # said by whoever reads its cells
+    cells = list(notebook["cells"])
+    places: dict[str, int] = {}
+    for index, cell in enumerate(cells):
+        name = cell["metadata"]["nbgrader"]["grade_id"] if _known(cell) else None
+        if isinstance(name, str) and name in ours and (name not in places or _text(cell) != _text(ours[name])):
+            places[name] = index
+    for name, index in places.items():
+        mine, marks = ours[name], ours[name]["metadata"]["nbgrader"]
+        fixed = marks.get("locked") or (marks.get("grade") and not marks.get("solution"))
+        source = mine if fixed else cells[index]
+        cells[index] = {"cell_type": mine["cell_type"], "source": source.get("source", "")}
+    return {"cells": cells}
+
+
+def _known(cell: Any) -> bool:
+    metadata = cell.get("metadata") if isinstance(cell, dict) else None
+    marks = metadata.get("nbgrader") if isinstance(metadata, dict) else None
+    return isinstance(marks, dict) and "grade_id" in marks
+
+
+def _text(cell: dict[str, Any]) -> Any:
+    source = cell.get("source")
+    return "".join(source) if isinstance(source, list) and all(isinstance(s, str) for s in source) else source

@@ -1,0 +1,164 @@
+"""What runs on a Dask worker: each grade in a process of its own, watched from here.
+
+A grade that dies or hangs costs only itself. Nothing of a learner's runs in this process or in that one, only in that
+one's confined children."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CORES = "GRADER_CORES"  # in a worker's environment: the cores it may use, "0,1,2"
+TIMED = 0.86  # the share of a grade after which nothing is timed any more
+MAX_LINE = 64 << 20  # bytes of a result
+
+Tell = Callable[[float, str], None]
+
+
+class GradeFailed(Exception):
+    """The process of a grade died or ran past its limit. The message says how; it is written for the instructor."""
+
+
+class Process:
+    """The process of one grade, started ahead: it has imported what it needs when its job comes."""
+
+    def __init__(self) -> None:
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "grader.classroom.process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            cwd="/",  # nothing that lies in a course's folder is imported
+            env=os.environ
+            | {"PYTHONPATH": os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))},
+            start_new_session=True,
+        )
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def grade(self, job: str, limit_s: float, tell: Tell) -> dict[str, Any]:
+        """Hand it its job, wait for the result: {"result", "machine"}. Raises GradeFailed."""
+        assert self._process.stdin and self._process.stdout
+        with contextlib.suppress(BrokenPipeError):  # it is dead: reading says how it died
+            self._process.stdin.write(job.encode("ascii") + b"\n")
+            self._process.stdin.flush()
+        fd, deadline, buffer = self._process.stdout.fileno(), time.monotonic() + limit_s, b""
+        poller = select.poll()
+        poller.register(fd, select.POLLIN)
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0 or len(buffer) > MAX_LINE:
+                raise GradeFailed(f"the grade was not done within {limit_s:.0f} s" if left <= 0 else "too long a reply")
+            if not poller.poll(1000 * min(left, 60)):
+                continue
+            data = os.read(fd, 1 << 20)
+            if not data:
+                raise GradeFailed(f"the grading process ended by itself. {self._last_words()}".strip())
+            *lines, buffer = (buffer + data).split(b"\n")
+            for line in lines:
+                reply = json.loads(line)
+                if "result" in reply:
+                    return reply
+                tell(reply["share"], reply["what"])
+
+    def _last_words(self) -> str:
+        status = self._process.wait(10)
+        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - 2000))
+        lines = self._said.read().decode(errors="replace").strip().splitlines()
+        return f"Exit status {status}. {lines[-1] if lines else ''}"
+
+    def close(self) -> None:
+        """End it. Its fork server and its children see that it is gone, and end too."""
+        self._process.kill()
+        self._process.wait()
+        for file in (self._process.stdin, self._process.stdout, self._said):
+            with contextlib.suppress(OSError):
+                file.close()
+
+
+_next: Process | None = None
+_lock = threading.Lock()  # one grade at a time: two would disturb each other
+
+
+def start_ahead() -> None:
+    global _next
+    if _next is None:
+        _next = Process()
+
+
+def run(job: str, limit_s: float, topic: str = "") -> str:
+    """Grade a job (`Job.to_json`) on this worker. Returns JSON: {"result", "machine", "version", "seconds", "worker"}, or
+    {"failed": message} in place of the first two. `seconds`: how long the grade had this worker's device. Progress goes
+    to the scheduler's `topic`."""
+    global _next
+    from distributed import get_worker
+
+    from grader.classroom.submissions import version
+
+    worker = get_worker()
+
+    def tell(share: float, what: str) -> None:
+        if share >= TIMED:
+            start_ahead()  # the next one's imports take some seconds of one core, while nothing is timed
+        if topic:
+            worker.log_event(topic, {"share": share, "what": what})
+
+    with _lock:
+        process = _next if _next is not None and _next.alive() else Process()
+        _next = None
+        began = time.monotonic()
+        try:
+            found = process.grade(job, limit_s, tell)
+        except GradeFailed as error:
+            found = {"failed": str(error)}
+        finally:
+            process.close()
+        start_ahead()
+    seconds = round(time.monotonic() - began, 1)
+    return json.dumps(found | {"version": version(), "seconds": seconds, "worker": str(worker.name)})
+
+
+def describe(device: str) -> dict[str, Any]:
+    """What this worker grades with: {"machine": key, "form", "version", "cores", "gpu"}. Raises UserError where it has not
+    that device."""
+    from grader import labs
+    from grader.classroom.submissions import version
+    from grader.grade import choose_form
+    from grader.measure import machine
+
+    start_ahead()
+    form = choose_form(labs.get(labs.NAMES[0]), device)
+    return {
+        "machine": machine.key(form),
+        "form": form,
+        "version": version(),
+        "cores": machine.cores(),
+        "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"),
+    }
+
+
+def dask_setup(worker: Any) -> None:
+    """Dask calls this when a worker starts (`preload`): pins every thread it has, so that all it starts is pinned."""
+    cores = {int(core) for core in os.environ.get(CORES, "").split(",") if core}
+    if cores:
+        for thread in os.listdir("/proc/self/task"):
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(int(thread), cores)
+
+
+def dask_teardown(worker: Any) -> None:
+    if _next is not None:
+        _next.close()

@@ -1,0 +1,134 @@
+"""The commands for a class: `grader class`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from grader.errors import UserError
+
+RESULTS = "measured"  # beside the submissions
+
+
+def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    sub = command("class", grade_class, "grade a class: every submission of every student, on all GPUs of a pool")
+    sub.add_argument("release", type=Path, help="folder with the released labs (labs)")
+    sub.add_argument("submitted", type=Path, help="folder with the submissions: STUDENT/LAB/LAB.ipynb")
+    sub.add_argument("--lab", action="append", default=[], help="only this one; can be given several times")
+    sub.add_argument("--results", type=Path, help=f"folder for the results (default: {RESULTS} beside SUBMITTED)")
+    sub.add_argument("--again", action="append", default=[], metavar="STUDENT[/LAB]", help="grade it anew")
+    sub.add_argument("--quick", action="store_true", help="fewer and shorter measurements; the results say so")
+    sub.add_argument("--limit", type=float, metavar="S", help="seconds after which a grade has failed (default: 900)")
+    add_pool(sub)
+
+
+def add_pool(sub: argparse.ArgumentParser) -> None:
+    """The options that say where to grade."""
+    sub.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: GPUs if there are any")
+    sub.add_argument("--on", metavar="N,N", help="numbers of the GPUs of this machine to use (default: all)")
+    sub.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="without GPUs: how many grades at once (default: 1)"
+    )
+    sub.add_argument("--cluster", metavar="ADDRESS", help="a pool that runs already: tls://HOST:PORT, with --keys")
+    sub.add_argument("--keys", type=Path, metavar="DIR", help="the pool's certificates (`grader pool keys`)")
+    sub.add_argument("--slurm", type=int, metavar="N", help="N SLURM jobs, a worker each")
+    sub.add_argument(
+        "--sbatch", action="append", default=[], metavar="LINE", help='a directive for sbatch: --sbatch="--gres=gpu:1"'
+    )
+
+
+def open_pool(options: argparse.Namespace) -> Any:
+    """The pool that the options ask for: a context manager."""
+    from grader.classroom import pool
+
+    if (options.cluster is not None) + (options.slurm is not None) + (options.on is not None) > 1:
+        raise UserError("--cluster, --slurm and --on each say where to grade: give one of them.")
+    if options.cluster:
+        return pool.at_address(options.cluster, options.device, options.keys)
+    if options.slurm is not None:
+        return pool.slurm(options.slurm, options.device, options.sbatch)
+    try:
+        chosen = None if options.on is None else [int(n) for n in options.on.split(",")]
+    except ValueError:
+        raise UserError(f"--on {options.on}: give numbers of GPUs, as in --on 0,1.") from None
+    return pool.embedded(options.device, chosen, max(1, options.workers))
+
+
+class ClassProgress:
+    """A bar with time left on a terminal; else a line for each grade."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._began, self._made, self._all = time.monotonic(), 0, 0
+
+    def begin(self, count: int) -> None:
+        from tqdm import tqdm
+
+        self._all, self._began = count, time.monotonic()
+        form = "{desc} {bar} {n_fmt}/{total_fmt}, {remaining} left {postfix}"
+        self._bar = tqdm(total=count, desc="class", bar_format=form, leave=False, disable=None, smoothing=0.1)
+
+    def done(self, who: str, record: dict[str, Any]) -> None:
+        from grader.classroom.coordinator import time_left
+        from grader.classroom.store import FAILED
+
+        self._made += 1
+        result = record.get("result", {})
+        what = (
+            f"failed to grade: {record[FAILED]}"
+            if FAILED in record
+            else f"{result['score']:g}/{result['measured_max']:g}"
+        )
+        if self._bar is None or self._bar.disable:
+            left = time_left(self._began, self._made, self._all - self._made)
+            line = f"{self._made}/{self._all} {who}: {what}, {record['seconds']:.0f} s; about {left / 60:.0f} min left"
+            print(line, file=sys.stderr, flush=True)
+        else:
+            self._bar.set_postfix_str(f"({who}: {what})")
+            self._bar.update()
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def grade_class(options: argparse.Namespace) -> int:
+    from grader.classroom.coordinator import LIMIT_S, grade_all
+    from grader.classroom.store import Store
+    from grader.classroom.submissions import Job, read_class
+
+    everyone = read_class(options.release, options.submitted, options.lab)
+    store = Store(options.results or options.submitted.resolve().parent / RESULTS)
+    jobs = {
+        (one.student, one.lab): Job(one.lab, one.submission, quick=options.quick, device=options.device)
+        for one in everyone
+        if one.submission
+    }
+    _forget(options.again, jobs, store)
+    names: dict[str, str] = {}
+    for (student, lab), job in jobs.items():
+        names[job.digest] = f"{student} {lab}" if job.digest not in names else f"{names[job.digest].rstrip(' …')} …"
+    with open_pool(options) as pool, contextlib.closing(ClassProgress()) as progress:
+        grade_all(
+            jobs.values(),
+            pool,
+            store,
+            limit_s=options.limit or LIMIT_S,
+            begun=progress.begin,
+            done=lambda job, record: progress.done(names[job.digest], record),
+        )
+    return 0
+
+
+def _forget(again: list[str], jobs: dict[tuple[str, str], Any], store: Any) -> None:
+    for what in again:
+        chosen = [job for (student, lab), job in jobs.items() if what in (student, f"{student}/{lab}")]
+        if not chosen:
+            raise UserError(f"--again {what}: there is no such submission. Give STUDENT or STUDENT/LAB.")
+        for job in chosen:
+            store.forget(job)
