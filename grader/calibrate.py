@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import math
 import secrets
+import tempfile
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
+from grader.checks.parity import distances
 from grader.errors import UserError
-from grader.grade import Progress, arm, choose_form, grade, prepared
-from grader.labs.lab import Lab
+from grader.grade import MAX_WEIGHTS, Progress, arm, choose_form, grade, prepared
+from grader.labs.lab import Form, Lab
 from grader.measure import calibration, machine
-from grader.measure.blocks import Plan
+from grader.measure.blocks import Arm, Plan
+from grader.measure.calibration import Near
 from grader.result import PASS, write_json
-from grader.submission import Submission, read_notebook
+from grader.submission import solution
 
+WEIGHTS = "weights.safetensors"
 CAREFUL = Plan(min_pairs=8, max_pairs=8)
-GRID = (20, 30, 40, 60, 80, 100, 130, 160, 200, 250, 320, 400, 500, 640, 800, 1000, 1300, 1600)  # steps of the curves
-
-
-def solution(lab: Lab) -> Submission:
-    """The reference solution. Raises UserError where it is not part of this copy of the course."""
-    path = Path(__file__).resolve().parents[1] / "solutions" / lab.name / f"{lab.name}.ipynb"
-    if not path.exists():
-        raise UserError(f"The solution of {lab.name} is not here ({path}), and calibration measures it.")
-    return read_notebook(path)
+GRID = (30, 40, 60, 80, 100, 130, 170, 220, 300, 400)  # steps at which trainings are compared
 
 
 def measure_gain(lab: Lab, device: str, progress: Progress = lambda share, what: None) -> dict[str, Any]:
@@ -58,44 +54,92 @@ def measure_gain(lab: Lab, device: str, progress: Progress = lambda share, what:
     }
 
 
-def measure_curves(
-    lab: Lab, device: str, seeds: int = 4, steps: int = GRID[-1], progress: Progress = lambda share, what: None
+# Forms of a loop that train the same model, whatever the loop: put before (imports, switches) and around its train(job)
+FORMS = {
+    "TF32": ('torch.set_float32_matmul_precision("high")', ""),
+    "bf16": (
+        "",
+        "    plain = job.model.forward\n"
+        "    def forward(*args):\n"
+        "        with torch.autocast(job.device.type, torch.bfloat16):\n"
+        "            return plain(*args).float()\n"
+        "    job.model.forward = forward\n",
+    ),
+    "compiled": ("", "    job.model.compile()\n"),
+    "TF32, compiled": ('torch.set_float32_matmul_precision("high")', "    job.model.compile()\n"),
+}
+
+
+def honest_form(source: str, name: str) -> str:
+    """The loop in one of FORMS."""
+    before, inside = FORMS[name]
+    steps = source.replace("def train(job):", "def steps(job):")
+    return f"import torch\n\n{before}\n\n{steps}\n\ndef train(job):\n{inside}    yield from steps(job)\n"
+
+
+def measure_spread(
+    lab: Lab, device: str, seeds: int = 3, steps: int = GRID[-1], progress: Progress = lambda share, what: None
 ) -> dict[str, Any]:
-    """The reference solution's loss by step over several seeds: training loss (mean of the ten steps that end there) and
-    held-out loss. Machine-independent, so it is part of the lab; maintainers make it once per change of the workload."""
+    """How far honest forms of the loop end from the reference solution after as many steps from the same seed: the worst
+    over forms and seeds. Machine-independent, so it is part of the lab; maintainers make it once per change of the
+    workload."""
     form_name = choose_form(lab, device)
     if form_name not in lab.forms:
         raise UserError(f"{lab.name} needs an NVIDIA GPU; there is nothing to calibrate here.")
     form = lab.forms[form_name]
-    options, readable = prepared(form)
-    options |= {"read_s": 0.0} if "read_s" in options else {}  # waiting for the storage trains nothing
     grid = [step for step in GRID if step <= steps]
-    train: dict[int, list[float]] = {step: [] for step in grid}
-    held_out: dict[int, list[float]] = {step: [] for step in grid}
-    for seed in range(seeds):
-        with arm(solution(lab).source, form, options, readable, form_name, None, allow_unconfined=True) as ours:
-            ours.child.load()
-            ours.child.start(secrets.randbelow(1 << 31))
-            for i, step in enumerate(grid):
-                progress((seed + i / len(grid)) / seeds, f"seed {seed + 1} of {seeds}, step {step}")
-                ours.run(step - len(ours.losses))
-                train[step].append(fmean(ours.losses[-10:]))
-                held_out[step].append(ours.child.ask("evaluate")["loss"])
-    rows = {
-        name: [[step, round(fmean(values), 5), round(stdev(values), 5)] for step, values in table.items()]
-        for name, table in (("train", train), ("held_out", held_out))
-    }
+    source = solution(lab).source
+    worst = dict.fromkeys(grid, Near(0.0, 0.0, 0.0, 0.0))
+    for n in range(seeds):
+        seed = secrets.randbelow(1 << 31)
+        progress(n / seeds, f"seed {n + 1} of {seeds}: the reference")
+        with tempfile.TemporaryDirectory() as folder:
+            held_out, pace = {}, 0.0
+            for one, step in _trained(source, form, form_name, seed, grid):
+                one.child.weights(WEIGHTS)
+                (Path(folder) / str(step)).write_bytes(one.child.fetch(WEIGHTS, MAX_WEIGHTS))
+                held_out[step] = one.child.ask("evaluate")["loss"]
+                reference, pace = one.losses, one.step_s
+            forms = {name: honest_form(source, name) for name in FORMS}
+            forms["starter, TF32"] = honest_form(lab.starter, "TF32")
+            for i, (name, text) in enumerate(forms.items(), 1):
+                progress((n + i / (1 + len(forms))) / seeds, f"seed {n + 1} of {seeds}: {name}")
+                for one, step in _trained(text, form, form_name, seed, grid, longest_s=4 * pace):
+                    one.child.give(WEIGHTS, (Path(folder) / str(step)).read_bytes())
+                    update = one.child.ask("compare", file=WEIGHTS)
+                    off = abs(one.child.ask("evaluate")["loss"] / held_out[step] - 1)
+                    floor = 0.1 * abs(reference[0])
+                    near = distances(one.losses, reference, update, form.parity.steps, step, floor, held_out=off)
+                    worst[step] = Near(*map(max, worst[step], near))
     return {
-        "curves": rows,
+        "spread": [
+            {"step": step} | {k: round(v, 6) for k, v in near._asdict().items()} for step, near in worst.items()
+        ],
         "seeds": seeds,
+        "forms": list(forms),
         "machine": machine.facts(),
         "versions": machine.versions(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
 
 
-def store_curves(lab: Lab, form_name: str, curves: dict[str, Any]) -> Path:
-    """Write the curves of one form into the lab's `reference.json`."""
+def _trained(
+    source: str, form: Form, form_name: str, seed: int, grid: list[int], longest_s: float = math.inf
+) -> Iterator[tuple[Arm, int]]:
+    """Train from a seed and stop at each step of `grid`; not at all where a step takes longer than `longest_s`."""
+    options, readable = prepared(form)
+    options |= {"read_s": 0.0} if "read_s" in options else {}  # waiting for the storage trains nothing
+    with arm(source, form, options, readable, form_name, None, trusted=True, allow_unconfined=True) as one:
+        one.child.load()
+        one.child.start(seed, keep_initial=True)
+        one.warm_up(form.parity.steps)
+        for step in grid if one.step_s <= longest_s else ():
+            one.run(step - len(one.losses))
+            yield one, step
+
+
+def store_spread(lab: Lab, form_name: str, spread: dict[str, Any]) -> Path:
+    """Write the spread of one form into the lab's `reference.json`."""
     path = lab.folder / "reference.json"
-    write_json(path, calibration.read_table(path) | {form_name: curves})
+    write_json(path, calibration.read_table(path) | {form_name: spread})
     return path

@@ -1,7 +1,8 @@
 """One grade, from a submission and a lab to a Result.
 
 The story: gate -> load both arms -> first steps compared tightly -> pairs of timed blocks until the points are known ->
-the same run's later losses and returned weights compared -> one profile of each arm -> checks."""
+one profile of
+each arm -> the reference solution trains as long, and losses and weights are compared to the end -> checks."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import contextlib
 import importlib
 import math
 import secrets
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -32,7 +34,7 @@ from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Result
 from grader.sandbox.drive import NAME, Drive
 from grader.sandbox.parent import Child, ChildError, Limits, Workspace, turn
 from grader.sandbox.probe import confinement
-from grader.submission import Submission
+from grader.submission import Submission, solution
 
 Progress = Callable[[float, str], None]  # share done (0 to 1), what is being done
 
@@ -169,6 +171,8 @@ class Findings(AnyFindings):
     target_source: str = ""
     compile_s: float | None = None  # None: nothing was compiled
     parity: CheckResult | None = None
+    losses: dict[str, list[float]] = field(default_factory=dict)  # "starter", "submission": up to the last timed step
+    weights: dict[int, Path] = field(default_factory=dict)  # the submission's, by step: files while the grade lasts
     metrics: dict[str, trace.Metrics] = field(default_factory=dict)  # "starter", "submission"
     trace_problems: list[str] = field(default_factory=list)
 
@@ -189,7 +193,27 @@ def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits 
         form_name=found.form_name,
         allow_unconfined=found.allow_unconfined,
     )
-    with start(submission.source, limits=limits) as ours, start(lab.starter, limits=None, trusted=True) as starter:
+    with tempfile.TemporaryDirectory() as kept:
+        _race(found, submission, start, Path(kept), plan, limits, progress)
+        if found.parity and found.parity.status != FAIL:
+            quick_storage = {"read_s": 0.0} if "read_s" in options else {}  # waiting for the storage trains nothing
+            _same_to_the_end(found, partial(start, options=options | quick_storage), progress)
+
+
+def _race(
+    found: Findings,
+    submission: Submission,
+    start: Callable[..., contextlib.AbstractContextManager[Arm]],
+    kept: Path,
+    plan: Plan,
+    limits: Limits | None,
+    progress: Progress,
+) -> None:
+    """The submission beside the starter: first steps, timed pairs, profiles. Its weights on the way go to `kept`."""
+    with (
+        start(submission.source, limits=limits) as ours,
+        start(found.lab.starter, limits=None, trusted=True) as starter,
+    ):
         try:
             progress(0.04, "loading the submission")
             ours.child.load()
@@ -202,8 +226,8 @@ def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits 
             _first_steps(found, ours, starter, progress)
             if found.parity is None or found.parity.status == FAIL:
                 return
-            _timed_blocks(found, ours, starter, plan, progress)
-            _last_steps(found, ours, starter)
+            _timed_blocks(found, ours, starter, kept, plan, progress)
+            found.losses = {"starter": list(starter.losses), "submission": list(ours.losses)}
             _profiles(found, ours, starter, plan, progress)
         finally:
             found.output = ours.child.output()
@@ -300,10 +324,12 @@ def _first_steps(found: Findings, ours: Arm, starter: Arm, progress: Progress) -
     found.parity = parity_check.early(parity, starter.losses, ours.losses, update)
 
 
-def _timed_blocks(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Progress) -> None:
+def _timed_blocks(found: Findings, ours: Arm, starter: Arm, kept: Path, plan: Plan, progress: Progress) -> None:
     for n in range(1, plan.max_pairs + 1):
         progress(0.2 + 0.6 * (n - 1) / max(plan.min_pairs + 1, n + 1), f"timing pair {n}")
         found.pairs.append(pair(starter, ours, plan, lambda: _before_block(found)))
+        if n & (n - 1) == 0:  # after pair 1, 2, 4, 8: whoever cheats must begin early to win much
+            _keep_weights(found, ours, kept)
         if n < plan.min_pairs:
             continue
         found.gain = decision.gain(*zip(*found.pairs, strict=True), noise_floor=found.form.noise)
@@ -311,6 +337,7 @@ def _timed_blocks(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress
         if found.settled:
             break
     _before_block(found)  # whoever came during the last block
+    _keep_weights(found, ours, kept)
     if ours.recompiled:
         found.warnings.append(
             "torch.compile compiled again inside a timed block: a shape or a constant changes from step to step."
@@ -320,26 +347,53 @@ def _timed_blocks(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress
         found.warnings.append("The GPU throttled its clocks for heat while blocks were timed.")
 
 
-def _last_steps(found: Findings, ours: Arm, starter: Arm) -> None:
+def _keep_weights(found: Findings, ours: Arm, kept: Path) -> None:
+    step = len(ours.losses)
+    if step in found.weights:
+        return
     with turn(ours.child):
-        ours.child.weights("last.safetensors")
-    weights = ours.child.fetch("last.safetensors", MAX_WEIGHTS)
-    behind = len(ours.losses) - len(starter.losses)
-    update = None
-    with turn(starter.child):
-        starter.child.give("last.safetensors", weights)
-        if behind >= 0 and len(ours.losses) < parity_check.SETTLED:  # so few that the starter can do them as well
-            if behind:
-                starter.run(behind)
-            update = starter.child.ask("compare", file="last.safetensors")
-        held_out = starter.child.ask("evaluate", file="last.safetensors")["loss"]
-        last = min(parity_check.LAST, len(ours.losses))
-        first, steps = len(ours.losses) - last, last + parity_check.LAST  # and those that would come next
-        again = starter.child.ask("batch_losses", file="last.safetensors", first=first, steps=steps)
-    curves = calibration.reference_curves(found.lab, found.form_name)
-    late = parity_check.late(found.form.parity, starter.losses, ours.losses, held_out, curves, again, update)
+        ours.child.weights("weights.safetensors")
+    found.weights[step] = kept / f"{step}.safetensors"
+    found.weights[step].write_bytes(ours.child.fetch("weights.safetensors", MAX_WEIGHTS))
+
+
+def _same_to_the_end(
+    found: Findings, start: Callable[..., contextlib.AbstractContextManager[Arm]], progress: Progress
+) -> None:
+    """Whether the timed run was the same training from beginning to end. The starter is too slow to say; the reference
+    solution trains as many steps from the same seed, and both must be in the same places on the way."""
+    parity, losses = found.form.parity, found.losses["submission"]
+    replay = None
+    if found.gain and found.gain.lower > 1:  # else there are no points that could be undeserved
+        try:
+            replay = _replayed(found, solution(found.lab).source, start, progress)
+        except UserError as missing:
+            found.warnings.append(f"The steps that were timed could be compared only in part. {missing}")
+    spread = calibration.honest_spread(found.lab, found.form_name)
+    late = parity_check.late(parity, found.losses["starter"], losses, replay, spread)
     assert found.parity is not None
     found.parity = replace(late, evidence=found.parity.evidence | late.evidence)
+
+
+def _replayed(
+    found: Findings, source: str, start: Callable[..., contextlib.AbstractContextManager[Arm]], progress: Progress
+) -> parity_check.Replay:
+    updates = {}
+    progress(0.95, "the reference solution trains as long, for comparison")
+    with start(source, limits=None, trusted=True) as reference:
+        reference.child.load()
+        reference.child.start(found.seed, keep_initial=True)
+        reference.warm_up(found.form.parity.steps)
+        for step, weights in sorted(found.weights.items()):
+            reference.run(step - len(reference.losses))
+            reference.child.give("weights.safetensors", weights.read_bytes())
+            updates[step] = reference.child.ask("compare", file="weights.safetensors")
+        return parity_check.Replay(
+            reference.losses,
+            updates,
+            reference.child.ask("evaluate", file="weights.safetensors")["loss"],
+            reference.child.ask("evaluate")["loss"],
+        )
 
 
 def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Progress) -> None:

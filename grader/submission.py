@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from grader.errors import UserError
+from grader.labs.lab import AnyLab
 
 MAGIC = "%%submission"
 MAX_NOTEBOOK = 64 << 20  # bytes
@@ -170,3 +171,11 @@ def _prediction(source: str) -> tuple[tuple[str, Any], ...] | None:
             if found:
                 return tuple(sorted(found.items()))
     return None
+
+
+def solution(lab: AnyLab) -> Submission:
+    """The reference solution. Raises UserError where it is not part of this copy of the course."""
+    path = Path(__file__).resolve().parents[1] / "solutions" / lab.name / f"{lab.name}.ipynb"
+    if not path.exists():
+        raise UserError(f"The solution of {lab.name} is not part of this copy of the course ({path}).")
+    return read_notebook(path)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from grader.checks import throughput
 from grader.measure import decision
 from grader.measure.blocks import Arm, Plan, whole_rounds
-from grader.measure.calibration import Curve
+from grader.measure.calibration import Near, Spread
 from grader.result import FAIL, INCONCLUSIVE, PASS
 
 seconds = st.floats(1e-5, 100.0)
@@ -136,32 +136,24 @@ def test_verdict_and_points_agree(pairs, target):
     assert bool(verdict.hint) == (verdict.status != PASS) == (len(verdict.more_hints) == 2)
 
 
-# ---------------------------------------------------------------- reference curves
+# ---------------------------------------------------------------- how far honest trainings end from each other
 
-CURVE = Curve(steps=(10, 20, 40, 160), mean=(4.0, 3.0, 2.0, 1.0), sd=(0.4, 0.3, 0.2, 0.1))
+SPREAD = Spread(((20, Near(1e-4, 0.0, 1e-3, 0.0)), (80, Near(4e-4, 0.01, 1e-2, 0.1))))
 
 
 @given(st.integers(1, 10_000))
-def test_curve_between_its_points(step):
-    mean, sd = CURVE.at(step)
-    assert 1.0 <= mean <= 4.0 and 0.1 <= sd <= 0.4
-    assert mean >= CURVE.at(step + 1)[0]
+def test_spread_grows_with_the_steps(step):
+    for less, more in zip(SPREAD.at(step), SPREAD.at(step + 1), strict=True):
+        assert 0 <= less <= more * (1 + 1e-9)
 
 
-def test_curve_at_its_points_and_beyond():
-    for step, mean in zip(CURVE.steps, CURVE.mean, strict=True):
-        assert CURVE.at(step)[0] == pytest.approx(mean)
-    assert CURVE.at(1) == CURVE.at(10) and CURVE.at(100_000) == CURVE.at(160)
-    assert CURVE.at(80)[0] == pytest.approx(1.5)  # half way in log(step)
-    assert Curve((7,), (2.0,), (0.5,)).at(3) == Curve((7,), (2.0,), (0.5,)).at(9) == (2.0, 0.5)
-
-
-def test_spread_of_a_curve_is_pooled():
-    """Over the steps within a factor of two, and the two around it at least."""
-    assert CURVE.at(20)[1] == pytest.approx(math.sqrt((0.4**2 + 0.3**2 + 0.2**2) / 3))
-    assert CURVE.at(90)[1] == pytest.approx(math.sqrt((0.2**2 + 0.1**2) / 2))
-    lucky = Curve((400, 500, 640, 800), (1.0,) * 4, (0.08, 0.08, 0.0, 0.08))
-    assert lucky.at(640)[1] > 0.06
+def test_spread_at_its_steps_between_and_beyond():
+    for step, near in SPREAD.rows:
+        assert SPREAD.at(step) == near
+    assert SPREAD.at(40).norm == pytest.approx(2e-4)  # half way in log(step) and in log(value)
+    assert SPREAD.at(1) == SPREAD.at(20)
+    assert SPREAD.at(160) == pytest.approx([2 * value for value in SPREAD.at(80)])
+    assert set(Spread().at(100)) == {0.0}  # nothing was calibrated
 
 
 # ---------------------------------------------------------------- blocks

@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("calibrate", _calibrate, "measure what the solutions gain on this machine, and keep it")
     sub.add_argument("lab", nargs="?", help="default: all that this machine can grade")
     sub.add_argument(
-        "--curves", action="store_true", help="maintainers: the loss curves that are part of the lab instead"
+        "--spread", action="store_true", help="maintainers: how far honest forms end from each other, part of the lab"
     )
     common(sub)
     command("doctor", _doctor, "say what this machine can grade, and what is missing")
@@ -255,11 +255,11 @@ def _calibrate(options: argparse.Namespace) -> None:
         if form not in lab.forms and not options.lab:
             print(f"{lab.name}: needs an NVIDIA GPU, left out")
             continue
-        if options.curves:
-            path = calibrate.store_curves(
-                lab, form, calibrate.measure_curves(lab, options.device, progress=Terminal(lab.name))
+        if options.spread:
+            path = calibrate.store_spread(
+                lab, form, calibrate.measure_spread(lab, options.device, progress=Terminal(lab.name))
             )
-            print(f"{lab.name}: loss curves written to {path}")
+            print(f"{lab.name}: spread written to {path}")
             continue
         entry = calibrate.measure_gain(lab, options.device, Terminal(lab.name))
         path = calibration.store_gain(lab, form, entry)

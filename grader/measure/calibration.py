@@ -1,8 +1,9 @@
 """What the reference solution gains on this machine, and how its training goes: the yardsticks of a grade.
 
 Gains depend on the machine: they are measured once per machine and software version (`grader calibrate`) and kept in the
-user's cache; `data/measured/calibration.json` ships those of machines already measured. Loss curves do not depend on the
-machine: they are part of the lab (`reference.json` beside its declaration)."""
+user's cache; `data/measured/calibration.json` ships those of machines already measured. How far honest trainings of the
+same work end from each other does not depend on the machine: it is part of the lab (`reference.json` beside its
+declaration)."""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from grader.data.cache import cache_dir
 from grader.labs.lab import Lab
 from grader.measure import machine
 from grader.result import write_json
 
+TINY = 1e-6
 LEAST_GAIN = 1.2  # a machine on which the solution gains less cannot show what the lab is about
 SHIPPED = Path(__file__).resolve().parents[2] / "data" / "measured" / "calibration.json"
 
@@ -59,31 +60,43 @@ def store_gain(lab: Lab, form: str, entry: dict[str, Any], path: Path | None = N
     return path
 
 
+class Near(NamedTuple):
+    """How far one training is from another after as many steps from the same seed.
+
+    norm: relative difference of the norms of the total update. distance: 1 - cosine of the total updates. loss: root mean
+    square of the relative differences of the losses, step by step. held_out: relative difference of the held-out losses."""
+
+    norm: float
+    distance: float
+    loss: float
+    held_out: float
+
+
 @dataclass(frozen=True)
-class Curve:
-    """A quantity of the reference's training by step: mean and standard deviation over seeds."""
+class Spread:
+    """How far honest trainings end from the reference solution's, by step: the worst over forms and seeds."""
 
-    steps: tuple[int, ...]
-    mean: tuple[float, ...]
-    sd: tuple[float, ...]
+    rows: tuple[tuple[int, Near], ...] = ()
 
-    def at(self, step: int) -> tuple[float, float]:
-        """(mean, sd) at `step`. The mean is interpolated linearly in log(step); the ends hold beyond themselves. The sd is
-        pooled over all steps within a factor of two, and at least the two around `step`: a handful of seeds says little
-        of the spread at any one step, where they can agree by luck."""
-        step = min(max(step, self.steps[0]), self.steps[-1])
-        high = bisect_left(self.steps, step)
-        low = max(high - 1, 0)
-        mean = self.mean[high]
-        if step != self.steps[high]:
-            share = math.log(step / self.steps[low]) / math.log(self.steps[high] / self.steps[low])
-            mean = self.mean[low] + share * (mean - self.mean[low])
-        near = [i for i, s in enumerate(self.steps) if low <= i <= high or step / 2 <= s <= 2 * step]
-        return mean, math.sqrt(fmean(self.sd[i] ** 2 for i in near))
+    def at(self, step: int) -> Near:
+        """Interpolated between two steps in log-log (rounding grows by factors), the last held beyond it in proportion to
+        the steps. Zeros where nothing was calibrated."""
+        if not self.rows:
+            return Near(0.0, 0.0, 0.0, 0.0)
+        steps = [s for s, _ in self.rows]
+        high = bisect_left(steps, step)
+        if high == len(steps):
+            return Near(*(value * step / steps[-1] for value in self.rows[-1][1]))
+        if high == 0 or steps[high] == step:
+            return self.rows[high][1]
+        share = math.log(step / steps[high - 1]) / math.log(steps[high] / steps[high - 1])
+        pairs = zip(self.rows[high - 1][1], self.rows[high][1], strict=True)
+        return Near(
+            *(math.exp((1 - share) * math.log(max(a, TINY)) + share * math.log(max(b, TINY))) for a, b in pairs)
+        )
 
 
-def reference_curves(lab: Lab, form: str) -> dict[str, Curve]:
-    """ "train": mean loss of the ten steps that end at a step; "held_out": loss of the weights at a step. Empty when the
-    lab has none for this form."""
-    curves = read_table(lab.folder / "reference.json").get(form, {}).get("curves", {})
-    return {name: Curve(*(tuple(column) for column in zip(*rows, strict=True))) for name, rows in curves.items()}
+def honest_spread(lab: Lab, form: str) -> Spread:
+    """The calibrated spread of the lab's form, without rows where it has none."""
+    rows = read_table(lab.folder / "reference.json").get(form, {}).get("spread", [])
+    return Spread(tuple((int(row["step"]), Near(*(float(row[name]) for name in Near._fields))) for row in rows))

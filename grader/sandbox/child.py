@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import itertools
 import json
 import math
 import os
@@ -263,17 +262,6 @@ class Harness:
             return _finite(self.workload.evaluate(tensors, self.device, **self.options))
 
         return _in_clean_thread(evaluate)
-
-    def batch_losses(self, file: str, first: int, steps: int) -> list[float | None]:
-        """The losses that the weights in `file` have on the batches of `steps` steps from number `first` (0-based) on;
-        null for those that are not finite."""
-
-        def losses() -> list[float | None]:
-            batches = list(itertools.islice(self.job.batches, first, first + steps))
-            values = self.workload.batch_losses(self._named(file), self.job, batches, **self.options)
-            return [value if math.isfinite(value) else None for value in values]
-
-        return _in_clean_thread(losses)
 
     def _named(self, file: str) -> dict[str, torch.Tensor]:
         """The weights in `file` that the job's model has."""

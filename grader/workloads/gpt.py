@@ -123,27 +123,3 @@ def evaluate(
         losses.append(F.cross_entropy(logits.flatten(0, 1), y.flatten()))
         right.append((logits.argmax(-1) == y).float().mean())
     return {"loss": torch.stack(losses).mean().item(), "accuracy": torch.stack(right).mean().item()}
-
-
-def batch_losses(
-    tensors: dict[str, torch.Tensor],
-    job: Job,
-    batches: list[list[int]],
-    *,
-    layers: int,
-    width: int,
-    heads: int,
-    length: int,
-    **_: Any,
-) -> list[float]:
-    """The loss of each of these batches of the job's training set, with the weights `tensors`, as training computes it."""
-    net = GPT(layers, width, heads, length)
-    net.load_state_dict(tensors)
-    net.to(job.device)
-    losses = []
-    for batch in batches:
-        tokens, targets = (
-            torch.stack(part).to(job.device) for part in zip(*(job.dataset[i] for i in batch), strict=True)
-        )
-        losses.append(F.cross_entropy(net(tokens).flatten(0, 1), targets.flatten()).item())
-    return losses

@@ -118,21 +118,3 @@ def evaluate(
         "loss": F.cross_entropy(logits, labels).item(),
         "accuracy": (logits.argmax(1) == labels).float().mean().item(),
     }
-
-
-def batch_losses(
-    tensors: dict[str, torch.Tensor], job: Job, batches: list[list[int]], *, model: str, size: int, **_: Any
-) -> list[float]:
-    """The loss of each of these batches of the job's training set, with the weights `tensors`, as training computes it:
-    batch norm takes the batch's own statistics."""
-    net = make_model(model)
-    net.load_state_dict(tensors, strict=False)
-    net.to(job.device).train()
-    data = JpegFiles(job.dataset.files, job.dataset.labels, size)  # ours: no wait for the storage
-    losses = []
-    with ThreadPoolExecutor() as pool:
-        for batch in batches:
-            images, labels = zip(*pool.map(data.__getitem__, batch), strict=True)
-            logits = net(torch.stack(images).to(job.device))
-            losses.append(F.cross_entropy(logits, torch.tensor(labels).to(job.device)).item())
-    return losses
