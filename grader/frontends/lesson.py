@@ -21,6 +21,7 @@ from grader.trace.words import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, SKY, VER
 COLORS = [BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, INK]  # colour-blind safe, in the order of use
 TRACES = Path(__file__).resolve().parents[2] / "data" / "traces"  # recorded on an H200, for machines without a GPU
 
+plt.switch_backend(matplotlib.get_backend())  # now: a notebook then shows figures that pyplot did not make, too
 matplotlib.rcParams.update(
     {
         "axes.prop_cycle": matplotlib.cycler(color=COLORS),
