@@ -29,10 +29,15 @@ def solution(lab: Lab) -> Submission:
     return read_notebook(path)
 
 
+def calibrated(lab: Lab, form_name: str) -> bool:
+    """Whether the lab's throughput is measured in this form, against what the solution gains."""
+    return lab.measures(lab.throughput, form_name) and not lab.throughput.healthy
+
+
 def measure_gain(lab: Lab, device: str, progress: Progress = lambda share, what: None) -> dict[str, Any]:
     """The reference solution's gain over the starter on this machine: {"gain", "interval", "noise", "date", ...}. Raises
     UserError where the lab has no form for this device or the solution cannot be measured."""
-    if choose_form(lab, device) not in lab.forms:
+    if not calibrated(lab, choose_form(lab, device)):
         raise UserError(f"{lab.name} needs an NVIDIA GPU; there is nothing to calibrate here.")
     result = grade(solution(lab), lab, device=device, plan=CAREFUL, allow_unconfined=True, progress=progress)
     throughput = result.check("throughput")
@@ -75,6 +80,8 @@ def measure_curves(
     for seed in range(seeds):
         with arm(solution(lab).source, form, options, readable, form_name, None, allow_unconfined=True) as ours:
             ours.child.load()
+            if form.prepare_s:
+                ours.child.prepare(form.prepare_s)
             ours.child.start(secrets.randbelow(1 << 31))
             for i, step in enumerate(grid):
                 progress((seed + i / len(grid)) / seeds, f"seed {seed + 1} of {seeds}, step {step}")

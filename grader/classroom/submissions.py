@@ -39,7 +39,9 @@ class Job:
         what = {
             "source": self.submission.source,
             "prediction": self.submission.prediction,
-            "student": None if labs.get(self.lab).runs_code else self.submission.student,  # as a loop is graded, whosever
+            "student": None
+            if labs.get(self.lab).runs_code
+            else self.submission.student,  # as a loop is graded, whosever
             "definition": definition(self.lab),
             "version": version(),
             "quick": self.quick,

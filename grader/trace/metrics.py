@@ -59,6 +59,7 @@ class Metrics:
     copies: dict[str, dict[str, float | None]] | None = None  # kind -> {"count", "bytes", "ns"}
     copy_kernels: float | None = None  # kernels that only move values: contiguous, clone, cast
     copy_kernel_share: float | None = None  # share of the busy time with such a kernel running
+    h2d_copies: float | None = None  # copies from the host to the device
     h2d_pinned: float | None = None  # share of host-to-device bytes that came from pinned memory, copies >= 64 KB
     h2d_overlap: float | None = None  # share of host-to-device copy time during which a kernel ran on that device
     tiny_kernel_share: float | None = None  # share of the kernels that are shorter than 10 us
@@ -85,8 +86,15 @@ class Metrics:
         return values | {"events": {name: len(events) for name, events in self.events.items()}}
 
 
-def metrics(trace: Trace, step_ns: float | None = None, skip_first: int = 1, steps: Steps | None = None) -> Metrics:
-    """Measure the steps after the first `skip_first` (the profiler can lose events of its first active step).
+def metrics(
+    trace: Trace,
+    step_ns: float | None = None,
+    skip_first: int = 1,
+    steps: Steps | None = None,
+    count: int | None = None,
+) -> Metrics:
+    """Measure the steps after the first `skip_first` (the profiler can lose events of its first active step), `count` of
+    them where it is given.
 
     step_ns: length of a step measured without the profiler, ns. Profiling stretches a step that is bound by launches
     (10 to 31 ms in one measurement), so only with it is idleness about the loop and not about the profiler.
@@ -96,7 +104,7 @@ def metrics(trace: Trace, step_ns: float | None = None, skip_first: int = 1, ste
     if busy and window[1] > window[0]:
         m.gpu_idle = 1 - sum(busy.values()) / len(busy) / (window[1] - window[0])
     memory_metrics(m, trace)
-    steps = steps or Steps(trace, skip_first)
+    steps = steps or Steps(trace, skip_first, count)
     if not len(steps):
         if len(trace.steps):
             m.reasons.append(f"it has no step beyond the {skip_first} that are not counted")
@@ -212,7 +220,8 @@ def copy_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
         }
     m.events["copies"] = copies
     h2d = copies[np.char.startswith(kind.astype(str), "HtoD")] if len(copies) else copies
-    m.events["h2d_pinned"] = m.events["h2d_overlap"] = h2d
+    m.events["h2d_copies"] = m.events["h2d_pinned"] = m.events["h2d_overlap"] = h2d
+    m.h2d_copies = len(h2d) / n
     size = np.where(trace.bytes[copies] >= SMALL_COPY, trace.bytes[copies], 0).astype(np.float64)
     pinned, pageable = size[kind == "HtoD pinned"].sum(), size[kind == "HtoD pageable"].sum()
     if pinned + pageable:
