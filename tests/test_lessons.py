@@ -137,6 +137,14 @@ def test_outputs_are_kept_and_nothing_else_changes(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["1_a.ipynb"]
 
 
+def test_widgets_are_left_out(tmp_path):
+    source = "from IPython.display import display\nimport ipywidgets\nprint('beside')\ndisplay(ipywidgets.IntSlider())"
+    path = small(tmp_path, "1_a.ipynb", "quick = False", source)
+    assert lessons.main([str(path)]) == 0
+    after = nbformat.read(path, as_version=4)
+    assert [o.output_type for o in after.cells[1].outputs] == ["stream"] and "widgets" not in after.metadata
+
+
 def test_quick_keeps_nothing_and_a_copy_can_be_made(tmp_path):
     path = small(tmp_path, "1_a.ipynb", "quick = False", "quick")
     before = path.read_bytes()
