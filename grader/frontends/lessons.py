@@ -39,6 +39,7 @@ def execute(path: Path, quick: bool = False, progress: bool = False) -> nbformat
             kernel_name="python3",
             progress_bar=progress,
             execution_timeout=600,
+            extra_arguments=["--log-level=ERROR"],  # the kernel's own remarks are not the reader's business
         )
         notebook = nbformat.read(target, as_version=4)
     return _clean(notebook, nbformat.read(path, as_version=4))
