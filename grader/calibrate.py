@@ -25,10 +25,15 @@ CAREFUL = Plan(min_pairs=8, max_pairs=8)
 GRID = (30, 40, 60, 80, 100, 130, 170, 220, 300, 400)  # steps at which trainings are compared
 
 
+def calibrated(lab: Lab, form_name: str) -> bool:
+    """Whether the lab's throughput is measured in this form, against what the solution gains."""
+    return lab.measures(lab.throughput, form_name) and not lab.throughput.healthy
+
+
 def measure_gain(lab: Lab, device: str, progress: Progress = lambda share, what: None) -> dict[str, Any]:
     """The reference solution's gain over the starter on this machine: {"gain", "interval", "noise", "date", ...}. Raises
     UserError where the lab has no form for this device or the solution cannot be measured."""
-    if choose_form(lab, device) not in lab.forms:
+    if not calibrated(lab, choose_form(lab, device)):
         raise UserError(f"{lab.name} needs an NVIDIA GPU; there is nothing to calibrate here.")
     result = grade(solution(lab), lab, device=device, plan=CAREFUL, allow_unconfined=True, progress=progress)
     throughput = result.check("throughput")
@@ -131,6 +136,8 @@ def _trained(
     options |= {"read_s": 0.0} if "read_s" in options else {}  # waiting for the storage trains nothing
     with arm(source, form, options, readable, form_name, None, trusted=True, allow_unconfined=True) as one:
         one.child.load()
+        if form.prepare_s:
+            one.child.prepare(form.prepare_s)
         one.child.start(seed, keep_initial=True)
         one.warm_up(form.parity.steps)
         for step in grid if one.step_s <= longest_s else ():

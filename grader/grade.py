@@ -21,6 +21,7 @@ from statistics import fmean
 from typing import Any
 
 from grader import trace
+from grader.checks import logs as logs_check
 from grader.checks import parity as parity_check
 from grader.checks import prediction as prediction_check
 from grader.checks import throughput as throughput_check
@@ -170,17 +171,28 @@ class Findings(AnyFindings):
     reference_gain: float | None = None
     target_source: str = ""
     compile_s: float | None = None  # None: nothing was compiled
+    prepare_s: float = 0.0  # what the submission's own preparation took, in labs that have one
     parity: CheckResult | None = None
     losses: dict[str, list[float]] = field(default_factory=dict)  # "starter", "submission": up to the last timed step
     weights: dict[int, Path] = field(default_factory=dict)  # the submission's, by step: files while the grade lasts
+    logs: CheckResult | None = None  # in labs that have logs
     metrics: dict[str, trace.Metrics] = field(default_factory=dict)  # "starter", "submission"
     trace_problems: list[str] = field(default_factory=list)
+
+    @property
+    def same_work(self) -> bool:
+        return all(check is None or check.status != FAIL for check in (self.parity, self.logs))
+
+    @property
+    def prepare_step_s(self) -> float:
+        """The preparation's share of a step, in seconds."""
+        return self.prepare_s / self.form.prepared_for
 
 
 def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits | None, progress: Progress) -> None:
     lab, form = found.lab, found.form
     found.reference_gain, found.target_source = calibration.reference_gain(lab, found.form_name)
-    found.target = decision.target(found.reference_gain) if found.reference_gain else form.minimum_gain
+    found.target = decision.target(found.reference_gain) if found.reference_gain else form.minimum_gain or math.nan
     progress(0.0, "preparing data")
     options, readable = prepared(form)
     progress(0.02, "looking at the machine")
@@ -195,7 +207,7 @@ def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits 
     )
     with tempfile.TemporaryDirectory() as kept:
         _race(found, submission, start, Path(kept), plan, limits, progress)
-        if found.parity and found.parity.status != FAIL:
+        if found.same_work and found.losses:
             quick_storage = {"read_s": 0.0} if "read_s" in options else {}  # waiting for the storage trains nothing
             _same_to_the_end(found, partial(start, options=options | quick_storage), progress)
 
@@ -210,6 +222,7 @@ def _race(
     progress: Progress,
 ) -> None:
     """The submission beside the starter: first steps, timed pairs, profiles. Its weights on the way go to `kept`."""
+    form = found.form
     with (
         start(submission.source, limits=limits) as ours,
         start(found.lab.starter, limits=None, trusted=True) as starter,
@@ -218,16 +231,24 @@ def _race(
             progress(0.04, "loading the submission")
             ours.child.load()
             starter.child.load()
+            if form.prepare_s:
+                progress(0.05, "the submission's preparation")
+                found.prepare_s = ours.child.prepare(form.prepare_s)
+                starter.child.prepare(form.prepare_s)
             found.seed = secrets.randbelow(1 << 31)  # drawn only now: nothing could be computed ahead
             ours.child.start(found.seed)
             ours.child.freeze()
             starter.child.start(found.seed, keep_initial=True)
             starter.child.freeze()
             _first_steps(found, ours, starter, progress)
-            if found.parity is None or found.parity.status == FAIL:
+            if not found.same_work:
                 return
-            _timed_blocks(found, ours, starter, kept, plan, progress)
+            if form.minimum_gain is not None:
+                _timed_blocks(found, ours, starter, kept, plan, progress)
+                _compare_logs(found, ours, starter)
             found.losses = {"starter": list(starter.losses), "submission": list(ours.losses)}
+            if form.minimum_gain is None:
+                return
             _profiles(found, ours, starter, plan, progress)
         finally:
             found.output = ours.child.output()
@@ -322,18 +343,34 @@ def _first_steps(found: Findings, ours: Arm, starter: Arm, progress: Progress) -
         update = starter.child.ask("compare", file="first.safetensors")
     found.compile_s = ours.compile_s if ours.compiled else None
     found.parity = parity_check.early(parity, starter.losses, ours.losses, update)
+    _compare_logs(found, ours, starter)
+
+
+def _compare_logs(found: Findings, ours: Arm, starter: Arm) -> None:
+    """What both loops have logged until now. Both are frozen, and stay so."""
+    if not found.lab.logs:
+        return
+    logged = []
+    for each in (starter, ours):
+        with turn(each.child):
+            logged.append(each.child.logs())
+    found.logs = logs_check.judge(found.lab.logs, *logged, ours.losses)
 
 
 def _timed_blocks(found: Findings, ours: Arm, starter: Arm, kept: Path, plan: Plan, progress: Progress) -> None:
     for n in range(1, plan.max_pairs + 1):
         progress(0.2 + 0.6 * (n - 1) / max(plan.min_pairs + 1, n + 1), f"timing pair {n}")
-        found.pairs.append(pair(starter, ours, plan, lambda: _before_block(found)))
+        starter_s, ours_s = pair(starter, ours, plan, lambda: _before_block(found))
+        found.pairs.append((starter_s, ours_s + found.prepare_step_s))
         if n & (n - 1) == 0:  # after pair 1, 2, 4, 8: whoever cheats must begin early to win much
             _keep_weights(found, ours, kept)
         if n < plan.min_pairs:
             continue
         found.gain = decision.gain(*zip(*found.pairs, strict=True), noise_floor=found.form.noise)
-        found.settled = decision.settled(found.gain, found.target, plan.precision)
+        if found.lab.throughput.healthy:  # known well enough to tell a loop that is slower
+            found.settled = found.gain.lower >= throughput_check.SLOWER or found.gain.upper < throughput_check.SLOWER
+        else:
+            found.settled = decision.settled(found.gain, found.target, plan.precision)
         if found.settled:
             break
     _before_block(found)  # whoever came during the last block
@@ -382,6 +419,8 @@ def _replayed(
     progress(0.95, "the reference solution trains as long, for comparison")
     with start(source, limits=None, trusted=True) as reference:
         reference.child.load()
+        if found.form.prepare_s:
+            reference.child.prepare(found.form.prepare_s)
         reference.child.start(found.seed, keep_initial=True)
         reference.warm_up(found.form.parity.steps)
         for step, weights in sorted(found.weights.items()):
@@ -406,7 +445,7 @@ def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Pr
                 each.child.profile(plan.profile_steps, "trace.json")
             data = each.child.fetch("trace.json", MAX_TRACE)
             recorded = trace.read_bytes(data, expect_gpu=found.form_name == "cuda")
-            metrics = trace.metrics(recorded, step_ns=step_s * 1e9)
+            metrics = trace.metrics(recorded, step_ns=step_s * 1e9, count=plan.profile_steps)
             found.metrics[name] = metrics
             found.timelines[shown] = trace.timeline(recorded, step_ns=step_s * 1e9)
         except (trace.TraceError, ChildError) as error:  # the throughput stands; no check needs the starter's trace
@@ -437,7 +476,7 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     lab = found.lab
     if found.form_name not in lab.forms:
         return [plain(check, NOT_MEASURED, NEEDS_GPU) for check in lab.checks]
-    gain = found.reference_gain
+    gain = 1.0 if lab.throughput.healthy else found.reference_gain
     if gain is None and found.gain and decision.fraction(found.gain.lower, found.target) >= 1:
         gain = found.gain.factor  # a machine that was never calibrated: a full fix says what a full fix gains
     checks = []
@@ -445,8 +484,7 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
         checks.append(plain(lab.prediction, NOT_MEASURED, "Nothing was measured to compare the prediction with."))
     else:
         checks.append(prediction_check.judge(lab.prediction, lab.cause, gain, submission.prediction))
-    if found.parity:
-        checks.append(found.parity)
+    checks += [check for check in (found.parity, found.logs) if check]
 
     stopped = None  # why throughput and trace earn nothing, with the status that says so
     if found.fatal:
@@ -455,6 +493,10 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
         stopped = (INCONCLUSIVE, f"Not measured: {found.disturbed} Wait until the machine is free and check again.")
     elif found.parity is None or found.parity.status == FAIL:
         stopped = (FAIL, "Not counted: it is not the same training (see that check).")
+    elif not found.same_work:
+        stopped = (FAIL, "Not counted: the loop no longer logs what it logged (see that check).")
+    elif found.form.minimum_gain is None:
+        stopped = (NOT_MEASURED, f"{NEEDS_GPU} What was compared is the training.")
     elif found.gain is None:
         stopped = (INCONCLUSIVE, "No gain could be measured.")
     elif impossible := _impossible(found):
@@ -465,12 +507,19 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
         checks.append(plain(lab.throughput, *stopped, evidence=_throughput_evidence(found)))
     else:
         assert found.gain is not None
-        checks.append(
-            throughput_check.judge(lab.throughput, found.gain, found.target, found.settled, _throughput_evidence(found))
-        )
+        if lab.throughput.healthy:
+            checks.append(
+                throughput_check.judge_healthy(lab.throughput, found.gain, found.settled, _throughput_evidence(found))
+            )
+        else:
+            checks.append(
+                throughput_check.judge(
+                    lab.throughput, found.gain, found.target, found.settled, _throughput_evidence(found)
+                )
+            )
         supported = checks[-1].points / lab.throughput.points
     for check in lab.trace:
-        if check.form not in ("", found.form_name):
+        if not lab.measures(check, found.form_name):
             checks.append(plain(check, NOT_MEASURED, NEEDS_GPU))
         elif stopped:
             checks.append(plain(check, *stopped))
@@ -514,7 +563,9 @@ def _throughput_evidence(found: Findings) -> dict[str, Any]:
         "submission_ms": 1e3 * ours_s,
         "pairs": [[1e3 * a, 1e3 * b] for a, b in found.pairs],
         "compile_s": found.compile_s,
-    }
+    } | (
+        {"prepare_s": found.prepare_s, "prepare_ms_a_step": 1e3 * found.prepare_step_s} if found.form.prepare_s else {}
+    )
 
 
 def explain(error: ChildError, submission: Submission) -> str:

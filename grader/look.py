@@ -54,6 +54,9 @@ def look(
         try:
             progress(0.1, "loading")
             ours.child.load()
+            if form.prepare_s:
+                progress(0.15, "the submission's preparation")
+                ours.child.prepare(form.prepare_s)
             ours.child.start(1)
             progress(0.2, "warming up")
             ours.run(1)
@@ -68,7 +71,7 @@ def look(
                 found.graph_breaks = ours.child.profile(steps, "trace.json")["graph_breaks"]
                 recorded = trace.read_bytes(ours.child.fetch("trace.json", MAX_TRACE), expect_gpu=form_name == "cuda")
                 step_ns = found.step_s * 1e9 if found.step_s else None
-                found.metrics = trace.metrics(recorded, step_ns=step_ns)
+                found.metrics = trace.metrics(recorded, step_ns=step_ns, count=steps)
                 found.timeline = trace.timeline(recorded, step_ns=step_ns)
                 found.peak_memory = ours.child.ask("peak_memory")
         except ChildError as error:

@@ -58,6 +58,8 @@ def test_form(path):
     title, parameters, here = notebook.cells[:3]
     assert title.cell_type == "markdown" and re.match(r"# .+\?\n", title.source), "the title is the question"
     assert parameters.id == "parameters" and parameters.source.startswith("quick = False")
+    knobs = parameters.source.partition("\n")[2]
+    assert "quick" not in knobs, "papermill sets quick after this cell: what depends on it belongs below"
     assert [c.id for c in notebook.cells if "parameters" in c.metadata.get("tags", [])] == ["parameters"]
     assert here.id == "here" and "lesson.here()" in here.source
 
@@ -103,6 +105,9 @@ def test_links(path):
 )
 def test_runs_quickly_on_the_cpu(path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv(
+        "OMP_NUM_THREADS", "1"
+    )  # threads that wait for each other crawl where other tests run beside this
     executed = lessons.execute(path, quick=True)
     check_outputs(executed)
     assert len(nbformat.writes(executed).encode()) < LARGEST
@@ -135,6 +140,14 @@ def test_outputs_are_kept_and_nothing_else_changes(tmp_path):
         cell.outputs, cell.execution_count = [], None
     assert after == before
     assert [p.name for p in tmp_path.iterdir()] == ["1_a.ipynb"]
+
+
+def test_widgets_are_left_out(tmp_path):
+    source = "from IPython.display import display\nimport ipywidgets\nprint('beside')\ndisplay(ipywidgets.IntSlider())"
+    path = small(tmp_path, "1_a.ipynb", "quick = False", source)
+    assert lessons.main([str(path)]) == 0
+    after = nbformat.read(path, as_version=4)
+    assert [o.output_type for o in after.cells[1].outputs] == ["stream"] and "widgets" not in after.metadata
 
 
 def test_quick_keeps_nothing_and_a_copy_can_be_made(tmp_path):

@@ -145,7 +145,7 @@ def test_what_is_wrong_with_a_submission_is_one_sentence(kernel: Kernel) -> None
     ran = kernel.run("lab.peek()")
     assert "syntax error" in ran.text and "line 3" in ran.text and not ran.error
     ran = kernel.run('grader.lab("nope")')
-    assert ran.error["traceback"] == ["There is no lab 'nope'. The labs are: 2a_workers, 3a_precision."]
+    assert ran.error["traceback"] == ["There is no lab 'nope'. The labs are: " + ", ".join(labs.NAMES) + "."]
 
 
 def test_first_complete_prediction_counts(kernel: Kernel, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from test_trace import BACKWARD, MAIN, PAGEABLE, PINNED, Recording
 from torch.utils.flop_counter import FlopCounterMode
 
 from grader import trace
-from grader.trace import roofline
-from grader.trace.nesting import Ancestry, Nesting, enclosing
+from grader.trace import nesting, roofline
+from grader.trace.nesting import Ancestry, enclosing
 from grader.trace.operations import operations
 from grader.trace.roofline import Tensor, Work, inputs, work
 
@@ -51,18 +51,24 @@ class Events(SimpleNamespace):
         return max(around, default=-1)
 
 
-@given(EVENTS)
-def test_what_is_around_an_event_is_exact_even_where_events_overlap_in_part(rows):
+@given(EVENTS, st.sampled_from([0, 1, 3, nesting.HOPS]))
+def test_what_is_around_an_event_is_exact_even_where_events_overlap_in_part(rows, hops):
     t = Events(rows)
-    asked = np.arange(len(t))
-    assert enclosing(t, asked, t.marked).tolist() == [t.innermost(event, t.marked) for event in asked]
+    asked, usual = np.arange(len(t)), nesting.HOPS
+    try:
+        nesting.HOPS = hops
+        found = enclosing(t, asked, np.flatnonzero(t.marked))
+    finally:
+        nesting.HOPS = usual
+    assert found.tolist() == [t.innermost(event, t.marked) for event in asked]
 
 
 @given(EVENTS, st.integers(0, 2**40 - 1))
 def test_chains_of_operators(rows, flags):
     t = Events(rows)
     calls, ops = np.flatnonzero(~t.marked), np.flatnonzero(t.marked)
-    a = Ancestry(Nesting(t, t.marked), calls)
+    operator = np.append(enclosing(t, np.arange(len(t)), ops), -1)
+    a = Ancestry(operator, calls)
     flag = np.array([bool(flags >> int(op) & 1) for op in a.ops], bool)
     for answer, choose in ((a.nearest(flag), 0), (a.outermost(flag), -1)):
         for position, call in enumerate(calls):

@@ -1,6 +1,6 @@
 """Variants of the labs' loops with a known verdict, made by small edits of starter or solution: honest forms that parity
-must accept, planted faults that it must reject, half fixes that must land between. Used by the tests on the CPU and by
-`tests/benchmarks/measured.py` on a GPU."""
+must accept, planted faults that it must reject, half fixes that must land between, wrong fixes that must earn little, with
+the cause named. Used by the tests on the CPU and by `tests/benchmarks/measured.py` on a GPU."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def solution(lab: str) -> str:
     return calibrate.solution(labs.get(lab)).source
 
 
+# labs whose starter is the plain loop over a loader: the adversaries' corpus and the longer list of faults are for these
 _INPUTS = {"2a_workers": "images, labels", "3a_precision": "tokens, targets"}
-_FORWARD = {"2a_workers": "model(images)", "3a_precision": "model(tokens)"}
+_FORWARD = {"2a_workers": "model(images)", "2e_syncs": "model(tokens)", "3a_precision": "model(tokens)"}
 _FROZEN = {"2a_workers": "list(model.parameters())[:2]", "3a_precision": "model.blocks[0].parameters()"}
 _OPTIMIZER = "    optimizer = torch.optim.AdamW(model.parameters(), lr=job.lr)\n"
 _MODEL = "    model = job.model.to(job.device)\n"
@@ -41,6 +42,8 @@ def autocast(lab: str, model: str = "model") -> Edits:
     """Forward and loss under bf16 autocast; `model`: the expression that is called."""
     lines = {
         "2a_workers": f"        loss = F.cross_entropy({model}(images), labels)\n",
+        "2e_syncs": f"        logits = {model}(tokens).flatten(0, 1)\n"
+        '        losses = F.cross_entropy(logits, targets, reduction="none")\n',
         "3a_precision": f"        logits = {model}(tokens)\n"
         "        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())\n",
     }[lab]
@@ -52,6 +55,88 @@ def autocast(lab: str, model: str = "model") -> Edits:
 TF32: Edits = [(_MODEL, '    torch.set_float32_matmul_precision("high")\n' + _MODEL)]
 COMPILED: Edits = [(_MODEL, _MODEL + "    compiled = torch.compile(model)\n")]
 _CHANNELS_LAST: Edits = [(_MODEL, _MODEL + "    model.to(memory_format=torch.channels_last)\n")]
+
+
+HALVES: dict[str, dict[str, Edits]] = {
+    "2a_workers": {
+        "two workers": [(LOADER, LOADER + ", num_workers=2")],
+        "four workers, not pinned": [(LOADER, LOADER + ", num_workers=4, persistent_workers=True")],
+    },
+    "2e_syncs": {
+        "neither item nor print nor synchronize": [
+            ("loss=loss.item()", "loss=loss"),
+            ('        print(f"step {step}: loss {loss:.4f}")\n', ""),
+            ("            torch.cuda.synchronize()\n", "            pass\n"),
+        ],
+        "only the mask is still an index": [
+            ("loss=loss.item()", "loss=loss"),
+            ('        print(f"step {step}: loss {loss:.4f}")\n', ""),
+            ("            torch.cuda.synchronize()\n", "            pass\n"),
+            ("        if norm > MAX_NORM:\n            for", "        if True:\n            for"),
+            ("*= MAX_NORM / norm", "*= (MAX_NORM / norm).clamp(max=1)"),
+            (_MODEL, _MODEL + "    letters = torch.tensor(LETTERS, device=job.device)\n"),
+            ("torch.tensor(LETTERS, device=job.device)[targets]", "letters[targets]"),
+            ("logits.detach().cpu().argmax(-1) == targets.cpu()", "logits.detach().argmax(-1) == targets"),
+        ],
+    },
+    "3a_precision": {"TF32": TF32, "bf16 autocast alone": autocast("3a_precision")},
+}
+# name -> (what it is made of, edits, words of the report)
+WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
+    "2a_workers": {
+        "half the batch": (
+            "solution",
+            [("model(images), labels", "model(images[::2]), labels[::2]")],
+            "not the same training",
+        ),
+        "the shorter list of samples": (
+            "solution",
+            [
+                (
+                    "        job.dataset,",
+                    "        torch.utils.data.Subset(job.dataset, [i // 2 for i in range(len(job.dataset))]),",
+                )
+            ],
+            "not the same training",
+        ),
+    },
+    "2e_syncs": {
+        "does not clip": (
+            "solution",
+            [("clip_grad_norm_(model.parameters(), MAX_NORM)", "get_total_norm([p.grad for p in model.parameters()])")],
+            "not the same training",
+        ),
+        "logs every tenth step": (
+            "solution",
+            [("            job.log(", "            if step % 10 == 0:\n                job.log(")],
+            "step 1 logged no loss, on_letters, accuracy, norm",
+        ),
+        "logs the step before": (
+            "starter",
+            [
+                ("    for step,", "    before = None\n    for step,"),
+                (
+                    "        job.log(step, loss=loss.item()",
+                    "        job.log(step, loss=loss if before is None else before",
+                ),
+                ("        yield loss", "        before = loss.detach()\n        yield loss"),
+            ],
+            "step 1 logged the loss",
+        ),
+    },
+    "3a_precision": {
+        "the model cast to bf16": (
+            "starter",
+            [(_MODEL, _MODEL + "    model.bfloat16()\n"), ("model(tokens)", "model(tokens).float()")],
+            "weights must stay float32",
+        ),
+        "shorter windows": (
+            "starter",
+            [("        logits = ", "        tokens, targets = tokens[:, ::2], targets[:, ::2]\n        logits = ")],
+            "not the same training",
+        ),
+    },
+}
 
 
 def honest(lab: str) -> dict[str, str]:
@@ -70,6 +155,8 @@ def honest(lab: str) -> dict[str, str]:
 
 def faults(lab: str) -> dict[str, str]:
     """The planted faults of a training that is not the same. All must be rejected."""
+    if lab not in _INPUTS:
+        return _few_faults(lab)
     inputs = _INPUTS[lab]
     first, second = inputs.split(", ")
     to_device = f"        {inputs} = {first}.to(job.device), {second}.to(job.device)\n"
@@ -98,12 +185,40 @@ def faults(lab: str) -> dict[str, str]:
     return {name: edit(_fed(lab), edits) for name, edits in made.items()}
 
 
+def _few_faults(lab: str) -> dict[str, str]:
+    """Those that fit any loop."""
+    forward = _FORWARD[lab]
+    counted = (
+        "        job.done = getattr(job, 'done', 0) + 1\n        if job.done % 10:\n            optimizer.step()\n"
+    )
+    made = {
+        "one optimizer step in ten skipped": [(_STEP, counted)],
+        "learning rate x 0.9": [("lr=job.lr", "lr=0.9 * job.lr")],
+        "a frozen layer": [(_MODEL, _MODEL + "    next(model.parameters()).requires_grad_(False)\n")],
+        "model cast to bf16": [
+            (_MODEL, _MODEL + "    model.bfloat16()\n"),
+            (forward, f"{forward.replace('images', 'images.bfloat16()')}.float()"),
+        ],
+    }
+    return {name: edit(solution(lab), edits) for name, edits in made.items()}
+
+
 def half_fix(lab: str) -> str:
     """A part of the fix: must land between the starter and the solution."""
-    return {
-        "2a_workers": edit(starter(lab), [(LOADER, LOADER + ", num_workers=2")]),
-        "3a_precision": edit(starter(lab), TF32),
-    }[lab]
+    return next(iter(halves(lab).values()))
+
+
+def halves(lab: str) -> dict[str, str]:
+    """Parts of the fix, by name: they must land between the starter and the solution."""
+    return {name: edit(starter(lab), edits) for name, edits in HALVES[lab].items()}
+
+
+def wrongs(lab: str) -> dict[str, tuple[str, str]]:
+    """Fixes that go wrong, by name: the source, and words of the report that name what is wrong with it."""
+    made = {}
+    for name, (base, edits, words) in WRONGS[lab].items():
+        made[name] = edit(solution(lab) if base == "solution" else starter(lab), edits), words
+    return made
 
 
 def trains_ahead(lab: str) -> str:
@@ -136,5 +251,8 @@ def in_a_thread(lab: str) -> str:
 
 
 def _fed(lab: str) -> str:
-    """The starter with loader workers where it is starved without them: what is varied is then quick to run."""
+    """The loop whose forms are varied: the starter, with loader workers where it is starved without them, or the solution
+    of a lab whose starter is slower still."""
+    if lab not in _INPUTS:
+        return solution(lab)
     return edit(starter(lab), [(LOADER, _WORKERS)] if lab == "2a_workers" else [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from grader.labs.lab import Throughput
@@ -35,3 +36,29 @@ def judge(
     return CheckResult(
         check.name, check.title, status, round(share * check.points, 2), check.points, reason, hint, evidence, deeper
     )
+
+
+SLOWER = 0.97  # a loop that is at least this fast is not slower
+HALF_LOST = 0.8  # at this speed half of the points are gone, at its square all
+
+
+def judge_healthy(check: Throughput, gain: decision.Gain, settled: bool, evidence: dict[str, Any]) -> CheckResult:
+    """For a starter with nothing wrong: all points for a loop that is not slower, less and less for one that is. The upper
+    end of the interval counts: nobody loses points to noise."""
+    measured = f"{gain.factor:.2f}x (90% interval {gain.lower:.2f} to {gain.upper:.2f})"
+
+    def result(status: str, points: float, reason: str, *hints: str) -> CheckResult:
+        hint, *deeper = hints or ("",)
+        points = round(points, 2)
+        return CheckResult(check.name, check.title, status, points, check.points, reason, hint, evidence, deeper)
+
+    if gain.upper < SLOWER:
+        share = max(0.0, 1 - 0.5 * math.log(gain.upper) / math.log(HALF_LOST))
+        reason = f"The loop runs {measured} as fast as the untouched one: what was changed made it slower."
+        return result(FAIL, share * check.points, reason, *check.hints)
+    if gain.lower < SLOWER and not settled:
+        reason = (
+            f"The loop runs {measured} as fast as the untouched one, which the noise here does not tell from equal."
+        )
+        return result(INCONCLUSIVE, 0, reason, *check.hints)
+    return result(PASS, check.points, f"The loop runs {measured} as fast as the untouched one: nothing was lost.")

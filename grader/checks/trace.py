@@ -8,12 +8,18 @@ from grader.labs.lab import TraceCheck
 from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
 from grader.trace import Metrics
 
+SHARES = {"h2d_pinned", "h2d_overlap", "half_share", "tensor_core_share", "gpu_idle_unprofiled", "tiny_kernel_share"}
+
 
 def read(metrics: Metrics, name: str) -> Any:
     """A metric by name; "tensor_core_share.yes" is the entry "yes" of a metric that is a dict. None where it is unknown."""
     field, _, entry = name.partition(".")
     value = getattr(metrics, field)
     return value.get(entry) if entry and value is not None else value
+
+
+def _shown(metric: str, value: float) -> str:
+    return f"{value:.0%}" if metric.partition(".")[0] in SHARES else f"{value:g}"
 
 
 def judge(check: TraceCheck, metrics: Metrics, problems: list[str], supported: float) -> CheckResult:
@@ -35,9 +41,8 @@ def judge(check: TraceCheck, metrics: Metrics, problems: list[str], supported: f
     if value is None:
         return result(INCONCLUSIVE, 0, f"The trace holds nothing to read {check.metric} from.", *check.hints)
     passed = value >= bound if check.at_least is not None else value <= bound
-    shown = f"{value:.0%}" if check.at_least is not None else f"{value:g}"
-    wanted = f"at least {bound:.0%}" if check.at_least is not None else f"at most {bound:g}"
-    reason = f"{shown} {check.says} (wanted: {wanted})."
+    least = "at least" if check.at_least is not None else "at most"
+    reason = f"{_shown(check.metric, value)} {check.says} (wanted: {least} {_shown(check.metric, bound)})."
     if not passed:
         return result(FAIL, 0, reason, *check.hints)
     if supported < 1:

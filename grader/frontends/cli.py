@@ -17,6 +17,7 @@ from grader.frontends import classroom
 from grader.labs.lab import AnyLab, Lab
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+DEMO = ("2a_workers", "3a_precision")  # the labs that `grader demo` shows
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -255,6 +256,9 @@ def _calibrate(options: argparse.Namespace) -> None:
         if form not in lab.forms and not options.lab:
             print(f"{lab.name}: needs an NVIDIA GPU, left out")
             continue
+        if not options.spread and not calibrate.calibrated(lab, form) and not options.lab:
+            print(f"{lab.name}: nothing to calibrate here")
+            continue
         if options.spread:
             path = calibrate.store_spread(
                 lab, form, calibrate.measure_spread(lab, options.device, progress=Terminal(lab.name))
@@ -268,6 +272,7 @@ def _calibrate(options: argparse.Namespace) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
+    from grader import calibrate
     from grader.data.cache import cache_dir
     from grader.measure import calibration, machine
     from grader.sandbox.probe import confinement
@@ -297,9 +302,9 @@ def _doctor(options: argparse.Namespace) -> int:
         if form is None:
             print(f"{name:<14} not here: needs an NVIDIA GPU")
             continue
-        points = sum(c.points for c in lab.checks if getattr(c, "form", "") in ("", form))
+        points = sum(c.points for c in lab.checks if lab.measures(c, form))
         known = ""
-        if isinstance(lab, Lab):
+        if isinstance(lab, Lab) and calibrate.calibrated(lab, form):
             gain, source = calibration.reference_gain(lab, form)
             known = f"; solution gains {gain:.1f}x ({source})" if gain else "; not calibrated: run `grader calibrate`"
         print(f"{name:<14} {points:g} of {lab.max_score:g} points can be measured{known}")
@@ -315,7 +320,7 @@ def _demo(options: argparse.Namespace) -> None:
 
     fork_server()
     written = []
-    for name in labs.NAMES:
+    for name in DEMO:
         lab = labs.get(name)
         if not isinstance(lab, Lab) or choose_form(lab, options.device) not in lab.forms:
             continue

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,9 @@ from grader.trace.words import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, SKY, VER
 
 COLORS = [BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, INK]  # colour-blind safe, in the order of use
 TRACES = Path(__file__).resolve().parents[2] / "data" / "traces"  # recorded on an H200, for machines without a GPU
+
+plt.switch_backend(matplotlib.get_backend())  # now: a notebook then shows figures that pyplot did not make, too
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # without a GPU the profiler reports that on standard error, each time
 
 matplotlib.rcParams.update(
     {

@@ -16,6 +16,7 @@ from papermill.exceptions import PapermillExecutionError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMES = ("execution", "papermill")  # metadata that differs from run to run and says nothing
+WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def lessons() -> list[Path]:
@@ -38,6 +39,7 @@ def execute(path: Path, quick: bool = False, progress: bool = False) -> nbformat
             kernel_name="python3",
             progress_bar=progress,
             execution_timeout=600,
+            extra_arguments=["--log-level=ERROR"],  # the kernel's own remarks are not the reader's business
         )
         notebook = nbformat.read(target, as_version=4)
     return _clean(notebook, nbformat.read(path, as_version=4))
@@ -54,8 +56,6 @@ def _clean(executed: nbformat.NotebookNode, written: nbformat.NotebookNode) -> n
                 output.execution_count = number
         for name in TIMES:
             cell.metadata.pop(name, None)
-    if "widgets" in executed.metadata:
-        written.metadata.widgets = executed.metadata.widgets
     return written
 
 
@@ -63,6 +63,8 @@ def _joined(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]
     """What was printed in one go as one output, however the messages were cut."""
     joined: list[nbformat.NotebookNode] = []
     for output in outputs:
+        if WIDGET in output.get("data", {}):
+            continue  # dead without its kernel, and its state is large; what is shown beside it stays
         last = joined[-1] if joined else None
         if output.output_type == "stream" and last and last.get("name") == output.name:
             last.text += output.text

@@ -63,6 +63,7 @@ STEPS = (
 WORDS = {
     "loads_in_main": "samples that the training process loaded itself",
     "syncs": "times the CPU waited for the GPU to finish",
+    "h2d_copies": "copies from the CPU's memory to the GPU's",
     "h2d_pinned": "of the bytes copied to the GPU came from pinned memory",
     "h2d_overlap": "of the time of copies to the GPU had a kernel running beside it",
     "launches": "times the CPU launched GPU work (a CUDA graph is one)",
@@ -141,9 +142,7 @@ class NotebookLab:
         lab, where = self.lab, self._where()
         if self.quick and lab.runs_code:
             where += " Quick mode: fewer and shorter measurements, to try things out; not for marks."
-        unmeasured = [
-            c for c in lab.checks if self.device not in lab.forms or getattr(c, "form", "") not in ("", self.device)
-        ]
+        unmeasured = [c for c in lab.checks if not lab.measures(c, self.device)]
         checks = [
             (c.title, f"{c.points:g} points", "needs an NVIDIA GPU: not measured here" if c in unmeasured else "")
             for c in lab.checks

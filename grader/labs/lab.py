@@ -39,20 +39,25 @@ class Parity:
 class Form:
     """How a lab runs on one kind of device.
 
-    workload: module with make_job and evaluate; options: its keyword arguments. data: the data sets it needs
-    ("images", "text"). minimum_gain: full points need this speed-up where the machine was never calibrated.
+    workload: module with make_job and evaluate; options: its keyword arguments. data: the data set it needs ("images",
+    "text", "tiles"; "" for none). minimum_gain: full points need this speed-up where the machine was never calibrated; None
+    where this kind of device cannot show the lab's fix: then only the training is compared, and nothing is scored.
     noise: least relative sd of a pair to believe. flops: floating-point operations that a step cannot do without, at
-    least; a faster step than they allow is rejected."""
+    least; a faster step than they allow is rejected. prepare_s: seconds that the submission's own
+    `prepare(dataset, folder)` may take before the training; None where the lab has no such step. prepared_for: optimizer
+    steps that the time it took is spread over."""
 
     workload: str
     options: dict[str, Any]
     data: str
-    minimum_gain: float
+    minimum_gain: float | None
     noise: float
     parity: Parity
     threads: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
     flops: float | None = None
+    prepare_s: float | None = None
+    prepared_for: int = 1
 
 
 Hints = tuple[str, str, str]  # in three depths: a nudge; where to look; what to do, without code to paste
@@ -60,8 +65,11 @@ Hints = tuple[str, str, str]  # in three depths: a nudge; where to look; what to
 
 @dataclass(frozen=True)
 class Throughput:
+    """healthy: nothing is wrong with the starter, and the points are for a loop that is not slower."""
+
     points: float
     hints: Hints
+    healthy: bool = False
     name: str = "throughput"
     title: str = "Throughput"
 
@@ -80,6 +88,16 @@ class TraceCheck:
     at_least: float | None = None
     at_most: float | None = None
     form: str = ""
+
+
+@dataclass(frozen=True)
+class Logs:
+    """What the loop must go on logging with `job.log`: `names`, each step, the values those of the starter within
+    `relative` of them or `absolute`. The name "loss" must be the loss that the step yielded."""
+
+    names: tuple[str, ...]
+    relative: float = 0.02
+    absolute: float = 0.005
 
 
 @dataclass(frozen=True)
@@ -123,6 +141,10 @@ class AnyLab:
         """Each has name, title and points, and hints where it has some; form, where it needs a GPU ("cuda")."""
         raise NotImplementedError
 
+    def measures(self, check: Any, form: str) -> bool:
+        """Whether a check can be measured in the lab's form for "cuda" or "cpu"."""
+        return form in self.forms and getattr(check, "form", "") in ("", form)
+
     @property
     def max_score(self) -> float:
         return sum(c.points for c in self.checks)
@@ -138,9 +160,13 @@ class Lab(AnyLab):
     trace: tuple[TraceCheck, ...]
     prediction: Prediction
     peek: tuple[str, ...]  # names of the counts that `peek` puts first
+    logs: Logs | None = None
 
     graded_by: ClassVar[str] = "grader.grade"
     report_in: ClassVar[str] = "throughput"
+
+    def measures(self, check: Any, form: str) -> bool:
+        return super().measures(check, form) and self.forms[form].minimum_gain is not None
 
     @property
     def checks(self) -> tuple[Any, ...]:

@@ -23,6 +23,7 @@ import torch
 from grader.workloads.job import Job
 
 MODULE = "submission"
+MAX_LOGGED = 20_000  # steps whose logs are read
 
 
 class ContractError(Exception):
@@ -85,6 +86,7 @@ class Harness:
         self.options = spec["options"]
         if spec["threads"]:
             torch.set_num_threads(spec["threads"])
+        self.folder = self.home / "prepared"
         self.steps = 0
         self.module: Any = None
         self.job: Job
@@ -109,9 +111,21 @@ class Harness:
                 line=train.__code__.co_firstlineno,
             )
 
+    def prepare(self) -> None:
+        """Let the submission's prepare(dataset, folder), where it has one, write what its train(job) will read. There is no
+        seed yet: what is prepared fits any order."""
+        self.folder.mkdir(exist_ok=True)
+        prepare = getattr(self.module, "prepare", None)
+        if prepare is None:
+            return
+        if not callable(prepare):
+            raise ContractError(f"`prepare` must be a function, it is {_a(prepare)}")
+        prepare(self.workload.make_job(0, self.device, **self.options).dataset, self.folder)
+
     def start(self, seed: int, keep_initial: bool = False) -> None:
         """Build the job from `seed` and call train(job)."""
         self.job = self.workload.make_job(seed, self.device, **self.options)
+        self.job.folder = self.folder
         self.model = self.job.model
         if keep_initial:
             self.initial = {name: t.detach().clone() for name, t in self.model.named_parameters()}
@@ -186,21 +200,39 @@ class Harness:
                 raise ContractError(f"{rule}; in what it returned {name!r} is {_a(tensor)}")
         return tensors
 
+    def logs(self) -> list[dict[str, float | None]]:
+        """What job.log was given, step by step; null for what is no finite number. What does not fit into a reply is left
+        out."""
+        kept = [self.job.logs.get(step, {}) for step in range(min(self.steps, MAX_LOGGED))]
+        flat = [value for values in kept for value in values.values()]
+        for value in flat:
+            if value.dim():
+                raise ContractError(
+                    f"job.log was given a tensor of shape {tuple(value.shape)}; it takes single numbers"
+                )
+
+        def read() -> list[float]:
+            return torch.stack([value.to(self.device, torch.float64) for value in flat]).tolist() if flat else []
+
+        numbers = iter(_in_clean_thread(read))
+        return [_finite({name: next(numbers) for name in values}) for values in kept]
+
     def profile(self, steps: int, file: str, with_stack: bool = False) -> dict[str, Any]:
         """Profile `steps` steps after one warm-up and one active step that the reader discards; write the trace to
-        `file` in the exchange folder. One profiling session a process: a second one can lose its first kernels."""
+        `file` in the exchange folder. One profiling session a process: a second one can lose its first kernels. One more
+        step follows them in the trace, not to be counted: in it the harness itself waits for the GPU."""
         activities = [torch.profiler.ProfilerActivity.CPU]
         if self.device.type == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)
-        schedule = torch.profiler.schedule(wait=0, warmup=1, active=steps + 1, repeat=1)
+        schedule = torch.profiler.schedule(wait=0, warmup=1, active=steps + 2, repeat=1)
         losses = []
         # acc_events changes nothing in a single cycle; without it torch 2.11 puts a warning among what the learner printed
         with torch.profiler.profile(
             activities=activities, schedule=schedule, record_shapes=True, with_stack=with_stack, acc_events=True
         ) as profiler:
-            for i in range(steps + 2):
+            for i in range(steps + 3):
                 losses.append(self._step())
-                if i == steps + 1:  # the last step's kernels must end inside the recording
+                if i == steps + 2:  # the last step's kernels must end inside the recording
                     self._read(losses)
                 profiler.step()
         profiler.export_chrome_trace(str(self.home / "exchange" / file))

@@ -236,6 +236,19 @@ class Child:
     def load(self) -> None:
         self._ask(self.limits.load, "load")
 
+    def prepare(self, limit_s: float) -> float:
+        """Let the submission prepare its data; returns the seconds it took on this process's clock."""
+        began = time.perf_counter()
+        self._ask(limit_s, "prepare")
+        return time.perf_counter() - began
+
+    def logs(self) -> list[dict[str, Any]]:
+        """What the loop logged with job.log, step by step: numbers, or None, by name."""
+        logs = self.ask("logs")
+        if not isinstance(logs, list) or not all(isinstance(values, dict) for values in logs):
+            raise ChildError("The grading process sent logs of the wrong form.", kind="wire")
+        return logs
+
     def start(self, seed: int, keep_initial: bool = False) -> None:
         self._ask(self.limits.load, "start", seed=seed, keep_initial=keep_initial)
 
@@ -302,7 +315,12 @@ class Child:
                 raise self._death()
             waited = time.monotonic() - began
             if waited > limit_s:
-                what = {"run": "gave no loss", "load": "did not finish its import", "start": "did not set up its loop"}
+                what = {
+                    "run": "gave no loss",
+                    "load": "did not finish its import",
+                    "prepare": "did not finish prepare(dataset, folder)",
+                    "start": "did not set up its loop",
+                }
                 raise ChildError(
                     f"The submission {what.get(method, f'did not finish ({method})')} within {limit_s:.0f} s. "
                     "Look for a loop that never yields, a deadlock among loader workers, or a wait for input.",
@@ -541,6 +559,7 @@ def _learner_error(error: Any, method: str) -> ChildError:
     else:
         where = {
             "load": "while it was imported",
+            "prepare": "in prepare(dataset, folder)",
             "start": "when train(job) was called",
             "weights": "in job.weights()",
         }.get(method, "in its loop")

@@ -21,7 +21,7 @@ import numpy as np
 from grader.trace import intervals
 from grader.trace.host import data_waits, launching_op
 from grader.trace.metrics import PHASE_NAMES, SMALL_COPY
-from grader.trace.read import CPU_OP, KERNEL, MEMCPY, PYTHON, Trace
+from grader.trace.read import CPU_OP, MEMCPY, PYTHON, Trace
 from grader.trace.steps import Steps
 from grader.trace.work import by_name, copy_kind
 
@@ -97,11 +97,11 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
             total[part] += intervals.length(intervals.difference(spans, busy))
             busy = intervals.union(np.append(busy[0], spans[0]), np.append(busy[1], spans[1]))
         start, end, cause = host.causes(*_queued(trace, gpu[own], intervals.complement(busy, low, high)))
-        np.add.at(total, cause, end - start)
+        total += np.bincount(cause, end - start, len(PARTS))
         catching_up = (cause == LAUNCH) | (cause == OTHER)
         stall = np.maximum.accumulate(np.where(catching_up | (cause == BETWEEN), -1, np.arange(len(cause))))
         launching = catching_up & (stall >= 0)
-        np.add.at(after_stall, cause[stall[launching]], (end - start)[launching])
+        after_stall += np.bincount(cause[stall[launching]], (end - start)[launching], len(PARTS))
         gaps.append(_gaps(trace, gpu[own], device, start, end, cause))
     per_step = total / n / len(devices)
     length = float(step_ns) if step_ns else float(per_step.sum())
@@ -121,12 +121,11 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
 
 def classified(trace: Trace, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
     """All GPU work (indices) and the part of the step time to which each belongs (index into PARTS)."""
-    gpu = np.flatnonzero(trace.is_gpu)
+    gpu, k = trace.gpu, steps.kernels
     kind = np.full(len(gpu), PARTS.index("memory"))
-    k = steps.kernels
-    of_kernel = np.where(k.matmul, np.where(k.core == 1, PARTS.index("tensor_core"), PARTS.index("matmul")), kind[0])
-    of_kernel[k.communication] = PARTS.index("communication")
-    kind[trace.category[gpu] == KERNEL] = of_kernel
+    matmul = k.matmul[gpu]
+    kind[matmul] = np.where(k.core[gpu[matmul]] == 1, PARTS.index("tensor_core"), PARTS.index("matmul"))
+    kind[k.communication[gpu]] = PARTS.index("communication")
     copies = np.flatnonzero(trace.category[gpu] == MEMCPY)
     kind[copies[by_name(between_host_and_device, trace, gpu[copies]) == 1]] = PARTS.index("copies")
     return gpu, kind
@@ -141,9 +140,10 @@ class Host:
     """What the host did, as sets of intervals on the threads that launch."""
 
     def __init__(self, trace: Trace, steps: Steps):
-        threads = np.unique(np.append(trace.thread[steps.launch], steps.thread))
+        launches = np.zeros(len(trace.threads), bool)
+        launches[trace.thread[steps.launch]] = launches[steps.thread] = True
         low, high = min(steps.host[0], steps.window[0]), max(steps.host[1], steps.window[1])
-        mine = np.isin(trace.thread, threads) & (trace.end > low) & (trace.start < high)
+        mine = launches[trace.thread] & (trace.end > low) & (trace.start < high)
         active = mine & ((trace.category == CPU_OP) | trace.is_call)
         self.data = intervals.union(*data_waits(trace, steps.thread))
         waits = steps.waits[mine[steps.waits]]
@@ -159,7 +159,7 @@ class Host:
         held = [self.data, self.transfer, waiting]
         union = intervals.union(*(np.concatenate(column) for column in zip(*held, strict=True)))
         span = steps.host
-        begun = steps(trace.start) >= 0
+        begun = steps.of_event[:-1] >= 0
         recorded = int((active & begun).sum()), int((mine & begun & (trace.category == PYTHON)).sum())
         self.profiling = (OP_NS * recorded[0] + PYTHON_NS * recorded[1]) / len(steps)
         self.work = (span[1] - span[0] - intervals.length(intervals.clip(union, *span))) / len(steps)
@@ -277,7 +277,8 @@ def fused_length(trace: Trace, steps: Steps, gpu: np.ndarray, kind: np.ndarray) 
 
 def by_optimizer(trace: Trace, gpu: np.ndarray, steps: Steps) -> np.ndarray:
     """Mask of the GPU work that an optimizer launched."""
-    spans = np.flatnonzero(trace.named(PHASE_NAMES["opt"]) & (trace.thread == steps.thread))
+    spans = trace.annotations[trace.thread[trace.annotations] == steps.thread]
+    spans = spans[trace.named(PHASE_NAMES["opt"], spans)]
     inside = intervals.union(trace.start[spans], trace.end[spans])
     launch = trace.launch_of(gpu)
     return (launch >= 0) & intervals.contains(inside, trace.start[launch])

@@ -9,7 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from grader.errors import UserError
-from grader.trace.decode import ANNOTATION, DRIVER, KERNEL, MEMCPY, MEMSET, RUNTIME
+from grader.trace.decode import ANNOTATION, CPU_OP, DRIVER, KERNEL, MEMCPY, MEMSET, RUNTIME
+from grader.trace.nesting import Nesting
 
 STEP = re.compile(r"ProfilerStep#\d+")
 # Host calls that put work on the GPU; the groups are told apart in metrics.py.
@@ -77,10 +78,11 @@ class Trace:
     def end(self) -> np.ndarray:
         return self.start + self.duration
 
-    def named(self, pattern: re.Pattern[str] | str) -> np.ndarray:
-        """Mask of the events whose name begins with a match of `pattern`. Each distinct name is matched once."""
+    def named(self, pattern: re.Pattern[str] | str, events: np.ndarray) -> np.ndarray:
+        """Mask of these events (indices): those whose name begins with a match of `pattern`. Each distinct name of the
+        trace is matched once."""
         match = re.compile(pattern).match
-        return np.fromiter((match(name) is not None for name in self.names), bool, len(self.names))[self.name]
+        return np.fromiter((match(name) is not None for name in self.names), bool, len(self.names))[self.name[events]]
 
     @cached_property
     def half(self) -> np.ndarray:
@@ -99,9 +101,34 @@ class Trace:
         return (self.category == RUNTIME) | (self.category == DRIVER)
 
     @cached_property
+    def gpu(self) -> np.ndarray:
+        """Indices of all GPU work, in order."""
+        return np.flatnonzero(self.is_gpu)
+
+    @cached_property
+    def calls(self) -> np.ndarray:
+        """Indices of the host's calls into CUDA, in order."""
+        return np.flatnonzero(self.is_call)
+
+    @cached_property
+    def annotations(self) -> np.ndarray:
+        """Indices of what `record_function` named on the host, in order."""
+        return np.flatnonzero(self.category == ANNOTATION)
+
+    @cached_property
     def steps(self) -> np.ndarray:
         """Indices of the host's `ProfilerStep#N` annotations, in order."""
-        return np.flatnonzero((self.category == ANNOTATION) & self.named(STEP))
+        return self.annotations[self.named(STEP, self.annotations)]
+
+    @cached_property
+    def operator(self) -> np.ndarray:
+        """For each call into CUDA and each operator the index of the innermost operator around it on its thread, -1
+        without one. One entry more than events, so that no event (-1) has none."""
+        operators = Nesting(self, np.flatnonzero(self.category == CPU_OP))
+        found = np.full(len(self) + 1, -1)
+        found[operators.indices] = np.append(operators.indices, -1)[operators.parents]
+        found[self.calls] = operators.around(self.calls)
+        return found
 
     def launch_of(self, events: np.ndarray) -> np.ndarray:
         """For each of these events (indices) the index of the host call with the same correlation id, -1 without one.

@@ -26,10 +26,9 @@ def doubts(trace: Trace, expect_gpu: bool) -> list[str]:
         doubts.append("its steps are on several threads")
     if (trace.start[steps][1:] < trace.end[steps][:-1]).any():
         doubts.append("its steps overlap")
-    gpu = np.flatnonzero(trace.is_gpu)
-    calls = trace.is_call
-    graphs = calls & trace.named(GRAPH_LAUNCH)
-    launches = np.flatnonzero(calls & (trace.named(KERNEL_LAUNCH) | trace.named(COPY_LAUNCH)) | graphs)
+    gpu, calls = trace.gpu, trace.calls
+    kinds = [trace.named(kind, calls) for kind in (KERNEL_LAUNCH, COPY_LAUNCH, GRAPH_LAUNCH)]
+    launches = calls[np.logical_or.reduce(kinds)]
     if not len(gpu):
         if expect_gpu or len(launches):
             doubts.append("it has no GPU events")
@@ -43,14 +42,15 @@ def doubts(trace: Trace, expect_gpu: bool) -> list[str]:
         begin = trace.start[0]
     orphans = (launch < 0) & _after_first(trace, gpu, (launch >= 0) & (trace.start[launch] >= begin), begin)
     lost = ~_among(trace.correlation[launches], trace.correlation[gpu])
+    graph = trace.named(GRAPH_LAUNCH, launches)
     if lost.sum() > MISSING_TOLERATED * len(launches):
         doubts.append(f"{lost.sum()} of {len(launches)} launches have no GPU work recorded")
-    elif graphs[launches[lost]].any():
-        doubts.append(f"{graphs[launches[lost]].sum()} CUDA graph launches have no GPU work recorded")
+    elif (lost & graph).any():
+        doubts.append(f"{(lost & graph).sum()} CUDA graph launches have no GPU work recorded")
     if orphans.sum() > MISSING_TOLERATED * len(gpu):
         doubts.append(f"{orphans.sum()} of {len(gpu)} GPU events have no launch recorded")
     doubts += _several(trace, launches, gpu)
-    short = _short_replays(trace, launches[graphs[launches]], gpu)
+    short = _short_replays(trace, launches[graph], gpu)
     if short:
         doubts.append(f"{short} replays of a CUDA graph have less GPU work recorded than others of the same graph")
     unplaced = trace.device[gpu] < 0
@@ -78,7 +78,7 @@ def _several(trace: Trace, launches: np.ndarray, gpu: np.ndarray) -> list[str]:
     shared = len(np.unique(ids[1:][(ids[1:] == ids[:-1]) & (ids[1:] > 0)]))
     if shared:
         doubts.append(f"{shared} correlation ids belong to several launches")
-    single = trace.correlation[launches[trace.named(KERNEL_LAUNCH)[launches]]]
+    single = trace.correlation[launches[trace.named(KERNEL_LAUNCH, launches)]]
     of_kernel = trace.correlation[gpu[trace.category[gpu] == KERNEL]]
     of_kernel = np.sort(of_kernel[_among(of_kernel, single[single > 0])])
     again = of_kernel[1:] == of_kernel[:-1]

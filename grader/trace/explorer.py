@@ -18,8 +18,7 @@ from grader.trace.analysis import Analysis
 from grader.trace.breakdown import PARTS
 from grader.trace.diagnosis import WORDS
 from grader.trace.lines import Lines
-from grader.trace.nesting import Nesting
-from grader.trace.read import ANNOTATION, CPU_OP, KERNEL, STEP
+from grader.trace.read import ANNOTATION, CPU_OP, KERNEL
 from grader.trace.steps import Steps
 from grader.trace.timeline import timeline
 from grader.trace.words import (
@@ -134,8 +133,6 @@ class View:
         self.left_out = max(0, len(self.trace.steps) - analysis.metrics.steps)
         self.steps = Steps(self.trace, self.left_out)
         self.lines = Lines(self.trace)
-        self.gpu = np.flatnonzero(self.trace.is_gpu)
-        self.operators = Nesting(self.trace, self.trace.category == CPU_OP)
 
     # ---- what there is to choose
 
@@ -191,7 +188,9 @@ class View:
 
     def _kernels(self, first: int, last: int) -> np.ndarray:
         return (
-            self.steps.gpu[(self.steps.step >= first - 1) & (self.steps.step < last)] if len(self.steps) else self.gpu
+            self.steps.gpu[(self.steps.step >= first - 1) & (self.steps.step < last)]
+            if len(self.steps)
+            else self.trace.gpu
         )
 
     def _name(self, event: int) -> str:
@@ -289,7 +288,7 @@ class View:
         return f"{milliseconds(time - int(self.steps.starts[at]))} after step {at + 1} began on the host"
 
     def _within(self, call: int) -> str:
-        op = int(self.operators.around(np.array([call]))[0])
+        op = int(self.trace.operator[call])
         return f" within {self._name(op)}" if op >= 0 else ""
 
     def _line(self, event: int) -> list[tuple[str, str]]:
@@ -302,7 +301,8 @@ class View:
     def _host(self, thread: int, start: int, end: int) -> list[str]:
         """What this thread did between two times: the events with most of that time, each name once."""
         t = self.trace
-        kinds = (t.category == CPU_OP) | (t.category == ANNOTATION) & ~t.named(STEP) | t.is_call
+        kinds = (t.category == CPU_OP) | (t.category == ANNOTATION) | t.is_call
+        kinds[t.steps] = False
         own = np.flatnonzero(kinds & (t.thread == thread) & (t.end > start) & (t.start < end))
         overlap = np.minimum(t.end[own], end) - np.maximum(t.start[own], start)
         time: dict[str, int] = {}
@@ -411,11 +411,10 @@ class View:
         """Kernels, copies and operators that are long enough to point at, each with its name."""
         t, low, span = self.trace, line["origin_ns"], line["span_ns"]
         seen = (t.end > low) & (t.start < low + span) & (t.duration >= span // 2000)
-        gpu = self.gpu[seen[self.gpu]]
+        gpu = t.gpu[seen[t.gpu]]
         gpu = gpu[np.argsort(-t.duration[gpu], kind="stable")[:MOST_SHAPES]]
         call = t.launch_of(gpu)
-        op = np.full(len(gpu), -1)
-        op[call >= 0] = self.operators.around(call[call >= 0])
+        op = t.operator[call]
         for event, by in zip(gpu.tolist(), op.tolist(), strict=True):
             kind = "gpu" if t.category[event] == KERNEL else "copies"
             stream, device = int(t.stream[event]), int(t.device[event])

@@ -8,7 +8,7 @@ import numpy as np
 
 from grader.trace import intervals
 from grader.trace.nesting import enclosing
-from grader.trace.read import ANNOTATION, CPU_OP, MEMCPY, Trace
+from grader.trace.read import CPU_OP, MEMCPY, Trace
 
 DATA_WAIT = re.compile(r"enumerate\(DataLoader\)#.*__next__|data_wait$")
 SYNC_CALL = re.compile(r"(cuda|hip)(Stream|Device|Event)Synchronize|cu(Stream|Ctx|Event)Synchronize")
@@ -20,16 +20,19 @@ ITEM = re.compile(r"aten::_local_scalar_dense$")
 def launching_op(trace: Trace, calls: np.ndarray, pattern: re.Pattern[str] | None = None) -> np.ndarray:
     """For each host call (indices, -1 gives -1) the innermost operator around it on its thread, of those with such a name
     if a pattern is given (index, else -1)."""
-    mask = trace.category == CPU_OP
+    if pattern is None:
+        return trace.operator[calls]
+    ops = np.flatnonzero(trace.category == CPU_OP)
     found = np.full(len(calls), -1)
     known = calls >= 0
-    found[known] = enclosing(trace, calls[known], mask if pattern is None else mask & trace.named(pattern))
+    found[known] = enclosing(trace, calls[known], ops[trace.named(pattern, ops)])
     return found
 
 
 def data_waits(trace: Trace, thread: int) -> intervals.Intervals:
     """Where this thread was in a DataLoader's `__next__`, or in a record_function "data_wait"."""
-    waits = (trace.category == ANNOTATION) & trace.named(DATA_WAIT) & (trace.thread == thread)
+    own = trace.annotations[trace.thread[trace.annotations] == thread]
+    waits = own[trace.named(DATA_WAIT, own)]
     return trace.start[waits], trace.end[waits]
 
 
@@ -40,18 +43,16 @@ def blocking_calls(trace: Trace) -> np.ndarray:
     a `cudaMemcpyAsync` whose host side is pageable, which is not either; and a copy within `aten::_local_scalar_dense`
     (`.item()` and friends). PyTorch follows a blocking copy by a synchronisation of its stream: the two are one wait
     when they are within the same operator and nothing else was called in between on that thread."""
-    calls = np.flatnonzero(trace.is_call)
+    calls = trace.calls
     if not len(calls):
         return calls
-    sync = trace.named(SYNC_CALL)
-    copies = np.flatnonzero(trace.is_call & trace.named(ANY_COPY_CALL))
-    blocks = trace.named(BLOCKING_COPY_CALL) & trace.is_call
+    copies = calls[trace.named(ANY_COPY_CALL, calls)]
+    blocks = np.zeros(len(trace) + 1, bool)  # the last is for what has no launch recorded
+    blocks[calls] = trace.named(BLOCKING_COPY_CALL, calls)
     work = np.flatnonzero(trace.category == MEMCPY)
-    pageable = work[trace.named(r".*Pageable")[work]]
-    of_pageable = trace.launch_of(pageable)
-    blocks[of_pageable[of_pageable >= 0]] = True
+    blocks[trace.launch_of(work[trace.named(r".*Pageable", work)])] = True
     blocks[copies[launching_op(trace, copies, ITEM) >= 0]] = True
-    calls = calls[np.lexsort((calls, trace.thread[calls]))]  # thread by thread, in order of time
-    thread, op = trace.thread[calls], launching_op(trace, calls)
-    followed = np.append(sync[calls[1:]] & (thread[1:] == thread[:-1]) & (op[1:] == op[:-1]), False)
-    return np.sort(calls[sync[calls] | (blocks[calls] & ~followed)])
+    calls = calls[np.argsort(trace.thread[calls], kind="stable")]  # thread by thread, in order of time
+    thread, op, sync = trace.thread[calls], launching_op(trace, calls), trace.named(SYNC_CALL, calls)
+    followed = np.append(sync[1:] & (thread[1:] == thread[:-1]) & (op[1:] == op[:-1]), False)
+    return np.sort(calls[sync | (blocks[calls] & ~followed)])

@@ -41,7 +41,7 @@ class Lines:
 
     @cached_property
     def frames(self) -> Nesting:
-        return Nesting(self.trace, self.trace.category == PYTHON)
+        return Nesting(self.trace, np.flatnonzero(self.trace.category == PYTHON))
 
     @cached_property
     def by_id(self) -> tuple[np.ndarray, np.ndarray]:

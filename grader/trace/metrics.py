@@ -15,9 +15,9 @@ import numpy as np
 from grader.trace import intervals
 from grader.trace.host import DATA_WAIT, data_waits, launching_op
 from grader.trace.lines import by_line
-from grader.trace.read import ANNOTATION, CPU_OP, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH, MEMCPY, Trace
+from grader.trace.read import CPU_OP, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH, MEMCPY, Trace
 from grader.trace.steps import Steps
-from grader.trace.work import copy_kind
+from grader.trace.work import copy_kind, overlap_length, union_length
 
 TINY_NS = 10_000  # a kernel shorter than this costs about as much to launch as to run
 SMALL_COPY = 64 << 10  # bytes; pinning does not matter below
@@ -59,6 +59,7 @@ class Metrics:
     copies: dict[str, dict[str, float | None]] | None = None  # kind -> {"count", "bytes", "ns"}
     copy_kernels: float | None = None  # kernels that only move values: contiguous, clone, cast
     copy_kernel_share: float | None = None  # share of the busy time with such a kernel running
+    h2d_copies: float | None = None  # copies from the host to the device
     h2d_pinned: float | None = None  # share of host-to-device bytes that came from pinned memory, copies >= 64 KB
     h2d_overlap: float | None = None  # share of host-to-device copy time during which a kernel ran on that device
     tiny_kernel_share: float | None = None  # share of the kernels that are shorter than 10 us
@@ -85,8 +86,15 @@ class Metrics:
         return values | {"events": {name: len(events) for name, events in self.events.items()}}
 
 
-def metrics(trace: Trace, step_ns: float | None = None, skip_first: int = 1, steps: Steps | None = None) -> Metrics:
-    """Measure the steps after the first `skip_first` (the profiler can lose events of its first active step).
+def metrics(
+    trace: Trace,
+    step_ns: float | None = None,
+    skip_first: int = 1,
+    steps: Steps | None = None,
+    count: int | None = None,
+) -> Metrics:
+    """Measure the steps after the first `skip_first` (the profiler can lose events of its first active step), `count` of
+    them where it is given.
 
     step_ns: length of a step measured without the profiler, ns. Profiling stretches a step that is bound by launches
     (10 to 31 ms in one measurement), so only with it is idleness about the loop and not about the profiler.
@@ -96,7 +104,7 @@ def metrics(trace: Trace, step_ns: float | None = None, skip_first: int = 1, ste
     if busy and window[1] > window[0]:
         m.gpu_idle = 1 - sum(busy.values()) / len(busy) / (window[1] - window[0])
     memory_metrics(m, trace)
-    steps = steps or Steps(trace, skip_first)
+    steps = steps or Steps(trace, skip_first, count)
     if not len(steps):
         if len(trace.steps):
             m.reasons.append(f"it has no step beyond the {skip_first} that are not counted")
@@ -105,7 +113,7 @@ def metrics(trace: Trace, step_ns: float | None = None, skip_first: int = 1, ste
     m.steps = len(steps)
     m.step_ns_traced = steps.length
     host_metrics(m, trace, steps)
-    if trace.is_gpu.any() and not len(steps.gpu):
+    if len(trace.gpu) and not len(steps.gpu):
         m.reasons.append("no GPU work was launched in the counted steps")
         m.complete = False
     elif len(steps.gpu):
@@ -125,7 +133,7 @@ def recorded_window(trace: Trace) -> tuple[dict[int, int], tuple[int, int]]:
     """Busy time of each device, ns, within the window of the whole recording, and that window: from the start of the
     first step to the end of the last step or GPU event, whichever is later; from the first GPU event where there are no
     steps. Without GPU events no device is named."""
-    gpu, steps = np.flatnonzero(trace.is_gpu), trace.steps
+    gpu, steps = trace.gpu, trace.steps
     if not len(gpu):
         return {}, (0, 0)
     low = int(trace.start[steps].min() if len(steps) else trace.start[gpu].min())
@@ -167,24 +175,23 @@ def kernel_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
     tiny = trace.duration[k] < TINY_NS
     m.tiny_kernel_share = float(tiny.mean())
     m.events["tiny_kernel_share"] = k[tiny]
-    busy = union_length(trace, steps.gpu)
+    busy = steps.busy
     m.tiny_kernel_time = union_length(trace, k[tiny]) / busy if busy else None
 
-    mine = np.isin(steps.kernels.index, k)
-    communication = steps.kernels.communication[mine]
+    communication = steps.kernels.communication[k]
     comm, other = k[communication], k[~communication]
     m.comm_ns = union_length(trace, comm) / n
     m.comm_exposed_ns = m.comm_ns - overlap_length(trace, comm, other) / n
     m.events["comm_exposed_ns"] = comm
 
     copying = launching_op(trace, steps.launch[is_kernel])
-    moves = (copying >= 0) & trace.named(COPYING_OP)[copying]
+    moves = (copying >= 0) & trace.named(COPYING_OP, copying)
     m.copy_kernels = int(moves.sum()) / n
     m.copy_kernel_share = union_length(trace, k[moves]) / busy if busy else None
     m.events["copy_kernels"] = k[moves]
 
-    mine &= steps.kernels.matmul
-    k, core, half = steps.kernels.index[mine], steps.kernels.core[mine], steps.kernels.half[mine]
+    k = k[steps.kernels.matmul[k]]
+    core, half = steps.kernels.core[k], steps.kernels.half[k]
     time = trace.duration[k].astype(np.float64)
     total = time.sum()
     if not total:
@@ -212,7 +219,8 @@ def copy_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
         }
     m.events["copies"] = copies
     h2d = copies[np.char.startswith(kind.astype(str), "HtoD")] if len(copies) else copies
-    m.events["h2d_pinned"] = m.events["h2d_overlap"] = h2d
+    m.events["h2d_copies"] = m.events["h2d_pinned"] = m.events["h2d_overlap"] = h2d
+    m.h2d_copies = len(h2d) / n
     size = np.where(trace.bytes[copies] >= SMALL_COPY, trace.bytes[copies], 0).astype(np.float64)
     pinned, pageable = size[kind == "HtoD pinned"].sum(), size[kind == "HtoD pageable"].sum()
     if pinned + pageable:
@@ -223,35 +231,17 @@ def copy_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
         m.h2d_overlap = overlap_length(trace, h2d, np.flatnonzero(trace.category == KERNEL)) / copied
 
 
-def per_device(trace: Trace, events: np.ndarray) -> dict[int, intervals.Intervals]:
-    """The union of these events on each device."""
-    device = trace.device[events]
-    order = np.argsort(device, kind="stable")
-    groups = np.split(events[order], np.flatnonzero(np.diff(device[order])) + 1)
-    return {int(trace.device[g[0]]): intervals.union(trace.start[g], trace.end[g]) for g in groups if len(g)}
-
-
-def union_length(trace: Trace, events: np.ndarray) -> int:
-    """Length of the union of these events on each device, summed over devices, ns."""
-    return sum(intervals.length(union) for union in per_device(trace, events).values())
-
-
-def overlap_length(trace: Trace, a: np.ndarray, b: np.ndarray) -> int:
-    """Time during which an event of a and one of b ran on the same device, summed over devices, ns."""
-    of_a, of_b = per_device(trace, a), per_device(trace, b)
-    return sum(intervals.length(intervals.intersection(of_a[d], of_b[d])) for d in of_a.keys() & of_b.keys())
-
-
 def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
     n = len(steps)
-    step = steps(trace.start)
+    step = steps.of_event
     in_step = step >= 0
     ops = trace.category == CPU_OP
     if ops.any():
-        m.cpu_ops = int((ops & in_step).sum()) / n
-    calls = trace.is_call
-    if calls.any():
-        launches = np.flatnonzero(calls & (trace.named(KERNEL_LAUNCH) | trace.named(GRAPH_LAUNCH)) & in_step)
+        m.cpu_ops = int((ops & in_step[:-1]).sum()) / n
+    calls = trace.calls
+    if len(calls):
+        calls = calls[in_step[calls]]
+        launches = calls[trace.named(KERNEL_LAUNCH, calls) | trace.named(GRAPH_LAUNCH, calls)]
         m.launches = len(launches) / n
         m.per_step["launches"] = counted(step[launches], n)
         m.events["launches"] = launches
@@ -261,9 +251,9 @@ def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
         m.sync_lines = {line: count / n for line, count in by_line(trace, syncs).items()} or None
         m.per_step["syncs"] = counted(step[syncs], n)
         m.events["syncs"] = syncs
-    annotations = trace.category == ANNOTATION
-    own = np.fromiter((pid == steps.pid for pid, _ in trace.threads), bool, len(trace.threads))[trace.thread]
-    m.loads_in_main = int((annotations & own & trace.named(LOAD_SAMPLE) & in_step).sum()) / n
+    named = trace.annotations[in_step[trace.annotations]]
+    own = np.fromiter((pid == steps.pid for pid, _ in trace.threads), bool, len(trace.threads))[trace.thread[named]]
+    m.loads_in_main = int((own & trace.named(LOAD_SAMPLE, named)).sum()) / n
     waits = intervals.union(*data_waits(trace, steps.thread))
     length = int((steps.ends - steps.starts).sum())
     if len(waits[0]) and length > 0:
@@ -273,9 +263,7 @@ def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
         ]
         m.data_wait = sum(within) / length
         m.per_step["data_wait_ns"] = [float(w) for w in within]
-        m.events["data_wait"] = np.flatnonzero(
-            annotations & trace.named(DATA_WAIT) & (trace.thread == steps.thread) & in_step
-        )
+        m.events["data_wait"] = named[trace.named(DATA_WAIT, named) & (trace.thread[named] == steps.thread)]
 
 
 def phase_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
@@ -283,10 +271,11 @@ def phase_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
     union of the work that was launched meanwhile (by whatever thread: backward has its own). Without names of its
     own a loop has those of the DataLoader and of the optimizer."""
     n, m.phases = len(steps), {}
-    mine = np.flatnonzero((trace.category == ANNOTATION) & (trace.thread == steps.thread) & (steps(trace.start) >= 0))
+    mine = trace.annotations[trace.thread[trace.annotations] == steps.thread]
+    mine = mine[steps.of_event[mine] >= 0]
     launched = trace.start[steps.launch]
     for phase in PHASES:
-        spans = mine[trace.named(PHASE_NAMES[phase])[mine]]
+        spans = mine[trace.named(PHASE_NAMES[phase], mine)]
         if not len(spans):
             continue
         spent = intervals.union(trace.start[spans], trace.end[spans])

@@ -5,76 +5,109 @@ nesting: the answer is always the event that started last among those that have 
 
 from __future__ import annotations
 
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from grader.trace.read import Trace
+if TYPE_CHECKING:
+    from grader.trace.columns import Trace
 
 MANY_CODES = 4_000_000  # a table of so many entries takes longer to go through than sorting
+HOPS = 50  # from an event to that around it, before a search that is slower but never slow
 
 
 class Nesting:
-    """The events of a mask, prepared so that many look-ups are cheap: n events once n log n, each look-up log n."""
+    """Some events of a trace, prepared so that many look-ups are cheap: n events once n log n, each look-up log n."""
 
-    def __init__(self, trace: Trace, mask: np.ndarray):
+    def __init__(self, trace: Trace, events: np.ndarray):
+        """events: indices, in order."""
         self.trace = trace
-        indices = np.flatnonzero(mask)
-        thread = trace.thread[indices]
+        thread = trace.thread[events]
         if len(trace.threads) < 2**15:
             thread = thread.astype(np.int16)  # sorted by digits, much faster
-        self.indices = indices[np.argsort(thread, kind="stable")]  # by thread, in order of start
+        self.indices = events[np.argsort(thread, kind="stable")]  # by thread, in order of start
         self.keys = self._key(self.indices)
-        levels = [trace.end[self.indices]]  # each level: the latest end of pairs of the level below
-        while len(levels[-1]) > 1:
-            below = levels[-1]
-            if len(below) % 2:
-                below = levels[-1] = np.append(below, np.iinfo(np.int64).min)
-            levels.append(np.maximum(below[::2], below[1::2]))
-        self.levels = levels
+        self.end = np.append(trace.end[self.indices], np.iinfo(np.int64).max)  # the last, for no event, never ends
 
     def _key(self, events: np.ndarray) -> np.ndarray:
         return self.trace.thread[events].astype(np.int64) * len(self.trace) + events
 
     def around(self, events: np.ndarray) -> np.ndarray:
-        """For each of these events (indices) the innermost of the mask around its start on its thread: an index, -1
-        without one. An event is not around itself; of two that start together the longer is around the other."""
-        result = np.full(len(events), -1)
+        """For each of these events (indices) the innermost of the prepared ones around its start on its thread: an index,
+        -1 without one. An event is not around itself; of two that start together the longer is around the other."""
         if not len(self.indices) or not len(events):
-            return result
-        time = self.trace.start[events]
-        # Of all that come before the event the last one that ends after `time`: mostly the last of all. Else first up:
-        # the stretch before the event is made of blocks of 1, 2, 4, ... events, and the nearest block with such an end
-        # is found. Then down into it.
-        node = np.searchsorted(self.keys, self._key(events))
-        last = node - 1
-        open_still = (last >= 0) & (self.levels[0][last] > time)
+            return np.full(len(events), -1)
+        last = np.searchsorted(self.keys, self._key(events)) - 1
+        last[self.trace.thread[self.indices[last]] != self.trace.thread[events]] = -1
+        return np.append(self.indices, -1)[self._open(last, self.trace.start[events], self.parents)]
+
+    @cached_property
+    def parents(self) -> np.ndarray:
+        """For each of the prepared events the position (in `indices`) of what `around` finds for it, -1 without."""
+        thread, start, end = self.trace.thread[self.indices], self.trace.start[self.indices], self.end[:-1]
+        first = np.append(True, thread[1:] != thread[:-1])
+        last = np.where(first, -1, np.arange(-1, len(start) - 1))
+        bounds = np.append(np.flatnonzero(first), len(start)).tolist()
+        for low, high in pairwise(bounds):  # where all have ended, there is none
+            last[low + 1 : high][np.maximum.accumulate(end[low : high - 1]) <= start[low + 1 : high]] = -1
+        return self._open(last, start, last)
+
+    def _open(self, last: np.ndarray, time: np.ndarray, outwards: np.ndarray) -> np.ndarray:
+        """For each position, the last at which an event may be that ends after `time`, the position of the last that does.
+        Changes `last`. outwards: from each position to the last before it that may end later than its event begins;
+        `parents`, or `last` itself while these are being found."""
+        asked = np.flatnonzero(self.end[last] <= time)
+        time = time[asked]
+        for _ in range(HOPS):
+            if not len(asked):
+                return last
+            last[asked] = here = outwards[last[asked]]
+            left = np.flatnonzero(self.end[here] <= time)
+            asked, time = asked[left], time[left]
+        last[asked] = self._search(last[asked], time)
+        return last
+
+    def _search(self, last: np.ndarray, time: np.ndarray) -> np.ndarray:
+        """The same without hops: up to blocks of 1, 2, 4, ... events before each position, to the nearest with such an
+        end, and down into it."""
+        levels = self._levels
+        node, asked = last + 1, np.arange(len(last))
         found: list[tuple[np.ndarray, np.ndarray]] = []  # by level: who asked, in which block
-        asked = np.flatnonzero(~open_still)
-        node, time = node[asked], time[asked]
-        for latest in self.levels:
+        for latest in levels:
             block = node - 1
-            hit = (node & 1).astype(bool) & (latest[block] > time)
+            hit = (node & 1).astype(bool) & (latest[block] > time[asked])
             found.append((asked[hit], block[hit]))
             left = np.flatnonzero(~hit & (node > 1))
-            asked, node, time = asked[left], node[left] >> 1, time[left]
-        asked, block = np.empty(0, np.int64), np.empty(0, np.int64)
-        start = self.trace.start
-        for level in range(len(self.levels) - 1, -1, -1):
-            if len(asked):
-                block = 2 * block + 1
-                block -= self.levels[level][block] <= start[events[asked]]
-            if len(found[level][0]):
-                asked, block = np.append(asked, found[level][0]), np.append(block, found[level][1])
-        here = np.flatnonzero(open_still)
-        asked, block = np.append(asked, here), np.append(block, last[here])
-        index = self.indices[block]
-        same = self.trace.thread[index] == self.trace.thread[events[asked]]
-        result[asked[same]] = index[same]
+            asked, node = asked[left], node[left] >> 1
+        asked, block = found[-1]
+        for latest, (others, blocks) in zip(levels[-2::-1], found[-2::-1], strict=True):
+            block = 2 * block + 1
+            block -= latest[block] <= time[asked]
+            asked, block = np.append(asked, others), np.append(block, blocks)
+        thread = self.trace.thread[self.indices]
+        result = np.full(len(last), -1)
+        same = thread[block] == thread[last[asked]]
+        result[asked[same]] = block[same]
         return result
 
+    @cached_property
+    def _levels(self) -> list[np.ndarray]:
+        """The ends, and in each further level the latest of pairs of the level below."""
+        levels = [self.end[:-1]]
+        while len(levels[-1]) > 1:
+            below = levels[-1]
+            if len(below) % 2:
+                below = levels[-1] = np.append(below, np.iinfo(np.int64).min)
+            levels.append(np.maximum(below[::2], below[1::2]))
+        return levels
 
-def enclosing(trace: Trace, events: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """For each of these events (indices) the innermost event of `mask` around its start on its thread, else -1."""
-    return Nesting(trace, mask).around(events)
+
+def enclosing(trace: Trace, events: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """For each of these events (indices) the innermost of others (indices, in order) around its start on its thread,
+    else -1."""
+    return Nesting(trace, others).around(events)
 
 
 def alike(*columns: np.ndarray) -> np.ndarray:
@@ -101,23 +134,20 @@ def distinct(indices: np.ndarray, size: int) -> np.ndarray:
 class Ancestry:
     """The chains of operators around some host calls, each operator once, so that a chain of any depth costs little."""
 
-    def __init__(self, nesting: Nesting, calls: np.ndarray):
-        """calls: indices of events, in any order."""
-        innermost = nesting.around(calls)
-        found, parents = [], []
-        seen = np.zeros(len(nesting.trace) + 1, bool)
+    def __init__(self, operator: np.ndarray, calls: np.ndarray):
+        """operator: see `Trace.operator`. calls: indices of events, in any order."""
+        found, seen = [np.empty(0, np.int64)], np.zeros(len(operator), bool)
         seen[-1] = True
-        new = distinct(innermost, len(seen))
+        new = distinct(operator[calls], len(seen))
         while len(new := new[~seen[new]]):
             seen[new] = True
             found.append(new)
-            parents.append(nesting.around(new))
-            new = distinct(parents[-1], len(seen))
-        self.ops = np.concatenate(found) if found else np.empty(0, np.int64)
-        self.position = np.full(len(nesting.trace) + 1, len(self.ops))  # of each event in `ops`; the last, which -1
-        self.position[self.ops] = np.arange(len(self.ops))  # points to, stands for no operator
-        self.parent = np.append(self.position[np.concatenate(parents)] if found else [], len(self.ops)).astype(np.int64)
-        self.of_call = self.position[innermost]  # position in `ops` of each call's innermost operator
+            new = distinct(operator[new], len(seen))
+        self.ops = np.concatenate(found)
+        self.position = np.full(len(operator), len(self.ops))  # of each event in `ops`; the last, which -1 points to,
+        self.position[self.ops] = np.arange(len(self.ops))  # stands for no operator
+        self.parent = self.position[np.append(operator[self.ops], -1)]
+        self.of_call = self.position[operator[calls]]  # position in `ops` of each call's innermost operator
 
     def nearest(self, flag: np.ndarray) -> np.ndarray:
         """For each operator the position of the innermost flagged one among itself and those around it, -1 without

@@ -17,9 +17,9 @@ import numpy as np
 from grader.devices import Peaks
 from grader.trace import kernels, roofline
 from grader.trace.lines import Lines
-from grader.trace.metrics import SMALL_COPY, TINY_NS, union_length
-from grader.trace.nesting import Ancestry, Nesting, alike, distinct, enclosing
-from grader.trace.read import ANNOTATION, CPU_OP, GRAPH_LAUNCH, KERNEL, MEMCPY, Trace
+from grader.trace.metrics import SMALL_COPY, TINY_NS
+from grader.trace.nesting import Ancestry, alike, distinct, enclosing
+from grader.trace.read import CPU_OP, GRAPH_LAUNCH, MEMCPY, Trace
 from grader.trace.steps import Steps
 from grader.trace.work import by_name
 
@@ -68,7 +68,6 @@ def operations(trace: Trace, top: int = 10, skip_first: int = 1, steps: Steps | 
         return []
     work = _Work(trace, steps)
     lines = Lines(trace)
-    busy = union_length(trace, steps.gpu)
     time = np.bincount(work.group, weights=work.duration)
     ranked = np.argsort(-time, kind="stable")
     taken = 2 * top
@@ -77,7 +76,7 @@ def operations(trace: Trace, top: int = 10, skip_first: int = 1, steps: Steps | 
         if taken >= len(ranked) or (len(rows) == top and work.duration[rows[-1]].sum() >= time[ranked[taken]]):
             break
         taken *= 4
-    return [_operation(work, lines, members, busy) for members in rows]
+    return [_operation(work, lines, members, steps.busy) for members in rows]
 
 
 def _by_line(work: _Work, lines: Lines, groups: np.ndarray, top: int) -> list[np.ndarray]:
@@ -100,24 +99,21 @@ class _Work:
         self.duration = trace.duration[self.gpu].astype(np.float64)
         self.launch = distinct(steps.launch, len(trace))
         self.call = np.searchsorted(self.launch, steps.launch)
-        self.around = Ancestry(Nesting(trace, trace.category == CPU_OP), self.launch)
-        sequence = trace.sequence[self.around.ops]
-        k = steps.kernels  # of the whole trace
-        at = np.minimum(np.searchsorted(k.index, self.gpu), max(len(k.index) - 1, 0))
-        kernel = trace.category[self.gpu] == KERNEL
-        self.matmul, self.core, self.half = (
-            np.where(kernel, column[at], nothing) if len(column) else np.full(len(at), nothing)
-            for column, nothing in ((k.matmul, False), (k.core, -1), (k.half, -1))
-        )
+        self.around = Ancestry(trace.operator, self.launch)
+        numbered = trace.sequence[self.around.ops] >= 0
+        k = steps.kernels
+        self.matmul, self.core, self.half = (column[self.gpu] for column in (k.matmul, k.core, k.half))
 
         # The event that is the operation: the optimizer's step, else an operator, else -1.
         outer = self._of_calls(self.around.outermost(self._named(LIBRARY_OP)))
-        outer[trace.named(GRAPH_LAUNCH)[self.launch]] = -1
-        optimizer = enclosing(trace, self.launch, (trace.category == ANNOTATION) & trace.named(OPTIMIZER))
+        outer[trace.named(GRAPH_LAUNCH, self.launch)] = -1
+        optimizers = trace.annotations[trace.named(OPTIMIZER, trace.annotations)]
+        optimizer = enclosing(trace, self.launch, optimizers)
         self.owner = np.where(optimizer >= 0, optimizer, outer)
         backward = self._named(BACKWARD)
-        self.node = self._nearest(backward & (sequence >= 0))  # the innermost backward operator, with its number
-        self.phase = np.where(self._nearest(sequence >= 0) >= 0, 1, 0)
+        self.node = self._nearest(backward & numbered)  # the innermost backward operator, with its number
+        self.numbered = self.around.nearest(numbered)
+        self.phase = np.where(self._of_calls(self.numbered) >= 0, 1, 0)
         self.phase[self._nearest(backward) >= 0] = 2
         self.phase[optimizer >= 0] = 3
 
@@ -127,7 +123,7 @@ class _Work:
 
     def _named(self, pattern: re.Pattern[str]) -> np.ndarray:
         """Mask of the operators around calls whose name begins with a match."""
-        return self.trace.named(pattern)[self.around.ops]
+        return self.trace.named(pattern, self.around.ops)
 
     def _of_calls(self, positions: np.ndarray) -> np.ndarray:
         """For each call an event (index, else -1), from what `Ancestry` gave for each operator."""
@@ -143,23 +139,11 @@ class _Work:
         backward = np.flatnonzero((self.phase == 2) & (self.node >= 0))
         # Several operators have a number when the earlier ones took no part in autograd, so the last is the one.
         t = self.trace
-        forward = (t.category == CPU_OP) & (t.sequence >= 0) & ~t.named(BACKWARD)
-        found = self._same_number(np.flatnonzero(forward), self.node[backward], before=True)
+        numbered = np.flatnonzero((t.category == CPU_OP) & (t.sequence >= 0))
+        forward = numbered[~t.named(BACKWARD, numbered)]
+        found = _Numbered(t, forward).nearest(self.node[backward], before=True)
         anchor[backward[found >= 0]] = found[found >= 0]
         return anchor
-
-    def _same_number(self, candidates: np.ndarray, events: np.ndarray, before: bool) -> np.ndarray:
-        """For each event the nearest candidate before it, or after it, that has its sequence number, else -1."""
-        if not len(candidates):
-            return np.full(len(events), -1)
-        numbers, rank = np.unique(self.trace.sequence[candidates], return_inverse=True)
-        keys = np.sort(rank * len(self.trace) + candidates)
-        wanted = np.minimum(np.searchsorted(numbers, self.trace.sequence[events]), len(numbers) - 1)
-        at = np.searchsorted(keys, wanted * len(self.trace) + events) - before
-        key = keys[np.clip(at, 0, len(keys) - 1)]
-        same = (at >= 0) & (at < len(keys)) & (key // len(self.trace) == wanted)
-        same &= numbers[wanted] == self.trace.sequence[events]
-        return np.where(same, key % len(self.trace), -1)
 
     @cached_property
     def units(self) -> tuple[np.ndarray, np.ndarray]:
@@ -173,21 +157,38 @@ class _Work:
         return self._nearest(known), outer
 
     @cached_property
-    def nodes(self) -> np.ndarray:
+    def nodes(self) -> _Numbered:
         """The backward nodes of convolutions."""
         t = self.trace
-        return np.flatnonzero((t.category == CPU_OP) & (t.dims >= 0) & t.named(CONVOLUTION_NODE))
+        shaped = np.flatnonzero((t.category == CPU_OP) & (t.dims >= 0))
+        return _Numbered(t, shaped[t.named(CONVOLUTION_NODE, shaped)])
 
     def output_dims(self, ops: np.ndarray) -> np.ndarray:
         """For each forward convolution (an operator around calls) the shapes of its backward node's inputs, index into
         `texts`, else -1. The first is the gradient of its output, shaped as that."""
-        trace = self.trace
-        if not len(self.nodes) or not len(ops):
-            return np.full(len(ops), -1)
-        numbered = self.around.nearest(trace.sequence[self.around.ops] >= 0)[self.around.position[ops]]
-        forward = np.append(self.around.ops, -1)[numbered]
-        node = self._same_number(self.nodes, forward, before=False)
-        return np.where((forward >= 0) & (node >= 0), trace.dims[node], -1)
+        forward = np.append(self.around.ops, -1)[self.numbered[self.around.position[ops]]]
+        node = self.nodes.nearest(forward, before=False)
+        return np.where((forward >= 0) & (node >= 0), self.trace.dims[node], -1)
+
+
+class _Numbered:
+    """Events that have a sequence number, to find the one nearest to another event with the same."""
+
+    def __init__(self, trace: Trace, events: np.ndarray):
+        self.trace = trace
+        self.numbers, rank = np.unique(trace.sequence[events], return_inverse=True)
+        self.keys = np.sort(rank * len(trace) + events)
+
+    def nearest(self, events: np.ndarray, before: bool) -> np.ndarray:
+        """For each of these events (indices) the nearest before it, or after it, that has its number, else -1."""
+        if not len(self.keys):
+            return np.full(len(events), -1)
+        keys, sequence = self.keys, self.trace.sequence[events]
+        wanted = np.minimum(np.searchsorted(self.numbers, sequence), len(self.numbers) - 1)
+        at = np.searchsorted(keys, wanted * len(self.trace) + events) - before
+        key = keys[np.clip(at, 0, len(keys) - 1)]
+        same = (at >= 0) & (at < len(keys)) & (key // len(self.trace) == wanted) & (self.numbers[wanted] == sequence)
+        return np.where(same, key % len(self.trace), -1)
 
 
 # --- one operation -----------------------------------------------------------------------------------------------

@@ -8,14 +8,11 @@ import numpy as np
 
 from grader.trace.host import blocking_calls
 from grader.trace.read import Trace
-from grader.trace.work import Kernels, kernels_of
+from grader.trace.work import Kernels, kernels_of, union_length
 
 
 class Steps:
-    """The steps after the first `skip_first`: the profiler can lose events of its first active step.
-
-    Called with host times it says to which counted step each belongs: its position, -1 for none. By time alone:
-    backward kernels are launched by the autograd thread, not by the thread that opened the step."""
+    """The steps after the first `skip_first`: the profiler can lose events of its first active step."""
 
     def __init__(self, trace: Trace, skip_first: int = 1, count: int | None = None):
         steps = trace.steps[skip_first:][:count]
@@ -30,8 +27,7 @@ class Steps:
         """For a trace without steps: all of it as one step, on the thread that launched most."""
         steps = cls(trace)
         if len(trace):
-            gpu = np.flatnonzero(trace.is_gpu)
-            launch = trace.launch_of(gpu)
+            launch = trace.launch_of(trace.gpu)
             threads = trace.thread[launch[launch >= 0]]
             steps.thread = int(np.bincount(threads if len(threads) else trace.thread).argmax())
             steps.pid = trace.threads[steps.thread][0]
@@ -42,11 +38,17 @@ class Steps:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def __call__(self, times: np.ndarray) -> np.ndarray:
-        if not len(self):
-            return np.full(len(times), -1)
-        at = np.searchsorted(self.starts, times, side="right") - 1
-        return np.where((at >= 0) & (times < self.ends[np.maximum(at, 0)]), at, -1)
+    @cached_property
+    def of_event(self) -> np.ndarray:
+        """For each event of the trace the position of the counted step in which it starts, -1 for none. By time alone:
+        backward kernels are launched by the autograd thread, not by the thread that opened the step. One entry more
+        than events, so that no event (-1) is in none."""
+        found = np.full(len(self.trace) + 1, -1)
+        first, end = (np.searchsorted(self.trace.start, times) for times in (self.starts, self.ends))
+        end = np.minimum(end, np.append(first[1:], len(self.trace)))
+        for position, (low, high) in enumerate(zip(first.tolist(), end.tolist(), strict=True)):
+            found[low:high] = position
+        return found
 
     @cached_property
     def host(self) -> tuple[int, int]:
@@ -54,16 +56,11 @@ class Steps:
         return int(self.starts[0]), int(self.ends[-1])
 
     @cached_property
-    def _all_work(self) -> tuple[np.ndarray, np.ndarray]:
-        gpu = np.flatnonzero(self.trace.is_gpu)
-        return gpu, self.trace.launch_of(gpu)
-
-    @cached_property
     def _own(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        gpu, launch = self._all_work
-        step = np.where(launch >= 0, self(self.trace.start[launch]), -1)
+        launch = self.trace.launch_of(self.trace.gpu)
+        step = self.of_event[launch]
         own = step >= 0
-        return gpu[own], launch[own], step[own]
+        return self.trace.gpu[own], launch[own], step[own]
 
     @property
     def gpu(self) -> np.ndarray:
@@ -81,8 +78,13 @@ class Steps:
         return self._own[2]
 
     @cached_property
+    def busy(self) -> int:
+        """The time that `gpu` kept each device busy, summed over devices, ns."""
+        return union_length(self.trace, self.gpu)
+
+    @cached_property
     def kernels(self) -> Kernels:
-        """All kernels of the trace, counted or not."""
+        """What the kernels of the trace are, counted or not."""
         return kernels_of(self.trace)
 
     @cached_property
@@ -99,7 +101,8 @@ class Steps:
         A host that queues work and runs ahead finishes its steps in a fraction of the time that they take, so its time
         is used only where it is longer."""
         low, high = self.host
-        gpu, launch = self._all_work
+        gpu = self.trace.gpu
+        launch = self.trace.launch_of(gpu)
         known = launch >= 0
         before = self.trace.end[gpu[known & (self.trace.start[launch] < low)]]
         own = self.trace.end[self.gpu]

@@ -44,7 +44,7 @@ def timeline(
     chosen = Steps(trace, max(0, min(skip_first, len(trace.steps) - 1)), steps)  # a lone step is better than none
     if not len(chosen):
         return result | {"complete": False, "reasons": [*trace.reasons, "it has no step after those left out"]}
-    gpu, own = np.flatnonzero(trace.is_gpu), chosen.gpu
+    gpu, own = trace.gpu, chosen.gpu
     gaps = gaps or breakdown(trace, chosen, step_ns).gaps
     low = int(chosen.starts[0])
     high = max(int(chosen.ends[-1]), int(trace.end[own].max()) if len(own) else low)
@@ -69,9 +69,8 @@ def timeline(
     lane("data wait", "data_wait", waits)
     # Operators called within __next__ (collating, decoding in the main process) belong to the wait.
     lane("host", "host", intervals.difference(spans_of(trace.category == CPU_OP), waits))
-    launches = trace.named(KERNEL_LAUNCH) | trace.named(GRAPH_LAUNCH) | trace.named(COPY_LAUNCH)
-    launches |= trace.named(MEMSET_LAUNCH)
-    lane("launches", "launches", spans_of(trace.is_call & launches))
+    kinds = (trace.named(kind, trace.calls) for kind in (KERNEL_LAUNCH, GRAPH_LAUNCH, COPY_LAUNCH, MEMSET_LAUNCH))
+    lane("launches", "launches", spans_of(trace.calls[np.logical_or.reduce([*kinds])]))
 
     any_gpu = len(gpu) > 0
     gpu = gpu[(trace.end[gpu] > low) & (trace.start[gpu] < high)]
@@ -115,7 +114,7 @@ def timeline(
 def used_devices(trace: Trace) -> list[str]:
     """The names of the GPUs that worked, "?" for one that the trace does not name; without any the first that it names.
     A trace lists all GPUs of the machine, of which a process often uses one."""
-    used = np.unique(trace.device[trace.is_gpu]).tolist()
+    used = np.unique(trace.device[trace.gpu]).tolist()
     names = [trace.devices[i] if 0 <= i < len(trace.devices) else "?" for i in used]
     return names or trace.devices[:1]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grader.trace import kernels
+from grader.trace import intervals, kernels
 from grader.trace.host import launching_op
 from grader.trace.read import KERNEL, Trace
 
@@ -22,6 +22,25 @@ def by_name(judge: Callable[[str], bool | None], trace: Trace, events: np.ndarra
         answer = judge(trace.names[code])
         answers[code] = -1 if answer is None else int(answer)
     return answers[trace.name[events]]
+
+
+def per_device(trace: Trace, events: np.ndarray) -> dict[int, intervals.Intervals]:
+    """The union of these events on each device."""
+    device = trace.device[events]
+    order = np.argsort(device, kind="stable")
+    groups = np.split(events[order], np.flatnonzero(np.diff(device[order])) + 1)
+    return {int(trace.device[g[0]]): intervals.union(trace.start[g], trace.end[g]) for g in groups if len(g)}
+
+
+def union_length(trace: Trace, events: np.ndarray) -> int:
+    """Length of the union of these events on each device, summed over devices, ns."""
+    return sum(intervals.length(union) for union in per_device(trace, events).values())
+
+
+def overlap_length(trace: Trace, a: np.ndarray, b: np.ndarray) -> int:
+    """Time during which an event of a and one of b ran on the same device, summed over devices, ns."""
+    of_a, of_b = per_device(trace, a), per_device(trace, b)
+    return sum(intervals.length(intervals.intersection(of_a[d], of_b[d])) for d in of_a.keys() & of_b.keys())
 
 
 def copy_kind(name: str) -> str:
@@ -38,24 +57,28 @@ def copy_kind(name: str) -> str:
 
 @dataclass(frozen=True)
 class Kernels:
-    """All kernels of a trace; arrays of the same length. 1: yes, 0: no, -1: nothing tells."""
+    """What the kernels of a trace are; arrays with an entry for each event, of which those of other events say no and
+    nothing."""
 
-    index: np.ndarray  # of the event
     communication: np.ndarray  # bool: a collective, a send or a receive
     matmul: np.ndarray  # bool: a matrix product or a convolution
-    core: np.ndarray  # of a matmul: it runs on tensor cores
-    half: np.ndarray  # of a matmul: its inputs are bfloat16 or float16
+    core: np.ndarray  # of a matmul, that it runs on tensor cores: 1 yes, 0 no, -1 nothing tells
+    half: np.ndarray  # of a matmul, that its inputs are bfloat16 or float16; likewise
 
 
 def kernels_of(trace: Trace) -> Kernels:
     """Sort the kernels by their names, and by the operators that launched them where names do not tell."""
     k = np.flatnonzero(trace.category == KERNEL)
-    op = launching_op(trace, trace.launch_of(k), kernels.MATMUL_OP)
+    communication, matmul = np.zeros((2, len(trace)), bool)
+    core, half = np.full((2, len(trace)), -1, np.int8)
+    communication[k] = by_name(kernels.is_communication, trace, k) == 1
     by_kernel = by_name(kernels.is_matmul_kernel, trace, k)
-    matmul = (by_kernel == 1) | ((by_kernel < 0) & (op >= 0))
+    op = launching_op(trace, trace.launch_of(k), kernels.MATMUL_OP)
+    matmul[k] = product = (by_kernel == 1) | ((by_kernel < 0) & (op >= 0))
+    k, op = k[product], op[product]
     typed = np.where(op >= 0, trace.half[op], -1)  # the operator's input types, where they were recorded
-    half = np.where(typed >= 0, typed, by_name(kernels.has_half_inputs, trace, k))
-    core = by_name(kernels.on_tensor_cores, trace, k)
+    half[k] = np.where(typed >= 0, typed, by_name(kernels.has_half_inputs, trace, k))
+    on_core = by_name(kernels.on_tensor_cores, trace, k)
     # Every recent GPU runs a bf16 or fp16 product on tensor cores, so the input type answers where the name does not.
-    core = np.where((core < 0) & (half == 1), 1, core)
-    return Kernels(k, by_name(kernels.is_communication, trace, k) == 1, matmul, core, half)
+    core[k] = np.where((on_core < 0) & (half[k] == 1), 1, on_core)
+    return Kernels(communication, matmul, core, half)

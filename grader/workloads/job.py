@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch.utils.data import Dataset, Sampler
@@ -15,7 +16,8 @@ class Job:
 
     model: seeded weights, on the CPU. dataset: map-style. batches: an endless batch sampler; which samples, in which
     order. lr: learning rate. device: where to train. weights: leave it None, unless the loop changes the shapes of the
-    parameters; then set it to a function that returns them under their original names and shapes."""
+    parameters; then set it to a function that returns them under their original names and shapes. folder: what the
+    submission's prepare(dataset, folder) wrote, in labs that have one. logs: what `log` was given, by step and name."""
 
     model: torch.nn.Module
     dataset: Dataset
@@ -23,6 +25,14 @@ class Job:
     lr: float
     device: torch.device
     weights: Callable[[], dict[str, torch.Tensor]] | None = None
+    folder: Path | None = None
+    logs: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
+
+    def log(self, step: int, **values: float | torch.Tensor) -> None:
+        """Keep numbers of step `step` (0 for the first) under their names. A 0-d tensor is copied where it lies, on the
+        device too, and read long after the step: so logging one costs no synchronisation."""
+        kept = {name: torch.as_tensor(value).detach().clone() for name, value in values.items()}
+        self.logs.setdefault(step, {}).update(kept)
 
 
 class Batches(Sampler[list[int]]):

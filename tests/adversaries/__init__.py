@@ -3,7 +3,7 @@
 A file's docstring says what it tries. It declares
 
     CATEGORY  timing, work, machine or nbgrader
-    LABS      the labs it fits; all of them where it says nothing
+    LABS      the labs it fits; 2a_workers and 3a_precision where it says nothing
     DEVICES   "cuda", "cpu" or both (where it says nothing)
     CONTROL   the honest work that it must not beat: "starter" (where it says nothing), "solution" or "half fix"
 
@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grader import labs
 from tests import variants
 from tests.variants import edit, solution, starter
 
@@ -56,7 +55,7 @@ def _declared(name: str, module: Any) -> Adversary:
         name=name,
         says=module.__doc__.strip().split("\n")[0],
         category=module.CATEGORY,
-        labs=getattr(module, "LABS", labs.loops()),
+        labs=getattr(module, "LABS", tuple(INPUTS)),
         devices=getattr(module, "DEVICES", ("cpu", "cuda")),
         control=getattr(module, "CONTROL", "starter"),
         source=getattr(module, "source", None),

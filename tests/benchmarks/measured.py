@@ -1,8 +1,10 @@
 """Measures on this machine what the course says of its labs, and writes it to data/measured/: the calibration, repeated
-grades of starters and solutions, two of half fixes, a loop that trains ahead, the planted faults and the honest forms, and the
-ladder of each lab.
+grades of starters and solutions, half fixes and wrong ones, a loop that trains ahead, the planted faults and the honest forms,
+and the ladder of each lab.
 
-    python -m tests.benchmarks.measured [--parts calibration,grades,half,cheat,variants,ladder] [--labs ...] [--rounds 5] [--out DIR]
+    python -m tests.benchmarks.measured [--parts calibration,grades,half,wrong,cheat,variants,ladder] [--labs ...] [--rounds 5] [--out DIR]
+
+One look at new labs: `--parts grades,half,wrong --rounds 1 --labs ...`.
 
 Grades are made on all GPUs of the machine at once, or on those that `--on 0,1` names; `--parts rounds --rounds 10` makes ten
 rounds of starter, half fix and solution, `--shard 1/3` a third of whatever grades were asked for. Each result is written when
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from grader import labs
-from grader.calibrate import measure_gain, solution
+from grader.calibrate import calibrated, measure_gain, solution
 from grader.classroom.coordinator import grade_all
 from grader.classroom.pool import embedded
 from grader.classroom.store import Store, stands
@@ -80,7 +82,7 @@ RUNGS: dict[str, list[tuple[str, variants.Edits]]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default="calibration,grades,half,cheat,variants,ladder")
+    parser.add_argument("--parts", default="calibration,grades,half,wrong,cheat,variants,ladder")
     parser.add_argument("--labs", default=",".join(labs.loops()))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--shard", default="1/1", metavar="I/N")
@@ -104,7 +106,7 @@ def main() -> None:
     shard, shards = map(int, options.shard.split("/"))
     _grade(dict(list(jobs.items())[shard - 1 :: shards]), out, options.device, options.on)
     for lab in chosen:
-        if "ladder" in parts and not (out / lab.name / "ladder.json").exists():
+        if "ladder" in parts and lab.name in RUNGS and not (out / lab.name / "ladder.json").exists():
             write_json(out / lab.name / "ladder.json", _ladder(lab, choose_form(lab, options.device)))
     if out.is_dir():
         write_text(out / "README.md", _table(out))
@@ -112,7 +114,7 @@ def main() -> None:
 
 
 def _calibrate(lab: Lab, form: str, device: str, shipped: Path) -> None:
-    if machine.key(form) not in calibration.read_table(shipped).get(f"{lab.name} {form}", {}):
+    if calibrated(lab, form) and machine.key(form) not in calibration.read_table(shipped).get(f"{lab.name} {form}", {}):
         entry = measure_gain(lab, device)
         calibration.store_gain(lab, form, entry, shipped)
         print(f"{lab.name}: reference gain {entry['gain']:.2f}x, interval {entry['interval']}", flush=True)
@@ -125,8 +127,12 @@ def _jobs(lab: Lab, parts: list[str], rounds: int, device: str) -> list[tuple[st
     for n in range(rounds):
         if "grades" in parts or "rounds" in parts:
             made += [(f"starter-{n + 1}", starter, n, None), (f"solution-{n + 1}", best, n, None)]
-        if "rounds" in parts or ("half" in parts and n < 2):
+        if "rounds" in parts:
             made.append((f"half-{n + 1}", half, n, None))
+    if "half" in parts:
+        made += [(f"half, {what}", source, 0, None) for what, source in variants.halves(lab.name).items()]
+    if "wrong" in parts:
+        made += [(f"wrong, {what}", source, 0, None) for what, (source, _) in variants.wrongs(lab.name).items()]
     if "cheat" in parts:
         made.append(("trains-ahead-1", variants.trains_ahead(lab.name), 0, None))
         made.append(("trains-ahead-2", variants.trains_ahead(lab.name), 0, MANY_PAIRS))

@@ -1,0 +1,51 @@
+"""Does the loop still log what it logged? A gate like parity: leaving the logs out is no fix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from grader.labs.lab import Logs
+from grader.result import FAIL, PASS, CheckResult
+
+NAME, TITLE = "logs", "Same logs"
+HINT = "Log the same numbers in every step. They may be computed in another way and read at another time: job.log takes tensors."
+Logged = Sequence[dict[str, Any]]  # step by step: name -> number, or None for one that is not finite
+
+
+def judge(check: Logs, starter: Logged, submission: Logged, losses: Sequence[float]) -> CheckResult:
+    """`starter` and `submission`: what both logged, from the first step on; they are compared where both have a step.
+    `losses`: what the submission yielded."""
+    evidence = {"steps": len(submission), "names": list(check.names)}
+    problem = _incomplete(check, submission, losses)
+    if not problem:
+        for name in check.names:
+            together = zip(submission, starter, strict=False)
+            off = [_off(check, ours[name], theirs.get(name)) for ours, theirs in together]
+            evidence[f"{name}_of_the_tolerance"] = round(max(off, default=0.0), 4)
+            first = next((step for step, value in enumerate(off) if value > 1), None)
+            if first is not None and not problem:
+                ours, theirs = submission[first][name], starter[first][name]
+                problem = f"{name} of step {first} is {ours:.4g} where the starter logs {theirs:.4g}"
+    if problem:
+        return CheckResult(NAME, TITLE, FAIL, 0, 0, f"The logs are not the starter's: {problem}.", HINT, evidence)
+    return CheckResult(NAME, TITLE, PASS, 0, 0, "Every step logs what the starter logs.", "", evidence)
+
+
+def _incomplete(check: Logs, submission: Logged, losses: Sequence[float]) -> str:
+    """What is wrong with the submission's logs by themselves, or ''."""
+    for step, (values, loss) in enumerate(zip(submission, losses, strict=False)):
+        missing = [name for name in check.names if name not in values]
+        if missing:
+            return f"step {step} logged no {', '.join(missing)}"
+        broken = [name for name in check.names if not isinstance(values[name], float)]
+        if broken:
+            return f"step {step} logged {', '.join(broken)} as something that is no finite number"
+        if "loss" in check.names and abs(values["loss"] - loss) > 1e-3 * abs(loss) + 1e-6:
+            return f"step {step} logged the loss {values['loss']:.4g} and yielded {loss:.4g}"
+    return ""
+
+
+def _off(check: Logs, ours: float, theirs: float) -> float:
+    """A difference in units of what is tolerated."""
+    return abs(ours - theirs) / (check.relative * abs(theirs) + check.absolute)

@@ -1,0 +1,65 @@
+from grader.labs.lab import Form, Lab, Logs, Parity, Prediction, Throughput, TraceCheck
+
+LAB = Lab(
+    name="2e_syncs",
+    title="Let the CPU run ahead: hidden synchronisations",
+    phase=2,
+    goal="This loop stops seven times a step to wait for the GPU. Find all seven, and keep the same logs.",
+    cause="sync-bound",
+    forms={
+        # small enough that launching a step takes about as long as running it: what a wait costs is then the most
+        "cuda": Form(
+            workload="grader.workloads.gpt",
+            options={"layers": 4, "width": 384, "heads": 6, "length": 256, "batch_size": 24, "lr": 1e-4},
+            data="text",
+            minimum_gain=1.4,
+            noise=0.03,
+            parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
+        ),
+        # a CPU has nobody to wait for: only the training and the logs are compared
+        "cpu": Form(
+            workload="grader.workloads.gpt",
+            options={"layers": 2, "width": 64, "heads": 4, "length": 64, "batch_size": 8, "lr": 1e-3},
+            data="text",
+            minimum_gain=None,
+            noise=0.02,
+            parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
+            threads=1,
+            environment={"OMP_NUM_THREADS": "1"},
+        ),
+    },
+    prediction=Prediction(points=10),
+    throughput=Throughput(
+        points=40,
+        hints=(
+            "When the CPU asks the GPU for a number, what do both of them do until it is there?",
+            "In `lab.profile()` look at how often a step has no work queued: after each wait the GPU runs dry until the CPU "
+            "has launched something again. `lab.peek()` counts the waits (`syncs`).",
+            "A number that is only written down is not needed now. Keep it as a tensor on the device, give the tensor to "
+            "`job.log`, and let the grader read it after the block. What is decided from a number can be computed on the "
+            "device as well.",
+        ),
+    ),
+    trace=(
+        TraceCheck(
+            name="syncs",
+            title="Nothing in a step waits for the GPU",
+            points=50,
+            metric="syncs",
+            at_most=0.0,
+            says="times a step the CPU waited for the GPU",
+            hints=(
+                "Seven places make the CPU wait, and only one of them says so by its name.",
+                'Ask torch: `torch.cuda.set_sync_debug_mode("warn")` at the top of train(job) prints a warning with the line of '
+                "each hidden wait, in what `lab.run()` shows as printed. It knows all but the one that is written out.",
+                "What waits: showing a tensor, `if` on a tensor, `.item()`, `.cpu()`, a mask as an index (its result has a "
+                "length that the CPU must know), a tensor made on the device from a Python list, and synchronize. Instead: "
+                "log tensors; clip with the function of torch.nn.utils, which decides on the device; multiply by the mask "
+                "and divide by its sum; make constants once, before the loop; compare on the device.",
+            ),
+            form="cuda",
+        ),
+    ),
+    peek=("syncs", "launches", "kernels"),
+    logs=Logs(("loss", "on_letters", "accuracy", "norm")),
+)

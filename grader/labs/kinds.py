@@ -1,0 +1,74 @@
+"""The kinds of labs that are no training loops to make faster: declarations, no machinery."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from grader.labs.lab import AnyLab, Hints
+
+HEALTHY = "healthy"  # the answer where no cause stands out: the GPU is busy with what it has to do
+
+# ---------------------------------------------------------------- questions about recorded traces
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What holds the step back: one of CAUSES, or "healthy"."""
+
+    points: float
+    key: str = "cause"
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number to read, or to work out, from the trace. value: which (see `grader.answers.value`). within: how far off it
+    may be, as a share of the right one; of shares, which lie between 0 and 1, the difference itself."""
+
+    key: str
+    points: float
+    value: str
+    within: float
+    share: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the loop: a phase ("bwd"), or a source line ("train.py:41") where the trace has stacks."""
+
+    key: str
+    points: float
+    lines: bool = False
+
+
+@dataclass(frozen=True)
+class Question:
+    """One trace of `data/traces`, and what is asked about it. The right answers are computed from it when it is graded."""
+
+    name: str  # what the learner knows it by: "a"
+    trace: str  # its file, without the ending
+    parts: tuple[Cause | Number | Place, ...]
+    hints: Hints
+
+    @property
+    def title(self) -> str:
+        return f"Trace {self.name}"
+
+    @property
+    def points(self) -> float:
+        return sum(part.points for part in self.parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswersLab(AnyLab):
+    """Questions about recorded traces. The submission is a dictionary of literals, which is read and never executed."""
+
+    questions: tuple[Question, ...]
+    forms: dict[str, Any] = field(default_factory=lambda: {"traces": None})
+
+    graded_by: ClassVar[str] = "grader.answers"
+    runs_code: ClassVar[bool] = False
+
+    @property
+    def checks(self) -> tuple[Question, ...]:
+        return self.questions

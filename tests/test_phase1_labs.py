@@ -1,0 +1,233 @@
+"""The labs of phase 1 that are no training loops: solutions, starters, half and wrong answers, hostile ones."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from pathlib import Path
+
+import nbformat
+import papermill
+import pytest
+from nbgrader.api import Gradebook
+from test_nbgrader import REPOSITORY, by_id, nbgrader
+from test_solutions import outputs
+from test_solutions import path as solution_path
+
+from grader import labs
+from grader.answers import read_answers, unanswered
+from grader.calibrate import solution
+from grader.errors import UserError
+from grader.grade import grade
+from grader.result import FAIL, PASS, Result
+from grader.submission import MAGIC, Cell, Submission, from_cells
+
+ANSWERS = ("1c_diagnose", "1e_retest")
+
+
+def cell(source: str) -> Submission:
+    return from_cells([Cell(1, f"{MAGIC}\n{source}")])
+
+
+# ---------------------------------------------------------------- answers about recorded traces
+
+
+def answered(name: str, **changes: dict) -> Result:
+    """The grade of the solution's answers with those changes, {"a": {"cause": ...}, ...}."""
+    answers = read_answers(solution(labs.get(name)))
+    for question, entries in changes.items():
+        answers[question] = answers[question] | entries if isinstance(entries, dict) else entries
+    return grade(cell(f"answers = {answers!r}".replace("Ellipsis", "...")), labs.get(name))
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_answers_solution_and_starter(name):
+    lab = labs.get(name)
+    result = grade(solution(lab), lab)
+    assert result.score == 100 and {c.status for c in result.checks} == {PASS}
+    assert lab.starter == unanswered(lab.questions)
+    result = grade(cell(lab.starter), lab)
+    assert result.score == 0 and all(c.reason.startswith("`cause`: not answered.") for c in result.checks)
+
+
+HALF = {
+    "1c_diagnose": (
+        # the causes only
+        {
+            "a": {"idle": ..., "phase": ...},
+            "b": {"idle": ..., "launches": ...},
+            "c": {"waits": ..., "line": ...},
+            "d": {"phase": ..., "best_ms": ...},
+            "e": {"idle": ...},
+        },
+        # idle as the trace shows it, under the profiler; "busy" taken for healthy
+        {"b": {"idle": 0.77}, "d": {"cause": "healthy"}, "e": {"cause": "compute-bound"}},
+    ),
+    "1e_retest": (
+        {"a": {"best_ms": ...}, "b": {"idle": 0.74}, "e": {"waits": ...}},
+        {"c": {"cause": "compute-bound"}, "d": {"cause": "memory-bound"}},
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "half"), [(name, half) for name in ANSWERS for half in HALF[name]])
+def test_answers_half(name, half):
+    assert 40 <= answered(name, **half).score <= 85
+
+
+WRONG = [
+    # question, what is said, what is held against it
+    ("a", {"cause": "sync-bound"}, "waits for the GPU 0 times a step"),
+    ("a", {"cause": "memory-bound"}, "its kernels run for 31"),
+    ("a", {"cause": "healthy"}, "its kernels run for 31"),
+    ("a", {"phase": "bwd"}, "9.78 of 203"),
+    ("a", {"phase": "decode"}, "is no phase of this trace: data_wait, h2d, fwd, bwd, opt"),
+    ("a", {"idle": 84}, "write 0.25 for 25%"),
+    ("b", {"cause": "input-bound"}, "waits for data for 0 of 5.23 ms"),
+    ("b", {"idle": 0.77}, "the profiler stretched to 8.97 ms"),
+    ("b", {"launches": 906}, "is for 3 steps; asked is one step"),
+    ("c", {"cause": "launch-bound"}, "has not launched the next kernel yet"),
+    ("c", {"line": "planted.py:308"}, "only 6 of the 63 waits"),
+    ("c", {"line": "train.py:1"}, "makes the host wait nowhere"),
+    ("d", {"cause": "compute-bound"}, "its kernels run for 19.3 of 51.2 ms"),
+    ("d", {"cause": "input-bound"}, "waits for data for 0 of 51.2 ms"),
+    ("d", {"best_ms": 12}, "more than 10% off"),
+    ("e", {"cause": "transfer-bound"}, "copies with no kernel beside them"),
+    ("e", {"cause": "compute-bound"}, "half right"),
+    ("e", {"cause": "slow"}, "'slow' is none of: input-bound"),
+    ("e", {"cause": ["healthy"]}, "['healthy'] is none of"),
+]
+
+
+@pytest.mark.parametrize(("question", "said", "against"), WRONG)
+def test_answers_wrong(question, said, against):
+    """A wrong answer loses its own points only, and is told what speaks against it; the right cause is not named."""
+    lab = labs.get("1c_diagnose")
+    result = answered(lab.name, **{question: said})
+    check = result.check(question)
+    assert check.status == FAIL and against in check.reason
+    assert result.score == 80 + check.points < 100
+    right = read_answers(solution(lab))[question]["cause"]
+    if "cause" in said and "none of" not in check.reason:
+        assert right not in check.reason
+
+
+def test_answers_wrong_about_a_busy_gpu():
+    reason = answered("1e_retest", c={"cause": "compute-bound"}).check("c").reason
+    assert "matrix products and convolutions take 8.42 of 33.1 ms, and 100% of that time is on tensor cores" in reason
+    reason = answered("1e_retest", c={"cause": "healthy"}).check("c").reason
+    assert "the GPU is busy, but in matrix products and convolutions only 8.42 of 33.1 ms" in reason
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["planted.py:361", "data/planted.py:361", "/course/data/planted.py:361", "planted.py: 361", "planted.py:338"],
+)
+def test_answers_guilty_lines(said):
+    assert answered("1c_diagnose", c={"line": said}).check("c").status == PASS
+
+
+HOSTILE = [
+    ("x = 1", "has no `answers`"),
+    ("def f():\n    answers = {}", "has no `answers`"),
+    ("answers: dict", "has no `answers`"),
+    ("answers = [1, 2]", "`answers` is a list (cell 1, line 2)"),
+    ("answers = {'a': open('/etc/passwd').read()}", "not written out (cell 1, line 2)"),
+    ("answers = {'a': {'idle': 1 - 2 / 5}}", "not written out"),
+    ("answers = {'a': {'idle': float('nan')}}", "not written out"),
+    ("answers = {'a': {'idle': 9 ** 9 ** 9}}", "not written out"),
+    ("answers = {'a': f'{1}'}", "not written out"),
+    ("answers = {'a': x for x in ()}", "not written out"),
+    ("answers = {[]: 1}", "cannot be read"),
+    ("answers = {**{}}", "cannot be read"),
+    ("answers = " + "[" * 150 + "]" * 150, "`answers` is a list"),
+    ("answers = " + "[" * 5000 + "]" * 5000, "syntax error: too many nested parentheses"),
+    ("answers = " + "-" * 20000 + "1", "cannot be read"),
+    ("answers = {'a': " + "9" * 5000 + "}", "Exceeds the limit"),
+    ("answers = {'a': '" + "x" * (2 << 20) + "'}", "larger than 1 MB"),
+]
+
+
+@pytest.mark.parametrize(("source", "message"), HOSTILE)
+def test_answers_that_are_none(source, message):
+    """Nothing is executed, and what is wrong is said, with its place."""
+    try:
+        result = grade(cell(source), labs.get("1c_diagnose"))
+    except UserError as error:
+        assert message in str(error)
+        return
+    assert message in result.fatal and result.score == 0
+    assert {c.status for c in result.checks} == {FAIL}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("1e999", "inf is not a number"),
+        ("True", "True is not a number"),
+        ("'0.58'", "'0.58' is not a number"),
+        ("None", "not answered"),
+        ("9" * 4000, "is not a number"),
+        ("1j", "1j is not a number"),
+        ("b'x'", "b'x' is not a number"),
+        ("[" * 90 + "]" * 90, "is not a number"),
+        ("'\\x1b[31m' + ''", "written out"),
+        (repr("x" * 5000), "xxx... is not a number"),
+        ("{'deep': {}}", "is not a number"),
+    ],
+)
+def test_answers_of_the_wrong_type(value, message):
+    source = f"answers = {{'b': {{'cause': 'launch-bound', 'idle': {value}, 'launches': 302}}, 7: 8}}"
+    result = grade(cell(source), labs.get("1c_diagnose"))
+    if result.fatal:
+        assert message in result.fatal
+        return
+    check = result.check("b")
+    assert message in check.reason and check.points == 15 and len(check.reason) < 300
+    assert "answers[7] answers no question" in result.warnings[0]
+    json.dumps(result.to_dict(), allow_nan=False)
+    result = grade(cell(f"answers = {{'b': {value}}}"), labs.get("1c_diagnose"))
+    assert result.fatal or result.check("b").points == 0
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_answers_notebook_runs(name, tmp_path):
+    """The solution's notebook from top to bottom."""
+    executed = papermill.execute_notebook(
+        solution_path(name), tmp_path / "executed.ipynb", cwd=tmp_path, progress_bar=False, execution_timeout=120
+    )
+    shown = {cell.id: outputs(cell) for cell in executed.cells if cell.cell_type == "code"}
+    assert "image/svg" in shown["look-a"] or "data:image" in shown["look-a"]
+    assert "100 of 100 points" in shown["check"] and "20.0" in shown["grade-a"]
+    for path in tmp_path.glob("*.ipynb"):
+        assert path.stat().st_size < 1_500_000
+
+
+def test_answers_in_nbgrader(tmp_path):
+    """Autograde reads the answers; the notebook is never executed."""
+    name = "1c_diagnose"
+    shutil.copy(REPOSITORY / "nbgrader_config.py", tmp_path)
+    shutil.copytree(REPOSITORY / "solutions" / name, tmp_path / "solutions" / name)
+    nbgrader(tmp_path, "generate_assignment", name)
+    released = nbformat.read(tmp_path / "labs" / name / f"{name}.ipynb", as_version=4)
+    solved = nbformat.read(REPOSITORY / "solutions" / name / f"{name}.ipynb", as_version=4)
+    mark = tmp_path / "executed"
+    for student, source in (
+        ("solver", by_id(solved)["submission"].source + f"\nopen({str(mark)!r}, 'w')"),
+        ("starter", by_id(released)["submission"].source),
+    ):
+        nb = copy.deepcopy(released)
+        by_id(nb)["submission"].source = source
+        folder = tmp_path / "submitted" / student / name
+        folder.mkdir(parents=True)
+        nbformat.write(nb, folder / f"{name}.ipynb")
+    nbgrader(tmp_path, "autograde", name)
+    nbgrader(tmp_path, "generate_feedback", name)
+    assert not mark.exists()
+    with Gradebook(f"sqlite:///{tmp_path}/gradebook.db") as gradebook:
+        for student, points in (("solver", 20), ("starter", 0)):
+            grades = gradebook.find_submission_notebook(name, name, student).grades
+            assert {g.name: g.auto_score for g in grades if g.name != "explanation"} == dict.fromkeys("abcde", points)
+    page = (Path(tmp_path) / "feedback" / "solver" / name / f"{name}.html").read_text(encoding="utf-8")
+    assert page.count("100 of 100 points") == 1, "the whole report stands in the first cell"
