@@ -94,7 +94,7 @@ def grade(
         if lab.runs_code:
             _confine(found)
         try:
-            kind.measure(found, submission, plan or (QUICK if quick else Plan()), limits, progress)
+            kind.measure(found, submission, plan or (QUICK if quick else _planned(found)), limits, progress)
         except ChildError as error:
             if _is_machines(error):
                 found.disturbed = f"the starter could not run here. {error.message}"
@@ -122,6 +122,11 @@ def grade(
         output=found.output,
         confinement=found.confinement,
     )
+
+
+def _planned(found: AnyFindings) -> Plan:
+    form = found.form
+    return Plan(block_s=form.block_s, min_pairs=form.min_pairs) if isinstance(form, Form) else Plan()
 
 
 def _confine(found: AnyFindings) -> None:
