@@ -331,14 +331,21 @@ def text(
     facts = _facts(a.metrics)
     lines += [f"{name:<8} {said}" for name, fact in facts for said in report._wrap(fact, width - 9, 1)]
     advice = [f"- {said}" for said in a.diagnosis.what_to_try]
-    if a.diagnosis.teaches:
-        advice.append(f"- Learn it by doing: lab {a.diagnosis.teaches} (grader start {a.diagnosis.teaches}).")
+    advice += [f"- {said}" for said in _learn(a)]
     advice = [paint("What to try", "1"), *(part for said in advice for part in report._wrap(said, width, 1))]
     advice = advice if len(advice) > 1 else []
     room = max(1, (SCREEN - len(lines) - len(advice) - 3) // 2)
     lines += ["", *_operations_text(a, width, paint, room if top is None else top)] if a.operations else []
     lines += ["", *advice] if advice else []
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _learn(a: Analysis) -> list[str]:
+    """Where the course teaches this cause: a line, or none."""
+    lesson, lab = a.diagnosis.lesson, a.diagnosis.teaches
+    ways = [f"read `notebooks/{lesson}.ipynb`"] if lesson else []
+    ways += [f"do lab `{lab}` (`grader start {lab}`)"] if lab else []
+    return [f"To learn it: {', '.join(ways)}."] if ways else []
 
 
 def _device(a: Analysis) -> str:
@@ -539,9 +546,7 @@ def _verdict_html(title: str, a: Analysis) -> str:
         parts.append(f"<p><b>Evidence</b></p><ul>{items}</ul>")
     if d.what_to_try:
         items = [report._prose(said) for said in d.what_to_try]
-        if d.teaches:
-            lab = report._html(d.teaches, 60)
-            items.append(f"Learn it by doing: lab <code>{lab}</code> (<code>grader start {lab}</code>).")
+        items += [report._prose(said) for said in _learn(a)]
         parts.append(f"<p><b>What to try</b></p><ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>")
     return "".join(parts)
 

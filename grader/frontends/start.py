@@ -1,13 +1,15 @@
-"""The start notebook's two displays: what this machine can do, and the labs."""
+"""The start notebook's two displays: what this machine can do, and the map of the course."""
 
 from __future__ import annotations
 
 from html import escape
+from pathlib import Path
 from typing import Any
 
-from grader import labs
 from grader.errors import UserError
-from grader.frontends import cli
+from grader.frontends import cli, course
+
+WIDTHS = ("5em", "minmax(14em, 1fr)", "11em")  # of what it is, its title, how far one is
 
 
 def doctor() -> None:
@@ -15,28 +17,113 @@ def doctor() -> None:
     cli.main(["doctor"])
 
 
-def lab_list() -> Any:
-    """A widget with one row a lab: what it is about, and a button that makes a working copy and links to it."""
+def course_map() -> None:
+    """Show the map: phases with their lessons and labs in order, and how far the learner is with each lab. A lab's
+    button makes a working copy and links to it."""
+    from IPython.display import display
+
+    box = _map()
+    view = {"version_major": 2, "version_minor": 0, "model_id": box.model_id}
+    display({"application/vnd.jupyter.widget-view+json": view, "text/plain": text()}, raw=True)
+
+
+def text() -> str:
+    """The map where nothing can be clicked."""
+    lines = []
+    for phase in course.PHASES:
+        lines += [phase.title, f"  {phase.milestone}"]
+        for stop in phase.stops:
+            if isinstance(stop, course.Lesson):
+                lines.append(f"  lesson  {stop.title} ({_relative(stop.file)})")
+            else:
+                lines.append(f"  lab     {stop.name}: {stop.declared.title}; {_said(course.progress(stop))}")
+        lines.append("")
+    return "\n".join([*lines, _summary()])
+
+
+def _map() -> Any:
     import ipywidgets as widgets
 
-    return widgets.VBox([_row(labs.get(name)) for name in labs.NAMES])
+    rows, total = [], widgets.HTML(f"<p>{_summary()}</p>")
+    for phase in course.PHASES:
+        rows.append(widgets.HTML(f"<h3 style='margin: 14px 0 0'>{escape(phase.title)}</h3>{escape(phase.milestone)}"))
+        rows += [_lab(stop) if isinstance(stop, course.Lab) else _lesson(stop) for stop in phase.stops]
+    return widgets.VBox([*rows, total])
 
 
-def _row(lab: Any) -> Any:
+def _lesson(stop: course.Lesson) -> Any:
     import ipywidgets as widgets
 
-    text = widgets.HTML(f"<b>{escape(lab.name)}</b> &nbsp;{escape(lab.title)}<br>{escape(lab.goal)}")
-    button = widgets.Button(description="Start", tooltip=f"Make a working copy of {lab.name}", icon="play")
-    opened = widgets.HTML()
+    return widgets.HTML(_row("lesson", _link(stop.file, stop.title), ""), layout=widgets.Layout(margin="0"))
+
+
+def _lab(stop: course.Lab) -> Any:
+    import ipywidgets as widgets
+
+    shown = widgets.HTML(layout=widgets.Layout(flex="1 1 auto", margin="0"))
+    button = widgets.Button(
+        description="Start",
+        tooltip=f"Make a working copy of {stop.name}",
+        icon="play",
+        layout=widgets.Layout(width="6em", flex="0 0 auto"),
+    )
+
+    def show(error: str = "") -> None:
+        now = course.progress(stop)
+        name = _link(stop.file, stop.name) if now.begun else f"<b>{escape(stop.name)}</b>"
+        title = f"{name} &nbsp;{escape(stop.declared.title)}{' <b>(core path)</b>' if stop.core else ''}"
+        below = error or stop.declared.goal
+        shown.value = _row("lab", f"{title}<br><small>{escape(below)}</small>", _said(now))
+        button.layout.visibility = "hidden" if now.begun else "visible"
 
     def start(_: Any) -> None:
         try:
-            path = cli.start(lab.name).relative_to(cli.REPOSITORY)
+            cli.start(stop.name)
         except (UserError, OSError) as error:
-            opened.value = escape(str(error))
-            return
-        # the server's root is the course's folder; JupyterLab resolves links relative to this notebook
-        opened.value = f'Yours to change: <a href="../{path}" target="_blank">{path}</a> (also in the file browser)'
+            show(str(error))
+        else:
+            show()
 
     button.on_click(start)
-    return widgets.VBox([text, widgets.HBox([button, opened])], layout=widgets.Layout(margin="0 0 12px 0"))
+    show()
+    return widgets.HBox([shown, button], layout=widgets.Layout(margin="0"))
+
+
+def _row(*cells: str) -> str:
+    """A grid, not a table: JupyterLab has styles of its own for tables."""
+    kind, title, said = cells
+    return (
+        f'<div style="display: grid; grid-template-columns: {" ".join(WIDTHS)}; gap: 10px; line-height: 1.4">'
+        f'<div style="opacity: 0.7">{kind}</div><div>{title}</div><div>{escape(said)}</div></div>'
+    )
+
+
+def _relative(path: Path) -> str:
+    return path.relative_to(course.REPOSITORY).as_posix()
+
+
+def _link(path: Path, words: str) -> str:
+    # the server's root is the course's folder; a browser resolves this relative to the start notebook's address
+    return f'<a href="../{escape(_relative(path))}" target="_blank">{escape(words)}</a>'
+
+
+def _said(now: course.Progress) -> str:
+    """How far one is with a lab, in a few words."""
+    if now.score is None:
+        return "begun" if now.begun else "not begun"
+    said = f"{now.score:g} of {now.most:g} points"
+    if now.measured < now.most:
+        said += f" ({now.measured:g} can be measured here)"
+    return said + (", quick: not for marks" if now.quick else "")
+
+
+def _summary() -> str:
+    found = [(stop, course.progress(stop)) for stop in course.stops(course.Lab)]
+    core = [now for stop, now in found if stop.core]
+    graded = [now for now in core if now.score is not None]
+    points = sum(now.score for now in graded)
+    return (
+        f"Core path: {len(graded)} of {len(core)} labs graded, {points:g} points. All labs: "
+        f"{sum(now.score is not None for _, now in found)} of {len(found)} graded. (From the last report in each folder "
+        "under work/; run this cell again after a lab.)"
+    )

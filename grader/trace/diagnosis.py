@@ -76,7 +76,16 @@ ADVICE = {
         "On tensor cores already? Then compare with the roofline: what is left is a better kernel or less work.",
     ],
 }
-TEACHES = {"input": "2a_workers", "compute": "3a_precision"}
+# cause -> the lesson, below notebooks/, and the lab that teach it; None for what the course does not have
+TEACHES: dict[str, tuple[str | None, str | None]] = {
+    "input": (None, "2a_workers"),
+    "transfer": (None, None),
+    "sync": ("2_data/6_syncs", "2e_syncs"),
+    "launch": ("1_instrumentation/5_baseline", None),
+    "communication": (None, None),
+    "memory": ("1_instrumentation/4_trace", None),
+    "compute": ("1_instrumentation/5_baseline", "3a_precision"),
+}
 
 
 @dataclass(frozen=True)
@@ -98,6 +107,7 @@ class Diagnosis:
     what_if_step_ms: float | None = None  # the step time if the cause vanished: the most that a fix of it can win
     what_if: dict[str, float] | None = None  # the same in ms for every cause that costs anything
     what_to_try: tuple[str, ...] = ()
+    lesson: str | None = None  # that explains it, below notebooks/
     teaches: str | None = None  # the lab that teaches it
     text: str = ""  # the cause and why, in a sentence or two
 
@@ -128,7 +138,8 @@ def diagnose(trace: Trace, m: Metrics, b: Breakdown) -> Diagnosis:
         what_if_step_ms=what_if[cause],
         what_if=what_if,
         what_to_try=tuple(ADVICE[cause]),
-        teaches=TEACHES.get(cause),
+        lesson=TEACHES[cause][0],
+        teaches=TEACHES[cause][1],
         text=_text(cause, shares, m, b, what_if[cause]),
     )
 
@@ -179,7 +190,8 @@ def _without_gpu(trace: Trace, m: Metrics) -> Diagnosis:
         what_if_step_ms=what_if,
         what_if={"input": what_if},
         what_to_try=tuple(ADVICE["input"]),
-        teaches=TEACHES["input"],
+        lesson=TEACHES["input"][0],
+        teaches=TEACHES["input"][1],
         text=f"The training process waited for data {wait:.0%} of the step; nothing ran on a GPU.",
     )
 

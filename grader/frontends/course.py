@@ -1,0 +1,108 @@
+"""The course in the order in which it is learned: what the start notebook's map shows.
+
+A new lesson or lab is one line of `PHASES`. Titles and goals are not repeated here: a lesson's is its first heading, a
+lab's stands in its declaration."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grader import labs
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NOTEBOOKS = REPOSITORY / "notebooks"
+
+
+@dataclass(frozen=True)
+class Lesson:
+    path: str  # below notebooks/, without .ipynb
+
+    @property
+    def file(self) -> Path:
+        return NOTEBOOKS / f"{self.path}.ipynb"
+
+    @property
+    def title(self) -> str:
+        """The notebook's first heading."""
+        cells = json.loads(self.file.read_text(encoding="utf-8"))["cells"]
+        lines = (line for cell in cells if cell["cell_type"] == "markdown" for line in cell["source"])
+        return next(line for line in lines if line.startswith("# "))[2:].strip()
+
+
+@dataclass(frozen=True)
+class Lab:
+    name: str  # one of grader.labs.NAMES
+    core: bool = False  # on the core path; all others are electives
+
+    @property
+    def file(self) -> Path:
+        """The learner's own copy; it need not be there yet."""
+        return REPOSITORY / "work" / self.name / f"{self.name}.ipynb"
+
+    @property
+    def declared(self) -> Any:
+        return labs.get(self.name)
+
+
+@dataclass(frozen=True)
+class Phase:
+    title: str
+    milestone: str  # what one can do at its end
+    stops: tuple[Lesson | Lab, ...]
+
+
+PHASES = (
+    Phase(
+        "Phase 1: See it",
+        "Say of a training loop that you have never seen whether its input or the GPU holds it back, in ten minutes.",
+        (
+            Lesson("1_instrumentation/4_trace"),
+            Lesson("1_instrumentation/5_baseline"),
+        ),
+    ),
+    Phase(
+        "Phase 2: Feed the GPU",
+        "The gaps in which the GPU has nothing to do get shorter, and you can say why.",
+        (
+            Lab("2a_workers", core=True),
+            Lesson("2_data/6_syncs"),
+            Lab("2e_syncs"),
+        ),
+    ),
+    Phase(
+        "Phase 3: Make the step itself fast",
+        "The GPU is busy all the time, and each step takes it less time.",
+        (Lab("3a_precision", core=True),),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a learner has come with a lab on this machine, from the last report beside the working copy."""
+
+    begun: bool  # there is a working copy
+    score: float | None = None  # of the last grade; None where there is none
+    most: float | None = None  # all points of the lab
+    measured: float | None = None  # those that this machine could measure
+    quick: bool = False  # a grade with quick measurements, not for marks
+    date: str = ""
+
+
+def progress(lab: Lab) -> Progress:
+    """Read from `work/`; a report that cannot be read counts as none."""
+    begun = lab.file.exists()
+    try:
+        report = json.loads((lab.file.parent / f"report-{lab.name}.json").read_text(encoding="utf-8"))
+        numbers = [float(report[key]) for key in ("score", "max_score", "measured_max")]
+        return Progress(begun, *numbers, quick=bool(report.get("quick")), date=str(report.get("date", ""))[:10])
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return Progress(begun)
+
+
+def stops(kind: type) -> list[Any]:
+    """All lessons, or all labs, in order."""
+    return [stop for phase in PHASES for stop in phase.stops if isinstance(stop, kind)]

@@ -1,0 +1,107 @@
+"""The start notebook: the map holds all of the course, its links lead somewhere, and it knows how far one is."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import ipywidgets
+import nbformat
+import pytest
+
+from grader import labs
+from grader.frontends import cli, course, lessons, start
+from grader.trace.diagnosis import CAUSES, TEACHES
+
+NOTEBOOK = course.NOTEBOOKS / "00_start_here.ipynb"
+
+
+def markdown() -> list[str]:
+    return [cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "markdown"]
+
+
+def links(text: str) -> list[str]:
+    found = re.findall(r'\]\(([^)#]+)|href="([^"#]+)', text)
+    return [target for pair in found for target in pair if target and not target.startswith("http")]
+
+
+def test_every_lab_and_lesson_is_on_the_map():
+    names = [stop.name for stop in course.stops(course.Lab)]
+    assert sorted(names) == sorted(labs.NAMES), "a lab is one line of PHASES in grader/frontends/course.py"
+    files = [stop.file for stop in course.stops(course.Lesson)]
+    assert sorted(files) == lessons.lessons(), "a lesson is one line of PHASES in grader/frontends/course.py"
+    for number, phase in enumerate(course.PHASES, 1):
+        assert [s.declared.phase for s in phase.stops if isinstance(s, course.Lab)] == [number] * sum(
+            isinstance(s, course.Lab) for s in phase.stops
+        )
+        assert sum(getattr(stop, "core", False) for stop in phase.stops) <= 2, "the core path is two labs a phase"
+
+
+def test_links_lead_somewhere():
+    targets = links("\n".join(markdown()))
+    assert targets
+    for target in targets:
+        assert (course.NOTEBOOKS / target).is_file(), target
+    for stop in course.stops(course.Lesson):
+        assert stop.title.endswith("?") and stop.title in start.text()
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_what_a_diagnosis_leads_to_is_in_the_chart(cause):
+    lesson, lab = TEACHES[cause]
+    chart = next(text for text in markdown() if "<table>" in text)
+    (row,) = (row for row in chart.split("<tr>") if f"{cause}-bound" in row)
+    assert lesson is None or f'href="{lesson}.ipynb"' in row
+    assert lab is None or (lab in labs.NAMES and f"<code>{lab}</code>" in row)
+
+
+@pytest.fixture
+def learner(tmp_path, monkeypatch):
+    """A course whose working copies are elsewhere, with one released lab."""
+    for module in (cli, course):
+        monkeypatch.setattr(module, "REPOSITORY", tmp_path)
+    released = tmp_path / "labs" / "2a_workers"
+    released.mkdir(parents=True)
+    (released / "2a_workers.ipynb").write_text("{}")
+    # the start notebook's own folder, and the lessons, stay where they are
+    monkeypatch.setattr(start, "_relative", lambda path: str(path).removeprefix(f"{tmp_path}/"))
+    return tmp_path
+
+
+def row(lab: str) -> str:
+    return next(line for line in start.text().splitlines() if lab in line)
+
+
+def test_progress_comes_from_the_last_report(learner):
+    assert "not begun" in row("2a_workers")
+    copy = cli.start("2a_workers")
+    assert "; begun" in row("2a_workers")
+    report = copy.with_name("report-2a_workers.json")
+    report.write_text(json.dumps({"score": 61.5, "max_score": 100, "measured_max": 80, "quick": False}))
+    assert "61.5 of 100 points (80 can be measured here)" in row("2a_workers")
+    assert "1 of" in start.text().splitlines()[-1] and "61.5 points" in start.text().splitlines()[-1]
+    report.write_text(json.dumps({"score": 61.5, "max_score": 100, "measured_max": 100, "quick": True}))
+    assert "61.5 of 100 points, quick: not for marks" in row("2a_workers")
+
+
+@pytest.mark.parametrize("damaged", ["", "[]", "null", '{"score": "x"}', '{"score": null, "max_score": 1}', "[" * 9999])
+def test_a_report_that_cannot_be_read_is_none(learner, damaged):
+    cli.start("2a_workers").with_name("report-2a_workers.json").write_text(damaged)
+    assert "; begun" in row("2a_workers")
+
+
+def test_the_button_makes_a_copy_and_the_row_becomes_a_link(learner):
+    def rows(widget):
+        yield widget
+        for child in getattr(widget, "children", ()):
+            yield from rows(child)
+
+    boxes = [w for w in rows(start._map()) if isinstance(w, ipywidgets.HBox)]
+    shown, button = next(box.children for box in boxes if "2a_workers" in box.children[0].value)
+    assert "<a " not in shown.value and button.layout.visibility == "visible"
+    button.click()
+    assert (learner / "work/2a_workers/2a_workers.ipynb").is_file()
+    assert 'href="../work/2a_workers/2a_workers.ipynb"' in shown.value and button.layout.visibility == "hidden"
+    shown, button = next(box.children for box in boxes if "3a_precision" in box.children[0].value)
+    button.click()
+    assert "is missing" in shown.value and button.layout.visibility == "visible"
