@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import importlib.metadata
 import os
 import platform
@@ -40,6 +41,14 @@ def gpus() -> list[str]:
     if visible is None:
         return [str(n) for n in range(pynvml.nvmlDeviceGetCount())]
     return [name.strip() for name in visible.split(",") if name.strip()]
+
+
+def other_gpu_files() -> set[str]:
+    """The device files of the GPUs that are not CUDA's device 0: what a loop that is graded on one GPU need not open."""
+    if not has_gpu():
+        return set()
+    own = f"/dev/nvidia{pynvml.nvmlDeviceGetMinorNumber(_gpu())}"
+    return {path for path in glob.glob("/dev/nvidia[0-9]*") if path != own}
 
 
 def has_gpu() -> bool:

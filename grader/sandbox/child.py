@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ import torch
 from grader.workloads.job import Job
 
 MODULE = "submission"
+# where other GPUs are hidden NVML does not start, and torch counts the GPUs without it
+warnings.filterwarnings("ignore", "Can't initialize NVML")
 MAX_LOGGED = 20_000  # steps whose logs are read
 
 

@@ -28,6 +28,7 @@ from typing import Any
 import psutil
 
 from grader.data.cache import cache_dir
+from grader.measure import machine
 from grader.sandbox import confine
 
 MAX_REPLY = 4 << 20  # bytes of one JSON line
@@ -201,13 +202,15 @@ class Child:
             raise RuntimeError("this kernel has no Landlock, so a submission's file access cannot be confined")
         self.workspace, self.limits, self.trusted = workspace, limits or Limits(), trusted
         home = workspace.folder
+        # CUDA counts the GPUs that it can open, and of several a confined child can open one
+        only_gpu = {"CUDA_VISIBLE_DEVICES": "0"} if confined and machine.other_gpu_files() else {}
         spec = {
             "home": str(home),
             "uid": workspace.uid,
             "files": file_rights(home, readable, device) if confined else None,
             "processes": confine.PROCESSES,
             "memory": confine.memory_limit(),
-            "environment": _environment() | _private_environment(home, device) | (environment or {}),
+            "environment": _environment() | _private_environment(home, device) | (environment or {}) | only_gpu,
             "workload": workload,
             "options": options,
             "device": device,
@@ -597,7 +600,7 @@ _DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
 def file_rights(home: Path, readable: Iterable[str | Path], device: str) -> list[tuple[str, int]]:
-    """What a child may touch: its own folder, shared memory and the GPU in full; Python, system libraries, this package
+    """What a child may touch: its own folder, shared memory and its GPU in full; Python, system libraries, this package
     and the lab's data read-only. Solutions, calibration, results and the gradebook are not among them."""
     python = {sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")}
     python |= set(_python_path())
@@ -611,7 +614,8 @@ def file_rights(home: Path, readable: Iterable[str | Path], device: str) -> list
     rights += [(str(path), confine.READ) for path in (*sorted(python), *code, *system, *readable)]
     # not the repository itself: the names of a class's submissions are in it, and a right holds for all that is below
     rights += [(str(path), confine.LIST) for path in (REPOSITORY / "data", "/dev")]
-    writable = [f"/dev/{name}" for name in _DEVICES] + [str(p) for p in sorted(Path("/dev").glob("nvidia*"))]
+    gpu = {str(path) for path in Path("/dev").glob("nvidia*")} - machine.other_gpu_files()
+    writable = [f"/dev/{name}" for name in _DEVICES] + sorted(gpu)
     return rights + [(path, confine.WRITE) for path in writable]
 
 
