@@ -195,8 +195,8 @@ def test_a_grade_that_hangs_or_dies_costs_only_itself(tmp_path):
     store = Store(tmp_path)
     hangs, exits = (Job(NAME, Submission(source), "cpu", quick=True) for source in (HANGS, EXITS))
     with pool.embedded("cpu") as workers:
-        made = dict(grade_all([hangs, exits], workers, store, limit_s=15))
-        assert "within 15 s" in made[hangs][FAILED] and made[hangs]["tries"] == 2
+        made = dict(grade_all([hangs, exits], workers, store, limit_s=40))
+        assert "within 40 s" in made[hangs][FAILED] and made[hangs]["tries"] == 2
         assert made[exits]["tries"] == 1 and made[exits]["result"]["fatal"]
         assert store.final(exits) and not store.final(hangs)
         assert [job for job, _ in grade_all([hangs, exits], workers, store, limit_s=1)] == [hangs]
@@ -209,7 +209,7 @@ def test_workers_have_their_own_cores():
     assert len(shares[0]) == len(shares[1]) == max(1, len(os.sched_getaffinity(0)) // 2)
     job = Job("3a_precision", Submission("x = 1\n"), "cpu")
     with pool.embedded("cpu", cpu_workers=2) as workers:
-        found = list(workers.machines().values())
+        found = list(workers.workers().values())
         assert [each["cores"] for each in found] == [len(shares[0])] * 2
         record = workers.client.submit(pool.worker.run, job.to_json(), 60, pure=False).result()
     assert json.loads(record)["result"]["machine"]["cores"] == len(shares[0])
