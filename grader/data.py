@@ -7,6 +7,14 @@ __path__ = [str(Path(__file__).resolve().parent.parent / "data")]
 
 
 def prepare(name: str) -> Path:
-    """Make the data set `name` ("images" or "text") where it is missing; returns its folder or file."""
-    module, make = {"images": ("images", "make_images"), "text": ("text", "make_corpus")}[name]
+    """Make a data set where it is missing; returns its folder or file. name: "images", "text", "tile files", or "tiles 64"
+    for a database of tiles with that side."""
+    kind, _, size = name.partition(" ")
+    if kind == "tiles":
+        return importlib.import_module("grader.data.tiles").make_database(int(size))
+    module, make = {
+        "images": ("images", "make_images"),
+        "text": ("text", "make_corpus"),
+        "tile": ("tiles", "make_files"),
+    }[kind]
     return getattr(importlib.import_module(f"grader.data.{module}"), make)()

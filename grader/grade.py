@@ -307,9 +307,11 @@ def _past_the_drive(options: dict) -> list[Path]:
 
 def prepared(form: Form) -> tuple[dict[str, Any], list[Path]]:
     """Make the form's data where they are missing. Returns the workload's options and the paths it may read."""
-    folder = prepare(form.data)
     options = dict(form.options)
-    if form.data == "images":
+    if not form.data:
+        return options, []
+    folder = prepare(form.data)
+    if form.data != "text":
         options["folder"] = str(folder)
     return options, [folder]
 

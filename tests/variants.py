@@ -28,11 +28,17 @@ def solution(lab: str) -> str:
 
 # labs whose starter is the plain loop over a loader: the adversaries' corpus and the longer list of faults are for these
 _INPUTS = {"2a_workers": "images, labels", "3a_precision": "tokens, targets"}
-_FORWARD = {"2a_workers": "model(images)", "2e_syncs": "model(tokens)", "3a_precision": "model(tokens)"}
+_FORWARD = {
+    "2a_workers": "model(images)",
+    "2b_transfers": "model(images)",
+    "2e_syncs": "model(tokens)",
+    "3a_precision": "model(tokens)",
+}
 _FROZEN = {"2a_workers": "list(model.parameters())[:2]", "3a_precision": "model.blocks[0].parameters()"}
 _OPTIMIZER = "    optimizer = torch.optim.AdamW(model.parameters(), lr=job.lr)\n"
 _MODEL = "    model = job.model.to(job.device)\n"
 _STEP = "        optimizer.step()\n"
+_CLASSIFY = "        loss = F.cross_entropy({}(images), labels)\n"
 _CALLS = "        loss.backward()\n"
 LOADER = "DataLoader(job.dataset, batch_sampler=job.batches"
 _WORKERS = LOADER + ", num_workers=8, prefetch_factor=4, persistent_workers=True"
@@ -41,7 +47,8 @@ _WORKERS = LOADER + ", num_workers=8, prefetch_factor=4, persistent_workers=True
 def autocast(lab: str, model: str = "model") -> Edits:
     """Forward and loss under bf16 autocast; `model`: the expression that is called."""
     lines = {
-        "2a_workers": f"        loss = F.cross_entropy({model}(images), labels)\n",
+        "2a_workers": _CLASSIFY.format(model),
+        "2b_transfers": _CLASSIFY.format(model),
         "2e_syncs": f"        logits = {model}(tokens).flatten(0, 1)\n"
         '        losses = F.cross_entropy(logits, targets, reduction="none")\n',
         "3a_precision": f"        logits = {model}(tokens)\n"
@@ -61,6 +68,26 @@ HALVES: dict[str, dict[str, Edits]] = {
     "2a_workers": {
         "two workers": [(LOADER, LOADER + ", num_workers=2")],
         "four workers, not pinned": [(LOADER, LOADER + ", num_workers=4, persistent_workers=True")],
+    },
+    "2b_transfers": {
+        "pinned, one stream": [
+            ("*tiles.shape[1:])", "*tiles.shape[1:], pin_memory=job.device.type == 'cuda')"),
+        ],
+        "bytes, blocking, from pageable memory": [
+            (
+                "    tiles, classes = job.dataset.images, job.dataset.labels\n",
+                "    tiles = torch.stack([((tile + 1.5) * 64).to(torch.uint8) for tile in job.dataset.images])\n"
+                "    classes = job.dataset.labels\n",
+            ),
+            ("*tiles.shape[1:])", "*tiles.shape[1:], dtype=torch.uint8)"),
+            ("staged.to(job.device)", "staged.to(job.device).float().div_(64).sub_(1.5)"),
+        ],
+        "labels in one piece": [
+            (
+                "torch.stack([classes[index].to(job.device) for index in batch])",
+                "classes[torch.tensor(batch)].to(job.device)",
+            )
+        ],
     },
     "2e_syncs": {
         "neither item nor print nor synchronize": [
@@ -98,6 +125,38 @@ WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
                 )
             ],
             "not the same training",
+        ),
+    },
+    "2b_transfers": {
+        "bytes that are never converted": (
+            "solution",
+            [("pixels.float().div_(64).sub_(1.5)", "pixels.float()")],
+            "not the same training",
+        ),
+        "labels of other tiles": (
+            "solution",
+            [("(source, 0, index, out", "(source, 0, index if source is tiles else index.roll(1), out")],
+            "not the same training",
+        ),
+        "one pinned buffer, filled while it is read": (
+            "starter",
+            [
+                ("*tiles.shape[1:])", "*tiles.shape[1:], pin_memory=job.device.type == 'cuda')"),
+                ("staged.to(job.device)", "staged.to(job.device, non_blocking=True)"),
+                ("classes[index].to(job.device)", "classes[index]"),
+                ("for index in batch])", "for index in batch]).to(job.device, non_blocking=True)"),
+            ],
+            "GPU: not the same training",
+        ),
+        "all tiles kept on the GPU": (
+            "starter",
+            [
+                ("job.dataset.images, job.dataset.labels", "job.dataset.images.to(job.device), job.dataset.labels"),
+                ("    staged = torch.empty(job.batches.batch_size, *tiles.shape[1:])\n", ""),
+                ("        torch.index_select(tiles, 0, torch.tensor(batch), out=staged)\n", ""),
+                ("staged.to(job.device)", "tiles[torch.tensor(batch, device=job.device)]"),
+            ],
+            "GPU: No batch crossed the bus",
         ),
     },
     "2e_syncs": {

@@ -38,6 +38,8 @@ def judge(check: TraceCheck, metrics: Metrics, problems: list[str], supported: f
 
     if problems:
         return result(INCONCLUSIVE, 0, f"The trace does not answer: {'; '.join(problems)}.", "Check again.")
+    if value is None and check.absent:
+        return result(FAIL, 0, check.absent, *check.hints)
     if value is None:
         return result(INCONCLUSIVE, 0, f"The trace holds nothing to read {check.metric} from.", *check.hints)
     passed = value >= bound if check.at_least is not None else value <= bound

@@ -36,7 +36,7 @@ def grade_all(
     """Grade what the store lacks for the pool's machines. Equal jobs are graded once. `begun` is told how many grades are
     to be made, `done` each record when it is kept. Returns the new ones."""
     with store.locked():
-        machines = {each["machine"] for each in pool.machines().values()}
+        machines = pool.machines()
         waiting = list({job.digest: job for job in jobs if not store.final(job, machines)}.values())
         begun(len(waiting))
         made = []

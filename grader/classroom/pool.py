@@ -22,7 +22,7 @@ from grader.classroom import worker
 from grader.classroom.submissions import version
 from grader.errors import UserError
 from grader.grade import choose_form
-from grader.labs import NAMES, get
+from grader.labs import get, loops
 from grader.measure import machine
 
 # a worker that dies takes its grade with it at once; who tries again is the coordinator's decision, not Dask's
@@ -30,6 +30,8 @@ SETTINGS = {
     "distributed.scheduler.allowed-failures": 0,
     "distributed.scheduler.worker-ttl": "120 s",
     "distributed.diagnostics.nvml": False,
+    "distributed.scheduler.http.routes": [],  # no web pages
+    "distributed.worker.http.routes": [],
 }
 START_S = 120  # how long workers may take to start
 
@@ -46,7 +48,7 @@ class Pool:
         """How many grades can be made at once now."""
         return len(self.client.nthreads())
 
-    def machines(self) -> dict[str, dict[str, Any]]:
+    def workers(self) -> dict[str, dict[str, Any]]:
         """What each worker said of itself, by address (see `worker.describe`). Raises UserError for one that cannot
         grade or has another version of the grader."""
         threads = self.client.nthreads()
@@ -62,6 +64,10 @@ class Pool:
                 f"({version()}): their marks could not be compared. Install the same version."
             )
         return found
+
+    def machines(self) -> set[str]:
+        """The names of the workers' machines, as results bear them."""
+        return {key for each in self.workers().values() for key in each["machines"]}
 
 
 def shares(count: int) -> list[list[int]]:
@@ -85,7 +91,7 @@ def environments(device: str, chosen: Sequence[int] | None = None, cpu_workers: 
     """The environment of each worker of this machine: its GPU, its cores. chosen: numbers of the GPUs to use, all where
     None; the share of the cores is the same either way. cpu_workers: how many where there is no GPU to count. Raises
     UserError for a GPU that is not there."""
-    if choose_form(get(NAMES[0]), device) == "cpu":
+    if choose_form(get(loops()[0]), device) == "cpu":
         return [{"CUDA_VISIBLE_DEVICES": "", worker.CORES: ",".join(map(str, cores))} for cores in shares(cpu_workers)]
     gpus = machine.gpus()
     wrong = [n for n in chosen or () if not 0 <= n < len(gpus)]
@@ -125,7 +131,7 @@ def embedded_cluster(
         }
         for i, environment in enumerate(environments(device, chosen, cpu_workers))
     }
-    scheduler = {"cls": Scheduler, "options": {**common, "port": port, "dashboard_address": None}}
+    scheduler = {"cls": Scheduler, "options": {**common, "port": port, "dashboard_address": "127.0.0.1:0"}}
     return SpecCluster(workers=nannies, scheduler=scheduler, security=security, silence_logs=logging.CRITICAL)
 
 

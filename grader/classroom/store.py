@@ -28,13 +28,16 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def final(self, job: Job, machines: Iterable[str] | None = None) -> dict[str, Any] | None:
-        """The newest record with a mark that stands, of `machines` (of any where None). A grade that somebody disturbed,
-        and one that could not be made, do not stand: they are made again."""
+    def final(self, job: Job, machines: Iterable[str] | None = None, form: str | None = None) -> dict[str, Any] | None:
+        """The newest record with a mark that stands, of `machines` and in `form` (of any where None; then one of a GPU goes
+        before one of a CPU). A grade that somebody disturbed, and one that could not be made, do not stand: they are
+        made again."""
         found = [record for record in self.all_of(job) if stands(record)]
         if machines is not None:
             found = [record for record in found if record["machine"] in set(machines)]
-        return max(found, key=lambda record: record["date"], default=None)
+        if form is not None:
+            found = [record for record in found if record["result"]["form"] == form]
+        return max(found, key=lambda record: (record["result"]["form"] == "cuda", record["date"]), default=None)
 
     def all_of(self, job: Job) -> list[dict[str, Any]]:
         found = [read(path) for path in sorted((self.folder / job.lab).glob(f"{job.digest}-*.json"))]

@@ -39,9 +39,8 @@ class Job:
         what = {
             "source": self.submission.source,
             "prediction": self.submission.prediction,
-            "student": None
-            if labs.get(self.lab).runs_code
-            else self.submission.student,  # as a loop is graded, whosever
+            # a loop is graded alike, whosever it is; other labs can have another task for each
+            "student": None if labs.get(self.lab).runs_code else self.submission.student,
             "definition": definition(self.lab),
             "version": version(),
             "quick": self.quick,

@@ -132,7 +132,7 @@ def run(job: str, limit_s: float, topic: str = "") -> str:
 
 
 def describe(device: str) -> dict[str, Any]:
-    """What this worker grades with: {"machine": key, "form", "version", "cores", "gpu"}. Raises UserError where it has not
+    """What this worker grades with: {"machines": keys, "form", "version", "cores", "gpu"}. Raises UserError where it has not
     that device."""
     from grader import labs
     from grader.classroom.submissions import version
@@ -140,9 +140,9 @@ def describe(device: str) -> dict[str, Any]:
     from grader.measure import machine
 
     start_ahead()
-    form = choose_form(labs.get(labs.NAMES[0]), device)
+    form = choose_form(labs.get(labs.loops()[0]), device)
     return {
-        "machine": machine.key(form),
+        "machines": sorted({machine.key(form), machine.key("traces")}),  # as its results name it, whatever the lab
         "form": form,
         "version": version(),
         "cores": machine.cores(),

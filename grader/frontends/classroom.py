@@ -24,6 +24,11 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("--again", action="append", default=[], metavar="STUDENT[/LAB]", help="grade it anew")
     sub.add_argument("--quick", action="store_true", help="fewer and shorter measurements; the results say so")
     sub.add_argument("--limit", type=float, metavar="S", help="seconds after which a grade has failed (default: 900)")
+    sub.add_argument(
+        "--allow-unconfined",
+        action="store_true",
+        help="grade where file access cannot be confined: for code that you trust",
+    )
     add_pool(sub)
 
 
@@ -98,6 +103,7 @@ class ClassProgress:
 
 
 def grade_class(options: argparse.Namespace) -> int:
+    from grader.classroom import summary
     from grader.classroom.coordinator import LIMIT_S, grade_all
     from grader.classroom.store import Store
     from grader.classroom.submissions import Job, read_class
@@ -105,14 +111,14 @@ def grade_class(options: argparse.Namespace) -> int:
     everyone = read_class(options.release, options.submitted, options.lab)
     store = Store(options.results or options.submitted.resolve().parent / RESULTS)
     jobs = {
-        (one.student, one.lab): Job(one.lab, one.submission, quick=options.quick, device=options.device)
+        (one.student, one.lab): Job(
+            one.lab, one.submission, options.device, options.quick, allow_unconfined=options.allow_unconfined
+        )
         for one in everyone
         if one.submission
     }
     _forget(options.again, jobs, store)
-    names: dict[str, str] = {}
-    for (student, lab), job in jobs.items():
-        names[job.digest] = f"{student} {lab}" if job.digest not in names else f"{names[job.digest].rstrip(' …')} …"
+    names = {job.digest: f"{student} {lab}" for (student, lab), job in reversed(jobs.items())}
     with open_pool(options) as pool, contextlib.closing(ClassProgress()) as progress:
         grade_all(
             jobs.values(),
@@ -122,6 +128,10 @@ def grade_class(options: argparse.Namespace) -> int:
             begun=progress.begin,
             done=lambda job, record: progress.done(names[job.digest], record),
         )
+    records = {who: (found := store.all_of(job)) and (store.final(job) or found[-1]) for who, job in jobs.items()}
+    made = summary.rows(everyone, records)
+    print(summary.text(made))
+    print("\nThe summary as files:", *(f"  {path}" for path in summary.write(made, store.folder)), sep="\n")
     return 0
 
 

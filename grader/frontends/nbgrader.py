@@ -15,6 +15,7 @@ from pathlib import Path
 from nbformat.notebooknode import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from nbgrader.api import Gradebook, Notebook, SourceCell
+from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import ClearSolutions, NbGraderPreprocessor
 from nbgrader.utils import is_grade, is_solution
 from traitlets import Bool, Unicode
@@ -28,6 +29,7 @@ from grader.submission import MAGIC, code_cells, from_cells, is_submission
 
 SOLUTION_ONLY = "solution-only"  # tag of cells that are not released
 PREDICT = "predict"  # grade_id of the cell with the prediction
+_FORMS = {"auto": None, "cuda": "cuda", "cpu": "cpu"}  # of a result; None: any
 PREDICTION = "lab.predict(cause=..., gain=...)"
 
 
@@ -122,7 +124,8 @@ def _as_type(cell: NotebookNode, cell_type: str) -> NotebookNode:
 
 
 class MeasuredGrade(NbGraderPreprocessor):
-    """Grade a notebook by measurement, in place of nbgrader's Execute.
+    """Grade a notebook by measurement, in place of nbgrader's Execute: from what `grader class` has measured of the same
+    submission, or else here and now.
 
     Each grade cell gets the points of the check that it is named after, and the report; the whole Result goes beside
     the notebook as `<notebook>.result.json`. What is wrong with a submission costs its points, with the reason in the
@@ -136,11 +139,17 @@ class MeasuredGrade(NbGraderPreprocessor):
         config=True
     )
 
+    results = Unicode("measured", help="Folder with the results of `grader class`, from the course's folder").tag(
+        config=True
+    )
+    only_measured = Bool(
+        False,
+        help="Measure nothing: what `grader class` has not measured stays ungraded (for a machine without the GPU)",
+    ).tag(config=True)
+
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         ours = resources["nbgrader"]
         lab = labs.get(ours["notebook"])
-        _tell_confinement(self.log)
-        self.log.info("Measuring %s of %s", lab.name, ours["student"])
         result = self.measure(nb, lab, ours["student"])
         self._tell(result, ours["student"])
         for cell in nb.cells:
@@ -151,15 +160,28 @@ class MeasuredGrade(NbGraderPreprocessor):
 
     def measure(self, nb: NotebookNode, lab: AnyLab, student: str = "") -> Result:
         """The grade of a notebook's submission."""
-        from grader.grade import choose_form, grade  # only here: releasing and feedback need none of it
+        from grader.classroom.store import Store  # only here: releasing and feedback need none of it
+        from grader.classroom.submissions import Job
+        from grader.grade import choose_form, grade
 
-        form = choose_form(lab, self.device)
         try:
             submission = replace(from_cells(code_cells(nb, "The notebook"), "The notebook"), student=student)
         except UserError as error:
+            form = "cpu" if self.only_measured else choose_form(lab, self.device)
             checks = [CheckResult(c.name, c.title, FAIL, 0, c.points, "Not graded: see above.") for c in lab.checks]
             date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
             return Result(lab.name, lab.title, form, checks, {}, {}, fatal=str(error), quick=self.quick, date=date)
+        job = Job(lab.name, submission, quick=self.quick)
+        record = Store(Path(CourseDirectory(parent=self).root) / self.results).final(job, form=_FORMS[self.device])
+        if record:
+            self.log.info("%s of %s was measured on %s (%s)", lab.name, student, record["machine"], record["date"])
+            return Result.from_dict(record["result"])
+        if self.only_measured:
+            raise RuntimeError(
+                "Not graded: nothing was measured of this submission. Run `grader class`, then autograde again."
+            )
+        _tell_confinement(self.log)
+        self.log.info("Measuring %s of %s", lab.name, student)
         result = grade(submission, lab, device=self.device, quick=self.quick, allow_unconfined=self.allow_unconfined)
         if result.disturbed:  # no mark at all rather than a wrong one
             raise RuntimeError(f"Not graded: {result.disturbed} Run autograde again for this student.")

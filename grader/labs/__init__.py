@@ -11,6 +11,7 @@ NAMES = (
     "1c_diagnose",
     "1e_retest",
     "2a_workers",
+    "2b_transfers",
     "2e_syncs",
     "3a_precision",
 )

@@ -40,7 +40,7 @@ class Form:
     """How a lab runs on one kind of device.
 
     workload: module with make_job and evaluate; options: its keyword arguments. data: the data set it needs ("images",
-    "text", "tiles"; "" for none). minimum_gain: full points need this speed-up where the machine was never calibrated; None
+    "text", see `grader.data.prepare`; "" for none). minimum_gain: full points need this speed-up where the machine was never calibrated; None
     where this kind of device cannot show the lab's fix: then only the training is compared, and nothing is scored.
     noise: least relative sd of a pair to believe. block_s, min_pairs: seconds of a timed block and how many pairs at least;
     where the noise is small, shorter and fewer do. flops: floating-point operations that a step cannot do without, at
@@ -80,7 +80,8 @@ class Throughput:
 @dataclass(frozen=True)
 class TraceCheck:
     """A metric of the trace of the timed process (see `grader.trace.Metrics`) with the value that passes: a count or a
-    share, never milliseconds. form: where it can be measured; "" for everywhere."""
+    share, never milliseconds. form: where it can be measured; "" for everywhere. absent: what it means that a trace holds
+    nothing to read the metric from; where it is said, the check then fails."""
 
     name: str
     title: str
@@ -91,6 +92,7 @@ class TraceCheck:
     at_least: float | None = None
     at_most: float | None = None
     form: str = ""
+    absent: str = ""
 
 
 @dataclass(frozen=True)

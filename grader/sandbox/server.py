@@ -32,7 +32,7 @@ def serve(listener: socket.socket) -> None:
     import torchvision  # noqa: F401
 
     from grader.sandbox import child  # noqa: F401
-    from grader.workloads import gpt, resnet  # noqa: F401
+    from grader.workloads import gpt, resnet, tiles  # noqa: F401
 
     if torch.cuda.is_initialized():
         raise RuntimeError("the fork server must not initialise CUDA: forked children could not use it")

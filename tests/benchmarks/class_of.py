@@ -238,7 +238,7 @@ def one_group(group: str, quick: bool, out: Path) -> None:
     ]
     began = time.monotonic()
     with embedded("cuda", [int(n) for n in group.split(",")]) as pool:
-        workers = pool.machines()
+        workers = pool.workers()
         ready = time.monotonic()
         made = grade_all(jobs, pool, store, done=lambda job, record: print(_line(group, job, record), flush=True))
     seconds = time.monotonic() - ready

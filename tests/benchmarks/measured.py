@@ -171,7 +171,7 @@ def _grade(jobs: dict[Path, tuple[str, Job]], out: Path, device: str, on: list[i
     for lab in {job.lab for _, job in missing.values()}:  # once, not by each worker
         prepared(labs.get(lab).forms[choose_form(labs.get(lab), device)])
     with embedded(device, on) as pool:
-        machines = {each["machine"] for each in pool.machines().values()}
+        machines = pool.machines()
         for _, job in missing.values():
             if record := store.final(job, machines):
                 keep(job, record)

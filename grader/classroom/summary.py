@@ -1,0 +1,322 @@
+"""What a class's grades amount to: how the marks are distributed, what needs a person's look, what it cost."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import hashlib
+import io
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from grader import labs
+from grader.classroom.store import FAILED
+from grader.classroom.submissions import HandedIn
+from grader.result import INCONCLUSIVE, NOT_MEASURED, write_json, write_text
+
+GRADED = "graded"
+MISSING = "not graded"  # the run was stopped before
+UNREADABLE = "no submission"  # nothing that could be run; its mark is 0
+DISTURBED = "disturbed"  # the machine was in use by somebody else: graded again by the next run
+FASTER = 1.15  # a gain this much above the reference solution's deserves a look
+BINS = 10
+
+
+@dataclass
+class Row:
+    """One student's grade of one lab. identical: a number that all who handed in the same program share, or None; "the
+    starter" is a group of its own (`untouched`). why: for what is not simply graded."""
+
+    student: str
+    lab: str
+    status: str
+    score: float | None = None
+    measured_max: float | None = None
+    gain: float | None = None
+    seconds: float | None = None
+    inconclusive: list[str] = field(default_factory=list)
+    identical: int | None = None
+    untouched: bool = False
+    quick: bool = False
+    why: str = ""
+    machine: str = ""
+    date: str = ""
+    digest: str = ""
+    outlier: str = ""
+
+    @property
+    def share(self) -> float | None:
+        return self.score / self.measured_max if self.score is not None and self.measured_max else None
+
+
+def rows(everyone: Iterable[HandedIn], records: dict[tuple[str, str], dict[str, Any] | None]) -> list[Row]:
+    """One row for each that was handed in; records by (student, lab), None for what was not graded."""
+    made, programs = [], {}
+    for one in everyone:
+        row = _row(one, records.get((one.student, one.lab)))
+        made.append(row)
+        if one.submission:
+            programs[one.student, one.lab] = (one.lab, program(one.submission.source))
+    groups = defaultdict(list)
+    for row in made:
+        if (row.student, row.lab) in programs:
+            groups[programs[row.student, row.lab]].append(row)
+    number = 0
+    for (lab, made_of), alike in groups.items():
+        if made_of == program(labs.get(lab).starter):
+            for row in alike:
+                row.untouched = True
+        elif len(alike) > 1:
+            number += 1
+            for row in alike:
+                row.identical = number
+    _outliers(made)
+    return made
+
+
+def _row(one: HandedIn, record: dict[str, Any] | None) -> Row:
+    row = Row(one.student, one.lab, MISSING)
+    if one.submission is None:
+        most = sum(check.points for check in labs.get(one.lab).checks)
+        row.status, row.why, row.score, row.measured_max = UNREADABLE, one.problem, 0.0, most
+    elif record and FAILED in record:
+        row.status, row.why, row.digest = FAILED, record[FAILED], record["digest"]
+    elif record:
+        result = record["result"]
+        row.status, row.why = (DISTURBED, result["disturbed"]) if result["disturbed"] else (GRADED, result["fatal"])
+        row.seconds, row.machine, row.date = record["seconds"], record["machine"], record["date"]
+        row.digest, row.quick = record["digest"], result["quick"]
+        if row.status == GRADED:
+            row.score, row.measured_max = result["score"], result["measured_max"]
+            row.inconclusive = [c["title"] for c in result["checks"] if c["status"] == INCONCLUSIVE]
+            for check in result["checks"]:
+                evidence = check["evidence"] if check["status"] != NOT_MEASURED else {}
+                row.gain = evidence.get("gain", row.gain)
+                reference = evidence.get("reference_gain")
+                if reference and evidence.get("gain_lower", 0) > FASTER * reference:
+                    row.outlier = f"{row.gain:.1f} times as fast; the solution is {reference:.1f} times"
+    return row
+
+
+def _outliers(made: list[Row]) -> None:
+    """Grades that took far longer than the lab's others: beyond five times the spread (median absolute deviation), and
+    half as long again."""
+    for lab in {row.lab for row in made}:
+        timed = [row for row in made if row.lab == lab and row.seconds and not row.why]
+        if len(timed) < 5:
+            continue
+        middle = median(row.seconds for row in timed)
+        spread = median(abs(row.seconds - middle) for row in timed)
+        for row in timed:
+            if row.seconds > max(middle + 5 * spread, 1.5 * middle) and not row.outlier:
+                row.outlier = f"the grade took {row.seconds:.0f} s; half of them take less than {middle:.0f} s"
+
+
+def program(source: str) -> str:
+    """What a submission is apart from white space and comments: equal for two that differ in those alone."""
+    try:
+        text = ast.dump(ast.parse(source))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        text = source
+    return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
+
+
+# ---------------------------------------------------------------- figures
+
+
+@dataclass
+class LabFigures:
+    lab: str
+    handed_in: int
+    graded: int
+    median: float | None
+    quartiles: tuple[float, float] | None
+    out_of: float | None
+    bins: list[int]  # grades by share of the marks that could be measured, in tenths
+    seconds: float | None  # of a device, the median submission
+    quick: bool
+
+
+def figures(made: list[Row]) -> list[LabFigures]:
+    found = []
+    for lab in labs.NAMES:
+        mine = [row for row in made if row.lab == lab]
+        scored = [row for row in mine if row.share is not None]
+        scores = [row.score for row in scored]
+        bins = [0] * BINS
+        for row in scored:
+            bins[min(BINS - 1, int(BINS * row.share))] += 1
+        if mine:
+            cut = quantiles(scores, n=4, method="inclusive") if len(scores) > 1 else None
+            found.append(
+                LabFigures(
+                    lab=lab,
+                    handed_in=len(mine),
+                    graded=sum(row.status == GRADED for row in mine),
+                    median=median(scores) if scores else None,
+                    quartiles=(cut[0], cut[2]) if cut else None,
+                    out_of=max((row.measured_max for row in scored), default=None),
+                    bins=bins,
+                    seconds=median(times) if (times := _times(mine)) else None,
+                    quick=any(row.quick for row in mine),
+                )
+            )
+    return found
+
+
+def _times(made: list[Row]) -> list[float]:
+    """Seconds of each grade that was made, those that several students share once."""
+    return list({row.digest: row.seconds for row in made if row.seconds is not None}.values())
+
+
+def groups(made: list[Row]) -> list[list[Row]]:
+    """Those who handed in the same program, group by group; the untouched starter is not among them."""
+    found = defaultdict(list)
+    for row in made:
+        if row.identical is not None:
+            found[row.identical].append(row)
+    return list(found.values())
+
+
+def attention(made: list[Row]) -> dict[str, list[str]]:
+    """What a person should look at: heading -> lines."""
+    named = lambda row, why: f"{row.student}, {row.lab}" + (f": {why}" if why else "")  # noqa: E731
+    return {
+        heading: lines
+        for heading, lines in {
+            "Failed to grade (the next run tries again)": [named(r, r.why) for r in made if r.status == FAILED],
+            "Disturbed (the next run grades them again)": [named(r, r.why) for r in made if r.status == DISTURBED],
+            "Not graded yet": [named(r, "") for r in made if r.status == MISSING],
+            "Nothing that could be graded": [named(r, r.why) for r in made if r.status == UNREADABLE],
+            "Stopped by an error of their own": [named(r, r.why) for r in made if r.status == GRADED and r.why],
+            "Inconclusive": [named(r, ", ".join(r.inconclusive)) for r in made if r.inconclusive],
+            "Outliers": [named(r, r.outlier) for r in made if r.outlier],
+            "Identical, apart from white space and comments": [
+                f"{g[0].lab}: {', '.join(row.student for row in g)}" for g in groups(made)
+            ],
+            "The starter, untouched": [named(r, "") for r in made if r.untouched],
+        }.items()
+        if lines
+    }
+
+
+# ---------------------------------------------------------------- shown and written
+
+
+def text(made: list[Row], most: int = 10) -> str:
+    """For the terminal."""
+    lines = []
+    for each in figures(made):
+        lines.append(f"{each.lab}: {each.handed_in} handed in, {each.graded} graded{' (quick)' * each.quick}")
+        if each.median is not None:
+            spread = f", the middle half from {each.quartiles[0]:g} to {each.quartiles[1]:g}" if each.quartiles else ""
+            lines.append(f"  marks: median {each.median:g} of {each.out_of:g}{spread}")
+            top = max(each.bins)
+            for i, count in enumerate(each.bins):
+                lines.append(
+                    f"  {10 * i:3d}-{10 * i + 10:3d}% {'█' * math.ceil(40 * count / top)} {count or ''}".rstrip()
+                )
+        if each.seconds is not None:
+            lines.append(f"  {each.seconds:.0f} seconds of a device per submission (median)")
+    for heading, found in attention(made).items():
+        lines += ["", f"{heading}: {len(found)}", *(f"  {' '.join(line.split())[:200]}" for line in found[:most])]
+        if len(found) > most:
+            lines.append(f"  and {len(found) - most} more, in the summary's files")
+    return "\n".join(lines)
+
+
+def write(made: list[Row], folder: Path) -> list[Path]:
+    """summary.json, summary.csv, summary.html in `folder`, each whole or not at all; returns their paths."""
+    paths = [folder / f"summary.{kind}" for kind in ("json", "csv", "html")]
+    write_json(
+        paths[0],
+        {
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "labs": [asdict(each) for each in figures(made)],
+            "attention": attention(made),
+            "grades": [asdict(row) for row in made],
+        },
+    )
+    write_text(paths[1], _csv(made))
+    write_text(paths[2], html(made))
+    return paths
+
+
+def _csv(made: list[Row]) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    names = [name for name in asdict(made[0]) if name != "inconclusive"] if made else []
+    writer.writerow([*names, "inconclusive"])
+    for row in made:
+        cells = [getattr(row, name) for name in names] + ["; ".join(row.inconclusive)]
+        writer.writerow([_safe(cell) for cell in cells])
+    return file.getvalue()
+
+
+def _safe(cell: Any) -> Any:
+    """Text that a spreadsheet would take for a formula is marked as text."""
+    if isinstance(cell, str):
+        cell = " ".join(cell.split())
+        return f"'{cell}" if cell[:1] in ("=", "+", "-", "@") else cell
+    return "" if cell is None else cell
+
+
+def html(made: list[Row]) -> str:
+    """One static page: no scripts, nothing to load."""
+    from html import escape
+
+    from grader.frontends import report
+
+    parts = ['<div class="sp-title">The class</div>']
+    for each in figures(made):
+        said = f"{each.handed_in} handed in, {each.graded} graded" + ", by quick measurements" * each.quick
+        marks = f"; median {each.median:g} of {each.out_of:g}" if each.median is not None else ""
+        cost = f"; {each.seconds:.0f} seconds of a device per submission (median)" if each.seconds is not None else ""
+        parts.append(f'<div class="sp-section"><p class="sp-big">{escape(each.lab)}</p><p>{said}{marks}{cost}</p>')
+        parts.append(
+            report._image(lambda each=each: _draw(each), f"Distribution of the marks of {each.lab}") + "</div>"
+        )
+    for heading, lines in attention(made).items():
+        items = "".join(f"<li>{report._html(line, 400)}</li>" for line in lines)
+        parts.append(f'<div class="sp-section"><p class="sp-big">{heading}: {len(lines)}</p><ul>{items}</ul></div>')
+    head = ("student", "lab", "status", "points", "of", "gain", "seconds", "note")
+    table = ["<tr>" + "".join(f"<th>{name}</th>" for name in head) + "</tr>"]
+    for row in made:
+        note = row.outlier or row.why or ", ".join(row.inconclusive)
+        cells = [row.student, row.lab, row.status, _number(row.score), _number(row.measured_max), _number(row.gain)]
+        cells += [_number(row.seconds), note]
+        table.append("<tr>" + "".join(f"<td>{report._html(cell, 200)}</td>" for cell in cells) + "</tr>")
+    parts.append(f'<div class="sp-section"><p class="sp-big">All</p><table>{"".join(table)}</table></div>')
+    style = "<style>.speed-report table{border-collapse:collapse;font-size:13px}.speed-report td,.speed-report th"
+    style += "{text-align:left;vertical-align:top;padding:2px 12px 2px 0;border-bottom:1px solid #e5e7eb}</style>"
+    body = f'<div class="speed-report"><style>{report._CSS}</style>{style}{"".join(parts)}</div>'
+    return report._PAGE.format(title="The class", body=body)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+
+
+def _draw(each: LabFigures) -> Any:
+    from matplotlib.figure import Figure
+
+    from grader.trace.words import BLUE
+
+    figure = Figure(figsize=(7.8, 2.2), facecolor="white", layout="constrained")
+    axes = figure.subplots()
+    bars = axes.bar([10 * i + 5 for i in range(BINS)], each.bins, width=9, color=BLUE)
+    axes.bar_label(bars, [count or "" for count in each.bins], fontsize=9)
+    axes.set_xticks(range(0, 101, 10), [f"{x}%" for x in range(0, 101, 10)])
+    axes.set_xlabel("of the points that could be measured")
+    axes.set_ylabel("submissions")
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.margins(y=0.15)
+    return figure

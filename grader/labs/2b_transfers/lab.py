@@ -1,0 +1,101 @@
+from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceCheck
+
+ON_THE_GPU = (
+    "No batch crossed the bus in its step. A data set that is kept on the GPU is no answer here: this one stands for data "
+    "that does not fit there."
+)
+
+LAB = Lab(
+    name="2b_transfers",
+    title="Across the bus: pinned, overlapped, in one piece",
+    phase=2,
+    goal="The GPU waits while each batch is copied to it. Let the copies run beside the training, and make them smaller.",
+    cause="transfer-bound",
+    forms={
+        # 201 MB of float32 a batch, 50 MB of bytes
+        "cuda": Form(
+            workload="grader.workloads.tiles",
+            options={"bands": 12, "size": 256, "width": 96, "batch_size": 64, "lr": 1e-4, "count": 512},
+            data="",
+            minimum_gain=2.5,
+            noise=0.03,
+            parity=Parity(steps=24, loss=0.01, norm=0.015, cosine=0.9, drift=0.05, held_out=0.2),
+        ),
+        # a CPU has no bus to cross: only the training is compared
+        "cpu": Form(
+            workload="grader.workloads.tiles",
+            options={"bands": 3, "size": 32, "width": 16, "batch_size": 16, "lr": 3e-4, "count": 512},
+            data="",
+            minimum_gain=None,
+            noise=0.02,
+            parity=Parity(steps=12, loss=0.003, norm=0.01, cosine=0.99, drift=0.05, held_out=0.1),
+            threads=1,
+            environment={"OMP_NUM_THREADS": "1"},
+        ),
+    },
+    prediction=Prediction(points=10),
+    throughput=Throughput(
+        points=40,
+        hints=(
+            "How many bytes cross the bus in a step, how fast, and what does the GPU do meanwhile?",
+            "In `lab.profile()` look at the copies (`Memcpy HtoD`): nothing runs beside them, and they are slow for this bus. "
+            "Compare their bytes with what a tile really holds: each value is a whole number, divided by 64.",
+            "Four changes, each of which helps alone: stage batches in pinned memory; copy the next batch on a stream of its own "
+            "while the GPU trains on this one; send bytes and convert on the device; send the labels as one block.",
+        ),
+    ),
+    trace=(
+        TraceCheck(
+            name="pinned",
+            title="Batches leave from pinned memory",
+            points=15,
+            metric="h2d_pinned",
+            at_least=0.95,
+            says="of the bytes copied to the GPU came from pinned memory",
+            hints=(
+                "What kind of memory does a batch lie in when it is copied?",
+                "`lab.peek()` tells copies from pageable memory and from pinned apart. The GPU's copy engine reads only "
+                "page-locked memory; everything else the driver first copies to a small buffer of its own, piece by piece.",
+                "Make the buffer that a batch is gathered into with `pin_memory=True`, once. To pin each batch anew costs more "
+                "than it brings.",
+            ),
+            form="cuda",
+            absent=ON_THE_GPU,
+        ),
+        TraceCheck(
+            name="overlap",
+            title="Copies run beside kernels",
+            points=20,
+            metric="h2d_overlap",
+            at_least=0.5,
+            says="of the time of copies to the GPU had a kernel running beside it",
+            hints=(
+                "When is the next batch known, and when is it sent?",
+                "`h2d_overlap` of `lab.profile()`. On one stream everything happens in the order in which it was queued: there a "
+                "copy waits for the kernels before it, however non_blocking it is.",
+                "Queue the copy of batch n + 1 on a second stream before you launch step n, and let the training's stream "
+                "wait for it at the start of step n + 1. Use two pinned buffers in turn, and do not fill one before the copy "
+                "that reads it is done: record an event after it. What is made on one stream and used on another needs "
+                "`record_stream`.",
+            ),
+            form="cuda",
+            absent=ON_THE_GPU,
+        ),
+        TraceCheck(
+            name="copies",
+            title="Few copies a step",
+            points=15,
+            metric="h2d_copies",
+            at_most=4.0,
+            says="copies to the GPU a step",
+            hints=(
+                "How large is the smallest thing that is sent, and how many of them are there?",
+                "`lab.peek()` counts the copies of a step. Each costs some microseconds before its first byte.",
+                "Gather the labels of a batch on the host, as the tiles are gathered, and send them in one piece.",
+            ),
+            form="cuda",
+            absent=ON_THE_GPU,
+        ),
+    ),
+    peek=("h2d_copies", "h2d_pinned", "h2d_overlap", "syncs"),
+)

@@ -1,0 +1,307 @@
+"""A class through `grader class` as an instructor meets it: real workers, killed with SIGKILL, and nbgrader on what they made."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+from helpers import eventually
+from nbgrader.api import Gradebook
+from test_nbgrader import by_id, nbgrader, notebook
+
+from grader import labs
+from grader.classroom import pool, summary
+from grader.classroom.coordinator import grade_all
+from grader.classroom.store import FAILED, Store
+from grader.classroom.submissions import HandedIn, Job, read_class, version
+from grader.errors import UserError
+from grader.submission import MAGIC, Submission
+from tests import adversaries
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+NAME = "2a_workers"
+RAISES = "def train(job):\n    raise ValueError('on purpose')\n    yield\n"
+EXITS = "import os\n\n\ndef train(job):\n    os._exit(3)\n    yield\n"
+HANGS = "while True:\n    pass\n"
+pytestmark = pytest.mark.timeout(600)  # the class is graded within the first test that asks for it
+CORPUS = {a.name: a for a in adversaries.corpus()}
+
+
+class Course:
+    """A course folder whose class handed in, and was graded by runs that were killed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.measured = root, root / "measured"
+        shutil.copy(REPOSITORY / "nbgrader_config.py", root)
+        shutil.copytree(REPOSITORY / "solutions" / NAME, root / "solutions" / NAME)
+        nbgrader(root, "generate_assignment", NAME)
+        self.hand_in("ann", RAISES)
+        self.hand_in("bob", "# my own work\n" + RAISES.replace("    yield", "    yield  # never\n"))
+        self.hand_in("cid", EXITS)
+        self.hand_in("dan", "def train(job)\n    yield\n")
+        self.hand_in("eve", "import nothing_like_that\n" + RAISES)
+        self.hand_in("fay", RAISES.replace("on purpose", "tampered"), "nb_duplicated_cells")
+        self.hand_in("gil", EXITS.replace("3", "4"), "nb_deleted_cells")
+        self.hand_in("hal", labs.get(NAME).starter)
+
+        first = self.start()
+        self.wait(first, 1)
+        self.killed_worker = self.kill_a_worker(first)
+        self.wait(first, 4)
+        below = psutil.Process(first.pid).children(recursive=True)
+        first.kill()
+        first.wait()
+        self.outlived = psutil.wait_procs(below, timeout=20)[1]
+        self.before = self.files()
+        self.resumed = self.run()
+        self.after = self.files()
+        self.idle = self.run()
+        self.autograded = nbgrader(
+            root, "autograde", NAME, "--MeasuredGrade.only_measured=True", "--MeasuredGrade.quick=True"
+        )
+
+    def hand_in(self, student: str, source: str, tamper: str = "") -> None:
+        nb = notebook(self.root / "labs")
+        by_id(nb)["submission"].source = f"{MAGIC}\n{source}"
+        if tamper:
+            CORPUS[tamper].tamper(nb)
+        folder = self.root / "submitted" / student / NAME
+        folder.mkdir(parents=True)
+        nbformat.write(nb, folder / f"{NAME}.ipynb")
+
+    def start(self, *options: str) -> subprocess.Popen:
+        command = [
+            sys.executable,
+            "-m",
+            "grader.frontends.cli",
+            "class",
+            "labs",
+            "submitted",
+            "--device",
+            "cpu",
+            "--quick",
+        ]
+        pipe = subprocess.PIPE
+        return subprocess.Popen([*command, *options], cwd=self.root, stdout=pipe, stderr=pipe, text=True)
+
+    def run(self, *options: str) -> tuple[int, str, str]:
+        process = self.start(*options)
+        out, err = process.communicate(timeout=280)
+        return process.returncode, out, err
+
+    def files(self) -> dict[str, tuple[int, int]]:
+        """The results, each with what changes when a file is written again."""
+        return {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in self.measured.glob("*/*-*.json")}
+
+    def wait(self, process: subprocess.Popen, count: int) -> None:
+        while len(self.files()) < count:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+
+    def kill_a_worker(self, coordinator: subprocess.Popen) -> bool:
+        def worker() -> psutil.Process | None:
+            for child in psutil.Process(coordinator.pid).children():
+                if any("grader.classroom.process" in each.cmdline() for each in child.children()):
+                    return child
+            return None
+
+        found = eventually(worker)
+        if found:
+            found.send_signal(signal.SIGKILL)
+        return found is not None
+
+    def scores(self, student: str) -> dict[str, float | None]:
+        with Gradebook(f"sqlite:///{self.root}/gradebook.db") as gradebook:
+            return {g.name: g.auto_score for g in gradebook.find_submission_notebook(NAME, NAME, student).grades}
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Course]:
+    root = tmp_path_factory.mktemp("class")
+    for folder in (root, *root.parents):  # children may run as another user
+        if folder.owner() == "root" and os.access(folder, os.W_OK) and str(folder).startswith("/tmp/"):
+            folder.chmod(0o755)
+    yield Course(root)
+
+
+def test_killed_and_resumed(course):
+    """Nothing is lost and nothing is graded twice, whatever was killed."""
+    assert course.killed_worker
+    assert not course.outlived
+    assert len(course.before) >= 4
+    assert course.resumed[0] == 0, course.resumed
+    assert {name: course.after.get(name) for name in course.before} == course.before
+    assert len(course.after) == 7  # all but the one that cannot be read
+    assert not any(FAILED in name for name in course.after)
+
+
+def test_nothing_left_to_do(course):
+    assert course.idle[0] == 0
+    assert course.files() == course.after
+    assert not course.idle[2]  # no line of progress
+
+
+def test_summary(course):
+    out = course.idle[1]
+    assert f"{NAME}: 8 handed in, 7 graded (quick)" in out
+    assert "Identical, apart from white space and comments: 1" in out and f"{NAME}: ann, bob" in out
+    assert "The starter, untouched: 1" in out
+    found = json.loads((course.measured / "summary.json").read_text())
+    by_student = {row["student"]: row for row in found["grades"]}
+    assert by_student["dan"]["status"] == summary.UNREADABLE and "syntax error" in by_student["dan"]["why"]
+    assert "on purpose" in by_student["ann"]["why"]
+    assert by_student["hal"]["score"] <= 8 and by_student["hal"]["quick"]
+    assert found["labs"][0]["seconds"] > 0
+    with open(course.measured / "summary.csv", encoding="utf-8") as file:
+        assert [row["student"] for row in csv.DictReader(file)] == sorted(by_student)
+    page = (course.measured / "summary.html").read_text()
+    assert "<script" not in page and "data:image/" in page and "on purpose" in page
+
+
+def test_autograde_reads_what_was_measured(course):
+    """Tampered notebooks too: what `grader class` graded is what autograde asks for."""
+    assert course.autograded.count("was measured on") == 7
+    for student in ("ann", "bob", "cid", "dan", "eve", "fay", "gil", "hal"):
+        scores = course.scores(student)
+        assert scores.keys() == {c.name for c in labs.get(NAME).checks} | {"explanation"}
+        assert sum(score or 0 for score in scores.values()) <= 8
+
+
+def test_graded_again_when_asked(course):
+    code, _, err = course.run("--again", "cid")
+    assert code == 0, err
+    changed = [name for name, stamp in course.files().items() if course.after[name] != stamp]
+    assert len(changed) == 1 and "1/1 cid" in err
+    assert course.run("--again", "nobody")[0] == 2
+
+
+# ---------------------------------------------------------------- the parts
+
+
+def test_a_grade_that_hangs_or_dies_costs_only_itself(tmp_path):
+    """It is tried twice, recorded as failed, and made again by the next run."""
+    store = Store(tmp_path)
+    hangs, exits = (Job(NAME, Submission(source), "cpu", quick=True) for source in (HANGS, EXITS))
+    with pool.embedded("cpu") as workers:
+        made = dict(grade_all([hangs, exits], workers, store, limit_s=40))
+        assert "within 40 s" in made[hangs][FAILED] and made[hangs]["tries"] == 2
+        assert made[exits]["tries"] == 1 and made[exits]["result"]["fatal"]
+        assert store.final(exits) and not store.final(hangs)
+        assert [job for job, _ in grade_all([hangs, exits], workers, store, limit_s=1)] == [hangs]
+
+
+def test_workers_have_their_own_cores():
+    """Each worker, and so each grade, runs on its fair share and no other's."""
+    shares = pool.shares(2)
+    assert not set(shares[0]) & set(shares[1]) or len(os.sched_getaffinity(0)) == 1
+    assert len(shares[0]) == len(shares[1]) == max(1, len(os.sched_getaffinity(0)) // 2)
+    job = Job("3a_precision", Submission("x = 1\n"), "cpu")
+    with pool.embedded("cpu", cpu_workers=2) as workers:
+        found = list(workers.workers().values())
+        assert [each["cores"] for each in found] == [len(shares[0])] * 2
+        record = workers.client.submit(pool.worker.run, job.to_json(), 60, pure=False).result()
+    assert json.loads(record)["result"]["machine"]["cores"] == len(shares[0])
+
+
+def test_what_makes_a_grade_another():
+    job = Job(NAME, Submission(RAISES))
+    for other in (
+        replace(job, submission=Submission(RAISES + "\n")),
+        replace(job, submission=Submission(RAISES, prediction=(("gain", 2.0),))),
+        replace(job, quick=True),
+        replace(job, repeat=1),
+    ):
+        assert other.digest != job.digest
+    assert replace(job, submission=Submission(RAISES, elsewhere=(("x", 3),), student="ann")).digest == job.digest
+    assert Job.from_json(job.to_json()) == job
+    assert version().startswith("0.")
+
+
+def test_disturbed_grades_do_not_stand(tmp_path):
+    store, job = Store(tmp_path), Job("3a_precision", Submission(RAISES))
+    result = {"lab": job.lab, "title": "", "form": "cpu", "checks": [], "machine": {}, "versions": {}}
+    store.put(job, {"machine": "a", "result": result | {"disturbed": "somebody else."}})
+    assert store.final(job) is None
+    store.put(job, {"machine": "a", "result": result})
+    assert store.final(job) and store.final(job, ["a"]) and not store.final(job, ["b"])
+    store.put(job, {"machine": "b", "result": result | {"form": "cuda"}})
+    assert store.final(job)["machine"] == "b" and store.final(job, form="cpu")["machine"] == "a"
+    (next(tmp_path.glob("*/*-*.json"))).write_text("{")  # damaged by hand: as if it were not there
+    assert len(store.all_of(job)) == 1
+
+
+def test_one_run_at_a_time(tmp_path):
+    with Store(tmp_path).locked(), pytest.raises(UserError, match="Another `grader class`"), Store(tmp_path).locked():
+        pass
+
+
+def test_outliers():
+    made = []
+    records = {}
+    for n in range(9):
+        one = HandedIn(f"s{n}", NAME, Submission(f"x = {n}"))
+        evidence = {"gain": 12.0, "gain_lower": 11.5, "reference_gain": 12.5}
+        if n == 0:
+            evidence = {"gain": 30.0, "gain_lower": 29.0, "reference_gain": 12.5}
+        check = {"title": "Throughput", "status": "PASS", "evidence": evidence}
+        result = {
+            "disturbed": "",
+            "fatal": "",
+            "quick": False,
+            "score": 10.0 * n,
+            "measured_max": 100,
+            "checks": [check],
+        }
+        record = {
+            "seconds": 200.0 if n == 1 else 40.0 + n,
+            "machine": "m",
+            "date": "",
+            "digest": str(n),
+            "result": result,
+        }
+        made.append(one)
+        records[one.student, NAME] = record
+    found = {row.student: row.outlier for row in summary.rows(made, records) if row.outlier}
+    assert found.keys() == {"s0", "s1"}
+    assert "30.0 times as fast" in found["s0"] and "200 s" in found["s1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("nowhere", "submitted"), "is no folder"),
+        (("submitted", "submitted"), "does not hold LAB/LAB.ipynb of any lab"),
+        (("labs", "labs"), "holds no submission"),
+        (("labs", "submitted", "--on", "x"), "give numbers of GPUs"),
+        (("labs", "submitted", "--cluster", "tls://127.0.0.1:1"), "goes with --keys"),
+        (("labs", "submitted", "--on", "0", "--slurm", "1"), "give one of them"),
+    ],
+)
+def test_unusable_input_is_one_clear_line(tmp_path, arguments, says):
+    shutil.copytree(REPOSITORY / "labs" / NAME, tmp_path / "labs" / NAME)
+    shutil.copytree(REPOSITORY / "labs" / NAME, tmp_path / "submitted" / "ann" / NAME)
+    command = [sys.executable, "-m", "grader.frontends.cli", "class", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_notebook_that_is_none(tmp_path):
+    folder = tmp_path / "submitted" / "ann" / NAME
+    folder.mkdir(parents=True)
+    for text in ("", "[]", "{}", '{"cells": 3}', '{"cells": [3, {"metadata": []}]}', "\x00"):
+        (folder / f"{NAME}.ipynb").write_text(text)
+        (one,) = read_class(REPOSITORY / "labs", tmp_path / "submitted")
+        assert one.submission is None and one.problem
