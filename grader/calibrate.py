@@ -22,7 +22,7 @@ from grader.submission import solution
 
 WEIGHTS = "weights.safetensors"
 CAREFUL = Plan(min_pairs=8, max_pairs=8)
-GRID = (30, 40, 60, 80, 100, 130, 170, 220, 300, 400)  # steps at which trainings are compared
+GRID = (40, 60, 90, 130, 200, 300)  # steps at which trainings are compared
 
 
 def calibrated(lab: Lab, form_name: str) -> bool:
@@ -71,7 +71,6 @@ FORMS = {
         "    job.model.forward = forward\n",
     ),
     "compiled": ("", "    job.model.compile()\n"),
-    "TF32, compiled": ('torch.set_float32_matmul_precision("high")', "    job.model.compile()\n"),
 }
 
 
