@@ -18,7 +18,7 @@ WINDOW = 10  # steps that are averaged where single losses are too noisy to comp
 # seeds were calibrated, and how soon rounding grows differs from seed to seed. What the allowance never falls below is for
 # the first hundred steps, where honest runs are closer than any calibration of few seeds can promise.
 SPREAD = 2.5
-LEAST = Near(norm=0.003, distance=0.003, loss=0.002, held_out=0.02)
+LEAST = Near(norm=0.001, distance=0.001, loss=0.0007, held_out=0.02)
 NAME, TITLE = "parity", "Same training"
 
 

@@ -19,7 +19,6 @@ from grader.labs.lab import Lab
 from grader.measure import machine
 from grader.result import write_json
 
-TINY = 1e-6
 LEAST_GAIN = 1.2  # a machine on which the solution gains less cannot show what the lab is about
 SHIPPED = Path(__file__).resolve().parents[2] / "data" / "measured" / "calibration.json"
 
@@ -79,21 +78,13 @@ class Spread:
     rows: tuple[tuple[int, Near], ...] = ()
 
     def at(self, step: int) -> Near:
-        """Interpolated between two steps in log-log (rounding grows by factors), the last held beyond it in proportion to
-        the steps. Zeros where nothing was calibrated."""
-        if not self.rows:
-            return Near(0.0, 0.0, 0.0, 0.0)
+        """The worst seen up to the first calibrated step that is not before `step`: after how many steps rounding shows
+        differs from seed to seed. Beyond the last in proportion to the steps; zeros where nothing was calibrated."""
         steps = [s for s, _ in self.rows]
-        high = bisect_left(steps, step)
-        if high == len(steps):
-            return Near(*(value * step / steps[-1] for value in self.rows[-1][1]))
-        if high == 0 or steps[high] == step:
-            return self.rows[high][1]
-        share = math.log(step / steps[high - 1]) / math.log(steps[high] / steps[high - 1])
-        pairs = zip(self.rows[high - 1][1], self.rows[high][1], strict=True)
-        return Near(
-            *(math.exp((1 - share) * math.log(max(a, TINY)) + share * math.log(max(b, TINY))) for a, b in pairs)
-        )
+        rows = [near for _, near in self.rows[: bisect_left(steps, step) + 1]]
+        worst = Near(*map(max, *rows)) if len(rows) > 1 else Near(*rows[0]) if rows else Near(0.0, 0.0, 0.0, 0.0)
+        beyond = max(1.0, step / steps[-1]) if steps else 1.0
+        return Near(*(beyond * value for value in worst))
 
 
 def honest_spread(lab: Lab, form: str) -> Spread:
