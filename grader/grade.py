@@ -57,10 +57,12 @@ class Disturbed(Exception):
 
 
 def choose_form(lab: AnyLab, device: str) -> str:
-    """ "cuda" or "cpu" for `device` "auto", "cuda" or "cpu"; "traces" for a lab that measures nothing. Raises UserError
-    where "cuda" is asked for and missing."""
-    if "traces" in lab.forms:
-        return "traces"
+    """The form in which a lab is graded: that of `choose_device`, or "traces" where nothing is measured."""
+    return "traces" if "traces" in lab.forms else choose_device(device)
+
+
+def choose_device(device: str) -> str:
+    """ "cuda" or "cpu" for `device` "auto", "cuda" or "cpu". Raises UserError where "cuda" is asked for and missing."""
     if device == "cuda" and not machine.has_gpu():
         raise UserError(
             "There is no NVIDIA GPU here (NVML finds none). Use --device auto or cpu, or a machine with one."
