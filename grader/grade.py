@@ -452,9 +452,11 @@ def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Pr
             with turn(each.child):
                 each.burn()
                 each.child.profile(plan.profile_steps, "trace.json")
+                counted = each.child.counted()
             data = each.child.fetch("trace.json", MAX_TRACE)
             recorded = trace.read_bytes(data, expect_gpu=found.form_name == "cuda")
             metrics = trace.metrics(recorded, step_ns=step_s * 1e9, count=plan.profile_steps)
+            metrics.counted = counted
             found.metrics[name] = metrics
             found.timelines[shown] = trace.timeline(recorded, step_ns=step_s * 1e9)
         except (trace.TraceError, ChildError) as error:  # the throughput stands; no check needs the starter's trace

@@ -13,6 +13,7 @@ NAMES = (
     "1e_retest",
     "2a_workers",
     "2b_transfers",
+    "2c_transforms",
     "2e_syncs",
     "3a_precision",
 )

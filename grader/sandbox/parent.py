@@ -252,6 +252,13 @@ class Child:
             raise ChildError("The grading process sent logs of the wrong form.", kind="wire")
         return logs
 
+    def counted(self) -> dict[str, float]:
+        """What the workload counts itself, per step so far, by name."""
+        counts = self.ask("counted")
+        if not isinstance(counts, dict) or not all(isinstance(value, float) for value in counts.values()):
+            raise ChildError("The grading process sent counts of the wrong form.", kind="wire")
+        return counts
+
     def start(self, seed: int, keep_initial: bool = False) -> None:
         self._ask(self.limits.load, "start", seed=seed, keep_initial=keep_initial)
 
