@@ -258,12 +258,12 @@ def fused_length(trace: Trace, steps: Steps, gpu: np.ndarray, kind: np.ndarray) 
     A pointwise kernel takes as long as it takes to read its inputs and write its output. Fused, a run of them reads and
     writes once: about as long as the longest of the run takes alone. A run ends at a matrix product or a collective, and
     where the optimizer begins or ends: its kernels work on different weights."""
-    order = np.lexsort((trace.start[gpu], trace.stream[gpu], trace.device[gpu]))
-    gpu, kind = gpu[order], kind[order]
-    own = np.isin(gpu, steps.gpu)
+    own = np.isin(gpu, steps.gpu, assume_unique=True, kind="sort")
     gpu, kind = gpu[own], kind[own]
     if not len(gpu):
         return 0
+    order = np.lexsort((trace.stream[gpu], trace.device[gpu]))  # and by time, as events are
+    gpu, kind = gpu[order], kind[order]
     memory = kind == PARTS.index("memory")
     optimizer = by_optimizer(trace, gpu, steps)
     place = np.stack((trace.device[gpu], trace.stream[gpu], memory, optimizer))

@@ -198,6 +198,9 @@ def _without_gpu(trace: Trace, m: Metrics) -> Diagnosis:
 
 def _longest(trace: Trace, m: Metrics, metric: str) -> list[int]:
     events = m.events.get(metric, np.empty(0, int))
+    if len(events) > MOST_EVENTS:
+        shortest = np.partition(trace.duration[events], -MOST_EVENTS)[-MOST_EVENTS]
+        events = events[trace.duration[events] >= shortest]
     return events[np.argsort(-trace.duration[events], kind="stable")[:MOST_EVENTS]].tolist()
 
 

@@ -159,10 +159,16 @@ class Ancestry:
         return self._climb(flag, lambda here, above: np.where(above >= 0, above, here))
 
     def _climb(self, flag: np.ndarray, choose) -> np.ndarray:
-        none = len(self.ops)
-        answer = np.append(np.where(flag, np.arange(none), -1), -1)
-        up = self.parent
-        while (up < none).any():  # after k rounds an answer covers 2^k operators, its own and those above
+        answer = np.append(np.where(flag, np.arange(len(self.ops)), -1), -1)
+        for up in self._up:  # after k rounds an answer covers 2^k operators, its own and those above
             answer = choose(answer, answer[up])
-            up = up[up]
         return answer
+
+    @cached_property
+    def _up(self) -> list[np.ndarray]:
+        """For each operator the position of the one around it, of that 2, 4, 8, ... further out, as long as there is any."""
+        steps, up = [], self.parent
+        while (up < len(self.ops)).any():
+            steps.append(up)
+            up = up[up]
+        return steps

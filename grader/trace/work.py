@@ -39,6 +39,8 @@ def union_length(trace: Trace, events: np.ndarray) -> int:
 
 def overlap_length(trace: Trace, a: np.ndarray, b: np.ndarray) -> int:
     """Time during which an event of a and one of b ran on the same device, summed over devices, ns."""
+    if not len(a) or not len(b):
+        return 0
     of_a, of_b = per_device(trace, a), per_device(trace, b)
     return sum(intervals.length(intervals.intersection(of_a[d], of_b[d])) for d in of_a.keys() & of_b.keys())
 
