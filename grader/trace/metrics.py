@@ -17,7 +17,7 @@ from grader.trace.host import DATA_WAIT, data_waits, launching_op
 from grader.trace.lines import by_line
 from grader.trace.read import CPU_OP, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH, MEMCPY, Trace
 from grader.trace.steps import Steps
-from grader.trace.work import copy_kind, overlap_length, union_length
+from grader.trace.work import copy_kind, devices_of, overlap_length, union_length
 
 TINY_NS = 10_000  # a kernel shorter than this costs about as much to launch as to run
 SMALL_COPY = 64 << 10  # bytes; pinning does not matter below
@@ -140,7 +140,7 @@ def recorded_window(trace: Trace) -> tuple[dict[int, int], tuple[int, int]]:
     low = int(trace.start[steps].min() if len(steps) else trace.start[gpu].min())
     high = int(max(trace.end[steps].max() if len(steps) else low, trace.end[gpu].max()))
     busy = {}
-    for device in np.unique(trace.device[gpu]).tolist():
+    for device in devices_of(trace, gpu):
         own = gpu[trace.device[gpu] == device]
         busy[device] = intervals.length(intervals.clip(intervals.union(trace.start[own], trace.end[own]), low, high))
     return busy, (low, high)
@@ -156,7 +156,7 @@ def busy_per_step(trace: Trace, steps: Steps) -> np.ndarray:
     busy = np.zeros(len(steps))
     for first, group in zip(step[np.append(0, bounds)].tolist(), np.split(gpu, bounds), strict=True):
         busy[first] += intervals.length(intervals.union(trace.start[group], trace.end[group]))
-    return busy / len(np.unique(device))
+    return busy / len(devices_of(trace, gpu))
 
 
 def counted(step: np.ndarray, n: int) -> list[float]:
