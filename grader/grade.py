@@ -42,6 +42,10 @@ Progress = Callable[[float, str], None]  # share done (0 to 1), what is being do
 MAX_WEIGHTS = 4 << 30  # bytes
 MAX_TRACE = 256 << 20
 FREE_MEMORY = 8 << 30  # bytes of GPU memory that a grade needs
+FREE_MAIN_MEMORY = 2 << 30
+TAKEN_MEMORY = 1 << 30  # bytes of GPU memory that a neighbour must have taken to be to blame
+PATIENCE_S = 10.0  # for a neighbour on the GPU to finish
+MAX_INTERRUPTIONS = 3  # pairs that are repeated because someone else was on the GPU
 NEEDS_GPU = "It needs an NVIDIA GPU; no points are given for what was not measured."
 
 UNCONFINED = (
@@ -57,10 +61,12 @@ class Disturbed(Exception):
 
 
 def choose_form(lab: AnyLab, device: str) -> str:
-    """ "cuda" or "cpu" for `device` "auto", "cuda" or "cpu"; "traces" for a lab that measures nothing. Raises UserError
-    where "cuda" is asked for and missing."""
-    if "traces" in lab.forms:
-        return "traces"
+    """The form in which a lab is graded: that of `choose_device`, or "traces" where nothing is measured."""
+    return "traces" if "traces" in lab.forms else choose_device(device)
+
+
+def choose_device(device: str) -> str:
+    """ "cuda" or "cpu" for `device` "auto", "cuda" or "cpu". Raises UserError where "cuda" is asked for and missing."""
     if device == "cuda" and not machine.has_gpu():
         raise UserError(
             "There is no NVIDIA GPU here (NVML finds none). Use --device auto or cpu, or a machine with one."
@@ -98,6 +104,8 @@ def grade(
         except ChildError as error:
             if _is_machines(error):
                 found.disturbed = f"the starter could not run here. {error.message}"
+            elif error.kind == "out_of_memory" and (taken := _memory_was_taken(found)):
+                found.disturbed = taken
             else:
                 found.fatal = explain(error, submission)
                 found.output = with_details(found.output, error, submission)
@@ -151,6 +159,7 @@ class AnyFindings:
     form_name: str
     allow_unconfined: bool = False
     confinement: dict[str, Any] = field(default_factory=dict)
+    free_bytes: int = 0  # of GPU memory, before the grade
     seed: int | None = None
     timelines: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -169,9 +178,8 @@ class AnyFindings:
 @dataclass
 class Findings(AnyFindings):
     lab: Lab
-    pairs: list[tuple[float, float]] = field(default_factory=list)  # seconds per step: starter, submission
-    gain: decision.Gain | None = None
-    settled: bool = False
+    pairs: list[decision.Pair] = field(default_factory=list)  # all that were measured
+    decision: decision.Decision | None = None
     target: float = math.nan
     reference_gain: float | None = None
     target_source: str = ""
@@ -187,6 +195,16 @@ class Findings(AnyFindings):
     @property
     def same_work(self) -> bool:
         return all(check is None or check.status != FAIL for check in (self.parity, self.logs))
+
+    @property
+    def gain(self) -> decision.Gain | None:
+        return self.decision.gain if self.decision else None
+
+    @property
+    def step_s(self) -> tuple[float, float]:
+        """Mean seconds per step of the pairs that count: starter, submission."""
+        pairs = self.decision.pairs if self.decision else self.pairs
+        return fmean(pair.starter_s for pair in pairs), fmean(pair.submission_s for pair in pairs)
 
     @property
     def prepare_step_s(self) -> float:
@@ -317,23 +335,42 @@ def prepared(form: Form) -> tuple[dict[str, Any], list[Path]]:
 
 
 def gate(found: AnyFindings) -> None:
+    """Raises Disturbed where this machine is not fit to measure on now."""
+    free = machine.free_memory()
+    if free < FREE_MAIN_MEMORY:
+        raise Disturbed(f"only {free / 1e9:.1f} GB of memory are free, {FREE_MAIN_MEMORY / 1e9:.0f} are needed.")
     if found.form_name != "cuda":
         return
     if not machine.wait_idle(8.0):
         raise Disturbed("another program keeps this GPU busy.")
     state = machine.gpu_state()
-    if state and state.free_bytes < FREE_MEMORY:
+    if state is None:
+        return
+    if state.free_bytes < FREE_MEMORY:
         raise Disturbed(
             f"only {state.free_bytes / 1e9:.1f} GB of GPU memory are free, {FREE_MEMORY / 1e9:.0f} are needed."
         )
-    if state and state.throttling:
+    if state.throttling:
         raise Disturbed("the GPU throttles its clocks because it is too hot.")
+    found.free_bytes = state.free_bytes
 
 
 def _before_block(found: Findings) -> None:
     """Both arms are frozen: whatever runs on the GPU now is somebody else's, or work queued ahead."""
     if found.form_name == "cuda" and not machine.wait_idle():
         raise Disturbed("the GPU was busy while both loops were stopped: another program, or work queued ahead.")
+
+
+def _memory_was_taken(found: AnyFindings) -> str:
+    """Whether a loop that ran out of GPU memory did so because another program took it in the meantime, in words. Called
+    when our own processes are gone."""
+    state = machine.gpu_state() if found.free_bytes else None
+    if state is None or found.free_bytes - state.free_bytes < TAKEN_MEMORY:
+        return ""
+    return (
+        f"another program took {(found.free_bytes - state.free_bytes) / 1e9:.1f} GB of this GPU's memory during the grade, "
+        "and it ran out."
+    )
 
 
 def _first_steps(found: Findings, ours: Arm, starter: Arm, progress: Progress) -> None:
@@ -367,28 +404,63 @@ def _compare_logs(found: Findings, ours: Arm, starter: Arm) -> None:
 def _timed_blocks(found: Findings, ours: Arm, starter: Arm, kept: Path, plan: Plan, progress: Progress) -> None:
     for n in range(1, plan.max_pairs + 1):
         progress(0.2 + 0.6 * (n - 1) / max(plan.min_pairs + 1, n + 1), f"timing pair {n}")
-        starter_s, ours_s = pair(starter, ours, plan, lambda: _before_block(found))
-        found.pairs.append((starter_s, ours_s + found.prepare_step_s))
+        found.pairs.append(_pair(found, ours, starter, plan))
         if n & (n - 1) == 0:  # after pair 1, 2, 4, 8: whoever cheats must begin early to win much
             _keep_weights(found, ours, kept)
-        if n < plan.min_pairs:
-            continue
-        found.gain = decision.gain(*zip(*found.pairs, strict=True), noise_floor=found.form.noise)
-        if found.lab.throughput.healthy:  # known well enough to tell a loop that is slower
-            found.settled = found.gain.lower >= throughput_check.SLOWER or found.gain.upper < throughput_check.SLOWER
-        else:
-            found.settled = decision.settled(found.gain, found.target, plan.precision)
-        if found.settled:
+        if n >= plan.min_pairs:
+            found.decision = _decide(found, plan)
+        if found.decision and found.decision.settled:
             break
-    _before_block(found)  # whoever came during the last block
+    _tell_repeats(found)
+    if found.decision is None:
+        raise Disturbed(f"{found.pairs[-1].disturbed or 'too few pairs of blocks could count'}.")
     _keep_weights(found, ours, kept)
     if ours.recompiled:
         found.warnings.append(
             "torch.compile compiled again inside a timed block: a shape or a constant changes from step to step."
         )
-    state = machine.gpu_state() if found.form_name == "cuda" else None
-    if state and state.throttling:
-        found.warnings.append("The GPU throttled its clocks for heat while blocks were timed.")
+
+
+def _pair(found: Findings, ours: Arm, starter: Arm, plan: Plan) -> decision.Pair:
+    """A pair of blocks, with what was wrong with the machine meanwhile. Raises Disturbed when others are still busy on the
+    GPU some time after they were seen."""
+    try:
+        with (
+            machine.watch_throttling()
+            if found.form_name == "cuda"
+            else contextlib.nullcontext(lambda: False) as throttled
+        ):
+            measured = pair(starter, ours, plan, lambda: _before_block(found))
+        _before_block(found)  # whoever came during the last block
+    except Disturbed as disturbance:
+        interrupted = sum(math.isnan(each.starter_s) for each in found.pairs)
+        if interrupted == MAX_INTERRUPTIONS or not machine.wait_idle(PATIENCE_S):
+            raise
+        return decision.Pair(math.nan, math.nan, disturbed=str(disturbance).rstrip("."))
+    return replace(
+        measured,
+        submission_s=measured.submission_s + found.prepare_step_s,
+        disturbed="the GPU throttled its clocks because it was too hot" if throttled() else "",
+    )
+
+
+def _decide(found: Findings, plan: Plan) -> decision.Decision | None:
+    if found.lab.throughput.healthy:  # known well enough to tell a loop that is slower
+        worth = -2 * math.log(throughput_check.HALF_LOST)
+        return decision.decide_healthy(
+            found.pairs, throughput_check.SLOWER, worth, found.form.noise, min_pairs=plan.min_pairs
+        )
+    return decision.decide(found.pairs, found.target, found.form.noise, plan.precision, plan.min_pairs)
+
+
+def _tell_repeats(found: Findings) -> None:
+    """Say which pairs do not count, and why."""
+    whys = [each.disturbed for each in found.pairs if each.disturbed]
+    slower = len(found.pairs) - len(whys) - (len(found.decision.pairs) if found.decision else 0)
+    if found.decision and slower:
+        whys += ["the starter or the submission was slowed by something else on this machine"] * slower
+    for why in dict.fromkeys(whys):
+        found.warnings.append(f"{whys.count(why)} of {len(found.pairs)} pairs of blocks do not count: {why}.")
 
 
 def _keep_weights(found: Findings, ours: Arm, kept: Path) -> None:
@@ -443,16 +515,18 @@ def _replayed(
 
 
 def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Progress) -> None:
-    starter_s, ours_s = (fmean(times) for times in zip(*found.pairs, strict=True))
+    starter_s, ours_s = found.step_s
     for name, shown, each, step_s in (("starter", "before", starter, starter_s), ("submission", "after", ours, ours_s)):
         progress(0.86 if each is starter else 0.93, f"profiling the {name}")
         try:
             with turn(each.child):
                 each.burn()
                 each.child.profile(plan.profile_steps, "trace.json")
+                counted = each.child.counted()
             data = each.child.fetch("trace.json", MAX_TRACE)
             recorded = trace.read_bytes(data, expect_gpu=found.form_name == "cuda")
             metrics = trace.metrics(recorded, step_ns=step_s * 1e9, count=plan.profile_steps)
+            metrics.counted = counted
             found.metrics[name] = metrics
             found.timelines[shown] = trace.timeline(recorded, step_ns=step_s * 1e9)
         except (trace.TraceError, ChildError) as error:  # the throughput stands; no check needs the starter's trace
@@ -484,8 +558,8 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     if found.form_name not in lab.forms:
         return [plain(check, NOT_MEASURED, NEEDS_GPU) for check in lab.checks]
     gain = 1.0 if lab.throughput.healthy else found.reference_gain
-    if gain is None and found.gain and decision.fraction(found.gain.lower, found.target) >= 1:
-        gain = found.gain.factor  # a machine that was never calibrated: a full fix says what a full fix gains
+    if gain is None and found.decision and decision.fraction(found.decision.certain, found.target) >= 1:
+        gain = found.decision.gain.factor  # a machine that was never calibrated: a full fix says what a full fix gains
     checks = []
     if gain is None and found.gain is None:
         checks.append(plain(lab.prediction, NOT_MEASURED, "Nothing was measured to compare the prediction with."))
@@ -513,17 +587,12 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     if stopped:
         checks.append(plain(lab.throughput, *stopped, evidence=_throughput_evidence(found)))
     else:
-        assert found.gain is not None
+        assert found.decision is not None
+        evidence = _throughput_evidence(found)
         if lab.throughput.healthy:
-            checks.append(
-                throughput_check.judge_healthy(lab.throughput, found.gain, found.settled, _throughput_evidence(found))
-            )
+            checks.append(throughput_check.judge_healthy(lab.throughput, found.decision, evidence))
         else:
-            checks.append(
-                throughput_check.judge(
-                    lab.throughput, found.gain, found.target, found.settled, _throughput_evidence(found)
-                )
-            )
+            checks.append(throughput_check.judge(lab.throughput, found.decision, found.target, evidence))
         supported = checks[-1].points / lab.throughput.points
     for check in lab.trace:
         if not lab.measures(check, found.form_name):
@@ -540,7 +609,7 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
 def _impossible(found: Findings) -> str:
     """Why the measured rate cannot be true, or ''."""
     least = peaks.least_step_s(machine.gpu_name(), found.form.flops) if found.form_name == "cuda" else None
-    fastest = min(b for _, b in found.pairs)
+    fastest = min(pair.submission_s for pair in found.pairs if not pair.disturbed)
     if least is None or fastest >= least:
         return ""
     return (
@@ -557,18 +626,22 @@ def _throughput_evidence(found: Findings) -> dict[str, Any]:
     if found.gain is None:
         return {}
     gain = found.gain
-    starter_s, ours_s = (fmean(times) for times in zip(*found.pairs, strict=True))
+    assert found.decision is not None
+    starter_s, ours_s = found.step_s
     return {
         "gain": gain.factor,
         "gain_lower": gain.lower,
         "gain_upper": gain.upper,
+        "gain_certain": found.decision.certain,
         "noise": gain.noise,
         "target": found.target,
         "reference_gain": found.reference_gain,
         "target_source": found.target_source,
         "starter_ms": 1e3 * starter_s,
         "submission_ms": 1e3 * ours_s,
-        "pairs": [[1e3 * a, 1e3 * b] for a, b in found.pairs],
+        "pairs": [[1e3 * each.starter_s, 1e3 * each.submission_s] for each in found.decision.pairs],
+        "pairs_left_out": len(found.pairs) - len(found.decision.pairs),
+        "lost_to_others": max(max(each.starter_lost, each.submission_lost) for each in found.decision.pairs),
         "compile_s": found.compile_s,
     } | (
         {"prepare_s": found.prepare_s, "prepare_ms_a_step": 1e3 * found.prepare_step_s} if found.form.prepare_s else {}

@@ -73,6 +73,7 @@ def look(
                 step_ns = found.step_s * 1e9 if found.step_s else None
                 found.metrics = trace.metrics(recorded, step_ns=step_ns, count=steps)
                 found.timeline = trace.timeline(recorded, step_ns=step_ns)
+                found.metrics.counted = ours.child.counted()
                 found.peak_memory = ours.child.ask("peak_memory")
         except ChildError as error:
             found.message = explain(error, submission)

@@ -13,6 +13,7 @@ from grader.checks import throughput
 from grader.measure import decision
 from grader.measure.blocks import Arm, Plan, whole_rounds
 from grader.measure.calibration import Near, Spread
+from grader.measure.decision import Pair
 from grader.result import FAIL, INCONCLUSIVE, PASS
 
 seconds = st.floats(1e-5, 100.0)
@@ -115,24 +116,27 @@ def test_target_is_a_share_of_the_reference(reference, share):
     assert decision.fraction(decision.target(reference, share), reference) == pytest.approx(share, abs=1e-9)
 
 
+def decide(pairs, target, precision=0.05, noise_floor=0.02, **options):
+    return decision.decide([Pair(*pair) for pair in pairs], target, noise_floor, precision, **options)
+
+
 @given(times, targets, st.floats(0.01, 0.3))
 def test_settled_points_are_known(pairs, target, precision):
-    found = gain(pairs, 0.02)
-    low, high = decision.fraction(found.lower, target), decision.fraction(found.upper, target)
-    open_at_the_top = found.lower < target <= found.factor  # more pairs may show that it earns all points
-    assert decision.settled(found, target, precision) == (high - low <= 2 * precision and not open_at_the_top)
-    if found.lower >= target or found.upper <= 1:  # full points, or none, whatever the noise
-        assert decision.settled(found, target, precision)
+    found = decide(pairs, target, precision)
+    low, high = (decision.fraction(end, target) for end in (found.gain.lower, found.gain.upper))
+    assert found.certain <= found.gain.lower
+    if found.settled:
+        assert low >= 1 or (high - low <= 2 * precision and found.gain.factor < target)
+        assert found.certain == found.gain.lower
 
 
 @given(times, targets)
 def test_verdict_and_points_agree(pairs, target):
-    found = gain(pairs, 0.02)
-    settled = decision.settled(found, target, 0.05)
-    verdict = throughput.judge(LAB.throughput, found, target, settled, {})
+    found = decide(pairs, target)
+    verdict = throughput.judge(LAB.throughput, found, target, {})
     assert 0 <= verdict.points <= verdict.max_points
-    assert (verdict.status == PASS) == (found.lower >= target * (1 - 1e-12))
-    assert verdict.status in (PASS, FAIL) or (verdict.status == INCONCLUSIVE and not settled)
+    assert (verdict.status == PASS) == (found.certain >= target * (1 - 1e-12))
+    assert verdict.status in (PASS, FAIL) or (verdict.status == INCONCLUSIVE and not found.settled)
     assert bool(verdict.hint) == (verdict.status != PASS) == (len(verdict.more_hints) == 2)
 
 

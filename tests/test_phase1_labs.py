@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
@@ -15,12 +16,16 @@ from test_nbgrader import REPOSITORY, by_id, nbgrader
 from test_solutions import outputs
 from test_solutions import path as solution_path
 
-from grader import labs
+from grader import labs, mystery, trace
 from grader.answers import read_answers, unanswered
 from grader.calibrate import solution
+from grader.classroom.submissions import Job
 from grader.errors import UserError
+from grader.frontends.tools import TOLD
 from grader.grade import grade
-from grader.result import FAIL, PASS, Result
+from grader.labs.kinds import HEALTHY
+from grader.measure import machine
+from grader.result import FAIL, NOT_MEASURED, PASS, Result
 from grader.submission import MAGIC, Cell, Submission, from_cells
 
 ANSWERS = ("1c_diagnose", "1e_retest")
@@ -231,3 +236,131 @@ def test_answers_in_nbgrader(tmp_path):
             assert {g.name: g.auto_score for g in grades if g.name != "explanation"} == dict.fromkeys("abcde", points)
     page = (Path(tmp_path) / "feedback" / "solver" / name / f"{name}.html").read_text(encoding="utf-8")
     assert page.count("100 of 100 points") == 1, "the whole report stands in the first cell"
+
+
+# ---------------------------------------------------------------- live loops
+
+
+MYSTERY = labs.get("1d_mystery")
+
+
+def guessed(**changes: object) -> str:
+    """The solution's answers with those changes, {"loop_1": {...}, "ticket": ...}, as source text."""
+    answers = read_answers(solution(MYSTERY))
+    for key, value in changes.items():
+        if key.startswith("loop_"):
+            answers[int(key[5:])] = answers[int(key[5:])] | value if isinstance(value, dict) else value
+        else:
+            answers[key] = value
+    return f"answers = {answers!r}".replace("Ellipsis", "...")
+
+
+@pytest.mark.parametrize("form", ["cpu", "cuda"])
+def test_mystery_draw(form):
+    """A ticket stands for the same loops for ever; all causes occur, in all places."""
+    drawn = [mystery.draw(MYSTERY, f"{form}-{number:06d}") for number in range(200)]
+    assert drawn[7] == mystery.draw(MYSTERY, f"{form}-000007")
+    for place in "1234":
+        assert {loops[place].cause for loops in drawn} == {m.cause for m in MYSTERY.forms[form].choices}
+    assert all(len({d.cause for d in loops.values()}) >= 3 for loops in drawn)
+    assert len({json.dumps(d.options) for loops in drawn for d in loops.values()}) > 30
+    for m in MYSTERY.forms[form].choices:
+        assert set(mystery.SHOWS[m.cause]) & set(TOLD)
+
+
+def test_mystery_tickets():
+    assert mystery.new_ticket("cpu", "ada") == mystery.new_ticket("cpu", "ada") != mystery.new_ticket("cpu", "bob")
+    assert len({mystery.new_ticket("cpu") for _ in range(5)}) > 1
+    for ticket in ("", "cpu-1", "gpu-000001", "cpu-abcdef", "cpu-\u0661\u0661\u0661\u0661\u0661\u0661", "x" * 10**6):
+        with pytest.raises(UserError, match="is no ticket"):
+            mystery.draw(MYSTERY, ticket)
+
+
+def test_mystery_solution():
+    result = grade(solution(MYSTERY), MYSTERY, device="cpu")
+    assert result.score == 100, [c.reason for c in result.checks]
+
+
+def test_mystery_starter():
+    result = grade(cell(MYSTERY.starter), MYSTERY, device="cpu")
+    assert result.score == 0 and "has no ticket" in result.fatal
+    assert grade(cell(guessed(loop_1=..., loop_2=..., loop_3=..., loop_4=...)), MYSTERY, device="cpu").score == 0
+
+
+def test_mystery_half():
+    """Two causes right, one of them with the right row and a wrong number, one with a row that is about something else."""
+    source = guessed(
+        loop_1={"value": 0.3},
+        loop_2={"cause": "compute-bound"},
+        loop_3={"cause": "transfer-bound"},
+        loop_4={"metric": "data_wait", "value": 0},
+    )
+    result = grade(cell(source), MYSTERY, device="cpu")
+    assert result.score == 15 + 7.5 + 0 + 15 + 5
+    evidence = result.check("evidence").reason
+    assert "Loop 1: data_wait is the right row; measured again it is 0." in evidence
+    assert "Loop 2: counts when its cause is right" in evidence
+    assert "Loop 4: data_wait is about something else than launch-bound" in evidence
+    assert "Half right" in result.check("2").reason
+
+
+def test_mystery_wrong():
+    source = guessed(
+        loop_1={"cause": "launch-bound"},
+        loop_2={"cause": "input-bound"},
+        loop_3={"cause": "lazy"},
+        loop_4=["launch-bound"],
+    )
+    result = grade(cell(source), MYSTERY, device="cpu")
+    assert result.score == 0
+    assert "Not launch-bound: measured here, cpu_ops is 24" in result.check("1").reason
+    assert "Not input-bound: measured here, data_wait is 0.0" in result.check("2").reason
+    assert "'lazy' is none of" in result.check("3").reason
+    assert "must be a dictionary with: cause, metric, value" in result.check("4").reason
+    right = {name: drawn.cause for name, drawn in mystery.draw(MYSTERY, "cpu-000001").items()}
+    assert not any(right[name] in result.check(name).reason for name in "12")
+
+
+def test_mystery_of_somebody_else():
+    """In a class the loops follow from the student's name."""
+    submission = replace(cell(guessed()), student="ada")
+    result = grade(submission, MYSTERY, device="cpu")
+    assert result.score == 0 and "The loops of ada have ticket cpu-" in result.fatal
+    assert Job(MYSTERY.name, submission).digest != Job(MYSTERY.name, replace(submission, student="bob")).digest
+
+
+@pytest.mark.skipif(machine.has_gpu(), reason="there is a GPU")
+def test_mystery_of_a_gpu_without_one():
+    causes = {name: drawn.cause for name, drawn in mystery.draw(MYSTERY, "cuda-000001").items()}
+    answers = {"ticket": "cuda-000001"} | {name: {"cause": cause} for name, cause in causes.items()}
+    result = grade(cell(f"answers = {answers}"), MYSTERY, device="cpu")
+    assert result.check("evidence").status == NOT_MEASURED and result.score == 60
+
+
+@pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("end", [0, 1])
+@pytest.mark.parametrize("choice", MYSTERY.forms["cuda"].choices, ids=lambda choice: choice.case)
+def test_mystery_loops_on_a_gpu(choice, end):
+    """At both ends of its sizes each loop has its planted cause, and a number that shows it."""
+    sizes = {name: bounds[end] for name, bounds in choice.sizes.items()}
+    drawn = mystery.Drawn(choice.cause, {"case": choice.case, "sizes": sizes}, choice.data)
+    recorded, step_s = mystery.record(MYSTERY, "cuda", drawn)
+    diagnosis = trace.analyse(recorded, step_ns=step_s * 1e9).diagnosis
+    expected = (choice.cause,) if choice.cause != HEALTHY else ("compute-bound", "memory-bound")
+    assert diagnosis.cause in expected, diagnosis.text
+    assert any(metric in mystery._numbers(recorded, step_s) for metric in mystery.SHOWS[choice.cause])
+
+
+def test_mystery_notebook_runs(tmp_path):
+    executed = papermill.execute_notebook(
+        solution_path(MYSTERY.name),
+        tmp_path / "executed.ipynb",
+        parameters={"device": "cpu", "quick": True},
+        cwd=tmp_path,
+        progress_bar=False,
+        execution_timeout=240,
+    )
+    shown = {cell.id: outputs(cell) for cell in executed.cells if cell.cell_type == "code"}
+    assert "data:image" in shown["profile-1"] and "data_wait" in shown["profile-4"]
+    assert "100 of 100 points" in shown["check"] and "4 profiles took" in shown["check"]
+    assert next(iter(json.loads((tmp_path / "mystery.json").read_text()))).startswith("cpu-")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import kineto
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -45,25 +46,7 @@ class Recording:
         return self.event(cat, name, start, duration, stream, **args)
 
     def document(self, **more):
-        end = {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 1}
-        meta = {"ph": "M", "name": "process_name", "ts": 0.5, "pid": 1, "tid": 0, "args": {"name": "python"}}
-        span = {
-            "ph": "X",
-            "cat": "Trace",
-            "name": "PyTorch Profiler (0)",
-            "pid": "Spans",
-            "tid": "x",
-            "ts": 0,
-            "dur": 9,
-        }
-        return {
-            "schemaVersion": 1,
-            "deviceProperties": [{"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 1}],
-            "displayTimeUnit": "ms",
-            "baseTimeNanoseconds": 1_790_857_026_000_000_000,
-            "traceEvents": [meta, *self.events, span, end],
-            **more,
-        }
+        return kineto.document(self.events, **more)
 
     def read(self, **options):
         return trace.read_bytes(json.dumps(self.document()).encode(), **options)

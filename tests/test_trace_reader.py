@@ -11,6 +11,7 @@ import threading
 import time
 
 import fuzz_trace
+import kineto
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -63,30 +64,11 @@ def sound_events(steps=4, kernels=3, graph=0, devices=1):
 
 
 def document(events, **more):
-    first = events[0].get("ts", 0) if events else 0
-    meta = {"ph": "M", "name": "process_name", "ts": 0.5, "pid": 1, "tid": 0, "args": {"name": "python"}}
-    span = {
-        "ph": "X",
-        "cat": "Trace",
-        "name": "PyTorch Profiler (0)",
-        "pid": "Spans",
-        "tid": "x",
-        "ts": first,
-        "dur": 9,
-    }
-    end = {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": first}
-    return {
-        "schemaVersion": 1,
-        "deviceProperties": [{"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 1}, {"id": 1, "name": "NVIDIA H200"}],
-        "displayTimeUnit": "ms",
-        "baseTimeNanoseconds": 1_790_857_026_000_000_000,
-        "distributedInfo": {"rank": 1, "world_size": 2},
-        "traceEvents": [meta, *events, span, end],
-        "traceName": "/tmp/[trace].json",
-    } | more
+    two_ranks = {"distributedInfo": {"rank": 1, "world_size": 2}, "traceName": "/tmp/[trace].json"}
+    return kineto.document(events, devices=2, **two_ranks | more)
 
 
-def kineto(doc):
+def as_kineto(doc):
     """As Kineto lays it out."""
     head = ",\n".join(f'    "{key}": {json.dumps(value)}' for key, value in doc.items() if key not in LATE)
     events = []
@@ -105,7 +87,7 @@ def kineto(doc):
 
 LATE = ("traceEvents", "traceName")
 LAYOUTS = {
-    "kineto": kineto,
+    "kineto": as_kineto,
     "dumps": json.dumps,
     "compact": lambda doc: json.dumps(doc, separators=(",", ":")),
     "compact, UTF-8": lambda doc: json.dumps(doc, separators=(",", ":"), ensure_ascii=False),

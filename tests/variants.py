@@ -31,6 +31,7 @@ _INPUTS = {"2a_workers": "images, labels", "3a_precision": "tokens, targets"}
 _FORWARD = {
     "2a_workers": "model(images)",
     "2b_transfers": "model(images)",
+    "2c_transforms": "model(images)",
     "2e_syncs": "model(tokens)",
     "3a_precision": "model(tokens)",
 }
@@ -49,6 +50,7 @@ def autocast(lab: str, model: str = "model") -> Edits:
     lines = {
         "2a_workers": _CLASSIFY.format(model),
         "2b_transfers": _CLASSIFY.format(model),
+        "2c_transforms": _CLASSIFY.format(model),
         "2e_syncs": f"        logits = {model}(tokens).flatten(0, 1)\n"
         '        losses = F.cross_entropy(logits, targets, reduction="none")\n',
         "3a_precision": f"        logits = {model}(tokens)\n"
@@ -87,6 +89,23 @@ HALVES: dict[str, dict[str, Edits]] = {
                 "torch.stack([classes[index].to(job.device) for index in batch])",
                 "classes[torch.tensor(batch)].to(job.device)",
             )
+        ],
+    },
+    "2c_transforms": {
+        "a table for all samples, in numpy": [
+            ("        curve = [(value / 255) ** GAMMA for value in range(256)]\n", ""),
+            (
+                "torch.tensor([curve[value] for value in pixels])",
+                "CURVE[torch.frombuffer(bytearray(pixels), dtype=torch.uint8).int()]",
+            ),
+            ("GAMMA = 0.8\n", "GAMMA = 0.8\nCURVE = (torch.arange(256) / 255) ** GAMMA\n"),
+        ],
+        "the list through an array": [
+            ("import contextlib\n", "import contextlib\nfrom array import array\n"),
+            (
+                "torch.tensor([curve[value] for value in pixels])",
+                'torch.frombuffer(array("f", [curve[value] for value in pixels]), dtype=torch.float32)',
+            ),
         ],
     },
     "2e_syncs": {
@@ -157,6 +176,14 @@ WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
                 ("staged.to(job.device)", "tiles[torch.tensor(batch, device=job.device)]"),
             ],
             "GPU: No batch crossed the bus",
+        ),
+    },
+    "2c_transforms": {
+        "shadows left dark": ("solution", [("/ 255) ** GAMMA", "/ 255)")], "not the same training"),
+        "scaled over the batch": (
+            "solution",
+            [(".mean((2, 3), keepdim=True)", ".mean()"), (".std((2, 3), keepdim=True)", ".std()")],
+            "not the same training",
         ),
     },
     "2e_syncs": {

@@ -8,7 +8,15 @@ from grader.labs.lab import TraceCheck
 from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
 from grader.trace import Metrics
 
-SHARES = {"h2d_pinned", "h2d_overlap", "half_share", "tensor_core_share", "gpu_idle_unprofiled", "tiny_kernel_share"}
+SHARES = {
+    "data_wait",
+    "h2d_pinned",
+    "h2d_overlap",
+    "half_share",
+    "tensor_core_share",
+    "gpu_idle_unprofiled",
+    "tiny_kernel_share",
+}
 
 
 def read(metrics: Metrics, name: str) -> Any:
@@ -19,7 +27,7 @@ def read(metrics: Metrics, name: str) -> Any:
 
 
 def _shown(metric: str, value: float) -> str:
-    return f"{value:.0%}" if metric.partition(".")[0] in SHARES else f"{value:g}"
+    return f"{value:.0%}" if metric.partition(".")[0] in SHARES else f"{value:.3g}"
 
 
 def judge(check: TraceCheck, metrics: Metrics, problems: list[str], supported: float) -> CheckResult:

@@ -21,8 +21,7 @@ from distributed import Client, Nanny, Scheduler, Security, SpecCluster
 from grader.classroom import worker
 from grader.classroom.submissions import version
 from grader.errors import UserError
-from grader.grade import choose_form
-from grader.labs import get, loops
+from grader.grade import choose_device
 from grader.measure import machine
 
 # a worker that dies takes its grade with it at once; who tries again is the coordinator's decision, not Dask's
@@ -91,7 +90,7 @@ def environments(device: str, chosen: Sequence[int] | None = None, cpu_workers: 
     """The environment of each worker of this machine: its GPU, its cores. chosen: numbers of the GPUs to use, all where
     None; the share of the cores is the same either way. cpu_workers: how many where there is no GPU to count. Raises
     UserError for a GPU that is not there."""
-    if choose_form(get(loops()[0]), device) == "cpu":
+    if choose_device(device) == "cpu":
         return [{"CUDA_VISIBLE_DEVICES": "", worker.CORES: ",".join(map(str, cores))} for cores in shares(cpu_workers)]
     gpus = machine.gpus()
     wrong = [n for n in chosen or () if not 0 <= n < len(gpus)]

@@ -134,13 +134,12 @@ def run(job: str, limit_s: float, topic: str = "") -> str:
 def describe(device: str) -> dict[str, Any]:
     """What this worker grades with: {"machines": keys, "form", "version", "cores", "gpu"}. Raises UserError where it has not
     that device."""
-    from grader import labs
     from grader.classroom.submissions import version
-    from grader.grade import choose_form
+    from grader.grade import choose_device
     from grader.measure import machine
 
     start_ahead()
-    form = choose_form(labs.get(labs.loops()[0]), device)
+    form = choose_device(device)
     return {
         "machines": sorted({machine.key(form), machine.key("traces")}),  # as its results name it, whatever the lab
         "form": form,

@@ -26,10 +26,10 @@ class Lesson:
 
     @property
     def title(self) -> str:
-        """The notebook's first heading."""
+        """The notebook's first heading, as plain text."""
         cells = json.loads(self.file.read_text(encoding="utf-8"))["cells"]
         lines = (line for cell in cells if cell["cell_type"] == "markdown" for line in cell["source"])
-        return next(line for line in lines if line.startswith("# "))[2:].strip()
+        return next(line for line in lines if line.startswith("# "))[2:].strip().replace("`", "")
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,28 @@ PHASES = (
         "Phase 1: See it",
         "Say of a training loop that you have never seen whether its input or the GPU holds it back, in ten minutes.",
         (
+            Lesson("1_instrumentation/1_throughput"),
+            Lesson("1_instrumentation/2_utilisation"),
+            Lesson("1_instrumentation/3_profilers"),
             Lesson("1_instrumentation/4_trace"),
+            Lab("1c_diagnose", core=True),
             Lesson("1_instrumentation/5_baseline"),
+            Lab("1d_mystery", core=True),
+            Lab("1e_retest"),
         ),
     ),
     Phase(
         "Phase 2: Feed the GPU",
         "The gaps in which the GPU has nothing to do get shorter, and you can say why.",
         (
+            Lesson("2_data/1_disk_to_gpu"),
+            Lesson("2_data/2_dataloader"),
             Lab("2a_workers", core=True),
+            Lesson("2_data/3_overlap"),
+            Lab("2b_transfers"),
+            Lesson("2_data/4_transforms"),
+            Lab("2c_transforms"),
+            Lesson("2_data/5_formats"),
             Lesson("2_data/6_syncs"),
             Lab("2e_syncs"),
         ),

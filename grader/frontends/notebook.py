@@ -62,6 +62,8 @@ STEPS = (
 # name of a metric or count: what it is, in words
 WORDS = {
     "loads_in_main": "samples that the training process loaded itself",
+    "counted.connections": "connections to the database that were opened, by all processes",
+    "counted.drive_reads": "files that were read from the drive, by all processes",
     "syncs": "times the CPU waited for the GPU to finish",
     "h2d_copies": "copies from the CPU's memory to the GPU's",
     "h2d_pinned": "of the bytes copied to the GPU came from pinned memory",
@@ -487,8 +489,9 @@ def _value(seen: Look, name: str) -> float | None:
     """A metric, or what else was counted, by name; None for what this device cannot tell."""
     if name in ("graph_breaks", "peak_memory"):
         return getattr(seen, name)
+    name, _, entry = name.partition(".")
     value = getattr(seen.metrics, name)
-    return value.get("yes") if isinstance(value, dict) else value
+    return value.get(entry or "yes") if isinstance(value, dict) else value
 
 
 def _row(name: str, value: float | None) -> tuple[str, str, str]:

@@ -104,7 +104,8 @@ def _relative(path: Path) -> str:
 
 def _link(path: Path, words: str) -> str:
     # the server's root is the course's folder; a browser resolves this relative to the start notebook's address
-    return f'<a href="../{escape(_relative(path))}" target="_blank">{escape(words)}</a>'
+    colour = "color: var(--jp-content-link-color, #0b57d0)"
+    return f'<a href="../{escape(_relative(path))}" target="_blank" style="{colour}">{escape(words)}</a>'
 
 
 def _said(now: course.Progress) -> str:

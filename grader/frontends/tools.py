@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from grader import answers, trace
+from grader import answers, mystery, trace
 from grader.answers import Recording
 from grader.errors import UserError
 from grader.frontends import notebook, report
 from grader.frontends.notebook import Note, NotebookLab, Row
-from grader.labs.kinds import AnswersLab
+from grader.grade import Progress
+from grader.labs.kinds import AnswersLab, MysteryLab
 from grader.labs.lab import AnyLab
+from grader.result import write_json
+from grader.sandbox.parent import ChildError
 from grader.trace.lines import by_line
 from grader.trace.read import CPU_OP
 
@@ -119,10 +126,128 @@ def _lines(found: Recording) -> list[Row]:
 def _draw(name: str, found: Recording) -> Any:
     """The timeline without the cause of each gap: to find that is what is asked."""
     timeline = trace.timeline(found.analysis.trace, step_ns=found.step_ms * 1e6)
-    timeline["gaps"] = []
-    for use in timeline["use"]:
-        use["share"] = {part: share for part, share in use["share"].items() if not part.startswith("idle_")}
-    return trace.draw({f"trace {name}": timeline})
+    return trace.draw({f"trace {name}": without_causes(timeline)})
 
 
-TOOLS: dict[type[AnyLab], type[NotebookLab]] = {AnswersLab: TracesLab}
+def without_causes(timeline: dict[str, Any]) -> dict[str, Any]:
+    """A timeline that shows when the GPU is idle, and not why."""
+    use = [
+        each | {"share": {part: share for part, share in each["share"].items() if not part.startswith("idle_")}}
+        for each in timeline["use"]
+    ]
+    return timeline | {"gaps": [], "use": use}
+
+
+# ---------------------------------------------------------------- live loops
+
+CLOCK = "mystery.json"  # in the current folder: {ticket: {"opened": seconds since 1970, "used_s", "profiles"}}
+LIMIT_S = 600  # of machine time, for the four of them
+
+
+class LiveLab(NotebookLab):
+    """Live loops to be diagnosed. student: your name in the class, which decides which loops are yours; at home leave it
+    empty, and the loops are drawn at random."""
+
+    lab: MysteryLab
+    steps = (
+        ("lab.ticket", "which loops are yours; it belongs into your answers"),
+        ("lab.profile(1)", "run loop 1 on this machine: its timeline and its numbers"),
+        ("%%submission", "the cell with your answers; fill it in, and run it"),
+        ("lab.check()", "the grade: the loops are made again and measured"),
+    )
+
+    def __init__(self, name: str, device: str = "auto", quick: bool = False, student: str = "") -> None:
+        super().__init__(name, device, quick)
+        student = student or os.environ.get("JUPYTERHUB_USER", "")
+        kept = self._clocks()
+        own = (ticket for ticket in kept if ticket.startswith(f"{self.device}-"))
+        self.ticket = (
+            mystery.new_ticket(self.device, student) if student else next(own, mystery.new_ticket(self.device))
+        )
+        self._clock = kept.get(self.ticket) or {"opened": time.time(), "used_s": 0.0, "profiles": 0}
+        self._keep()
+
+    def _card(self) -> Note:
+        return replace(super()._card(), after=[f'Your ticket: "{self.ticket}".'])
+
+    def profile(self, loop: int) -> None:
+        """Run one of the four loops: some steps timed, then some profiled."""
+        drawn = mystery.draw(self.lab, self.ticket)
+        if str(loop) not in drawn:
+            Note("Which loop?", [f"There are {', '.join(drawn)}: lab.profile({next(iter(drawn))})."]).show()
+            return
+        self._work(lambda progress: self._profiled(str(loop), drawn[str(loop)], progress))
+
+    def _profiled(self, name: str, drawn: mystery.Drawn, progress: Progress) -> Note:
+        began = time.monotonic()
+        try:
+            seen = mystery.profile(self.lab, self.device, drawn, progress)
+        except (ChildError, trace.TraceError) as error:
+            return Note(
+                f"Loop {name} could not be profiled", [str(error), "Free memory on this machine, and try again."]
+            )
+        self._clock["used_s"] += time.monotonic() - began
+        self._clock["profiles"] += 1
+        self._keep()
+        rows = [
+            (metric, f"{value:,.4g}" if metric in mystery.COUNTS else f"{value:.2f}", TOLD[metric])
+            for metric, value in seen.numbers.items()
+        ]
+        picture = report._image(
+            lambda: trace.draw({f"loop {name}": without_causes(seen.timeline)}), f"Timeline of loop {name}"
+        )
+        lines = [f"A step takes {1e3 * seen.step_s:.3g} ms without the profiler."]
+        return Note(f"Loop {name}", lines, [rows], picture, after=["Shares are of 1: 0.25 is 25%.", self._time()])
+
+    def _checked(self, progress: Progress) -> Note:
+        note = super()._checked(progress)
+        note.after.append(self._time())
+        return note
+
+    def _time(self) -> str:
+        used, since = self._clock["used_s"], time.time() - self._clock["opened"]
+        said = (
+            f"{_minutes(since)} since you first opened the lab; {self._clock['profiles']} profiles took {_minutes(used)} of "
+            "machine time."
+        )
+        return said + (" The aim is less than ten minutes of it." if used > LIMIT_S else "")
+
+    def _clocks(self) -> dict[str, Any]:
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            found = json.loads((self._folder / CLOCK).read_text(encoding="utf-8"))
+            if isinstance(found, dict):
+                return {ticket: clock for ticket, clock in found.items() if _is_clock(clock)}
+        return {}
+
+    def _keep(self) -> None:
+        with contextlib.suppress(OSError):
+            write_json(self._folder / CLOCK, self._clocks() | {self.ticket: self._clock})
+
+
+# name of a number of a live loop: what it is, in words
+TOLD = {
+    "data_wait": "of the step the main process waited for data",
+    "loads_in_main": "samples a step that the training process loaded itself",
+    "gpu_idle": "of the step the GPU had nothing to do",
+    "syncs": "times a step that the host waited for the GPU to finish",
+    "copies": "of the step the GPU copied, with no kernel beside it",
+    "h2d_pinned": "of the bytes copied to the GPU came from pinned memory",
+    "h2d_overlap": "of the time of copies to the GPU had a kernel running beside it",
+    "launches": "times a step that the host launched GPU work",
+    "tiny_kernel_share": "of the kernels are shorter than 10 us",
+    "tensor_core_share": "of the time in matrix products was on tensor cores",
+    "matmul": "of the step went into matrix products and convolutions",
+    "cpu_ops": "operators a step that the host called, those within others included",
+}
+
+
+def _is_clock(clock: Any) -> bool:
+    keys = ("opened", "used_s", "profiles")
+    return isinstance(clock, dict) and all(isinstance(clock.get(key), int | float) for key in keys)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+TOOLS: dict[type[AnyLab], type[NotebookLab]] = {AnswersLab: TracesLab, MysteryLab: LiveLab}

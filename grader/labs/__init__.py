@@ -9,9 +9,11 @@ from grader.labs.lab import AnyLab, Lab
 
 NAMES = (
     "1c_diagnose",
+    "1d_mystery",
     "1e_retest",
     "2a_workers",
     "2b_transfers",
+    "2c_transforms",
     "2e_syncs",
     "3a_precision",
 )

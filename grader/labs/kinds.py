@@ -72,3 +72,67 @@ class AnswersLab(AnyLab):
     @property
     def checks(self) -> tuple[Question, ...]:
         return self.questions
+
+
+# ---------------------------------------------------------------- live loops with a planted cause
+
+
+@dataclass(frozen=True)
+class Mystery:
+    """A loop with a cause planted. case and sizes: what `grader.workloads.mystery` makes it of; each size is drawn between
+    two whole numbers or, for those that are none, two others. data: the data set it needs."""
+
+    cause: str
+    case: str
+    sizes: dict[str, tuple[float, float]]
+    data: str = ""
+
+
+@dataclass(frozen=True)
+class Mysteries:
+    """The loops to draw from on one kind of device. repeated: a cause may be drawn twice."""
+
+    choices: tuple[Mystery, ...]
+    repeated: bool = False
+    workload: str = "grader.workloads.mystery"
+    threads: int | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """One of the live loops."""
+
+    name: str  # "1"
+    points: float  # for its cause
+    hints: Hints
+
+    @property
+    def title(self) -> str:
+        return f"Loop {self.name}"
+
+
+@dataclass(frozen=True)
+class Proof:
+    """For each loop a number that shows its cause: half the points for the right metric, half for its value."""
+
+    points: float  # of all loops together
+    hints: Hints
+    name: str = "evidence"
+    title: str = "Evidence"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MysteryLab(AnyLab):
+    """Live loops to be diagnosed. Which cause sits in which follows from the ticket in the answers."""
+
+    forms: dict[str, Mysteries]
+    loops: tuple[Unknown, ...]
+    evidence: Proof
+
+    graded_by: ClassVar[str] = "grader.mystery"
+    personal: ClassVar[bool] = True
+
+    @property
+    def checks(self) -> tuple[Any, ...]:
+        return (*self.loops, self.evidence)

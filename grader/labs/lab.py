@@ -120,7 +120,8 @@ class AnyLab:
     """What every kind of lab has. The kinds other than `Lab` are in `grader.labs.kinds`.
 
     graded_by: module whose Findings, measure and judge are this kind's grade (see `grader.grade`). runs_code: a grade runs
-    a loop in a child. report_in: the check whose cell holds the whole report in nbgrader's feedback; "" for the first."""
+    a loop in a child. report_in: the check whose cell holds the whole report in nbgrader's feedback; "" for the first.
+    personal: what is right depends on whose submission it is."""
 
     name: str
     title: str
@@ -131,6 +132,7 @@ class AnyLab:
     graded_by: ClassVar[str]
     runs_code: ClassVar[bool] = True
     report_in: ClassVar[str] = ""
+    personal: ClassVar[bool] = False
 
     @property
     def folder(self) -> Path:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from grader.measure import machine
+from grader.measure.decision import Pair
 from grader.sandbox.parent import Child, turn
 
 CHUNK_S = 0.25  # a burn goes in chunks of about this long
@@ -94,16 +98,33 @@ def whole_rounds(seconds: float, step_s: float) -> int:
     return steps if steps < 7 else math.ceil(steps / 12) * 12
 
 
-def pair(
-    starter: Arm, submission: Arm, plan: Plan, before_block: Callable[[], None] = lambda: None
-) -> tuple[float, float]:
-    """One pair of blocks, in random order. Both arms come frozen and leave frozen. `before_block` runs while both are.
-    Returns seconds per step of (starter, submission)."""
-    times = {}
+def pair(starter: Arm, submission: Arm, plan: Plan, before_block: Callable[[], None] = lambda: None) -> Pair:
+    """One pair of blocks, in random order. Both arms come frozen and leave frozen. `before_block` runs while both are."""
+    times: dict[str, float] = {}
     arms = [("starter", starter), ("submission", submission)]
     random.shuffle(arms)
     for name, arm in arms:
         before_block()
-        with turn(arm.child):
-            times[name] = arm.block(plan)
-    return times["starter"], times["submission"]
+        with watch_lost(arm.child) as lost, turn(arm.child):
+            times[f"{name}_s"] = arm.block(plan)
+        times[f"{name}_lost"] = lost()
+    return Pair(**times)
+
+
+@contextlib.contextmanager
+def watch_lost(child: Child) -> Iterator[Callable[[], float]]:
+    """Gives a function that says, at the end, the share of the time that the child lost to other programs.
+
+    That is how long one of its threads waited for a processor, the one that waited most; but no more than the others'
+    share of the processors' work, for a loop can be in its own way. Time that other virtual machines took comes on top.
+    A neighbour who is in nobody's way costs nothing."""
+    began, waited, own = time.monotonic(), child.waited(), child.cpu_seconds()
+    worked, stolen = machine.processor_time()
+    share = 0.0
+    yield lambda: share
+    passed, now = time.monotonic() - began, child.waited()
+    most = max((seconds - waited.get(thread, 0.0) for thread, seconds in now.items()), default=0.0)
+    own = child.cpu_seconds() - own
+    worked, stolen = (after - before for after, before in zip(machine.processor_time(), (worked, stolen), strict=True))
+    others = max(0.0, worked - own) / max(worked, 1e-9)
+    share = min(0.95, min(most / passed, others) + stolen / max(worked + stolen, 1e-9))

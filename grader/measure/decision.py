@@ -1,7 +1,8 @@
 """From pairs of timed blocks to a gain, its interval, and the points. Arithmetic only.
 
 The statistic is the log of (starter's time per step / submission's time per step), one value a pair: noise that scales
-both blocks of a pair drops out, and ratios are symmetric in the log."""
+both blocks of a pair drops out, and ratios are symmetric in the log. How often the rule is wrong was simulated:
+`python -m tests.benchmarks.decision_errors`."""
 
 from __future__ import annotations
 
@@ -53,13 +54,123 @@ def fraction(factor: float, target: float) -> float:
     return min(1.0, max(0.0, math.log(factor) / math.log(target)))
 
 
-def settled(measured: Gain, target: float, precision: float) -> bool:
-    """Whether the points are known to within +-`precision` (a fraction of all points). A gain at the target or above
-    whose lower end still costs points is not settled: more pairs may show that it earns them all."""
-    if measured.lower < target <= measured.factor:
+@dataclass(frozen=True)
+class Pair:
+    """Two timed blocks, one of each arm, in seconds per step. lost: the share of a block's time (0 to 1) that went to
+    other programs, as far as that can be told. disturbed: why the pair cannot count, or ""."""
+
+    starter_s: float
+    submission_s: float
+    starter_lost: float = 0.0
+    submission_lost: float = 0.0
+    disturbed: str = ""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """pairs: those that count. certain: the gain that the points are for. settled: whether the points are known."""
+
+    gain: Gain
+    certain: float
+    settled: bool
+    pairs: tuple[Pair, ...]
+
+
+def decide(
+    pairs: Sequence[Pair], target: float, noise_floor: float, precision: float, min_pairs: int = 2
+) -> Decision | None:
+    """What the pairs measured so far say; None where fewer than `min_pairs` of them can count.
+
+    The points are settled when the interval says them to within +-`precision` (a fraction of all points), and when each
+    arm agrees with itself: a neighbour, or clocks that fall, can slow one arm more than the other. So the points may
+    hang by no more than twice `precision` on whether the starter always ran as in its fastest block, nor on whether the
+    submission did. Where the starter did not, the pairs in which it was as fast as at its best, but for so much, may
+    settle them. A loop that could have earned all points, had it always run as in its fastest block, three half
+    intervals up, is not told that it failed. What that gets wrong, and how often: data/measured/decision.md."""
+    doubt, worth = 2 * precision, math.log(target)
+    views = _views(pairs, doubt * worth, noise_floor, min_pairs)
+    if not views:
+        return None
+    for view in views:
+        if _settled(view, target, doubt):
+            return Decision(view.gain, view.gain.lower, True, view.pairs)
+    view = views[-1]
+    firm = fraction(view.gain.lower, target) - fraction(view.least, target) <= doubt
+    return Decision(view.gain, view.gain.lower if firm else view.least, False, view.pairs)
+
+
+def decide_healthy(
+    pairs: Sequence[Pair], slower: float, worth: float, noise_floor: float, min_pairs: int = 2
+) -> Decision | None:
+    """`decide` for a loop that has only to keep its speed: settled when it is known whether its gain is at least
+    `slower`. worth: the log of the gain, or loss, that is worth all points."""
+    views = _views(pairs, 0.1 * worth, noise_floor, min_pairs)
+    for view in views:
+        if view.gain.lower >= slower or view.most < slower:
+            return Decision(view.gain, view.gain.lower, True, view.pairs)
+    return Decision(views[-1].gain, views[-1].gain.lower, False, views[-1].pairs) if views else None
+
+
+@dataclass(frozen=True)
+class _View:
+    """Some of the pairs. slow, fast: how far (in log) the mean block lies above the arm's fastest one, of the starter and
+    of the submission."""
+
+    pairs: tuple[Pair, ...]
+    gain: Gain
+    slow: float
+    fast: float
+
+    @property
+    def least(self) -> float:
+        """The gain's lower end, had the starter always run as in its fastest block."""
+        return self.gain.lower * math.exp(-self.slow)
+
+    @property
+    def most(self) -> float:
+        """The gain's upper end, had the submission always run as in its fastest block."""
+        return self.gain.upper * math.exp(self.fast)
+
+
+def _views(pairs: Sequence[Pair], tolerance: float, noise_floor: float, min_pairs: int) -> list[_View]:
+    """All pairs that can count; and, where they are others and enough, those in which neither arm was slowed by more than
+    `tolerance` (in log): not the starter, against its fastest block, and not the submission, by what it lost. How fast
+    the submission was plays no part: it could choose its pairs."""
+    counted = [pair for pair in pairs if not pair.disturbed]
+    if len(counted) < max(2, min_pairs):
+        return []
+    best = min(math.log(pair.starter_s * (1 - pair.starter_lost)) for pair in counted)
+    fastest = min(math.log(pair.submission_s * (1 - pair.submission_lost)) for pair in counted)
+    quiet = [
+        pair
+        for pair in counted
+        if math.log(pair.starter_s) - best <= tolerance and -math.log(1 - pair.submission_lost) <= tolerance
+    ]
+    chosen = [counted] + ([quiet] if max(2, min_pairs) <= len(quiet) < len(counted) else [])
+    views = []
+    for some in chosen:
+        starter_s, submission_s = [pair.starter_s for pair in some], [pair.submission_s for pair in some]
+        slow, fast = fmean(map(math.log, starter_s)) - best, fmean(map(math.log, submission_s)) - fastest
+        views.append(_View(tuple(some), gain(starter_s, submission_s, noise_floor), slow, fast))
+    return views
+
+
+def _settled(view: _View, target: float, doubt: float) -> bool:
+    found = view.gain
+    low, high = fraction(found.lower, target), fraction(found.upper, target)
+    if low - fraction(view.least, target) > doubt:
         return False
-    low, high = fraction(measured.lower, target), fraction(measured.upper, target)
-    return high - low <= 2 * precision
+    if low >= 1:
+        return True
+    if found.factor >= target:  # more pairs may show that it earns all points
+        return False
+    half = found.upper / found.factor
+    if low < 1 - doubt and found.factor * math.exp(view.fast) * half**3 >= target:
+        return False
+    return (
+        high - low <= doubt
+        and fraction(found.factor * math.exp(view.fast), target) - fraction(found.factor, target) <= doubt
+    )
 
 
 def target(reference_gain: float, share: float = 0.87) -> float:

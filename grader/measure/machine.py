@@ -7,11 +7,14 @@ import glob
 import importlib.metadata
 import os
 import platform
+import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import psutil
 import pynvml
 
 # Thermal and hardware-slowdown bits of nvmlClocksEventReasons. Power capping is normal under load and not among them.
@@ -127,6 +130,49 @@ def gpu_state() -> GpuState | None:
             f"NVML cannot tell whether this GPU is in use ({error}), so nothing can be graded on it."
         ) from None
     return GpuState(utilisation, free_bytes, throttling=bool(reasons & _THROTTLING))
+
+
+@contextlib.contextmanager
+def watch_throttling() -> Iterator[Callable[[], bool]]:
+    """Look at the GPU five times a second. Gives a function that says whether its clocks were throttled for heat, in more
+    than one look of twenty so far."""
+    looks: list[bool] = []
+    end = threading.Event()
+
+    def watch() -> None:
+        while not end.wait(0.2):
+            state = gpu_state()
+            if state is None:
+                return
+            looks.append(state.throttling)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield lambda: sum(looks) > 0.05 * len(looks)
+    finally:
+        end.set()
+        thread.join()
+
+
+def processor_time() -> tuple[float, float]:
+    """Seconds that the processors which this process may use have worked since boot, and that other virtual machines
+    took from them. (0, 0) where the operating system does not tell."""
+    ours, worked, stolen = os.sched_getaffinity(0), 0.0, 0.0
+    with contextlib.suppress(OSError), open("/proc/stat") as file:
+        for line in file:
+            name, *fields = line.split()
+            if name[:3] == "cpu" and name[3:].isdigit() and int(name[3:]) in ours:
+                user, nice, system, _, _, irq, softirq, steal = map(int, fields[:8])
+                worked += user + nice + system + irq + softirq
+                stolen += steal
+    ticks = os.sysconf("SC_CLK_TCK")
+    return worked / ticks, stolen / ticks
+
+
+def free_memory() -> int:
+    """Bytes of main memory that programs can still have."""
+    return psutil.virtual_memory().available
 
 
 def wait_idle(limit_s: float = 3.0) -> bool:

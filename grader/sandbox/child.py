@@ -220,6 +220,10 @@ class Harness:
         numbers = iter(_in_clean_thread(read))
         return [_finite({name: next(numbers) for name in values}) for values in kept]
 
+    def counted(self) -> dict[str, float]:
+        """What the job counts, per step so far."""
+        return {name: value.value / max(self.steps, 1) for name, value in self.job.counters.items()}
+
     def profile(self, steps: int, file: str, with_stack: bool = False) -> dict[str, Any]:
         """Profile `steps` steps after one warm-up and one active step that the reader discards; write the trace to
         `file` in the exchange folder. One profiling session a process: a second one can lose its first kernels. One more

@@ -252,6 +252,13 @@ class Child:
             raise ChildError("The grading process sent logs of the wrong form.", kind="wire")
         return logs
 
+    def counted(self) -> dict[str, float]:
+        """What the workload counts itself, per step so far, by name."""
+        counts = self.ask("counted")
+        if not isinstance(counts, dict) or not all(isinstance(value, float) for value in counts.values()):
+            raise ChildError("The grading process sent counts of the wrong form.", kind="wire")
+        return counts
+
     def start(self, seed: int, keep_initial: bool = False) -> None:
         self._ask(self.limits.load, "start", seed=seed, keep_initial=keep_initial)
 
@@ -418,7 +425,7 @@ class Child:
         while time.monotonic() < deadline:
             running = [p for p in self._tree() if p.pid not in stopped or _status(p) not in _AT_REST]
             if not running:
-                self._frozen_at = self._cpu_seconds()
+                self._frozen_at = self.cpu_seconds()
                 self._check_disk()
                 return
             for process in running:
@@ -431,7 +438,7 @@ class Child:
     def thaw(self) -> None:
         """Let every process run again. Raises ChildError when one ran in the meantime: a process can have a timer send it
         the signal to go on."""
-        ran, self._frozen_at = self._cpu_seconds() - self._frozen_at, math.inf
+        ran, self._frozen_at = self.cpu_seconds() - self._frozen_at, math.inf
         if ran > 0.05:
             raise ChildError(
                 f"The submission's processes worked for {ran:.1f} s while they were stopped for the other side's turn.",
@@ -441,13 +448,24 @@ class Child:
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGCONT)
 
-    def _cpu_seconds(self) -> float:
+    def cpu_seconds(self) -> float:
         """Processor time that the child's processes have used so far, those included that ended."""
         total = 0.0
         for process in self._tree():
             with contextlib.suppress(psutil.Error):
                 total += sum(process.cpu_times()[:4])  # its own and its children's, user and system
         return total
+
+    def waited(self) -> dict[tuple[int, int], float]:
+        """Seconds that each thread (process id, thread id) could have run but had to wait for a processor. Empty where the
+        kernel does not tell. Source: https://docs.kernel.org/scheduler/sched-stats.html"""
+        found = {}
+        for process in self._tree():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                for entry in os.scandir(f"/proc/{process.pid}/task"):
+                    text = Path(entry.path, "schedstat").read_text()
+                    found[process.pid, int(entry.name)] = int(text.split()[1]) / 1e9
+        return found
 
     def _tree(self) -> list[psutil.Process]:
         try:

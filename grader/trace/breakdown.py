@@ -23,7 +23,7 @@ from grader.trace.host import data_waits, launching_op
 from grader.trace.metrics import PHASE_NAMES, SMALL_COPY
 from grader.trace.read import CPU_OP, MEMCPY, PYTHON, Trace
 from grader.trace.steps import Steps
-from grader.trace.work import by_name, copy_kind
+from grader.trace.work import by_name, copy_kind, devices_of
 
 # The parts. Kernels first: a copy or a collective that runs beside a kernel costs nothing.
 PARTS = (
@@ -82,13 +82,13 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
     if not len(steps) or not len(steps.gpu):
         return Breakdown()
     low, high = steps.window
-    n, devices = len(steps), np.unique(trace.device[steps.gpu])
+    n, devices = len(steps), devices_of(trace, steps.gpu)
     gpu, kind = classified(trace, steps)
     host = Host(trace, steps)
     total = np.zeros(len(PARTS))
     after_stall = np.zeros(len(PARTS))  # time in which the host was catching up, by what had stopped it before
     gaps = []
-    for device in devices.tolist():
+    for device in devices:
         own = trace.device[gpu] == device
         busy = intervals.EMPTY
         for part in range(DATA):
@@ -258,12 +258,12 @@ def fused_length(trace: Trace, steps: Steps, gpu: np.ndarray, kind: np.ndarray) 
     A pointwise kernel takes as long as it takes to read its inputs and write its output. Fused, a run of them reads and
     writes once: about as long as the longest of the run takes alone. A run ends at a matrix product or a collective, and
     where the optimizer begins or ends: its kernels work on different weights."""
-    order = np.lexsort((trace.start[gpu], trace.stream[gpu], trace.device[gpu]))
-    gpu, kind = gpu[order], kind[order]
-    own = np.isin(gpu, steps.gpu)
+    own = steps.of_event[trace.launch_of(gpu)] >= 0
     gpu, kind = gpu[own], kind[own]
     if not len(gpu):
         return 0
+    order = np.lexsort((trace.stream[gpu], trace.device[gpu]))  # and by time, as events are
+    gpu, kind = gpu[order], kind[order]
     memory = kind == PARTS.index("memory")
     optimizer = by_optimizer(trace, gpu, steps)
     place = np.stack((trace.device[gpu], trace.stream[gpu], memory, optimizer))

@@ -100,7 +100,7 @@ def numbered(numbers: dict[Hashable, int], *columns: list) -> list[int]:
     """The number of each entry (of several columns: of each row); one that is new gets the next. Almost none is new, so
     first try without asking."""
     try:
-        return list(map(numbers.__getitem__, zip(*columns, strict=True) if len(columns) > 1 else columns[0]))
+        return [numbers[key] for key in (zip(*columns, strict=True) if len(columns) > 1 else columns[0])]
     except KeyError:
         keys = zip(*columns, strict=True) if len(columns) > 1 else columns[0]
         return [numbers.setdefault(key, len(numbers)) for key in keys]
@@ -136,21 +136,23 @@ class Columns:
         """Raises one of DAMAGE, and adds nothing, if this is no array of events."""
         events = decode_events(chunk)
         exact = None
-        phases = [e.ph for e in events]
-        xs = [e for e, phase in zip(events, phases, strict=True) if phase == "X"]
+        xs = [e for e in events if e.ph == "X"]
         starts = [e.ts for e in xs]
         flaws = {}
-        if None in starts:
+        try:  # looking for None takes longer
+            start = pack(f"{len(xs)}d", *starts)
+        except NotPackable:
             flaws["time"] = starts.count(None)
             xs = [e for e in xs if e.ts is not None]
             starts = [e.ts for e in xs]
+            start = pack(f"{len(xs)}d", *starts)
         times = starts or [e.ts or 0.0 for e in events] or [0.0]
         if max(max(times), -min(times)) >= INEXACT_US and FRACTION.search(chunk):
             exact = {id(e): _exact_ns(bytes(t.ts)) for e, t in zip(events, decode_timestamps(chunk), strict=True)}
-        rows = self._rows(xs, starts, flaws)
+        rows = {"start": start} | self._rows(xs, flaws)
         if exact:
             rows["exact_start"] = pack(f"{len(xs)}q", *[exact[id(e)] for e in xs])
-        if sum(map(phases.count, FREQUENT)) < len(events):
+        if not {e.ph for e in events} <= FREQUENT:
             rows |= self._instants([e for e in events if e.ph not in FREQUENT], exact, flaws)
         # Nothing was changed so far but numberings, and what they number too much does no harm.
         if exact:
@@ -162,29 +164,33 @@ class Columns:
         self.events += len(xs)
         self.seen += len(events)
 
-    def _rows(self, xs: list[Event], starts: list[float], flaws: dict[str, int]) -> dict[str, bytes]:
+    def _rows(self, xs: list[Event], flaws: dict[str, int]) -> dict[str, bytes]:
         n = len(xs)
         durations = [e.dur for e in xs]
-        if None in durations:
-            flaws["duration"] = durations.count(None)
-            durations = [0.0 if duration is None else duration for duration in durations]
-        cats = [e.cat for e in xs]
-        if None in cats:
-            flaws["category"] = cats.count(None)
-        called = [e.name for e in xs]
-        if None in called:
-            flaws["name"] = called.count(None)
-            called = ["" if name is None else name for name in called]
         try:
-            category = bytes(map(CODES.__getitem__, cats))
+            duration = pack(f"{n}d", *durations)
+        except NotPackable:
+            flaws["duration"] = durations.count(None)
+            duration = pack(f"{n}d", *[duration or 0.0 for duration in durations])
+        try:
+            category = bytes([CODES[e.cat] for e in xs])
         except KeyError:
-            category = bytes([CODES.get(cat, OTHER) for cat in cats])
+            category = bytes([CODES.get(e.cat, OTHER) for e in xs])
+            if missing := [e.cat for e in xs].count(None):
+                flaws["category"] = missing
+        called = [e.name for e in xs]
+        try:
+            name = [self.names[name] for name in called]
+        except KeyError:
+            if None in called:
+                flaws["name"] = called.count(None)
+                called = [name or "" for name in called]
+            name = numbered(self.names, called)
         rows = {
             "category": category,
-            "name": pack(f"{n}i", *numbered(self.names, called)),
+            "name": pack(f"{n}i", *name),
             "thread": pack(f"{n}i", *numbered(self.threads, [e.pid for e in xs], [e.tid for e in xs])),
-            "start": pack(f"{n}d", *starts),
-            "duration": pack(f"{n}d", *durations),
+            "duration": duration,
         }
         args = [e.args or WITHOUT for e in xs]
         ops = list(compress(args, category.translate(IS_OP)))

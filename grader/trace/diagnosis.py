@@ -78,8 +78,8 @@ ADVICE = {
 }
 # cause -> the lesson, below notebooks/, and the lab that teach it; None for what the course does not have
 TEACHES: dict[str, tuple[str | None, str | None]] = {
-    "input": (None, "2a_workers"),
-    "transfer": (None, None),
+    "input": ("2_data/2_dataloader", "2a_workers"),
+    "transfer": ("2_data/3_overlap", "2b_transfers"),
     "sync": ("2_data/6_syncs", "2e_syncs"),
     "launch": ("1_instrumentation/5_baseline", None),
     "communication": (None, None),
@@ -198,6 +198,9 @@ def _without_gpu(trace: Trace, m: Metrics) -> Diagnosis:
 
 def _longest(trace: Trace, m: Metrics, metric: str) -> list[int]:
     events = m.events.get(metric, np.empty(0, int))
+    if len(events) > MOST_EVENTS:
+        shortest = np.partition(trace.duration[events], -MOST_EVENTS)[-MOST_EVENTS]
+        events = events[trace.duration[events] >= shortest]
     return events[np.argsort(-trace.duration[events], kind="stable")[:MOST_EVENTS]].tolist()
 
 

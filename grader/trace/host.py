@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from grader.trace import intervals
-from grader.trace.nesting import enclosing
+from grader.trace.nesting import by_thread, enclosing
 from grader.trace.read import CPU_OP, MEMCPY, Trace
 
 DATA_WAIT = re.compile(r"enumerate\(DataLoader\)#.*__next__|data_wait$")
@@ -23,10 +23,8 @@ def launching_op(trace: Trace, calls: np.ndarray, pattern: re.Pattern[str] | Non
     if pattern is None:
         return trace.operator[calls]
     ops = np.flatnonzero(trace.category == CPU_OP)
-    found = np.full(len(calls), -1)
-    known = calls >= 0
-    found[known] = enclosing(trace, calls[known], ops[trace.named(pattern, ops)])
-    return found
+    found = enclosing(trace, calls, ops[trace.named(pattern, ops)])
+    return np.where(calls >= 0, found, -1)
 
 
 def data_waits(trace: Trace, thread: int) -> intervals.Intervals:
@@ -52,7 +50,7 @@ def blocking_calls(trace: Trace) -> np.ndarray:
     work = np.flatnonzero(trace.category == MEMCPY)
     blocks[trace.launch_of(work[trace.named(r".*Pageable", work)])] = True
     blocks[copies[launching_op(trace, copies, ITEM) >= 0]] = True
-    calls = calls[np.argsort(trace.thread[calls], kind="stable")]  # thread by thread, in order of time
+    calls = by_thread(trace, calls)
     thread, op, sync = trace.thread[calls], launching_op(trace, calls), trace.named(SYNC_CALL, calls)
     followed = np.append(sync[1:] & (thread[1:] == thread[:-1]) & (op[1:] == op[:-1]), False)
     return np.sort(calls[sync | (blocks[calls] & ~followed)])

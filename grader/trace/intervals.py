@@ -14,11 +14,14 @@ EMPTY: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 def union(starts: np.ndarray, ends: np.ndarray) -> Intervals:
     """The union as disjoint intervals in order; touching ones are joined, empty ones are left out."""
     kept = ends > starts
-    starts, ends = starts[kept], ends[kept]
+    if not kept.all():
+        starts, ends = starts[kept], ends[kept]
     if not len(starts):
         return EMPTY
-    order = np.argsort(starts, kind="stable")
-    starts, ends = starts[order], np.maximum.accumulate(ends[order])
+    if (starts[1:] < starts[:-1]).any():
+        order = np.argsort(starts, kind="stable")
+        starts, ends = starts[order], ends[order]
+    ends = np.maximum.accumulate(ends)
     first = np.flatnonzero(np.append(True, starts[1:] > ends[:-1]))  # where a new island begins
     return starts[first], ends[np.append(first[1:] - 1, len(ends) - 1)]
 

@@ -32,16 +32,14 @@ class Lines:
 
     def __init__(self, trace: Trace):
         self.trace = trace
+        self.frames = Nesting(trace, np.flatnonzero(trace.category == PYTHON))
         self.known: dict[tuple[str, str | None], int] = {}  # (line, function) -> its number
         # By frame, filled in as far as it is asked for; the last entry stands for no frame.
-        self.line = np.full(len(trace) + 1, -1)  # number of its line, -1 where it is a library's
-        self.caller = np.full(len(trace) + 1, -1)  # and then the frame that called it
-        self.seen = np.zeros(len(trace) + 1, bool)
+        size = len(trace) + 1 if len(self.frames.indices) else 1
+        self.line = np.full(size, -1)  # number of its line, -1 where it is a library's
+        self.caller = np.full(size, -1)  # and then the frame that called it
+        self.seen = np.zeros(size, bool)
         self.seen[-1] = True
-
-    @cached_property
-    def frames(self) -> Nesting:
-        return Nesting(self.trace, np.flatnonzero(self.trace.category == PYTHON))
 
     @cached_property
     def by_id(self) -> tuple[np.ndarray, np.ndarray]:

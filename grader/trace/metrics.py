@@ -17,7 +17,7 @@ from grader.trace.host import DATA_WAIT, data_waits, launching_op
 from grader.trace.lines import by_line
 from grader.trace.read import CPU_OP, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH, MEMCPY, Trace
 from grader.trace.steps import Steps
-from grader.trace.work import copy_kind, overlap_length, union_length
+from grader.trace.work import copy_kind, devices_of, overlap_length, union_length
 
 TINY_NS = 10_000  # a kernel shorter than this costs about as much to launch as to run
 SMALL_COPY = 64 << 10  # bytes; pinning does not matter below
@@ -74,6 +74,7 @@ class Metrics:
     cpu_ops: float | None = None  # operators called on the host, nested ones included
     peak_memory: float | None = None  # bytes in use at most (allocator's reports, profile_memory=True); worst device
     memory_growth: float | None = None  # bytes by which the memory in use at the end of a step grew from step to step
+    counted: dict[str, float] | None = None  # what the workload counts itself, in all processes; not from the trace
     complete: bool = False
     reasons: list[str] = field(default_factory=list)  # why it is not
     per_step: dict[str, list[float]] = field(default_factory=dict)  # metric -> its value in each counted step
@@ -139,7 +140,7 @@ def recorded_window(trace: Trace) -> tuple[dict[int, int], tuple[int, int]]:
     low = int(trace.start[steps].min() if len(steps) else trace.start[gpu].min())
     high = int(max(trace.end[steps].max() if len(steps) else low, trace.end[gpu].max()))
     busy = {}
-    for device in np.unique(trace.device[gpu]).tolist():
+    for device in devices_of(trace, gpu):
         own = gpu[trace.device[gpu] == device]
         busy[device] = intervals.length(intervals.clip(intervals.union(trace.start[own], trace.end[own]), low, high))
     return busy, (low, high)
@@ -155,7 +156,7 @@ def busy_per_step(trace: Trace, steps: Steps) -> np.ndarray:
     busy = np.zeros(len(steps))
     for first, group in zip(step[np.append(0, bounds)].tolist(), np.split(gpu, bounds), strict=True):
         busy[first] += intervals.length(intervals.union(trace.start[group], trace.end[group]))
-    return busy / len(np.unique(device))
+    return busy / len(devices_of(trace, gpu))
 
 
 def counted(step: np.ndarray, n: int) -> list[float]:

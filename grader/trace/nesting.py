@@ -24,10 +24,7 @@ class Nesting:
     def __init__(self, trace: Trace, events: np.ndarray):
         """events: indices, in order."""
         self.trace = trace
-        thread = trace.thread[events]
-        if len(trace.threads) < 2**15:
-            thread = thread.astype(np.int16)  # sorted by digits, much faster
-        self.indices = events[np.argsort(thread, kind="stable")]  # by thread, in order of start
+        self.indices = by_thread(trace, events)
         self.keys = self._key(self.indices)
         self.end = np.append(trace.end[self.indices], np.iinfo(np.int64).max)  # the last, for no event, never ends
 
@@ -104,6 +101,14 @@ class Nesting:
         return levels
 
 
+def by_thread(trace: Trace, events: np.ndarray) -> np.ndarray:
+    """These events (indices) thread by thread, otherwise in the order they had."""
+    thread = trace.thread[events]
+    if len(trace.threads) < 2**15:
+        thread = thread.astype(np.int16)  # sorted by digits, much faster
+    return events[np.argsort(thread, kind="stable")]
+
+
 def enclosing(trace: Trace, events: np.ndarray, others: np.ndarray) -> np.ndarray:
     """For each of these events (indices) the innermost of others (indices, in order) around its start on its thread,
     else -1."""
@@ -126,6 +131,9 @@ def alike(*columns: np.ndarray) -> np.ndarray:
 
 def distinct(indices: np.ndarray, size: int) -> np.ndarray:
     """The distinct values in order, -1 as size - 1. Much faster than np.unique for many indices into an array."""
+    if 50 * len(indices) < size:
+        found = np.sort(indices % size)
+        return found[np.append(True, found[1:] != found[:-1])[: len(found)]]
     mark = np.zeros(size, bool)
     mark[indices] = True
     return np.flatnonzero(mark)
@@ -159,10 +167,16 @@ class Ancestry:
         return self._climb(flag, lambda here, above: np.where(above >= 0, above, here))
 
     def _climb(self, flag: np.ndarray, choose) -> np.ndarray:
-        none = len(self.ops)
-        answer = np.append(np.where(flag, np.arange(none), -1), -1)
-        up = self.parent
-        while (up < none).any():  # after k rounds an answer covers 2^k operators, its own and those above
+        answer = np.append(np.where(flag, np.arange(len(self.ops)), -1), -1)
+        for up in self._up:  # after k rounds an answer covers 2^k operators, its own and those above
             answer = choose(answer, answer[up])
-            up = up[up]
         return answer
+
+    @cached_property
+    def _up(self) -> list[np.ndarray]:
+        """For each operator the position of the one around it, of that 2, 4, 8, ... further out, as long as there is any."""
+        steps, up = [], self.parent
+        while (up < len(self.ops)).any():
+            steps.append(up)
+            up = up[up]
+        return steps

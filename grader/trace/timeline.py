@@ -12,7 +12,7 @@ from grader.trace.host import data_waits
 from grader.trace.kernels import is_communication
 from grader.trace.read import COPY_LAUNCH, CPU_OP, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH, MEMSET_LAUNCH, Trace
 from grader.trace.steps import Steps
-from grader.trace.work import by_name
+from grader.trace.work import by_name, devices_of
 
 PIXELS = 3000  # a gap or a wait shorter than this part of the picture's width cannot be seen
 MOST_INTERVALS = 600
@@ -114,7 +114,7 @@ def timeline(
 def used_devices(trace: Trace) -> list[str]:
     """The names of the GPUs that worked, "?" for one that the trace does not name; without any the first that it names.
     A trace lists all GPUs of the machine, of which a process often uses one."""
-    used = np.unique(trace.device[trace.gpu]).tolist()
+    used = devices_of(trace, trace.gpu)
     names = [trace.devices[i] if 0 <= i < len(trace.devices) else "?" for i in used]
     return names or trace.devices[:1]
 

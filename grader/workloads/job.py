@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils.data import Dataset, Sampler
@@ -17,7 +18,8 @@ class Job:
     model: seeded weights, on the CPU. dataset: map-style. batches: an endless batch sampler; which samples, in which
     order. lr: learning rate. device: where to train. weights: leave it None, unless the loop changes the shapes of the
     parameters; then set it to a function that returns them under their original names and shapes. folder: what the
-    submission's prepare(dataset, folder) wrote, in labs that have one. logs: what `log` was given, by step and name."""
+    submission's prepare(dataset, folder) wrote, in labs that have one. logs: what `log` was given, by step and name. counters: what
+    the data set counts, in all processes that use it."""
 
     model: torch.nn.Module
     dataset: Dataset
@@ -26,6 +28,7 @@ class Job:
     device: torch.device
     weights: Callable[[], dict[str, torch.Tensor]] | None = None
     folder: Path | None = None
+    counters: dict[str, Any] = field(default_factory=dict)  # name -> multiprocessing.Value
     logs: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
 
     def log(self, step: int, **values: float | torch.Tensor) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,6 +41,16 @@ class ConvNet(nn.Module):
         return self.head(F.adaptive_avg_pool2d(x, 4).flatten(1))
 
 
+GAMMA = 0.8
+
+
+def brightened(pixels: torch.Tensor) -> torch.Tensor:
+    """(n, bands, size, size) uint8 -> float32: the shadows brightened by a power, then each band of each tile scaled to
+    mean 0 and standard deviation 1."""
+    x = (pixels.float() / 255) ** GAMMA
+    return (x - x.mean((2, 3), keepdim=True)) / x.std((2, 3), keepdim=True)
+
+
 def normalised(pixels: torch.Tensor) -> torch.Tensor:
     """uint8 -> float32 of about zero mean; exact, so that the bytes can be had back."""
     return pixels.float().div_(64).sub_(1.5)
@@ -64,6 +77,28 @@ class InMemory(Dataset):
         return self.images[index], self.labels[index]
 
 
+class Archive:
+    """Tiles in an SQLite file: table tiles(id, pixels, label), pixels the bytes of a (3, size, size) array. connections:
+    how many were opened so far, by any process."""
+
+    def __init__(self, folder: str, size: int):
+        self.path, self.size = Path(folder) / tiles.DATABASE, size
+        self.connections = multiprocessing.Value("q", 0)
+        connection = self.connect()
+        self.count = connection.execute("SELECT COUNT(*) FROM tiles").fetchone()[0]
+        connection.close()
+        self.connections.value = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def connect(self) -> sqlite3.Connection:
+        """A new connection, for reading. It belongs to the process that opened it."""
+        with self.connections.get_lock():
+            self.connections.value += 1
+        return sqlite3.connect(f"file:{self.path}?immutable=1", uri=True)
+
+
 @lru_cache(maxsize=1)
 def _in_memory(count: int, bands: int, size: int) -> InMemory:
     return InMemory(count, bands, size)
@@ -78,10 +113,12 @@ def make_job(
     width: int,
     batch_size: int,
     lr: float,
-    count: int,
+    count: int = 0,
+    folder: str = "",
     **_: Any,
 ) -> Job:
-    dataset = _in_memory(count, bands, size)
+    """The tiles lie in the database in `folder`; where none is given, `count` of them in memory."""
+    dataset = Archive(folder, size) if folder else _in_memory(count, bands, size)
     torch.manual_seed(seed)
     return Job(
         model=ConvNet(bands, width),
@@ -89,6 +126,7 @@ def make_job(
         batches=Batches(len(dataset), batch_size, seed),
         lr=lr,
         device=device,
+        counters={"connections": dataset.connections} if isinstance(dataset, Archive) else {},
     )
 
 
@@ -98,17 +136,25 @@ def _net(tensors: dict[str, torch.Tensor], device: torch.device, bands: int, wid
     return net.to(device)
 
 
-def _drawn(indices: list[int], bands: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tiles and labels by index, normalised, however the job's data set stores them."""
-    images = torch.from_numpy(np.stack([tiles.draw(index, bands, size) for index in indices]))
-    return normalised(images), torch.tensor([tiles.label(index) for index in indices])
+def _drawn(indices: list[int], bands: int, size: int, folder: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tiles and labels by index, as training gets them; drawn anew, whatever the job's data set says."""
+    pixels = torch.from_numpy(np.stack([tiles.draw(index, bands, size) for index in indices]))
+    images = brightened(pixels) if folder else normalised(pixels)
+    return images, torch.tensor([tiles.label(index) for index in indices])
 
 
 def evaluate(
-    tensors: dict[str, torch.Tensor], device: torch.device, *, bands: int, size: int, width: int, **_: Any
+    tensors: dict[str, torch.Tensor],
+    device: torch.device,
+    *,
+    bands: int,
+    size: int,
+    width: int,
+    folder: str = "",
+    **_: Any,
 ) -> dict[str, float]:
     net = _net(tensors, device, bands, width)
-    images, labels = _drawn(list(range(tiles.HELD_OUT, tiles.HELD_OUT + HELD_OUT)), bands, size)
+    images, labels = _drawn(list(range(tiles.HELD_OUT, tiles.HELD_OUT + HELD_OUT)), bands, size, folder)
     labels = labels.to(device)
     logits = torch.cat([net(part.to(device)) for part in images.split(64)])
     return {
@@ -118,7 +164,15 @@ def evaluate(
 
 
 def batch_losses(
-    tensors: dict[str, torch.Tensor], job: Job, batches: list[list[int]], *, bands: int, size: int, width: int, **_: Any
+    tensors: dict[str, torch.Tensor],
+    job: Job,
+    batches: list[list[int]],
+    *,
+    bands: int,
+    size: int,
+    width: int,
+    folder: str = "",
+    **_: Any,
 ) -> list[float]:
     """The loss of each of these batches of the job's training set, with the weights `tensors`, as training computes it."""
     net = _net(tensors, job.device, bands, width)
@@ -127,6 +181,6 @@ def batch_losses(
         if isinstance(job.dataset, InMemory):  # large tiles, that take long to draw
             images, labels = job.dataset.images[batch], job.dataset.labels[batch]
         else:
-            images, labels = _drawn(batch, bands, size)
+            images, labels = _drawn(batch, bands, size, folder)
         losses.append(F.cross_entropy(net(images.to(job.device)), labels.to(job.device)).item())
     return losses

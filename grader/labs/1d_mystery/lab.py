@@ -1,0 +1,60 @@
+from grader.labs.kinds import HEALTHY, Mysteries, Mystery, MysteryLab, Proof, Unknown
+
+HINTS = (
+    "Two questions first: is the device busy, and what does the host do when it is not?",
+    "lab.profile of this loop: the largest lane of the timeline, then the table. Compare it with the other three loops.",
+    "Go through the causes one by one: a share of waiting for data, a count of waits, launches or operators, a share of copies, "
+    "a share of matrix products. The right cause is the one whose number is large here and small in the healthy loop.",
+)
+
+LAB = MysteryLab(
+    name="1d_mystery",
+    title="Mystery: four live loops",
+    phase=1,
+    goal="Four training loops run on this machine. Profile them, and name what holds each back, with a number that shows it.",
+    forms={
+        "cuda": Mysteries(
+            choices=(
+                Mystery("input-bound", "gpt_input", {"batch": (12, 20)}, data="text"),
+                Mystery("input-bound", "resnet_input", {"batch": (48, 72), "images": (4000, 4000)}, data="images"),
+                Mystery("transfer-bound", "gpt_transfer", {"batch": (12, 18)}),
+                Mystery("transfer-bound", "resnet_transfer", {"batch": (160, 256)}),
+                Mystery("sync-bound", "gpt_sync", {"batch": (7, 10)}),
+                Mystery("sync-bound", "resnet_sync", {"batch": (40, 64)}),
+                Mystery("launch-bound", "gpt_launch", {"batch": (8, 12)}),
+                Mystery("launch-bound", "resnet_launch", {"batch": (32, 64)}),
+                Mystery("memory-bound", "gpt_memory", {"batch": (12, 16)}),
+                Mystery("memory-bound", "resnet_memory", {"batch": (96, 128)}),
+                Mystery("compute-bound", "gpt_compute", {"batch": (6, 10)}),
+                Mystery("compute-bound", "resnet_compute", {"batch": (48, 72)}),
+                Mystery(HEALTHY, "gpt_healthy", {"batch": (14, 18)}),
+            ),
+        ),
+        # one thread: what a step does is then one thing after another, and a share of it can be read
+        "cpu": Mysteries(
+            choices=(
+                Mystery(
+                    "input-bound",
+                    "slow_reads",
+                    {"batch": (8, 16), "read_s": (0.002, 0.004), "width": (128, 256), "depth": (2, 4)},
+                ),
+                Mystery("launch-bound", "many_small", {"batch": (2, 8), "width": (4, 16), "depth": (40, 80)}),
+                Mystery("memory-bound", "element_wise", {"batch": (2500, 5000), "width": (48, 64), "depth": (2, 4)}),
+                Mystery(HEALTHY, "products", {"batch": (256, 384), "width": (512, 768), "depth": (3, 5)}),
+            ),
+            repeated=True,
+            threads=1,
+            environment={"OMP_NUM_THREADS": "1"},
+        ),
+    },
+    loops=tuple(Unknown(name, points=15, hints=HINTS) for name in "1234"),
+    evidence=Proof(
+        points=40,
+        hints=(
+            "A cause is a claim; which row of the table would be different without it?",
+            "Take the row in which this loop stands out from the other three, and write down its name and its number.",
+            "data_wait for input, copies for transfer, syncs for waits, launches (or cpu_ops) for launching, matmul for a GPU "
+            "that is busy with something else or with nothing else, gpu_idle for a healthy one. Shares are written 0.25 for 25%.",
+        ),
+    ),
+)

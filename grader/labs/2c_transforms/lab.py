@@ -1,0 +1,74 @@
+from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceCheck
+
+LAB = Lab(
+    name="2c_transforms",
+    title="What a sample costs: work out of __getitem__",
+    phase=2,
+    goal="The loader has workers already, and each of them is busy in Python. Do less for each sample, and train the same model.",
+    cause="input-bound",
+    forms={
+        "cuda": Form(
+            workload="grader.workloads.tiles",
+            options={"bands": 3, "size": 128, "width": 64, "batch_size": 64, "lr": 1e-4},
+            data="tiles 128",
+            minimum_gain=4.0,
+            noise=0.03,
+            parity=Parity(steps=24, loss=0.01, norm=0.015, cosine=0.9, drift=0.05, held_out=0.2),
+        ),
+        # without workers: on a CPU they would take the cores that training needs
+        "cpu": Form(
+            workload="grader.workloads.tiles",
+            options={"bands": 3, "size": 64, "width": 8, "batch_size": 16, "lr": 3e-4},
+            data="tiles 64",
+            minimum_gain=3.0,
+            noise=0.03,
+            parity=Parity(steps=12, loss=0.003, norm=0.01, cosine=0.99, drift=0.05, held_out=0.1),
+            threads=1,
+            environment={"OMP_NUM_THREADS": "1"},
+        ),
+    },
+    prediction=Prediction(points=10),
+    throughput=Throughput(
+        points=50,
+        hints=(
+            "How often does Python run a line of __getitem__ for one batch?",
+            "Time __getitem__ line by line, in a cell, with one sample of your own making: a list of 49,152 numbers goes through "
+            "Python one by one, twice. What of it is the same for all samples? What could be done for a whole batch at once?",
+            "Let __getitem__ fetch bytes and nothing else. Look the brightness up with one tensor index for the whole batch, and "
+            "scale the bands with one mean and one std over it: on the device both take microseconds. A method __getitems__ "
+            "gets all indices of a batch at once, for one query.",
+        ),
+    ),
+    trace=(
+        TraceCheck(
+            name="waiting",
+            title="The training process hardly waits for data",
+            points=20,
+            metric="data_wait",
+            at_most=0.5,
+            says="of a step the training process spent in the DataLoader",
+            hints=(
+                "Are the workers too few, or too slow?",
+                "`data_wait` of `lab.profile()`. Twice the workers halve it at best, and there are only so many cores; a sample "
+                "that costs a hundredth needs a hundredth of them.",
+                "Take away what a sample does not need: first the Python loop over its bytes, then the copies as float32, then "
+                "the query for each.",
+            ),
+        ),
+        TraceCheck(
+            name="connections",
+            title="Connections are kept",
+            points=20,
+            metric="counted.connections",
+            at_most=1.0,
+            says="connections to the database were opened a step",
+            hints=(
+                "What is made anew for each sample, used once and thrown away?",
+                "`lab.peek()` counts the connections that are opened (`counted.connections`): one for each sample.",
+                "Open one where there is none yet, in the first call of __getitem__ or __getitems__, and keep it. Not in "
+                "__init__: that runs in the training process, and a connection must not be used by another process than its own.",
+            ),
+        ),
+    ),
+    peek=("counted.connections", "data_wait", "cpu_ops"),
+)

@@ -1,0 +1,291 @@
+"""Live loops with a drawn cause each: what a ticket stands for, how one of them is profiled, and the grade of the answers.
+
+Which loops belong to a ticket follows from its number alone, so that a grade can make them again. In a class the number
+follows from the student's name: each has loops of their own, and answers for others are told so. (Whoever reads this
+file can work out the causes; the evidence still has to be measured.)"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from grader import trace
+from grader.answers import NEXT_BEST, as_number, read_answers, shown
+from grader.data import prepare
+from grader.errors import UserError
+from grader.grade import MAX_TRACE, AnyFindings, Progress, arm, gate, plain
+from grader.labs.kinds import HEALTHY, MysteryLab
+from grader.labs.lab import CAUSES
+from grader.measure import machine
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult
+from grader.submission import Submission
+from grader.trace import intervals
+from grader.trace.breakdown import breakdown
+from grader.trace.kernels import MATMUL_OP
+from grader.trace.read import CPU_OP
+from grader.trace.steps import Steps
+
+SOURCE = "def train(job):\n    yield from job.loop\n"
+STEPS = 4  # profiled
+TIMED_S = 1.0  # of steps without the profiler
+
+# Which numbers show a cause, the most telling first.
+SHOWS = {
+    "input-bound": ("data_wait", "loads_in_main", "gpu_idle"),
+    "transfer-bound": ("copies", "h2d_pinned", "h2d_overlap"),
+    "sync-bound": ("syncs",),
+    "launch-bound": ("launches", "cpu_ops", "tiny_kernel_share", "gpu_idle"),
+    "memory-bound": ("matmul",),
+    "compute-bound": ("matmul", "tensor_core_share"),
+    HEALTHY: ("matmul", "gpu_idle", "data_wait"),
+}
+COUNTS = ("loads_in_main", "syncs", "launches", "cpu_ops")  # all others are shares
+COUNT_WITHIN, SHARE_WITHIN = 0.1, {"cuda": 0.1, "cpu": 0.15}  # shares of time scatter more where cores are shared
+
+
+# ---------------------------------------------------------------- what a ticket stands for
+
+
+@dataclass(frozen=True)
+class Drawn:
+    cause: str
+    options: dict[str, Any]  # of the workload
+    data: str
+
+
+def new_ticket(form_name: str, student: str = "") -> str:
+    """ "cuda-123456": at random, or that of a student."""
+    number = int(hashlib.sha256(f"1d_mystery {student}".encode()).hexdigest(), 16) if student else secrets.randbits(64)
+    return f"{form_name}-{number % 10**6:06d}"
+
+
+def draw(lab: MysteryLab, ticket: str) -> dict[str, Drawn]:
+    """The loops of a ticket, by name. Raises UserError for what is no ticket."""
+    form_name, _, number = ticket.partition("-")
+    if form_name not in lab.forms or not re.fullmatch(r"\d{6}", number, re.ASCII):
+        raise UserError(f"{shown(ticket)} is no ticket. lab.ticket shows yours, such as cpu-123456.")
+    form, chance = lab.forms[form_name], random.Random(f"{lab.name} {number}")
+    causes = sorted({mystery.cause for mystery in form.choices})
+    chosen = chance.sample(causes, min(len(causes), len(lab.loops)))
+    if form.repeated and chance.random() < 0.5:  # else the last one is known as soon as the others are
+        chosen[0] = chance.choice(chosen[1:])
+    chance.shuffle(chosen)
+    loops = {}
+    for unknown, cause in zip(lab.loops, chosen, strict=True):
+        mystery = chance.choice([m for m in form.choices if m.cause == cause])
+        sizes = {}
+        for name, (low, high) in mystery.sizes.items():
+            whole = isinstance(low, int) and isinstance(high, int)
+            sizes[name] = chance.randint(low, high) if whole else round(chance.uniform(low, high), 5)
+        loops[unknown.name] = Drawn(cause, {"case": mystery.case, "sizes": sizes}, mystery.data)
+    return loops
+
+
+# ---------------------------------------------------------------- one loop, profiled
+
+
+@dataclass(frozen=True)
+class Seen:
+    """step_s: seconds of a step without the profiler. numbers: by metric, what `SHOWS` names and this device can tell."""
+
+    step_s: float
+    numbers: dict[str, float]
+    timeline: dict[str, Any]
+
+
+def profile(lab: MysteryLab, form_name: str, drawn: Drawn, progress: Progress = lambda share, what: None) -> Seen:
+    """Run a loop, and read its trace. Raises ChildError, TraceError."""
+    recorded, step_s = record(lab, form_name, drawn, progress)
+    return Seen(step_s, _numbers(recorded, step_s), trace.timeline(recorded, step_ns=step_s * 1e9))
+
+
+def record(
+    lab: MysteryLab, form_name: str, drawn: Drawn, progress: Progress = lambda share, what: None
+) -> tuple[trace.Trace, float]:
+    """Run a loop in a child of its own: some steps timed, then some profiled. Returns the trace, and the seconds of a step
+    without the profiler."""
+    form = lab.forms[form_name]
+    readable = [prepare(drawn.data)] if drawn.data else []
+    progress(0.0, "starting")
+    # what runs is ours, so what a kernel without Landlock leaves open is open to nobody
+    with arm(SOURCE, form, drawn.options, readable, form_name, None, trusted=True, allow_unconfined=True) as ours:
+        ours.child.load()
+        ours.child.start(1)
+        progress(0.3, "warming up")
+        ours.run(3)
+        ours.step_s = ours.run(3)
+        progress(0.5, "timing")
+        step_s = ours.run(min(max(4, round(TIMED_S / ours.step_s)), 400))
+        progress(0.7, "profiling")
+        ours.child.profile(STEPS, "trace.json")
+        recorded = trace.read_bytes(ours.child.fetch("trace.json", MAX_TRACE), expect_gpu=form_name == "cuda")
+    return recorded, step_s
+
+
+def _numbers(recorded: trace.Trace, step_s: float) -> dict[str, float]:
+    steps = Steps(recorded, 1, STEPS)
+    m = trace.metrics(recorded, step_ns=step_s * 1e9, count=STEPS)
+    parts = breakdown(recorded, steps, step_s * 1e9).parts
+    numbers = {"data_wait": m.data_wait or 0.0, "loads_in_main": m.loads_in_main}
+    if parts:
+        ns = step_s * 1e9
+        numbers |= {
+            "gpu_idle": m.gpu_idle_unprofiled,
+            "syncs": m.syncs,
+            "copies": parts["copies"] / ns,
+            "h2d_pinned": m.h2d_pinned,
+            "h2d_overlap": m.h2d_overlap,
+            "launches": m.launches,
+            "tiny_kernel_share": m.tiny_kernel_share,
+            "tensor_core_share": (m.tensor_core_share or {}).get("yes"),
+            "matmul": (parts["tensor_core"] + parts["matmul"]) / ns,
+        }
+    else:
+        ops = np.flatnonzero(recorded.category == CPU_OP)
+        ops = ops[recorded.named(MATMUL_OP, ops)]
+        spent = intervals.clip(intervals.union(recorded.start[ops], recorded.end[ops]), *steps.host)
+        numbers |= {"cpu_ops": m.cpu_ops, "matmul": intervals.length(spent) / (steps.host[1] - steps.host[0])}
+    return {name: value for name, value in numbers.items() if value is not None}
+
+
+# ---------------------------------------------------------------- the grade
+
+
+@dataclass
+class Findings(AnyFindings):
+    lab: MysteryLab
+    answers: dict[Any, Any] = field(default_factory=dict)
+    loops: dict[str, Drawn] = field(default_factory=dict)
+    seen: dict[str, Seen] = field(default_factory=dict)
+    ticket_form: str = ""
+
+
+def measure(found: Findings, submission: Submission, plan: Any, limits: Any, progress: Progress) -> None:
+    """Make the ticket's loops again, and profile those for which a cause was named."""
+    try:
+        found.answers = read_answers(submission)
+        ticket = found.answers.get("ticket", ...)
+        if not isinstance(ticket, str):
+            raise UserError('`answers` has no ticket: "ticket" is the text that lab.ticket shows, in quotes.')
+        found.loops = draw(found.lab, ticket)
+    except UserError as error:
+        found.fatal = str(error)
+        return
+    found.ticket_form, found.seed = ticket.split("-")[0], int(ticket.split("-")[1])
+    own = new_ticket(found.ticket_form, submission.student)
+    if submission.student and ticket != own:
+        found.fatal = (
+            f"These are the answers for the loops of ticket {ticket}. The loops of {submission.student} have ticket {own}: open "
+            f'the lab with student = "{submission.student}" and answer for those.'
+        )
+        return
+    if found.ticket_form == "cuda" and not machine.has_gpu():
+        return
+    if found.ticket_form == "cuda":
+        gate(found)
+    named = [name for name in found.loops if _cause(found, name) in (*CAUSES, HEALTHY)]
+    for i, name in enumerate(named):
+        progress(i / len(named), f"profiling loop {name}")
+        try:
+            found.seen[name] = profile(found.lab, found.ticket_form, found.loops[name])
+        except trace.TraceError as error:
+            found.warnings.append(f"Loop {name} left no trace that can be read: {error}.")
+
+
+def _answer(found: Findings, name: str) -> Any:
+    return found.answers.get(int(name), found.answers.get(name, ...))
+
+
+def _cause(found: Findings, name: str) -> Any:
+    answer = _answer(found, name)
+    return answer.get("cause", ...) if isinstance(answer, dict) else ...
+
+
+def judge(found: Findings, submission: Submission) -> list[CheckResult]:
+    if found.fatal or found.disturbed:
+        status = FAIL if found.fatal else INCONCLUSIVE
+        why = "Not graded: see above." if found.fatal else f"Not measured: {found.disturbed}"
+        return [plain(check, status, why) for check in found.lab.checks]
+    return [*(_judge_cause(found, unknown) for unknown in found.lab.loops), _judge_evidence(found)]
+
+
+def _judge_cause(found: Findings, unknown: Any) -> CheckResult:
+    answer, said = _answer(found, unknown.name), _cause(found, unknown.name)
+    right = found.loops[unknown.name].cause
+    points, status, hints = 0.0, FAIL, unknown.hints
+    if answer is ... or (isinstance(answer, dict) and said in (..., None)):
+        reason = "Not answered yet."
+    elif not isinstance(answer, dict):
+        reason = f"The answer is {shown(answer)}. It must be a dictionary with: cause, metric, value."
+    elif said not in (*CAUSES, HEALTHY):
+        reason = f"{shown(said)} is none of: {', '.join((*CAUSES, HEALTHY))}."
+    elif said == right:
+        points, status, hints, reason = unknown.points, PASS, ("",), f"It is {said}."
+    elif right == HEALTHY and said in ("memory-bound", "compute-bound"):
+        points, reason = (
+            NEXT_BEST * unknown.points,
+            "Half right. It is busy all the time; but is there anything to fix?",
+        )
+    else:
+        reason = f"Not {said}: {_against(found, unknown.name, said)}."
+    hint, *deeper = hints
+    return CheckResult(
+        unknown.name, unknown.title, status, points, unknown.points, reason, hint, {"answered": shown(said)}, deeper
+    )
+
+
+def _against(found: Findings, name: str, said: str) -> str:
+    """What was measured of a loop, where a cause that it has not would show."""
+    numbers = found.seen[name].numbers if name in found.seen else {}
+    shows = [f"{metric} is {numbers[metric]:.3g}" for metric in SHOWS.get(said, ()) if metric in numbers]
+    return f"measured here, {' and '.join(shows[:2])}" if shows else "nothing in its profile says so"
+
+
+def _judge_evidence(found: Findings) -> CheckResult:
+    proof, each = found.lab.evidence, found.lab.evidence.points / len(found.loops)
+    if found.ticket_form == "cuda" and not machine.has_gpu():
+        return plain(
+            proof, NOT_MEASURED, "The loops are those of a GPU, and this machine has none to run them again on."
+        )
+    points, said = 0.0, []
+    for name, drawn in found.loops.items():
+        share, reason = _judge_number(found, name, drawn)
+        points += share * each
+        said.append(f"Loop {name}: {reason}")
+    status = PASS if points >= proof.points else FAIL
+    hint, *deeper = ("",) if status == PASS else proof.hints
+    measured = {f"loop {name}": {k: round(v, 4) for k, v in seen.numbers.items()} for name, seen in found.seen.items()}
+    return CheckResult(
+        proof.name, proof.title, status, round(points, 2), proof.points, " ".join(said), hint, measured, deeper
+    )
+
+
+def _judge_number(found: Findings, name: str, drawn: Drawn) -> tuple[float, str]:
+    if _cause(found, name) != drawn.cause:
+        return 0, "counts when its cause is right."
+    answer = _answer(found, name)
+    metric, number = answer.get("metric", ...), as_number(answer.get("value", ...))
+    if metric in (..., None):
+        return 0, "no metric named."
+    if name not in found.seen:
+        return 0, "could not be measured."
+    numbers = found.seen[name].numbers
+    if not isinstance(metric, str) or metric not in numbers:
+        return 0, f"{shown(metric)} is no row of the table."
+    if metric not in SHOWS[drawn.cause]:
+        return 0, f"{metric} is about something else than {drawn.cause}."
+    if number is None:
+        return 0.5, f"{metric} is the right row; the value {shown(answer.get('value', ...))} is not a number."
+    right = numbers[metric]
+    off = COUNT_WITHIN * right if metric in COUNTS else SHARE_WITHIN[found.ticket_form]
+    if abs(number - right) <= off:
+        return 1, "right."
+    if metric not in COUNTS and not 0 <= number <= 1:
+        return 0.5, f"{metric} is the right row; a share is written 0.25 for 25%."
+    return 0.5, f"{metric} is the right row; measured again it is {right:.3g}, not {number:g}."

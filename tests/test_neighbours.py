@@ -1,0 +1,91 @@
+"""Other programs that keep the processors busy during a grade: never a wrong mark. (On the GPU: test_gpu.py.)"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, replace
+
+import pytest
+from helpers import LAB, LIMITS
+
+from grader.grade import grade
+from grader.labs.lab import Lab
+from grader.measure.blocks import Plan
+from grader.result import INCONCLUSIVE, PASS, CheckResult
+from grader.submission import Submission
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+# Both train the same model. Computing takes longer when others want the processor; waiting does not.
+COMPUTES = "end = time.thread_time() + {}\n        while time.thread_time() < end:\n            pass"
+WAITS = "time.sleep({})"
+PLAN = Plan(block_s=0.2, block_steps=2, min_pairs=3, max_pairs=5, profile_steps=2)
+
+
+def loop(slow: str) -> str:
+    return "import time\n" + LAB.starter.replace("        yield", f"        {slow}\n        yield")
+
+
+class OtherStarter(Lab):
+    starter = ""
+
+
+def lab(starter: str, target: float) -> Lab:
+    made = OtherStarter(**{field.name: getattr(LAB, field.name) for field in fields(LAB)})
+    form = replace(LAB.forms["cpu"], minimum_gain=target)
+    made = replace(made, forms={"cpu": form})
+    type(made).starter = starter
+    return made
+
+
+@contextlib.contextmanager
+def busy() -> Iterator[None]:
+    """Three programs a processor that never rest."""
+    command = [sys.executable, "-c", "while True: pass"]
+    programs = [subprocess.Popen(command) for _ in range(3 * os.cpu_count())]
+    try:
+        yield
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+
+
+def graded(starter: str, submission: str, target: float, when: str) -> CheckResult:
+    """`when` the neighbour is there: "always" or "later", from the second pair on."""
+    with contextlib.ExitStack() as stack:
+        if when == "always":
+            stack.enter_context(busy())
+
+        def progress(share: float, what: str) -> None:
+            if when == "later" and what == "timing pair 2":
+                stack.enter_context(busy())
+
+        result = grade(
+            Submission(loop(submission)),
+            lab(loop(starter), target),
+            device="cpu",
+            plan=PLAN,
+            limits=LIMITS,
+            progress=progress,
+        )
+    assert not result.fatal, result.fatal
+    return result.check("throughput")
+
+
+@pytest.mark.parametrize("when", ["always", "later"])
+def test_a_neighbour_that_slows_the_starter_gives_no_points(when):
+    """Half the fix in truth, at most: 0.06 s of computing against 0.03 s of waiting; the target is 4x. The neighbour makes it 4x."""
+    check = graded(COMPUTES.format(0.06), WAITS.format(0.03), target=4.0, when=when)
+    assert check.points <= 0.6 * check.max_points, check
+
+
+@pytest.mark.parametrize("when", ["always", "later"])
+def test_a_neighbour_that_slows_the_submission_is_not_its_fault(when):
+    """More than the target in truth: 0.06 s of waiting against 0.02 s of computing."""
+    check = graded(WAITS.format(0.06), COMPUTES.format(0.02), target=1.5, when=when)
+    assert check.status in (PASS, INCONCLUSIVE), check
