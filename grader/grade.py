@@ -256,8 +256,8 @@ def _race(
             starter.child.load()
             if form.prepare_s:
                 progress(0.05, "the submission's preparation")
-                found.prepare_s = ours.child.prepare(form.prepare_s)
-                starter.child.prepare(form.prepare_s)
+                found.prepare_s = ours.prepare(form.prepare_s)
+                starter.prepare(form.prepare_s)
             found.seed = secrets.randbelow(1 << 31)  # drawn only now: nothing could be computed ahead
             ours.child.start(found.seed)
             ours.child.freeze()
@@ -292,7 +292,7 @@ def arm(
     workspace = Workspace(source)
     try:
         with (
-            _drive(workspace, options),
+            _drive(workspace, options) as drive,
             Child(
                 workspace,
                 workload=form.workload,
@@ -306,12 +306,12 @@ def arm(
                 allow_unconfined=allow_unconfined,
             ) as child,
         ):
-            yield Arm(child)
+            yield Arm(child, drive)
     finally:
         workspace.remove()
 
 
-def _drive(workspace: Workspace, options: dict) -> contextlib.AbstractContextManager[object]:
+def _drive(workspace: Workspace, options: dict) -> contextlib.AbstractContextManager[Drive | None]:
     """The slow drive that the lab's files lie on, where it has one."""
     if not options.get("read_s"):
         return contextlib.nullcontext()
@@ -499,7 +499,7 @@ def _replayed(
     with start(source, limits=None, trusted=True) as reference:
         reference.child.load()
         if found.form.prepare_s:
-            reference.child.prepare(found.form.prepare_s)
+            reference.prepare(found.form.prepare_s)
         reference.child.start(found.seed, keep_initial=True)
         reference.warm_up(found.form.parity.steps)
         for step, weights in sorted(found.weights.items()):
@@ -522,7 +522,7 @@ def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Pr
             with turn(each.child):
                 each.burn()
                 each.child.profile(plan.profile_steps, "trace.json")
-                counted = each.child.counted()
+                counted = each.counted(plan.profile_steps + 3)
             data = each.child.fetch("trace.json", MAX_TRACE)
             recorded = trace.read_bytes(data, expect_gpu=found.form_name == "cuda")
             metrics = trace.metrics(recorded, step_ns=step_s * 1e9, count=plan.profile_steps)

@@ -32,6 +32,7 @@ _FORWARD = {
     "2a_workers": "model(images)",
     "2b_transfers": "model(images)",
     "2c_transforms": "model(images)",
+    "2d_formats": "model(images)",
     "2e_syncs": "model(tokens)",
     "3a_precision": "model(tokens)",
 }
@@ -51,6 +52,7 @@ def autocast(lab: str, model: str = "model") -> Edits:
         "2a_workers": _CLASSIFY.format(model),
         "2b_transfers": _CLASSIFY.format(model),
         "2c_transforms": _CLASSIFY.format(model),
+        "2d_formats": _CLASSIFY.format(model),
         "2e_syncs": f"        logits = {model}(tokens).flatten(0, 1)\n"
         '        losses = F.cross_entropy(logits, targets, reduction="none")\n',
         "3a_precision": f"        logits = {model}(tokens)\n"
@@ -106,6 +108,34 @@ HALVES: dict[str, dict[str, Edits]] = {
                 "torch.tensor([curve[value] for value in pixels])",
                 'torch.frombuffer(array("f", [curve[value] for value in pixels]), dtype=torch.float32)',
             ),
+        ],
+    },
+    "2d_formats": {
+        "more workers, small files": [
+            ("len(os.sched_getaffinity(0)) // 2 if cuda else 0", "32 if cuda else 2"),
+        ],
+        "copied to the disk, one by one, as small files": [
+            (
+                '''as job.folder."""
+''',
+                '''as job.folder."""
+    for index in range(len(dataset)):
+        (folder / str(index)).write_bytes(dataset.read(index))
+
+
+class Copied(torch.utils.data.Dataset):
+    def __init__(self, dataset, folder):
+        self.dataset, self.folder = dataset, folder
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, index):
+        pixels = torch.frombuffer(bytearray((self.folder / str(index)).read_bytes()), dtype=torch.uint8)
+        return pixels.view(3, self.dataset.size, self.dataset.size), self.dataset.labels[index]
+''',
+            ),
+            ("        job.dataset,\n", "        Copied(job.dataset, job.folder),\n"),
         ],
     },
     "2e_syncs": {
@@ -183,6 +213,29 @@ WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
         "scaled over the batch": (
             "solution",
             [(".mean((2, 3), keepdim=True)", ".mean()"), (".std((2, 3), keepdim=True)", ".std()")],
+            "not the same training",
+        ),
+    },
+    "2d_formats": {
+        "written as the answers come": (
+            "solution",
+            [
+                (
+                    "pool.map(dataset.read, range(len(dataset)))",
+                    "reversed(list(pool.map(dataset.read, range(len(dataset)))))",
+                )
+            ],
+            "not the same training",
+        ),
+        "stored at half the resolution": (
+            "solution",
+            [
+                (
+                    "            shard.write(pixels)\n",
+                    "            tile = np.frombuffer(pixels, np.uint8).reshape(3, dataset.size, dataset.size)\n"
+                    "            shard.write(tile[:, ::2, ::2].repeat(2, 1).repeat(2, 2).tobytes())\n",
+                ),
+            ],
             "not the same training",
         ),
     },

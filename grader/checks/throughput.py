@@ -30,6 +30,11 @@ def judge(check: Throughput, decided: decision.Decision, target: float, evidence
     else:
         status = FAIL
         reason = f"The loop runs {measured} as fast as the starter; {target:.2f}x earns full points, so this earns {share:.0%}."
+    if evidence.get("prepare_s", 0) > 0.1:
+        reason += (
+            f" Its preparation took {evidence['prepare_s']:.1f} s; spread over the steps of the whole training that is "
+            f"{evidence['prepare_ms_a_step']:.2g} ms a step, which are counted."
+        )
     if status == INCONCLUSIVE:
         reason += " Close other programs (and other notebooks' kernels) on this machine and check again."
     hint, *deeper = ("",) if status == PASS else check.hints

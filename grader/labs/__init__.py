@@ -14,6 +14,7 @@ NAMES = (
     "2a_workers",
     "2b_transfers",
     "2c_transforms",
+    "2d_formats",
     "2e_syncs",
     "3a_precision",
 )
