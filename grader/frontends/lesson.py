@@ -94,7 +94,7 @@ def compare(guess: float | str | None, measured: float | str, unit: str = "") ->
         return value if isinstance(value, str) else f"{_number(value)} {unit}".strip()
 
     if guess is None:
-        print(f"measured: {show(measured)} (you made no guess: set my_guess above and run both cells again)")
+        print(f"measured: {show(measured)}    (no guess was made above)")
         return
     line = f"your guess: {show(guess)}    measured: {show(measured)}"
     if not isinstance(guess, str) and not isinstance(measured, str) and guess and measured:
