@@ -64,7 +64,8 @@ def judge_healthy(check: Throughput, decided: decision.Decision, evidence: dict[
         return result(FAIL, share * check.points, reason, *check.hints)
     if gain.lower < SLOWER:
         reason = (
-            f"The loop runs {measured} as fast as the untouched one, which the noise here does not tell from equal."
+            f"The loop runs {measured} as fast as the untouched one, but equal blocks took unequal times here: whether it is "
+            "slower is not known. Close other programs (and other notebooks' kernels) on this machine and check again."
         )
         return result(INCONCLUSIVE, 0, reason, *check.hints)
     return result(PASS, check.points, f"The loop runs {measured} as fast as the untouched one: nothing was lost.")

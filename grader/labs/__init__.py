@@ -16,6 +16,8 @@ NAMES = (
     "2c_transforms",
     "2d_formats",
     "2e_syncs",
+    "2f_end_to_end",
+    "2g_healthy",
     "3a_precision",
 )
 
