@@ -145,6 +145,8 @@ def grade_class(options: argparse.Namespace) -> int:
     from grader.classroom.submissions import Job, read_class
 
     everyone = read_class(options.release, options.submitted, options.lab)
+    if not options.cluster and options.slurm is None:
+        _confined_here(options.allow_unconfined)
     store = Store(options.results or options.submitted.resolve().parent / RESULTS)
     jobs = {
         (one.student, one.lab): Job(
@@ -169,6 +171,18 @@ def grade_class(options: argparse.Namespace) -> int:
     print(summary.text(made))
     print("\nThe summary as files:", *(f"  {path}" for path in summary.write(made, store.folder)), sep="\n")
     return 0
+
+
+def _confined_here(allow_unconfined: bool) -> None:
+    """Say what keeps submissions in on this machine. Raises RuntimeError where they could reach files, unless allowed."""
+    from grader.grade import UNCONFINED
+    from grader.sandbox.probe import confinement
+
+    found = confinement()
+    for line in found.lines():
+        print(f"confinement  {line}", file=sys.stderr)
+    if not found.files and not allow_unconfined:
+        raise RuntimeError(UNCONFINED)
 
 
 def _forget(again: list[str], jobs: dict[tuple[str, str], Any], store: Any) -> None:
@@ -200,6 +214,7 @@ def start_pool(options: argparse.Namespace) -> None:
     from grader.classroom.serve import Where, join, serve
 
     chosen, workers = _chosen(options), max(1, options.workers)
+    _confined_here(options.allow_unconfined)
     if options.join:
         return join(options.join, options.keys, options.device, chosen, workers)
     where = Where(*_place(options.scheduler), *_place(options.door))
