@@ -14,7 +14,7 @@ from grader.measure.blocks import Plan
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
 from grader.submission import Submission
 
-LABS = [name for name in labs.NAMES if labs.get(name).phase == 2 and name in variants.HALVES and name != "2a_workers"]
+LABS = [name for name in labs.loops() if labs.get(name).phase == 2 and name != "2a_workers"]
 HEALTHY = [name for name in LABS if labs.get(name).throughput.healthy]
 TIMED = [name for name in LABS if labs.get(name).measures(labs.get(name).throughput, "cpu") and name not in HEALTHY]
 PLAN = Plan(block_s=0.6, block_steps=2, min_pairs=3, max_pairs=3, precision=0.12, profile_steps=2)

@@ -18,6 +18,7 @@ NAMES = (
     "2e_syncs",
     "2f_end_to_end",
     "2g_healthy",
+    "2h_retest",
     "3a_precision",
 )
 
