@@ -44,6 +44,7 @@ MAX_TRACE = 256 << 20
 FREE_MEMORY = 8 << 30  # bytes of GPU memory that a grade needs
 FREE_MAIN_MEMORY = 2 << 30
 TAKEN_MEMORY = 1 << 30  # bytes of GPU memory that a neighbour must have taken to be to blame
+SLOWER_THAN_CALIBRATED = 1.25  # seen with 2a_workers on an H200: 0.90 to 1.08, and 1.37 once
 PATIENCE_S = 10.0  # for a neighbour on the GPU to finish
 MAX_INTERRUPTIONS = 3  # pairs that are repeated because someone else was on the GPU
 NEEDS_GPU = "It needs an NVIDIA GPU; no points are given for what was not measured."
@@ -461,6 +462,12 @@ def _tell_repeats(found: Findings) -> None:
         whys += ["the starter or the submission was slowed by something else on this machine"] * slower
     for why in dict.fromkeys(whys):
         found.warnings.append(f"{whys.count(why)} of {len(found.pairs)} pairs of blocks do not count: {why}.")
+    calibrated_s = calibration.starter_s(found.lab, found.form_name)
+    if found.decision and calibrated_s and found.step_s[0] > SLOWER_THAN_CALIBRATED * calibrated_s:
+        found.warnings.append(
+            f"The starter takes {1e3 * found.step_s[0]:.4g} ms a step; when this machine was calibrated it took "
+            f"{1e3 * calibrated_s:.4g} ms. Something that was not there then slows this machine: look for it, or calibrate anew."
+        )
 
 
 def _keep_weights(found: Findings, ours: Arm, kept: Path) -> None:

@@ -9,6 +9,8 @@ from grader.labs.lab import Throughput
 from grader.measure import decision
 from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
 
+MUCH_LOST = 0.1  # of a block's time, to other programs
+
 
 def judge(check: Throughput, decided: decision.Decision, target: float, evidence: dict[str, Any]) -> CheckResult:
     """Points come from the lower end of the gain's 90% interval. Not settled (noise, or something else that ran on the
@@ -20,10 +22,15 @@ def judge(check: Throughput, decided: decision.Decision, target: float, evidence
         status, reason = PASS, f"The loop runs {measured} as fast as the starter; {target:.2f}x earns full points."
     elif not settled:
         status = INCONCLUSIVE
+        lost = max(max(pair.starter_lost, pair.submission_lost) for pair in decided.pairs)
+        why = (
+            f"other programs took up to {lost:.0%} of a loop's time"
+            if lost > MUCH_LOST
+            else f"equal blocks took unequal times here (one pair differs from the next by {gain.noise:.0%})"
+        )
         reason = (
-            f"The loop runs {measured} as fast as the starter, but equal blocks took unequal times here (one pair differs "
-            f"from the next by {gain.noise:.0%}): after {gain.pairs} pairs the points are still uncertain. What is certain "
-            "is counted."
+            f"The loop runs {measured} as fast as the starter, but {why}: after {gain.pairs} pairs the points are still "
+            f"uncertain. What is certain is counted: {decided.certain:.2f}x."
         )
     elif gain.upper < 1.02 or share == 0:
         status, reason = FAIL, f"No speed-up is visible: {measured}; {target:.2f}x earns full points."
