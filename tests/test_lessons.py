@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
@@ -135,6 +138,20 @@ def test_seconds_per_step():
     calls = []
     times = lesson.seconds_per_step(lambda: calls.append(1), steps=4, warmup=2, repeats=3)
     assert times.shape == (3,) and (times >= 0).all() and len(calls) == 2 + 3 * 4
+
+
+def test_folders_of_killed_kernels_are_deleted(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRADER_CACHE", str(tmp_path))
+    code = "from grader.frontends import lesson; import os; (lesson.scratch_folder() / 'file').touch(); {end}"
+
+    def run(end):
+        subprocess.run([sys.executable, "-c", code.format(end=end)], check=True)
+        return list(tmp_path.glob("lesson-*"))
+
+    assert len(run("os._exit(0)")) == 1  # killed: nothing is tidied up
+    mine = tmp_path / f"lesson-{os.getpid()}-lives"
+    mine.mkdir()
+    assert run("pass") == [mine], "the folder of a process that runs is left alone"
 
 
 # ---- making the outputs
