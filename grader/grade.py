@@ -44,6 +44,7 @@ MAX_TRACE = 256 << 20
 FREE_MEMORY = 8 << 30  # bytes of GPU memory that a grade needs
 FREE_MAIN_MEMORY = 2 << 30
 TAKEN_MEMORY = 1 << 30  # bytes of GPU memory that a neighbour must have taken to be to blame
+SLOWER_THAN_CALIBRATED = 1.25  # seen with 2a_workers on an H200: 0.90 to 1.08, and 1.37 once
 PATIENCE_S = 10.0  # for a neighbour on the GPU to finish
 MAX_INTERRUPTIONS = 3  # pairs that are repeated because someone else was on the GPU
 NEEDS_GPU = "It needs an NVIDIA GPU; no points are given for what was not measured."
@@ -256,8 +257,8 @@ def _race(
             starter.child.load()
             if form.prepare_s:
                 progress(0.05, "the submission's preparation")
-                found.prepare_s = ours.child.prepare(form.prepare_s)
-                starter.child.prepare(form.prepare_s)
+                found.prepare_s = ours.prepare(form.prepare_s)
+                starter.prepare(form.prepare_s)
             found.seed = secrets.randbelow(1 << 31)  # drawn only now: nothing could be computed ahead
             ours.child.start(found.seed)
             ours.child.freeze()
@@ -292,7 +293,7 @@ def arm(
     workspace = Workspace(source)
     try:
         with (
-            _drive(workspace, options),
+            _drive(workspace, options) as drive,
             Child(
                 workspace,
                 workload=form.workload,
@@ -306,12 +307,12 @@ def arm(
                 allow_unconfined=allow_unconfined,
             ) as child,
         ):
-            yield Arm(child)
+            yield Arm(child, drive)
     finally:
         workspace.remove()
 
 
-def _drive(workspace: Workspace, options: dict) -> contextlib.AbstractContextManager[object]:
+def _drive(workspace: Workspace, options: dict) -> contextlib.AbstractContextManager[Drive | None]:
     """The slow drive that the lab's files lie on, where it has one."""
     if not options.get("read_s"):
         return contextlib.nullcontext()
@@ -461,6 +462,12 @@ def _tell_repeats(found: Findings) -> None:
         whys += ["the starter or the submission was slowed by something else on this machine"] * slower
     for why in dict.fromkeys(whys):
         found.warnings.append(f"{whys.count(why)} of {len(found.pairs)} pairs of blocks do not count: {why}.")
+    calibrated_s = calibration.starter_s(found.lab, found.form_name)
+    if found.decision and calibrated_s and found.step_s[0] > SLOWER_THAN_CALIBRATED * calibrated_s:
+        found.warnings.append(
+            f"The starter takes {1e3 * found.step_s[0]:.4g} ms a step; when this machine was calibrated it took "
+            f"{1e3 * calibrated_s:.4g} ms. Something that was not there then slows this machine: look for it, or calibrate anew."
+        )
 
 
 def _keep_weights(found: Findings, ours: Arm, kept: Path) -> None:
@@ -499,7 +506,7 @@ def _replayed(
     with start(source, limits=None, trusted=True) as reference:
         reference.child.load()
         if found.form.prepare_s:
-            reference.child.prepare(found.form.prepare_s)
+            reference.prepare(found.form.prepare_s)
         reference.child.start(found.seed, keep_initial=True)
         reference.warm_up(found.form.parity.steps)
         for step, weights in sorted(found.weights.items()):
@@ -522,7 +529,7 @@ def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Pr
             with turn(each.child):
                 each.burn()
                 each.child.profile(plan.profile_steps, "trace.json")
-                counted = each.child.counted()
+                counted = each.counted(plan.profile_steps + 3)
             data = each.child.fetch("trace.json", MAX_TRACE)
             recorded = trace.read_bytes(data, expect_gpu=found.form_name == "cuda")
             metrics = trace.metrics(recorded, step_ns=step_s * 1e9, count=plan.profile_steps)

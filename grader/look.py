@@ -56,7 +56,7 @@ def look(
             ours.child.load()
             if form.prepare_s:
                 progress(0.15, "the submission's preparation")
-                ours.child.prepare(form.prepare_s)
+                ours.prepare(form.prepare_s)
             ours.child.start(1)
             progress(0.2, "warming up")
             ours.run(1)
@@ -73,7 +73,7 @@ def look(
                 step_ns = found.step_s * 1e9 if found.step_s else None
                 found.metrics = trace.metrics(recorded, step_ns=step_ns, count=steps)
                 found.timeline = trace.timeline(recorded, step_ns=step_ns)
-                found.metrics.counted = ours.child.counted()
+                found.metrics.counted = ours.counted(steps + 3)
                 found.peak_memory = ours.child.ask("peak_memory")
         except ChildError as error:
             found.message = explain(error, submission)

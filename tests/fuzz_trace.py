@@ -24,7 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-SECONDS = 5  # for an input of a few kilobytes, on a busy machine
+SECONDS = 5  # of the processor, for an input of a few kilobytes; -timeout is for those that hang
 COLUMNS = ["start", "duration", "correlation", "device", "stream", "bytes", "sequence", "python", "parent"]
 
 
@@ -104,7 +104,7 @@ def check(data: bytes) -> None:
     """Any bytes: only TraceError is raised, in time, and what a trace that is called complete says is true."""
     from grader import trace
 
-    began = time.monotonic()
+    began = time.process_time()  # whatever else the machine does
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # numpy warns of what overflows
@@ -119,7 +119,7 @@ def check(data: bytes) -> None:
         return
     json.dumps([m.to_dict(), line], allow_nan=False)
     assert m.gpu_idle is None or 0 <= m.gpu_idle <= 1
-    assert time.monotonic() - began < SECONDS, "slow"
+    assert time.process_time() - began < SECONDS, "slow"
     if t.complete:
         try:
             truth = reference(data)

@@ -89,6 +89,14 @@ def test_no_mark_without_confined_files_unless_allowed(tmp_path):
     assert "Graded without confined files" in report.html(result) and "not confined: files" in report.html(result)
 
 
+def test_a_class_is_not_graded_without_confined_files(tmp_path):
+    shutil.copytree(REPOSITORY / "labs" / NAME, tmp_path / "ann" / NAME)
+    done = grader("class", REPOSITORY / "labs", tmp_path, "--lab", NAME, "--device", "cpu", "--quick")
+    assert done.returncode == 1 and "no marks are given here" in done.stderr, done.stderr
+    assert "confinement  files      OPEN" in done.stderr
+    assert not list(tmp_path.glob("**/*.json"))
+
+
 def test_nbgrader_gives_no_mark_without_confined_files_unless_allowed(tmp_path):
     shutil.copy(REPOSITORY / "nbgrader_config.py", tmp_path)
     shutil.copytree(REPOSITORY / "solutions" / NAME, tmp_path / "solutions" / NAME)

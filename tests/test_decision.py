@@ -1,9 +1,11 @@
 """From times to a gain and its points: what must hold for any times."""
 
+import itertools
 import math
 import random
 import statistics
 
+import numpy
 import pytest
 from helpers import LAB, loop, running
 from hypothesis import given
@@ -15,6 +17,7 @@ from grader.measure.blocks import Arm, Plan, whole_rounds
 from grader.measure.calibration import Near, Spread
 from grader.measure.decision import Pair
 from grader.result import FAIL, INCONCLUSIVE, PASS
+from tests.benchmarks import decision_errors as errors
 
 seconds = st.floats(1e-5, 100.0)
 times = st.lists(st.tuples(seconds, seconds), min_size=2, max_size=40)
@@ -138,6 +141,101 @@ def test_verdict_and_points_agree(pairs, target):
     assert (verdict.status == PASS) == (found.certain >= target * (1 - 1e-12))
     assert verdict.status in (PASS, FAIL) or (verdict.status == INCONCLUSIVE and not found.settled)
     assert bool(verdict.hint) == (verdict.status != PASS) == (len(verdict.more_hints) == 2)
+
+
+@pytest.mark.parametrize(
+    ("starter_lost", "submission_lost", "settled", "certain"),
+    [
+        (0.0, 0.0, True, 3.0),
+        (0.05, 0.05, True, 3.0),  # too little to matter
+        (0.5, 0.0, False, 1.5),  # left alone the starter would have been twice as fast, for all that is known
+        (0.0, 0.5, False, 3.0),  # and here the submission
+    ],
+)
+def test_time_that_was_lost_to_others(starter_lost, submission_lost, settled, certain):
+    found = decide([(3.0, 1.0, starter_lost, submission_lost)] * 5, target=9.0, noise_floor=0.001)
+    assert found.settled == settled and found.certain == pytest.approx(certain, rel=0.01)
+
+
+def test_pairs_that_were_disturbed_do_not_count():
+    hot = Pair(9.0, 1.0, disturbed="too hot")
+    good = [Pair(3.0, 1.0), Pair(3.01, 1.0), Pair(3.0, 1.0), Pair(3.02, 1.0)]
+    options = {"target": 9.0, "noise_floor": 0.02, "precision": 0.05, "min_pairs": 4}
+    assert decision.decide([hot] * 4, **options) is None
+    assert decision.decide([hot, *good[:3]], **options) is None
+    found = decision.decide([hot, *good, hot], **options)
+    assert found.settled and found.gain.factor == pytest.approx(3, rel=0.01) and len(found.pairs) == 4
+
+
+def test_pairs_in_which_the_starter_was_slowed_are_left_out():
+    """A neighbour came after the second pair, slowed the starter, and left again."""
+    quiet, slowed = [(3.0, 1.0)] * 2, [(5.0, 1.0)] * 3
+    options = {"target": 9.0, "min_pairs": 4}
+    assert not decide(quiet + slowed, **options).settled
+    assert decide(quiet + slowed, **options).certain < 3.1
+    found = decide(quiet + slowed + quiet, **options)
+    assert found.settled and found.gain.factor == pytest.approx(3) and len(found.pairs) == 4
+
+
+def test_a_loop_without_a_fault_that_a_neighbour_slows():
+    def healthy(pairs):
+        return throughput.judge_healthy(
+            LAB.throughput, decision.decide_healthy([Pair(*pair) for pair in pairs], 0.97, 0.4, 0.01), {}
+        )
+
+    assert healthy([(1.0, 1.0)] * 4).status == PASS
+    assert healthy([(1.0, 1.5)] * 4).status == FAIL
+    assert healthy([(1.0, 1.5, 0.0, 0.4)] * 4).status == INCONCLUSIVE  # it lost 40% of its time to others
+    assert healthy([(1.0, 1.0), *[(1.0, 1.5)] * 3]).status == INCONCLUSIVE
+
+
+# ---------------------------------------------------------------- how often it is wrong
+
+
+@pytest.mark.parametrize("kind", errors.kinds(), ids=lambda kind: kind.title)
+def test_the_simulated_rule_is_the_rule(kind):
+    """The benchmark's, for thousands of grades at once, against `decide`, pair by pair as a grade does it."""
+    random = numpy.random.default_rng(3)
+    for setting, noise, share in itertools.product(errors.settings()[:2], (0.01, 0.1), (0.5, 1.0)):
+        a, b, lost = errors.blocks(random, 6, share * setting.worth, noise, kind)
+        marks = errors.marks(a, b, lost, setting)
+        for i in range(len(a)):
+            seconds = zip(numpy.exp(a[i]), numpy.exp(b[i]), lost[0, i], lost[1, i], strict=True)
+            pairs = [Pair(*map(float, each)) for each in seconds]
+            for n in range(errors.PLAN.min_pairs, errors.PLAN.max_pairs + 1):
+                found = decision.decide(pairs[:n], setting.target, setting.floor, errors.PLAN.precision, 4)
+                if found.settled:
+                    break
+            verdict = throughput.judge(LAB.throughput, found, setting.target, {})
+            assert n == marks.pairs[i] and (verdict.status == INCONCLUSIVE) == marks.open[i]
+            assert verdict.points == pytest.approx(marks.points[i] * verdict.max_points, abs=0.01)
+
+
+@pytest.mark.parametrize("kind", errors.kinds(), ids=lambda kind: kind.title)
+def test_wrong_marks_are_rare(kind):
+    """With as much noise as a lab may have. Fewer than one grade in a hundred, over thousands (data/measured/decision.md);
+    of these 600, chance can make it two."""
+    random, grades = numpy.random.default_rng(7), 600
+    for setting, share in itertools.product(errors.settings(), errors.GAINS.values()):
+        a, b, lost = errors.blocks(random, grades, share * setting.worth, kind.most * setting.worth, kind)
+        found = errors.rates(errors.marks(a, b, lost, setting), share)
+        assert max(found.too_high, found.too_low) <= 0.02, (setting, share, found)
+
+
+def test_the_interval_alone_is_fooled_by_a_neighbour():
+    """What the demand that each arm agrees with itself is for."""
+    kind = errors.Kind("comes", (1, 0))
+    setting = errors.settings()[1]
+    a, b, lost = errors.blocks(numpy.random.default_rng(1), 500, 0.0, 0.02, kind)
+    assert errors.rates(errors.marks(a, b, lost, setting, agree=False), 0.0).too_high > 0.2
+    assert errors.rates(errors.marks(a, b, lost, setting), 0.0).too_high < 0.01
+
+
+def test_measured_grades_keep_their_marks():
+    rows = errors.replayed()
+    assert len(rows) >= 20
+    for row in rows:
+        assert (row["now_status"], row["now"]) == (row["status"], pytest.approx(row["points"], abs=0.01)), row
 
 
 # ---------------------------------------------------------------- how far honest trainings end from each other

@@ -16,7 +16,7 @@ from grader.grade import grade
 from grader.look import peek
 from grader.measure import machine, peaks
 from grader.measure.blocks import QUICK
-from grader.result import FAIL, INCONCLUSIVE
+from grader.result import FAIL, INCONCLUSIVE, PASS
 from grader.submission import Submission
 
 gpu = pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")
@@ -32,9 +32,9 @@ while True:
 
 
 @contextlib.contextmanager
-def neighbour():
+def neighbour(program: str = NEIGHBOUR):
     """Another program that keeps the GPU busy."""
-    process = subprocess.Popen([sys.executable, "-c", NEIGHBOUR], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == "busy\n"
         yield
@@ -72,6 +72,64 @@ def test_a_neighbour_that_comes_in_the_middle():
         found = grade(Submission(variants.solution(lab.name)), lab, plan=plan, progress=come)
     assert found.check("throughput").status == INCONCLUSIVE, found.check("throughput")
     assert found.check("throughput").points == 0
+
+
+@gpu
+def test_a_neighbour_that_comes_and_goes():
+    """The pair that it disturbed is measured again."""
+    here: list[threading.Timer] = []
+
+    def come_and_go(share: float, what: str) -> None:
+        if what == "timing pair 2" and not here:
+            stack.enter_context(neighbour())
+            here.append(threading.Timer(4.0, stack.close))
+            here[0].start()
+
+    lab = labs.get("3a_precision")
+    with contextlib.ExitStack() as stack:
+        plan = replace(QUICK, min_pairs=3, max_pairs=8)
+        result = grade(Submission(variants.solution(lab.name)), lab, plan=plan, progress=come_and_go)
+        here[0].join()
+    throughput = result.check("throughput")
+    assert throughput.status in (PASS, INCONCLUSIVE), throughput
+    if throughput.status == PASS:
+        assert throughput.evidence["pairs_left_out"] >= 1, throughput
+        assert [w for w in result.warnings if "do not count: the GPU was busy" in w], result.warnings
+
+
+HOARDER = """
+import torch
+free, _ = torch.cuda.mem_get_info()
+held = torch.empty(free - {leave}, dtype=torch.uint8, device="cuda")
+print("busy", flush=True)
+import time
+time.sleep(600)
+"""
+
+
+@gpu
+def test_too_little_free_memory():
+    with neighbour(HOARDER.format(leave=4 << 30)):
+        _, throughput = graded(variants.solution("3a_precision"))
+    assert throughput.status == INCONCLUSIVE and "GPU memory are free" in throughput.reason, throughput
+
+
+@gpu
+def test_memory_that_a_neighbour_took_in_the_middle():
+    """The submission then finds none for itself; that is not its fault."""
+    source = variants.solution("3a_precision").replace(
+        "        yield",
+        "        held = (torch.empty(6 << 30, dtype=torch.uint8, device=job.device), torch.cuda.empty_cache())\n        yield",
+    )
+
+    def come(share: float, what: str) -> None:
+        if what == "timing pair 1":
+            stack.enter_context(neighbour(HOARDER.format(leave=1 << 30)))
+
+    with contextlib.ExitStack() as stack:
+        result = grade(Submission(source), labs.get("3a_precision"), plan=QUICK, progress=come)
+    assert "another program took" in result.disturbed, result
+    assert result.check("throughput").status == INCONCLUSIVE
 
 
 @gpu

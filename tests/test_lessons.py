@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
@@ -112,6 +115,43 @@ def test_runs_quickly_on_the_cpu(path, monkeypatch):
     check_outputs(executed)
     assert len(nbformat.writes(executed).encode()) < LARGEST
     assert all(cell.execution_count for cell in executed.cells if cell.cell_type == "code")
+
+
+# ---- what they share
+
+
+def test_compare(capsys):
+    from grader.frontends import lesson
+
+    lesson.compare(None, 1234.5, "images/s")
+    lesson.compare(617, 1234, "images/s")
+    lesson.compare("bwd", "fwd")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("measured: 1,234 images/s") and "no guess" in lines[0]
+    assert "guess: 617 images/s" in lines[1] and "measured: 1,234 images/s" in lines[1] and "0.50" in lines[1]
+    assert lines[2].split() == ["your", "guess:", "bwd", "measured:", "fwd"]
+
+
+def test_seconds_per_step():
+    from grader.frontends import lesson
+
+    calls = []
+    times = lesson.seconds_per_step(lambda: calls.append(1), steps=4, warmup=2, repeats=3)
+    assert times.shape == (3,) and (times >= 0).all() and len(calls) == 2 + 3 * 4
+
+
+def test_folders_of_killed_kernels_are_deleted(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRADER_CACHE", str(tmp_path))
+    code = "from grader.frontends import lesson; import os; (lesson.scratch_folder() / 'file').touch(); {end}"
+
+    def run(end):
+        subprocess.run([sys.executable, "-c", code.format(end=end)], check=True)
+        return list(tmp_path.glob("lesson-*"))
+
+    assert len(run("os._exit(0)")) == 1  # killed: nothing is tidied up
+    mine = tmp_path / f"lesson-{os.getpid()}-lives"
+    mine.mkdir()
+    assert run("pass") == [mine], "the folder of a process that runs is left alone"
 
 
 # ---- making the outputs

@@ -14,6 +14,7 @@ from helpers import LAB, LIMITS
 
 from grader.grade import grade
 from grader.labs.lab import Lab
+from grader.measure import calibration
 from grader.measure.blocks import Plan
 from grader.result import INCONCLUSIVE, PASS, CheckResult
 from grader.submission import Submission
@@ -82,6 +83,13 @@ def test_a_neighbour_that_slows_the_starter_gives_no_points(when):
     """Half the fix in truth, at most: 0.06 s of computing against 0.03 s of waiting; the target is 4x. The neighbour makes it 4x."""
     check = graded(COMPUTES.format(0.06), WAITS.format(0.03), target=4.0, when=when)
     assert check.points <= 0.6 * check.max_points, check
+
+
+def test_a_starter_that_was_faster_when_the_machine_was_calibrated(monkeypatch, tmp_path):
+    monkeypatch.setattr(calibration, "own_file", lambda: tmp_path / "calibration.json")
+    calibration.store_gain(LAB, "cpu", {"gain": 2.0, "date": "2026-01-01", "starter_ms": 0.1})
+    result = grade(Submission(LAB.starter), LAB, device="cpu", plan=PLAN, limits=LIMITS)
+    assert [w for w in result.warnings if "when this machine was calibrated it took 0.1 ms" in w], result.warnings
 
 
 @pytest.mark.parametrize("when", ["always", "later"])

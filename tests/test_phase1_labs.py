@@ -28,7 +28,7 @@ from grader.measure import machine
 from grader.result import FAIL, NOT_MEASURED, PASS, Result
 from grader.submission import MAGIC, Cell, Submission, from_cells
 
-ANSWERS = ("1c_diagnose", "1e_retest")
+ANSWERS = ("1c_diagnose", "1e_retest", "2h_retest")
 
 
 def cell(source: str) -> Submission:
@@ -72,6 +72,11 @@ HALF = {
     "1e_retest": (
         {"a": {"best_ms": ...}, "b": {"idle": 0.74}, "e": {"waits": ...}},
         {"c": {"cause": "compute-bound"}, "d": {"cause": "memory-bound"}},
+    ),
+    "2h_retest": (
+        {"a": {"data_wait": ...}, "c": {"best_ms": ...}, "e": {"matmul": ...}},
+        # overlap taken for the point of it; the trace's step taken for the step
+        {"b": {"cause": "transfer-bound"}, "c": {"best_ms": 21.6}},
     ),
 }
 

@@ -11,12 +11,13 @@ import variants
 from grader import labs
 from grader.grade import grade
 from grader.measure.blocks import Plan
-from grader.result import FAIL, NOT_MEASURED, PASS, Result
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
 from grader.submission import Submission
 
-LABS = [name for name in labs.NAMES if labs.get(name).phase == 2 and name in variants.HALVES and name != "2a_workers"]
-TIMED = [name for name in LABS if labs.get(name).measures(labs.get(name).throughput, "cpu")]
-PLAN = Plan(block_s=0.6, block_steps=2, min_pairs=3, max_pairs=6, precision=0.12, profile_steps=2)
+LABS = [name for name in labs.loops() if labs.get(name).phase == 2 and name != "2a_workers"]
+HEALTHY = [name for name in LABS if labs.get(name).throughput.healthy]
+TIMED = [name for name in LABS if labs.get(name).measures(labs.get(name).throughput, "cpu") and name not in HEALTHY]
+PLAN = Plan(block_s=0.6, block_steps=2, min_pairs=3, max_pairs=3, precision=0.12, profile_steps=2)
 
 
 def graded(name: str, source: str) -> Result:
@@ -55,7 +56,7 @@ def test_hints_get_plainer(name):
         assert not any("\n" in hint for hint in check.hints)  # no code to paste
 
 
-@pytest.mark.parametrize("name", [name for name in LABS if name not in TIMED])
+@pytest.mark.parametrize("name", [name for name in LABS if name not in TIMED + HEALTHY])
 @pytest.mark.parametrize("which", ["starter", "solution"])
 def test_same_training_where_nothing_can_be_timed(name, which):
     result = graded(name, getattr(variants, which)(name))
@@ -74,15 +75,33 @@ def test_what_is_wrong_is_rejected_and_named(name, what):
     if words.startswith("GPU: "):
         pytest.skip("shows on a GPU only")
     result = grade(Submission(source), labs.get(name), device="cpu", plan=PLAN)
+    check = result.check("throughput")
+    if name in HEALTHY and check.status == INCONCLUSIVE:  # a machine too busy to tell
+        pytest.skip(check.reason)
     assert words in said(result)
-    assert result.check("throughput").status == FAIL and result.score == 0
+    assert check.status == FAIL and check.points < 0.7 * check.max_points
+    assert name in HEALTHY or result.score == 0
 
 
 @pytest.mark.parametrize("name", TIMED)
 def test_points_follow_the_fix(name):
+    """By the gain, not by the points: on a busy machine those are rightly withheld. Halves are far from both ends."""
     starter, solution = graded(name, variants.starter(name)), graded(name, variants.solution(name))
-    halves = [graded(name, source) for source in variants.halves(name).values()]
     assert share(starter) <= 0.1, said(starter)
-    assert share(solution) >= 0.9, said(solution)
-    for half in halves:
-        assert share(starter) < share(half) < share(solution), said(half)
+    assert gain(solution) >= labs.get(name).forms["cpu"].minimum_gain, said(solution)
+    for source in variants.halves(name).values():
+        half = graded(name, source)
+        assert 1.15 * gain(starter) < gain(half) < gain(solution), said(half)
+        assert share(half) < 1
+
+
+def gain(result: Result) -> float:
+    return result.check("throughput").evidence["gain"]
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_change_nothing_is_a_right_answer(name):
+    lab = labs.get(name)
+    for source in (lab.starter, *variants.halves(name).values()):
+        check = graded(name, source).check("throughput")
+        assert check.points == lab.throughput.points or check.status == INCONCLUSIVE, check.reason

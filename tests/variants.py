@@ -32,6 +32,9 @@ _FORWARD = {
     "2a_workers": "model(images)",
     "2b_transfers": "model(images)",
     "2c_transforms": "model(images)",
+    "2d_formats": "model(images)",
+    "2f_end_to_end": "model(images)",
+    "2g_healthy": "model(tokens)",
     "2e_syncs": "model(tokens)",
     "3a_precision": "model(tokens)",
 }
@@ -51,6 +54,8 @@ def autocast(lab: str, model: str = "model") -> Edits:
         "2a_workers": _CLASSIFY.format(model),
         "2b_transfers": _CLASSIFY.format(model),
         "2c_transforms": _CLASSIFY.format(model),
+        "2d_formats": _CLASSIFY.format(model),
+        "2f_end_to_end": f"        logits = {model}(images)\n        loss = F.cross_entropy(logits, labels)\n",
         "2e_syncs": f"        logits = {model}(tokens).flatten(0, 1)\n"
         '        losses = F.cross_entropy(logits, targets, reduction="none")\n',
         "3a_precision": f"        logits = {model}(tokens)\n"
@@ -66,6 +71,14 @@ COMPILED: Edits = [(_MODEL, _MODEL + "    compiled = torch.compile(model)\n")]
 _CHANNELS_LAST: Edits = [(_MODEL, _MODEL + "    model.to(memory_format=torch.channels_last)\n")]
 
 
+_TABLE: Edits = [
+    ("        curve = [(value / 255) ** GAMMA for value in range(256)]\n", ""),
+    (
+        'torch.frombuffer(array("f", [curve[value] for value in pixels]), dtype=torch.float32)',
+        "CURVE[torch.frombuffer(bytearray(pixels), dtype=torch.uint8).int()]",
+    ),
+    ("GAMMA = 0.8\n", "GAMMA = 0.8\nCURVE = (torch.arange(256) / 255) ** GAMMA\n"),
+]
 HALVES: dict[str, dict[str, Edits]] = {
     "2a_workers": {
         "two workers": [(LOADER, LOADER + ", num_workers=2")],
@@ -108,6 +121,34 @@ HALVES: dict[str, dict[str, Edits]] = {
             ),
         ],
     },
+    "2d_formats": {
+        "more workers, small files": [
+            ("len(os.sched_getaffinity(0)) // 2 if cuda else 0", "32 if cuda else 2"),
+        ],
+        "copied to the disk, one by one, as small files": [
+            (
+                '''as job.folder."""
+''',
+                '''as job.folder."""
+    for index in range(len(dataset)):
+        (folder / str(index)).write_bytes(dataset.read(index))
+
+
+class Copied(torch.utils.data.Dataset):
+    def __init__(self, dataset, folder):
+        self.dataset, self.folder = dataset, folder
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, index):
+        pixels = torch.frombuffer(bytearray((self.folder / str(index)).read_bytes()), dtype=torch.uint8)
+        return pixels.view(3, self.dataset.size, self.dataset.size), self.dataset.labels[index]
+''',
+            ),
+            ("        job.dataset,\n", "        Copied(job.dataset, job.folder),\n"),
+        ],
+    },
     "2e_syncs": {
         "neither item nor print nor synchronize": [
             ("loss=loss.item()", "loss=loss"),
@@ -124,6 +165,25 @@ HALVES: dict[str, dict[str, Edits]] = {
             ("torch.tensor(LETTERS, device=job.device)[targets]", "letters[targets]"),
             ("logits.detach().cpu().argmax(-1) == targets.cpu()", "logits.detach().argmax(-1) == targets"),
         ],
+    },
+    "2f_end_to_end": {
+        "one table for all samples": _TABLE,
+        "one table, and the connection is kept": [
+            *_TABLE,
+            ("        self.archive = archive\n", "        self.archive, self.database = archive, None\n"),
+            (
+                "        with contextlib.closing(self.archive.connect()) as database:\n",
+                "        self.database = self.database or self.archive.connect()\n"
+                "        with contextlib.nullcontext(self.database) as database:\n",
+            ),
+        ],
+    },
+    # nothing to fix, so nothing to fix by half: changes that do no harm
+    "2g_healthy": {
+        "two workers": [
+            ("pin_memory=cuda)", "pin_memory=cuda, num_workers=2 if cuda else 0, persistent_workers=cuda)")
+        ],
+        "gradients set to zero by hand": [("optimizer.zero_grad()", "optimizer.zero_grad(set_to_none=True)")],
     },
     "3a_precision": {"TF32": TF32, "bf16 autocast alone": autocast("3a_precision")},
 }
@@ -186,6 +246,29 @@ WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
             "not the same training",
         ),
     },
+    "2d_formats": {
+        "written as the answers come": (
+            "solution",
+            [
+                (
+                    "pool.map(dataset.read, range(len(dataset)))",
+                    "reversed(list(pool.map(dataset.read, range(len(dataset)))))",
+                )
+            ],
+            "not the same training",
+        ),
+        "stored at half the resolution": (
+            "solution",
+            [
+                (
+                    "            shard.write(pixels)\n",
+                    "            tile = np.frombuffer(pixels, np.uint8).reshape(3, dataset.size, dataset.size)\n"
+                    "            shard.write(tile[:, ::2, ::2].repeat(2, 1).repeat(2, 2).tobytes())\n",
+                ),
+            ],
+            "not the same training",
+        ),
+    },
     "2e_syncs": {
         "does not clip": (
             "solution",
@@ -210,6 +293,38 @@ WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
             "step 1 logged the loss",
         ),
     },
+    "2f_end_to_end": {
+        "a smaller batch": (
+            "solution",
+            [
+                (
+                    "        logits = model(images)\n",
+                    "        images, labels = images[::2], labels[::2]\n        logits = model(images)\n",
+                )
+            ],
+            "not the same training",
+        ),
+        "the accuracy is not logged": (
+            "solution",
+            [("accuracy=(logits.argmax(1) == labels).float().mean()", "")],
+            "step 0 logged no accuracy",
+        ),
+    },
+    "2g_healthy": {
+        "the accuracy of each batch, by a second pass": (
+            "starter",
+            [
+                (
+                    "        yield loss",
+                    "        for _ in range(2):\n"
+                    "            right = (model(tokens).argmax(-1) == targets).float().mean().item()\n"
+                    "        yield loss",
+                )
+            ],
+            "made it slower",
+        ),
+        "double the learning rate": ("starter", [("lr=job.lr", "lr=2 * job.lr")], "not the same training"),
+    },
     "3a_precision": {
         "the model cast to bf16": (
             "starter",
@@ -227,11 +342,14 @@ WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
 
 def honest(lab: str) -> dict[str, str]:
     """Forms that train the same model, by name: precision, compilation, memory format. All must be accepted."""
+    compiled = [*COMPILED, (_FORWARD[lab], _FORWARD[lab].replace("model", "compiled"))]
+    if lab == "2g_healthy":  # runs in bf16 as it is
+        return {"as it is": starter(lab), "compiled": edit(starter(lab), compiled)}
     forms = {
         "as it is": [],
         "tf32": TF32,
         "bf16 autocast": autocast(lab),
-        "compiled": [*COMPILED, (_FORWARD[lab], _FORWARD[lab].replace("model", "compiled"))],
+        "compiled": compiled,
         "compiled, tf32, bf16": [*TF32, *COMPILED, *autocast(lab, "compiled")],
         "channels last": _CHANNELS_LAST,  # changes nothing where there is no convolution: must be accepted all the same
         "fused optimizer": [("lr=job.lr)", "lr=job.lr, fused=True)")],

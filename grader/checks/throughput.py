@@ -9,6 +9,8 @@ from grader.labs.lab import Throughput
 from grader.measure import decision
 from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
 
+MUCH_LOST = 0.1  # of a block's time, to other programs
+
 
 def judge(check: Throughput, decided: decision.Decision, target: float, evidence: dict[str, Any]) -> CheckResult:
     """Points come from the lower end of the gain's 90% interval. Not settled (noise, or something else that ran on the
@@ -20,16 +22,26 @@ def judge(check: Throughput, decided: decision.Decision, target: float, evidence
         status, reason = PASS, f"The loop runs {measured} as fast as the starter; {target:.2f}x earns full points."
     elif not settled:
         status = INCONCLUSIVE
+        lost = max(max(pair.starter_lost, pair.submission_lost) for pair in decided.pairs)
+        why = (
+            f"other programs took up to {lost:.0%} of a loop's time"
+            if lost > MUCH_LOST
+            else f"equal blocks took unequal times here (one pair differs from the next by {gain.noise:.0%})"
+        )
         reason = (
-            f"The loop runs {measured} as fast as the starter, but equal blocks took unequal times here (one pair differs "
-            f"from the next by {gain.noise:.0%}): after {gain.pairs} pairs the points are still uncertain. What is certain "
-            "is counted."
+            f"The loop runs {measured} as fast as the starter, but {why}: after {gain.pairs} pairs the points are still "
+            f"uncertain. What is certain is counted: {decided.certain:.2f}x."
         )
     elif gain.upper < 1.02 or share == 0:
         status, reason = FAIL, f"No speed-up is visible: {measured}; {target:.2f}x earns full points."
     else:
         status = FAIL
         reason = f"The loop runs {measured} as fast as the starter; {target:.2f}x earns full points, so this earns {share:.0%}."
+    if evidence.get("prepare_s", 0) > 0.1:
+        reason += (
+            f" Its preparation took {evidence['prepare_s']:.1f} s; spread over the steps of the whole training that is "
+            f"{evidence['prepare_ms_a_step']:.2g} ms a step, which are counted."
+        )
     if status == INCONCLUSIVE:
         reason += " Close other programs (and other notebooks' kernels) on this machine and check again."
     hint, *deeper = ("",) if status == PASS else check.hints
@@ -59,7 +71,8 @@ def judge_healthy(check: Throughput, decided: decision.Decision, evidence: dict[
         return result(FAIL, share * check.points, reason, *check.hints)
     if gain.lower < SLOWER:
         reason = (
-            f"The loop runs {measured} as fast as the untouched one, which the noise here does not tell from equal."
+            f"The loop runs {measured} as fast as the untouched one, but equal blocks took unequal times here: whether it is "
+            "slower is not known. Close other programs (and other notebooks' kernels) on this machine and check again."
         )
         return result(INCONCLUSIVE, 0, reason, *check.hints)
     return result(PASS, check.points, f"The loop runs {measured} as fast as the untouched one: nothing was lost.")

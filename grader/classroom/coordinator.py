@@ -66,7 +66,7 @@ def grade_all(
 
 def _submit(pool: Pool, job: Job, attempt: int, limit_s: float) -> Future:
     key = f"grade-{job.digest}-{attempt}"
-    future = pool.client.submit(worker.run, job.to_json(), limit_s, key, key=key, pure=False)
+    future = pool.client.submit(worker.run, job.to_json(), limit_s, key=key, pure=False)
     if pool.lasting:  # it goes on without us, and is there for whoever asks for it next
         pool.client.publish_dataset(future, name=key, override=True)
     return future

@@ -103,6 +103,17 @@ def environments(device: str, chosen: Sequence[int] | None = None, cpu_workers: 
     ]
 
 
+def worker_options(environment: dict[str, str]) -> dict[str, Any]:
+    """Of a Nanny, which starts the worker process and starts it again when it dies."""
+    return {
+        "nthreads": 1,
+        "env": environment,
+        "memory_limit": 0,  # a grade's memory is not Dask's to manage
+        "preload": ["grader.classroom.worker"],
+        "silence_logs": logging.CRITICAL,
+    }
+
+
 def embedded_cluster(
     device: str,
     chosen: Sequence[int] | None = None,
@@ -117,17 +128,7 @@ def embedded_cluster(
     security = security or Security.temporary()
     common = {"protocol": "tls://", "security": security, "host": host, "dashboard": False}
     nannies = {
-        str(i): {
-            "cls": Nanny,
-            "options": {
-                **common,
-                "nthreads": 1,
-                "env": environment,
-                "memory_limit": 0,  # a grade's memory is not Dask's to manage
-                "preload": ["grader.classroom.worker"],
-                "silence_logs": logging.CRITICAL,
-            },
-        }
+        str(i): {"cls": Nanny, "options": common | worker_options(environment)}
         for i, environment in enumerate(environments(device, chosen, cpu_workers))
     }
     scheduler = {"cls": Scheduler, "options": {**common, "port": port, "dashboard_address": "127.0.0.1:0"}}

@@ -102,19 +102,20 @@ def start_ahead() -> None:
 def run(job: str, limit_s: float, topic: str = "") -> str:
     """Grade a job (`Job.to_json`) on this worker. Returns JSON: {"result", "machine", "version", "seconds", "worker"}, or
     {"failed": message} in place of the first two. `seconds`: how long the grade had this worker's device. Progress goes
-    to the scheduler's `topic`."""
+    to the scheduler's `topic`, with the task's key."""
     global _next
     from distributed import get_worker
 
     from grader.classroom.submissions import version
 
     worker = get_worker()
+    key = str(worker.get_current_task()) if topic else ""
 
     def tell(share: float, what: str) -> None:
         if share >= TIMED:
             start_ahead()  # the next one's imports take some seconds of one core, while nothing is timed
         if topic:
-            worker.log_event(topic, {"share": share, "what": what})
+            worker.log_event(topic, {"key": key, "share": share, "what": what})
 
     with _lock:
         process = _next if _next is not None and _next.alive() else Process()

@@ -1,4 +1,4 @@
-"""The commands for a class: `grader class`."""
+"""The commands for a class: `grader class`, `grader pool keys`, `grader pool start`."""
 
 from __future__ import annotations
 
@@ -30,15 +30,48 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         help="grade where file access cannot be confined: for code that you trust",
     )
     add_pool(sub)
+    sub = command("pool", None, "a pool of workers that lasts: its certificates, its start")
+    parts = sub.add_subparsers(required=True, metavar="WHAT")
+    keys = parts.add_parser("keys", help="make a pool's certificates, and one for each user")
+    keys.set_defaults(run=make_keys)
+    keys.add_argument("folder", type=Path, metavar="DIR")
+    keys.add_argument("--user", action="append", default=[], metavar="NAME", help="can be given several times")
+    keys.add_argument("--users", type=argparse.FileType(), metavar="FILE", help="one name a line")
+    start = parts.add_parser("start", help="start scheduler, workers and the front door for submissions")
+    start.set_defaults(run=start_pool)
+    start.add_argument("--keys", type=Path, metavar="DIR", required=True, help="the pool's certificates")
+    start.add_argument(
+        "--door", default="127.0.0.1:8787", metavar="HOST:PORT", help="for users (default: 127.0.0.1:8787)"
+    )
+    start.add_argument(
+        "--scheduler",
+        default="127.0.0.1:8786",
+        metavar="HOST:PORT",
+        help="for the pool's machines (default: 127.0.0.1:8786)",
+    )
+    start.add_argument("--join", metavar="ADDRESS", help="only workers, for a pool that runs at tls://HOST:PORT")
+    start.add_argument("--at-once", type=int, default=2, metavar="N", help="grades of one user at once (default: 2)")
+    start.add_argument(
+        "--an-hour", type=int, default=20, metavar="N", help="grades of one user in an hour (default: 20)"
+    )
+    add_device(start)
+    start.add_argument(
+        "--allow-unconfined",
+        action="store_true",
+        help="grade where file access cannot be confined: for code that you trust",
+    )
+
+
+def add_device(sub: argparse.ArgumentParser) -> None:
+    """The options that say which devices of this machine."""
+    sub.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: GPUs if there are any")
+    sub.add_argument("--on", metavar="N,N", help="numbers of the GPUs of this machine to use (default: all)")
+    sub.add_argument("--workers", type=int, default=1, metavar="N", help="without GPUs: grades at once (default: 1)")
 
 
 def add_pool(sub: argparse.ArgumentParser) -> None:
     """The options that say where to grade."""
-    sub.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: GPUs if there are any")
-    sub.add_argument("--on", metavar="N,N", help="numbers of the GPUs of this machine to use (default: all)")
-    sub.add_argument(
-        "--workers", type=int, default=1, metavar="N", help="without GPUs: how many grades at once (default: 1)"
-    )
+    add_device(sub)
     sub.add_argument("--cluster", metavar="ADDRESS", help="a pool that runs already: tls://HOST:PORT, with --keys")
     sub.add_argument("--keys", type=Path, metavar="DIR", help="the pool's certificates (`grader pool keys`)")
     sub.add_argument("--slurm", type=int, metavar="N", help="N SLURM jobs, a worker each")
@@ -57,11 +90,14 @@ def open_pool(options: argparse.Namespace) -> Any:
         return pool.at_address(options.cluster, options.device, options.keys)
     if options.slurm is not None:
         return pool.slurm(options.slurm, options.device, options.sbatch)
+    return pool.embedded(options.device, _chosen(options), max(1, options.workers))
+
+
+def _chosen(options: argparse.Namespace) -> list[int] | None:
     try:
-        chosen = None if options.on is None else [int(n) for n in options.on.split(",")]
+        return None if options.on is None else [int(n) for n in options.on.split(",")]
     except ValueError:
         raise UserError(f"--on {options.on}: give numbers of GPUs, as in --on 0,1.") from None
-    return pool.embedded(options.device, chosen, max(1, options.workers))
 
 
 class ClassProgress:
@@ -109,6 +145,8 @@ def grade_class(options: argparse.Namespace) -> int:
     from grader.classroom.submissions import Job, read_class
 
     everyone = read_class(options.release, options.submitted, options.lab)
+    if not options.cluster and options.slurm is None:
+        _confined_here(options.allow_unconfined)
     store = Store(options.results or options.submitted.resolve().parent / RESULTS)
     jobs = {
         (one.student, one.lab): Job(
@@ -135,6 +173,18 @@ def grade_class(options: argparse.Namespace) -> int:
     return 0
 
 
+def _confined_here(allow_unconfined: bool) -> None:
+    """Say what keeps submissions in on this machine. Raises RuntimeError where they could reach files, unless allowed."""
+    from grader.grade import UNCONFINED
+    from grader.sandbox.probe import confinement
+
+    found = confinement()
+    for line in found.lines():
+        print(f"confinement  {line}", file=sys.stderr)
+    if not found.files and not allow_unconfined:
+        raise RuntimeError(UNCONFINED)
+
+
 def _forget(again: list[str], jobs: dict[tuple[str, str], Any], store: Any) -> None:
     for what in again:
         chosen = [job for (student, lab), job in jobs.items() if what in (student, f"{student}/{lab}")]
@@ -142,3 +192,39 @@ def _forget(again: list[str], jobs: dict[tuple[str, str], Any], store: Any) -> N
             raise UserError(f"--again {what}: there is no such submission. Give STUDENT or STUDENT/LAB.")
         for job in chosen:
             store.forget(job)
+
+
+# ---------------------------------------------------------------- a pool that lasts
+
+
+def make_keys(options: argparse.Namespace) -> None:
+    from grader.classroom import keys
+
+    users = options.user + ([line.strip() for line in options.users if line.strip()] if options.users else [])
+    made = keys.make_keys(options.folder, users)
+    print(
+        f"{options.folder} holds the pool's certificates. Whoever can read pool-node.pem can run any code on the pool."
+    )
+    for path in made:
+        print(f"  {path} is for {path.stem} alone: hand it over and delete it here")
+
+
+def start_pool(options: argparse.Namespace) -> None:
+    from grader.classroom.door import Rules
+    from grader.classroom.serve import Where, join, serve
+
+    chosen, workers = _chosen(options), max(1, options.workers)
+    _confined_here(options.allow_unconfined)
+    if options.join:
+        return join(options.join, options.keys, options.device, chosen, workers)
+    where = Where(*_place(options.scheduler), *_place(options.door))
+    rules = Rules(options.at_once, options.an_hour)
+    tell = lambda text: print(text, flush=True)  # noqa: E731  (a service's output goes to a log)
+    serve(options.keys, where, rules, options.device, chosen, workers, options.allow_unconfined, tell)
+
+
+def _place(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise UserError(f"{text!r}: give HOST:PORT, as in 0.0.0.0:8787.")
+    return host, int(port)

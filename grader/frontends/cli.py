@@ -74,6 +74,8 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="grade where file access cannot be confined: for code that you trust",
     )
+    sub.add_argument("--cluster", metavar="ADDRESS", help="have a pool grade it: tls://HOST:PORT")
+    sub.add_argument("--key", type=Path, metavar="FILE", help="your key to that pool")
     common(sub)
     sub = command("hint", _hint, "show a hint to one check of a lab")
     sub.add_argument("lab")
@@ -205,6 +207,7 @@ def _hint(options: argparse.Namespace) -> None:
 
 
 def _grade(options: argparse.Namespace) -> None:
+    from grader.classroom.visit import grade_at
     from grader.frontends import report
     from grader.grade import choose_form, grade
     from grader.result import check_writable, write_json
@@ -216,16 +219,21 @@ def _grade(options: argparse.Namespace) -> None:
     for target in (options.json, options.html):
         if target and target != "-":
             check_writable(target)
-    if lab.runs_code and choose_form(lab, options.device) in lab.forms:
-        fork_server()
-    result = grade(
-        submission,
-        lab,
-        device=options.device,
-        quick=options.quick,
-        allow_unconfined=options.allow_unconfined,
-        progress=Terminal(lab.name),
-    )
+    if options.cluster:
+        result = grade_at(
+            options.cluster, submission, lab, key=options.key, quick=options.quick, progress=Terminal(lab.name)
+        )
+    else:
+        if lab.runs_code and choose_form(lab, options.device) in lab.forms:
+            fork_server()
+        result = grade(
+            submission,
+            lab,
+            device=options.device,
+            quick=options.quick,
+            allow_unconfined=options.allow_unconfined,
+            progress=Terminal(lab.name),
+        )
     if options.html:
         report.write_html(result, options.html)
     if options.json == "-":

@@ -4,18 +4,23 @@
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
 import numpy as np
+import psutil
 import torch
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
+from grader.data import cache
 from grader.measure import machine
 from grader.trace.words import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, SKY, VERMILION
 
@@ -71,6 +76,18 @@ def synchronise() -> None:
         torch.cuda.synchronize()
 
 
+def scratch_folder() -> Path:
+    """A new folder beside the course's data, on a disk where /tmp may be memory. It is deleted when this kernel ends;
+    what kernels that were killed left behind is deleted now."""
+    for left in cache.cache_dir().glob("lesson-*-*"):
+        owner = left.name.split("-")[1]
+        if owner.isdigit() and not psutil.pid_exists(int(owner)):
+            shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"lesson-{os.getpid()}-", dir=cache.cache_dir()))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def seconds_per_step(step: Callable[[], object], steps: int, warmup: int = 3, repeats: int = 5) -> np.ndarray:
     """Time `step()`: `warmup` calls that do not count, then `repeats` blocks of `steps` calls, each begun and ended with
     the GPU idle. Returns the seconds a step of each block, shape (repeats,)."""
@@ -94,7 +111,7 @@ def compare(guess: float | str | None, measured: float | str, unit: str = "") ->
         return value if isinstance(value, str) else f"{_number(value)} {unit}".strip()
 
     if guess is None:
-        print(f"measured: {show(measured)} (you made no guess: set my_guess above and run both cells again)")
+        print(f"measured: {show(measured)}    (no guess was made above)")
         return
     line = f"your guess: {show(guess)}    measured: {show(measured)}"
     if not isinstance(guess, str) and not isinstance(measured, str) and guess and measured:

@@ -23,6 +23,7 @@ from typing import Any
 import psutil
 
 from grader import labs
+from grader.classroom.visit import grade_at
 from grader.errors import UserError
 from grader.frontends import magic, report
 from grader.grade import Progress, choose_form, grade
@@ -165,20 +166,27 @@ class NotebookLab:
 
     # ---- the grade
 
-    def check(self) -> None:
-        """Grade your submission by measurement; takes about a minute, or a few. The report is also saved in the folder."""
-        self._work(self._checked)
+    def check(self, cluster: str | None = None, key: str | Path | None = None) -> None:
+        """Grade your submission by measurement; takes about a minute, or a few. The report is also saved in the folder.
 
-    def _checked(self, progress: Progress) -> Note:
-        # the learner's own code, which their kernel runs as well; a mark is given elsewhere
-        self.result = grade(
-            self._submission(),
-            self.lab,
-            device=self.device,
-            quick=self.quick,
-            allow_unconfined=True,
-            progress=progress,
-        )
+        cluster: the address of a pool that grades it in place of this machine, "tls://HOST:PORT"; key: the file with your
+        key to it, where it does not lie at its usual place (see `grader.classroom.visit.key_file`)."""
+        self._work(lambda progress: self._checked(progress, cluster, key))
+
+    def _checked(self, progress: Progress, cluster: str | None, key: str | Path | None) -> Note:
+        submission = self._submission()
+        if cluster is not None:
+            self.result = grade_at(cluster, submission, self.lab, key=key, quick=self.quick, progress=progress)
+        else:
+            # the learner's own code, which their kernel runs as well; a mark is given elsewhere
+            self.result = grade(
+                submission,
+                self.lab,
+                device=self.device,
+                quick=self.quick,
+                allow_unconfined=True,
+                progress=progress,
+            )
         name, lines = f"report-{self.lab.name}", []
         with _as_warning(lines, "The report is shown here only"):
             write_json(self._folder / f"{name}.json", self.result.to_dict())
@@ -336,9 +344,9 @@ class LoopLab(NotebookLab):
 
     # ---- the grade
 
-    def check(self) -> None:
+    def check(self, cluster: str | None = None, key: str | Path | None = None) -> None:
         if self._predicted():
-            super().check()
+            super().check(cluster, key)
 
     def _submission(self) -> Submission:
         made = self._locked()

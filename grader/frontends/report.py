@@ -230,7 +230,10 @@ def _gain_notes(check: CheckResult, g: _Gain, letters: bool = False) -> list[str
     if g.target:
         whence = f" ({_clean(source, 120)})" if isinstance(source, str) and source else ""
         note = f"{'T = target' if letters else 'Target'} for full points: {_times(g.target)}{whence}."
-        if g.lower:
+        certain = _positive(check.evidence.get("gain_certain"))
+        if certain and g.lower and certain < 0.999 * g.lower:
+            note += f" Blocks of one loop were too unequal for the interval to count; {_times(certain)} is certain."
+        elif g.lower:
             note += f" The lower end of the interval counts: {_times(g.lower)}."
             if g.lower >= g.target and check.points < check.max_points:
                 note += " The speed alone would earn all points; the checks say why it does not."

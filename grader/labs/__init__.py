@@ -14,7 +14,11 @@ NAMES = (
     "2a_workers",
     "2b_transfers",
     "2c_transforms",
+    "2d_formats",
     "2e_syncs",
+    "2f_end_to_end",
+    "2g_healthy",
+    "2h_retest",
     "3a_precision",
 )
 

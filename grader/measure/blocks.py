@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from grader.measure import machine
 from grader.measure.decision import Pair
+from grader.sandbox.drive import Drive
 from grader.sandbox.parent import Child, turn
 
 CHUNK_S = 0.25  # a burn goes in chunks of about this long
@@ -39,12 +40,27 @@ class Arm:
     """One loop under measurement and all that is known about it so far."""
 
     child: Child
+    drive: Drive | None = None  # that its files lie on, in labs that have one
     losses: list[float] = field(default_factory=list)
     seconds: float = 0.0  # all of its running time so far
     step_s: float = math.nan  # latest estimate of the steady time per step
     compile_s: float = 0.0  # first step's time beyond a steady step
     compiled: int = 0
     recompiled: bool = False  # torch.compile made a graph inside a timed block
+
+    def prepare(self, limit_s: float) -> float:
+        """The submission's own preparation of its data; returns the seconds it took. What it reads is not counted."""
+        seconds = self.child.prepare(limit_s)
+        if self.drive:
+            self.drive.reads = 0
+        return seconds
+
+    def counted(self, profiled: int) -> dict[str, float]:
+        """What was counted outside the trace, per step: `profiled` steps were made beside those that were run."""
+        counts = self.child.counted()
+        if self.drive:
+            counts["drive_reads"] = self.drive.reads / (len(self.losses) + profiled)
+        return counts
 
     def run(self, steps: int) -> float:
         """Run `steps` steps; returns seconds per step."""

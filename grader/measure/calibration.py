@@ -50,6 +50,14 @@ def reference_gain(lab: Lab, form: str) -> tuple[float | None, str]:
     return None, "this lab's minimum; `grader calibrate` measures what this machine can gain"
 
 
+def starter_s(lab: Lab, form: str) -> float | None:
+    """Seconds per step of the starter when this very machine was calibrated; None where it never was."""
+    try:
+        return float(read_table(own_file())[f"{lab.name} {form}"][machine.key(form)]["starter_ms"]) / 1e3
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
 def store_gain(lab: Lab, form: str, entry: dict[str, Any], path: Path | None = None) -> Path:
     """Keep a measured gain: `entry` has at least "gain" and "date"."""
     path = path or own_file()

@@ -21,10 +21,14 @@ MAX_PATH = 4096  # bytes of a request
 
 class Drive:
     """Serves the files below `folder` on a Unix socket at `path`, each after `read_s` seconds. A request is a path and a
-    newline, the answer the length in four bytes and the content; the connection ends where there is no such file."""
+    newline, the answer the length in four bytes and the content; the connection ends where there is no such file. reads:
+    how many files were read so far."""
 
     def __init__(self, path: Path, folder: str | Path, read_s: float):
         root, room = Path(folder).resolve(), threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self.reads = 0
+        counting = threading.Lock()
+        drive = self
 
         class Reader(socketserver.StreamRequestHandler):
             def handle(self) -> None:
@@ -34,6 +38,8 @@ class Drive:
                         file = Path(os.fsdecode(line.rstrip(b"\n"))).resolve()
                         if not file.is_relative_to(root):
                             return
+                        with counting:
+                            drive.reads += 1
                         time.sleep(read_s)
                         data = file.read_bytes()
                         self.wfile.write(struct.pack("!I", len(data)) + data)

@@ -131,19 +131,17 @@ class Trace:
         return found
 
     def launch_of(self, events: np.ndarray) -> np.ndarray:
-        """For each of these events (indices) the index of the host call with the same correlation id, -1 without one.
+        """For each of these GPU events (indices) the index of the host call with the same correlation id, -1 without one.
         Never matched by time: the clocks of CPU and GPU differ."""
         return self._launch[events]
 
     @cached_property
     def _launch(self) -> np.ndarray:
         found = np.full(len(self), -1)
-        calls = np.flatnonzero(self.is_call & (self.correlation > 0))
+        calls, gpu = (events[self.correlation[events] > 0] for events in (self.calls, self.gpu))
         calls = calls[np.argsort(self.correlation[calls], kind="stable")]
         if len(calls):
-            events = np.flatnonzero(self.correlation > 0)
-            ids, wanted = self.correlation[calls], self.correlation[events]
+            ids, wanted = self.correlation[calls], self.correlation[gpu]
             at = np.minimum(np.searchsorted(ids, wanted), len(calls) - 1)
-            same = ids[at] == wanted
-            found[events[same]] = calls[at[same]]
+            found[gpu] = np.where(ids[at] == wanted, calls[at], -1)
         return found

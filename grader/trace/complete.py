@@ -6,6 +6,7 @@ import numpy as np
 
 from grader.trace.columns import COPY_LAUNCH, GRAPH_LAUNCH, KERNEL_LAUNCH, Trace
 from grader.trace.decode import KERNEL
+from grader.trace.nesting import alike
 
 LONGEST_SPAN_NS = 24 * 3600 * 10**9  # no trace lasts a day
 MISSING_TOLERATED = 0.005  # share of launches without GPU work, or the reverse, at the edges of a recording
@@ -117,8 +118,8 @@ def _after_first(trace: Trace, gpu: np.ndarray, marked: np.ndarray, begin: int) 
     """Mask of the GPU events that start after the first marked one of their stream, or after `begin` where none is. A
     stream works in order: what runs before it may have been launched before the recording began, what runs after it
     cannot."""
-    streams, of = np.unique(trace.device[gpu] * 2**32 + trace.stream[gpu], return_inverse=True)
-    first = np.full(len(streams), np.iinfo(np.int64).max)
-    np.minimum.at(first, of[marked], trace.start[gpu[marked]])
-    first[~np.isin(np.arange(len(streams)), of[marked])] = begin
-    return trace.start[gpu] > first[of]
+    stream, none = alike(trace.device[gpu], trace.stream[gpu]), np.iinfo(np.int64).max
+    first = np.full(stream.max() + 1, none)
+    np.minimum.at(first, stream[marked], trace.start[gpu[marked]])
+    first[first == none] = begin
+    return trace.start[gpu] > first[stream]

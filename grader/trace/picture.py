@@ -408,7 +408,7 @@ def _roofs(axes: Axes, points: list[tuple[float, float]], peaks: Peaks | None) -
         width, height = axes.get_window_extent().width, axes.get_window_extent().height
         angle = math.degrees(math.atan2(height / math.log(top / bottom), width / math.log(high / low)))
         x = max(low, bottom / slope) * 1.6
-        axes.text(x, x * slope * 0.85, f"memory: {slope / 1e12:.3g} TB/s", rotation=angle, rotation_mode="anchor", va="top", fontsize=8.5, color=INK)  # fmt: skip
+        axes.text(x, x * slope * 0.85, f"memory: {slope / 1e12:.3g} TB/s", rotation=angle, rotation_mode="anchor", va="top", fontsize=8.5, color=INK, path_effects=HALO, zorder=3)  # fmt: skip
     for name, roof in roofs.items():
         ridge = roof / peaks.memory
         axes.plot([ridge, high], [roof, roof], color=INK, linewidth=1.4, zorder=2)

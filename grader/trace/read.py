@@ -359,7 +359,12 @@ def to_ns(microseconds: np.ndarray) -> np.ndarray:
     """Microseconds with a fraction to integer ns. Whole and fraction are converted apart: `round(us * 1000)` rounds
     twice and is off by one for some values."""
     whole = np.trunc(microseconds)
-    return whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
+    rest = microseconds - whole
+    rest *= 1000
+    ns = whole.astype(np.int64)
+    ns *= 1000
+    ns += np.rint(rest, out=rest).astype(np.int64)
+    return ns
 
 
 def _assemble(parts: list[parallel.Part], about: document.About, reasons: list[str]) -> Trace:
@@ -400,10 +405,10 @@ def _assemble(parts: list[parallel.Part], about: document.About, reasons: list[s
     for group, rows in ((OF_OPS, is_op), (OF_PYTHON, is_python), (OF_OTHERS, ~(is_op | is_python))):
         places = place[rows]
         for name in group:
-            value, most = c[name], MOST.get(name, 2**63 - 1)
-            good = (places >= 0) & (value >= 0) & (value < most)
-            columns[name] = np.full(len(order), -1)
-            columns[name][places[good]] = value[good]
+            value = np.where(c[name] < MOST.get(name, 2**63 - 1), np.maximum(c[name], -1), -1)
+            column = np.full(len(order) + 1, -1)  # the last is for what is left out
+            column[places] = value
+            columns[name] = column[:-1]
     in_time = np.argsort(c["memory_time"], kind="stable")
     distributed = about.distributedInfo
     trace = Trace(

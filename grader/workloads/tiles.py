@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from grader.data import tiles
+from grader.sandbox.drive import NAME, read
 from grader.workloads.job import Batches, Job
 
 HELD_OUT = 128  # tiles that an evaluation uses
@@ -99,6 +100,29 @@ class Archive:
         return sqlite3.connect(f"file:{self.path}?immutable=1", uri=True)
 
 
+class Files(Dataset):
+    """Tiles of three bands, each in a small file of its own. An item is (pixels, label): a uint8 tensor of shape
+    (3, size, size) and an int. labels: (count,) int64.
+
+    drive: socket of the drive that the files lie on (see `grader.sandbox.drive`); None for the local disk."""
+
+    def __init__(self, folder: str, count: int, drive: str | None):
+        self.files = [f"{folder}/{name}" for name in tiles.file_names(count)]
+        self.labels = torch.tensor([tiles.label(index) for index in range(count)])
+        self.size, self.drive = tiles.FILE_SIZE, drive
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def read(self, index: int) -> bytes:
+        """The bytes of one tile: opens its file."""
+        return read(self.drive, self.files[index]) if self.drive else Path(self.files[index]).read_bytes()
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        pixels = torch.frombuffer(bytearray(self.read(index)), dtype=torch.uint8)
+        return pixels.view(3, self.size, self.size), int(self.labels[index])
+
+
 @lru_cache(maxsize=1)
 def _in_memory(count: int, bands: int, size: int) -> InMemory:
     return InMemory(count, bands, size)
@@ -115,10 +139,15 @@ def make_job(
     lr: float,
     count: int = 0,
     folder: str = "",
-    **_: Any,
+    read_s: float | None = None,
 ) -> Job:
-    """The tiles lie in the database in `folder`; where none is given, `count` of them in memory."""
-    dataset = Archive(folder, size) if folder else _in_memory(count, bands, size)
+    """The tiles lie in the database in `folder`; where `read_s` is given, `count` of them in small files there; where no
+    folder is, in memory. read_s: seconds that opening a file takes; 0 for the local disk."""
+    dataset: Any
+    if read_s is not None:
+        dataset = Files(folder, count, str(Path.home() / NAME) if read_s else None)
+    else:
+        dataset = Archive(folder, size) if folder else _in_memory(count, bands, size)
     torch.manual_seed(seed)
     return Job(
         model=ConvNet(bands, width),
@@ -130,16 +159,21 @@ def make_job(
     )
 
 
+def _is_archive(folder: str, read_s: float | None) -> bool:
+    """Whether the tiles lie in a database: those are brightened."""
+    return bool(folder) and read_s is None
+
+
 def _net(tensors: dict[str, torch.Tensor], device: torch.device, bands: int, width: int) -> ConvNet:
     net = ConvNet(bands, width)
     net.load_state_dict(tensors)
     return net.to(device)
 
 
-def _drawn(indices: list[int], bands: int, size: int, folder: str) -> tuple[torch.Tensor, torch.Tensor]:
+def _drawn(indices: list[int], bands: int, size: int, bright: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Tiles and labels by index, as training gets them; drawn anew, whatever the job's data set says."""
     pixels = torch.from_numpy(np.stack([tiles.draw(index, bands, size) for index in indices]))
-    images = brightened(pixels) if folder else normalised(pixels)
+    images = brightened(pixels) if bright else normalised(pixels)
     return images, torch.tensor([tiles.label(index) for index in indices])
 
 
@@ -151,10 +185,13 @@ def evaluate(
     size: int,
     width: int,
     folder: str = "",
+    read_s: float | None = None,
     **_: Any,
 ) -> dict[str, float]:
     net = _net(tensors, device, bands, width)
-    images, labels = _drawn(list(range(tiles.HELD_OUT, tiles.HELD_OUT + HELD_OUT)), bands, size, folder)
+    images, labels = _drawn(
+        list(range(tiles.HELD_OUT, tiles.HELD_OUT + HELD_OUT)), bands, size, _is_archive(folder, read_s)
+    )
     labels = labels.to(device)
     logits = torch.cat([net(part.to(device)) for part in images.split(64)])
     return {
@@ -172,6 +209,7 @@ def batch_losses(
     size: int,
     width: int,
     folder: str = "",
+    read_s: float | None = None,
     **_: Any,
 ) -> list[float]:
     """The loss of each of these batches of the job's training set, with the weights `tensors`, as training computes it."""
@@ -181,6 +219,6 @@ def batch_losses(
         if isinstance(job.dataset, InMemory):  # large tiles, that take long to draw
             images, labels = job.dataset.images[batch], job.dataset.labels[batch]
         else:
-            images, labels = _drawn(batch, bands, size, folder)
+            images, labels = _drawn(batch, bands, size, _is_archive(folder, read_s))
         losses.append(F.cross_entropy(net(images.to(job.device)), labels.to(job.device)).item())
     return losses

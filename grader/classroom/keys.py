@@ -1,0 +1,191 @@
+"""The certificates of a pool, under two authorities that do not vouch for each other's holders.
+
+pool   the pool's own machines: scheduler, workers, instructors. Whoever has `pool-node.pem` can run any code on the pool:
+       Dask unpickles what its clients send.
+door   those who may hand in a submission, one certificate each, and the front door itself. It opens nothing else.
+
+FOLDER/pool-ca.pem, pool-node.pem, door-ca.pem, door-ca-key.pem, door.pem, users.txt (who may come in), users/NAME.pem (for
+NAME: key, certificate and the door's authority in one file)"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from grader.errors import UserError
+
+DAYS = 400  # a course year
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+
+
+def make_keys(folder: Path, users: list[str]) -> list[Path]:
+    """Make what is missing: the pool's and the door's certificates, and one for each new user. Returns the users' new
+    files. Raises UserError for a name that cannot be one, or one that has a certificate."""
+    for name in users:
+        if not NAME.fullmatch(name):
+            raise UserError(f"{name!r} cannot be a user's name: letters, digits and . _ @ - only, 64 at most.")
+        if name in read_users(folder).values():
+            raise UserError(
+                f"{name} has a certificate already. To give out a new one, take the line of {name} out of "
+                f"{folder / 'users.txt'} first: the old one then opens nothing."
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    if not (folder / "pool-node.pem").exists():
+        ca = _authority("grader pool")
+        _write(folder / "pool-ca.pem", _pem(ca[1]))  # its key is not kept: a new machine gets a copy of the node's file
+        _write(folder / "pool-node.pem", _leaf("node", *ca, server=True, client=True))
+    if not (folder / "door.pem").exists():
+        ca = _authority("grader door")
+        _write(folder / "door-ca-key.pem", _key_pem(ca[0]))
+        _write(folder / "door-ca.pem", _pem(ca[1]))
+        _write(folder / "door.pem", _leaf("door", *ca, server=True))
+    made = []
+    for name in users:
+        text = _leaf(name, *_read_authority(folder), client=True)
+        made.append(folder / "users" / f"{name}.pem")
+        made[-1].parent.mkdir(exist_ok=True)
+        _write(made[-1], text + (folder / "door-ca.pem").read_bytes())
+        with open(folder / "users.txt", "a", encoding="ascii") as file:
+            file.write(f"{name} {_fingerprint(text)}\n")
+    return made
+
+
+def read_users(folder: Path) -> dict[str, str]:
+    """Who may come in: the name by the fingerprint of the certificate. Read again at each connection, so that a line taken
+    out counts at once."""
+    try:
+        lines = (folder / "users.txt").read_text(encoding="ascii").splitlines()
+    except FileNotFoundError:
+        return {}
+    return {fields[1]: fields[0] for line in lines if len(fields := line.split()) == 2}
+
+
+def fingerprint(der: bytes) -> str:
+    return hashlib.sha256(der).hexdigest()
+
+
+def door_context(folder: Path) -> ssl.SSLContext:
+    """The door's side of a connection: nobody comes in without a certificate of its authority."""
+    for name in ("door.pem", "door-ca.pem"):
+        if not (folder / name).exists():
+            raise UserError(f"{folder / name} is missing. `grader pool keys {folder}` makes a pool's certificates.")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(folder / "door.pem")
+    context.load_verify_locations(folder / "door-ca.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def user_context(key: Path) -> ssl.SSLContext:
+    """A user's side of a connection, from the one file that was given out. Raises UserError for a file that is none."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # the authority is the door's own and has made one server's certificate
+    try:
+        context.load_cert_chain(key)
+        context.load_verify_locations(key)
+    except OSError as error:  # ssl.SSLError is one
+        why = error.strerror if not isinstance(error, ssl.SSLError) else "it is no key that `grader pool keys` made"
+        raise UserError(
+            f"{key} cannot be used as your key to the pool: {why}. Ask whoever runs the pool for it."
+        ) from None
+    return context
+
+
+# ---------------------------------------------------------------- certificates
+
+
+def _authority(name: str) -> tuple[Any, Any]:
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    return key, _certificate(name, key.public_key(), key, None)
+
+
+def _leaf(name: str, ca_key: Any, ca: Any, server: bool = False, client: bool = False) -> bytes:
+    """Key and certificate in one PEM."""
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    return _key_pem(key) + _pem(_certificate(name, key.public_key(), ca_key, ca, server, client))
+
+
+def _certificate(name: str, public: Any, ca_key: Any, ca: Any, server: bool = False, client: bool = False) -> Any:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(ca.subject if ca else subject)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))  # clocks differ
+        .not_valid_after(now + timedelta(days=DAYS))
+        .add_extension(x509.BasicConstraints(ca=ca is None, path_length=0 if ca is None else None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .add_extension(_usage(ca is None), critical=True)
+    )
+    uses = [ExtendedKeyUsageOID.SERVER_AUTH] * server + [ExtendedKeyUsageOID.CLIENT_AUTH] * client
+    if uses:
+        builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=True)
+    return builder.sign(ca_key, hashes.SHA256())
+
+
+def _usage(authority: bool) -> Any:
+    from cryptography import x509
+
+    others = (
+        "content_commitment",
+        "key_encipherment",
+        "data_encipherment",
+        "key_agreement",
+        "encipher_only",
+        "decipher_only",
+    )
+    signs = {"digital_signature": not authority, "key_cert_sign": authority, "crl_sign": authority}
+    return x509.KeyUsage(**signs, **dict.fromkeys(others, False))
+
+
+def _pem(certificate: Any) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return certificate.public_bytes(Encoding.PEM)
+
+
+def _key_pem(key: Any) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _read_authority(folder: Path) -> tuple[Any, Any]:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    key = load_pem_private_key((folder / "door-ca-key.pem").read_bytes(), None)
+    return key, x509.load_pem_x509_certificate((folder / "door-ca.pem").read_bytes())
+
+
+def _fingerprint(pem: bytes) -> str:
+    text = pem.decode("ascii")
+    return fingerprint(ssl.PEM_cert_to_DER_cert(text[text.index("-----BEGIN CERTIFICATE") :]))
+
+
+def _write(path: Path, data: bytes) -> None:
+    """For its owner's eyes only, from the first byte on."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+    os.replace(temporary, path)

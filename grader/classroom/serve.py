@@ -1,0 +1,82 @@
+"""A pool that lasts: scheduler, workers and front door of one machine, and workers that join from others."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import dask
+from distributed import Client, Nanny
+
+from grader.classroom.door import Door, Rules
+from grader.classroom.pool import SETTINGS, embedded_cluster, environments, node_security, worker_options
+
+
+@dataclass(frozen=True)
+class Where:
+    """scheduler_host: for the pool's other machines and instructors; door_host: for those who hand in. "0.0.0.0" is any."""
+
+    scheduler_host: str = "127.0.0.1"
+    scheduler_port: int = 8786
+    door_host: str = "127.0.0.1"
+    door_port: int = 8787
+
+
+def serve(
+    folder: Path,
+    where: Where,
+    rules: Rules,
+    device: str,
+    chosen: Sequence[int] | None = None,
+    cpu_workers: int = 1,
+    allow_unconfined: bool = False,
+    tell: Callable[[str], None] = print,
+) -> None:
+    """Run until SIGINT or SIGTERM. Raises UserError where certificates or GPUs are missing, OSError for a port in use."""
+    security = node_security(folder)
+
+    async def door(address: str) -> None:
+        async with Client(address, security=security, asynchronous=True, set_as_default=False) as client:
+            entry = Door(client, folder, device, rules, allow_unconfined)
+            server = await entry.serve(where.door_host, where.door_port)
+            port = server.sockets[0].getsockname()[1]
+            tell(f"submissions come in at tls://{where.door_host}:{port}, with a user's key")
+            tell(f"instructors' machines: grader class ... --cluster {address} --keys {folder}")
+            async with server:
+                await _stopped()
+
+    with (
+        dask.config.set(SETTINGS),
+        embedded_cluster(device, chosen, cpu_workers, security, where.scheduler_host, where.scheduler_port) as cluster,
+    ):
+        tell(f"{len(cluster.workers)} workers")
+        asyncio.run(door(cluster.scheduler_address))
+
+
+def join(address: str, folder: Path, device: str, chosen: Sequence[int] | None = None, cpu_workers: int = 1) -> None:
+    """This machine's workers for a pool that runs elsewhere, until SIGINT or SIGTERM."""
+    security = node_security(folder)
+
+    async def workers() -> None:
+        nannies = [
+            Nanny(address, security=security, protocol="tls://", dashboard=False, **worker_options(environment))
+            for environment in environments(device, chosen, cpu_workers)
+        ]
+        await asyncio.gather(*nannies)
+        try:
+            await _stopped()
+        finally:
+            await asyncio.gather(*(nanny.close() for nanny in nannies))
+
+    with dask.config.set(SETTINGS):
+        asyncio.run(workers())
+
+
+async def _stopped() -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await stop.wait()

@@ -1,0 +1,62 @@
+from grader.labs.lab import Form, Lab, Logs, Parity, Prediction, Throughput, TraceCheck
+
+LAB = Lab(
+    name="2f_end_to_end",
+    title="All of it at once: no idle GPU",
+    phase=2,
+    goal="Everything that phase 2 is about is wrong here. Choose your order, and leave the GPU nothing to wait for.",
+    cause="input-bound",
+    forms={
+        # the model is wide enough to keep the GPU busy for longer than it takes to launch a step
+        "cuda": Form(
+            workload="grader.workloads.tiles",
+            options={"bands": 3, "size": 128, "width": 192, "batch_size": 64, "lr": 1e-4},
+            data="tiles 128",
+            minimum_gain=10.0,
+            noise=0.03,
+            parity=Parity(steps=24, loss=0.01, norm=0.015, cosine=0.9, drift=0.05, held_out=0.2),
+        ),
+        "cpu": Form(
+            workload="grader.workloads.tiles",
+            options={"bands": 3, "size": 64, "width": 8, "batch_size": 16, "lr": 3e-4},
+            data="tiles 64",
+            minimum_gain=2.0,
+            noise=0.03,
+            parity=Parity(steps=12, loss=0.003, norm=0.01, cosine=0.99, drift=0.05, held_out=0.1),
+            threads=1,
+            environment={"OMP_NUM_THREADS": "1"},
+        ),
+    },
+    prediction=Prediction(points=10),
+    throughput=Throughput(
+        points=50,
+        hints=(
+            "What is the longest thing in a step now? And when that is gone?",
+            "`lab.profile()` after each change: the largest hatched stretch, and what the CPU does meanwhile, is what to take "
+            "next. As long as a sample takes milliseconds of Python, nothing else shows.",
+            "In the order of what each gains here: the Python loop over bytes (one table, on the device); a query and a "
+            "connection for each sample; no workers; a copy for each image and label; and then the waits for numbers that are "
+            "only logged.",
+        ),
+    ),
+    trace=(
+        TraceCheck(
+            name="idle",
+            title="The GPU is hardly idle",
+            points=40,
+            metric="gpu_idle_unprofiled",
+            at_most=0.2,
+            says="of a step, measured without the profiler, the GPU had nothing to do",
+            hints=(
+                "What does the GPU wait for: data, a copy, the CPU's next launch, or a CPU that waits for the GPU?",
+                "`gpu_idle_unprofiled` of `lab.profile()`, with `data_wait`, the copies and `syncs` beside it: they say which of "
+                "the four is left.",
+                "Batches have to be there before they are asked for (workers, cheap samples, pinned memory, the copy a step ahead), and "
+                "the CPU has to be ahead of the GPU (no number read in a step). What then is left is the launching itself.",
+            ),
+            form="cuda",
+        ),
+    ),
+    peek=("counted.connections", "data_wait", "h2d_copies", "syncs", "h2d_pinned"),
+    logs=Logs(("loss", "accuracy")),
+)

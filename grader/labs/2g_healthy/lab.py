@@ -1,0 +1,45 @@
+from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput
+
+LAB = Lab(
+    name="2g_healthy",
+    title="Is anything wrong here?",
+    phase=2,
+    goal="A loop that somebody calls slow. Say what holds it back, and what of this phase would help. Do no harm.",
+    cause="compute-bound",
+    forms={
+        "cuda": Form(
+            workload="grader.workloads.gpt",
+            options={"layers": 8, "width": 1024, "heads": 16, "length": 1024, "batch_size": 16, "lr": 1e-4},
+            data="text",
+            minimum_gain=1.0,
+            noise=0.003,
+            flops=6 * 8 * 12 * 1024**2 * 16 * 1024,  # 2 forward, 4 backward for each weight of a matrix product and each token
+            parity=Parity(steps=16, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
+        ),
+        "cpu": Form(
+            workload="grader.workloads.gpt",
+            options={"layers": 2, "width": 128, "heads": 4, "length": 64, "batch_size": 8, "lr": 1e-3},
+            data="text",
+            minimum_gain=1.0,
+            noise=0.03,
+            parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
+            threads=1,
+            environment={"OMP_NUM_THREADS": "1"},
+        ),
+    },
+    prediction=Prediction(points=40),
+    throughput=Throughput(
+        points=60,
+        healthy=True,
+        title="No harm done",
+        hints=(
+            "Which of your changes takes something away that the loop was waiting for?",
+            "Compare `lab.profile()` of your loop with that of the untouched one: how much of a step was the GPU idle before, "
+            "and how long was a step?",
+            "The untouched loop is a right answer: in a loop whose GPU is busy with what it has to do, workers, prefetchers and "
+            "the like have nothing to win, and each has its price. Take out what you put in.",
+        ),
+    ),
+    trace=(),
+    peek=("syncs", "h2d_pinned", "kernels", "launches"),
+)

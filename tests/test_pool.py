@@ -1,0 +1,299 @@
+"""A pool that lasts and its front door: what comes in, what stays out, and that its grades outlive their coordinator."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from distributed import Client, Security
+from helpers import eventually
+
+from grader import labs
+from grader.classroom import door, keys, pool
+from grader.classroom.submissions import Job
+from grader.classroom.visit import address, grade_at
+from grader.errors import UserError
+from grader.submission import MAX_SOURCE, Submission
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+NAME = "2a_workers"
+RAISES = "# cell 3\ndef train(job):\n    raise ValueError('on purpose')\n    yield\n"
+SLOW = "import time\n\ntime.sleep(20)\n" + RAISES
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Running:
+    """`grader pool start` with two users, as a service would run it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.keys = folder / "keys"
+        command = [sys.executable, "-m", "grader.frontends.cli", "pool"]
+        users = ["--user", "ann", "--user", "bob", "--user", "gone"]
+        done = subprocess.run([*command, "keys", self.keys, *users], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        listed = self.keys / "users.txt"
+        listed.write_text("".join(line for line in listed.read_text().splitlines(True) if not line.startswith("gone")))
+        self.door, scheduler = free_port(), free_port()
+        self.at, self.scheduler = f"tls://127.0.0.1:{self.door}", f"tls://127.0.0.1:{scheduler}"
+        places = ["--door", f"127.0.0.1:{self.door}", "--scheduler", f"127.0.0.1:{scheduler}"]
+        limits = ["--at-once", "1", "--device", "cpu"]
+        self.process = subprocess.Popen([*command, "start", "--keys", self.keys, *places, *limits], text=True)
+        assert eventually(self.answers, 90), "the pool did not start"
+
+    def answers(self) -> bool:
+        assert self.process.poll() is None
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.door), timeout=1):
+            return True
+        return False
+
+    def key(self, user: str) -> Path:
+        return self.keys / "users" / f"{user}.pem"
+
+    def send(self, data: bytes, user: str = "bob") -> dict:
+        """What the door answers last to these bytes."""
+        with self.connection(user) as connection, connection.makefile("rb") as replies:
+            with contextlib.suppress(OSError):  # it may have closed before it has read all
+                connection.sendall(data)
+            return json.loads(list(replies)[-1])
+
+    @contextlib.contextmanager
+    def connection(self, user: str) -> Iterator[ssl.SSLSocket]:
+        context = keys.user_context(self.key(user))
+        with (
+            socket.create_connection(("127.0.0.1", self.door), timeout=60) as plain,
+            context.wrap_socket(plain) as connection,
+        ):
+            yield connection
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    service = Running(tmp_path_factory.mktemp("pool"))
+    yield service
+    if service.process.poll() is None:
+        service.stop()
+
+
+def request(**changed: object) -> bytes:
+    return json.dumps({"lab": NAME, "source": RAISES} | changed).encode() + b"\n"
+
+
+def test_a_submission_is_graded_and_the_report_is_the_same(running):
+    said = []
+    made = Submission(RAISES, prediction=(("cause", "input-bound"), ("gain", 8.0)))
+    result = grade_at(
+        running.at, made, labs.get(NAME), key=running.key("ann"), quick=True, progress=lambda *what: said.append(what)
+    )
+    assert "on purpose" in result.fatal and "cell 3" in result.fatal
+    assert result.quick and result.lab == NAME and result.form == "cpu"
+    assert any("loading the submission" in what for _, what in said)
+
+
+def test_on_the_command_line(running, tmp_path):
+    notebook = tmp_path / "a.ipynb"
+    cell = {"cell_type": "code", "source": "%%submission\n" + RAISES, "metadata": {}}
+    notebook.write_text(json.dumps({"cells": [cell]}))
+    command = [
+        sys.executable,
+        "-m",
+        "grader.frontends.cli",
+        "grade",
+        NAME,
+        str(notebook),
+        "--cluster",
+        running.at,
+        "--json",
+        "-",
+    ]
+    done = subprocess.run([*command, "--key", running.key("ann")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "on purpose" in json.loads(done.stdout)["fatal"]
+    done = subprocess.run(command, env=os.environ | {"GRADER_POOL_KEY": "/nowhere"}, capture_output=True, text=True)
+    assert done.returncode == 2 and "no key to the pool" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"not JSON\n", "not JSON"),
+        (b"[" * 100_000 + b"\n", "not JSON"),
+        (b"[]\n", "nothing else"),
+        (b"\xff\xfe\n", "not JSON"),
+        (request(lab="../../etc"), "no such lab"),
+        (request(lab=["2a_workers"]), "no such lab"),
+        (request(lab="1c_diagnose"), "needs no pool"),
+        (request(source=3), "is text"),
+        (request(source="x" * (MAX_SOURCE + 1)), "is text of at most"),
+        (request(plan={"max_pairs": 10**9}), "nothing else"),
+        (request(allow_unconfined=True), "nothing else"),
+        (request(quick=1), "true or false"),
+        (request(prediction={"cause": "x", "gain": "1"}), "positive number"),
+        (request(prediction={"cause": "x", "gain": float("nan")}), "positive number"),
+        (request(prediction={"cause": "x", "gain": 2, "more": 1}), "positive number"),
+        (b"x" * (door.MAX_REQUEST + 10) + b"\n", "too large"),
+    ],
+)
+def test_only_a_lab_and_a_submission_come_in(running, data, says):
+    assert says in running.send(data)["error"]
+
+
+def test_who_may_come_in(running, tmp_path):
+    def refused(context: ssl.SSLContext) -> bool:
+        try:
+            plain = socket.create_connection(("127.0.0.1", running.door), timeout=20)
+            with plain, context.wrap_socket(plain) as connection:
+                connection.sendall(request())
+                return not connection.recv(100)  # TLS 1.3: the server's refusal comes with the first read
+        except ssl.SSLError:
+            return True
+
+    nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    nobody.check_hostname, nobody.verify_mode = False, ssl.CERT_NONE
+    assert refused(nobody)  # no certificate
+    keys.make_keys(tmp_path / "other", ["ann"])
+    stranger = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
+    stranger.load_cert_chain(tmp_path / "other" / "users" / "ann.pem")
+    assert refused(stranger)  # a certificate of somebody else's authority
+    assert "does not open this pool any more" in running.send(request(), "gone")["error"]
+    with socket.create_connection(("127.0.0.1", running.door), timeout=60) as plain:  # no TLS at all
+        plain.sendall(request())
+        assert b"{" not in plain.recv(1000)
+
+
+def test_a_user_s_key_opens_nothing_but_the_door(running):
+    """Whoever may speak to the scheduler can run any code: no user may."""
+    key, own = str(running.key("ann")), str(running.keys / "door-ca.pem")
+    for authority in (own, str(running.keys / "pool-ca.pem")):
+        security = Security(require_encryption=True, tls_ca_file=authority, tls_client_cert=key, tls_client_key=key)
+        with pytest.raises(OSError):
+            Client(running.scheduler, security=security, timeout=5, set_as_default=False)
+    with pytest.raises(OSError):
+        Client(running.scheduler.replace("tls", "tcp"), timeout=5, set_as_default=False)
+
+
+def test_no_user_can_pretend_to_be_the_door(running):
+    """A user's certificate is no server's, though the same authority made it."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(running.key("bob"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        if os.fork() == 0:
+            with contextlib.suppress(Exception):
+                server.wrap_socket(listener.accept()[0], server_side=True)
+            os._exit(0)
+        with pytest.raises(UserError, match="not the one it is for"):
+            grade_at(f"tls://127.0.0.1:{port}", Submission(RAISES), labs.get(NAME), key=running.key("ann"))
+
+
+def test_limits_of_a_user(running):
+    """One at once, as this pool was started; one user's grades do not count for another."""
+    with running.connection("bob") as first:
+        first.sendall(request(source=SLOW))
+        assert "waiting" in json.loads(first.makefile("rb").readline())
+        assert "are being graded already" in running.send(request())["error"]
+    # it counts though its user has gone
+    assert "are being graded already" in running.send(request())["error"]
+    result = grade_at(running.at, Submission(RAISES), labs.get(NAME), key=running.key("ann"), quick=True)
+    assert "on purpose" in result.fatal
+
+
+def test_limits_of_an_hour(tmp_path):
+    entry = door.Door(None, tmp_path, "cpu", door.Rules(at_once=1, an_hour=2))
+    for _ in range(2):
+        entry._admit("ann")
+        entry._busy["ann"] -= 1  # it is over
+    with pytest.raises(door.Refused, match="2 grades in the last hour"):
+        entry._admit("ann")
+    entry._admit("bob")
+
+
+def test_a_class_on_a_pool_goes_on_without_its_coordinator(running, tmp_path):
+    """A grade that is under way when the coordinator dies is not made twice: the next run takes it over."""
+    folder = tmp_path / "submitted" / "ann" / NAME
+    folder.mkdir(parents=True)
+    source = "%%submission\nimport time\ntime.sleep(8)\n" + RAISES
+    (folder / f"{NAME}.ipynb").write_text(
+        json.dumps({"cells": [{"cell_type": "code", "source": source, "metadata": {}}]})
+    )
+    command = [sys.executable, "-m", "grader.frontends.cli", "class", str(REPOSITORY / "labs"), "submitted", "--quick"]
+    command += ["--device", "cpu", "--lab", NAME, "--cluster", running.scheduler, "--keys", str(running.keys)]
+    first = subprocess.Popen(command, cwd=tmp_path)
+    with pool.at_address(running.scheduler, "cpu", running.keys) as workers:
+        assert eventually(workers.client.list_datasets, 60)
+        (key,) = workers.client.list_datasets()
+        first.kill()
+        first.wait()
+        time.sleep(1)
+        assert key in workers.client.list_datasets()
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0 and "1/1 ann" in done.stderr, done.stderr
+        assert not workers.client.list_datasets()
+        (path,) = (tmp_path / "measured" / NAME).glob("*.json")
+        assert json.loads(path.read_text())["tries"] == 1
+        story = workers.client.run_on_scheduler(lambda dask_scheduler: [each[2] for each in dask_scheduler.story(key)])
+        assert story.count("processing") == 1
+
+
+def test_a_pool_that_stops_leaves_nothing(running):
+    assert running.stop() == 0
+
+
+# ---------------------------------------------------------------- the parts
+
+
+def test_keys_are_for_their_owner_and_made_once(tmp_path):
+    folder = tmp_path / "keys"
+    keys.make_keys(folder, ["ann"])
+    before = {path.name: path.read_bytes() for path in folder.glob("*.pem")}
+    keys.make_keys(folder, ["bob"])
+    assert {path.name: path.read_bytes() for path in folder.glob("*.pem")} == before
+    assert all(path.stat().st_mode & 0o077 == 0 for path in folder.rglob("*.pem"))
+    assert sorted(keys.read_users(folder).values()) == ["ann", "bob"]
+    for name in ("ann", "", "a/b", "..", "a b", "x" * 65, "é"):
+        with pytest.raises(UserError):
+            keys.make_keys(folder, [name])
+    with pytest.raises(UserError, match=r"pool-ca\.pem is missing"):
+        pool.node_security(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "host:1", "tcp://h:1", "tls://", "tls://h:x", "tls://h:99999999", "https://h"])
+def test_addresses(text):
+    with pytest.raises(UserError, match="tls://HOST:PORT"):
+        address(text)
+
+
+def test_a_job_of_the_door_is_only_what_was_asked_for():
+    job = door.read_request(request(prediction={"cause": "input-bound", "gain": 3}).strip())
+    assert job == Job(NAME, Submission(RAISES, ((2, 3),), (), (("cause", "input-bound"), ("gain", 3))))
+
+
+def test_slurm_jobs_hold_one_worker_each(tmp_path, monkeypatch):
+    jobqueue = pytest.importorskip("dask_jobqueue")
+    with pool.slurm_cluster(
+        jobqueue.SLURMCluster, ["--gres=gpu:1"], memory="64 GB", local_directory=str(tmp_path)
+    ) as cluster:
+        script = cluster.job_script()
+    assert "#SBATCH --gres=gpu:1" in script
+    assert "--nthreads 1" in script and "--preload grader.classroom.worker" in script
