@@ -486,14 +486,16 @@ def _same_to_the_end(
     """Whether the timed run was the same training from beginning to end. The starter is too slow to say; the reference
     solution trains as many steps from the same seed, and both must be in the same places on the way."""
     parity, losses = found.form.parity, found.losses["submission"]
+    spread = calibration.honest_spread(found.lab, found.form_name)
     replay = None
     if found.gain and found.gain.lower > 1:  # else there are no points that could be undeserved
         try:
+            if not spread.rows:
+                raise UserError("How far honest trainings of this lab differ was not calibrated.")
             replay = _replayed(found, solution(found.lab).source, start, progress)
         except UserError as missing:
             found.warnings.append(f"The steps that were timed could be compared only in part. {missing}")
-    spread = calibration.honest_spread(found.lab, found.form_name)
-    late = parity_check.late(parity, found.losses["starter"], losses, replay, spread)
+    late = parity_check.late(parity, found.losses["starter"], losses, spread, replay)
     assert found.parity is not None
     found.parity = replace(late, evidence=found.parity.evidence | late.evidence)
 

@@ -120,14 +120,16 @@ def late(
 ) -> CheckResult:
     """The verdict on a run that was replayed to its end, where `update` is what differs from the same weights."""
     replay = parity.Replay(REFERENCE, {100: SAME, STEPS: SAME | update}, held_out, 1.0)
-    return parity.late(TOLERANCES, REFERENCE[:starter_ran], losses, replay, Spread(((100, NEAR), (STEPS, NEAR))))
+    return parity.late(TOLERANCES, REFERENCE[:starter_ran], losses, Spread(((100, NEAR), (STEPS, NEAR))), replay)
 
 
 def test_rest_of_an_honest_run():
     for losses in (REFERENCE, [loss * 1.005 for loss in REFERENCE]):
         assert late(losses, norm_ratio=0.997, cosine=0.98).status == PASS, late(losses).reason
     assert late(REFERENCE, held_out=1.04).status == PASS
-    assert parity.late(TOLERANCES, REFERENCE[:60], REFERENCE).status == PASS  # nothing was gained: not replayed
+    assert (
+        parity.late(TOLERANCES, REFERENCE[:60], REFERENCE, Spread()).status == PASS
+    )  # nothing was gained: not replayed
 
 
 def test_honest_for_the_first_steps_only():
@@ -172,4 +174,4 @@ def test_held_out_loss_that_is_no_number():
 
 def test_weights_that_lack_a_parameter():
     replay = parity.Replay(REFERENCE, {STEPS: {"missing": ["fc.weight"], "shapes": [], "types": []}}, 1.0, 1.0)
-    assert parity.late(TOLERANCES, REFERENCE[:60], REFERENCE, replay).status == FAIL
+    assert parity.late(TOLERANCES, REFERENCE[:60], REFERENCE, Spread(), replay).status == FAIL

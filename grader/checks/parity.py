@@ -90,8 +90,8 @@ def late(
     parity: Parity,
     starter: Sequence[float],
     submission: Sequence[float],
+    spread: Spread,
     replay: Replay | None = None,
-    spread: Spread | None = None,
 ) -> CheckResult:
     """The rest of the same run, whose blocks were timed: windows of losses against the starter's at the same steps; and
     losses and weights against those of the reference solution, trained as long from the same seed, where that was done.
@@ -115,7 +115,7 @@ def late(
             f"ten losses in a row are {worst:.1%} off the starter's at the same steps (at most {parity.drift:.0%})"
         )
     if replay:
-        problems += _off_the_reference(parity, submission, replay, spread or Spread(), floor, evidence)
+        problems += _off_the_reference(parity, submission, replay, spread, floor, evidence)
     return _result(problems, evidence)
 
 
