@@ -12,6 +12,7 @@ import nbformat
 import pytest
 
 from grader.frontends import lessons
+from grader.measure import machine
 
 LESSONS = lessons.lessons()
 SLOW: set[str] = set()  # lessons that no small form makes quick: `make test-all` runs them
@@ -152,6 +153,15 @@ def test_folders_of_killed_kernels_are_deleted(tmp_path, monkeypatch):
     mine = tmp_path / f"lesson-{os.getpid()}-lives"
     mine.mkdir()
     assert run("pass") == [mine], "the folder of a process that runs is left alone"
+
+
+@pytest.mark.skipif(machine.has_gpu(), reason="this machine may have counters")
+def test_no_counters_without_a_gpu(capsys):
+    from grader.frontends import lesson
+
+    with lesson.Counters() as counters:
+        pass
+    assert counters.values == {} and capsys.readouterr().out.startswith("no hardware counters here: ")
 
 
 # ---- making the outputs

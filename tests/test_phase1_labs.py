@@ -16,7 +16,7 @@ from test_nbgrader import REPOSITORY, by_id, nbgrader
 from test_solutions import outputs
 from test_solutions import path as solution_path
 
-from grader import labs, mystery, trace
+from grader import labs, mystery, stopwatch, trace
 from grader.answers import read_answers, unanswered
 from grader.calibrate import solution
 from grader.classroom.submissions import Job
@@ -25,7 +25,7 @@ from grader.frontends.tools import TOLD
 from grader.grade import grade
 from grader.labs.kinds import HEALTHY
 from grader.measure import machine
-from grader.result import FAIL, NOT_MEASURED, PASS, Result
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result
 from grader.submission import MAGIC, Cell, Submission, from_cells
 
 ANSWERS = ("1c_diagnose", "1e_retest", "2h_retest")
@@ -369,3 +369,155 @@ def test_mystery_notebook_runs(tmp_path):
     assert "data:image" in shown["profile-1"] and "data_wait" in shown["profile-4"]
     assert "100 of 100 points" in shown["check"] and "4 profiles took" in shown["check"]
     assert next(iter(json.loads((tmp_path / "mystery.json").read_text()))).startswith("cpu-")
+
+
+# ---------------------------------------------------------------- a benchmark to repair
+
+STOPWATCH = labs.get("1a_stopwatch")
+CLOCK_AROUND = """
+import time
+
+def benchmark(job):
+    start = time.perf_counter()
+    for _ in range(30):
+        for inputs, labels in job.loader:
+            job.step(inputs, labels)
+    return 30 * len(job.loader) * job.loader.batch_size / (time.perf_counter() - start)
+"""
+COUNTED = """
+import time
+
+def benchmark(job):
+    seconds, samples = 0.0, 0
+    for _ in range(60):
+        for inputs, labels in job.loader:
+            start = time.perf_counter()
+            job.step(inputs, labels)
+            seconds += time.perf_counter() - start
+            samples += len(labels)
+    return samples / seconds
+"""
+# the fastest of many epochs: no warm-up, all of the loading, but nothing of what is rare
+FASTEST = """
+import time
+
+def benchmark(job):
+    best = 0.0
+    for _ in range(40):
+        start, samples = time.perf_counter(), 0
+        for inputs, labels in job.loader:
+            job.step(inputs, labels)
+            samples += len(labels)
+        best = max(best, samples / (time.perf_counter() - start))
+    return best
+"""
+
+
+def benchmarked(source: str, *names: str) -> dict[str, CheckResult]:
+    """The verdicts on these jobs, on a CPU."""
+    timings = tuple(timing for timing in STOPWATCH.timings if timing.name in names)
+    result = grade(cell(source), replace(STOPWATCH, timings=timings), device="cpu", quick=True)
+    assert not result.fatal, result.fatal
+    return {check.name: check for check in result.checks}
+
+
+def passed(check: CheckResult) -> bool:
+    """Right as far as this machine can tell: while others keep it busy, two measurements of one job are not alike."""
+    return check.status in (PASS, INCONCLUSIVE)
+
+
+def test_stopwatch_solution():
+    result = grade(solution(STOPWATCH), STOPWATCH, device="cpu", quick=True)
+    assert all(passed(check) for check in result.checks[:4]), [c.reason for c in result.checks]
+    assert result.check("finished").status == NOT_MEASURED
+    steady = [check for check in result.checks if check.status == PASS]
+    assert result.score == 20 * len(steady)
+
+
+def test_stopwatch_starter():
+    """Each lie is found by the job that it matters for, and its cause is named."""
+    checks = benchmarked(STOPWATCH.starter, "loading", "warm_up", "count", "rare")
+    for name, way, cause in (
+        ("loading", "too high", "goes into loading the batches"),
+        ("warm_up", "too low", "compiles its model in the first step"),
+        ("count", "too high", "the last batch of its epochs is small"),
+        ("rare", "too high", "writes a checkpoint"),
+    ):
+        assert checks[name].status == FAIL and way in checks[name].reason and cause in checks[name].reason
+        assert checks[name].points == 0 and len(checks[name].more_hints) == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "right", "wrong"),
+    [(CLOCK_AROUND, "loading", "count"), (COUNTED, "count", "loading")],
+    ids=["clock around the loop", "counted"],
+)
+def test_stopwatch_half(source, right, wrong):
+    checks = benchmarked(source, right, wrong)
+    assert passed(checks[right]), checks[right].reason
+    assert checks[wrong].status == FAIL
+
+
+def test_stopwatch_fastest_epoch():
+    checks = benchmarked(FASTEST, "rare")
+    assert checks["rare"].status == FAIL and "too high" in checks["rare"].reason
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return 3000.0",  # the figure of some other machine, job or day
+        "return len(job.loader) / 0.1",
+    ],
+)
+def test_stopwatch_made_up(body):
+    checks = benchmarked(f"def benchmark(job):\n    {body}\n", "loading", "count")
+    assert sum(c.points for c in checks.values()) <= 20, "sizes are drawn anew: one guess cannot fit all"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def train(job):\n    yield", "defines no function `benchmark(job)`"),
+        ("benchmark = 12", "`benchmark` must be a function, it is an int"),
+        ("def benchmark(job):\n    pass", "must return a number, it returned None"),
+        ("def benchmark(job):\n    return '12'", "must return a number, it returned a str"),
+        ("def benchmark(job):\n    return float('nan')", "must return a positive number, it returned nan"),
+        ("def benchmark(job):\n    return 10 ** 400", "submission raised OverflowError"),
+        ("def benchmark(job):\n    return -1", "must return a positive number, it returned -1"),
+        ("def benchmark(job):\n    import os\n    os._exit(3)", "ended by itself (exit status 3)"),
+        ("def benchmark(job):\n    return 1 / 0", "cell 1, line 3"),
+    ],
+)
+def test_stopwatch_returns_no_figure(source, message):
+    timings = STOPWATCH.timings[:1]
+    result = grade(cell(source), replace(STOPWATCH, timings=timings), device="cpu", quick=True)
+    assert message in result.fatal and result.score == 0
+    assert result.checks[0].reason == "Not counted: the benchmark did not run (see above)."
+
+
+def test_stopwatch_verdicts():
+    """What follows from figures: nothing where the grader's own are apart, unless the benchmark's is much further off."""
+    found = stopwatch.Findings(STOPWATCH, "cpu", seed=1)
+
+    def verdict(said: float, *measured: float) -> CheckResult:
+        found.figures = dict.fromkeys((t.name for t in STOPWATCH.timings), stopwatch.Figures(said, measured))
+        return stopwatch.judge(found, cell(""))[0]
+
+    assert verdict(1070, 1000, 1000).status == PASS
+    assert verdict(1090, 1000, 1000).status == FAIL
+    assert "as much as the grader's own two measurements differ" in verdict(1045, 1045, 955).reason
+    assert verdict(1200, 1100, 900).status == INCONCLUSIVE and "too busy" in verdict(1200, 1100, 900).reason
+    assert verdict(9000, 1100, 900).status == FAIL
+    assert "13 times too high" in verdict(13000, 1000, 1000).reason
+    found.figures = {}
+    found.disturbed = "another program keeps this GPU busy."
+    assert {c.status for c in stopwatch.judge(found, cell(""))} == {INCONCLUSIVE, NOT_MEASURED}
+
+
+@pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")
+def test_stopwatch_on_a_gpu():
+    result = grade(solution(STOPWATCH), STOPWATCH)
+    assert result.score == 100, [c.reason for c in result.checks]
+    result = grade(cell(STOPWATCH.starter), STOPWATCH)
+    assert result.score == 0, [c.reason for c in result.checks]

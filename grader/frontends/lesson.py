@@ -10,12 +10,15 @@ import os
 import shutil
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
 import psutil
+import pynvml
 import torch
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
@@ -25,9 +28,12 @@ from grader.measure import machine
 from grader.trace.words import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, SKY, VERMILION
 
 COLORS = [BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, INK]  # colour-blind safe, in the order of use
+COUNTERS = {"SMs active": 2, "warps resident": 3, "tensor cores": 5, "memory bandwidth": 10}  # NVML's nvmlGpmMetricId_t
 TRACES = Path(__file__).resolve().parents[2] / "data" / "traces"  # recorded on an H200, for machines without a GPU
 
 plt.switch_backend(matplotlib.get_backend())  # now: a notebook then shows figures that pyplot did not make, too
+# Said of every use of the profiler by some releases of torch: https://github.com/pytorch/pytorch/issues/180348
+warnings.filterwarnings("ignore", message=".*Profiler clears events")
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # without a GPU the profiler reports that on standard error, each time
 
 matplotlib.rcParams.update(
@@ -102,6 +108,54 @@ def seconds_per_step(step: Callable[[], object], steps: int, warmup: int = 3, re
         synchronise()
         times.append((time.perf_counter() - begin) / steps)
     return np.array(times)
+
+
+def nvml() -> Any:
+    """NVML's handle of the GPU that torch calls cuda:0."""
+    pynvml.nvmlInit()
+    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
+
+
+class Counters:
+    """The GPU's own counters over a `with` block: `values` maps each of COUNTERS to per cent. Empty, with a line that says
+    why, where they cannot be had: they need Hopper or newer.
+
+    https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlGpmFunctions.html"""
+
+    def __enter__(self) -> Counters:
+        self.values: dict[str, float] = {}
+        self._samples: list[Any] = []
+        try:
+            gpu = nvml()
+            self._samples = [pynvml.nvmlGpmSampleAlloc() for _ in range(2)]
+            self._take = lambda sample: pynvml.nvmlGpmSampleGet(gpu, sample)
+            self._take(self._samples[0])
+        except (pynvml.NVMLError, AttributeError) as error:  # AttributeError: an old nvidia-ml-py
+            self._give_up(error)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._samples:
+            return
+        request = pynvml.c_nvmlGpmMetricsGet_t()
+        request.version, request.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, len(COUNTERS)
+        request.sample1, request.sample2 = self._samples
+        for i, metric in enumerate(COUNTERS.values()):
+            request.metrics[i].metricId = metric
+        try:
+            self._take(self._samples[1])
+            pynvml.nvmlGpmMetricsGet(request)
+            self.values = {name: request.metrics[i].value for i, name in enumerate(COUNTERS)}
+        except pynvml.NVMLError as error:
+            self._give_up(error)
+        for sample in self._samples:
+            pynvml.nvmlGpmSampleFree(sample)
+
+    def _give_up(self, error: Exception) -> None:
+        print(f"no hardware counters here: {error}")
+        for sample in self._samples:
+            pynvml.nvmlGpmSampleFree(sample)
+        self._samples = []
 
 
 def compare(guess: float | str | None, measured: float | str, unit: str = "") -> None:

@@ -16,8 +16,8 @@ from grader.answers import Recording
 from grader.errors import UserError
 from grader.frontends import notebook, report
 from grader.frontends.notebook import Note, NotebookLab, Row
-from grader.grade import Progress
-from grader.labs.kinds import AnswersLab, MysteryLab
+from grader.grade import Progress, grade
+from grader.labs.kinds import AnswersLab, MysteryLab, StopwatchLab, Timing
 from grader.labs.lab import AnyLab
 from grader.result import write_json
 from grader.sandbox.parent import ChildError
@@ -250,4 +250,46 @@ def _minutes(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-TOOLS: dict[type[AnyLab], type[NotebookLab]] = {AnswersLab: TracesLab, MysteryLab: LiveLab}
+# ---------------------------------------------------------------- a benchmark to repair
+
+
+class BenchmarkLab(NotebookLab):
+    """A benchmark to repair."""
+
+    lab: StopwatchLab
+    steps = (
+        ("%%submission", "the cell with benchmark(job); change it, and run it"),
+        ('lab.compare("loading")', "one of the jobs: what your benchmark says, and what the grader measures"),
+        ("lab.check()", "the grade, on all jobs, with sizes drawn anew"),
+    )
+
+    def compare(self, name: str) -> None:
+        """Time one of the jobs with your benchmark, and beside it."""
+        timing = next((timing for timing in self.lab.timings if timing.name == name), None)
+        if timing is None:
+            names = ", ".join(f'"{timing.name}"' for timing in self.lab.timings)
+            Note(f"There is no job {name!r}", [f"There are {names}."]).show()
+        elif not self.lab.measures(timing, self.device):
+            Note(timing.title, ["NOT MEASURED: only a GPU can show it."]).show()
+        else:
+            self._work(lambda progress: self._compared(timing, progress))
+
+    def _compared(self, timing: Timing, progress: Progress) -> Note:
+        progress(0.1, f"timing the job {timing.name!r}")
+        only = replace(self.lab, timings=(timing,))
+        result = grade(
+            self._submission(), only, device=self.device, quick=True, allow_unconfined=True, progress=progress
+        )
+        check = result.checks[0]
+        if result.fatal or result.disturbed:
+            return Note("The benchmark did not run", [result.fatal or result.disturbed], printed=result.output)
+        sizes = check.evidence.get("sizes", {})
+        drawn = ", ".join(f"{name} {value}" for name, value in sizes.items())
+        return Note(timing.title, [check.reason], after=[f"Drawn for this run: {drawn}."], printed=result.output)
+
+
+TOOLS: dict[type[AnyLab], type[NotebookLab]] = {
+    AnswersLab: TracesLab,
+    MysteryLab: LiveLab,
+    StopwatchLab: BenchmarkLab,
+}

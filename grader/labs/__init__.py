@@ -8,6 +8,7 @@ from grader.errors import UserError
 from grader.labs.lab import AnyLab, Lab
 
 NAMES = (
+    "1a_stopwatch",
     "1c_diagnose",
     "1d_mystery",
     "1e_retest",

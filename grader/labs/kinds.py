@@ -136,3 +136,45 @@ class MysteryLab(AnyLab):
     @property
     def checks(self) -> tuple[Any, ...]:
         return (*self.loops, self.evidence)
+
+
+# ---------------------------------------------------------------- a benchmark that has to be right
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A job that the submission's benchmark has to time rightly. sizes: the workload's options; those that are pairs are
+    drawn between the two for each grade. tells: what a wrong figure for this job comes from. form: "cuda" where only a GPU
+    shows it."""
+
+    name: str
+    title: str
+    points: float
+    sizes: dict[str, Any]
+    tells: str
+    hints: Hints
+    form: str = ""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How a form is measured. within: how far off a figure may be, as a share of the grader's own."""
+
+    within: float
+    workload: str = "grader.workloads.stopwatch"
+    threads: int | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopwatchLab(AnyLab):
+    """A benchmark to repair: its figure for each job must agree with what the grader measures itself."""
+
+    forms: dict[str, Clock]
+    timings: tuple[Timing, ...]
+
+    graded_by: ClassVar[str] = "grader.stopwatch"
+
+    @property
+    def checks(self) -> tuple[Timing, ...]:
+        return self.timings

@@ -99,16 +99,17 @@ class Harness:
 
     # ---- the learner's loop
 
-    def load(self) -> None:
-        """Import the submission from disk, so that tracebacks, inspect, torch.compile and loader workers find it."""
+    def load(self, entry: str = "train") -> None:
+        """Import the submission from disk, so that tracebacks, inspect, torch.compile and loader workers find it. entry: the
+        function that it must define."""
         sys.path.append(str(self.home))
         self.module = importlib.import_module(MODULE)
-        train = getattr(self.module, "train", None)
+        train = getattr(self.module, entry, None)
         if train is None:
-            raise ContractError("the submission defines no function `train(job)`")
+            raise ContractError(f"the submission defines no function `{entry}(job)`")
         if not callable(train):
-            raise ContractError(f"`train` must be a function, it is {_a(train)}")
-        if inspect.isfunction(train) and not inspect.isgeneratorfunction(train):
+            raise ContractError(f"`{entry}` must be a function, it is {_a(train)}")
+        if entry == "train" and inspect.isfunction(train) and not inspect.isgeneratorfunction(train):
             raise ContractError(
                 "`train(job)` is not a generator: it must `yield loss.detach()` once after each optimizer step",
                 line=train.__code__.co_firstlineno,
@@ -124,6 +125,15 @@ class Harness:
         if not callable(prepare):
             raise ContractError(f"`prepare` must be a function, it is {_a(prepare)}")
         prepare(self.workload.make_job(0, self.device, **self.options).dataset, self.folder)
+
+    def number(self, entry: str, seed: int) -> float:
+        """The number that the submission's function returns for the job of `seed`."""
+        value = getattr(self.module, entry)(self.workload.make_job(seed, self.device, **self.options))
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ContractError(f"`{entry}(job)` must return a number, it returned {_a(value)}")
+        if not math.isfinite(value) or value <= 0:
+            raise ContractError(f"`{entry}(job)` must return a positive number, it returned {value}")
+        return float(value)
 
     def start(self, seed: int, keep_initial: bool = False) -> None:
         """Build the job from `seed` and call train(job)."""

@@ -236,8 +236,15 @@ class Child:
 
     # ---- requests
 
-    def load(self) -> None:
-        self._ask(self.limits.load, "load")
+    def load(self, entry: str = "train") -> None:
+        self._ask(self.limits.load, "load", entry=entry)
+
+    def number(self, entry: str, seed: int, limit_s: float) -> float:
+        """The positive number that the submission's function `entry` returns for the job of `seed`."""
+        value = self._ask(limit_s, "number", entry=entry, seed=seed)
+        if not isinstance(value, float) or not 0 < value <= MAX_LOSS:
+            raise ChildError("The grading process sent a number of the wrong form.", kind="wire")
+        return value
 
     def prepare(self, limit_s: float) -> float:
         """Let the submission prepare its data; returns the seconds it took on this process's clock."""
@@ -330,6 +337,7 @@ class Child:
                     "load": "did not finish its import",
                     "prepare": "did not finish prepare(dataset, folder)",
                     "start": "did not set up its loop",
+                    "number": "returned no number",
                 }
                 raise ChildError(
                     f"The submission {what.get(method, f'did not finish ({method})')} within {limit_s:.0f} s. "

@@ -30,7 +30,7 @@ def make_job(seed: int, device: torch.device, *, case: str, sizes: dict[str, Any
     """case: on a GPU the name of one of `grader.data.planted.CASES`, on a CPU one of `ON_CPU`; sizes: what it reads."""
     torch.manual_seed(seed)
     loop = ON_CPU[case](SimpleNamespace(**sizes)) if device.type == "cpu" else _planted(case, device, sizes)
-    return Mystery(nn.Module(), Reads(1, 1, 0.0), Batches(1, 1, seed), 0.0, device, loop=loop)
+    return Mystery(nn.Module(), [], Batches(1, 1, seed), 0.0, device, loop=loop)
 
 
 def _planted(case: str, device: torch.device, sizes: dict[str, Any]) -> Iterator[torch.Tensor]:

@@ -1,0 +1,101 @@
+"""Small trainings to be timed, each with one thing that a careless benchmark gets wrong. Most of their time is waits of a
+known length, for storage or for a log, so that a busy machine blurs the comparison of two measurements little."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from grader.workloads.job import Batches, Job
+
+CLASSES = 10
+
+
+class Loader:
+    """An epoch when it is iterated: (inputs, labels) on the device, `batch_size` samples each, `last` in the last one.
+    Each batch takes `load_s` seconds to come."""
+
+    def __init__(self, device: torch.device, batches: int, batch_size: int, last: int, width: int, load_s: float):
+        self.batch_size, self.load_s = batch_size, load_s
+        self.samples = (batches - 1) * batch_size + last
+        self._inputs = torch.randn(self.samples, width, device=device)
+        self._labels = torch.randint(CLASSES, (self.samples,), device=device)
+
+    def __len__(self) -> int:
+        return -(-self.samples // self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for batch in zip(self._inputs.split(self.batch_size), self._labels.split(self.batch_size), strict=True):
+            if self.load_s:
+                time.sleep(self.load_s)
+            yield batch
+
+
+class Step:
+    """One step of training. logged: the loss is read in each step, and writing it takes `log_s` seconds; each `pause_every`
+    steps a checkpoint takes `pause_s`."""
+
+    def __init__(self, model: nn.Module, logged: bool, log_s: float, pause_every: int, pause_s: float):
+        self.model, self.logged, self.log_s, self.pause_every, self.pause_s = model, logged, log_s, pause_every, pause_s
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        self.steps = 0
+
+    def __call__(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        loss = F.cross_entropy(self.model(inputs), labels)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.steps += 1
+        if (
+            self.steps == 1
+        ):  # what compiling leaves behind is collected now: a pause in the middle is another job's matter
+            gc.collect()
+            gc.freeze()
+        if self.logged:
+            loss.item()
+            time.sleep(self.log_s)
+        if self.pause_every and self.steps % self.pause_every == 0:
+            time.sleep(self.pause_s)
+        return loss.detach()
+
+
+@dataclass
+class Timed(Job):
+    """A training in pieces: `for inputs, labels in job.loader: job.step(inputs, labels)` is one epoch of it."""
+
+    loader: Loader | None = None
+    step: Step | None = None
+
+
+def make_job(
+    seed: int,
+    device: torch.device,
+    *,
+    batches: int,
+    batch_size: int,
+    last: int,
+    width: int = 32,
+    depth: int = 1,
+    load_s: float = 0.0,
+    logged: bool = True,
+    log_s: float = 0.0,
+    pause_every: int = 0,
+    pause_s: float = 0.0,
+    compiled: bool = False,
+) -> Timed:
+    torch.manual_seed(seed)
+    layers = [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.ReLU())]
+    model = nn.Sequential(*layers, nn.Linear(width, CLASSES)).to(device)
+    loader = Loader(device, batches, batch_size, last, width, load_s)
+    if not compiled:  # what a process does for the first time is another job's matter
+        warm_up = Step(model, True, 0.0, 0, 0.0)
+        for inputs, labels in zip(loader._inputs.split(batch_size), loader._labels.split(batch_size), strict=True):
+            warm_up(inputs, labels)
+    step = Step(torch.compile(model, backend="aot_eager") if compiled else model, logged, log_s, pause_every, pause_s)
+    return Timed(model, [], Batches(1, 1, seed), 0.0, device, loader=loader, step=step)
