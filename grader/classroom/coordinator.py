@@ -29,14 +29,17 @@ def grade_all(
     pool: Pool,
     store: Store,
     *,
+    again: Iterable[Job] = (),
     limit_s: float = LIMIT_S,
     done: Done = lambda job, record: None,
     begun: Callable[[int], None] = lambda count: None,
 ) -> list[tuple[Job, dict[str, Any]]]:
-    """Grade what the store lacks for the pool's machines. Equal jobs are graded once. `begun` is told how many grades are
+    """Grade what the store lacks for the pool's machines, and anew what is named in `again`. Equal jobs are graded once. `begun` is told how many grades are
     to be made, `done` each record when it is kept. Returns the new ones."""
     with store.locked():
         machines = pool.machines()
+        for job in again:
+            store.forget(job)
         waiting = list({job.digest: job for job in jobs if not store.final(job, machines)}.values())
         begun(len(waiting))
         made = []

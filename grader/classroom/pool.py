@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -175,18 +176,26 @@ def slurm(jobs: int, device: str = "auto", directives: Sequence[str] = (), **opt
         from dask_jobqueue import SLURMCluster
     except ImportError:
         raise UserError('--slurm needs dask-jobqueue: pip install "pytorch-speed-course[slurm]".') from None
-    with dask.config.set(SETTINGS), slurm_cluster(SLURMCluster, directives, **options) as cluster:
+    common = {
+        "cores": 1,  # Dask's threads; how many the job gets is sbatch's business
+        "processes": 1,
+        "memory": dask.config.get("jobqueue.slurm.memory", None) or "64 GB",
+        "nanny": True,
+        "job_extra_directives": list(directives),
+        "worker_extra_args": ["--preload", "grader.classroom.worker", "--no-dashboard", "--memory-limit", "0"],
+        "silence_logs": "critical",
+        # certificates for this run; a home is shared with the nodes, and only its owner can read these files
+        "security": True,
+        "shared_temp_directory": str(Path.home()),
+    }
+    with (
+        dask.config.set(SETTINGS),
+        SLURMCluster(**common | options) as cluster,
+    ):
         cluster.scale(jobs=jobs)
+        print(f"waiting for the first of {jobs} SLURM jobs to start", file=sys.stderr, flush=True)
         with _client(cluster, wait_s=None) as client:
             yield Pool(client, device, lasting=False)
-
-
-def slurm_cluster(kind: Any, directives: Sequence[str], **options: Any) -> Any:
-    """One worker a job, one thread a worker."""
-    common = {"cores": 1, "processes": 1, "nanny": True, "job_extra_directives": list(directives)}
-    return kind(
-        **{"memory": "64 GB", **common, "worker_extra_args": ["--preload", "grader.classroom.worker"]} | options
-    )
 
 
 @contextlib.contextmanager
@@ -202,10 +211,9 @@ def _client(where: Any, wait_s: float | None = START_S, **options: Any) -> Itera
         client.close()
 
 
-def _wait(client: Client, limit_s: float | None, tell: Callable[[str], None] = lambda text: None) -> None:
+def _wait(client: Client, limit_s: float | None) -> None:
     began = time.monotonic()
     while not client.nthreads():
         if limit_s is not None and time.monotonic() - began > limit_s:
             raise UserError(f"The pool has no worker after {limit_s:.0f} s. Start one: `grader pool start`.")
-        tell("waiting for a worker")
         time.sleep(0.5)

@@ -32,7 +32,6 @@ def serve(
     device: str,
     chosen: Sequence[int] | None = None,
     cpu_workers: int = 1,
-    allow_unconfined: bool = False,
     tell: Callable[[str], None] = print,
 ) -> None:
     """Run until SIGINT or SIGTERM. Raises UserError where certificates or GPUs are missing, OSError for a port in use."""
@@ -40,7 +39,7 @@ def serve(
 
     async def door(address: str) -> None:
         async with Client(address, security=security, asynchronous=True, set_as_default=False) as client:
-            entry = Door(client, folder, device, rules, allow_unconfined)
+            entry = Door(client, folder, device, rules)
             server = await entry.serve(where.door_host, where.door_port)
             port = server.sockets[0].getsockname()[1]
             tell(f"submissions come in at tls://{where.door_host}:{port}, with a user's key")

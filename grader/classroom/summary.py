@@ -24,6 +24,7 @@ GRADED = "graded"
 MISSING = "not graded"  # the run was stopped before
 UNREADABLE = "no submission"  # nothing that could be run; its mark is 0
 DISTURBED = "disturbed"  # the machine was in use by somebody else: graded again by the next run
+UNFINISHED = (MISSING, DISTURBED, FAILED)
 FASTER = 1.15  # a gain this much above the reference solution's deserves a look
 BINS = 10
 

@@ -17,6 +17,7 @@ RESULTS = "measured"  # beside the submissions
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub = command("class", grade_class, "grade a class: every submission of every student, on all GPUs of a pool")
+    sub.epilog = "Exit status: 0, 1 where grades are missing that the next run makes, 2 for unusable input."
     sub.add_argument("release", type=Path, help="folder with the released labs (labs)")
     sub.add_argument("submitted", type=Path, help="folder with the submissions: STUDENT/LAB/LAB.ipynb")
     sub.add_argument("--lab", action="append", default=[], help="only this one; can be given several times")
@@ -55,11 +56,6 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         "--an-hour", type=int, default=20, metavar="N", help="grades of one user in an hour (default: 20)"
     )
     add_device(start)
-    start.add_argument(
-        "--allow-unconfined",
-        action="store_true",
-        help="grade where file access cannot be confined: for code that you trust",
-    )
 
 
 def add_device(sub: argparse.ArgumentParser) -> None:
@@ -145,8 +141,6 @@ def grade_class(options: argparse.Namespace) -> int:
     from grader.classroom.submissions import Job, read_class
 
     everyone = read_class(options.release, options.submitted, options.lab)
-    if not options.cluster and options.slurm is None:
-        _confined_here(options.allow_unconfined)
     store = Store(options.results or options.submitted.resolve().parent / RESULTS)
     jobs = {
         (one.student, one.lab): Job(
@@ -155,13 +149,18 @@ def grade_class(options: argparse.Namespace) -> int:
         for one in everyone
         if one.submission
     }
-    _forget(options.again, jobs, store)
+    again = _again(options.again, jobs)
     names = {job.digest: f"{student} {lab}" for (student, lab), job in reversed(jobs.items())}
-    with open_pool(options) as pool, contextlib.closing(ClassProgress()) as progress:
+    opening = open_pool(options)  # unusable options are said before anything is done
+    if not options.cluster and options.slurm is None:
+        _confined_here(options.allow_unconfined)
+        _prepare({job.lab for job in jobs.values()}, options.device)
+    with opening as pool, contextlib.closing(ClassProgress()) as progress:
         grade_all(
             jobs.values(),
             pool,
             store,
+            again=again,
             limit_s=options.limit or LIMIT_S,
             begun=progress.begin,
             done=lambda job, record: progress.done(names[job.digest], record),
@@ -170,7 +169,7 @@ def grade_class(options: argparse.Namespace) -> int:
     made = summary.rows(everyone, records)
     print(summary.text(made))
     print("\nThe summary as files:", *(f"  {path}" for path in summary.write(made, store.folder)), sep="\n")
-    return 0
+    return int(any(row.status in summary.UNFINISHED for row in made))
 
 
 def _confined_here(allow_unconfined: bool) -> None:
@@ -185,13 +184,26 @@ def _confined_here(allow_unconfined: bool) -> None:
         raise RuntimeError(UNCONFINED)
 
 
-def _forget(again: list[str], jobs: dict[tuple[str, str], Any], store: Any) -> None:
-    for what in again:
+def _prepare(names: set[str], device: str) -> None:
+    """Make the labs' data once, before several workers of this machine do."""
+    from grader import labs
+    from grader.grade import choose_form, prepared
+    from grader.labs.lab import Lab
+
+    for lab in map(labs.get, sorted(names)):
+        form = choose_form(lab, device)
+        if isinstance(lab, Lab) and form in lab.forms:
+            prepared(lab.forms[form])
+
+
+def _again(named: list[str], jobs: dict[tuple[str, str], Any]) -> list[Any]:
+    found = []
+    for what in named:
         chosen = [job for (student, lab), job in jobs.items() if what in (student, f"{student}/{lab}")]
         if not chosen:
             raise UserError(f"--again {what}: there is no such submission. Give STUDENT or STUDENT/LAB.")
-        for job in chosen:
-            store.forget(job)
+        found += chosen
+    return found
 
 
 # ---------------------------------------------------------------- a pool that lasts
@@ -220,7 +232,7 @@ def start_pool(options: argparse.Namespace) -> None:
     where = Where(*_place(options.scheduler), *_place(options.door))
     rules = Rules(options.at_once, options.an_hour)
     tell = lambda text: print(text, flush=True)  # noqa: E731  (a service's output goes to a log)
-    serve(options.keys, where, rules, options.device, chosen, workers, options.allow_unconfined, tell)
+    serve(options.keys, where, rules, options.device, chosen, workers, tell)
 
 
 def _place(text: str) -> tuple[str, int]:
