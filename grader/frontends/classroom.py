@@ -226,7 +226,7 @@ def start_pool(options: argparse.Namespace) -> None:
     from grader.classroom.serve import Where, join, serve
 
     chosen, workers = _chosen(options), max(1, options.workers)
-    _confined_here(options.allow_unconfined)
+    _confined_here(allow_unconfined=False)  # what comes in at the door is nobody's trusted code
     if options.join:
         return join(options.join, options.keys, options.device, chosen, workers)
     where = Where(*_place(options.scheduler), *_place(options.door))
