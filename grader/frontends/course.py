@@ -81,8 +81,11 @@ PHASES = (
             Lesson("2_data/4_transforms"),
             Lab("2c_transforms"),
             Lesson("2_data/5_formats"),
+            Lab("2d_formats"),
             Lesson("2_data/6_syncs"),
             Lab("2e_syncs"),
+            Lab("2f_end_to_end", core=True),
+            Lab("2g_healthy"),
         ),
     ),
     Phase(
