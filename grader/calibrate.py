@@ -136,7 +136,7 @@ def _trained(
     with arm(source, form, options, readable, form_name, None, trusted=True, allow_unconfined=True) as one:
         one.child.load()
         if form.prepare_s:
-            one.child.prepare(form.prepare_s)
+            one.prepare(form.prepare_s)
         one.child.start(seed, keep_initial=True)
         one.warm_up(form.parity.steps)
         for step in grid if one.step_s <= longest_s else ():

@@ -183,7 +183,9 @@ class Copied(torch.utils.data.Dataset):
         "two workers": [
             ("pin_memory=cuda)", "pin_memory=cuda, num_workers=2 if cuda else 0, persistent_workers=cuda)")
         ],
-        "gradients set to zero by hand": [("optimizer.zero_grad()", "optimizer.zero_grad(set_to_none=True)")],
+        "four workers that are far ahead": [
+            ("pin_memory=cuda)", "pin_memory=cuda, num_workers=4 if cuda else 0, prefetch_factor=8 if cuda else None)")
+        ],
     },
     "3a_precision": {"TF32": TF32, "bf16 autocast alone": autocast("3a_precision")},
 }

@@ -160,6 +160,7 @@ def _labs(options: argparse.Namespace) -> None:
                 "goal": lab.goal,
                 "points": lab.max_score,
                 "form_here": form,
+                "points_here": sum(check.points for check in lab.checks if lab.measures(check, form)),
             }
         )
     if options.json:
@@ -172,6 +173,8 @@ def _labs(options: argparse.Namespace) -> None:
             "cpu": "graded in its CPU form",
             None: "needs an NVIDIA GPU",
         }[row["form_here"]]
+        if row["form_here"] == "cpu" and not row["points_here"]:
+            here = "needs an NVIDIA GPU; on this CPU only the training is compared"
         print(f"{row['name']:<14} {row['title']} ({row['points']:g} points, {here})\n{'':14} {row['goal']}")
     print("\nBegin with: grader start LAB")
 

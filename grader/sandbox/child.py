@@ -115,16 +115,19 @@ class Harness:
                 line=train.__code__.co_firstlineno,
             )
 
-    def prepare(self) -> None:
-        """Let the submission's prepare(dataset, folder), where it has one, write what its train(job) will read. There is no
-        seed yet: what is prepared fits any order."""
+    def make_dataset(self) -> None:
+        """Build what `prepare` is given. There is no seed yet: what is prepared fits any order."""
         self.folder.mkdir(exist_ok=True)
+        self.dataset = self.workload.make_job(0, self.device, **self.options).dataset
+
+    def prepare(self) -> None:
+        """Let the submission's prepare(dataset, folder), where it has one, write what its train(job) will read."""
         prepare = getattr(self.module, "prepare", None)
         if prepare is None:
             return
         if not callable(prepare):
             raise ContractError(f"`prepare` must be a function, it is {_a(prepare)}")
-        prepare(self.workload.make_job(0, self.device, **self.options).dataset, self.folder)
+        prepare(self.dataset, self.folder)
 
     def number(self, entry: str, seed: int) -> float:
         """The number that the submission's function returns for the job of `seed`."""

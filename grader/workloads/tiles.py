@@ -108,7 +108,7 @@ class Files(Dataset):
 
     def __init__(self, folder: str, count: int, drive: str | None):
         self.files = [f"{folder}/{name}" for name in tiles.file_names(count)]
-        self.labels = torch.tensor([tiles.label(index) for index in range(count)])
+        self.labels = _labels(count)
         self.size, self.drive = tiles.FILE_SIZE, drive
 
     def __len__(self) -> int:
@@ -121,6 +121,11 @@ class Files(Dataset):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         pixels = torch.frombuffer(bytearray(self.read(index)), dtype=torch.uint8)
         return pixels.view(3, self.size, self.size), int(self.labels[index])
+
+
+@lru_cache(maxsize=1)
+def _labels(count: int) -> torch.Tensor:
+    return torch.tensor([tiles.label(index) for index in range(count)])
 
 
 @lru_cache(maxsize=1)

@@ -79,6 +79,46 @@ RUNGS: dict[str, list[tuple[str, variants.Edits]]] = {
     ],
 }
 
+# beside the half fixes and the solution: (name, what it is made of, edits)
+MORE_RUNGS: dict[str, list[tuple[str, str, variants.Edits]]] = {
+    "2c_transforms": [("nearly all cores as workers", "starter", [("// 2 if cuda", "- 2 if cuda")])],
+    "2d_formats": [
+        ("one shard, made of one file after the other", "solution", [("pool.map(dataset.read,", "map(dataset.read,")])
+    ],
+    "2f_end_to_end": [
+        ("all but the workers", "solution", [("len(os.sched_getaffinity(0)) // 2 if cuda else 0", "0")]),
+        (
+            "all but the copy ahead",
+            "solution",
+            [
+                (
+                    'device.type != "cuda":\n        yield from loader',
+                    "device.type:\n        yield from ([t.to(device, non_blocking=True) for t in batch] for batch in loader)",
+                )
+            ],
+        ),
+    ],
+    "2g_healthy": [
+        ("16 workers", "starter", [("pin_memory=cuda)", "pin_memory=cuda, num_workers=16 if cuda else 0)")]),
+        (
+            "empty_cache in every step",
+            "starter",
+            [("        yield loss", "        torch.cuda.empty_cache()\n        yield loss")],
+        ),
+        ("the loss read in every step", "starter", [("        yield loss", "        loss.item()\n        yield loss")]),
+    ],
+}
+
+
+def rungs(name: str) -> list[tuple[str, str]]:
+    """The rungs of a lab's ladder above the starter: name and source."""
+    if name in RUNGS:
+        return [(what, variants.edit(variants.starter(name), edits)) for what, edits in RUNGS[name]]
+    bases = {"starter": variants.starter(name), "solution": variants.solution(name)}
+    more = [(what, variants.edit(bases[base], edits)) for what, base, edits in MORE_RUNGS.get(name, [])]
+    last = [] if bases["starter"].strip() == bases["solution"].strip() else [("the solution", bases["solution"])]
+    return [*variants.halves(name).items(), *more, *last]
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -106,7 +146,7 @@ def main() -> None:
     shard, shards = map(int, options.shard.split("/"))
     _grade(dict(list(jobs.items())[shard - 1 :: shards]), out, options.device, options.on)
     for lab in chosen:
-        if "ladder" in parts and lab.name in RUNGS and not (out / lab.name / "ladder.json").exists():
+        if "ladder" in parts and not (out / lab.name / "ladder.json").exists():
             write_json(out / lab.name / "ladder.json", _ladder(lab, choose_form(lab, options.device)))
     if out.is_dir():
         write_text(out / "README.md", _table(out))
@@ -186,17 +226,19 @@ def _line(what: str, result: Result) -> str:
 
 
 def _ladder(lab: Any, form_name: str) -> dict[str, Any]:
-    """Each rung alone on the machine: milliseconds per step after its loader's head start is burnt."""
+    """Each rung alone on the machine: milliseconds per step after its loader's head start is burnt, with its share of the
+    preparation where there is one."""
     form = lab.forms[form_name]
     options, readable = prepared(form)
     rows = []
-    for what, edits in [("starter", []), *RUNGS[lab.name]]:
-        with arm(variants.edit(lab.starter, edits), form, options, readable, form_name, None) as ours:
+    for what, source in [("starter", lab.starter), *rungs(lab.name)]:
+        with arm(source, form, options, readable, form_name, None) as ours:
             ours.child.load()
+            share = ours.prepare(form.prepare_s) / form.prepared_for if form.prepare_s else 0.0
             ours.child.start(1)
             ours.warm_up(8)
             ours.burn()
-            times = sorted(ours.run(whole_rounds(1.5, ours.step_s)) for _ in range(3))
+            times = sorted(share + ours.run(whole_rounds(1.5, ours.step_s)) for _ in range(3))
         rows.append(
             {
                 "rung": what,
