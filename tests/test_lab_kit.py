@@ -1,0 +1,183 @@
+"""What labs can ask for beside throughput and trace: logs, a preparation, counts of the workload and of the drive."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from helpers import GPT, LAB, PLAN, grade_cells, running
+
+from grader import labs
+from grader.checks import logs as logs_check
+from grader.checks import throughput as throughput_check
+from grader.checks import trace as trace_check
+from grader.grade import grade
+from grader.labs.lab import Logs, TraceCheck
+from grader.measure.decision import Pair, decide_healthy
+from grader.result import FAIL, INCONCLUSIVE, PASS
+from grader.sandbox.parent import ChildError
+from grader.submission import Submission
+from grader.trace import Metrics
+
+LOGS = Logs(("loss", "accuracy"))
+GOOD = [{"loss": 2.0, "accuracy": 0.10}, {"loss": 1.5, "accuracy": 0.25}]
+
+LOGGING = """
+import torch
+
+
+def train(job):
+    step = 0
+    while True:
+        {logs}
+        step += 1
+        yield torch.tensor(1.0)
+"""
+
+
+# ---------------------------------------------------------------- logs
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"accuracy": 0.3}, "accuracy of step 1 is 0.3 where the starter logs 0.25"),
+        ({"loss": 1.6}, "step 1 logged the loss 1.6 and yielded 1.5"),
+        ({"accuracy": None}, "accuracy as something that is no finite number"),
+        ({"accuracy": True}, "accuracy as something that is no finite number"),
+    ],
+)
+def test_changed_logs(change, words):
+    assert logs_check.judge(LOGS, GOOD, GOOD, [2.0, 1.5]).status == PASS
+    result = logs_check.judge(LOGS, GOOD, [GOOD[0], GOOD[1] | change], [2.0, 1.5])
+    assert result.status == FAIL and words in result.reason
+
+
+def test_missing_logs():
+    result = logs_check.judge(LOGS, GOOD, [GOOD[0], {}], [2.0, 1.5])
+    assert result.status == FAIL and "step 1 logged no loss, accuracy" in result.reason
+    fewer = logs_check.judge(LOGS, GOOD, [*GOOD, {}], [2.0, 1.5, 1.2])
+    assert fewer.status == FAIL and "step 2" in fewer.reason
+
+
+def test_what_a_loop_logs_arrives():
+    logs = "job.log(step, a=torch.tensor(2.5), b=float('nan')); job.log(step, c=step)"
+    with running(LOGGING.format(logs=logs)) as child:
+        child.load()
+        child.start(1)
+        child.run(3)
+        assert child.logs() == [{"a": 2.5, "b": None, "c": float(step)} for step in range(3)]
+
+
+def test_only_numbers_can_be_logged():
+    with running(LOGGING.format(logs="job.log(step, a=torch.ones(2))")) as child:
+        child.load()
+        child.start(1)
+        child.run(2)
+        with pytest.raises(ChildError, match="takes single numbers"):
+            child.logs()
+
+
+def test_no_points_without_the_logs():
+    lab = replace(LAB, logs=Logs(("loss",)))  # its starter logs nothing either: the submission is found out by itself
+    result = grade_cells(lab.starter, lab=lab)
+    assert result.check("parity").status == PASS and result.check("logs").status == FAIL
+    assert result.score == 0 and "no longer logs" in result.check("throughput").reason
+
+
+# ---------------------------------------------------------------- a preparation
+
+PREPARED = """
+import torch
+{top}
+
+def prepare(dataset, folder):
+    {body}
+
+
+def train(job):
+    value = float((job.folder / "value").read_text())
+    while True:
+        yield torch.tensor(value)
+"""
+
+
+def test_what_was_prepared_is_there_for_training():
+    body = 'import time; time.sleep(0.3); (folder / "value").write_text(str(float(len(dataset) > 10)))'
+    with running(PREPARED.format(top="", body=body)) as child:
+        child.load()
+        assert 0.3 <= child.prepare(10) < 5
+        child.start(1)
+        assert child.run(2)[1] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("top", "body", "words"),
+    [
+        ("", "1 / 0", "raised ZeroDivisionError in prepare"),
+        ("", "while True: pass", "did not finish prepare"),
+        ("", 'open("/etc/written", "w")', "raised PermissionError in prepare"),
+    ],
+)
+def test_a_preparation_that_fails(top, body, words):
+    with running(PREPARED.format(top=top, body=body)) as child:
+        child.load()
+        with pytest.raises(ChildError, match=words):
+            child.prepare(1.5)
+
+
+def test_the_time_of_a_preparation_counts():
+    source = LAB.starter + "\n\ndef prepare(dataset, folder):\n    import time\n\n    time.sleep(2)\n"
+    form = replace(GPT, prepare_s=10, prepared_for=10)  # 200 ms a step
+    result = grade(Submission(source), replace(LAB, forms={"cpu": form}), device="cpu", plan=PLAN)
+    check = result.check("throughput")
+    assert check.evidence["prepare_s"] >= 2 and check.evidence["prepare_ms_a_step"] >= 200
+    assert check.evidence["gain"] < 0.8 and "preparation took 2" in check.reason
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+def judged(check: TraceCheck, **values) -> tuple[str, str]:
+    result = trace_check.judge(check, Metrics(steps=4, complete=True, **values), [], 1.0)
+    return result.status, result.reason
+
+
+def test_a_metric_that_is_absent_can_say_why():
+    check = next(c for c in labs.get("2b_transfers").trace if c.name == "overlap")
+    assert judged(check, h2d_overlap=0.7) == (PASS, judged(check, h2d_overlap=0.7)[1])
+    assert judged(check)[0] == FAIL and "kept on the GPU" in judged(check)[1]
+    assert judged(replace(check, absent=""))[0] == INCONCLUSIVE
+
+
+def test_shares_are_shown_in_per_cent_and_counts_are_not():
+    idle = next(c for c in labs.get("2f_end_to_end").trace if c.name == "idle")
+    assert "31% of a step" in judged(idle, gpu_idle_unprofiled=0.312)[1]
+    reads = next(c for c in labs.get("2d_formats").trace if c.name == "files")
+    status, reason = judged(reads, counted={"drive_reads": 63.98})
+    assert status == FAIL and reason.startswith("64 files")
+
+
+@pytest.mark.parametrize(("speed", "points"), [(1.2, 60), (1.0, 60), (0.8, 30), (0.5, 0)])
+def test_a_healthy_loop_loses_points_for_what_makes_it_slower(speed, points):
+    check = labs.get("2g_healthy").throughput
+    pairs = [Pair(0.1, 0.1 / speed) for _ in range(4)]
+    decided = decide_healthy(pairs, throughput_check.SLOWER, 0.45, 0.003)
+    assert throughput_check.judge_healthy(check, decided, {}).points == pytest.approx(points, abs=1.5)
+
+
+def test_a_loop_that_waits_for_nothing_has_no_syncs_of_the_graders_own():
+    """The step in which the harness reads the losses is recorded, and not counted."""
+    source = "import torch\n\n\ndef train(job):\n    x = torch.ones(8)\n    while True:\n        x = x + 1\n        yield x.sum()\n"
+    with running(source) as child:
+        child.load()
+        child.start(1)
+        child.run(2)
+        child.profile(3, "trace.json")
+        data = child.fetch("trace.json", 1 << 24)
+    from grader import trace
+
+    recorded = trace.read_bytes(data, expect_gpu=False)
+    counted, all_of_them = trace.metrics(recorded, count=3), trace.metrics(recorded)
+    assert counted.steps == 3 and all_of_them.steps == 4
+    assert counted.cpu_ops < all_of_them.cpu_ops  # the harness's own reading is in the last
