@@ -15,8 +15,9 @@ from nbgrader.api import Gradebook
 from test_nbgrader import REPOSITORY, by_id, nbgrader
 from test_solutions import outputs
 from test_solutions import path as solution_path
+from variants import edit
 
-from grader import labs, mystery, stopwatch, trace
+from grader import annotate, labs, mystery, stopwatch, trace
 from grader.answers import read_answers, unanswered
 from grader.calibrate import solution
 from grader.classroom.submissions import Job
@@ -521,3 +522,95 @@ def test_stopwatch_on_a_gpu():
     assert result.score == 100, [c.reason for c in result.checks]
     result = grade(cell(STOPWATCH.starter), STOPWATCH)
     assert result.score == 0, [c.reason for c in result.checks]
+
+
+# ---------------------------------------------------------------- a loop that records itself
+
+ANNOTATE = labs.get("1b_annotate")
+ANNOTATED = solution(ANNOTATE).source
+
+
+def annotated(*edits: tuple[str, str]) -> Result:
+    result = grade(cell(edit(ANNOTATED, list(edits))), ANNOTATE, device="cpu", quick=True)
+    assert not result.fatal, result.fatal
+    return result
+
+
+def recorded(*edits: tuple[str, str]) -> tuple[CheckResult, CheckResult]:
+    """The verdicts on the trace alone: its steps, and its phases."""
+    found = annotate.Findings(ANNOTATE, "cpu")
+    annotate.look(found, cell(edit(ANNOTATED, list(edits))), lambda share, what: None)
+    return annotate.judge_window(found), annotate.judge_phases(found)
+
+
+def test_annotate_solution():
+    result = annotated()
+    assert (result.check("window").points, result.check("phases").points) == (30, 50)
+    assert passed(result.check("cost")) and result.check("parity").status == PASS
+    assert result.timelines["after"]["lanes"]
+
+
+def test_annotate_starter():
+    result = grade(cell(ANNOTATE.starter), ANNOTATE, device="cpu", quick=True)
+    assert result.score == 0
+    assert "there is no trace at job.trace" in result.check("window").reason
+    assert "Not counted" in result.check("cost").reason
+
+
+def test_annotate_profiles_for_ever():
+    """A schedule that begins again: the right steps are not there any more, and the loop is slower for good."""
+    result = annotated((", repeat=1)", ")"), ("wait=10", "wait=1"), ("active=4", "active=2"))
+    assert result.check("window").status == FAIL and "wanted are 12 to 15" in result.check("window").reason
+    assert result.check("cost").status in (FAIL, INCONCLUSIVE)
+
+
+def test_annotate_other_training():
+    result = annotated(("lr=job.lr", "lr=0.5 * job.lr"))
+    assert result.score == 0 and "not the same training" in result.check("parity").reason
+
+
+HALF_ANNOTATED = [
+    # edits, points of the window, of the phases, what is said
+    ([("wait=10", "wait=5")], 15, 50, "holds steps 7 to 10; wanted are 12 to 15"),
+    ([("            profiler.step()\n", "")], 0, 0, "there is no trace at job.trace"),
+    ([("export_chrome_trace(job.trace)", "export_chrome_trace(job.trace + 'x')")], 0, 0, "there is no trace"),
+    ([("lambda profiler: profiler.export_chrome_trace(job.trace)", "lambda _: open(job.trace, 'w').write('{')")], 0, 0, "no trace"),
+    ([('"h2d"', '"copy"'), ('"data_wait"', '"wait"')], 30, 30, "`data_wait` is not in the trace. `h2d` is not"),
+    ([('with record_function("bwd"):\n                loss', 'with record_function("bwd"):\n                pass\n            loss')],
+     30, 40, "`bwd` does not stand around the backward pass"),
+    ([('            with record_function("opt"):\n                optimizer.step()\n                optimizer.zero_grad()\n',
+       '            with record_function("opt"):\n                optimizer.zero_grad()\n            optimizer.step()\n')],
+     30, 40, "`opt` does not stand around optimizer.step()"),
+    ([('            with record_function("bwd"):\n                loss.backward()\n',
+       '                with record_function("bwd"):\n                    loss.backward()\n')],
+     30, 30, "`fwd` and `bwd` overlap"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("edits", "window", "phases", "said"), HALF_ANNOTATED, ids=[h[3] for h in HALF_ANNOTATED])
+def test_annotate_half(edits, window, phases, said):
+    checks = recorded(*edits)
+    assert [check.points for check in checks] == [window, phases], [check.reason for check in checks]
+    assert said in checks[0].reason + checks[1].reason
+
+
+@pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")
+def test_annotate_on_a_gpu():
+    result = grade(solution(ANNOTATE), ANNOTATE)
+    assert result.score == 100, [c.reason for c in result.checks]
+    result = grade(cell(edit(ANNOTATED, [("activities.append", "(lambda activity: None)")])), ANNOTATE)
+    assert "ProfilerActivity.CUDA is missing" in result.check("window").reason
+
+
+def test_annotate_notebook_runs(tmp_path):
+    executed = papermill.execute_notebook(
+        solution_path(ANNOTATE.name),
+        tmp_path / "executed.ipynb",
+        parameters={"device": "cpu", "quick": True},
+        cwd=tmp_path,
+        progress_bar=False,
+        execution_timeout=240,
+    )
+    shown = {cell.id: outputs(cell) for cell in executed.cells if cell.cell_type == "code"}
+    assert "data:image" in shown["look"] and "Right: data_wait, h2d, fwd, bwd, opt." in shown["look"]
+    assert "30.0" in shown["grade-window"] and "50.0" in shown["grade-phases"]

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from grader import answers, mystery, trace
+from grader import annotate, answers, mystery, trace
 from grader.answers import Recording
 from grader.errors import UserError
 from grader.frontends import notebook, report
 from grader.frontends.notebook import Note, NotebookLab, Row
-from grader.grade import Progress, grade
-from grader.labs.kinds import AnswersLab, MysteryLab, StopwatchLab, Timing
+from grader.grade import Progress, explain, grade, with_details
+from grader.labs.kinds import AnnotateLab, AnswersLab, MysteryLab, StopwatchLab, Timing
 from grader.labs.lab import AnyLab
 from grader.result import write_json
 from grader.sandbox.parent import ChildError
@@ -288,8 +288,45 @@ class BenchmarkLab(NotebookLab):
         return Note(timing.title, [check.reason], after=[f"Drawn for this run: {drawn}."], printed=result.output)
 
 
+# ---------------------------------------------------------------- a loop that records itself
+
+
+class RecordingLab(NotebookLab):
+    """A loop that records a trace of itself."""
+
+    lab: AnnotateLab
+    steps = (
+        ("%%submission", "the cell with train(job); change it, and run it"),
+        ("lab.look()", "run the first steps, and see what the trace at job.trace holds"),
+        ("lab.check()", "the grade: the trace, and what the loop loses beside the plain one"),
+    )
+
+    def look(self) -> None:
+        """Run the first steps of your loop: what its own trace holds."""
+        self._work(self._looked)
+
+    def _looked(self, progress: Progress) -> Note:
+        submission = self._submission()
+        if self.device not in self.lab.forms:
+            return Note("Not measured", [notebook.NEEDS_GPU])
+        found = annotate.Findings(self.lab, self.device)
+        try:
+            annotate.look(found, submission, progress)
+        except ChildError as error:
+            return Note(
+                "Your loop failed", [explain(error, submission)], printed=with_details(found.output, error, submission)
+            )
+        rows = [(c.title, c.status, c.reason) for c in (annotate.judge_window(found), annotate.judge_phases(found))]
+        timeline = found.timelines.get("after")
+        picture = (
+            report._image(lambda: trace.draw({"your trace": timeline}), "Timeline of your trace") if timeline else ""
+        )
+        return Note("What your loop recorded of itself", [], [rows], picture, printed=found.output)
+
+
 TOOLS: dict[type[AnyLab], type[NotebookLab]] = {
     AnswersLab: TracesLab,
     MysteryLab: LiveLab,
     StopwatchLab: BenchmarkLab,
+    AnnotateLab: RecordingLab,
 }

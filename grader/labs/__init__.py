@@ -9,6 +9,7 @@ from grader.labs.lab import AnyLab, Lab
 
 NAMES = (
     "1a_stopwatch",
+    "1b_annotate",
     "1c_diagnose",
     "1d_mystery",
     "1e_retest",

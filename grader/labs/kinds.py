@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from grader.labs.lab import AnyLab, Hints
+from grader.labs.lab import AnyLab, Form, Hints
 
 HEALTHY = "healthy"  # the answer where no cause stands out: the GPU is busy with what it has to do
 
@@ -178,3 +178,56 @@ class StopwatchLab(AnyLab):
     @property
     def checks(self) -> tuple[Timing, ...]:
         return self.timings
+
+
+# ---------------------------------------------------------------- a loop to be annotated
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The recording that is asked for: so many steps skipped, warmed up and recorded, once."""
+
+    points: float
+    hints: Hints
+    wait: int = 10
+    warmup: int = 2
+    active: int = 4
+    name: str = "window"
+    title: str = "The right steps are recorded"
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Each of PHASES marked once a step around what it names; the points are shared among them."""
+
+    points: float
+    hints: Hints
+    name: str = "phases"
+    title: str = "Five phases, each around its own work"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Outside of the recorded window the loop may lose `at_most` of its speed, by form."""
+
+    points: float
+    hints: Hints
+    at_most: dict[str, float]
+    name: str = "cost"
+    title: str = "It costs nothing afterwards"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnotateLab(AnyLab):
+    """A loop that has to record a trace of itself, with phases, and to stay as fast."""
+
+    forms: dict[str, Form]
+    window: Recorded
+    phases: Phases
+    cost: Cost
+
+    graded_by: ClassVar[str] = "grader.annotate"
+
+    @property
+    def checks(self) -> tuple[Any, ...]:
+        return (self.window, self.phases, self.cost)

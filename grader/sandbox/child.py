@@ -142,6 +142,7 @@ class Harness:
         """Build the job from `seed` and call train(job)."""
         self.job = self.workload.make_job(seed, self.device, **self.options)
         self.job.folder = self.folder
+        self.job.trace = str(self.home / "exchange" / "own.json")
         self.model = self.job.model
         if keep_initial:
             self.initial = {name: t.detach().clone() for name, t in self.model.named_parameters()}

@@ -19,7 +19,7 @@ class Job:
     order. lr: learning rate. device: where to train. weights: leave it None, unless the loop changes the shapes of the
     parameters; then set it to a function that returns them under their original names and shapes. folder: what the
     submission's prepare(dataset, folder) wrote, in labs that have one. logs: what `log` was given, by step and name. counters: what
-    the data set counts, in all processes that use it."""
+    the data set counts, in all processes that use it. trace: where a loop that records itself writes its trace."""
 
     model: torch.nn.Module
     dataset: Dataset
@@ -28,6 +28,7 @@ class Job:
     device: torch.device
     weights: Callable[[], dict[str, torch.Tensor]] | None = None
     folder: Path | None = None
+    trace: str = ""
     counters: dict[str, Any] = field(default_factory=dict)  # name -> multiprocessing.Value
     logs: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
 

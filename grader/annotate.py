@@ -1,0 +1,249 @@
+"""Grades a loop that records a trace of itself: the trace, which is the learner's and read as untrusted bytes, and what the
+loop loses beside the plain one when the recording is over."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from grader import trace
+from grader.checks import parity as parity_check
+from grader.grade import MAX_TRACE, MAX_WEIGHTS, NEEDS_GPU, AnyFindings, Progress, arm, gate, plain, prepared
+from grader.labs.kinds import AnnotateLab
+from grader.measure import decision
+from grader.measure.blocks import Arm, Plan, pair
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult
+from grader.sandbox.parent import ChildError, Limits, turn
+from grader.submission import Submission
+from grader.trace.kernels import MATMUL_OP
+from grader.trace.metrics import PHASES
+from grader.trace.read import ANNOTATION, CPU_OP, Trace
+
+FILE = "own.json"  # in the exchange folder: job.trace
+# What must have happened within a phase, by the names that torch itself gives.
+WITHIN = {
+    "data_wait": (r"enumerate\(DataLoader\)#", "the DataLoader's __next__"),
+    "h2d": (r"aten::(to|_to_copy|copy_)$", "a tensor's .to(...)"),
+    "fwd": (MATMUL_OP.pattern, "a layer of the model"),
+    "bwd": (r"autograd::engine::evaluate_function", "the backward pass"),
+    "opt": (r"Optimizer\.step#", "optimizer.step()"),
+}
+
+
+@dataclass
+class Findings(AnyFindings):
+    lab: AnnotateLab
+    parity: CheckResult | None = None
+    recorded: Trace | None = None
+    no_trace: str = ""
+    pairs: list[decision.Pair] = field(default_factory=list)  # the plain loop's blocks and the submission's
+    decision: decision.Decision | None = None
+
+
+def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits | None, progress: Progress) -> None:
+    """First steps of both loops compared, the trace read, then pairs of blocks after the window."""
+    progress(0.0, "preparing data")
+    options, readable = prepared(found.form)
+    gate(found)
+    shared = (found.form, options, readable, found.form_name)
+    with (
+        arm(submission.source, *shared, limits, allow_unconfined=found.allow_unconfined) as ours,
+        arm(found.lab.starter, *shared, None, trusted=True, allow_unconfined=found.allow_unconfined) as starter,
+    ):
+        try:
+            progress(0.05, "loading")
+            found.seed = secrets.randbelow(1 << 31)
+            for each in (ours, starter):
+                each.child.load()
+                each.child.start(found.seed, keep_initial=each is starter)
+                each.child.freeze()
+            progress(0.1, "first steps of the submission, with its recording")
+            _first_steps(found, ours, starter)
+            if found.recorded is None or found.parity.status == FAIL:
+                return
+            _pairs(found, ours, starter, plan, progress)
+        finally:
+            found.output = ours.child.output()
+
+
+def look(found: Findings, submission: Submission, progress: Progress) -> None:
+    """The recording only: no comparison, no timing."""
+    options, readable = prepared(found.form)
+    with arm(submission.source, found.form, options, readable, found.form_name, None, allow_unconfined=True) as ours:
+        try:
+            progress(0.1, "loading")
+            ours.child.load()
+            ours.child.start(1)
+            progress(0.3, "the first steps, with their recording")
+            ours.warm_up(found.form.parity.steps)
+            _read(found, ours)
+        finally:
+            found.output = ours.child.output()
+
+
+def _first_steps(found: Findings, ours: Arm, starter: Arm) -> None:
+    steps = found.form.parity.steps
+    with turn(ours.child):
+        ours.warm_up(steps)
+        ours.child.weights("first.safetensors")
+    weights = ours.child.fetch("first.safetensors", MAX_WEIGHTS)
+    with turn(starter.child):
+        starter.warm_up(steps)
+        starter.child.give("first.safetensors", weights)
+        update = starter.child.ask("compare", file="first.safetensors")
+    found.parity = parity_check.early(found.form.parity, starter.losses, ours.losses, update)
+    _read(found, ours)
+
+
+def _read(found: Findings, ours: Arm) -> None:
+    steps = found.form.parity.steps
+    try:
+        data = ours.child.fetch(FILE, MAX_TRACE)
+    except ChildError:
+        found.no_trace = (
+            f"After {steps} steps there is no trace at job.trace. It is written by on_trace_ready, which is called when the "
+            "schedule's steps are over and step() was called once in each."
+        )
+        return
+    try:
+        found.recorded = trace.read_bytes(data, expect_gpu=found.form_name == "cuda")
+    except trace.TraceError as error:
+        found.no_trace = f"What is at job.trace after {steps} steps is no trace that can be read: {error}."
+        return
+    found.timelines["after"] = trace.timeline(found.recorded, steps=found.lab.window.active, skip_first=0)
+
+
+def _pairs(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Progress) -> None:
+    at_most = found.lab.cost.at_most[found.form_name]
+    for n in range(1, plan.max_pairs + 1):
+        progress(0.3 + 0.7 * n / (plan.max_pairs + 1), f"timing pair {n}, after the recording")
+        found.pairs.append(pair(starter, ours, plan))
+        # a pair of blocks in which the plain loop was slower than it can be by as much as may be lost says nothing
+        found.decision = decision.decide_healthy(
+            found.pairs, 1 - at_most, 10 * at_most, found.form.noise, plan.min_pairs
+        )
+        if found.decision and found.decision.settled:
+            return
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+def judge(found: Findings, submission: Submission) -> list[CheckResult]:
+    lab = found.lab
+    if found.form_name not in lab.forms:
+        return [plain(check, NOT_MEASURED, NEEDS_GPU) for check in lab.checks]
+    stopped = ""
+    if found.fatal:
+        stopped, status = "Not counted: the submission did not run (see above).", FAIL
+    elif found.disturbed:
+        stopped, status = f"Not measured: {found.disturbed} Check again when the machine is free.", INCONCLUSIVE
+    elif found.parity and found.parity.status == FAIL:
+        stopped, status = "Not counted: it is not the same training (see that check).", FAIL
+    first = [found.parity] if found.parity else []
+    if stopped:
+        return [*(plain(check, status, stopped) for check in lab.checks), *first]
+    window, phases = judge_window(found), judge_phases(found)
+    return [window, phases, _judge_cost(found, phases.points / lab.phases.points), *first]
+
+
+def _result(check: Any, share: float, reason: str, evidence: dict[str, Any] | None = None) -> CheckResult:
+    passed = share >= 1
+    hint, *deeper = ("",) if passed else check.hints
+    points = round(float(share) * check.points, 2)
+    status = PASS if passed else FAIL
+    return CheckResult(check.name, check.title, status, points, check.points, reason, hint, evidence or {}, deeper)
+
+
+def judge_window(found: Findings) -> CheckResult:
+    check, recorded = found.lab.window, found.recorded
+    if recorded is None:
+        return _result(check, 0, found.no_trace)
+    names = [recorded.names[i] for i in recorded.name[recorded.steps].tolist()]
+    numbers = [int(name.partition("#")[2]) for name in names if re.fullmatch(r"ProfilerStep#\d{1,9}", name)]
+    first = check.wait + check.warmup
+    wanted = list(range(first, first + check.active))
+    evidence = {"steps_recorded": numbers[:20], "steps_wanted": wanted}
+    gpu = bool(recorded.is_gpu.any())
+    if numbers != wanted:
+        said = (
+            f"steps {numbers[0]} to {numbers[-1]}" if numbers else "no steps: step() of the profiler was never called"
+        )
+        share = 0.5 if len(numbers) == check.active else 0
+        reason = f"The trace holds {said}; wanted are {wanted[0]} to {wanted[-1]}, counted from 0."
+        return _result(check, share, reason, evidence)
+    if found.form_name == "cuda" and not gpu:
+        reason = "The right steps are recorded, but nothing of what the GPU did: ProfilerActivity.CUDA is missing."
+        return _result(check, 0.5, reason, evidence)
+    return _result(check, 1, f"Steps {wanted[0]} to {wanted[-1]} are recorded, and no others.", evidence)
+
+
+def judge_phases(found: Findings) -> CheckResult:
+    check, recorded = found.lab.phases, found.recorded
+    if recorded is None or not len(recorded.steps):
+        return _result(check, 0, "There is no trace with steps in which phases could be found.")
+    spans = {phase: _spans(recorded, phase) for phase in PHASES}
+    wrong = {phase: why for phase in PHASES if (why := _wrong(recorded, phase, spans))}
+    good = [phase for phase in PHASES if phase not in wrong]
+    said = [f"`{phase}` {why}." for phase, why in wrong.items()]
+    if good:
+        said.insert(0, f"Right: {', '.join(good)}.")
+    evidence = {phase: len(found_) for phase, found_ in spans.items()} | {"steps": len(recorded.steps)}
+    return _result(check, len(good) / len(PHASES), " ".join(said), evidence)
+
+
+def _spans(recorded: Trace, phase: str) -> np.ndarray:
+    """The annotations with this name, within the recorded steps."""
+    events = np.flatnonzero(recorded.category == ANNOTATION)
+    events = events[recorded.named(rf"{phase}$", events)]
+    low, high = recorded.start[recorded.steps].min(), recorded.end[recorded.steps].max()
+    return events[(recorded.start[events] >= low) & (recorded.end[events] <= high)]
+
+
+def _wrong(recorded: Trace, phase: str, spans: dict[str, np.ndarray]) -> str:
+    """What is wrong with a phase; "" for nothing."""
+    own, steps = spans[phase], len(recorded.steps)
+    if not len(own):
+        return "is not in the trace"
+    if len(own) != steps:
+        return f"is there {len(own)} times in {steps} steps"
+    for other, others in spans.items():
+        start, end = recorded.start[others][:, None], recorded.end[others][:, None]
+        if other != phase and len(others) and ((start < recorded.end[own]) & (recorded.start[own] < end)).any():
+            return f"and `{other}` overlap: one must end before the other begins"
+    pattern, what = WITHIN[phase]
+    candidates = np.flatnonzero((recorded.category == CPU_OP) | (recorded.category == ANNOTATION))
+    inside = np.sort(recorded.start[candidates[recorded.named(pattern, candidates)]])
+    first = np.searchsorted(inside, recorded.start[own])
+    held = (
+        (first < len(inside)) & (inside[np.minimum(first, len(inside) - 1)] < recorded.end[own])
+        if len(inside)
+        else [False]
+    )
+    return "" if np.all(held) else f"does not stand around {what}"
+
+
+def _judge_cost(found: Findings, supported: float) -> CheckResult:
+    check, decided = found.lab.cost, found.decision
+    at_most = check.at_most[found.form_name]
+    if decided is None and found.pairs:
+        return plain(check, INCONCLUSIVE, f"Not measured: {found.pairs[-1].disturbed or 'too few pairs'}. Check again.")
+    if decided is None:
+        return _result(check, 0, "Not counted: without a trace there is nothing that could have cost anything.")
+    gain = decided.gain
+    runs = f"the loop runs at {gain.factor:.1%} of the plain one's speed (90% interval {gain.lower:.1%} to {gain.upper:.1%})"
+    evidence = {"speed": gain.factor, "lower": gain.lower, "upper": gain.upper, "at_most_lost": at_most}
+    evidence["pairs_ms"] = [[1e3 * each.starter_s, 1e3 * each.submission_s] for each in decided.pairs]
+    if gain.lower < 1 - at_most and decided.settled:
+        return _result(check, 0, f"After the recording {runs}; it may lose at most {at_most:.0%}.", evidence)
+    if gain.lower < 1 - at_most:
+        reason = f"After the recording {runs}: too uncertain to say that it loses at most {at_most:.0%}. Check again."
+        return plain(check, INCONCLUSIVE, reason, evidence)
+    reason = f"After the recording {runs}."
+    if supported < 1:
+        reason += f" The phases support {supported:.0%} of these points: a loop without any costs nothing."
+    return _result(check, supported, reason, evidence)
