@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grader.checks.parity import distances
+from grader.checks.throughput import MUCH_LOST
 from grader.errors import UserError
 from grader.grade import MAX_WEIGHTS, Progress, arm, choose_form, grade, prepared
 from grader.labs.lab import Form, Lab
@@ -42,6 +43,11 @@ def measure_gain(lab: Lab, device: str, progress: Progress = lambda share, what:
     if failed or not evidence:
         reason = result.fatal or (failed or [throughput.reason])[0]
         raise UserError(f"The solution of {lab.name} could not be measured: {reason}")
+    if evidence["lost_to_others"] > MUCH_LOST:
+        raise UserError(
+            f"Other programs took up to {evidence['lost_to_others']:.0%} of a loop's time while {lab.name} was measured. "
+            "Calibrate when this machine is quiet. Nothing was kept."
+        )
     least = max(calibration.LEAST_GAIN, math.exp(8 * min(evidence["noise"], 1)))
     if evidence["gain_lower"] < calibration.LEAST_GAIN or evidence["gain"] < least:
         raise UserError(
