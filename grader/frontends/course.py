@@ -60,6 +60,7 @@ PHASES = (
         "Say of a training loop that you have never seen whether its input or the GPU holds it back, in ten minutes.",
         (
             Lesson("1_instrumentation/1_throughput"),
+            Lab("1a_stopwatch"),
             Lesson("1_instrumentation/2_utilisation"),
             Lesson("1_instrumentation/3_profilers"),
             Lesson("1_instrumentation/4_trace"),
@@ -86,6 +87,7 @@ PHASES = (
             Lab("2e_syncs"),
             Lab("2f_end_to_end", core=True),
             Lab("2g_healthy"),
+            Lab("2h_retest"),
         ),
     ),
     Phase(
