@@ -150,6 +150,15 @@ def test_a_metric_that_is_absent_can_say_why():
     assert judged(replace(check, absent=""))[0] == INCONCLUSIVE
 
 
+@pytest.mark.parametrize(
+    ("waits", "supported", "points"), [(0, 1, 50), (2, 1, 37.5), (2, 0.5, 25), (9, 1, 0), (0, 0.5, 25)]
+)
+def test_waits_that_are_gone_earn_their_part(waits, supported, points):
+    check = labs.get("2e_syncs").trace[0]
+    result = trace_check.judge(check, Metrics(steps=4, complete=True, syncs=waits), [], supported)
+    assert result.points == points and (result.status == PASS) == (points == 50)
+
+
 def test_shares_are_shown_in_per_cent_and_counts_are_not():
     idle = next(c for c in labs.get("2f_end_to_end").trace if c.name == "idle")
     assert "31% of a step" in judged(idle, gpu_idle_unprofiled=0.312)[1]

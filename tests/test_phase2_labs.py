@@ -11,6 +11,8 @@ from benchmarks import measured
 
 from grader import labs
 from grader.grade import grade
+from grader.look import peek
+from grader.measure import machine
 from grader.measure.blocks import Plan
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
 from grader.submission import Submission
@@ -18,6 +20,7 @@ from grader.submission import Submission
 LABS = [name for name in labs.loops() if labs.get(name).phase == 2 and name != "2a_workers"]
 HEALTHY = [name for name in LABS if labs.get(name).throughput.healthy]
 TIMED = [name for name in LABS if labs.get(name).measures(labs.get(name).throughput, "cpu") and name not in HEALTHY]
+gpu = pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")
 PLAN = Plan(block_s=0.6, block_steps=2, min_pairs=3, max_pairs=3, precision=0.12, profile_steps=2)
 
 
@@ -106,3 +109,37 @@ def test_change_nothing_is_a_right_answer(name):
     for source in (lab.starter, *variants.halves(name).values()):
         check = graded(name, source).check("throughput")
         assert check.points == lab.throughput.points or check.status == INCONCLUSIVE, check.reason
+
+
+# ---------------------------------------------------------------- counts that only a GPU shows
+
+
+def counts(name: str, source: str):
+    seen = peek(Submission(source), labs.get(name))
+    assert not seen.message, seen.message
+    return seen.metrics
+
+
+@gpu
+def test_syncs_on_a_gpu():
+    name = "2e_syncs"
+    starter = counts(name, variants.starter(name)).syncs
+    halves = [counts(name, source).syncs for source in variants.halves(name).values()]
+    assert starter >= 7 and counts(name, variants.solution(name)).syncs == 0
+    assert all(0 < half < starter for half in halves)
+
+
+@gpu
+def test_copies_on_a_gpu():
+    name = "2b_transfers"
+    starter, solution = counts(name, variants.starter(name)), counts(name, variants.solution(name))
+    assert starter.h2d_copies >= 65 and starter.h2d_pinned == 0 and starter.h2d_overlap < 0.1
+    assert solution.h2d_copies <= 4 and solution.h2d_pinned == 1 and solution.h2d_overlap >= 0.5
+
+
+@gpu
+def test_nothing_waits_at_the_end_on_a_gpu():
+    name = "2f_end_to_end"
+    starter, solution = counts(name, variants.starter(name)), counts(name, variants.solution(name))
+    assert starter.h2d_copies >= 128 and starter.syncs > 100 and starter.counted["connections"] >= 64
+    assert solution.h2d_copies <= 4 and solution.syncs == 0

@@ -30,6 +30,13 @@ def _shown(metric: str, value: float) -> str:
     return f"{value:.0%}" if metric.partition(".")[0] in SHARES else f"{value:.3g}"
 
 
+def _part(check: TraceCheck, value: float) -> float:
+    """The share of the points (0 to 1) that a value earns which does not pass."""
+    if check.none_at is None or check.at_most is None:
+        return 0.0
+    return max(0.0, (check.none_at - value) / (check.none_at - check.at_most))
+
+
 def judge(check: TraceCheck, metrics: Metrics, problems: list[str], supported: float) -> CheckResult:
     """`problems`: why the trace cannot be trusted; any makes the verdict INCONCLUSIVE. `supported`: the share of the
     points that the measured gain supports (0 to 1): the process that is judged wrote the trace, so a trace alone earns
@@ -54,7 +61,10 @@ def judge(check: TraceCheck, metrics: Metrics, problems: list[str], supported: f
     least = "at least" if check.at_least is not None else "at most"
     reason = f"{_shown(check.metric, value)} {check.says} (wanted: {least} {_shown(check.metric, bound)})."
     if not passed:
-        return result(FAIL, 0, reason, *check.hints)
+        share = min(supported, _part(check, value))
+        if share > 0:
+            reason += f" What is gone of it earns {share:.0%} of these points."
+        return result(FAIL, share * check.points, reason, *check.hints)
     if supported < 1:
         reason += f" The measured gain supports {supported:.0%} of these points."
         return result(

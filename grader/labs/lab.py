@@ -80,7 +80,8 @@ class Throughput:
 @dataclass(frozen=True)
 class TraceCheck:
     """A metric of the trace of the timed process (see `grader.trace.Metrics`) with the value that passes: a count or a
-    share, never milliseconds. form: where it can be measured; "" for everywhere. absent: what it means that a trace holds
+    share, never milliseconds. form: where it can be measured; "" for everywhere. none_at: where the points
+    are given in parts, the value that earns none: from there to `at_most` in proportion. absent: what it means that a trace holds
     nothing to read the metric from; where it is said, the check then fails."""
 
     name: str
@@ -92,6 +93,7 @@ class TraceCheck:
     at_least: float | None = None
     at_most: float | None = None
     form: str = ""
+    none_at: float | None = None
     absent: str = ""
 
 

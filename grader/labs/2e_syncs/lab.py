@@ -47,6 +47,7 @@ LAB = Lab(
             points=50,
             metric="syncs",
             at_most=0.0,
+            none_at=8.0,
             says="times a step the CPU waited for the GPU",
             hints=(
                 "Seven places make the CPU wait, and only one of them says so by its name.",

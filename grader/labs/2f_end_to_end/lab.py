@@ -46,6 +46,7 @@ LAB = Lab(
             points=40,
             metric="gpu_idle_unprofiled",
             at_most=0.2,
+            none_at=0.9,
             says="of a step, measured without the profiler, the GPU had nothing to do",
             hints=(
                 "What does the GPU wait for: data, a copy, the CPU's next launch, or a CPU that waits for the GPU?",
