@@ -63,6 +63,7 @@ PHASES = (
             Lab("1a_stopwatch"),
             Lesson("1_instrumentation/2_utilisation"),
             Lesson("1_instrumentation/3_profilers"),
+            Lab("1b_annotate"),
             Lesson("1_instrumentation/4_trace"),
             Lab("1c_diagnose", core=True),
             Lesson("1_instrumentation/5_baseline"),
