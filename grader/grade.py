@@ -180,7 +180,7 @@ class AnyFindings:
 class Findings(AnyFindings):
     lab: Lab
     pairs: list[decision.Pair] = field(default_factory=list)  # all that were measured
-    decision: decision.Decision | None = None
+    decided: decision.Decision | None = None
     target: float = math.nan
     reference_gain: float | None = None
     target_source: str = ""
@@ -199,12 +199,12 @@ class Findings(AnyFindings):
 
     @property
     def gain(self) -> decision.Gain | None:
-        return self.decision.gain if self.decision else None
+        return self.decided.gain if self.decided else None
 
     @property
     def step_s(self) -> tuple[float, float]:
         """Mean seconds per step of the pairs that count: starter, submission."""
-        pairs = self.decision.pairs if self.decision else self.pairs
+        pairs = self.decided.pairs if self.decided else self.pairs
         return fmean(pair.starter_s for pair in pairs), fmean(pair.submission_s for pair in pairs)
 
     @property
@@ -409,12 +409,13 @@ def _timed_blocks(found: Findings, ours: Arm, starter: Arm, kept: Path, plan: Pl
         if n & (n - 1) == 0:  # after pair 1, 2, 4, 8: whoever cheats must begin early to win much
             _keep_weights(found, ours, kept)
         if n >= plan.min_pairs:
-            found.decision = _decide(found, plan)
-        if found.decision and found.decision.settled:
+            found.decided = _decide(found, plan)
+        if found.decided and found.decided.settled:
             break
     _tell_repeats(found)
-    if found.decision is None:
+    if found.decided is None:
         raise Disturbed(f"{found.pairs[-1].disturbed or 'too few pairs of blocks could count'}.")
+    _tell_slower_starter(found)
     _keep_weights(found, ours, kept)
     if ours.recompiled:
         found.warnings.append(
@@ -457,13 +458,17 @@ def _decide(found: Findings, plan: Plan) -> decision.Decision | None:
 def _tell_repeats(found: Findings) -> None:
     """Say which pairs do not count, and why."""
     whys = [each.disturbed for each in found.pairs if each.disturbed]
-    slower = len(found.pairs) - len(whys) - (len(found.decision.pairs) if found.decision else 0)
-    if found.decision and slower:
+    slower = len(found.pairs) - len(whys) - (len(found.decided.pairs) if found.decided else 0)
+    if found.decided and slower:
         whys += ["the starter or the submission was slowed by something else on this machine"] * slower
     for why in dict.fromkeys(whys):
         found.warnings.append(f"{whys.count(why)} of {len(found.pairs)} pairs of blocks do not count: {why}.")
+
+
+def _tell_slower_starter(found: Findings) -> None:
+    """Say when the starter is much slower than it was when this machine was calibrated."""
     calibrated_s = calibration.starter_s(found.lab, found.form_name)
-    if found.decision and calibrated_s and found.step_s[0] > SLOWER_THAN_CALIBRATED * calibrated_s:
+    if calibrated_s and found.step_s[0] > SLOWER_THAN_CALIBRATED * calibrated_s:
         found.warnings.append(
             f"The starter takes {1e3 * found.step_s[0]:.4g} ms a step; when this machine was calibrated it took "
             f"{1e3 * calibrated_s:.4g} ms. Something that was not there then slows this machine: look for it, or calibrate anew."
@@ -567,8 +572,8 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     if found.form_name not in lab.forms:
         return [plain(check, NOT_MEASURED, NEEDS_GPU) for check in lab.checks]
     gain = 1.0 if lab.throughput.healthy else found.reference_gain
-    if gain is None and found.decision and decision.fraction(found.decision.certain, found.target) >= 1:
-        gain = found.decision.gain.factor  # a machine that was never calibrated: a full fix says what a full fix gains
+    if gain is None and found.decided and decision.fraction(found.decided.certain, found.target) >= 1:
+        gain = found.decided.gain.factor  # a machine that was never calibrated: a full fix says what a full fix gains
     checks = []
     if gain is None and found.gain is None:
         checks.append(plain(lab.prediction, NOT_MEASURED, "Nothing was measured to compare the prediction with."))
@@ -596,12 +601,12 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     if stopped:
         checks.append(plain(lab.throughput, *stopped, evidence=_throughput_evidence(found)))
     else:
-        assert found.decision is not None
+        assert found.decided is not None
         evidence = _throughput_evidence(found)
         if lab.throughput.healthy:
-            checks.append(throughput_check.judge_healthy(lab.throughput, found.decision, evidence))
+            checks.append(throughput_check.judge_healthy(lab.throughput, found.decided, evidence))
         else:
-            checks.append(throughput_check.judge(lab.throughput, found.decision, found.target, evidence))
+            checks.append(throughput_check.judge(lab.throughput, found.decided, found.target, evidence))
         supported = checks[-1].points / lab.throughput.points
     for check in lab.trace:
         if not lab.measures(check, found.form_name):
@@ -635,22 +640,22 @@ def _throughput_evidence(found: Findings) -> dict[str, Any]:
     if found.gain is None:
         return {}
     gain = found.gain
-    assert found.decision is not None
+    assert found.decided is not None
     starter_s, ours_s = found.step_s
     return {
         "gain": gain.factor,
         "gain_lower": gain.lower,
         "gain_upper": gain.upper,
-        "gain_certain": found.decision.certain,
+        "gain_certain": found.decided.certain,
         "noise": gain.noise,
         "target": found.target,
         "reference_gain": found.reference_gain,
         "target_source": found.target_source,
         "starter_ms": 1e3 * starter_s,
         "submission_ms": 1e3 * ours_s,
-        "pairs": [[1e3 * each.starter_s, 1e3 * each.submission_s] for each in found.decision.pairs],
-        "pairs_left_out": len(found.pairs) - len(found.decision.pairs),
-        "lost_to_others": max(max(each.starter_lost, each.submission_lost) for each in found.decision.pairs),
+        "pairs": [[1e3 * each.starter_s, 1e3 * each.submission_s] for each in found.decided.pairs],
+        "pairs_left_out": len(found.pairs) - len(found.decided.pairs),
+        "lost_to_others": max(max(each.starter_lost, each.submission_lost) for each in found.decided.pairs),
         "compile_s": found.compile_s,
     } | (
         {"prepare_s": found.prepare_s, "prepare_ms_a_step": 1e3 * found.prepare_step_s} if found.form.prepare_s else {}
