@@ -168,7 +168,7 @@ def _judge(found: Findings, timing: Timing) -> CheckResult:
         "within": within,
         "sizes": drawn(timing, found.seed),
     }
-    both = f"The benchmark says {seen.said:,.4g} samples/s, the grader measured {seen.right:,.4g}"
+    both = f"The benchmark says {_rounded(seen.said)} samples/s, the grader measured {_rounded(seen.right)}"
     allowed = f"at most {within:.1%}"
     if within > found.form.within:
         allowed += (
@@ -188,3 +188,7 @@ def _judge(found: Findings, timing: Timing) -> CheckResult:
     reason = f"{both}: {amount} {way} ({allowed}). Mind that {timing.tells}."
     hint, *deeper = timing.hints
     return CheckResult(timing.name, timing.title, FAIL, 0, timing.points, reason, hint, evidence, deeper)
+
+
+def _rounded(rate: float) -> str:
+    return f"{rate:,.0f}" if 1000 <= rate < 1e9 else f"{rate:.4g}"

@@ -190,7 +190,7 @@ class LiveLab(NotebookLab):
         self._clock["profiles"] += 1
         self._keep()
         rows = [
-            (metric, f"{value:,.4g}" if metric in mystery.COUNTS else f"{value:.2f}", TOLD[metric])
+            (metric, f"{value:,.5g}" if metric in mystery.COUNTS else f"{value:.2f}", TOLD[metric])
             for metric, value in seen.numbers.items()
         ]
         picture = report._image(
