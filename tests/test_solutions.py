@@ -86,5 +86,6 @@ def test_runs(name, tmp_path):
     everything = all(lab.measures(check, "cpu") for check in lab.checks)
     assert ("NOT MEASURED" in outputs(cells["check"])) == (not everything)
     if lab.measures(lab.throughput, "cpu"):
-        points = float(cells["grade-throughput"].outputs[-1]["data"]["text/plain"])
-        assert points > 0.9 * lab.throughput.points
+        cell = cells["grade-throughput"]
+        points = float(cell.outputs[-1]["data"]["text/plain"])
+        assert points > 0.9 * lab.throughput.points or "INCONCLUSIVE" in outputs(cell)  # a busy machine cannot tell
