@@ -79,11 +79,29 @@ RUNGS: dict[str, list[tuple[str, variants.Edits]]] = {
     ],
 }
 
+_ROWS: variants.Edits = [
+    ("import numpy as np\n", "import os\n\nimport numpy as np\n"),
+    (
+        "    for batch in job.batches:\n",
+        "    shard = os.open(job.folder / SHARD, os.O_RDONLY)\n    os.fsync(shard)\n    tile = 3 * size * size\n"
+        "    for batch in job.batches:\n"
+        "        rows = [os.pread(shard, tile, tile * index) for index in batch]\n"
+        "        stored = torch.frombuffer(bytearray().join(rows), dtype=torch.uint8).view(-1, 3, size, size)\n",
+    ),
+    ("torch.from_numpy(tiles[batch])", "stored"),
+]
+_FORGET = "os.posix_fadvise(shard, 0, 0, os.POSIX_FADV_DONTNEED)  # the pages that the system keeps of this file"
 # beside the half fixes and the solution: (name, what it is made of, edits)
 MORE_RUNGS: dict[str, list[tuple[str, str, variants.Edits]]] = {
     "2c_transforms": [("nearly all cores as workers", "starter", [("// 2 if cuda", "- 2 if cuda")])],
     "2d_formats": [
-        ("one shard, made of one file after the other", "solution", [("pool.map(dataset.read,", "map(dataset.read,")])
+        ("one shard, read row by row, warm", "solution", _ROWS),
+        (
+            "one shard, read row by row, cold",
+            "solution",
+            [*_ROWS, ("        rows = ", f"        {_FORGET}\n        rows = ")],
+        ),
+        ("one shard, made of one file after the other", "solution", [("pool.map(dataset.read,", "map(dataset.read,")]),
     ],
     "2f_end_to_end": [
         ("all but the workers", "solution", [("len(os.sched_getaffinity(0)) // 2 if cuda else 0", "0")]),

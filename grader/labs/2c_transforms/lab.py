@@ -35,7 +35,7 @@ LAB = Lab(
             "Time __getitem__ line by line, in a cell, with one sample of your own making: a list of 49,152 numbers goes through "
             "Python one by one, twice. What of it is the same for all samples? What could be done for a whole batch at once?",
             "Let __getitem__ fetch bytes and nothing else. Look the brightness up with one tensor index for the whole batch, and "
-            "scale the bands with one mean and one std over it: on the device both take microseconds. A method __getitems__ "
+            "scale the bands with one mean and one std over it: on the device both take next to nothing. A method __getitems__ "
             "gets all indices of a batch at once, for one query.",
         ),
     ),
