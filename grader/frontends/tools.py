@@ -199,8 +199,8 @@ class LiveLab(NotebookLab):
         lines = [f"A step takes {1e3 * seen.step_s:.3g} ms without the profiler."]
         return Note(f"Loop {name}", lines, [rows], picture, after=["Shares are of 1: 0.25 is 25%.", self._time()])
 
-    def _checked(self, progress: Progress) -> Note:
-        note = super()._checked(progress)
+    def _checked(self, progress: Progress, *where: Any) -> Note:
+        note = super()._checked(progress, *where)
         note.after.append(self._time())
         return note
 
