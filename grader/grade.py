@@ -492,15 +492,17 @@ def _same_to_the_end(
     solution trains as many steps from the same seed, and both must be in the same places on the way."""
     parity, losses = found.form.parity, found.losses["submission"]
     spread = calibration.honest_spread(found.lab, found.form_name)
-    replay = None
-    if found.gain and found.gain.lower > 1:  # else there are no points that could be undeserved
+    late = parity_check.late(parity, found.losses["starter"], losses, spread)
+    # without a gain there are no points that could be undeserved; and what trains nothing can have made more steps in its
+    # time than the reference makes in an hour
+    if found.gain and found.gain.lower > 1 and late.status != FAIL:
         try:
             if not spread.rows:
                 raise UserError("How far honest trainings of this lab differ was not calibrated.")
             replay = _replayed(found, solution(found.lab).source, start, progress)
+            late = parity_check.late(parity, found.losses["starter"], losses, spread, replay)
         except UserError as missing:
             found.warnings.append(f"The steps that were timed could be compared only in part. {missing}")
-    late = parity_check.late(parity, found.losses["starter"], losses, spread, replay)
     assert found.parity is not None
     found.parity = replace(late, evidence=found.parity.evidence | late.evidence)
 

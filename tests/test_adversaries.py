@@ -89,6 +89,14 @@ def test_no_profit(name, monkeypatch, nothing_left):
     raise AssertionError(f"{name}: {measured_score(result)} points, {_run.reason(result)}")
 
 
+def test_what_has_failed_already_is_not_replayed(monkeypatch, nothing_left):
+    """A loop that trains nothing makes thousands of steps in its time, which the reference would train for hours."""
+    monkeypatch.setattr(blocks, "CHUNK_S", 0.05)
+    result = grade_cells(CORPUS["constant_loss"].source(LAB.name), plan=SHORT)
+    assert result.check("parity").status == "FAIL"
+    assert not any("compared only in part" in warning for warning in result.warnings)
+
+
 def test_honest_work_keeps_its_points(monkeypatch, nothing_left):
     """The same training without a detour that the slow loop makes: a few hundred steps in all."""
     monkeypatch.setattr(blocks, "CHUNK_S", 0.05)
