@@ -357,6 +357,7 @@ def test_mystery_loops_on_a_gpu(choice, end):
     assert any(metric in mystery._numbers(recorded, step_s) for metric in mystery.SHOWS[choice.cause])
 
 
+@pytest.mark.slow
 def test_mystery_notebook_runs(tmp_path):
     executed = papermill.execute_notebook(
         solution_path(MYSTERY.name),
@@ -524,6 +525,21 @@ def test_stopwatch_on_a_gpu():
     assert result.score == 0, [c.reason for c in result.checks]
 
 
+@pytest.mark.slow
+def test_stopwatch_notebook_runs(tmp_path):
+    executed = papermill.execute_notebook(
+        solution_path(STOPWATCH.name),
+        tmp_path / "executed.ipynb",
+        parameters={"device": "cpu", "quick": True},
+        cwd=tmp_path,
+        progress_bar=False,
+        execution_timeout=240,
+    )
+    shown = {cell.id: outputs(cell) for cell in executed.cells if cell.cell_type == "code"}
+    assert "The benchmark says" in shown["compare"] and "The benchmark says" in shown["grade-warm-up"]
+    assert "NOT MEASURED" in shown["grade-finished"] and "FAIL" not in shown["check"]
+
+
 # ---------------------------------------------------------------- a loop that records itself
 
 ANNOTATE = labs.get("1b_annotate")
@@ -602,6 +618,7 @@ def test_annotate_on_a_gpu():
     assert "ProfilerActivity.CUDA is missing" in result.check("window").reason
 
 
+@pytest.mark.slow
 def test_annotate_notebook_runs(tmp_path):
     executed = papermill.execute_notebook(
         solution_path(ANNOTATE.name),
