@@ -46,6 +46,7 @@ FREE_MAIN_MEMORY = 2 << 30
 TAKEN_MEMORY = 1 << 30  # bytes of GPU memory that a neighbour must have taken to be to blame
 SLOWER_THAN_CALIBRATED = 1.25  # seen with 2a_workers on an H200: 0.90 to 1.08, and 1.37 once
 PATIENCE_S = 10.0  # for a neighbour on the GPU to finish
+REPLAY_S = 60.0  # how long the reference solution may train for comparison; timed blocks are some seconds each
 MAX_INTERRUPTIONS = 3  # pairs that are repeated because someone else was on the GPU
 NEEDS_GPU = "It needs an NVIDIA GPU; no points are given for what was not measured."
 
@@ -493,8 +494,7 @@ def _same_to_the_end(
     parity, losses = found.form.parity, found.losses["submission"]
     spread = calibration.honest_spread(found.lab, found.form_name)
     late = parity_check.late(parity, found.losses["starter"], losses, spread)
-    # without a gain there are no points that could be undeserved; and what trains nothing can have made more steps in its
-    # time than the reference makes in an hour
+    # without a gain there are no points that could be undeserved
     if found.gain and found.gain.lower > 1 and late.status != FAIL:
         try:
             if not spread.rows:
@@ -518,10 +518,15 @@ def _replayed(
             reference.prepare(found.form.prepare_s)
         reference.child.start(found.seed, keep_initial=True)
         reference.warm_up(found.form.parity.steps)
+        reach = len(reference.losses) + int(REPLAY_S / reference.step_s)
         for step, weights in sorted(found.weights.items()):
+            if step > reach:
+                break
             reference.run(step - len(reference.losses))
             reference.child.give("weights.safetensors", weights.read_bytes())
             updates[step] = reference.child.ask("compare", file="weights.safetensors")
+        if not updates:
+            return parity_check.Replay(reference.losses, {}, None, math.nan)
         return parity_check.Replay(
             reference.losses,
             updates,

@@ -175,3 +175,9 @@ def test_held_out_loss_that_is_no_number():
 def test_weights_that_lack_a_parameter():
     replay = parity.Replay(REFERENCE, {STEPS: {"missing": ["fc.weight"], "shapes": [], "types": []}}, 1.0, 1.0)
     assert parity.late(TOLERANCES, REFERENCE[:60], REFERENCE, Spread(), replay).status == FAIL
+
+
+def test_more_steps_than_anything_could_make():
+    replay = parity.Replay(REFERENCE[:20], {}, None, float("nan"))
+    result = parity.late(TOLERANCES, REFERENCE[:60], REFERENCE, Spread(), replay)
+    assert result.status == FAIL and "could not make even those of the first timed block" in result.reason

@@ -78,7 +78,7 @@ class Replay:
     """What the reference solution's training from the same seed says of the submission's.
 
     losses: the reference's, by step. updates: by step, what `compare` says there of the submission's weights beside the
-    reference's. held_out, reference_held_out: loss of both on held-out data after the last of those steps."""
+    reference's; empty where the reference could not make as many steps in any reasonable time. held_out, reference_held_out: loss of both on held-out data after the last of those steps."""
 
     losses: Sequence[float]
     updates: dict[int, dict[str, Any]]
@@ -127,6 +127,11 @@ def _off_the_reference(
     floor: float,
     evidence: dict[str, Any],
 ) -> list[str]:
+    if not replay.updates:
+        return [
+            f"the loop claims {len(submission)} steps, and the reference solution could not make even those of the first "
+            "timed block in a minute"
+        ]
     problems: list[str] = []
     evidence["replayed"] = {}
     for step, update in sorted(replay.updates.items()):
