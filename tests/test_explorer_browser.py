@@ -53,7 +53,7 @@ def test_a_gap_is_chosen_and_its_evidence_read(this_checkout, jupyter, browser, 
     wait(10, "li[data-command='runmenu:run-all']")[0].click()
 
     shown = ".trace-choice + .widget-html, .widget-html"
-    wait(60, f"{shown} .trace-evidence", "while the host waited for data")
+    wait(180, f"{shown} .trace-evidence", "while the host waited for data")  # the kernel starts, and imports anew
     static = wait(10, "[class*='trace-']:not(.trace-choice):not(.trace-evidence):not(rect)", "input-bound")
     assert not any(element.is_displayed() for element in static), "what stands in for the widgets is hidden"
     assert find("svg rect title", "enumerate(DataLoader)") or find("svg rect title", "waited for data")

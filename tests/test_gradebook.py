@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import multiprocessing
+import os
 import shutil
+import sys
 import threading
 from pathlib import Path
 
@@ -52,7 +54,9 @@ def _together(at: str, number: int, barrier, said) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_64_at_once(tmp_path):
+def test_64_at_once(tmp_path, monkeypatch):
+    # nbgrader starts alembic, and looks for it on the PATH only
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     at = url(tmp_path)
     with Gradebook(at) as gradebook:
         gradebook.add_assignment("lab")

@@ -75,8 +75,11 @@ class Course:
 
     def solver(self, nb: nbformat.NotebookNode) -> None:
         solution = by_id(notebook(REPOSITORY / "solutions"))
-        for name in ("predict", "submission", "explanation"):
+        for name in ("submission", "explanation"):
             by_id(nb)[name].source = solution[name].source
+        by_id(nb)[
+            "predict"
+        ].source = 'lab.predict(cause="input-bound", gain=7)'  # in the middle of what is seen on a CPU
 
     def typist(self, nb: nbformat.NotebookNode) -> None:
         by_id(nb)["submission"].source += "\n    retrun loss"
