@@ -87,6 +87,7 @@ def test_what_is_wrong_is_rejected_and_named(name, what):
     assert name in HEALTHY or result.score == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TIMED)
 def test_points_follow_the_fix(name):
     """By the gain, not by the points: on a busy machine those are rightly withheld. Halves are far from both ends."""
@@ -103,6 +104,7 @@ def gain(result: Result) -> float:
     return result.check("throughput").evidence["gain"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HEALTHY)
 def test_change_nothing_is_a_right_answer(name):
     lab = labs.get(name)
