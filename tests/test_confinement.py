@@ -74,6 +74,7 @@ def test_doctor_says_that_files_are_open():
     assert "no marks" in done.stdout
 
 
+@pytest.mark.slow
 def test_no_mark_without_confined_files_unless_allowed(tmp_path):
     notebook = REPOSITORY / "labs" / NAME / f"{NAME}.ipynb"
     command = ("grade", NAME, notebook, "--device", "cpu", "--quick")
@@ -97,6 +98,7 @@ def test_a_class_is_not_graded_without_confined_files(tmp_path):
     assert not list(tmp_path.glob("**/*.json"))
 
 
+@pytest.mark.slow
 def test_nbgrader_gives_no_mark_without_confined_files_unless_allowed(tmp_path):
     shutil.copy(REPOSITORY / "nbgrader_config.py", tmp_path)
     shutil.copytree(REPOSITORY / "solutions" / NAME, tmp_path / "solutions" / NAME)

@@ -78,7 +78,7 @@ def graded(starter: str, submission: str, target: float, when: str) -> CheckResu
     return result.check("throughput")
 
 
-@pytest.mark.parametrize("when", ["always", "later"])
+@pytest.mark.parametrize("when", [pytest.param("always", marks=pytest.mark.slow), "later"])
 def test_a_neighbour_that_slows_the_starter_gives_no_points(when):
     """Half the fix in truth, at most: 0.06 s of computing against 0.03 s of waiting; the target is 4x. The neighbour makes it 4x."""
     check = graded(COMPUTES.format(0.06), WAITS.format(0.03), target=4.0, when=when)
@@ -92,7 +92,7 @@ def test_a_starter_that_was_faster_when_the_machine_was_calibrated(monkeypatch, 
     assert [w for w in result.warnings if "when this machine was calibrated it took 0.1 ms" in w], result.warnings
 
 
-@pytest.mark.parametrize("when", ["always", "later"])
+@pytest.mark.parametrize("when", [pytest.param("always", marks=pytest.mark.slow), "later"])
 def test_a_neighbour_that_slows_the_submission_is_not_its_fault(when):
     """More than the target in truth: 0.06 s of waiting against 0.02 s of computing."""
     check = graded(WAITS.format(0.06), COMPUTES.format(0.02), target=1.5, when=when)

@@ -449,6 +449,7 @@ def test_stopwatch_starter():
         assert checks[name].points == 0 and len(checks[name].more_hints) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "right", "wrong"),
     [(CLOCK_AROUND, "loading", "count"), (COUNTED, "count", "loading")],
@@ -559,6 +560,7 @@ def recorded(*edits: tuple[str, str]) -> tuple[CheckResult, CheckResult]:
     return annotate.judge_window(found), annotate.judge_phases(found)
 
 
+@pytest.mark.slow
 def test_annotate_solution():
     result = annotated()
     assert (result.check("window").points, result.check("phases").points) == (30, 50)

@@ -148,6 +148,7 @@ def record_tiny(out: Path, jobs: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_script_records_on_a_cpu(tmp_path):
     stdout = record_tiny(tmp_path, "gpt_launch,gpt_sync_stacks")
     sides = record.side_files(tmp_path)
@@ -170,6 +171,7 @@ def test_the_script_records_on_a_cpu(tmp_path):
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.json*")}
 
 
+@pytest.mark.slow
 def test_two_ranks_on_a_cpu(tmp_path):
     record_tiny(tmp_path, "gpt_comm")
     planted, fixed = record.side_files(tmp_path)
