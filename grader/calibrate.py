@@ -13,7 +13,7 @@ from typing import Any
 from grader.checks.parity import distances
 from grader.checks.throughput import MUCH_LOST
 from grader.errors import UserError
-from grader.grade import MAX_WEIGHTS, Progress, arm, choose_form, grade, prepared
+from grader.grade import MAX_WEIGHTS, WEIGHTS, Progress, arm, begin, choose_form, grade, prepared, without_waits
 from grader.labs.lab import Form, Lab
 from grader.measure import calibration, machine
 from grader.measure.blocks import Arm, Plan
@@ -21,7 +21,6 @@ from grader.measure.calibration import Near
 from grader.result import PASS, write_json
 from grader.submission import solution
 
-WEIGHTS = "weights.safetensors"
 CAREFUL = Plan(min_pairs=8, max_pairs=8)
 GRID = (40, 60, 90, 130, 200, 300)  # steps at which trainings are compared
 
@@ -138,13 +137,10 @@ def _trained(
 ) -> Iterator[tuple[Arm, int]]:
     """Train from a seed and stop at each step of `grid`; not at all where a step takes longer than `longest_s`."""
     options, readable = prepared(form)
-    options |= {"read_s": 0.0} if "read_s" in options else {}  # waiting for the storage trains nothing
-    with arm(source, form, options, readable, form_name, None, trusted=True, allow_unconfined=True) as one:
-        one.child.load()
-        if form.prepare_s:
-            one.prepare(form.prepare_s)
-        one.child.start(seed, keep_initial=True)
-        one.warm_up(form.parity.steps)
+    with arm(
+        source, form, without_waits(options), readable, form_name, None, trusted=True, allow_unconfined=True
+    ) as one:
+        begin(one, form, seed)
         for step in grid if one.step_s <= longest_s else ():
             one.run(step - len(one.losses))
             yield one, step

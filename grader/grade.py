@@ -39,6 +39,7 @@ from grader.submission import Submission, solution
 
 Progress = Callable[[float, str], None]  # share done (0 to 1), what is being done
 
+WEIGHTS = "weights.safetensors"  # in the exchange folder
 MAX_WEIGHTS = 4 << 30  # bytes
 MAX_TRACE = 256 << 20
 FREE_MEMORY = 8 << 30  # bytes of GPU memory that a grade needs
@@ -233,8 +234,7 @@ def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits 
     with tempfile.TemporaryDirectory() as kept:
         _race(found, submission, start, Path(kept), plan, limits, progress)
         if found.same_work and found.losses:
-            quick_storage = {"read_s": 0.0} if "read_s" in options else {}  # waiting for the storage trains nothing
-            _same_to_the_end(found, partial(start, options=options | quick_storage), progress)
+            _same_to_the_end(found, partial(start, options=without_waits(options)), progress)
 
 
 def _race(
@@ -277,6 +277,20 @@ def _race(
             _profiles(found, ours, starter, plan, progress)
         finally:
             found.output = ours.child.output()
+
+
+def without_waits(options: dict[str, Any]) -> dict[str, Any]:
+    """A workload's options for a run that nobody times: waiting for the storage trains nothing."""
+    return options | ({"read_s": 0.0} if "read_s" in options else {})
+
+
+def begin(one: Arm, form: Form, seed: int) -> None:
+    """The first steps of a trusted loop from `seed`; later `compare` can be asked of it."""
+    one.child.load()
+    if form.prepare_s:
+        one.prepare(form.prepare_s)
+    one.child.start(seed, keep_initial=True)
+    one.warm_up(form.parity.steps)
 
 
 @contextlib.contextmanager
@@ -481,9 +495,9 @@ def _keep_weights(found: Findings, ours: Arm, kept: Path) -> None:
     if step in found.weights:
         return
     with turn(ours.child):
-        ours.child.weights("weights.safetensors")
+        ours.child.weights(WEIGHTS)
     found.weights[step] = kept / f"{step}.safetensors"
-    found.weights[step].write_bytes(ours.child.fetch("weights.safetensors", MAX_WEIGHTS))
+    found.weights[step].write_bytes(ours.child.fetch(WEIGHTS, MAX_WEIGHTS))
 
 
 def _same_to_the_end(
@@ -513,24 +527,20 @@ def _replayed(
     updates = {}
     progress(0.95, "the reference solution trains as long, for comparison")
     with start(source, limits=None, trusted=True) as reference:
-        reference.child.load()
-        if found.form.prepare_s:
-            reference.prepare(found.form.prepare_s)
-        reference.child.start(found.seed, keep_initial=True)
-        reference.warm_up(found.form.parity.steps)
+        begin(reference, found.form, found.seed)
         reach = len(reference.losses) + int(REPLAY_S / reference.step_s)
         for step, weights in sorted(found.weights.items()):
             if step > reach:
                 break
             reference.run(step - len(reference.losses))
-            reference.child.give("weights.safetensors", weights.read_bytes())
-            updates[step] = reference.child.ask("compare", file="weights.safetensors")
+            reference.child.give(WEIGHTS, weights.read_bytes())
+            updates[step] = reference.child.ask("compare", file=WEIGHTS)
         if not updates:
             return parity_check.Replay(reference.losses, {}, None, math.nan)
         return parity_check.Replay(
             reference.losses,
             updates,
-            reference.child.ask("evaluate", file="weights.safetensors")["loss"],
+            reference.child.ask("evaluate", file=WEIGHTS)["loss"],
             reference.child.ask("evaluate")["loss"],
         )
 

@@ -78,7 +78,8 @@ class Replay:
     """What the reference solution's training from the same seed says of the submission's.
 
     losses: the reference's, by step. updates: by step, what `compare` says there of the submission's weights beside the
-    reference's; empty where the reference could not make as many steps in any reasonable time. held_out, reference_held_out: loss of both on held-out data after the last of those steps."""
+    reference's; empty where the reference could not make as many steps in any reasonable time. held_out,
+    reference_held_out: loss of both on held-out data after the last of those steps."""
 
     losses: Sequence[float]
     updates: dict[int, dict[str, Any]]
@@ -162,16 +163,16 @@ def _off_the_reference(
         problems.append("on held-out data the returned weights have no finite loss")
     else:
         near = spread.at(max(replay.updates))
-        allowed_s = max(parity.held_out, SPREAD * near.held_out) * max(abs(replay.reference_held_out), floor)
+        tolerance = max(parity.held_out, SPREAD * near.held_out) * max(abs(replay.reference_held_out), floor)
         evidence |= {
             "held_out_loss": replay.held_out,
             "reference_held_out_loss": replay.reference_held_out,
-            "held_out_tolerance": allowed_s,
+            "held_out_tolerance": tolerance,
         }
-        if abs(replay.held_out - replay.reference_held_out) > allowed_s:
+        if abs(replay.held_out - replay.reference_held_out) > tolerance:
             problems.append(
                 f"on held-out data the returned weights have the loss {replay.held_out:.3f}, the reference solution's "
-                f"{replay.reference_held_out:.3f} +- {allowed_s:.3f}"
+                f"{replay.reference_held_out:.3f} +- {tolerance:.3f}"
             )
     return problems
 
