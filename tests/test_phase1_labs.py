@@ -25,7 +25,7 @@ from grader.errors import UserError
 from grader.frontends.tools import TOLD
 from grader.grade import grade
 from grader.labs.kinds import HEALTHY
-from grader.measure import machine
+from grader.measure import decision, machine
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result
 from grader.submission import MAGIC, Cell, Submission, from_cells
 
@@ -576,10 +576,28 @@ def test_annotate_starter():
 
 
 def test_annotate_profiles_for_ever():
-    """A schedule that begins again: the right steps are not there any more, and the loop is slower for good."""
-    result = annotated((", repeat=1)", ")"), ("wait=10", "wait=1"), ("active=4", "active=2"))
-    assert result.check("window").status == FAIL and "wanted are 12 to 15" in result.check("window").reason
-    assert result.check("cost").status in (FAIL, INCONCLUSIVE)
+    """A schedule that begins again: the right steps are not there any more."""
+    window, _ = recorded((", repeat=1)", ")"), ("wait=10", "wait=1"), ("active=4", "active=2"))
+    assert window.status == FAIL and "wanted are 12 to 15" in window.reason
+
+
+@pytest.mark.parametrize(
+    ("own", "status", "said"),
+    [
+        ([1.0, 1.01, 1.0, 0.99], PASS, "After the recording the loop runs at 100"),
+        ([1.5, 1.51, 1.5, 1.49], FAIL, "it may lose at most"),
+        ([0.8, 1.6, 0.9, 1.5], INCONCLUSIVE, "too uncertain to say"),
+    ],
+)
+def test_annotate_cost_verdicts(own, status, said):
+    """What follows from timed pairs in which the plain loop takes a second a step."""
+    found = annotate.Findings(ANNOTATE, "cpu")
+    at_most = ANNOTATE.cost.at_most["cpu"]
+    found.pairs = [decision.Pair(1.0, seconds) for seconds in own]
+    found.decision = decision.decide_healthy(found.pairs, 1 - at_most, 10 * at_most, found.form.noise, 4)
+    check = annotate._judge_cost(found, 1.0)
+    assert check.status == status and said in check.reason, check
+    assert check.points == (ANNOTATE.cost.points if status == PASS else 0)
 
 
 def test_annotate_other_training():
