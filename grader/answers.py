@@ -64,11 +64,19 @@ def recording(name: str) -> Recording:
 def value(found: Recording, name: str) -> float:
     """A number about a recording: a metric of its trace, or
     "best_ms": the step time, ms, if what holds the loop back vanished;
-    "matmul": share of the step that the GPU spends in matrix products and convolutions."""
+    "matmul": share of the step that the GPU spends in matrix products and convolutions;
+    "tflops": 10^12 floating-point operations per second of the costliest operation;
+    "hidden": share of the time of communication with a kernel beside it."""
     if name == "best_ms":
         return found.analysis.diagnosis.what_if_step_ms
     if name == "matmul":
         return found.ms("tensor_core", "matmul") / found.step_ms
+    if name == "tflops":
+        costliest = found.analysis.operations[0]
+        return costliest.flops / costliest.gpu_ns / 1e3
+    if name == "hidden":
+        metrics = found.analysis.metrics
+        return 1 - metrics.comm_exposed_ns / metrics.comm_ns
     return read_metric(found.analysis.metrics, name)
 
 

@@ -83,7 +83,7 @@ class TracesLab(NotebookLab):
 def _looked(name: str, found: Recording) -> Note:
     side, metrics = found.side, found.analysis.metrics
     lines = [
-        f"{side['model']}, batch {side['batch']}, on one {side['device']}, torch {side['torch']}. {metrics.steps} steps are "
+        f"{side['model']}, batch {side['batch']}, on {side['gpus']} {side['device']}, torch {side['torch']}. {metrics.steps} steps are "
         f"counted. Without the profiler a step takes {found.step_ms:.3g} ms, in this trace {side['step_ms_traced']:.3g} ms."
     ]
     values = {metric: getattr(metrics, metric) for metric in SEEN}
@@ -91,6 +91,9 @@ def _looked(name: str, found: Recording) -> Note:
     rows = [notebook._row(metric, value) for metric, value in values.items() if value is not None]
     products = found.ms("tensor_core", "matmul")
     rows.append(("matmul", f"{products:.3g} ms", "of each step in matrix products and convolutions"))
+    if metrics.comm_ns:
+        exposed = f"{metrics.comm_exposed_ns / 1e6:.3g} ms with no kernel beside it"
+        rows.append(("communication", f"{metrics.comm_ns / 1e6:.3g} ms", f"of each step between GPUs, {exposed}"))
     rows += _copies(found)
     phases: list[Row] = [("phase", "host", "GPU, ms a step")]
     phases += [
