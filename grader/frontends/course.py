@@ -93,8 +93,11 @@ PHASES = (
     ),
     Phase(
         "Phase 3: Make the step itself fast",
-        "The GPU is busy all the time, and each step takes it less time.",
-        (Lab("3a_precision", core=True),),
+        "Map the three most expensive operations of a trace to lines of code, and say why they cost what they cost.",
+        (
+            Lab("3a_precision", core=True),
+            Lab("3l_retest"),
+        ),
     ),
 )
 
