@@ -37,7 +37,9 @@ _FORWARD = {
     "2g_healthy": "model(tokens)",
     "2e_syncs": "model(tokens)",
     "3a_precision": "model(tokens)",
+    "3d_tiny_ops": "forward(model, tokens).flatten(0, 1)",
 }
+_CALLED = {"3d_tiny_ops": "forward"}  # what a forward pass calls where it is not the model
 _FROZEN = {"2a_workers": "list(model.parameters())[:2]", "3a_precision": "model.blocks[0].parameters()"}
 _OPTIMIZER = "    optimizer = torch.optim.AdamW(model.parameters(), lr=job.lr)\n"
 _MODEL = "    model = job.model.to(job.device)\n"
@@ -48,8 +50,10 @@ LOADER = "DataLoader(job.dataset, batch_sampler=job.batches"
 _WORKERS = LOADER + ", num_workers=8, prefetch_factor=4, persistent_workers=True"
 
 
-def autocast(lab: str, model: str = "model") -> Edits:
-    """Forward and loss under bf16 autocast; `model`: the expression that is called."""
+def autocast(lab: str, model: str = "") -> Edits:
+    """Forward and loss under bf16 autocast; `model`: the expression that is called, where it is another than before."""
+    called = _CALLED.get(lab, "model")
+    model = model or called
     lines = {
         "2a_workers": _CLASSIFY.format(model),
         "2b_transfers": _CLASSIFY.format(model),
@@ -60,8 +64,9 @@ def autocast(lab: str, model: str = "model") -> Edits:
         '        losses = F.cross_entropy(logits, targets, reduction="none")\n',
         "3a_precision": f"        logits = {model}(tokens)\n"
         "        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())\n",
+        "3d_tiny_ops": f"        loss = F.cross_entropy({model}(model, tokens).flatten(0, 1), targets.flatten())\n",
     }[lab]
-    plain = lines.replace(f"{model}(", "model(")
+    plain = lines.replace(f"{model}(", f"{called}(")
     inside = "".join("    " + line + "\n" for line in lines.splitlines())
     return [(plain, "        with torch.autocast(job.device.type, torch.bfloat16):\n" + inside)]
 
@@ -71,6 +76,40 @@ COMPILED: Edits = [(_MODEL, _MODEL + "    compiled = torch.compile(model)\n")]
 _CHANNELS_LAST: Edits = [(_MODEL, _MODEL + "    model.to(memory_format=torch.channels_last)\n")]
 
 
+def graphed(loss: str) -> tuple[str, str]:
+    """A whole step as a CUDA graph, captured after three warm-up steps on another stream (a capture computes nothing). `loss`:
+    the expression of the loss of `tokens` and `targets`."""
+    return (
+        "    for tokens, targets in loader:\n",
+        f"""    def step(tokens, targets):
+        loss = {loss}
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    batches, side, graph = iter(loader), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=job.lr, fused=True, capturable=True)
+    for _ in range(3):
+        tokens, targets = (tensor.to(job.device) for tensor in next(batches))
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            loss = step(tokens, targets)
+            optimizer.zero_grad()
+        torch.cuda.current_stream().wait_stream(side)
+        yield loss
+    static = tokens.clone(), targets.clone()
+    with torch.cuda.graph(graph):
+        loss = step(*static)
+    for tokens, targets in batches:
+        static[0].copy_(tokens), static[1].copy_(targets)
+        graph.replay()
+        yield loss
+    for tokens, targets in loader:
+""",
+    )
+
+
+GRAPHED = graphed("F.cross_entropy(forward(model, tokens).flatten(0, 1), targets.flatten())")
 _TABLE: Edits = [
     ("        curve = [(value / 255) ** GAMMA for value in range(256)]\n", ""),
     (
@@ -188,6 +227,40 @@ class Copied(torch.utils.data.Dataset):
         ],
     },
     "3a_precision": {"TF32": TF32, "bf16 autocast alone": autocast("3a_precision")},
+    "3d_tiny_ops": {
+        "a fused optimizer, and nothing else": [
+            (
+                "    state = [(torch.zeros_like(p), torch.zeros_like(p)) for p in parameters]\n",
+                "    optimizer = torch.optim.AdamW(parameters, lr=job.lr, fused=True)\n",
+            ),
+            (
+                "        adamw(parameters, state, job.lr, step)\n"
+                "        for parameter in parameters:\n"
+                "            parameter.grad.zero_()\n",
+                "        optimizer.step()\n        optimizer.zero_grad()\n",
+            ),
+        ],
+        "fused functions, heads and parameters one by one": [
+            (
+                "    centred = x - x.mean(-1, keepdim=True)\n"
+                "    variance = (centred * centred).mean(-1, keepdim=True)\n"
+                "    return centred / torch.sqrt(variance + norm.eps) * norm.weight + norm.bias\n",
+                "    return norm(x)\n",
+            ),
+            ("0.5 * x * (1 + torch.erf(x / math.sqrt(2)))", "torch.nn.functional.gelu(x)"),
+            (
+                "    exponents = torch.exp(x - x.amax(-1, keepdim=True))\n"
+                "    return exponents / exponents.sum(-1, keepdim=True)\n",
+                "    return x.softmax(-1)\n",
+            ),
+            ("torch.matmul(x, layer.weight.t()) + layer.bias", "layer(x)"),
+            (
+                "    chosen = softmax(logits).gather(-1, targets.unsqueeze(-1)).squeeze(-1)\n"
+                "    return -torch.log(chosen).mean()\n",
+                "    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())\n",
+            ),
+        ],
+    },
 }
 # name -> (what it is made of, edits, words of the report)
 WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
@@ -339,12 +412,51 @@ WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
             "not the same training",
         ),
     },
+    "3d_tiny_ops": {
+        "a foreach optimizer without the bias correction": (
+            "starter",
+            [
+                ("            parameter.grad.zero_()\n", "            parameter.grad = None\n"),
+                (
+                    "    for parameter, (mean, square) in zip(parameters, state, strict=True):\n",
+                    "    means, squares = zip(*state, strict=True)\n"
+                    "    gradients = [parameter.grad for parameter in parameters]\n"
+                    "    torch._foreach_lerp_(means, gradients, 1 - BETA1)\n"
+                    "    torch._foreach_mul_(squares, BETA2)\n"
+                    "    torch._foreach_addcmul_(squares, gradients, gradients, 1 - BETA2)\n"
+                    "    scales = torch._foreach_sqrt(squares)\n"
+                    "    torch._foreach_add_(scales, EPSILON)\n"
+                    "    torch._foreach_mul_(parameters, 1 - lr * DECAY)\n"
+                    "    torch._foreach_addcdiv_(parameters, means, scales, -lr)\n"
+                    "    for parameter, (mean, square) in ():\n",
+                ),
+            ],
+            "not the same training",
+        ),
+        "heads at once, and the mask forgotten": (
+            "solution",
+            [("q, k, v, is_causal=True", "q, k, v")],
+            "not the same training",
+        ),
+        "gradients that are never set to zero": (
+            "solution",
+            [("        optimizer.zero_grad()  # to None: there is nothing to write, and nothing to add to\n", "")],
+            "not the same training",
+        ),
+        "a CUDA graph of the first batch": (
+            "solution",
+            [GRAPHED, ("        static[0].copy_(tokens), static[1].copy_(targets)\n", "")],
+            "GPU: not the same training",
+        ),
+    },
 }
 
 
 def honest(lab: str) -> dict[str, str]:
     """Forms that train the same model, by name: precision, compilation, memory format. All must be accepted."""
-    compiled = [*COMPILED, (_FORWARD[lab], _FORWARD[lab].replace("model", "compiled"))]
+    called = _CALLED.get(lab, "model")
+    made = [(old, new.replace("compile(model)", f"compile({called})")) for old, new in COMPILED]
+    compiled = [*made, (_FORWARD[lab], _FORWARD[lab].replace(f"{called}(", "compiled("))]
     if lab == "2g_healthy":  # runs in bf16 as it is
         return {"as it is": starter(lab), "compiled": edit(starter(lab), compiled)}
     forms = {
@@ -352,10 +464,13 @@ def honest(lab: str) -> dict[str, str]:
         "tf32": TF32,
         "bf16 autocast": autocast(lab),
         "compiled": compiled,
-        "compiled, tf32, bf16": [*TF32, *COMPILED, *autocast(lab, "compiled")],
+        "compiled, tf32, bf16": [*TF32, *made, *autocast(lab, "compiled")],
         "channels last": _CHANNELS_LAST,  # changes nothing where there is no convolution: must be accepted all the same
-        "fused optimizer": [("lr=job.lr)", "lr=job.lr, fused=True)")],
     }
+    if "fused=True" in _fed(lab):
+        forms["unfused optimizer"] = [("fused=True", "foreach=False")]
+    else:
+        forms["fused optimizer"] = [("lr=job.lr)", "lr=job.lr, fused=True)")]
     return {name: edit(_fed(lab), edits) for name, edits in forms.items()}
 
 

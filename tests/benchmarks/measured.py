@@ -125,6 +125,29 @@ MORE_RUNGS: dict[str, list[tuple[str, str, variants.Edits]]] = {
         ),
         ("the loss read in every step", "starter", [("        yield loss", "        loss.item()\n        yield loss")]),
     ],
+    "3d_tiny_ops": [
+        (
+            "a fused optimizer, in a CUDA graph",
+            "starter",
+            [
+                *variants.HALVES["3d_tiny_ops"]["a fused optimizer, and nothing else"],
+                ("for step, (tokens, targets) in enumerate(loader, 1):", "for tokens, targets in loader:"),
+                variants.graphed("cross_entropy(forward(model, tokens), targets)"),
+            ],
+        ),
+        (
+            "the solution, compiled",
+            "solution",
+            [
+                (
+                    "    model = job.model.to(job.device)\n",
+                    "    model = job.model.to(job.device)\n    compiled = torch.compile(forward)\n",
+                ),
+                ("forward(model, tokens).flatten", "compiled(model, tokens).flatten"),
+            ],
+        ),
+        ("the solution in a CUDA graph", "solution", [variants.GRAPHED]),
+    ],
 }
 
 

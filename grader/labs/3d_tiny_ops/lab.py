@@ -1,0 +1,97 @@
+from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceCheck
+
+# Both forms have as many layers and heads, so that a step calls as many operators in both.
+LAYERS = {"layers": 4, "heads": 4}
+
+LAB = Lab(
+    name="3d_tiny_ops",
+    title="Few large kernels: a step of two thousand tiny ones",
+    phase=3,
+    goal="Everything in this step is written out by hand, and nearly 2,000 tiny kernels are launched. Make it a fifth of them, or fewer.",
+    cause="launch-bound",
+    forms={
+        # a batch so small that a kernel runs for less time than its launch takes
+        "cuda": Form(
+            workload="grader.workloads.gpt",
+            options=LAYERS | {"width": 256, "length": 128, "batch_size": 8, "lr": 1e-4},
+            data="text",
+            minimum_gain=3.0,
+            noise=0.05,
+            parity=Parity(steps=24, loss=0.003, norm=0.01, cosine=0.99, drift=0.02, held_out=0.05),
+        ),
+        # a CPU launches nothing, but it pays for each call of an operator as well
+        "cpu": Form(
+            workload="grader.workloads.gpt",
+            options=LAYERS | {"width": 32, "length": 16, "batch_size": 4, "lr": 1e-3},
+            data="text",
+            minimum_gain=2.5,
+            noise=0.03,
+            parity=Parity(steps=12, loss=0.003, norm=0.01, cosine=0.99, drift=0.02, held_out=0.1),
+            threads=1,
+            environment={"OMP_NUM_THREADS": "1"},
+        ),
+    },
+    prediction=Prediction(points=10),
+    throughput=Throughput(
+        points=40,
+        hints=(
+            "How long does the GPU work on a tensor of 1,024 rows, and how long does Python take to ask for it?",
+            "`lab.profile()` shows a GPU that has nothing to do for most of the step, between kernels that are nearly all shorter "
+            "than 10 us. Which part of the loop launches most of them: forward, backward or the optimizer?",
+            "Ask for more work with each call: the optimizer of torch.optim that takes all parameters at once, the functions of "
+            "torch.nn.functional that do a whole normalisation, activation, loss or attention. Whatever you call once in the "
+            "forward pass, the backward pass is spared as well.",
+        ),
+    ),
+    trace=(
+        TraceCheck(
+            name="operators",
+            title="A step calls few operators",
+            points=20,
+            metric="cpu_ops",
+            at_most=3000.0,
+            none_at=8000.0,
+            says="operators were called a step, those within others included",
+            hints=(
+                "How many calls does one normalisation make? And how many are made for each parameter?",
+                "`cpu_ops` of `lab.peek()`. Comment a part out (the optimizer, the loss) and look again: the difference is what "
+                "that part calls. Views count as well: a split, a permute, a slice is a call, though nothing is computed.",
+                "One call each for a normalisation, an activation, a loss, the attention of all heads, the update of all "
+                "parameters. Gradients that are None need not be set to zero, and nothing is added to them.",
+            ),
+        ),
+        TraceCheck(
+            name="launches",
+            title="A fifth of the launches",
+            points=15,
+            metric="launches",
+            at_most=400.0,
+            none_at=2000.0,
+            says="times a step the CPU launched GPU work",
+            hints=(
+                "The CPU launches one kernel after another. How many are there in a step, and what does one launch cost?",
+                "`launches` of `lab.peek()`: divide the time of a step by it.",
+                "Fused functions and a fused optimizer launch one kernel where there were ten. A CUDA graph launches a whole "
+                "step with one call.",
+            ),
+            form="cuda",
+        ),
+        TraceCheck(
+            name="kernels",
+            title="A fifth of the kernels",
+            points=15,
+            metric="kernels",
+            at_most=400.0,
+            none_at=2000.0,
+            says="kernels ran on the GPU a step",
+            hints=(
+                "Launching the same kernels faster is one thing. Are they all needed?",
+                "`kernels` of `lab.peek()`, beside `launches`: a CUDA graph changes only one of the two.",
+                "Each kernel reads its input from memory and writes its result there. One that does a whole normalisation, "
+                "activation or update reads and writes once.",
+            ),
+            form="cuda",
+        ),
+    ),
+    peek=("cpu_ops", "launches", "kernels", "tiny_kernel_share"),
+)
