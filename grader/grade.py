@@ -64,8 +64,20 @@ class Disturbed(Exception):
 
 
 def choose_form(lab: AnyLab, device: str) -> str:
-    """The form in which a lab is graded: that of `choose_device`, or "traces" where nothing is measured."""
-    return "traces" if "traces" in lab.forms else choose_device(device)
+    """The form in which a lab is graded: that of `choose_device`, or "traces" where nothing is measured. A lab that needs
+    more GPUs than there are is graded in its form for the CPU. Raises UserError where its form for GPUs is asked for."""
+    if "traces" in lab.forms:
+        return "traces"
+    chosen = choose_device(device)
+    needed = getattr(lab.forms.get("cuda"), "ranks", 1)
+    if chosen == "cuda" and needed > 1 and len(machine.gpus()) < needed:
+        if device == "cuda":
+            raise UserError(
+                f"{lab.name} needs {needed} GPUs, and {len(machine.gpus())} can be used here. Use --device auto or cpu, or a "
+                "machine with more."
+            )
+        return "cpu"
+    return chosen
 
 
 def choose_device(device: str) -> str:
@@ -317,6 +329,7 @@ def arm(
                 readable=readable if trusted or not options.get("read_s") else _past_the_drive(options),
                 threads=form.threads,
                 environment=form.environment,
+                ranks=form.ranks,
                 limits=limits,
                 trusted=trusted,
                 allow_unconfined=allow_unconfined,
@@ -355,11 +368,14 @@ def gate(found: AnyFindings) -> None:
     free = machine.free_memory()
     if free < FREE_MAIN_MEMORY:
         raise Disturbed(f"only {free / 1e9:.1f} GB of memory are free, {FREE_MAIN_MEMORY / 1e9:.0f} are needed.")
+    ranks = _ranks(found)
+    if machine.cores() < ranks:
+        raise Disturbed(f"{ranks} processes train together, and this machine has {machine.cores()} cores for them.")
     if found.form_name != "cuda":
         return
-    if not machine.wait_idle(8.0):
+    if not machine.wait_idle(8.0, ranks):
         raise Disturbed("another program keeps this GPU busy.")
-    state = machine.gpu_state()
+    state = machine.gpu_state(ranks)
     if state is None:
         return
     if state.free_bytes < FREE_MEMORY:
@@ -371,16 +387,20 @@ def gate(found: AnyFindings) -> None:
     found.free_bytes = state.free_bytes
 
 
+def _ranks(found: AnyFindings) -> int:
+    return getattr(found.form, "ranks", 1)
+
+
 def _before_block(found: Findings) -> None:
     """Both arms are frozen: whatever runs on the GPU now is somebody else's, or work queued ahead."""
-    if found.form_name == "cuda" and not machine.wait_idle():
+    if found.form_name == "cuda" and not machine.wait_idle(gpus=_ranks(found)):
         raise Disturbed("the GPU was busy while both loops were stopped: another program, or work queued ahead.")
 
 
 def _memory_was_taken(found: AnyFindings) -> str:
     """Whether a loop that ran out of GPU memory did so because another program took it in the meantime, in words. Called
     when our own processes are gone."""
-    state = machine.gpu_state() if found.free_bytes else None
+    state = machine.gpu_state(_ranks(found)) if found.free_bytes else None
     if state is None or found.free_bytes - state.free_bytes < TAKEN_MEMORY:
         return ""
     return (
@@ -443,7 +463,7 @@ def _pair(found: Findings, ours: Arm, starter: Arm, plan: Plan) -> decision.Pair
     GPU some time after they were seen."""
     try:
         with (
-            machine.watch_throttling()
+            machine.watch_throttling(_ranks(found))
             if found.form_name == "cuda"
             else contextlib.nullcontext(lambda: False) as throttled
         ):
@@ -451,7 +471,7 @@ def _pair(found: Findings, ours: Arm, starter: Arm, plan: Plan) -> decision.Pair
         _before_block(found)  # whoever came during the last block
     except Disturbed as disturbance:
         interrupted = sum(math.isnan(each.starter_s) for each in found.pairs)
-        if interrupted == MAX_INTERRUPTIONS or not machine.wait_idle(PATIENCE_S):
+        if interrupted == MAX_INTERRUPTIONS or not machine.wait_idle(PATIENCE_S, _ranks(found)):
             raise
         return decision.Pair(math.nan, math.nan, disturbed=str(disturbance).rstrip("."))
     return replace(

@@ -46,7 +46,8 @@ class Form:
     where the noise is small, shorter and fewer do. flops: floating-point operations that a step cannot do without, at
     least; a faster step than they allow is rejected. prepare_s: seconds that the submission's own
     `prepare(dataset, folder)` may take before the training; None where the lab has no such step. prepared_for: optimizer
-    steps that the time it took is spread over."""
+    steps that the time it took is spread over. ranks: processes that train together, one a GPU; `flops`, `threads` and
+    memory are then of one of them."""
 
     workload: str
     options: dict[str, Any]
@@ -61,6 +62,7 @@ class Form:
     flops: float | None = None
     prepare_s: float | None = None
     prepared_for: int = 1
+    ranks: int = 1
 
 
 Hints = tuple[str, str, str]  # in three depths: a nudge; where to look; what to do, without code to paste

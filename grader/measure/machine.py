@@ -28,12 +28,21 @@ def _gpu() -> Any:
     try:
         pynvml.nvmlInit()
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        first = "0" if visible is None else visible.split(",")[0].strip()
-        if first.isdigit():
-            return pynvml.nvmlDeviceGetHandleByIndex(int(first))
-        return pynvml.nvmlDeviceGetHandleByUUID(first) if first.startswith("GPU-") else None
+        return _handle("0" if visible is None else visible.split(",")[0].strip())
     except pynvml.NVMLError:
         return None
+
+
+def _handle(name: str) -> Any:
+    """NVML's handle of a GPU by its index or its UUID, None for another kind of name. Raises NVMLError."""
+    if name.isdigit():
+        return pynvml.nvmlDeviceGetHandleByIndex(int(name))
+    return pynvml.nvmlDeviceGetHandleByUUID(name) if name.startswith("GPU-") else None
+
+
+def _first(count: int) -> list[Any]:
+    """NVML's handles of CUDA's first `count` devices, fewer where there are fewer."""
+    return [_gpu(), *(_handle(name) for name in gpus()[1:count])] if has_gpu() else []
 
 
 def gpus() -> list[str]:
@@ -46,12 +55,12 @@ def gpus() -> list[str]:
     return [name.strip() for name in visible.split(",") if name.strip()]
 
 
-def other_gpu_files() -> set[str]:
-    """The device files of the GPUs that are not CUDA's device 0: what a loop that is graded on one GPU need not open."""
+def other_gpu_files(count: int = 1) -> set[str]:
+    """The device files of the GPUs that are not CUDA's first `count`: what a loop that is graded on these need not open."""
     if not has_gpu():
         return set()
-    own = f"/dev/nvidia{pynvml.nvmlDeviceGetMinorNumber(_gpu())}"
-    return {path for path in glob.glob("/dev/nvidia[0-9]*") if path != own}
+    own = {f"/dev/nvidia{pynvml.nvmlDeviceGetMinorNumber(gpu)}" for gpu in _first(count)}
+    return {path for path in glob.glob("/dev/nvidia[0-9]*") if path not in own}
 
 
 def has_gpu() -> bool:
@@ -113,11 +122,20 @@ class GpuState:
     throttling: bool
 
 
-def gpu_state() -> GpuState | None:
-    """The GPU's state now, or None without one. Raises RuntimeError where NVML does not tell."""
-    gpu = _gpu()
-    if gpu is None:
+def gpu_state(count: int = 1) -> GpuState | None:
+    """The GPU's state now, or None without one; of several GPUs (CUDA's first `count`) the worst of each figure. Raises
+    RuntimeError where NVML does not tell."""
+    states = [_state(gpu) for gpu in _first(count)]
+    if not states:
         return None
+    return GpuState(
+        max(state.utilisation for state in states),
+        min(state.free_bytes for state in states),
+        any(state.throttling for state in states),
+    )
+
+
+def _state(gpu: Any) -> GpuState:
     try:
         reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)
     except (pynvml.NVMLError, AttributeError):
@@ -133,15 +151,15 @@ def gpu_state() -> GpuState | None:
 
 
 @contextlib.contextmanager
-def watch_throttling() -> Iterator[Callable[[], bool]]:
-    """Look at the GPU five times a second. Gives a function that says whether its clocks were throttled for heat, in more
+def watch_throttling(gpus: int = 1) -> Iterator[Callable[[], bool]]:
+    """Look at the GPU, or CUDA's first `gpus`, five times a second. Gives a function that says whether its clocks were throttled for heat, in more
     than one look of twenty so far."""
     looks: list[bool] = []
     end = threading.Event()
 
     def watch() -> None:
         while not end.wait(0.2):
-            state = gpu_state()
+            state = gpu_state(gpus)
             if state is None:
                 return
             looks.append(state.throttling)
@@ -175,12 +193,12 @@ def free_memory() -> int:
     return psutil.virtual_memory().available
 
 
-def wait_idle(limit_s: float = 3.0) -> bool:
-    """Wait until the GPU is seen idle: two samples in a row below `BUSY_PERCENT`. Returns False when it never is."""
+def wait_idle(limit_s: float = 3.0, gpus: int = 1) -> bool:
+    """Wait until the GPU, or CUDA's first `gpus`, is seen idle: two samples in a row below `BUSY_PERCENT`. Returns False when it never is."""
     deadline = time.monotonic() + limit_s
     quiet = 0
     while quiet < 2:
-        state = gpu_state()
+        state = gpu_state(gpus)
         if state is None:
             return True
         quiet = quiet + 1 if state.utilisation < BUSY_PERCENT else 0

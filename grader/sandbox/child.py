@@ -20,6 +20,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
+import torch.distributed
 
 from grader.workloads.job import Job
 
@@ -84,7 +85,10 @@ def _describe(error: BaseException) -> dict[str, Any]:
 class Harness:
     def __init__(self, spec: dict[str, Any]):
         self.home = Path(spec["home"])
+        self.rank, self.ranks = spec.get("rank", 0), spec["ranks"]
         self.device = torch.device(spec["device"])
+        if self.ranks > 1 and self.device.type == "cuda":
+            self.device = torch.device("cuda", self.rank)
         self.workload = importlib.import_module(spec["workload"])
         self.options = spec["options"]
         if spec["threads"]:
@@ -140,7 +144,10 @@ class Harness:
 
     def start(self, seed: int, keep_initial: bool = False) -> None:
         """Build the job from `seed` and call train(job)."""
+        if self.ranks > 1:
+            self._join_ranks()
         self.job = self.workload.make_job(seed, self.device, **self.options)
+        self.job.rank, self.job.world_size = self.rank, self.ranks
         self.job.folder = self.folder
         self.job.trace = str(self.home / "exchange" / "own.json")
         self.model = self.job.model
@@ -150,6 +157,19 @@ class Harness:
         if not isinstance(loop, Iterator):
             raise ContractError(f"`train(job)` must be a generator that yields losses; it returned {_a(loop)}")
         self.loop = loop
+
+    def _join_ranks(self) -> None:
+        backend = "gloo"
+        if self.device.type == "cuda":
+            backend = "nccl"
+            torch.cuda.set_device(self.device)
+        torch.distributed.init_process_group(
+            backend,
+            store=torch.distributed.FileStore(str(self.home / "tmp" / "ranks"), self.ranks),
+            rank=self.rank,
+            world_size=self.ranks,
+            device_id=self.device if backend == "nccl" else None,
+        )
 
     def run(self, steps: int) -> dict[str, Any]:
         """Pull `steps` steps. The reply holds their losses, so all GPU work they depend on has finished by then."""
@@ -190,16 +210,19 @@ class Harness:
 
     def _read(self, losses: list[torch.Tensor]) -> list[float]:
         if self.device.type == "cuda":
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self.device)
         return torch.stack([loss.float().to(self.device) for loss in losses]).tolist()
 
     # ---- what the parent checks
 
     def weights(self, file: str) -> None:
-        """Write the trained weights (parameters and buffers, tied tensors once) to `file` in the exchange folder."""
+        """Write the trained weights (parameters and buffers, tied tensors once) to `file` in the exchange folder. Of several
+        ranks the first one writes; where the weights must be gathered, all of them take part."""
 
         def save() -> None:
             tensors = self._weights() if self.job.weights else named_tensors(self.model)
+            if self.rank:
+                return
             tensors = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
             safetensors.torch.save_file(tensors, self.home / "exchange" / file)
 
@@ -241,7 +264,10 @@ class Harness:
     def profile(self, steps: int, file: str, with_stack: bool = False) -> dict[str, Any]:
         """Profile `steps` steps after one warm-up and one active step that the reader discards; write the trace to
         `file` in the exchange folder. One profiling session a process: a second one can lose its first kernels. One more
-        step follows them in the trace, not to be counted: in it the harness itself waits for the GPU."""
+        step follows them in the trace, not to be counted: in it the harness itself waits for the GPU. Of several
+        ranks the first one is recorded."""
+        if self.rank:
+            return self.run(steps + 3)
         activities = [torch.profiler.ProfilerActivity.CPU]
         if self.device.type == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -261,7 +287,7 @@ class Harness:
 
     def peak_memory(self) -> int | None:
         """Bytes at the allocator's peak, or null without a GPU."""
-        return torch.cuda.max_memory_allocated() if self.device.type == "cuda" else None
+        return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
 
     # ---- asked of the trusted arm only
 
@@ -339,9 +365,11 @@ def _in_clean_thread(function: Callable[[], Any]) -> Any:
     """Call `function` in a new thread. Autocast, grad mode, streams, function modes and the default device are all
     per thread, so whatever the learner's loop leaves switched on around its yield does not reach the harness."""
     box: list[Any] = []
+    device = torch.cuda.current_device() if torch.cuda.is_initialized() else -1  # a new thread begins on the first one
 
     def call() -> None:
         try:
+            torch.cuda.set_device(device)  # -1 changes nothing
             with torch.no_grad():
                 box.append((True, function()))
         except BaseException as error:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import resource
+import socket
 import struct
 import subprocess
 from collections.abc import Iterable
@@ -31,7 +33,8 @@ LIST = READ_DIR
 
 _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_SET_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 4, 8, 36, 38, 47
 _CAP_DAC_READ_SEARCH = 2
-_CLONE_NEWNET = 0x40000000
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 
 PROCESSES = 8192  # processes and threads of a child that has a user of its own
 
@@ -52,11 +55,11 @@ def become_subreaper() -> None:
     _check(_libc.prctl(_PR_SET_SUBREAPER, 1, 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def restrict_files(rights: Iterable[tuple[str, int]]) -> None:
+def restrict_files(rights: Iterable[tuple[str, int]], tcp: bool = False) -> None:
     """Allow this process, and all it will start, only the file accesses in `rights`: (path, READ | WRITE | LIST), each
     for everything below the path. Paths that do not exist are left out. Also closed, where the kernel can: TCP,
-    signals to processes outside, abstract sockets. The process must have no_new_privs. Raises OSError where Landlock is
-    missing or refuses."""
+    signals to processes outside, abstract sockets. tcp: leave TCP open. The process must have no_new_privs. Raises
+    OSError where Landlock is missing or refuses."""
     abi = landlock_abi()
     if not abi:
         raise OSError("this kernel has no Landlock")
@@ -64,7 +67,7 @@ def restrict_files(rights: Iterable[tuple[str, int]]) -> None:
     handled |= _REFER if abi >= 2 else 0
     handled |= _TRUNCATE if abi >= 3 else 0
     handled |= _IOCTL_DEV if abi >= 5 else 0
-    network = 3 if abi >= 4 else 0  # bind and connect of TCP
+    network = 3 if abi >= 4 and not tcp else 0  # bind and connect of TCP
     scoped = 3 if abi >= 6 else 0  # abstract UNIX sockets, signals
     attributes = struct.pack("QQQ", handled, network, scoped)
     size = 8 if abi < 4 else 16 if abi < 6 else 24
@@ -103,6 +106,21 @@ def leave_network() -> bool:
     return _libc.unshare(_CLONE_NEWNET) == 0
 
 
+def own_loopback() -> None:
+    """Move into a network namespace of its own whose loopback is up: the ranks of one loop talk to each other there, and
+    reach nobody else. Without root it needs a user namespace, and keeps no rights from it. Raises OSError where the kernel
+    refuses."""
+    uid, gid = os.geteuid(), os.getegid()
+    _check(_libc.unshare(_CLONE_NEWNET | (_CLONE_NEWUSER if uid else 0)), "unshare")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
+    if uid:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+        Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+        _set_capabilities(0)
+
+
 def give_up_root(uid: int, gid: int = 65534) -> None:
     """Become user `uid` for good, with one capability kept: to read files whatever their mode.
 
@@ -112,14 +130,17 @@ def give_up_root(uid: int, gid: int = 65534) -> None:
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
-    capability = 1 << _CAP_DAC_READ_SEARCH
-    header = struct.pack("Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
-    data = struct.pack("IIIIII", *[capability] * 3, 0, 0, 0)  # effective, permitted, inheritable: low words, then high
-    _check(_libc.capset(header, data), "capset")
+    _set_capabilities(1 << _CAP_DAC_READ_SEARCH)
     # the change of user made this process's own files in /proc root's; CUDA writes some of them
     _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl(PR_SET_DUMPABLE)")
     # ambient: programs started from here (loader workers that are spawned, compilers) need it as well
     _check(_libc.prctl(_PR_CAP_AMBIENT, 2, _CAP_DAC_READ_SEARCH, 0, 0), "prctl(PR_CAP_AMBIENT_RAISE)")
+
+
+def _set_capabilities(mask: int) -> None:
+    header = struct.pack("Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
+    data = struct.pack("IIIIII", *[mask] * 3, 0, 0, 0)  # effective, permitted, inheritable: low words, then high
+    _check(_libc.capset(header, data), "capset")
 
 
 def limit_resources(processes: int | None, memory: int | None) -> None:
@@ -155,17 +176,24 @@ def enter(spec: dict[str, Any]) -> None:
 
     spec: "home", its folder; "uid", its own user where the parent is root, else 0; "files", what `restrict_files` takes,
     or None where the kernel cannot and unconfined files were allowed; "processes" and "memory", see `limit_resources`
-    (processes are counted by user, so they are limited only where the child has one of its own). Raises OSError."""
+    (processes are counted by user, so they are limited only where the child has one of its own); "ranks", how many
+    processes train together: several have a loopback that is theirs alone. Raises OSError."""
+    several = spec.get("ranks", 1) > 1
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("900")  # if memory runs out, this one goes first
     if os.geteuid() == 0 and spec["uid"]:
-        leave_network()
+        if several:
+            own_loopback()
+        else:
+            leave_network()
         limit_resources(spec["processes"], spec["memory"])
         give_up_root(spec["uid"])
     else:
+        if several:
+            own_loopback()
         limit_resources(None, spec["memory"])
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
     if spec["files"] is not None:
-        restrict_files([(path, rights) for path, rights in spec["files"]])
+        restrict_files([(path, rights) for path, rights in spec["files"]], tcp=several)
     os.chdir(spec["home"])
     os.umask(0o077)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import json
 import math
 import os
@@ -181,7 +182,8 @@ class Child:
     """A confined process that holds one submission. Use as a context manager: leaving it kills the whole process tree.
 
     workload, options, threads, environment: the lab's form. trusted: it runs our own starter, so its errors are not a
-    learner's. Raises RuntimeError where file access cannot be confined, unless `allow_unconfined`."""
+    learner's. ranks: how many processes train together (see `ranks`). Raises RuntimeError where file access cannot be
+    confined, unless `allow_unconfined`, and where several ranks cannot have a network of their own."""
 
     def __init__(
         self,
@@ -196,21 +198,33 @@ class Child:
         limits: Limits | None = None,
         trusted: bool = False,
         allow_unconfined: bool = False,
+        ranks: int = 1,
     ):
         confined = confine.landlock_abi() > 0
         if not confined and not allow_unconfined:
             raise RuntimeError("this kernel has no Landlock, so a submission's file access cannot be confined")
+        if ranks > 1 and (refused := _no_own_loopback()):
+            raise RuntimeError(
+                f"several ranks need a network of their own, and this machine gives them none: {refused}"
+            )
         self.workspace, self.limits, self.trusted = workspace, limits or Limits(), trusted
         home = workspace.folder
-        # CUDA counts the GPUs that it can open, and of several a confined child can open one
-        only_gpu = {"CUDA_VISIBLE_DEVICES": "0"} if confined and machine.other_gpu_files() else {}
+        # CUDA counts the GPUs that it can open, and of several a confined child can open one a rank
+        own_gpus = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(ranks)))}
+        own_gpus = own_gpus if confined and machine.other_gpu_files(ranks) else {}
+        loopback = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"} if ranks > 1 else {}
         spec = {
             "home": str(home),
             "uid": workspace.uid,
-            "files": file_rights(home, readable, device) if confined else None,
+            "files": file_rights(home, readable, device, ranks) if confined else None,
             "processes": confine.PROCESSES,
             "memory": confine.memory_limit(),
-            "environment": _environment() | _private_environment(home, device) | (environment or {}) | only_gpu,
+            "environment": _environment()
+            | _private_environment(home, device)
+            | loopback
+            | (environment or {})
+            | own_gpus,
+            "ranks": ranks,
             "workload": workload,
             "options": options,
             "device": device,
@@ -626,9 +640,17 @@ _SETTINGS = (
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
-def file_rights(home: Path, readable: Iterable[str | Path], device: str) -> list[tuple[str, int]]:
-    """What a child may touch: its own folder, shared memory and its GPU in full; Python, system libraries, this package
-    and the lab's data read-only. Solutions, calibration, results and the gradebook are not among them."""
+@functools.lru_cache(maxsize=1)
+def _no_own_loopback() -> str:
+    """Why a process of this user cannot have a loopback of its own, '' where it can."""
+    program = "from grader.sandbox import confine; confine.own_loopback()"
+    tried = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    return (tried.stderr.strip().splitlines() or ["no reason given"])[-1] if tried.returncode else ""
+
+
+def file_rights(home: Path, readable: Iterable[str | Path], device: str, gpus: int = 1) -> list[tuple[str, int]]:
+    """What a child may touch: its own folder, shared memory and its `gpus` GPUs in full; Python, system libraries, this
+    package and the lab's data read-only. Solutions, calibration, results and the gradebook are not among them."""
     python = {sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")}
     python |= set(_python_path())
     code = [REPOSITORY / "grader", *sorted((REPOSITORY / "data").glob("*.py"))]
@@ -641,7 +663,7 @@ def file_rights(home: Path, readable: Iterable[str | Path], device: str) -> list
     rights += [(str(path), confine.READ) for path in (*sorted(python), *code, *system, *readable)]
     # not the repository itself: the names of a class's submissions are in it, and a right holds for all that is below
     rights += [(str(path), confine.LIST) for path in (REPOSITORY / "data", "/dev")]
-    gpu = {str(path) for path in Path("/dev").glob("nvidia*")} - machine.other_gpu_files()
+    gpu = {str(path) for path in Path("/dev").glob("nvidia*")} - machine.other_gpu_files(gpus)
     writable = [f"/dev/{name}" for name in _DEVICES] + sorted(gpu)
     return rights + [(path, confine.WRITE) for path in writable]
 

@@ -1,0 +1,167 @@
+"""Several ranks in one confined child, the lab about gradient averaging, and what both count."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from helpers import IS_ROOT, eventually, loop, running
+
+from grader.sandbox.parent import REPOSITORY, ChildError, Limits
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+PATIENT = Limits(load=30, first_step=30, step=30)
+
+# each rank trains on its share of a batch, and gradients are averaged one by one
+AVERAGED = """
+import torch, torch.distributed as dist
+import torch.nn.functional as F
+
+def train(job):
+    print(f"rank {job.rank} of {job.world_size}", flush=True)
+    model = job.model.to(job.device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=job.lr)
+    for batch in job.batches:
+        own = [job.dataset[index] for index in batch[job.rank :: job.world_size]]
+        tokens, targets = torch.utils.data.default_collate(own)
+        loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+        loss.backward()
+        if job.world_size > 1:
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= job.world_size
+        optimizer.step()
+        optimizer.zero_grad()
+        yield loss.detach()
+"""
+
+
+def begun(child, seed: int = 3, **options) -> None:
+    child.load()
+    child.start(seed, **options)
+
+
+def test_two_ranks_train_what_one_would():
+    with running(AVERAGED, limits=PATIENT, ranks=2) as two:
+        begun(two)
+        losses = two.run(6)[1]
+        two.weights("weights.safetensors")
+        weights = two.fetch("weights.safetensors", 1 << 30)
+        assert sorted(re.findall("rank . of .", two.output())) == ["rank 0 of 2", "rank 1 of 2"]
+    with running(AVERAGED, limits=PATIENT) as one:
+        begun(one, keep_initial=True)
+        assert one.run(6)[1] == pytest.approx(losses, rel=1e-4)
+        one.give("weights.safetensors", weights)
+        update = one.ask("compare", file="weights.safetensors")
+    assert update["cosine"] > 0.999 and update["norm_ratio"] == pytest.approx(1, abs=1e-3)
+
+
+def test_losses_are_the_mean_of_the_ranks():
+    source = "import torch\n\ndef train(job):\n    while True:\n        yield torch.tensor(1.0 + job.rank)\n"
+    with running(source, ranks=2, limits=PATIENT) as child:
+        begun(child)
+        assert child.run(3)[1] == [1.5, 1.5, 1.5]
+
+
+def test_the_slowest_rank_s_time_counts():
+    source = (
+        "import time, torch\n\ndef train(job):\n    while True:\n"
+        "        time.sleep(0.5 * job.rank)\n        yield torch.ones(())\n"
+    )
+    with running(source, ranks=2, limits=PATIENT) as child:
+        begun(child)
+        assert child.run(2)[0] >= 1.0
+
+
+def test_ranks_reach_each_other_and_nobody_else():
+    body = """
+import socket
+import torch.distributed as dist
+def attempt(kind, address):
+    with socket.socket(socket.AF_INET, kind) as mine:
+        mine.settimeout(3)
+        try:
+            mine.connect(address)
+            return "done"
+        except OSError as error:
+            return type(error).__name__
+numbers = torch.ones(3)
+dist.all_reduce(numbers)
+found = [attempt(socket.SOCK_STREAM, ("127.0.0.1", {port})), attempt(socket.SOCK_STREAM, ("1.1.1.1", 443))]
+found.append(attempt(socket.SOCK_DGRAM, ("1.1.1.1", 53)))
+print("ANSWER", numbers.sum().item(), *found, flush=True)
+"""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        running(loop(body.replace("{port}", str(server.getsockname()[1]))), ranks=2, limits=PATIENT) as child,
+    ):
+        begun(child)
+        child.run(1)
+        said = eventually(lambda: re.findall("ANSWER (.*)\n", child.output()))
+    assert [line.split()[0] for line in said] == ["6.0", "6.0"]
+    assert "done" not in " ".join(said), said
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="root tries it for another user")
+def test_a_loopback_of_its_own_without_root():
+    """Where the kernel gives users namespaces; where not, several ranks are refused."""
+    program = (
+        "import os, socket\nfrom grader.sandbox import confine\n"
+        "os.setresgid(65534, 65534, 65534); os.setresuid(40000, 40000, 40000)\n"
+        "try:\n    confine.own_loopback()\nexcept OSError as error:\n    print('refused', error); raise SystemExit\n"
+        "server = socket.create_server(('127.0.0.1', 0)); socket.create_connection(server.getsockname(), 3)\n"
+        "print('up', os.getuid(), [line.split()[1] for line in open('/proc/self/status') if line.startswith('CapEff')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.stdout.startswith("refused") or done.stdout == "up 40000 ['0000000000000000']\n", done
+
+
+def test_frozen_means_all_ranks():
+    with running(loop("import threading\ndef spin():\n    while True:\n        pass\n"
+                      "threading.Thread(target=spin, daemon=True).start()"), ranks=2, limits=PATIENT) as child:  # fmt: skip
+        begun(child)
+        child.run(1)
+        child.freeze()
+        tree = psutil.Process(child.warden).children(recursive=True)
+        assert len(tree) == 3 and {process.status() for process in tree} == {psutil.STATUS_STOPPED}
+        used = child.cpu_seconds()
+        time.sleep(0.3)
+        assert child.cpu_seconds() == used
+        child.thaw()
+        child.run(1)
+
+
+def test_an_error_of_one_rank_is_told_at_once():
+    source = AVERAGED.replace(
+        "    model = ", "    if job.rank:\n        raise ValueError('no gradients today')\n    model = "
+    )
+    with running(source, ranks=2, limits=PATIENT) as child:
+        begun(child)
+        began = time.monotonic()
+        for _ in range(2):  # and again: the ranks are out of step
+            with pytest.raises(ChildError, match="ValueError in its loop: no gradients today"):
+                child.run(1)
+        assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    "how, words", [("os.kill(os.getpid(), 11)", "crashed with SIGSEGV"), ("os._exit(3)", "status 3")]
+)
+def test_a_rank_that_dies_is_told(how, words):
+    with running(loop(f"import os\nif job.rank:\n    {how}"), ranks=2, limits=PATIENT) as child:
+        begun(child)
+        with pytest.raises(ChildError, match=words):
+            child.run(1)
+
+
+def test_a_rank_that_never_arrives_is_not_waited_for():
+    limits = Limits(load=30, first_step=2, step=2)
+    with running(loop("import time\nif job.rank:\n    time.sleep(1000)"), ranks=2, limits=limits) as child:
+        begun(child)
+        with pytest.raises(ChildError, match="gave no loss within 2 s"):
+            child.run(1)
