@@ -476,7 +476,7 @@ def _hatch(cause: str) -> str:
 def _table(rows: list[tuple[str, str]]) -> str:
     cells = "".join(
         f'<div style="color: #4b5563; white-space: nowrap">{escape(plain(name))}</div>'
-        f'<div style="overflow-wrap: anywhere">{escape(plain(said, 400))}</div>'
+        f'<div style="overflow-wrap: break-word">{escape(plain(said, 400))}</div>'
         for name, said in rows
     )
     style = "display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 2px 14px; margin: 8px 0"
