@@ -13,6 +13,7 @@ SHARES = {
     "h2d_pinned",
     "h2d_overlap",
     "half_share",
+    "flash_share",
     "tensor_core_share",
     "gpu_idle_unprofiled",
     "tiny_kernel_share",

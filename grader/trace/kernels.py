@@ -46,6 +46,11 @@ NOT_HALF = re.compile(
 )
 
 
+# Attention in one kernel, and of these the ones that also skip what a causal mask hides: FlashAttention, cuDNN's, and what
+# FlexAttention compiles. The memory-efficient kernel (fmha) is not one of them.
+ATTENTION = re.compile(r"flash_?(fwd|bwd|attn)|flashattn|sdpa|fmha|flex_attention")
+FLASH = re.compile(r"flash|flex_attention")
+
 COMMUNICATION = re.compile(r"nccl(dev)?kernel|rccl|nvshmem|(one|two)_?shot_?all_?reduce|multimem|cross_device_reduce")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.trace import intervals
+from grader.trace import intervals, kernels, roofline
 from grader.trace.host import DATA_WAIT, data_waits, launching_op
 from grader.trace.lines import by_line
 from grader.trace.read import CPU_OP, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH, MEMCPY, Trace
@@ -37,6 +37,7 @@ PHASE_NAMES = {
 }
 # Operators that only move values: what they launch is a layout change, a cast or a copy on the device.
 COPYING_OP = re.compile(r"aten::(copy_|contiguous|clone|_to_copy|to)$")
+BATCHED_PRODUCT = re.compile(r"aten::(bmm|baddbmm)$")
 
 
 @dataclass
@@ -66,6 +67,8 @@ class Metrics:
     tiny_kernel_time: float | None = None  # share of the busy time with such a kernel running
     tensor_core_share: dict[str, float] | None = None  # shares of matmul and convolution time: {"yes", "no", "unknown"}
     half_share: float | None = None  # share of matmul and convolution time with bf16 or fp16 inputs
+    score_matrices: float | None = None  # batched matrix products larger than their inputs, see `score_matrices`
+    flash_share: float | None = None  # share of the time of fused attention kernels in those of the flash kind
     comm_ns: float | None = None  # communication kernels, union; 0 is known
     comm_exposed_ns: float | None = None  # the part of it during which no other kernel ran on that device
     phases: dict[str, dict[str, float]] | None = None  # phase -> {"host_ns", "gpu_ns"}, see `phase_metrics`
@@ -191,6 +194,14 @@ def kernel_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
     m.copy_kernel_share = union_length(trace, k[moves]) / busy if busy else None
     m.events["copy_kernels"] = k[moves]
 
+    name_of = {code: trace.names[code].lower() for code in np.unique(trace.name[k]).tolist()}
+    spent = {True: 0, False: 0}
+    for code, name in name_of.items():
+        if kernels.ATTENTION.search(name):
+            spent[bool(kernels.FLASH.search(name))] += int(trace.duration[k[trace.name[k] == code]].sum())
+    if sum(spent.values()):
+        m.flash_share = spent[True] / sum(spent.values())
+
     k = k[steps.kernels.matmul[k]]
     core, half = steps.kernels.core[k], steps.kernels.half[k]
     time = trace.duration[k].astype(np.float64)
@@ -239,6 +250,7 @@ def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
     ops = trace.category == CPU_OP
     if ops.any():
         m.cpu_ops = int((ops & in_step[:-1]).sum()) / n
+        m.score_matrices = score_matrices(m, trace, steps, np.flatnonzero(ops & in_step[:-1]))
     calls = trace.calls
     if len(calls):
         calls = calls[in_step[calls]]
@@ -265,6 +277,28 @@ def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
         m.data_wait = sum(within) / length
         m.per_step["data_wait_ns"] = [float(w) for w in within]
         m.events["data_wait"] = named[trace.named(DATA_WAIT, named) & (trace.thread[named] == steps.thread)]
+
+
+def score_matrices(m: Metrics, trace: Trace, steps: Steps, ops: np.ndarray) -> float | None:
+    """How many of the operators `ops`, per step, are batched matrix products whose result has more elements than both
+    matrices that went in: in an attention that is written out, the scores of all queries with all keys, and their
+    gradient. None where the shapes were not recorded, or a CUDA graph was launched, whose operators are not there."""
+    calls = trace.calls[steps.of_event[trace.calls] >= 0]
+    products = ops[trace.named(BATCHED_PRODUCT, ops)]
+    dims = trace.dims[products]
+    if (dims < 0).any() or trace.named(GRAPH_LAUNCH, calls).any():
+        return None
+    larger = np.array([code for code in np.unique(dims).tolist() if _grows(trace.texts[code])], dims.dtype)
+    m.events["score_matrices"] = products[np.isin(dims, larger)]
+    return len(m.events["score_matrices"]) / len(steps)
+
+
+def _grows(dims: str) -> bool:
+    shapes = [tensor.shape for tensor in roofline.inputs(dims, None) if tensor and len(tensor.shape) == 3]
+    if len(shapes) < 2:
+        return False
+    (_, rows, inner), (_, _, columns) = shapes[-2:]
+    return rows * columns > inner * (rows + columns)
 
 
 def phase_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
