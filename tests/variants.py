@@ -38,6 +38,7 @@ _FORWARD = {
     "2e_syncs": "model(tokens)",
     "3a_precision": "model(tokens)",
     "3d_tiny_ops": "forward(model, tokens).flatten(0, 1)",
+    "3f_attention": "model(tokens)",
 }
 _CALLED = {"3d_tiny_ops": "forward"}  # what a forward pass calls where it is not the model
 _FROZEN = {"2a_workers": "list(model.parameters())[:2]", "3a_precision": "model.blocks[0].parameters()"}
@@ -47,6 +48,14 @@ _STEP = "        optimizer.step()\n"
 _CLASSIFY = "        loss = F.cross_entropy({}(images), labels)\n"
 _CALLS = "        loss.backward()\n"
 LOADER = "DataLoader(job.dataset, batch_sampler=job.batches"
+_SDPA = "F.scaled_dot_product_attention(q, k, v"
+_BY_HALVES = """def by_halves(q, k, v):
+    half = q.shape[-2] // 2
+    scores = q[:, :, half:] @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    future = torch.ones(half, 2 * half, dtype=torch.bool, device=q.device).triu(half + 1)
+    second = torch.softmax(scores.masked_fill(future, float("-inf")), dim=-1) @ v
+    return torch.cat([attention(q[:, :, :half], k[:, :, :half], v[:, :, :half]), second], dim=2)
+"""
 _WORKERS = LOADER + ", num_workers=8, prefetch_factor=4, persistent_workers=True"
 
 
@@ -261,6 +270,27 @@ class Copied(torch.utils.data.Dataset):
             ),
         ],
     },
+    "3f_attention": {
+        "in every second layer": [
+            (
+                "    for block in model.blocks:\n",
+                "    for block in model.blocks[::2]:\n        block.attention = fused\n    for block in model.blocks[1::2]:\n",
+            ),
+            ("def train(job):", f"def fused(q, k, v):\n    return {_SDPA}, is_causal=True)\n\n\ndef train(job):"),
+        ],
+        "written out, of half the queries at a time, with the keys that they see": [
+            ("def train(job):", _BY_HALVES + "\n\ndef train(job):"),
+            ("block.attention = attention", "block.attention = by_halves"),
+        ],
+        "the mask as a tensor": [
+            (
+                '    scores = scores.masked_fill(future, float("-inf"))\n    weights = torch.softmax(scores, dim=-1)\n',
+                "",
+            ),
+            ("    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])\n", ""),
+            ("    return weights @ v", f"    return {_SDPA}, ~future)"),
+        ],
+    },
 }
 # name -> (what it is made of, edits, words of the report)
 WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
@@ -449,6 +479,43 @@ WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
             "GPU: not the same training",
         ),
     },
+    "3f_attention": {
+        "the future is seen": ("solution", [(", is_causal=True", "")], "not the same training"),
+        "scores scaled twice": (
+            "solution",
+            [
+                ("q, k, v, is_causal", "q / math.sqrt(q.shape[-1]), k, v, is_causal"),
+                ("import torch\n", "import math\n\nimport torch\n"),
+            ],
+            "not the same training",
+        ),
+        "the mean of what came before, in place of attention": (
+            "solution",
+            [
+                (
+                    "    return F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+                    "    return v.cumsum(-2) / torch.arange(1, v.shape[-2] + 1, device=v.device)[:, None]",
+                )
+            ],
+            "not the same training",
+        ),
+        "only the last 256 tokens are seen": (
+            "starter",
+            [("device=q.device).triu(1)", "device=q.device)\n    future = future.triu(1) | future.tril(-256)")],
+            "not the same training",
+        ),
+        "the math backend": (
+            "solution",
+            [
+                ("    return F.", "    with sdpa_kernel(SDPBackend.MATH):\n        return F."),
+                (
+                    "from torch.utils.data",
+                    "from torch.nn.attention import SDPBackend, sdpa_kernel\nfrom torch.utils.data",
+                ),
+            ],
+            "matrices of scores, and of their gradients, are written",
+        ),
+    },
 }
 
 
@@ -457,6 +524,21 @@ def honest(lab: str) -> dict[str, str]:
     called = _CALLED.get(lab, "model")
     made = [(old, new.replace("compile(model)", f"compile({called})")) for old, new in COMPILED]
     compiled = [*made, (_FORWARD[lab], _FORWARD[lab].replace(f"{called}(", "compiled("))]
+    if lab == "3f_attention":  # in bf16 on a GPU, as it is
+        backend = "from torch.nn.attention import SDPBackend, sdpa_kernel\nfrom torch.utils.data"
+        edits = {
+            "as it is": [],
+            "compiled": compiled,
+            "TF32": TF32,
+            "without autocast": [('enabled=job.device.type == "cuda"', "enabled=False")],
+            "fused optimizer": [("lr=job.lr)", "lr=job.lr, fused=True)")],
+            "the flash backend alone": [
+                ("    return F.", "    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):\n        return F."),
+                ("from torch.utils.data", backend),
+            ],
+        }
+        forms = {name: edit(solution(lab), change) for name, change in edits.items()}
+        return forms | {"written out": starter(lab)}
     if lab == "2g_healthy":  # runs in bf16 as it is
         return {"as it is": starter(lab), "compiled": edit(starter(lab), compiled)}
     forms = {

@@ -23,6 +23,7 @@ NAMES = (
     "2h_retest",
     "3a_precision",
     "3d_tiny_ops",
+    "3f_attention",
     "3l_retest",
 )
 

@@ -1,0 +1,102 @@
+from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceCheck
+
+LAYERS, WIDTH, LENGTH, BATCH = 8, 768, 2048, 4
+# 2 operations forward and 4 backward: for each weight of a matrix product and each token; and for each of the two products
+# of an attention, of which a causal one needs half
+FLOPS = 6 * LAYERS * BATCH * LENGTH * (12 * WIDTH**2 + 256 * WIDTH / LAYERS + LENGTH * WIDTH)
+
+LAB = Lab(
+    name="3f_attention",
+    title="Attention without the matrix of scores",
+    phase=3,
+    goal="This GPT writes its attention out, with the scores of all pairs of tokens in memory. Compute the same without them.",
+    cause="memory-bound",
+    forms={
+        "cuda": Form(
+            workload="grader.workloads.gpt",
+            options={
+                "layers": LAYERS,
+                "width": WIDTH,
+                "heads": 12,
+                "length": LENGTH,
+                "batch_size": BATCH,
+                "lr": 1e-4,
+                "bare": True,
+            },
+            data="text",
+            minimum_gain=1.8,
+            noise=0.005,
+            block_s=0.8,
+            min_pairs=3,
+            flops=FLOPS,
+            # another attention shows in the direction of the update; honest forms, in bf16 too, stay above 0.9998
+            parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.9985, drift=0.01, held_out=0.03),
+        ),
+        # one thread, fp32: the fused kernel of the CPU keeps its tiles in the cache, too
+        "cpu": Form(
+            workload="grader.workloads.gpt",
+            options={
+                "layers": 2,
+                "width": 64,
+                "heads": 4,
+                "length": 1024,
+                "batch_size": 1,
+                "lr": 1e-3,
+                "bare": True,
+            },
+            data="text",
+            minimum_gain=2.0,
+            noise=0.03,
+            parity=Parity(steps=8, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
+            threads=1,
+            environment={"OMP_NUM_THREADS": "1"},
+        ),
+    },
+    prediction=Prediction(points=10),
+    throughput=Throughput(
+        points=45,
+        hints=(
+            "How many numbers does `scores` hold, how many does the result, and how often is each moved?",
+            "In `lab.profile()` look at what runs between the matrix products: scaling, filling, casts and softmax, each of "
+            "which reads and writes a matrix of length x length for every head. They calculate hardly anything.",
+            "torch.nn.functional has the whole of it as one function. It works through the scores in tiles that stay on the "
+            "chip. Tell it that the attention is causal by its own argument rather than by a mask.",
+        ),
+    ),
+    trace=(
+        TraceCheck(
+            name="scores",
+            title="No matrix of scores is written",
+            points=25,
+            metric="score_matrices",
+            at_most=0.0,
+            says="matrices of scores, and of their gradients, are written in a step",
+            hints=(
+                "What is the largest tensor of a step, and who needs all of it at once?",
+                "`score_matrices` of `lab.peek()` counts batched matrix products whose result is larger than what goes in: "
+                "one of each layer in the forward pass, one in the backward pass.",
+                "A fused attention computes a tile of scores, uses it and forgets it, and computes it again for the backward "
+                "pass. Use the one of torch.nn.functional; the backend called MATH is no fused one.",
+            ),
+        ),
+        TraceCheck(
+            name="flash",
+            title="The flash kernels do it",
+            points=20,
+            metric="flash_share",
+            at_least=0.9,
+            says="of the time in fused attention kernels was spent in those of the flash kind",
+            absent="No fused attention kernel is in the trace: the attention is still made of single operations.",
+            hints=(
+                "There are several fused kernels. What decides which of them is taken?",
+                "Look at the names of the kernels in `lab.profile()`: `flash` or `cudnn` on one hand, `fmha`, the "
+                "memory-efficient one, on the other. Then look at what your attention is given: types, shapes, mask.",
+                "FlashAttention and cuDNN take 16-bit inputs and no mask as a tensor, so say `is_causal` and stay under "
+                "autocast. With `torch.nn.attention.sdpa_kernel` you can allow one backend only: a call that it cannot serve "
+                "then warns, and says why.",
+            ),
+            form="cuda",
+        ),
+    ),
+    peek=("score_matrices", "flash_share", "kernels", "launches"),
+)
