@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import papermill
 import pytest
+import variants
 from test_phase1_labs import answered, cell
+from test_phase2_labs import graded, said
 from test_solutions import outputs
 from test_solutions import path as solution_path
 
 from grader import labs
 from grader.answers import unanswered
 from grader.grade import grade
-from grader.result import FAIL, PASS
+from grader.result import FAIL, INCONCLUSIVE, PASS
 from grader.submission import solution
 
 # ---------------------------------------------------------------- the retest
@@ -66,3 +68,39 @@ def test_retest_notebook_runs(tmp_path):
     shown = {cell.id: outputs(cell) for cell in executed.cells if cell.cell_type == "code"}
     assert "8.78 ms" in shown["look-d"] and "on 2 NVIDIA H200" in shown["look-d"]
     assert "100 of 100 points" in shown["check"] and "20.0" in shown["grade-a"]
+
+
+# ---------------------------------------------------------------- the healthy loop
+
+HEALTHY = labs.get("3k_healthy")
+
+
+def test_healthy_solution_is_the_starter():
+    assert solution(HEALTHY).source.strip().endswith(HEALTHY.starter.strip())
+
+
+@pytest.mark.parametrize("fault", variants.faults(HEALTHY.name))
+def test_healthy_faults(fault):
+    result = graded(HEALTHY.name, variants.faults(HEALTHY.name)[fault])
+    assert result.check("parity").status == FAIL and result.check("throughput").points == 0, said(result)
+
+
+def test_healthy_wrong_training():
+    source, words = variants.wrongs(HEALTHY.name)["half the batch"]
+    result = graded(HEALTHY.name, source)
+    assert words in said(result) and result.score == 0
+
+
+@pytest.mark.slow
+def test_healthy_checkpointing_costs():
+    source, words = variants.wrongs(HEALTHY.name)["checkpointed, where memory is not short"]
+    check = graded(HEALTHY.name, source).check("throughput")
+    assert check.evidence["gain"] < 1 and (words in check.reason or check.status == INCONCLUSIVE), check.reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["starter", *variants.HALVES["3k_healthy"]])
+def test_healthy_unharmed(what):
+    source = HEALTHY.starter if what == "starter" else variants.halves(HEALTHY.name)[what]
+    check = graded(HEALTHY.name, source).check("throughput")
+    assert check.points == HEALTHY.throughput.points or check.status == INCONCLUSIVE, check.reason

@@ -39,6 +39,7 @@ _FORWARD = {
     "3a_precision": "model(tokens)",
     "3d_tiny_ops": "forward(model, tokens).flatten(0, 1)",
     "3f_attention": "model(tokens)",
+    "3k_healthy": "model(tokens)",
 }
 _CALLED = {"3d_tiny_ops": "forward"}  # what a forward pass calls where it is not the model
 _FROZEN = {"2a_workers": "list(model.parameters())[:2]", "3a_precision": "model.blocks[0].parameters()"}
@@ -82,6 +83,10 @@ def autocast(lab: str, model: str = "") -> Edits:
 
 TF32: Edits = [(_MODEL, '    torch.set_float32_matmul_precision("high")\n' + _MODEL)]
 COMPILED: Edits = [(_MODEL, _MODEL + "    compiled = torch.compile(model)\n")]
+CHECKPOINTED: Edits = [
+    ("import torch.nn.functional as F\n", "import torch.nn.functional as F\nimport torch.utils.checkpoint\n"),
+    ("model(tokens)", "torch.utils.checkpoint.checkpoint(model, tokens, use_reentrant=False)"),
+]
 _CHANNELS_LAST: Edits = [(_MODEL, _MODEL + "    model.to(memory_format=torch.channels_last)\n")]
 
 
@@ -290,6 +295,11 @@ class Copied(torch.utils.data.Dataset):
             ("    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])\n", ""),
             ("    return weights @ v", f"    return {_SDPA}, ~future)"),
         ],
+    },
+    # nothing to fix here either
+    "3k_healthy": {
+        "TF32 for what autocast leaves": TF32,
+        "the switch for convolutions": [(_MODEL, "    torch.backends.cudnn.benchmark = True\n" + _MODEL)],
     },
 }
 # name -> (what it is made of, edits, words of the report)
@@ -516,6 +526,19 @@ WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
             "matrices of scores, and of their gradients, are written",
         ),
     },
+    "3k_healthy": {
+        "checkpointed, where memory is not short": ("starter", CHECKPOINTED, "made it slower"),
+        "half the batch": (
+            "starter",
+            [
+                (
+                    "        with torch.autocast",
+                    "        tokens, targets = tokens[::2], targets[::2]\n        with torch.autocast",
+                )
+            ],
+            "not the same training",
+        ),
+    },
 }
 
 
@@ -539,7 +562,7 @@ def honest(lab: str) -> dict[str, str]:
         }
         forms = {name: edit(solution(lab), change) for name, change in edits.items()}
         return forms | {"written out": starter(lab)}
-    if lab == "2g_healthy":  # runs in bf16 as it is
+    if labs.get(lab).throughput.healthy:  # runs in bf16 as it is
         return {"as it is": starter(lab), "compiled": edit(starter(lab), compiled)}
     forms = {
         "as it is": [],

@@ -98,6 +98,7 @@ PHASES = (
             Lab("3a_precision", core=True),
             Lab("3d_tiny_ops"),
             Lab("3f_attention"),
+            Lab("3k_healthy"),
             Lab("3l_retest"),
         ),
     ),

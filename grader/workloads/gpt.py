@@ -89,7 +89,7 @@ class GPT(nn.Module):
 
 
 @lru_cache(maxsize=1)
-def _text() -> tuple[np.ndarray, np.ndarray]:
+def text() -> tuple[np.ndarray, np.ndarray]:
     return split(corpus())
 
 
@@ -109,7 +109,7 @@ def make_job(
     that scores spread by about 2, as in a model that has trained for a while: of an attention that is nearly uniform one
     could not tell whether it is right."""
     torch.manual_seed(seed)
-    dataset = Windows(_text()[0], length)
+    dataset = Windows(text()[0], length)
     model = GPT(layers, width, heads, length)
     if bare:
         for block in model.blocks:
@@ -134,10 +134,14 @@ def evaluate(
     length: int,
     **_: Any,
 ) -> dict[str, float]:
-    net = GPT(layers, width, heads, length)
+    return held_out(GPT(layers, width, heads, length), tensors, device, length)
+
+
+def held_out(net: nn.Module, tensors: dict[str, torch.Tensor], device: torch.device, length: int) -> dict[str, float]:
+    """Loss and accuracy of a model of bytes with these weights, on windows of held-out text."""
     net.load_state_dict(tensors)
     net.to(device).eval()
-    data = Windows(_text()[1], length)
+    data = Windows(text()[1], length)
     chosen = np.linspace(0, len(data) - 1, min(HELD_OUT, len(data))).astype(int)
     tokens, targets = (torch.stack(part).to(device) for part in zip(*(data[i] for i in chosen), strict=True))
     losses, right = [], []

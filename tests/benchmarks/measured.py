@@ -148,6 +148,12 @@ MORE_RUNGS: dict[str, list[tuple[str, str, variants.Edits]]] = {
         ),
         ("the solution in a CUDA graph", "solution", [variants.GRAPHED]),
     ],
+    "3k_healthy": [
+        ("compiled", "starter", [*variants.COMPILED, ("model(tokens)", "compiled(tokens)")]),
+        ("fp32 in place of bf16", "starter", [("enabled=cuda", "enabled=False")]),
+        ("TF32 in place of bf16", "starter", [*variants.TF32, ("enabled=cuda", "enabled=False")]),
+        ("checkpointed", "starter", variants.CHECKPOINTED),
+    ],
 }
 
 

@@ -1,0 +1,62 @@
+from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput
+
+LAB = Lab(
+    name="3k_healthy",
+    title="Is there anything left?",
+    phase=3,
+    goal="A loop that somebody wants compiled, checkpointed and moved to another precision. Say what holds it back, and do no harm.",
+    cause="compute-bound",
+    forms={
+        "cuda": Form(
+            workload="grader.workloads.nplm",
+            options={
+                "context": 64,
+                "features": 64,
+                "width": 8192,
+                "layers": 3,
+                "length": 1024,
+                "batch_size": 16,
+                "lr": 1e-4,
+            },
+            data="text",
+            minimum_gain=1.0,
+            noise=0.003,
+            # 2 forward, 4 backward for each weight of a matrix product and each token
+            flops=6 * (64 * 64 * 8192 + 2 * 8192**2 + 8192 * 256) * 16 * 1024,
+            parity=Parity(steps=16, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
+        ),
+        "cpu": Form(
+            workload="grader.workloads.nplm",
+            options={
+                "context": 16,
+                "features": 32,
+                "width": 768,
+                "layers": 2,
+                "length": 64,
+                "batch_size": 8,
+                "lr": 1e-3,
+            },
+            data="text",
+            minimum_gain=1.0,
+            noise=0.03,
+            parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
+            threads=1,
+            environment={"OMP_NUM_THREADS": "1"},
+        ),
+    },
+    prediction=Prediction(points=40),
+    throughput=Throughput(
+        points=60,
+        healthy=True,
+        title="No harm done",
+        hints=(
+            "How far is this loop from the roof of what it mostly does?",
+            "Work out how long the matrix products of a step need at the measured peak of this device, and compare that with "
+            "the length of a step of the untouched loop.",
+            "The untouched loop is a right answer: where nearly all of a step is matrix products at their peak, fusing, "
+            "recomputing and casting have next to nothing to take away, and each has its price. Take out what you put in.",
+        ),
+    ),
+    trace=(),
+    peek=("tensor_core_share", "half_share", "kernels", "launches"),
+)
