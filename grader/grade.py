@@ -329,7 +329,7 @@ def arm(
                 readable=readable if trusted or not options.get("read_s") else _past_the_drive(options),
                 threads=form.threads,
                 environment=form.environment,
-                ranks=form.ranks,
+                ranks=getattr(form, "ranks", 1),
                 limits=limits,
                 trusted=trusted,
                 allow_unconfined=allow_unconfined,
