@@ -579,7 +579,8 @@ def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Pr
             metrics = trace.metrics(recorded, step_ns=step_s * 1e9, count=plan.profile_steps)
             metrics.counted = counted
             found.metrics[name] = metrics
-            found.timelines[shown] = trace.timeline(recorded, step_ns=step_s * 1e9)
+            counts = {"kernels": metrics.kernels, "gpu_idle": metrics.gpu_idle_unprofiled}
+            found.timelines[shown] = trace.timeline(recorded, step_ns=step_s * 1e9) | counts
         except (trace.TraceError, ChildError) as error:  # the throughput stands; no check needs the starter's trace
             problem = f"there is no trace of the {name}: {error}"
             (found.warnings if each is starter else found.trace_problems).append(problem)

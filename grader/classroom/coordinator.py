@@ -6,6 +6,7 @@ that was under way goes on in a pool that lasts, and the next run takes it over;
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -15,27 +16,30 @@ from distributed import Future
 from grader.classroom import worker
 from grader.classroom.pool import Pool
 from grader.classroom.store import FAILED, Store
-from grader.classroom.submissions import Job
+from grader.classroom.submissions import Call, Job
 
 LIMIT_S = 900.0  # of one grade; a usual one takes less than one minute
 TRIES = 2
 LOOK_S = 0.1  # between two looks at what is done
 
-Done = Callable[[Job, dict[str, Any]], None]
+Task = Job | Call
+Done = Callable[[Task, dict[str, Any]], None]
 
 
 def grade_all(
-    jobs: Iterable[Job],
+    jobs: Iterable[Task],
     pool: Pool,
     store: Store,
     *,
-    again: Iterable[Job] = (),
+    again: Iterable[Task] = (),
     limit_s: float = LIMIT_S,
+    until: float = math.inf,
     done: Done = lambda job, record: None,
     begun: Callable[[int], None] = lambda count: None,
-) -> list[tuple[Job, dict[str, Any]]]:
+) -> list[tuple[Task, dict[str, Any]]]:
     """Grade what the store lacks for the pool's machines, and anew what is named in `again`. Equal jobs are graded once. `begun` is told how many grades are
-    to be made, `done` each record when it is kept. Returns the new ones."""
+    to be made, `done` each record when it is kept. From `until` on (`time.monotonic()`) none is begun any more. Returns the
+    new ones."""
     with store.locked():
         machines = pool.machines()
         for job in again:
@@ -43,11 +47,11 @@ def grade_all(
         waiting = list({job.digest: job for job in jobs if not store.final(job, machines)}.values())
         begun(len(waiting))
         made = []
-        running: dict[Future, tuple[Job, int]] = {}
+        running: dict[Future, tuple[Task, int]] = {}
         try:
-            while waiting or running:
+            while running or (waiting and time.monotonic() < until):
                 # no more than there are workers: none waits behind another, and none is blamed for another's death
-                while waiting and len(running) < max(1, pool.size()):
+                while waiting and len(running) < max(1, pool.size()) and time.monotonic() < until:
                     job = waiting.pop(0)
                     running[_submit(pool, job, 1, limit_s)] = (job, 1)
                 time.sleep(LOOK_S)
@@ -67,7 +71,7 @@ def grade_all(
     return made
 
 
-def _submit(pool: Pool, job: Job, attempt: int, limit_s: float) -> Future:
+def _submit(pool: Pool, job: Task, attempt: int, limit_s: float) -> Future:
     key = f"grade-{job.digest}-{attempt}"
     future = pool.client.submit(worker.run, job.to_json(), limit_s, key=key, pure=False)
     if pool.lasting:  # it goes on without us, and is there for whoever asks for it next

@@ -25,6 +25,9 @@ class Store:
     """A record is {"digest", "machine", "version", "seconds", "worker", "date", "result"}, or has "failed", a message, in
     place of "machine" and "result"."""
 
+    writer = "`grader class`"  # who writes here, and the option that names another folder: for a message
+    option = "--results"
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
@@ -40,8 +43,11 @@ class Store:
         return max(found, key=lambda record: (record["result"]["form"] == "cuda", record["date"]), default=None)
 
     def all_of(self, job: Job) -> list[dict[str, Any]]:
-        found = [read(path) for path in sorted((self.folder / job.lab).glob(f"{job.digest}-*.json"))]
+        found = [self.read(path) for path in sorted((self.folder / job.lab).glob(f"{job.digest}-*.json"))]
         return [record for record in found if record is not None]
+
+    def read(self, path: Path) -> dict[str, Any] | None:
+        return read(path)
 
     def put(self, job: Job, record: dict[str, Any]) -> dict[str, Any]:
         """Keep what a worker returned; returns the record."""
@@ -70,8 +76,8 @@ class Store:
             except OSError:
                 file.seek(0)
                 raise UserError(
-                    f"Another `grader class` (process {file.read().strip() or '?'}) writes its results to {self.folder}. "
-                    "Wait for it, or name another folder with --results."
+                    f"Another {self.writer} (process {file.read().strip() or '?'}) writes its results to {self.folder}. "
+                    f"Wait for it, or name another folder with {self.option}."
                 ) from None
             file.truncate(0)
             file.write(str(os.getpid()))

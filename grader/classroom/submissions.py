@@ -61,6 +61,28 @@ class Job:
         return cls(**d | {"submission": submission, "plan": Plan(**d["plan"]) if d["plan"] else None})
 
 
+@dataclass(frozen=True)
+class Call:
+    """A function of the course's own, "module:name", that a worker calls with `arguments` (JSON values) where else it
+    makes a grade. What it returns is the record's "result". lab: the folder of the result; content: whatever it reads, as
+    text. Nobody but a pool's own clients can have one made: the front door takes in nothing but jobs."""
+
+    lab: str
+    function: str
+    arguments: dict[str, Any]
+    content: str = ""
+    device: str = "auto"
+    repeat: int = 0
+
+    @functools.cached_property
+    def digest(self) -> str:
+        what = asdict(self) | {"version": version()}
+        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self) | {"content": ""})
+
+
 @functools.cache
 def version() -> str:
     """The grader's version, with a hash of the code that decides grades: between releases it changes as well."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from grader import labs
 from grader.errors import UserError
-from grader.frontends import classroom
+from grader.frontends import classroom, nightly
 from grader.labs.lab import AnyLab, Lab
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -21,8 +21,8 @@ DEMO = ("2a_workers", "3a_precision")  # the labs that `grader demo` shows
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; returns the exit status: 0 done, 1 the machine cannot do it, 2 unusable input, 3 an incomplete trace,
-    130 stopped."""
+    """Run the command; returns the exit status: 0 done, 1 the machine cannot do it, 2 unusable input, 3 an incomplete trace
+    or a slower night, 4 an unfinished one, 130 stopped."""
     options = _parser().parse_args(arguments)
     try:
         return options.run(options) or 0
@@ -108,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--out", type=Path, default=Path("reports"), help="folder for the HTML reports (default: reports)")
     common(sub)
     classroom.add_commands(command)
+    nightly.add_command(command)
     return parser
 
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import papermill
@@ -31,21 +32,34 @@ def execute(path: Path, quick: bool = False, progress: bool = False) -> nbformat
     cell that failed."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / path.name
-        papermill.execute_notebook(
-            path,
-            target,
-            parameters={"quick": True} if quick else {},
-            cwd=path.parent,
-            kernel_name="python3",
-            progress_bar=progress,
-            execution_timeout=600,
-            extra_arguments=["--log-level=ERROR"],  # the kernel's own remarks are not the reader's business
-        )
+        run(path, target, {"quick": True} if quick else {}, path.parent, progress=progress)
         notebook = nbformat.read(target, as_version=4)
-    return _clean(notebook, nbformat.read(path, as_version=4))
+    return clean(notebook, nbformat.read(path, as_version=4))
 
 
-def _clean(executed: nbformat.NotebookNode, written: nbformat.NotebookNode) -> nbformat.NotebookNode:
+def run(
+    path: Path,
+    target: Path,
+    parameters: dict[str, Any],
+    folder: Path,
+    cell_limit_s: float = 600,
+    progress: bool = False,
+) -> None:
+    """Execute a notebook in `folder` and write it to `target` with its outputs, as far as it came. Raises
+    PapermillExecutionError of the cell that failed, and nbclient's errors for one that hung or whose kernel died."""
+    papermill.execute_notebook(
+        path,
+        target,
+        parameters=parameters,
+        cwd=folder,
+        kernel_name="python3",
+        progress_bar=progress,
+        execution_timeout=cell_limit_s,
+        extra_arguments=["--log-level=ERROR"],  # the kernel's own remarks are not the reader's business
+    )
+
+
+def clean(executed: nbformat.NotebookNode, written: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """The notebook as it was written, with the outputs of the executed one."""
     outputs = {cell.id: cell for cell in executed.cells if cell.cell_type == "code"}
     for number, cell in enumerate((c for c in written.cells if c.cell_type == "code"), 1):
@@ -81,7 +95,7 @@ def write(notebook: nbformat.NotebookNode, path: Path) -> None:
     beside.replace(path)
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """Which cell failed, and why, in one line."""
     if isinstance(error, PapermillExecutionError):
         first = error.source.strip().splitlines()[0] if error.source.strip() else ""
@@ -113,7 +127,7 @@ def main(arguments: list[str] | None = None) -> int:
             notebook = execute(path, quick=options.quick, progress=sys.stderr.isatty())
         except Exception as error:  # one lesson that fails does not keep the others from being made
             failed.append(path)
-            print(f"    FAILED, left as it was: {_reason(error)}", flush=True)
+            print(f"    FAILED, left as it was: {reason(error)}", flush=True)
             continue
         if options.to:
             write(notebook, options.to / path.parent.name / path.name)

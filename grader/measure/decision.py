@@ -46,6 +46,23 @@ def gain(starter_s: Sequence[float], submission_s: Sequence[float], noise_floor:
     return Gain(math.exp(mean), math.exp(mean - half), math.exp(mean + half), sd, n)
 
 
+def change(before: Sequence[float], now: Sequence[float], noise_floor: float = 0.0) -> Gain:
+    """How many times as fast this night was as the nights `before` it, from times (any unit, one a night; of this night
+    one a repeat). The interval is that of one more night: what a night does to all its repeats is not averaged away by
+    them. `noise_floor` as in `gain`. Raises ValueError for fewer than two nights, none now, or times that are not
+    positive."""
+    if len(before) < 2 or not now:
+        raise ValueError(f"need two or more nights before this one, got {len(before)}, and {len(now)} times now")
+    if min(*before, *now) <= 0:
+        raise ValueError("times must be positive")
+    earlier, n = [math.log(x) for x in before], len(before)
+    sd = stdev(earlier)
+    mean = fmean(earlier) - fmean(map(math.log, now))
+    t = _T95[n - 2] if n - 2 < len(_T95) else 1.68
+    half = t * max(sd, noise_floor) * math.sqrt(1 + 1 / n)
+    return Gain(math.exp(mean), math.exp(mean - half), math.exp(mean + half), sd, n)
+
+
 def fraction(factor: float, target: float) -> float:
     """The share of the points that a gain earns: clip(log(factor) / log(target), 0, 1). Half the fix, in log, earns half
     the points. Raises ValueError unless target > 1."""

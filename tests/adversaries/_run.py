@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grader import labs
 from grader.grade import grade
 from grader.labs.lab import Lab
 from grader.measure.blocks import Plan
@@ -69,6 +70,13 @@ def adversary(lab: Lab, device: str, each: Adversary, plan: Plan = PLAN) -> dict
         return _class.grade_tampered(lab, device, each.tamper)
     result = grade(Submission(each.source(lab.name)), lab, device=device, plan=plan)
     return {"points": points(result), "reason": reason(result), "output": result.output[-500:]}
+
+
+def tampered(lab: str, device: str, name: str) -> dict[str, Any]:
+    """nbgrader's marks of a notebook that the adversary called `name` tampered with."""
+    each = next(each for each in adversaries.corpus() if each.name == name)
+    assert each.tamper
+    return _class.grade_tampered(labs.get(lab), device, each.tamper)
 
 
 def points(result: Result) -> float:

@@ -1,0 +1,125 @@
+"""The command `grader nightly`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from grader.errors import UserError
+from grader.frontends import classroom
+
+KINDS = "lesson,solution,grade,adversary"
+
+
+def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
+    sub = command("nightly", nightly, "maintainers: execute and grade everything, and say what failed or got slower")
+    sub.epilog = (
+        "Exit status: 0 everything works, 1 something failed, 3 something is slower than the noise of the last nights, 4 parts "
+        "are missing that the same command makes, 2 for unusable input. Whenever it is stopped, the same command goes on."
+    )
+    sub.add_argument("--quick", action="store_true", help="small lessons, short measurements")
+    sub.add_argument(
+        "--out", type=Path, default=Path("work/nightly"), help="folder of the nights (default: work/nightly)"
+    )
+    sub.add_argument(
+        "--history", type=Path, metavar="FILE", help="all nights, a line each (default: OUT/history.jsonl)"
+    )
+    sub.add_argument(
+        "--night", metavar="NAME", help="its folder below OUT (default: the unfinished one, else the time)"
+    )
+    sub.add_argument("--labs", default="", metavar="NAME,...", help="only these (default: all)")
+    sub.add_argument("--lessons", default="", metavar="NAME,...", help="only these: 2_data or 2_data/3_overlap")
+    sub.add_argument("--kinds", default=KINDS, metavar="KIND,...", help=f"only these (default: {KINDS})")
+    sub.add_argument("--shard", default="1/1", metavar="I/N", help="make only the I-th of N shares of the parts")
+    sub.add_argument("--minutes", type=float, metavar="M", help="begin no part after so many minutes")
+    sub.add_argument(
+        "--report", action="store_true", help="make nothing; write the report of what is there, and close it"
+    )
+    sub.add_argument(
+        "--accept", metavar="PART", help='"grade LAB solution" is as it should be: compare only with nights from now on'
+    )
+    classroom.add_pool(sub)
+
+
+def nightly(options: argparse.Namespace) -> int:
+    from grader.grade import choose_device
+    from grader.nightly import night as nights
+    from grader.nightly import parts, report
+    from grader.nightly.history import History
+
+    history = History(options.history or options.out / "history.jsonl")
+    if options.accept:
+        known = {name for entry in history.nights() for name in entry["parts"]}
+        if options.accept not in known:
+            raise UserError(
+                f"No night has a part called {options.accept!r}. One is called, say, 'grade 2a_workers solution'."
+            )
+        history.accept(options.accept)
+        print(f"{options.accept} is compared with nights from now on only.")
+        return 0
+    shard, name = _shard(options.shard), _name(options.night)
+    select = {name: _names(getattr(options, name)) for name in ("kinds", "labs", "lessons")}
+    elsewhere = options.cluster is not None or options.slurm is not None
+    with contextlib.ExitStack() as stack:
+        device, pool = options.device, None
+        if elsewhere:
+            pool = stack.enter_context(classroom.open_pool(options))
+            device = next(iter(pool.workers().values()))["form"]
+        elif not options.report or device == "auto":
+            device = choose_device(device)
+        made = parts.plan(device, options.quick, select["kinds"], select["labs"], select["lessons"])
+        told = nights.describe(device, options.quick, select)
+        folder = options.out / name if name else nights.unfinished(options.out, told, history)
+        if folder is None:
+            if options.report:
+                raise UserError(f"No unfinished night like this one lies in {options.out}. Name one with --night.")
+            folder = options.out / datetime.now(UTC).strftime("%Y-%m-%d-%H%M%S")
+        night = nights.open_night(folder, told, made, history)
+        print(f"night {night.name}: {len(made)} parts, in {folder}", file=sys.stderr, flush=True)
+        if not options.report:
+            if pool is None:
+                classroom._confined_here(allow_unconfined=False)
+                classroom._prepare({part.subject for part in made if part.kind in ("grade", "adversary")}, device)
+                pool = stack.enter_context(classroom.open_pool(options))
+            until = time.monotonic() + 60 * options.minutes if options.minutes else math.inf
+            nights.measure(night, pool, shard, until)
+    found = nights.assess(night)
+    nights.close(night, found)
+    report.folder_index(options.out)
+    print(report.markdown(night, found))
+    print(f"The page: {folder / 'index.html'}")
+    done = nights.finished(night, found)
+    if not done:
+        missing = sum(each.status == parts.MISSING for each in found.outcomes)
+        again = len(nights.again(night, found))
+        print(
+            f"{missing} parts are missing, {again} are to be measured again: the same command goes on.", file=sys.stderr
+        )
+    if found.worst() == parts.FAILED:
+        return 1
+    return 4 if not done else 3 if found.worst() == parts.SLOWER else 0
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+def _name(text: str | None) -> str:
+    if text is None:
+        return ""
+    if not text or text.startswith(".") or not all(c.isalnum() or c in "-_." for c in text):
+        raise UserError(f"--night {text!r}: letters, digits, '-', '_' and '.' make a name.")
+    return text
+
+
+def _shard(text: str) -> tuple[int, int]:
+    number, _, count = text.partition("/")
+    if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
+        raise UserError(f"--shard {text!r}: give I/N, as in 1/3, 2/3 and 3/3.")
+    return int(number), int(count)

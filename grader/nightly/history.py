@@ -1,0 +1,142 @@
+"""All nights, one line of JSON each, in a file that is only ever appended to; and what is slower than before.
+
+A line is {"night", "date", "status", "quick", "device", "host", "code", "packages", "parts": {name: {"status", "seconds",
+"machine", "values", "noise"}}}, or {"accept": part, "date"}: what that part measured before is no yardstick any more."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from grader.measure import decision
+from grader.nightly import parts
+from grader.nightly.parts import Outcome
+
+LAST = 20  # nights that are compared with
+LEAST = 5  # of which there must be so many
+SURE = 3  # half intervals that a change must be away from none; see `judge`
+WATCHED = {"step_ms": 1, "gain": -1}  # what may not get slower; -1: more is faster
+
+
+class History:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All lines, oldest first. One that a kill cut short is left out."""
+        found = []
+        text = self.path.read_text(encoding="utf-8", errors="replace") if self.path.exists() else ""
+        for line in text.splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(entry, dict):
+                found.append(entry)
+        return found
+
+    def nights(self) -> list[dict[str, Any]]:
+        return [entry for entry in self.lines() if "night" in entry]
+
+    def append(self, entry: dict[str, Any]) -> None:
+        """Add a line, whole or cut short and then not read; a night that is there is not added again."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path, "ab+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if "night" in entry and any(entry["night"] == known["night"] for known in self.nights()):
+                return
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(0, end - 1))
+            torn = end > 0 and file.read(1) != b"\n"
+            text = json.dumps(entry, ensure_ascii=False, allow_nan=False)
+            file.write(b"\n" * torn + text.encode("utf-8", "backslashreplace") + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def accept(self, part: str) -> None:
+        """From the next night on, compare a part with nights from now on only."""
+        self.append({"accept": part, "date": datetime.now(UTC).isoformat(timespec="seconds")})
+
+    def before(self, name: str, machine: str, quick: bool, night: str = "") -> list[dict[str, Any]]:
+        """What the last nights before `night` had of a part on the same kind of machine and release of torch, oldest first.
+        Those on which it was slower are left out: they are no yardstick."""
+        found: list[dict[str, Any]] = []
+        for entry in self.lines():
+            if entry.get("accept") == name:
+                found = []
+            if entry.get("night") == night and night:
+                break
+            part = entry.get("parts", {}).get(name)
+            if part and entry.get("quick") == quick and part.get("machine") == machine and part.get("values"):
+                found.append(part)
+        return [part for part in found if part["status"] in (parts.OK, parts.UNDECIDED)][-LAST:]
+
+    def last_green(self, device: str, quick: bool, night: str = "") -> dict[str, Any] | None:
+        """The newest night before `night` that found nothing."""
+        found = None
+        for entry in self.nights():
+            if entry["night"] == night:
+                break
+            if entry["status"] == parts.OK and entry["device"] == device and entry["quick"] == quick:
+                found = entry
+        return found
+
+
+@dataclass(frozen=True)
+class Change:
+    """How many times as fast a part was as in the nights before, with the 90% interval of a night like them; `suspicious`:
+    its last run alone lies beyond it on the slow side; `slower`: it surely does."""
+
+    series: str
+    found: decision.Gain
+    suspicious: bool
+    slower: bool
+    runs: int
+
+    @property
+    def faster(self) -> bool:
+        return self.found.factor > self.half**SURE
+
+    @property
+    def half(self) -> float:
+        return self.found.upper / self.found.factor
+
+    def says(self) -> str:
+        f = self.found
+        return (
+            f"{NAMES[self.series]}: {f.factor:.3f}x as fast as in the {f.pairs} nights before (90% interval {f.lower:.3f} to "
+            f"{f.upper:.3f}; {self.runs} run{'s' * (self.runs > 1)})"
+        )
+
+
+NAMES = {"step_ms": "step of the solution", "gain": "gain of the solution over the starter"}
+
+
+def judge(outcome: Outcome, before: list[dict[str, Any]]) -> list[Change]:
+    """Compare a part's watched figures with those of the nights before.
+
+    One of fifty series lies beyond a 90% interval every night. So a part that does is measured again, and it is called
+    slower when every run of three is beyond it, and their mean by SURE half intervals. Simulated
+    (`tests/benchmarks/night_errors.py`): how often an unchanged night is then called slower, and how small a change is found."""
+    changes = []
+    for series, sign in WATCHED.items():
+        earlier = [part["values"][series] for part in before if part["values"].get(series)]
+        now = [values[series] for values in outcome.repeats if values.get(series)]
+        if len(earlier) < LEAST or not now:
+            continue
+        # a few nights can agree by luck: no less noise than a run's own blocks show
+        floor = median([outcome.noise.get(series, 0.0), *(part.get("noise", {}).get(series, 0.0) for part in before)])
+        slowness = [value**sign for value in earlier]
+        each = [decision.change(slowness, [value**sign], floor) for value in now]
+        found = decision.change(slowness, [value**sign for value in now], floor)
+        beyond = [one.upper < 1 for one in each]
+        sure = found.factor * (found.upper / found.factor) ** SURE < 1
+        slower = len(now) >= parts.TRIES and all(beyond) and sure
+        changes.append(Change(series, found, all(beyond), slower, len(now)))
+    return changes

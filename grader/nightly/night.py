@@ -1,0 +1,387 @@
+"""One night in its folder: measured on a pool, in one go or in pieces, and closed.
+
+FOLDER/night.json        what the night consists of, on what it began
+FOLDER/parts/            the record of each run, a file each, kept when it is there: a stopped night goes on where it was
+FOLDER/notebooks/        the executed notebooks
+FOLDER/index.html, junit.xml, summary.md"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from grader import labs
+from grader.classroom.coordinator import Task, grade_all
+from grader.classroom.store import FAILED as NOT_MADE
+from grader.classroom.store import Store
+from grader.classroom.submissions import version
+from grader.errors import UserError
+from grader.measure import machine
+from grader.nightly import parts
+from grader.nightly.history import Change, History, judge
+from grader.nightly.parts import Outcome, Part
+from grader.result import write_json, write_text
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LIMIT_S = {True: 600.0, False: 1800.0}  # of one part, by quick; a lesson in full is the longest
+
+
+class Records(Store):
+    """The records of one night. Whatever came of a part stands; a record without timelines is a tenth as large."""
+
+    writer, option = "`grader nightly`", "--night"
+
+    def __init__(self, night: Path) -> None:
+        super().__init__(night / "parts")
+        self.night = night
+
+    def put(self, job: Task, record: dict[str, Any]) -> dict[str, Any]:
+        result = record.get("result", {})
+        if "notebook" in result:
+            path = Path("notebooks", job.lab, *Path(job.arguments["path"]).parts[-2:])
+            write_text(self.night / path, result.pop("notebook").rstrip("\n") + "\n")
+            result["file"] = str(path)
+        for what, shown in result.get("timelines", {}).items():
+            result["timelines"][what] = {name: shown[name] for name in ("kernels", "gpu_idle") if name in shown}
+        if "output" in result:
+            result["output"] = result["output"][-500:]
+        return super().put(job, record)
+
+    def read(self, path: Path) -> dict[str, Any] | None:
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            return record if record["date"] and (NOT_MADE in record or record["result"]) else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None  # damaged by hand: it is made again
+
+    def final(self, job: Task, machines: Iterable[str] | None = None, form: str | None = None) -> dict[str, Any] | None:
+        found = [r for r in self.all_of(job) if machines is None or NOT_MADE in r or r["machine"] in set(machines)]
+        return max(found, key=lambda record: record["date"], default=None)
+
+
+@dataclass
+class Night:
+    folder: Path
+    told: dict[str, Any]  # night.json
+    parts: list[Part]
+    history: History
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def records(self) -> Records:
+        return Records(self.folder)
+
+    def runs(self, part: Part) -> list[dict[str, Any]]:
+        """The records of a part, one a run, as far as they are there without a gap."""
+        found = []
+        for repeat in range(parts.TRIES if part.task else 0):
+            record = self.records.final(part.again(repeat))
+            if record is None:
+                break
+            found.append(record)
+        return found
+
+
+def open_night(folder: Path, told: dict[str, Any], made: list[Part], history: History) -> Night:
+    """The night in `folder`, begun or gone on with. Raises UserError where one of other parts, or of another state of the
+    course, lies there."""
+    path = folder / "night.json"
+    if path.exists():
+        there = json.loads(path.read_text(encoding="utf-8"))
+        for name in ("device", "quick", "select", "grader", "torch"):
+            if there.get(name) != told[name]:
+                raise UserError(
+                    f"The night in {folder} has {name} {there.get(name)!r}, this one {told[name]!r}. Give it another name: --night."
+                )
+        told = there
+    else:
+        write_json(path, told)
+    return Night(folder, told, made, history)
+
+
+def unfinished(out: Path, told: dict[str, Any], history: History) -> Path | None:
+    """The folder of the newest night like this one that was stopped before it was closed."""
+    closed = {entry["night"] for entry in history.nights()}
+    for path in sorted(out.glob("*/night.json"), reverse=True):
+        there = json.loads(path.read_text(encoding="utf-8"))
+        if path.parent.name not in closed and all(
+            there.get(name) == told[name] for name in ("device", "quick", "select", "grader", "torch")
+        ):
+            return path.parent
+    return None
+
+
+def describe(device: str, quick: bool, select: dict[str, Any]) -> dict[str, Any]:
+    """What night.json says."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": device,
+        "quick": quick,
+        "select": select,
+        "grader": version(),
+        "torch": importlib.metadata.version("torch"),
+        "commit": _commit(),
+        "host": machine.facts(),
+        "packages": {d.name.lower(): d.version for d in importlib.metadata.distributions() if d.name},
+    }
+
+
+def _commit() -> str:
+    """The course's commit, "+" behind it where files differ from it; "" where git does not tell."""
+    git = ["git", "-c", "safe.directory=*", "-C", str(REPOSITORY)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, timeout=20)
+        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return head.stdout.strip() + "+" * bool(changed.stdout.strip()) if head.returncode == 0 else ""
+
+
+# ---------------------------------------------------------------- measuring
+
+
+def measure(night: Night, pool: Any, shard: tuple[int, int] = (1, 1), until: float = float("inf")) -> None:
+    """Make what is missing, and again what is not as expected. shard: (i, n) for the i-th of n shares; from `until` on
+    (`time.monotonic()`) nothing is begun."""
+    mine = share(night.parts, *shard)
+    grade_all_of(night, pool, [(part, 0) for part in mine if part.task], until)
+    for _ in range(1, parts.TRIES):
+        found = assess(night)
+        wanted = [(part, run) for part, run in again(night, found) if part in mine]
+        if not wanted:
+            break
+        grade_all_of(night, pool, wanted, until)
+
+
+def share(made: list[Part], number: int, count: int) -> list[Part]:
+    """Every `count`-th part, those that take long spread evenly. Shares of one night add up to it."""
+    return made[number - 1 :: count]
+
+
+def grade_all_of(night: Night, pool: Any, wanted: list[tuple[Part, int]], until: float) -> None:
+    tasks = {part.again(run).digest: (part, part.again(run)) for part, run in wanted}
+    progress = Progress(night, pool, [part for part, _ in wanted])
+    try:
+        grade_all(
+            [task for _, task in tasks.values()],
+            pool,
+            night.records,
+            limit_s=LIMIT_S[night.told["quick"]],
+            until=until,
+            begun=progress.begin,
+            done=lambda task, record: progress.done(tasks[task.digest][0], record),
+        )
+    finally:
+        progress.close()
+
+
+class Progress:
+    """A line a part on standard error, or a bar on a terminal, with the time left: from the last night's times, else from
+    those of parts of this kind."""
+
+    def __init__(self, night: Night, pool: Any, wanted: list[Part]) -> None:
+        self.waiting = {part.name: part for part in wanted}
+        self.workers = max(1, pool.size())
+        self.took: dict[str, list[float]] = {}
+        last = next((entry for entry in reversed(night.history.nights()) if _alike(entry, night.told)), {"parts": {}})
+        self.known = {name: part["seconds"] for name, part in last["parts"].items()}
+        self.bar: Any = None
+        self.count = self.made = 0
+
+    def begin(self, count: int) -> None:
+        from tqdm import tqdm
+
+        self.count = count
+        form = "{desc} {bar} {n_fmt}/{total_fmt} {postfix}"
+        self.bar = tqdm(total=count, desc="night", bar_format=form, leave=False, disable=None)
+
+    def left_s(self) -> float:
+        every = [seconds for times in self.took.values() for seconds in times]
+        guess = lambda part: self.known.get(part.name) or fmean(self.took.get(part.kind) or every or [0.0])  # noqa: E731
+        missing = sorted((guess(part) for part in self.waiting.values()), reverse=True)
+        return sum(missing[: self.count - self.made]) / self.workers
+
+    def done(self, part: Part, record: dict[str, Any]) -> None:
+        self.made += 1
+        self.waiting.pop(part.name, None)
+        self.took.setdefault(part.kind, []).append(record["seconds"])
+        problem = record.get(NOT_MADE) or record["result"].get("why") or record["result"].get("fatal") or ""
+        left = f"about {self.left_s() / 60:.0f} min left"
+        if self.bar is None or self.bar.disable:
+            said = f"{self.made}/{self.count} {part.name}: {record['seconds']:.0f} s{', ' * bool(problem)}{problem[:160]}; {left}"
+            print(said, file=sys.stderr, flush=True)
+        else:
+            self.bar.set_postfix_str(f"({part.name}; {left})")
+            self.bar.update()
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+
+def _alike(entry: dict[str, Any], told: dict[str, Any]) -> bool:
+    return entry["device"] == told["device"] and entry["quick"] == told["quick"]
+
+
+# ---------------------------------------------------------------- judging
+
+
+@dataclass
+class Assessed:
+    outcomes: list[Outcome]
+    changes: dict[str, list[Change]]  # by the part's name
+    tables: list[str]  # Markdown: adversaries, a lab each
+    compared: set[str]  # parts that had nights to be compared with
+
+    def worst(self) -> str:
+        """The night's status: failed, slower, missing, or ok."""
+        found = {each.status for each in self.outcomes}
+        return next((status for status in (parts.FAILED, parts.SLOWER, parts.MISSING) if status in found), parts.OK)
+
+
+def assess(night: Night) -> Assessed:
+    """What the records say by now."""
+    outcomes = [parts.outcome(part, night.runs(part)) for part in night.parts]
+    tables = _compare_adversaries(night, outcomes)
+    changes, compared = {}, set()
+    for found in outcomes:
+        if found.part.kind != "grade" or found.part.what != "solution" or not found.repeats:
+            continue
+        before = night.history.before(found.part.name, found.machine, night.told["quick"], night.name)
+        made = judge(found, before)
+        if made:
+            compared.add(found.part.name)
+            changes[found.part.name] = made
+        if any(change.slower for change in made) and found.status != parts.FAILED:
+            found.status = parts.SLOWER
+            found.why = "; ".join(change.says() for change in made if change.slower)
+    return Assessed(outcomes, changes, tables, compared)
+
+
+def again(night: Night, found: Assessed) -> list[tuple[Part, int]]:
+    """What is to be measured again, with the number of the run: a grade or an adversary that is not as expected, with the
+    adversary's control, and a part that looks slower."""
+    wanted: dict[str, tuple[Part, int]] = {}
+    by_name = {each.part.name: each for each in found.outcomes}
+
+    def want(each: Outcome) -> None:
+        if 0 < each.runs < parts.TRIES and each.part.task:
+            wanted[each.part.name] = (each.part, each.runs)
+
+    for each in found.outcomes:
+        name = each.part.name
+        if each.part.kind == "grade":
+            unclear = each.status == parts.FAILED or (each.status == parts.UNDECIDED and not night.told["quick"])
+            if each.points is not None and (unclear or any(c.suspicious for c in found.changes.get(name, []))):
+                want(each)
+        elif each.part.kind == "adversary" and each.status == parts.FAILED and each.repeats:
+            want(each)
+            control = by_name.get(f"adversary {each.part.subject} {_control(each.part)}")
+            if control:
+                want(control)
+    return list(wanted.values())
+
+
+def _control(part: Part) -> str:
+    adversaries, _ = parts.corpus()
+    return {each.name: each.control for each in adversaries.corpus()}.get(part.what, part.what)
+
+
+def _compare_adversaries(night: Night, outcomes: list[Outcome]) -> list[str]:
+    """Set the status of each adversary and control, and keep what is compared as `python -m tests.adversaries` does; the
+    tables. Of several runs the least of an adversary's points count, against the most of its control's."""
+    mine = [each for each in outcomes if each.part.kind == "adversary"]
+    if not mine:
+        return []
+    adversaries, run = parts.corpus()
+    corpus = {each.name: each for each in adversaries.corpus()}
+    tables = []
+    for lab in dict.fromkeys(each.part.subject for each in mine):
+        folder = night.folder / "adversaries" / night.told["device"] / lab
+        here = {each.part.what: each for each in mine if each.part.subject == lab}
+        for name, each in here.items():
+            if not each.repeats:
+                continue
+            best = max if name == "solution" else min  # what speaks for the grader
+            kept = dict(best(each.repeats, key=lambda made: made["points"])) | {"tries": each.runs}
+            control = here.get(corpus[name].control) if name in corpus else None
+            if control and control.repeats:
+                kept["control"] = max(made["points"] for made in control.repeats)
+            each.points = kept["points"]
+            each.values = {"points": each.points}
+            write_json(folder / f"{name.replace(' ', '_')}.json", kept)
+        some = [corpus[name] for name in here if name in corpus]
+        rows = run.rows(folder, some, labs.get(lab), night.told["device"])
+        for row in rows:
+            each = here.get(row.name)
+            if each is None or each.status in (parts.FAILED, parts.MISSING):
+                continue
+            if row.verdict.startswith(("PROFITS", "BROKEN", "LOST")):
+                each.status, each.why = parts.FAILED, f"{row.verdict}: {row.reason}"
+            elif row.verdict == "not graded":
+                each.status, each.why = parts.MISSING, "its control is missing"
+        tables.append(run.table(f"{lab} on {night.told['device']}", rows))
+    return tables
+
+
+# ---------------------------------------------------------------- closing
+
+
+def finished(night: Night, found: Assessed) -> bool:
+    return not again(night, found) and all(each.status != parts.MISSING for each in found.outcomes)
+
+
+def entry(night: Night, found: Assessed) -> dict[str, Any]:
+    """The night's line in the history."""
+    told = night.told
+    results = [run["result"] for each in night.parts for run in night.runs(each)[:1] if "result" in run]
+    host = next((result["machine"] for result in results if "checks" in result), told["host"])
+    return {
+        "night": night.name,
+        "date": told["date"],
+        "status": found.worst(),
+        **{name: told[name] for name in ("device", "quick", "select", "grader", "torch", "commit", "packages")},
+        "host": host,
+        "parts": {
+            each.part.name: {
+                name: value
+                for name, value in (
+                    ("status", each.status),
+                    ("why", each.why[:300]),
+                    ("seconds", each.seconds),
+                    ("runs", each.runs),
+                    ("machine", each.machine),
+                    ("values", each.values),
+                    ("noise", each.noise),
+                )
+                if value not in ("", {}, None)
+            }
+            for each in found.outcomes
+        },
+    }
+
+
+def close(night: Night, found: Assessed) -> None:
+    """Write the page and the summaries, and, of a night that has all its parts, the line in the history."""
+    from grader.nightly import report
+
+    report.write(night, found)
+    if finished(night, found):
+        night.history.append(entry(night, found))
+
+
+def statuses(found: Assessed) -> Iterator[tuple[str, int]]:
+    for status in parts.ORDER:
+        if count := sum(each.status == status for each in found.outcomes):
+            yield status, count

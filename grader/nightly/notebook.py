@@ -1,0 +1,76 @@
+"""One notebook, executed from top to bottom in a process of its own on a worker."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from papermill.exceptions import PapermillExecutionError
+
+from grader.frontends import lessons
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LINE = 300  # characters of what is quoted
+
+
+def execute(path: str, parameters: dict[str, Any], cell_limit_s: float, in_place: bool) -> dict[str, Any]:
+    """Run a notebook (a path below the course's folder); in_place: in its own folder, else in an empty one.
+
+    Returns {"why": what went wrong, "" for nothing, "cells": [{"id", "begins", "seconds" (None: it was not reached)}],
+    "notebook": text with the outputs, whatever happened}. What is written to stderr, and a warning, is wrong too."""
+    source = REPOSITORY / path
+    why = ""
+    with tempfile.TemporaryDirectory() as folder:
+        target, empty = Path(folder) / source.name, Path(folder) / "empty"
+        empty.mkdir()
+        try:
+            lessons.run(source, target, parameters, source.parent if in_place else empty, cell_limit_s)
+        except Exception as error:  # the cell failed, its kernel died, it hung, or the notebook is none
+            why = _reason(error, target)
+        if not target.exists():  # nothing of it could be run
+            return {"why": why, "cells": [], "notebook": source.read_text(encoding="utf-8")}
+        executed = nbformat.read(target, as_version=4)
+    cells = [cell for cell in executed.cells if cell.cell_type == "code"]
+    reached = {cell.id: cell.metadata.get("papermill", {}).get("duration") for cell in cells}
+    kept = lessons.clean(executed, nbformat.read(source, as_version=4))
+    for cell in kept.cells:
+        if cell.cell_type == "code" and reached.get(cell.id) is None and not cell.outputs:
+            cell.execution_count = None
+    rows = [
+        {"id": cell.id, "begins": _first_line(cell.source), "seconds": reached.get(cell.id)}
+        for cell in kept.cells
+        if cell.cell_type == "code"
+    ]
+    return {"why": why or _warning(kept), "cells": rows, "notebook": nbformat.writes(kept)}
+
+
+def _reason(error: Exception, target: Path) -> str:
+    if isinstance(error, PapermillExecutionError):
+        return lessons.reason(error)[: 2 * LINE]
+    at = ""
+    if target.exists():
+        for cell in nbformat.read(target, as_version=4).cells:
+            if cell.metadata.get("papermill", {}).get("start_time"):  # the last one that was begun
+                at = f"cell {cell.id} ({_first_line(cell.source)}): "
+    said = str(error).strip().splitlines() or [""]
+    return f"{at}{type(error).__name__}: {said[0][:LINE]}"
+
+
+def _warning(notebook: Any) -> str:
+    """The first thing that a reader of the notebook should not see, or ""."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if output.get("name") == "stderr":
+                return f"cell {cell.id} wrote to stderr: {output.text.strip()[:LINE]}"
+            shown = (output.get("text", ""), *(output.get("data", {}).get(k, "") for k in ("text/plain", "text/html")))
+            for text in shown:
+                if found := re.search(r"[^\n]*Warning\b[^\n]*", text):
+                    return f"cell {cell.id} warned: {found[0].strip()[:LINE]}"
+    return ""
+
+
+def _first_line(source: str) -> str:
+    return next((line.strip()[:80] for line in source.splitlines() if line.strip()), "")

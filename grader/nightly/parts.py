@@ -1,0 +1,258 @@
+"""What a night consists of, and what is expected of each part."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from grader import labs
+from grader.classroom.store import FAILED as NOT_MADE
+from grader.classroom.submissions import Call, Job
+from grader.errors import UserError
+from grader.labs.lab import Lab
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
+from grader.submission import Submission, read_notebook
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+KINDS = ("lesson", "solution", "grade", "adversary")  # in the order in which they run
+CELL_LIMIT_S = {True: 240.0, False: 600.0}  # of one cell, by quick
+TRIES = 3  # what is not as expected is measured again: it may have been noise
+NEAR_ZERO = 0.05  # an untouched lab has at most this share of its points
+
+OK, FAILED, SLOWER, UNDECIDED, MISSING = "ok", "failed", "slower", "undecided", "missing"
+SKIPPED = "not measured"  # this device cannot
+# a part's verdict, worst first
+ORDER = (FAILED, SLOWER, MISSING, UNDECIDED, SKIPPED, OK)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a night. what: "solution" or "starter" of a grade, the adversary's or its control's name. task: what the
+    pool makes; None where this device cannot."""
+
+    kind: str
+    subject: str  # the lab, or a lesson's folder and name
+    what: str
+    task: Job | Call | None
+
+    @property
+    def name(self) -> str:
+        return " ".join(filter(None, (self.kind, self.subject, self.what)))
+
+    def again(self, repeat: int) -> Job | Call:
+        """The task of run number `repeat`, from 0."""
+        assert self.task
+        return replace(self.task, repeat=repeat)
+
+
+@dataclass
+class Outcome:
+    """What a part came to. runs: how often it was measured; values: for the history, each with its own standard deviation
+    in the log (0 for what has none)."""
+
+    part: Part
+    status: str
+    why: str = ""
+    seconds: float = 0.0
+    runs: int = 0
+    machine: str = ""
+    values: dict[str, float] = field(default_factory=dict)
+    repeats: list[dict[str, float]] = field(default_factory=list)  # the watched ones, of each run
+    noise: dict[str, float] = field(default_factory=dict)
+    cells: list[dict[str, Any]] = field(default_factory=list)
+    notebook: str = ""  # below the night's folder
+    points: float | None = None
+    out_of: float | None = None
+
+
+def corpus() -> Any:
+    """The modules of the adversaries: they lie beside the tests, in the course's folder."""
+    if not (REPOSITORY / "tests" / "adversaries").is_dir():
+        raise UserError(
+            f"{REPOSITORY / 'tests'} is missing. A night needs the whole course, as it is in its repository."
+        )
+    if str(REPOSITORY) not in sys.path:
+        sys.path.insert(0, str(REPOSITORY))
+    from tests import adversaries
+    from tests.adversaries import _run
+
+    return adversaries, _run
+
+
+def plan(
+    device: str, quick: bool, kinds: Iterable[str] = KINDS, chosen: Sequence[str] = (), lessons: Sequence[str] = ()
+) -> list[Part]:
+    """All parts of a night on "cpu" or "cuda". chosen: some labs; lessons: some lessons, "2_data/3_overlap" or "2_data".
+    Raises UserError for one that is not there."""
+    kinds, made = set(kinds), []
+    if unknown := kinds - set(KINDS):
+        raise UserError(f"There is no kind of part called {', '.join(sorted(unknown))}: {', '.join(KINDS)}.")
+    names = [labs.get(name).name for name in chosen] or list(labs.NAMES)
+    if "lesson" in kinds:
+        made += [_notebook("lesson", path, device, quick) for path in _lessons(lessons)]
+    if "solution" in kinds:
+        made += [
+            _notebook("solution", REPOSITORY / "solutions" / name / f"{name}.ipynb", device, quick) for name in names
+        ]
+    for name in names if "grade" in kinds else ():
+        for what, folder in (("solution", "solutions"), ("starter", "labs")):
+            job = Job(name, read_notebook(REPOSITORY / folder / name / f"{name}.ipynb"), device, quick)
+            here = {device, "traces"} & labs.get(name).forms.keys()
+            made.append(Part("grade", name, what, job if here else None))
+    if "adversary" in kinds:
+        for name in names:
+            made += _adversaries(name, device)
+    return made
+
+
+def _lessons(chosen: Sequence[str]) -> list[Path]:
+    from grader.frontends.lessons import lessons
+
+    every = {f"{path.parent.name}/{path.stem}": path for path in lessons()}
+    for each in chosen:
+        if not any(name == each or name.startswith(f"{each}/") for name in every):
+            raise UserError(f"There is no lesson {each!r}. The lessons are: {', '.join(every)}.")
+    return [p for name, p in every.items() if not chosen or name in chosen or name.partition("/")[0] in chosen]
+
+
+def _notebook(kind: str, path: Path, device: str, quick: bool) -> Part:
+    subject = path.stem if kind == "solution" else f"{path.parent.name}/{path.stem}"
+    return Part(kind, subject, "", notebook_call(kind, path, device, quick))
+
+
+def notebook_call(kind: str, path: Path, device: str, quick: bool, cell_limit_s: float = 0.0) -> Call:
+    """A notebook to be executed by a worker. A lesson knows `quick`, a solution its device, too."""
+    parameters = {"quick": True} if quick else {}
+    if kind == "solution":
+        parameters = {"device": device, "quick": quick}
+    relative = path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path
+    arguments = {
+        "path": str(relative),
+        "parameters": parameters,
+        "cell_limit_s": cell_limit_s or CELL_LIMIT_S[quick],
+        "in_place": kind == "lesson",
+    }
+    return Call(f"{kind}s", "grader.nightly.notebook:execute", arguments, path.read_text(encoding="utf-8"), device)
+
+
+def _adversaries(name: str, device: str) -> list[Part]:
+    adversaries, run = corpus()
+    lab = labs.get(name)
+    if not isinstance(lab, Lab) or device not in lab.forms or not lab.measures(lab.throughput, device):
+        return []
+    fitting = [each for each in adversaries.corpus() if name in each.labs and device in each.devices]
+    made = []
+    for control in adversaries.CONTROLS if fitting else ():
+        job = Job(name, Submission(adversaries.CONTROLS[control](name)), device, plan=run.PLAN)
+        made.append(Part("adversary", name, control, job))
+    for each in fitting:
+        if each.source:
+            task = Job(name, Submission(each.source(name)), device, plan=run.PLAN)
+        else:
+            arguments = {"lab": name, "device": device, "name": each.name}
+            task = Call(name, "tests.adversaries._run:tampered", arguments, device=device)
+        made.append(Part("adversary", name, each.name, task))
+    return made
+
+
+# ---------------------------------------------------------------- what came of it
+
+
+def outcome(part: Part, records: list[dict[str, Any]]) -> Outcome:
+    """What the records of a part, one a run, amount to. Adversaries are compared with their controls afterwards."""
+    if part.task is None:
+        return Outcome(part, SKIPPED, "it needs an NVIDIA GPU")
+    if not records:
+        return Outcome(part, MISSING, "not made yet")
+    last = records[-1]
+    found = Outcome(part, OK, seconds=last["seconds"], runs=len(records), machine=last.get("machine", ""))
+    if all(NOT_MADE in record for record in records):
+        found.status, found.why = FAILED, last[NOT_MADE]
+    elif part.kind in ("lesson", "solution"):
+        result = last["result"]
+        found.status, found.why = (FAILED, result["why"]) if result["why"] else (OK, "")
+        found.cells, found.notebook = result["cells"], result.get("file", "")
+    else:
+        made = [record["result"] for record in records if NOT_MADE not in record]
+        if part.kind == "grade":
+            _graded(found, [Result.from_dict(result) for result in made])
+        else:
+            found.repeats = [_points(result) for result in made]
+    return found
+
+
+def _graded(found: Outcome, results: list[Result]) -> None:
+    """The verdict is that of the best run: noise spoils a grade, and makes none."""
+    verdicts = [(_unexpected(found.part, result), result) for result in results]
+    (found.status, found.why), best = min(verdicts, key=lambda each: -ORDER.index(each[0][0]))
+    found.points, found.out_of = best.score, best.measured_max
+    for result in results:
+        if result.fatal or result.disturbed:
+            continue
+        values, noise = figures(result)
+        if values:
+            found.repeats.append(values)
+            found.noise = noise
+    for name in {name for values in found.repeats for name in values}:
+        found.values[name] = _mean([values[name] for values in found.repeats if name in values])
+    found.values |= {"points": best.score, "out_of": best.measured_max}
+
+
+def _mean(values: list[float]) -> float:
+    return math.exp(fmean(map(math.log, values))) if min(values) > 0 else fmean(values)
+
+
+def figures(result: Result) -> tuple[dict[str, float], dict[str, float]]:
+    """What a grade measured: (gain, ms a step of submission and starter, kernels a step, share of the step in which the GPU
+    idles), and the standard deviation, in the log, of those that have one."""
+    evidence = next((c.evidence for c in result.checks if c.name == "throughput"), {})
+    if not evidence.get("pairs"):
+        return {}, {}
+    values = {"gain": evidence["gain"], "step_ms": evidence["submission_ms"], "starter_ms": evidence["starter_ms"]}
+    after = result.timelines.get("after", {})
+    for name in ("kernels", "gpu_idle"):
+        if after.get(name) is not None and result.form == "cuda":
+            values[name] = after[name]
+    times = [math.log(ours) for _, ours in evidence["pairs"]]
+    n, least = len(times), labs.get(result.lab).forms[result.form].noise
+    noise = {"gain": evidence["noise"], "step_ms": stdev(times) if n > 1 else 0.0}
+    return values, {name: max(sd, least) / math.sqrt(n) for name, sd in noise.items()}
+
+
+def _unexpected(part: Part, result: Result) -> tuple[str, str]:
+    """(status, why) of one grade: the solution passes every check that can be measured, the starter has next to no points."""
+    if result.disturbed:
+        return UNDECIDED, result.disturbed
+    if result.fatal:
+        return FAILED, result.fatal
+    lab = labs.get(part.subject)
+    measured = [c for c in result.checks if c.status != NOT_MEASURED]
+    if not measured:
+        return SKIPPED, "none of its checks can be measured on this device"
+    if part.what == "solution" or (isinstance(lab, Lab) and lab.throughput.healthy):
+        wanted = measured if part.what == "solution" else [c for c in measured if c.name != "prediction"]
+        failed = next((c for c in wanted if c.status not in (PASS, INCONCLUSIVE)), None)
+        if failed:
+            return FAILED, f"{failed.title}: {failed.reason}"
+        open_ = next((c for c in wanted if c.status == INCONCLUSIVE), None)
+        return (UNDECIDED, f"{open_.title}: {open_.reason}") if open_ else (OK, "")
+    points = sum(c.points for c in measured if c.name != "prediction")
+    most = sum(c.max_points for c in measured)
+    if points > NEAR_ZERO * most:
+        return FAILED, f"the untouched lab has {points:g} of {most:g} points"
+    parity = next((c for c in measured if c.name == "parity" and c.status == FAIL), None)
+    return (FAILED, f"{parity.title}: {parity.reason}") if parity else (OK, "")
+
+
+def _points(result: dict[str, Any]) -> dict[str, Any]:
+    """{"points", "reason", "output"} of an adversary, as its own module keeps them."""
+    if "checks" not in result:  # nbgrader's marks of a notebook that was tampered with
+        return result
+    _, run = corpus()
+    graded = Result.from_dict(result)
+    return {"points": run.points(graded), "reason": run.reason(graded), "output": graded.output[-500:]}

@@ -1,0 +1,287 @@
+"""What a night shows: one static page, JUnit XML, a Markdown summary."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from grader.frontends import report as pages
+from grader.nightly import night as nights
+from grader.nightly import parts
+from grader.nightly.night import Assessed, Night
+from grader.nightly.parts import Outcome
+from grader.result import write_text
+
+COLOURS = {
+    parts.FAILED: "#D55E00",
+    parts.SLOWER: "#E69F00",
+    parts.MISSING: "#CC79A7",
+    parts.UNDECIDED: "#6b7280",
+    parts.SKIPPED: "#6b7280",
+    parts.OK: "#009E73",
+}
+_STYLE = """<style>
+.speed-report table { border-collapse: collapse; font-size: 13px; }
+.speed-report td, .speed-report th { text-align: left; vertical-align: top; padding: 2px 12px 2px 0;
+  border-bottom: 1px solid #e5e7eb; }
+.speed-report td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.speed-report .wide { overflow-x: auto; }
+.speed-report .is { font-weight: 600; white-space: nowrap; }
+</style>"""
+
+
+def write(night: Night, found: Assessed) -> None:
+    """index.html, junit.xml and summary.md in the night's folder, each whole or not at all."""
+    write_text(night.folder / "index.html", html(night, found))
+    write_text(night.folder / "junit.xml", junit(night, found))
+    write_text(night.folder / "summary.md", markdown(night, found))
+
+
+def headline(night: Night, found: Assessed) -> str:
+    counts = ", ".join(f"{count} {status}" for status, count in nights.statuses(found))
+    verdict = {
+        parts.FAILED: "Something failed",
+        parts.SLOWER: "Everything works; something is slower than before",
+        parts.MISSING: "Not finished",
+        parts.OK: "Everything works, nothing is slower",
+    }[found.worst()]
+    return f"{verdict}: {counts}"
+
+
+def about(night: Night, found: Assessed) -> str:
+    """On what it ran, in one line."""
+    entry = nights.entry(night, found)
+    host = entry["host"]
+    driver = f", driver {host['driver']}" if host.get("driver") else ""
+    size = "quick" if entry["quick"] else "in full"
+    return (
+        f"{night.name} on {host.get('gpu') or host.get('cpu')}{driver}, {host.get('cores')} cores, torch {entry['torch']}, "
+        f"course {entry['commit'] or entry['grader']}, {size}"
+    )
+
+
+def _problems(found: Assessed) -> list[Outcome]:
+    shown = [each for each in found.outcomes if each.status in (parts.FAILED, parts.SLOWER, parts.MISSING)]
+    return sorted(shown, key=lambda each: parts.ORDER.index(each.status))
+
+
+def differences(night: Night, found: Assessed) -> list[str]:
+    """What is not as it was on the last night that found nothing: course, driver, packages."""
+    green = night.history.last_green(night.told["device"], night.told["quick"], night.name)
+    if green is None:
+        return []
+    now, lines = nights.entry(night, found), []
+    for name in ("commit", "grader"):
+        if green.get(name) != now[name]:
+            lines.append(f"{name}: {green.get(name) or '?'} -> {now[name] or '?'}")
+    for name in sorted(green["host"].keys() | now["host"].keys()):
+        if green["host"].get(name) != now["host"].get(name):
+            lines.append(f"{name}: {green['host'].get(name)} -> {now['host'].get(name)}")
+    old, new = green["packages"], now["packages"]
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            lines.append(f"{name}: {old.get(name, 'not there')} -> {new.get(name, 'not there')}")
+    return [f"since {green['night']}:", *lines] if lines else [f"since {green['night']}: nothing"]
+
+
+def markdown(night: Night, found: Assessed, most: int = 40) -> str:
+    lines = [f"# {headline(night, found)}", "", about(night, found), ""]
+    problems = _problems(found)
+    if problems:
+        lines += ["| | part | why |", "|---|---|---|"]
+        lines += [f"| {each.status} | {each.part.name} | {_cell(each.why)} |" for each in problems[:most]]
+        lines += [f"| | and {len(problems) - most} more | |"] * (len(problems) > most)
+        lines.append("")
+    changed = differences(night, found)
+    if changed:
+        lines += ["Changed " + changed[0], "", *(f"- {line}" for line in changed[1:]), ""]
+    return "\n".join(lines)
+
+
+def _cell(text: str, limit: int = 300) -> str:
+    text = " ".join(text.split()).replace("|", "/")
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def junit(night: Night, found: Assessed) -> str:
+    root = ET.Element("testsuites", name=f"night {night.name}")
+    for kind in parts.KINDS:
+        some = [each for each in found.outcomes if each.part.kind == kind]
+        if not some:
+            continue
+        bad = [each for each in some if each.status in (parts.FAILED, parts.SLOWER)]
+        skipped = [each for each in some if each.status in (parts.SKIPPED, parts.UNDECIDED, parts.MISSING)]
+        suite = ET.SubElement(
+            root,
+            "testsuite",
+            name=kind,
+            tests=str(len(some)),
+            failures=str(len(bad)),
+            errors="0",
+            skipped=str(len(skipped)),
+            time=f"{sum(each.seconds for each in some):.1f}",
+        )
+        for each in some:
+            name = " ".join(filter(None, (each.part.subject, each.part.what)))
+            case = ET.SubElement(suite, "testcase", classname=kind, name=name, time=f"{each.seconds:.1f}")
+            if each in bad:
+                ET.SubElement(case, "failure", type=each.status, message=_xml(each.why))
+            elif each in skipped:
+                ET.SubElement(case, "skipped", message=_xml(f"{each.status}: {each.why}"))
+    ET.indent(root, " ")
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _xml(text: str) -> str:
+    """Without what XML cannot hold."""
+    return "".join(c for c in text[:1000] if c in "\t\n" or c.isprintable())
+
+
+# ---------------------------------------------------------------- the page
+
+
+def html(night: Night, found: Assessed) -> str:
+    """The page: no scripts, nothing to load."""
+    say = f'<div class="sp-say">{escape(headline(night, found))}</div>'
+    body = ['<div class="sp-title">A night of the course</div>', f"<p>{escape(about(night, found))}</p>", say]
+    problems = _problems(found)
+    if problems:
+        body.append(
+            _section("What is wrong", _table(("", "part", "why"), [_problem(night, each) for each in problems]))
+        )
+    changed = differences(night, found)
+    if changed:
+        items = "".join(f"<li>{escape(line)}</li>" for line in changed[1:])
+        body.append(_section("What changed " + changed[0], f"<ul>{items}</ul>" if items else ""))
+    body += [_labs(night, found), _notebooks(night, found)]
+    for table in found.tables:
+        body.append(_section("Adversaries: " + table.split("\n")[1].strip("# "), _from_markdown(table)))
+    rows = [(_status(each), escape(each.part.name), _n(each.seconds, 0), str(each.runs)) for each in found.outcomes]
+    all_parts = _table(("", "part", "seconds", "runs"), rows)
+    body.append(_section("All parts", f"<details><summary>{len(rows)} parts</summary>{all_parts}</details>"))
+    inner = f'<div class="speed-report"><style>{pages._CSS}</style>{_STYLE}{"".join(body)}</div>'
+    return pages._PAGE.format(title=f"Night {escape(night.name)}", body=inner)
+
+
+def _section(title: str, inner: str) -> str:
+    return f'<div class="sp-section"><p class="sp-big">{escape(title)}</p>{inner}</div>' if inner else ""
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Of HTML; what begins like a number stands to the right."""
+    top = "".join(f"<th>{escape(name)}</th>" for name in head)
+    lines = []
+    for row in rows:
+        cells = (f"<td{' class=n' if cell[:1].isdigit() else ''}>{cell}</td>" for cell in row)
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return f'<div class="wide"><table><tr>{top}</tr>{"".join(lines)}</table></div>' if rows else ""
+
+
+def _status(each: Outcome) -> str:
+    return f'<span class="is" style="color:{COLOURS[each.status]}">{escape(each.status)}</span>'
+
+
+def _problem(night: Night, each: Outcome) -> tuple[str, ...]:
+    return _status(each), _link(night, each, each.part.name), pages._html(each.why, 600)
+
+
+def _link(night: Night, each: Outcome, text: str) -> str:
+    there = each.notebook and (night.folder / each.notebook).exists()
+    return f'<a href="{escape(each.notebook)}">{escape(text)}</a>' if there else escape(text)
+
+
+def _n(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else f"{value:,.{digits}f}"
+
+
+def _labs(night: Night, found: Assessed) -> str:
+    """A line a lab: marks of solution and starter, what the solution gains, and against the nights before."""
+    by_name = {each.part.name: each for each in found.outcomes}
+    rows, pictures = [], []
+    for name in dict.fromkeys(each.part.subject for each in found.outcomes if each.part.kind == "grade"):
+        ours, starter = by_name.get(f"grade {name} solution"), by_name.get(f"grade {name} starter")
+        if ours is None or starter is None:
+            continue
+        v = ours.values
+        against = "<br>".join(escape(change.says()) for change in found.changes.get(ours.part.name, []))
+        idle = f"{v['gpu_idle']:.0%}" if "gpu_idle" in v else ""
+        figures = (_n(v.get("gain")), _n(v.get("step_ms")), _n(v.get("kernels"), 0), idle)
+        rows.append((escape(name), _status(ours), _marks(ours), _marks(starter), *figures, against))
+        before = night.history.before(ours.part.name, ours.machine, night.told["quick"], night.name)
+        if v.get("step_ms") and len(before) >= 2:
+            pictures.append(
+                pages._image(lambda a=before, b=ours, n=name: _draw(n, a, b), f"{name}: gain and step of each night")
+            )
+    head = ("lab", "", "solution", "starter", "gain", "ms a step", "kernels", "GPU idle", "against the nights before")
+    trends = f"<details open><summary>Trends</summary>{''.join(pictures)}</details>" if pictures else ""
+    return _section("Labs", _table(head, rows) + trends if rows else "")
+
+
+def _marks(each: Outcome) -> str:
+    return f"{each.points:g} of {each.out_of:g}" if each.points is not None else escape(each.status)
+
+
+def _draw(name: str, before: list[dict[str, Any]], ours: Outcome) -> Any:
+    from matplotlib.figure import Figure
+
+    from grader.trace.words import BLUE
+
+    figure = Figure(figsize=(7.8, 1.5), facecolor="white", layout="constrained")
+    for axes, series, label in zip(figure.subplots(1, 2), ("gain", "step_ms"), ("gain", "ms a step"), strict=True):
+        values = [part["values"].get(series) for part in before] + [ours.values.get(series)]
+        values = [float("nan") if value is None else value for value in values]
+        axes.plot(range(len(values)), values, color=BLUE, marker="o", markersize=3, linewidth=1)
+        axes.plot(len(values) - 1, values[-1], marker="o", markersize=7, color=COLOURS[ours.status])
+        axes.set_ylabel(label, fontsize=9)
+        axes.set_title(f"{name}, nights, newest on the right", fontsize=9, loc="left")
+        axes.set_xticks([])
+        axes.tick_params(labelsize=8)
+        axes.margins(y=0.3)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    return figure
+
+
+def _notebooks(night: Night, found: Assessed) -> str:
+    """Each executed notebook with the time of its cells; the last night's beside it."""
+    last = night.history.last_green(night.told["device"], night.told["quick"], night.name)
+    known = last["parts"] if last else {}
+    blocks, rows = [], []
+    for each in found.outcomes:
+        if each.part.kind not in ("lesson", "solution"):
+            continue
+        earlier = known.get(each.part.name, {}).get("seconds")
+        slowest = max(each.cells, key=lambda cell: cell["seconds"] or 0, default=None)
+        said = f"{escape(slowest['id'])} {_n(slowest['seconds'], 1)} s" if slowest and slowest["seconds"] else ""
+        name = _link(night, each, each.part.name)
+        rows.append((name, _status(each), _n(each.seconds, 0), _n(earlier, 0), said))
+        if each.cells:
+            cells = [
+                (escape(c["id"]), f"<code>{pages._html(c['begins'], 80)}</code>", _n(c["seconds"], 2) or "not reached")
+                for c in each.cells
+            ]
+            table = _table(("cell", "begins", "seconds"), cells)
+            blocks.append(f"<details><summary>{escape(each.part.name)}</summary>{table}</details>")
+    if not rows:
+        return ""
+    table = _table(("executed notebook", "", "seconds", "last green night", "slowest cell"), rows)
+    return _section("Notebooks", f"{table}<details><summary>Each cell's seconds</summary>{''.join(blocks)}</details>")
+
+
+def _from_markdown(table: str) -> str:
+    lines = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
+    rows = [tuple(pages._html(cell, 200) for cell in line) for line in lines[2:]]
+    return f"<details><summary>{len(rows)} rows</summary>{_table(tuple(lines[0]), rows)}</details>"
+
+
+def folder_index(out: Path) -> Path:
+    """A page with all nights of a folder, newest first: what a web server shows at its top."""
+    names = sorted((path.parent.name for path in out.glob("*/index.html")), reverse=True)
+    items = "".join(f'<li><a href="{escape(name)}/index.html">{escape(name)}</a></li>' for name in names)
+    body = (
+        f'<div class="speed-report"><style>{pages._CSS}</style><div class="sp-title">Nights</div><ul>{items}</ul></div>'
+    )
+    write_text(out / "index.html", pages._PAGE.format(title="Nights", body=body))
+    return out / "index.html"

@@ -1,0 +1,438 @@
+"""A night: what it consists of, what it finds, and that it finds nothing where nothing is."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from grader import labs
+from grader.classroom import pool
+from grader.classroom.store import FAILED as NOT_MADE
+from grader.frontends import cli, lessons
+from grader.measure import decision
+from grader.nightly import night as nights
+from grader.nightly import parts, report
+from grader.nightly.history import History, judge
+from grader.nightly.night import Night
+from grader.nightly.parts import Part
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+MEASURED = REPOSITORY / "data" / "measured" / "nvidia-h200"
+GPU_BOUND, DATA_BOUND = "3a_precision", "2a_workers"
+TOLD = {"date": "2026-11-21", "device": "cuda", "quick": False, "select": {}, "grader": "1", "torch": "2.11.0"}
+TOLD |= {"commit": "abc", "host": {"gpu": "NVIDIA H200", "cores": 16, "driver": "580"}, "packages": {"numpy": "2.5.2"}}
+
+# ---------------------------------------------------------------- nights of recorded results
+
+
+def recorded(lab: str, what: str, number: int, slower: float = 1.0) -> dict[str, Any]:
+    """A grade as it was measured on an H200; slower: the submission's times are so many times as long."""
+    result = json.loads((MEASURED / lab / f"{what}-{number}.json").read_text())
+    result.pop("what")
+    evidence = next(c["evidence"] for c in result["checks"] if c["name"] == "throughput")
+    evidence["pairs"] = [[a, slower * b] for a, b in evidence["pairs"]]
+    evidence["submission_ms"] *= slower
+    for name in ("gain", "gain_lower", "gain_upper"):
+        evidence[name] /= slower
+    return {
+        "result": result,
+        "machine": "NVIDIA H200, 16 cores, torch 2.11",
+        "version": "1",
+        "seconds": 40.0,
+        "worker": "0",
+    }
+
+
+class Replayed:
+    """Nights of recorded grades of two labs, one after the other, in one history."""
+
+    def __init__(self, out: Path, seed: int = 0) -> None:
+        self.out, self.random = out, random.Random(seed)
+        self.history = History(out / "history.jsonl")
+        self.parts = parts.plan("cuda", False, ["grade"], [DATA_BOUND, GPU_BOUND])
+        self.count = 0
+
+    def night(
+        self, slower: dict[str, float] | None = None, told: dict[str, Any] = TOLD
+    ) -> tuple[Night, nights.Assessed]:
+        """One more night, made to its end; slower: by lab."""
+        self.count += 1
+        night = nights.open_night(self.out / f"night-{self.count:03}", told, self.parts, self.history)
+        wanted = [(part, 0) for part in self.parts]
+        while wanted:
+            for part, run in wanted:
+                factor = (slower or {}).get(part.subject, 1.0) if part.what == "solution" else 1.0
+                night.records.put(part.again(run), recorded(part.subject, part.what, self.random.randint(1, 5), factor))
+            found = nights.assess(night)
+            wanted = nights.again(night, found)
+        nights.close(night, found)
+        assert nights.finished(night, found)
+        return night, found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_twenty_unchanged_nights_raise_no_alarm(tmp_path, seed, monkeypatch):
+    monkeypatch.setattr(report, "write", lambda night, found: None)  # sixty pages that nobody reads
+    replayed = Replayed(tmp_path, seed)
+    for _ in range(20):
+        _, found = replayed.night()
+        assert found.worst() == parts.OK, [each.why for each in found.outcomes]
+    assert len(replayed.history.nights()) == 20
+    assert found.compared == {f"grade {lab} solution" for lab in (DATA_BOUND, GPU_BOUND)}
+
+
+@pytest.mark.parametrize(("lab", "slower"), [(GPU_BOUND, 1.03), (DATA_BOUND, 1.25)])
+@pytest.mark.parametrize("before", [5, 20])
+def test_a_slowed_solution_is_found(tmp_path, lab, slower, before, monkeypatch):
+    write = report.write
+    monkeypatch.setattr(report, "write", lambda night, found: None)
+    replayed = Replayed(tmp_path)
+    for _ in range(before):
+        replayed.night()
+    monkeypatch.setattr(report, "write", write)
+    told = TOLD | {"packages": {"numpy": "2.6.0"}, "host": TOLD["host"] | {"driver": "590"}}
+    night, found = replayed.night({lab: slower}, told)
+    assert found.worst() == parts.SLOWER
+    wrong = {each.part.name: each for each in found.outcomes if each.status != parts.OK}
+    assert wrong.keys() == {f"grade {lab} solution"}
+    assert wrong[f"grade {lab} solution"].runs == parts.TRIES  # not on the word of one run
+    step = next(c for c in found.changes[f"grade {lab} solution"] if c.series == "step_ms")
+    assert step.slower and step.found.factor == pytest.approx(1 / slower, rel=0.02)
+    assert step.found.lower < step.found.factor < step.found.upper < 1
+    text = (night.folder / "summary.md").read_text()
+    assert "90% interval" in text and "driver" in text and "numpy: 2.5.2 -> 2.6.0" in text
+    # it is no yardstick: the next night is compared with the nights before it, and is slower as well
+    _, found = replayed.night({lab: slower})
+    assert found.worst() == parts.SLOWER
+    # until somebody says that this is how it should be
+    arguments = ["nightly", "--out", str(tmp_path), "--accept", f"grade {lab} solution"]
+    assert cli.main(arguments) == 0
+    for _ in range(6):
+        _, found = replayed.night({lab: slower})
+        assert found.worst() == parts.OK
+
+
+def test_other_machines_and_software_are_not_compared(tmp_path):
+    replayed = Replayed(tmp_path)
+    for _ in range(5):
+        replayed.night()
+    name = f"grade {GPU_BOUND} solution"
+    assert len(replayed.history.before(name, "NVIDIA H200, 16 cores, torch 2.11", False)) == 5
+    assert not replayed.history.before(name, "NVIDIA H200, 16 cores, torch 2.15", False)
+    assert not replayed.history.before(name, "NVIDIA H200, 16 cores, torch 2.11", True)
+
+
+def test_one_slow_run_is_noise(tmp_path):
+    """What is slow once and not when it is measured again raises no alarm."""
+    replayed = Replayed(tmp_path)
+    for _ in range(6):
+        replayed.night()
+    night = nights.open_night(tmp_path / "one", TOLD, replayed.parts, replayed.history)
+    for part in replayed.parts:
+        factor = 1.5 if part.what == "solution" else 1.0
+        night.records.put(part.again(0), recorded(part.subject, part.what, 1, factor))
+    wanted = nights.again(night, nights.assess(night))
+    assert {part.name for part, run in wanted} == {f"grade {lab} solution" for lab in (DATA_BOUND, GPU_BOUND)}
+    while wanted:
+        for part, run in wanted:
+            night.records.put(part.again(run), recorded(part.subject, part.what, run + 1))
+        found = nights.assess(night)
+        wanted = nights.again(night, found)
+    assert found.worst() == parts.OK
+
+
+def test_command_line_closes_a_replayed_night(tmp_path, capsys):
+    """Exit statuses, the three files, and that a night is in the history once."""
+    replayed = Replayed(tmp_path)
+    for _ in range(6):
+        replayed.night()
+    command = ["nightly", "--report", "--device", "cuda", "--out", str(tmp_path), "--kinds", "grade"]
+    command += ["--labs", f"{DATA_BOUND},{GPU_BOUND}", "--night", "last"]
+    assert cli.main(command) == 4  # nothing of it is there
+    assert "4 parts are missing" in capsys.readouterr().err
+    records = nights.Records(tmp_path / "last")
+    for part in replayed.parts:
+        for run in range(parts.TRIES):
+            slow = 1.03 if part.subject == GPU_BOUND and part.what == "solution" else 1.0
+            records.put(part.again(run), recorded(part.subject, part.what, run + 1, slow))
+    for _ in range(2):
+        assert cli.main(command) == 3
+    assert [entry["night"] for entry in replayed.history.nights()].count("last") == 1
+    broken = recorded(DATA_BOUND, "solution", 1)
+    for run in range(parts.TRIES):
+        broken["result"]["fatal"] = "The loop raised <ValueError> on purpose."
+        records.put(replayed.parts[0].again(run), broken)
+    assert cli.main(command) == 1
+    said = capsys.readouterr().out
+    assert "Something failed: 1 failed, 1 slower, 2 ok" in said and "on purpose" in said
+    suite = ET.parse(tmp_path / "last" / "junit.xml").getroot().find("testsuite")
+    assert suite is not None and suite.attrib["failures"] == "2"
+    assert {f.attrib["type"] for f in suite.iter("failure")} == {"failed", "slower"}
+    page = (tmp_path / "last" / "index.html").read_text()
+    assert "<script" not in page and "data:image/" in page and "&lt;ValueError&gt;" in page
+    assert "last/index.html" in (tmp_path / "index.html").read_text()
+
+
+def test_an_adversary_that_profits_is_measured_again(tmp_path):
+    some = [p for p in parts.plan("cpu", True, ["adversary"], [DATA_BOUND]) if p.what in CONTROLLED]
+    told = TOLD | {"device": "cpu", "quick": True}
+    night = nights.open_night(tmp_path / "n", told, some, History(tmp_path / "h.jsonl"))
+
+    def put(points: Callable[[str], float], run: int, wanted: list[Part]) -> None:
+        for part in wanted:
+            result = {"points": points(part.what), "reason": "", "output": ""}
+            made = {"result": result, "machine": "m", "version": "1", "seconds": 1.0, "worker": "0"}
+            night.records.put(part.again(run), made)
+
+    honest = {"starter": 0.0, "half fix": 20.0, "solution": 60.0}
+    put(lambda what: honest.get(what, 30.0), 0, some)
+    wanted = nights.again(night, nights.assess(night))
+    assert {part.what for part, _ in wanted} == {"patched_clocks", "starter"}
+    put(lambda what: honest.get(what, 0.0), 1, [part for part, _ in wanted])
+    found = nights.assess(night)
+    assert found.worst() == parts.OK and "no profit" in found.tables[0]
+    put(lambda what: honest.get(what, 30.0), 1, [part for part, _ in wanted])
+    put(lambda what: honest.get(what, 30.0), 2, [part for part, _ in wanted])
+    found = nights.assess(night)
+    assert nights.finished(night, found) and found.worst() == parts.FAILED
+    assert "PROFITS" in next(each.why for each in found.outcomes if each.part.what == "patched_clocks")
+
+
+CONTROLLED = ("starter", "half fix", "solution", "patched_clocks")
+
+
+# ---------------------------------------------------------------- what a night consists of
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_everything_is_a_part(device):
+    made = parts.plan(device, True)
+    names = [part.name for part in made]
+    assert len(set(names)) == len(names)
+    for path in lessons.lessons():
+        assert f"lesson {path.parent.name}/{path.stem}" in names
+    for lab in labs.NAMES:
+        assert {f"solution {lab}", f"grade {lab} solution", f"grade {lab} starter"} <= set(names)
+    assert sum(part.kind == "adversary" for part in made) > 40
+    digests = [part.again(run).digest for part in made if part.task for run in range(parts.TRIES)]
+    assert len(set(digests)) > 0.9 * len(digests)  # a healthy lab's starter may be its solution
+    shares = [part.name for number in (1, 2, 3) for part in nights.share(made, number, 3)]
+    assert sorted(shares) == sorted(names)
+
+
+def test_a_grade_as_it_should_not_be():
+    solution = Part("grade", DATA_BOUND, "solution", None)
+    good = recorded(DATA_BOUND, "solution", 1)["result"]
+
+    def status(part: Part, **changed: Any) -> tuple[str, str]:
+        result = parts.Result.from_dict(copy.deepcopy(good) | changed)
+        return parts._unexpected(part, result)
+
+    assert status(solution) == (parts.OK, "")
+    assert status(solution, disturbed="Somebody else.")[0] == parts.UNDECIDED
+    assert status(solution, fatal="It raised.") == (parts.FAILED, "It raised.")
+    bad = copy.deepcopy(good["checks"])
+    bad[-1] |= {"status": "FAIL", "reason": "10% were pinned."}
+    assert status(solution, checks=bad) == (parts.FAILED, "Batches arrive in pinned memory: 10% were pinned.")
+    starter = Part("grade", DATA_BOUND, "starter", None)
+    assert status(starter) == (parts.FAILED, "the untouched lab has 90 of 100 points")
+    untouched = parts.Result.from_dict(recorded(DATA_BOUND, "starter", 1)["result"])
+    assert parts._unexpected(starter, untouched) == (parts.OK, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--labs", "9z_none"], "There is no lab '9z_none'"),
+        (["--lessons", "9_none"], "There is no lesson '9_none'"),
+        (["--kinds", "song"], "no kind of part called song"),
+        (["--shard", "3/2"], "give I/N"),
+        (["--night", "../elsewhere"], "make a name"),
+        (["--accept", "grade 9z_none solution"], "No night has a part"),
+        (["--report"], "Name one with --night"),
+    ],
+)
+def test_unusable_input_is_one_clear_line(tmp_path, arguments, says, capsys):
+    assert cli.main(["nightly", "--device", "cpu", "--out", str(tmp_path), *arguments]) == 2
+    assert says in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_night_of_another_state_is_not_mixed_in(tmp_path):
+    history = History(tmp_path / "h.jsonl")
+    nights.open_night(tmp_path / "n", TOLD, [], history)
+    assert nights.unfinished(tmp_path, TOLD, history) == tmp_path / "n"
+    other = TOLD | {"torch": "2.15.0"}
+    assert nights.unfinished(tmp_path, other, history) is None
+    with pytest.raises(nights.UserError, match=r"has torch '2\.11\.0'"):
+        nights.open_night(tmp_path / "n", other, [], history)
+
+
+# ---------------------------------------------------------------- the history
+
+
+def test_the_history_survives_a_kill(tmp_path):
+    """Killed while it writes, many times: every line but one that was cut short can be read, and the next one as well."""
+    path = tmp_path / "history.jsonl"
+    source = (
+        "import sys; from pathlib import Path; from grader.nightly.history import History\n"
+        "history, n = History(Path(sys.argv[1])), int(sys.argv[2])\n"
+        "print('ready', flush=True)\n"
+        "while True:\n    history.append({'night': f'night-{n}', 'parts': {'x' * 200_000: {}}})\n    n += 1\n"
+    )
+    for start in (0, 10_000):
+        process = subprocess.Popen(
+            [sys.executable, "-c", source, path, str(start)], stdout=subprocess.PIPE, cwd=REPOSITORY
+        )
+        assert process.stdout and process.stdout.readline()
+        time.sleep(0.3)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+    whole = [entry["night"] for entry in History(path).nights()]
+    assert len(whole) == len(set(whole)) >= 2 and len(path.read_text().splitlines()) <= len(whole) + 2
+    with open(path, "a") as file:
+        file.write('{"night": "cut sh')
+    History(path).append({"night": "next", "parts": {}})
+    assert [entry["night"] for entry in History(path).nights()] == [*whole, "next"]
+    History(path).append({"night": "next", "parts": {}})
+    assert len(History(path).nights()) == len(whole) + 1
+
+
+def test_change():
+    found = decision.change([1.0, 1.01, 0.99, 1.0, 1.0], [1.03])
+    assert found.factor == pytest.approx(1 / 1.03, rel=1e-3) and found.pairs == 5
+    assert found.upper < 1 and found.lower < found.factor
+    wider = decision.change([1.0, 1.01, 0.99, 1.0, 1.0], [1.03], noise_floor=0.1)
+    assert wider.lower < found.lower and wider.upper > 1
+    repeated = decision.change([1.0, 1.01, 0.99, 1.0, 1.0], [1.03] * 3)
+    assert repeated.upper == pytest.approx(found.upper)  # repeats of one night are one night
+    for before, now in (([1.0], [1.0]), ([1.0, 1.0], []), ([1.0, 1.0], [0.0])):
+        with pytest.raises(ValueError):
+            decision.change(before, now)
+
+
+def test_too_few_nights_are_not_judged():
+    solution = parts.outcome(Part("grade", GPU_BOUND, "solution", parts.plan("cuda", False, ["grade"], [GPU_BOUND])[0].task), [recorded(GPU_BOUND, "solution", 1, 2.0)])  # fmt: skip
+    before = [{"status": "ok", "values": {"step_ms": 34.9, "gain": 6.3}}] * 4
+    assert judge(solution, before) == []
+    assert len(judge(solution, before + before[:1])) == 2
+
+
+# ---------------------------------------------------------------- notebooks on real workers
+
+NOTEBOOKS = {
+    "1_good": ["quick = False", "print('quick is', quick)", "6 * 7"],
+    "2_raises": ["quick = False", "1 / 0", "print('never')"],
+    "3_warns": ["quick = False", "import warnings\nwarnings.warn('planted', stacklevel=1)"],
+    "4_dies": ["quick = False", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"],
+    "5_hangs": ["quick = False", "import time\ntime.sleep(600)"],
+    # the kernel's parent makes the grades, that one's parent is the worker
+    "6_kills_its_worker_once": [
+        "quick = False",
+        "import os, pathlib, psutil\nmark = pathlib.Path('killed')\nif not mark.exists():\n    mark.touch()\n"
+        "    for process in psutil.Process(os.getppid()).parents()[:1]:\n        process.kill()\n    import time\n    time.sleep(600)",
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory) -> tuple[Night, nights.Assessed]:
+    """A night of notebooks with planted faults, on a real pool of one worker."""
+    root = tmp_path_factory.mktemp("night")
+    made = []
+    for name, cells in NOTEBOOKS.items():
+        notebook = nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_code_cell(source, id=f"cell-{n}") for n, source in enumerate(cells)],
+            metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+        )
+        notebook.cells[0].metadata.tags = ["parameters"]
+        path = root / "lessons" / f"{name}.ipynb"
+        lessons.write(notebook, path)
+        made.append(Part("lesson", name, "", parts.notebook_call("lesson", path, "cpu", True, cell_limit_s=4)))
+    told = TOLD | {"device": "cpu", "quick": True}
+    night = nights.open_night(root / "out" / "n", told, made, History(root / "history.jsonl"))
+    with pool.embedded("cpu") as workers:
+        nights.measure(night, workers)
+    found = nights.assess(night)
+    nights.close(night, found)
+    return night, found
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("1_good", ""),
+        ("2_raises", "ZeroDivisionError"),
+        ("3_warns", "cell cell-1 wrote to stderr"),
+        ("4_dies", "DeadKernelError"),
+        ("5_hangs", "cell cell-1 (import time): CellTimeoutError"),
+        ("6_kills_its_worker_once", ""),
+    ],
+)
+def test_planted_faults_of_notebooks(executed, name, says):
+    night, found = executed
+    each = next(each for each in found.outcomes if each.part.subject == name)
+    assert each.status == (parts.FAILED if says else parts.OK), each.why
+    assert says in each.why
+    assert (night.folder / each.notebook).exists()  # whatever happened, what came of it can be read
+
+
+def test_a_failing_notebook_stops_nothing(executed):
+    night, found = executed
+    assert nights.finished(night, found) and len(found.outcomes) == len(NOTEBOOKS)
+    (entry,) = night.history.nights()
+    assert entry["status"] == parts.FAILED and len(entry["parts"]) == len(NOTEBOOKS)
+    suite = ET.parse(night.folder / "junit.xml").getroot().find("testsuite")
+    assert suite is not None and (suite.attrib["tests"], suite.attrib["failures"]) == ("6", "4")
+    page = (night.folder / "index.html").read_text()
+    assert "DeadKernelError" in page and "2_raises.ipynb" in page and "not reached" in page
+
+
+def test_what_an_executed_notebook_shows(executed):
+    night, found = executed
+    good, raises = (each for each in found.outcomes[:2])
+    notebook = nbformat.read(night.folder / good.notebook, as_version=4)
+    assert [cell.id for cell in notebook.cells] == ["cell-0", "cell-1", "cell-2"]  # as it was written
+    assert notebook.cells[1].outputs[0].text == "quick is True\n"
+    assert [cell["id"] for cell in good.cells] == ["cell-0", "cell-1", "cell-2"]
+    assert all(cell["seconds"] is not None for cell in good.cells)
+    assert raises.cells[2]["seconds"] is None
+    notebook = nbformat.read(night.folder / raises.notebook, as_version=4)
+    assert notebook.cells[1].outputs[-1].ename == "ZeroDivisionError" and notebook.cells[2].execution_count is None
+
+
+def test_a_killed_worker_costs_nothing_but_time(executed):
+    night, found = executed
+    part = next(each.part for each in found.outcomes if each.part.subject.startswith("6"))
+    (record,) = night.runs(part)
+    assert record["tries"] == 2 and NOT_MADE not in record
+
+
+def test_what_is_there_is_not_made_again(executed, capsys):
+    night, _ = executed
+    with pool.embedded("cpu") as workers:
+        nights.measure(night, workers)
+        assert night.name  # nothing was made: no line of progress
+    assert "lesson" not in capsys.readouterr().err
+
+
+def test_a_part_that_no_worker_survives(tmp_path):
+    part = Part("lesson", "x", "", parts.notebook_call("lesson", lessons.lessons()[0], "cpu", True))
+    records = nights.Records(tmp_path)
+    records.put(part.again(0), {NOT_MADE: "the worker that graded it died", "seconds": 0.0, "worker": "", "tries": 2})
+    night = Night(tmp_path, TOLD, [part], History(tmp_path / "h"))
+    (found,) = nights.assess(night).outcomes
+    assert found.status == parts.FAILED and "worker" in found.why
