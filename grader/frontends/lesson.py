@@ -22,6 +22,8 @@ import pynvml
 import torch
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from grader.data import cache
 from grader.measure import machine
@@ -201,6 +203,14 @@ def lines(x: Sequence[float], values: Mapping[str, Sequence[float]], x_name: str
     if len(values) > 1:
         axes.legend()
     return axes
+
+
+def plain_log(axis: Axis) -> None:
+    """Label a logarithmic axis (`axes.xaxis` or `axes.yaxis`, drawn already) in plain numbers, 1 2 5 10 and not 2 x 10^0."""
+    low, high = sorted(axis.get_view_interval())
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
+    axis.set_major_formatter(lambda value, _: _number(value))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _number(value: float) -> str:
