@@ -26,10 +26,11 @@ lab: .venv/ready
 	$(BIN)/jupyter lab --ServerApp.root_dir=$(CURDIR) notebooks/00_start_here.ipynb
 
 test: .venv/ready lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-test-all: .venv/ready lint
-	$(BIN)/python -m pytest -m ""
+# the slow ones one after another: some of them time a whole grade
+test-all: test
+	$(BIN)/python -m pytest -m slow
 
 lint: .venv/ready
 	$(BIN)/ruff format --check .
