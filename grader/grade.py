@@ -22,15 +22,17 @@ from typing import Any
 
 from grader import trace
 from grader.checks import logs as logs_check
+from grader.checks import memory as memory_check
 from grader.checks import parity as parity_check
 from grader.checks import prediction as prediction_check
 from grader.checks import throughput as throughput_check
 from grader.checks import trace as trace_check
 from grader.data import prepare
 from grader.errors import UserError
-from grader.labs.lab import AnyLab, Form, Lab
+from grader.labs.lab import AnyLab, Budget, Form, Growth, Lab
 from grader.measure import calibration, decision, machine, peaks
 from grader.measure.blocks import QUICK, Arm, Plan, pair
+from grader.measure.memory import Meter
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Result
 from grader.sandbox.drive import NAME, Drive
 from grader.sandbox.parent import Child, ChildError, Limits, Workspace, turn
@@ -204,12 +206,17 @@ class Findings(AnyFindings):
     losses: dict[str, list[float]] = field(default_factory=dict)  # "starter", "submission": up to the last timed step
     weights: dict[int, Path] = field(default_factory=dict)  # the submission's, by step: files while the grade lasts
     logs: CheckResult | None = None  # in labs that have logs
+    memory: CheckResult | None = None  # in labs that ask for it
     metrics: dict[str, trace.Metrics] = field(default_factory=dict)  # "starter", "submission"
     trace_problems: list[str] = field(default_factory=list)
 
     @property
     def same_work(self) -> bool:
         return all(check is None or check.status != FAIL for check in (self.parity, self.logs))
+
+    @property
+    def fits(self) -> bool:
+        return not (isinstance(self.lab.memory, Budget) and self.memory and self.memory.status == FAIL)
 
     @property
     def gain(self) -> decision.Gain | None:
@@ -245,7 +252,7 @@ def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits 
     )
     with tempfile.TemporaryDirectory() as kept:
         _race(found, submission, start, Path(kept), plan, limits, progress)
-        if found.same_work and found.losses:
+        if found.same_work and found.fits and found.losses:
             _same_to_the_end(found, partial(start, options=without_waits(options)), progress)
 
 
@@ -272,16 +279,21 @@ def _race(
                 progress(0.05, "the submission's preparation")
                 found.prepare_s = ours.prepare(form.prepare_s)
                 starter.prepare(form.prepare_s)
+            if found.lab.memory:
+                for each in (ours, starter):
+                    each.meter = Meter(each.child, on_gpu=found.form_name == "cuda")
             found.seed = secrets.randbelow(1 << 31)  # drawn only now: nothing could be computed ahead
             ours.child.start(found.seed)
             ours.child.freeze()
             starter.child.start(found.seed, keep_initial=True)
             starter.child.freeze()
             _first_steps(found, ours, starter, progress)
-            if not found.same_work:
+            if not (found.same_work and found.fits):
                 return
             if form.minimum_gain is not None:
                 _timed_blocks(found, ours, starter, kept, plan, progress)
+                if not found.fits:
+                    return
                 _compare_logs(found, ours, starter)
             found.losses = {"starter": list(starter.losses), "submission": list(ours.losses)}
             if form.minimum_gain is None:
@@ -333,6 +345,8 @@ def arm(
                 limits=limits,
                 trusted=trusted,
                 allow_unconfined=allow_unconfined,
+                budget=form.budget,
+                exact_memory=form.exact_memory,
             ) as child,
         ):
             yield Arm(child, drive)
@@ -413,17 +427,30 @@ def _first_steps(found: Findings, ours: Arm, starter: Arm, progress: Progress) -
     parity = found.form.parity
     progress(0.08, "first steps of the submission (compiling, if it compiles)")
     with turn(ours.child):
-        ours.warm_up(parity.steps)
+        with ours.metered():
+            ours.warm_up(parity.steps)
         ours.child.weights("first.safetensors")
     weights = ours.child.fetch("first.safetensors", MAX_WEIGHTS)
     progress(0.14, "first steps of the starter")
     with turn(starter.child):
-        starter.warm_up(parity.steps)
+        with starter.metered():
+            starter.warm_up(parity.steps)
         starter.child.give("first.safetensors", weights)
         update = starter.child.ask("compare", file="first.safetensors")
     found.compile_s = ours.compile_s if ours.compiled else None
     found.parity = parity_check.early(parity, starter.losses, ours.losses, update)
     _compare_logs(found, ours, starter)
+    _judge_memory(found, ours, starter)
+
+
+def _judge_memory(found: Findings, ours: Arm, starter: Arm) -> None:
+    """What is known until now of the memory that the loops hold."""
+    if not ours.meter or not starter.meter:
+        return
+    if isinstance(found.lab.memory, Growth):
+        found.memory = memory_check.judge_growth(found.lab.memory, starter.meter, ours.meter)
+    elif isinstance(found.lab.memory, Budget):
+        found.memory = memory_check.judge_budget(found.lab.memory, found.form.budget, ours.meter)
 
 
 def _compare_logs(found: Findings, ours: Arm, starter: Arm) -> None:
@@ -441,6 +468,9 @@ def _timed_blocks(found: Findings, ours: Arm, starter: Arm, kept: Path, plan: Pl
     for n in range(1, plan.max_pairs + 1):
         progress(0.2 + 0.6 * (n - 1) / max(plan.min_pairs + 1, n + 1), f"timing pair {n}")
         found.pairs.append(_pair(found, ours, starter, plan))
+        _judge_memory(found, ours, starter)
+        if not found.fits:
+            return
         if n & (n - 1) == 0:  # after pair 1, 2, 4, 8: whoever cheats must begin early to win much
             _keep_weights(found, ours, kept)
         if n >= plan.min_pairs:
@@ -628,6 +658,8 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
         stopped = (FAIL, "Not counted: it is not the same training (see that check).")
     elif not found.same_work:
         stopped = (FAIL, "Not counted: the loop no longer logs what it logged (see that check).")
+    elif not found.fits:
+        stopped = (FAIL, "Not counted: the loop uses more memory than it may (see that check).")
     elif found.form.minimum_gain is None:
         stopped = (NOT_MEASURED, f"{NEEDS_GPU} What was compared is the training.")
     elif found.gain is None:
@@ -646,6 +678,11 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
         else:
             checks.append(throughput_check.judge(lab.throughput, found.decided, found.target, evidence))
         supported = checks[-1].points / lab.throughput.points
+    if lab.memory:
+        if stopped and found.fits:
+            checks.append(plain(lab.memory, *stopped))
+        else:
+            checks.append(found.memory or plain(lab.memory, INCONCLUSIVE, "Nothing was measured."))
     for check in lab.trace:
         if not lab.measures(check, found.form_name):
             checks.append(plain(check, NOT_MEASURED, NEEDS_GPU))

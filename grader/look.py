@@ -8,6 +8,7 @@ from typing import Any
 from grader import trace
 from grader.grade import MAX_TRACE, Progress, arm, choose_form, explain, prepared, with_details
 from grader.labs.lab import Lab
+from grader.measure.memory import Meter
 from grader.sandbox.parent import ChildError, Limits
 from grader.submission import Submission
 
@@ -25,6 +26,7 @@ class Look:
     timeline: dict[str, Any] | None = None
     graph_breaks: int | None = None
     peak_memory: int | None = None  # bytes at the allocator's peak; None without a GPU
+    meter: Meter | None = None  # of the loop's memory as seen from outside, in labs that ask for it
     message: str = ""
     output: str = ""
 
@@ -57,13 +59,17 @@ def look(
             if form.prepare_s:
                 progress(0.15, "the submission's preparation")
                 ours.prepare(form.prepare_s)
+            if lab.memory:
+                found.meter = ours.meter = Meter(ours.child, on_gpu=form_name == "cuda")
             ours.child.start(1)
             progress(0.2, "warming up")
-            ours.run(1)
-            ours.step_s = ours.run(max(1, warm_up - 1))
+            with ours.metered():
+                ours.run(1)
+                ours.step_s = ours.run(max(1, warm_up - 1))
             if timed:
                 progress(0.4, f"timing {timed} steps")
-                found.step_s = ours.run(timed)
+                with ours.metered():
+                    found.step_s = ours.run(timed)
                 if found.step_s < SHORT_S:
                     steps = max(steps, 12)
             if profiled:

@@ -23,11 +23,12 @@ from typing import Any
 import psutil
 
 from grader import labs
+from grader.checks.memory import judge_budget, size
 from grader.classroom.visit import grade_at
 from grader.errors import UserError
 from grader.frontends import magic, report
 from grader.grade import Progress, choose_form, grade
-from grader.labs.lab import CAUSES
+from grader.labs.lab import CAUSES, Budget, Growth
 from grader.look import Look, look, peek, profile
 from grader.measure import machine
 from grader.result import Result, write_json
@@ -305,8 +306,23 @@ class LoopLab(NotebookLab):
             return _failed(seen)
         losses = " ".join(f"{loss:.4f}" for loss in seen.losses)
         time_ = f"{1e3 * seen.step_s:.3g} ms a step, over {steps} steps after {len(seen.losses) - steps} to warm up."
-        lines = [time_, f"Losses: {losses}"]
+        lines = [time_, *self._memory(seen), f"Losses: {losses}"]
         return Note("Your loop runs", lines, printed=seen.output)
+
+    def _memory(self, seen: Look) -> list[str]:
+        """What the lab asks of the loop's memory, in a sentence; nothing in labs that ask nothing."""
+        if seen.meter and isinstance(self.lab.memory, Growth):
+            before, after = seen.meter.levels
+            gpu, main = (
+                (b - a) / (after.steps - before.steps) for a, b in ((before.gpu, after.gpu), (before.main, after.main))
+            )
+            gpu_part = f"{size(gpu)} a step on the GPU and " if seen.meter.on_gpu else ""
+            return [
+                f"Memory grew by {gpu_part}{size(main)} a step in main memory. (Few steps tell little: lab.run(100).)"
+            ]
+        if seen.meter and isinstance(self.lab.memory, Budget):
+            return [judge_budget(self.lab.memory, self.lab.forms[self.device].budget, seen.meter).reason]
+        return []
 
     def peek(self) -> None:
         """Counts of what a step of your loop does. Nothing is timed: they are the same on a busy machine."""

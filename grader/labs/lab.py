@@ -47,7 +47,9 @@ class Form:
     least; a faster step than they allow is rejected. prepare_s: seconds that the submission's own
     `prepare(dataset, folder)` may take before the training; None where the lab has no such step. prepared_for: optimizer
     steps that the time it took is spread over. ranks: processes that train together, one a GPU; `flops`, `threads` and
-    memory are then of one of them."""
+    memory are then of one of them. budget: bytes of memory that a loop may use in labs with a `Budget`, see there.
+    exact_memory: main memory that a loop frees goes back to the system at once (slower, but what it keeps can be seen from
+    outside, where the C library would keep what was freed)."""
 
     workload: str
     options: dict[str, Any]
@@ -63,6 +65,8 @@ class Form:
     prepare_s: float | None = None
     prepared_for: int = 1
     ranks: int = 1
+    budget: int | None = None
+    exact_memory: bool = False
 
 
 Hints = tuple[str, str, str]  # in three depths: a nudge; where to look; what to do, without code to paste
@@ -70,7 +74,7 @@ Hints = tuple[str, str, str]  # in three depths: a nudge; where to look; what to
 
 @dataclass(frozen=True)
 class Throughput:
-    """healthy: nothing is wrong with the starter, and the points are for a loop that is not slower."""
+    """healthy: there is no speed to be won, and the points are for a loop that is not slower."""
 
     points: float
     hints: Hints
@@ -107,6 +111,33 @@ class Logs:
     names: tuple[str, ...]
     relative: float = 0.02
     absolute: float = 0.005
+
+
+@dataclass(frozen=True)
+class Growth:
+    """The memory of the loop must not grow from step to step: the GPU's and main memory together, as it is seen from
+    outside. at_most: bytes a step that count as none. ahead: bytes of GPU memory that a loop may hold beyond what the
+    starter holds after its first steps (a leak into memory that was taken in advance could not be seen)."""
+
+    points: float
+    hints: Hints
+    at_most: float
+    ahead: int = 1 << 30
+    name: str = "growth"
+    title: str = "Memory stays level"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The loop may use `Form.budget` bytes, as they are seen from outside: of GPU memory, beside what CUDA itself takes
+    (`beside`: bytes of its context at most); on a CPU of main memory, beside what the process held before its job was
+    made. A gate as well: without it there are no points for throughput or trace."""
+
+    points: float
+    hints: Hints
+    beside: int = 1 << 30
+    name: str = "budget"
+    title: str = "Within the memory budget"
 
 
 @dataclass(frozen=True)
@@ -172,6 +203,7 @@ class Lab(AnyLab):
     prediction: Prediction
     peek: tuple[str, ...]  # names of the counts that `peek` puts first
     logs: Logs | None = None
+    memory: Growth | Budget | None = None
 
     graded_by: ClassVar[str] = "grader.grade"
     report_in: ClassVar[str] = "throughput"
@@ -181,4 +213,4 @@ class Lab(AnyLab):
 
     @property
     def checks(self) -> tuple[Any, ...]:
-        return (self.prediction, self.throughput, *self.trace)
+        return (self.prediction, self.throughput, *([self.memory] if self.memory else []), *self.trace)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from grader.measure import machine
 from grader.measure.decision import Pair
+from grader.measure.memory import Meter
 from grader.sandbox.drive import Drive
 from grader.sandbox.parent import Child, turn
 
@@ -41,6 +42,7 @@ class Arm:
 
     child: Child
     drive: Drive | None = None  # that its files lie on, in labs that have one
+    meter: Meter | None = None  # of its memory, in labs that ask for it
     losses: list[float] = field(default_factory=list)
     seconds: float = 0.0  # all of its running time so far
     step_s: float = math.nan  # latest estimate of the steady time per step
@@ -61,6 +63,10 @@ class Arm:
         if self.drive:
             counts["drive_reads"] = self.drive.reads / (len(self.losses) + profiled)
         return counts
+
+    def metered(self) -> contextlib.AbstractContextManager[None]:
+        """Have this turn's memory looked at, where the lab asks for it."""
+        return self.meter.turn() if self.meter else contextlib.nullcontext()
 
     def run(self, steps: int) -> float:
         """Run `steps` steps; returns seconds per step."""
@@ -121,7 +127,7 @@ def pair(starter: Arm, submission: Arm, plan: Plan, before_block: Callable[[], N
     random.shuffle(arms)
     for name, arm in arms:
         before_block()
-        with watch_lost(arm.child) as lost, turn(arm.child):
+        with watch_lost(arm.child) as lost, turn(arm.child), arm.metered():
             times[f"{name}_s"] = arm.block(plan)
         times[f"{name}_lost"] = lost()
     return Pair(**times)

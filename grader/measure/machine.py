@@ -150,6 +150,26 @@ def _state(gpu: Any) -> GpuState:
     return GpuState(utilisation, free_bytes, throttling=bool(reasons & _THROTTLING))
 
 
+def gpu_memory_of(pids: set[int]) -> int | None:
+    """Bytes of GPU memory that these processes hold together, CUDA's own included. None without a GPU, while none of them
+    uses it, and where NVML does not know processes by the numbers that they have here (in a container)."""
+    gpu = _gpu()
+    if gpu is None:
+        return None
+    try:
+        found = [each for each in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu) if each.pid in pids]
+    except pynvml.NVMLError:
+        return None
+    held = [each.usedGpuMemory for each in found]
+    return sum(held) if held and None not in held else None
+
+
+def gpu_memory() -> int:
+    """Bytes of GPU memory that all programs hold. 0 without a GPU."""
+    gpu = _gpu()
+    return pynvml.nvmlDeviceGetMemoryInfo(gpu).used if gpu is not None else 0
+
+
 @contextlib.contextmanager
 def watch_throttling(gpus: int = 1) -> Iterator[Callable[[], bool]]:
     """Look at the GPU, or CUDA's first `gpus`, five times a second. Gives a function that says whether its clocks were throttled for heat, in more

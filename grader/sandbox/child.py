@@ -5,6 +5,8 @@ the parent measures. Losses and weights are checked by what they must be if the 
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib
 import inspect
 import json
@@ -93,6 +95,9 @@ class Harness:
         self.options = spec["options"]
         if spec["threads"]:
             torch.set_num_threads(spec["threads"])
+        if spec["exact_memory"]:
+            _return_memory()
+        self.budget: int | None = spec["budget"]
         self.folder = self.home / "prepared"
         self.steps = 0
         self.module: Any = None
@@ -150,6 +155,7 @@ class Harness:
         self.job.rank, self.job.world_size = self.rank, self.ranks
         self.job.folder = self.folder
         self.job.trace = str(self.home / "exchange" / "own.json")
+        self.job.budget = self.budget
         self.model = self.job.model
         if keep_initial:
             self.initial = {name: t.detach().clone() for name, t in self.model.named_parameters()}
@@ -173,6 +179,10 @@ class Harness:
 
     def run(self, steps: int) -> dict[str, Any]:
         """Pull `steps` steps. The reply holds their losses, so all GPU work they depend on has finished by then."""
+        if self.budget and not self.steps and self.device.type == "cuda":
+            # so that a loop that needs more is told so by torch; the parent looks by itself
+            share = self.budget / torch.cuda.get_device_properties(0).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, share))
         losses = [self._step() for _ in range(steps)]
         values = _in_clean_thread(lambda: self._read(losses))
         for i, value in enumerate(values):
@@ -382,6 +392,16 @@ def _in_clean_thread(function: Callable[[], Any]) -> Any:
     if not worked:
         raise value
     return value
+
+
+def _return_memory() -> None:
+    """Have the C library give back blocks of 64 KB and more when they are freed. As it is by default it keeps them, and
+    they fall to pieces when something small and long-lived is put among them: memory grows then without a leak.
+
+    https://man7.org/linux/man-pages/man3/mallopt.3.html"""
+    m_mmap_threshold = -3
+    with contextlib.suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(m_mmap_threshold, 1 << 16)
 
 
 def _finite(answer: dict[str, Any]) -> dict[str, Any]:

@@ -182,8 +182,9 @@ class Child:
     """A confined process that holds one submission. Use as a context manager: leaving it kills the whole process tree.
 
     workload, options, threads, environment: the lab's form. trusted: it runs our own starter, so its errors are not a
-    learner's. ranks: how many processes train together (see `ranks`). Raises RuntimeError where file access cannot be
-    confined, unless `allow_unconfined`, and where several ranks cannot have a network of their own."""
+    learner's. ranks: how many processes train together (see `ranks`). budget, exact_memory: see `Form`. Raises RuntimeError
+    where file access cannot be confined, unless `allow_unconfined`, and where several ranks cannot have a network of their
+    own."""
 
     def __init__(
         self,
@@ -199,6 +200,8 @@ class Child:
         trusted: bool = False,
         allow_unconfined: bool = False,
         ranks: int = 1,
+        budget: int | None = None,
+        exact_memory: bool = False,
     ):
         confined = confine.landlock_abi() > 0
         if not confined and not allow_unconfined:
@@ -207,7 +210,7 @@ class Child:
             raise RuntimeError(
                 f"several ranks need a network of their own, and this machine gives them none: {refused}"
             )
-        self.workspace, self.limits, self.trusted = workspace, limits or Limits(), trusted
+        self.workspace, self.limits, self.trusted, self.budget = workspace, limits or Limits(), trusted, budget
         home = workspace.folder
         # CUDA counts the GPUs that it can open, and of several a confined child can open one a rank
         own_gpus = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(ranks)))}
@@ -229,6 +232,8 @@ class Child:
             "options": options,
             "device": device,
             "threads": threads,
+            "budget": budget,
+            "exact_memory": exact_memory,
         }
         self.steps = 0
         self._frozen_at = math.inf  # processor time used when it was stopped; infinite while it runs
@@ -325,7 +330,7 @@ class Child:
         if answer.get("nonce") != nonce:
             raise ChildError("The grading process sent a reply that answers no request.", kind="wire")
         if "error" in answer:
-            raise _learner_error(answer["error"], method)
+            raise _learner_error(answer["error"], method, self.budget)
         return answer.get("value")
 
     def _read_line(self, limit_s: float, method: str) -> bytes:
@@ -479,6 +484,16 @@ class Child:
                 total += sum(process.cpu_times()[:4])  # its own and its children's, user and system
         return total
 
+    def gpu_memory(self) -> int | None:
+        """Bytes of GPU memory that the child's processes hold, CUDA's own included; None where NVML does not tell."""
+        return machine.gpu_memory_of({process.pid for process in self._tree()})
+
+    def main_memory(self) -> int:
+        """Bytes of main memory that the child's processes hold, shared memory and what was swapped out included; not the
+        files that they have mapped. Of those that it started only what is theirs alone: a fork shares the rest with it."""
+        oldest_first = sorted(self._tree(), key=psutil.Process.create_time)
+        return sum(_resident(p.pid) if p is oldest_first[0] else _private(p.pid) for p in oldest_first)
+
     def waited(self) -> dict[tuple[int, int], float]:
         """Seconds that each thread (process id, thread id) could have run but had to wait for a processor. Empty where the
         kernel does not tell. Source: https://docs.kernel.org/scheduler/sched-stats.html"""
@@ -536,6 +551,27 @@ def _status(process: psutil.Process) -> str:
         return psutil.STATUS_DEAD
 
 
+def _resident(pid: int) -> int:
+    """Bytes of a process that are no files."""
+    return _kilobytes(pid, "status", ("RssAnon", "RssShmem", "VmSwap"))
+
+
+def _private(pid: int) -> int:
+    """Bytes that a process shares with no other."""
+    return _kilobytes(pid, "smaps_rollup", ("Private_Dirty", "Swap"))
+
+
+def _kilobytes(pid: int, file: str, names: tuple[str, ...]) -> int:
+    """The sum of these lines of a file in /proc/PID, in bytes; 0 when the process has ended."""
+    found = 0
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/{file}") as lines:
+        for line in lines:
+            name, _, value = line.partition(":")
+            if name in names:
+                found += int(value.split()[0]) << 10
+    return found
+
+
 class _Output:
     """Reads what a child prints, so that it never blocks, and keeps the beginning and the end."""
 
@@ -589,12 +625,14 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
-def _learner_error(error: Any, method: str) -> ChildError:
+def _learner_error(error: Any, method: str, budget: int | None) -> ChildError:
     get: Callable[[str], str] = lambda key: str(error.get(key) or "") if isinstance(error, dict) else ""  # noqa: E731
     kind, message = get("kind"), get("message")[:2000]
     line = error.get("line") if isinstance(error, dict) and isinstance(error.get("line"), int) else None
     if kind in ("contract", "weights"):
         text = message
+    elif kind == "out_of_memory" and budget:
+        text = f"The submission needs more GPU memory than the {budget / 1e9:.2f} GB that it may use. {message[:300]}"
     elif kind == "out_of_memory":
         text = (
             "CUDA ran out of memory in the submission. Two loops share the GPU while they are compared: keep fewer "

@@ -15,13 +15,14 @@ from torch.utils.data import Dataset, Sampler
 class Job:
     """One training job.
 
-        model: seeded weights, on the CPU. dataset: map-style. batches: an endless batch sampler; which samples, in which
-        order. lr: learning rate. device: where to train. weights: leave it None, unless the loop changes the shapes of the
-        parameters; then set it to a function that returns them under their original names and shapes. folder: what the
-        submission's prepare(dataset, folder) wrote, in labs that have one. logs: what `log` was given, by step and name. counters: what
-        the data set counts, in all processes that use it. trace: where a loop that records itself writes its trace. rank,
-    world_size: which of how many processes this is, in labs that train on several GPUs; `torch.distributed` has its process
-    group then, and a batch of `batches` is that of all ranks together."""
+    model: seeded weights, on the CPU. dataset: map-style. batches: an endless batch sampler; which samples, in which
+    order. lr: learning rate. device: where to train. weights: leave it None, unless the loop changes the shapes of the
+    parameters; then set it to a function that returns them under their original names and shapes. folder: what the
+    submission's prepare(dataset, folder) wrote, in labs that have one. logs: what `log` was given, by step and name. counters: what
+    the data set counts, in all processes that use it. trace: where a loop that records itself writes its trace. budget: bytes
+    of memory that the loop may use, in labs that limit it. rank, world_size: which of how many processes this is, in labs
+    that train on several GPUs; `torch.distributed` has its process group then, and a batch of `batches` is that of all ranks
+    together."""
 
     model: torch.nn.Module
     dataset: Dataset
@@ -33,6 +34,7 @@ class Job:
     trace: str = ""
     rank: int = 0
     world_size: int = 1
+    budget: int | None = None
     counters: dict[str, Any] = field(default_factory=dict)  # name -> multiprocessing.Value
     logs: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
 

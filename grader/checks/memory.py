@@ -1,0 +1,65 @@
+"""Does the loop keep what it no longer needs, and does it fit? Both as seen from outside."""
+
+from __future__ import annotations
+
+from grader.labs.lab import Budget, Growth
+from grader.measure.memory import Meter, growth
+from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
+
+
+def size(number: float) -> str:
+    """Bytes in words: 3.2 MB, 12.5 KB."""
+    for unit, one in (("GB", 1e9), ("MB", 1e6)):
+        if abs(number) >= one:
+            return f"{number / one:.3g} {unit}"
+    return f"{number / 1e3:.3g} KB"
+
+
+def judge_growth(check: Growth, starter: Meter, submission: Meter) -> CheckResult:
+    """All points for memory that stays level; else the share of the starter's growth that is gone."""
+    ours, theirs = growth(submission.levels), growth(starter.levels)
+    if ours is None or theirs is None:
+        return CheckResult(check.name, check.title, INCONCLUSIVE, 0, check.points, "Too few blocks were run to tell.")
+    total, before = sum(ours), sum(theirs)
+    ahead = max(level.gpu for level in submission.levels) - starter.levels[0].gpu
+    evidence = {
+        "grows_kb_a_step": total / 1e3,
+        "of_it_on_the_gpu": ours[0] / 1e3,
+        "starter_grows_kb_a_step": before / 1e3,
+        "at_most_kb_a_step": check.at_most / 1e3,
+        "steps": submission.levels[-1].steps,
+        "levels_mb": [[each.steps, each.gpu / 1e6, each.main / 1e6] for each in submission.levels],
+    }
+
+    def result(status: str, points: float, reason: str, *hints: str) -> CheckResult:
+        hint, *deeper = hints or ("",)
+        return CheckResult(
+            check.name, check.title, status, round(points, 2), check.points, reason, hint, evidence, deeper
+        )
+
+    if ahead > check.ahead:
+        reason = (
+            f"The loop holds {size(ahead)} of GPU memory more than the untouched one after its first steps. In memory that was "
+            "taken in advance a leak cannot be seen, so this is not counted."
+        )
+        return result(FAIL, 0, reason, *check.hints)
+    where = f"GPU {size(ours[0])}, main memory {size(ours[1])}" if submission.on_gpu else "main memory"
+    if total <= check.at_most:
+        return result(PASS, check.points, f"From step to step memory grows by no more than {size(check.at_most)}.")
+    share = min(0.95, max(0.0, 1 - total / before)) if before > 0 else 0.0
+    reason = f"Each step leaves {size(total)} behind ({where}); the untouched loop leaves {size(before)}."
+    if share > 0.02:
+        reason += f" What is gone of it earns {share:.0%} of the points."
+    return result(FAIL, share * check.points, reason, *check.hints)
+
+
+def judge_budget(check: Budget, budget: int, meter: Meter) -> CheckResult:
+    """All points within the budget, none beyond."""
+    allowed = budget + (check.beside if meter.on_gpu else 0)
+    what = "GPU memory, CUDA's own included" if meter.on_gpu else "main memory"
+    evidence = {"peak_mb": meter.peak / 1e6, "budget_mb": budget / 1e6, "allowed_mb": allowed / 1e6}
+    seen = f"At its peak the loop held {size(meter.peak)} of {what}; {size(allowed)} are allowed."
+    if meter.peak <= allowed:
+        return CheckResult(check.name, check.title, PASS, check.points, check.points, seen, "", evidence)
+    hint, *deeper = check.hints
+    return CheckResult(check.name, check.title, FAIL, 0, check.points, seen, hint, evidence, deeper)

@@ -1,0 +1,74 @@
+"""How much memory a loop holds, seen from outside: by NVML and the operating system, not by the process that is judged."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from grader.measure import machine
+from grader.sandbox.parent import Child
+
+INTERVAL_S = 0.05  # between two looks while a loop runs
+
+
+@dataclass(frozen=True)
+class Level:
+    """Bytes that a loop held after so many steps."""
+
+    steps: int
+    gpu: int
+    main: int
+
+
+class Meter:
+    """Looks at one child during its turns. levels: one for the end of each turn. peak: bytes at the most that were seen, on
+    a GPU of its memory, on a CPU of main memory beside what the child held when the meter was made."""
+
+    def __init__(self, child: Child, on_gpu: bool):
+        self.child, self.on_gpu = child, on_gpu
+        self.levels: list[Level] = []
+        self.peak = 0
+        self._base = child.main_memory()
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Look while the child has its turn and the other one stands still: on a GPU where NVML does not tell processes
+        apart, all that comes or goes meanwhile is the child's."""
+        held, before = (self.levels[-1].gpu if self.levels else 0), machine.gpu_memory() if self.on_gpu else 0
+        end = threading.Event()
+
+        def gpu() -> int:
+            own = self.child.gpu_memory()
+            return max(0, held + machine.gpu_memory() - before) if own is None else own
+
+        def look() -> None:
+            now = gpu() if self.on_gpu else self.child.main_memory() - self._base
+            self.peak = max(self.peak, now)
+
+        def watch() -> None:
+            while not end.wait(INTERVAL_S):
+                look()
+
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            end.set()
+            thread.join()
+            look()
+            self.levels.append(Level(self.child.steps, gpu() if self.on_gpu else 0, self.child.main_memory()))
+
+
+def growth(levels: Sequence[Level]) -> tuple[float, float] | None:
+    """Bytes by which the GPU's and main memory grew from step to step, or None where fewer than two stretches of steps were
+    seen. The median of the stretches: a leak grows in each of them, a cache or a buffer once."""
+    stretches = [(a, b) for a, b in pairwise(levels) if b.steps > a.steps]
+    if len(stretches) < 2:
+        return None
+    gpu = median((b.gpu - a.gpu) / (b.steps - a.steps) for a, b in stretches)
+    return gpu, median((b.main - a.main) / (b.steps - a.steps) for a, b in stretches)
