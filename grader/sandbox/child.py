@@ -230,13 +230,17 @@ class Harness:
         ranks the first one writes; where the weights must be gathered, all of them take part."""
 
         def save() -> None:
-            tensors = self._weights() if self.job.weights else named_tensors(self.model)
+            trained = self._trained()
             if self.rank:
                 return
-            tensors = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
+            tensors = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in trained.items()}
             safetensors.torch.save_file(tensors, self.home / "exchange" / file)
 
         _in_clean_thread(save)
+
+    def _trained(self) -> dict[str, torch.Tensor]:
+        """The trained tensors under the job's names and shapes."""
+        return self._weights() if self.job.weights else named_tensors(self.model)
 
     def _weights(self) -> dict[str, torch.Tensor]:
         rule = "job.weights must be a function that returns a dict of tensors by parameter name"
@@ -316,7 +320,8 @@ class Harness:
             ) from None
 
     def _compare(self, theirs: dict[str, torch.Tensor]) -> dict[str, Any]:
-        ours = {name: t.detach() for name, t in self.model.named_parameters()}
+        trained = self._trained()
+        ours = {name: trained[name].detach() for name in self.initial}
         answer: dict[str, Any] = {
             "missing": sorted(ours.keys() - theirs.keys())[:5],
             "shapes": [n for n in ours if n in theirs and theirs[n].shape != ours[n].shape][:5],
@@ -347,14 +352,14 @@ class Harness:
         """Loss and accuracy on the held-out data, of the weights in `file` or of this process's own."""
 
         def evaluate() -> dict[str, Any]:
-            tensors = self._named(file) if file else named_tensors(self.model)
+            tensors = self._named(file) if file else self._trained()
             return _finite(self.workload.evaluate(tensors, self.device, **self.options))
 
         return _in_clean_thread(evaluate)
 
     def _named(self, file: str) -> dict[str, torch.Tensor]:
         """The weights in `file` that the job's model has."""
-        tensors, received = named_tensors(self.model), self._received(file)
+        tensors, received = self._trained(), self._received(file)
         bad = [n for n, t in tensors.items() if n not in received or received[n].shape != t.shape]
         if bad:
             raise ContractError(

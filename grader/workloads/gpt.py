@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from grader.data.text import corpus, split
 from grader.workloads.job import Batches, Job
 
-VOCABULARY = 256
+VOCABULARY = 256  # the bytes; a model may know of more tokens than the text uses
 HELD_OUT = 32  # windows that an evaluation uses
 
 
@@ -65,11 +65,11 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """tokens (batch, length) int64 -> logits (batch, length, 256)."""
+    """tokens (batch, length) int64 -> logits (batch, length, vocabulary)."""
 
-    def __init__(self, layers: int, width: int, heads: int, length: int):
+    def __init__(self, layers: int, width: int, heads: int, length: int, vocabulary: int = VOCABULARY):
         super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, width)
+        self.embedding = nn.Embedding(vocabulary, width)
         self.positions = nn.Parameter(torch.empty(length, width))
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
@@ -81,11 +81,15 @@ class GPT(nn.Module):
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def hidden(self, tokens: torch.Tensor) -> torch.Tensor:
+        """What the logits are made from: (batch, length, width)."""
         x = self.embedding(tokens) + self.positions[: tokens.shape[1]]
         for block in self.blocks:
             x = block(x)
-        return F.linear(self.norm(x), self.embedding.weight)
+        return self.norm(x)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return F.linear(self.hidden(tokens), self.embedding.weight)
 
 
 @lru_cache(maxsize=1)
@@ -103,6 +107,7 @@ def make_job(
     length: int,
     batch_size: int,
     lr: float,
+    vocabulary: int = VOCABULARY,
     bare: bool = False,
 ) -> Job:
     """bare: the blocks come without an attention, the loop brings it. Queries and keys begin with larger weights then, so
@@ -110,7 +115,7 @@ def make_job(
     could not tell whether it is right."""
     torch.manual_seed(seed)
     dataset = Windows(text()[0], length)
-    model = GPT(layers, width, heads, length)
+    model = GPT(layers, width, heads, length, vocabulary)
     if bare:
         for block in model.blocks:
             block.attention = not_given
@@ -132,9 +137,10 @@ def evaluate(
     width: int,
     heads: int,
     length: int,
+    vocabulary: int = VOCABULARY,
     **_: Any,
 ) -> dict[str, float]:
-    return held_out(GPT(layers, width, heads, length), tensors, device, length)
+    return held_out(GPT(layers, width, heads, length, vocabulary), tensors, device, length)
 
 
 def held_out(net: nn.Module, tensors: dict[str, torch.Tensor], device: torch.device, length: int) -> dict[str, float]:
