@@ -78,6 +78,8 @@ WORDS = {
     "score_matrices": "batched products whose result is larger than what went in: attention scores, written out",
     "flash_share": "of the time in fused attention kernels was spent in those of the flash kind",
     "tensor_core_share": "of the time in matrix products was spent on tensor cores",
+    "aligned_share": "of the arithmetic in matrix products has sizes that are multiples of 16 bytes",
+    "layout_share": "of the GPU's busy time went to copies that only change a layout",
     "data_wait": "of the profiled step the main process waited for the DataLoader",
     "gpu_idle_unprofiled": "of the step the GPU had nothing to do",
     "gpu_busy_ns": "of each step the GPU worked",
@@ -88,8 +90,10 @@ COUNTS = ("syncs", "launches", "kernels", "graph_breaks", "loads_in_main", "cpu_
 SHARES = {
     "h2d_pinned",
     "h2d_overlap",
+    "aligned_share",
     "half_share",
     "flash_share",
+    "layout_share",
     "tensor_core_share",
     "data_wait",
     "gpu_idle_unprofiled",
@@ -348,7 +352,9 @@ class LoopLab(NotebookLab):
     def _profiled(self, seen: Look | None) -> Note:
         if not seen or seen.message or not seen.metrics:
             return _failed(seen)
-        rows = [_row(name, value) for name in PROFILED if (value := _value(seen, name)) is not None]
+        asked = [name for check in self.lab.trace if (name := check.metric.partition(".")[0]) in WORDS]
+        names = dict.fromkeys([*PROFILED, *asked])
+        rows = [_row(name, value) for name in names if (value := _value(seen, name)) is not None]
         if self.device == "cuda":
             look_at = (
                 "Look for the stretches in which the GPU has nothing to do (hatched): what does the CPU do meanwhile?"

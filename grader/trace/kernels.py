@@ -51,6 +51,7 @@ NOT_HALF = re.compile(
 ATTENTION = re.compile(r"flash_?(fwd|bwd|attn)|flashattn|sdpa|fmha|flex_attention")
 FLASH = re.compile(r"flash|flex_attention")
 
+LAYOUT_KERNEL = re.compile(r"nchwtonhwc|nhwctonchw")  # cuDNN's, between its layouts
 COMMUNICATION = re.compile(r"nccl(dev)?kernel|rccl|nvshmem|(one|two)_?shot_?all_?reduce|multimem|cross_device_reduce")
 
 
@@ -83,6 +84,11 @@ def has_half_inputs(name: str) -> bool | None:
 def is_communication(name: str) -> bool:
     """Whether a kernel is a collective or a send or receive between GPUs."""
     return COMMUNICATION.search(name.lower()) is not None
+
+
+def changes_layout(name: str) -> bool:
+    """Whether a kernel is a conversion between cuDNN's layouts, NCHW and NHWC."""
+    return LAYOUT_KERNEL.search(name.lower()) is not None
 
 
 # What a kernel is for, where it is no product or convolution: the first of these whose sign its name holds.

@@ -15,9 +15,10 @@ import numpy as np
 from grader.trace import intervals, kernels, roofline
 from grader.trace.host import DATA_WAIT, data_waits, launching_op
 from grader.trace.lines import by_line
+from grader.trace.nesting import alike
 from grader.trace.read import CPU_OP, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH, MEMCPY, Trace
 from grader.trace.steps import Steps
-from grader.trace.work import copy_kind, devices_of, overlap_length, union_length
+from grader.trace.work import by_name, copy_kind, devices_of, overlap_length, union_length
 
 TINY_NS = 10_000  # a kernel shorter than this costs about as much to launch as to run
 SMALL_COPY = 64 << 10  # bytes; pinning does not matter below
@@ -38,6 +39,7 @@ PHASE_NAMES = {
 # Operators that only move values: what they launch is a layout change, a cast or a copy on the device.
 COPYING_OP = re.compile(r"aten::(copy_|contiguous|clone|_to_copy|to)$")
 BATCHED_PRODUCT = re.compile(r"aten::(bmm|baddbmm)$")
+COPY_OP = re.compile(r"aten::copy_$")  # what all of them call
 
 
 @dataclass
@@ -60,6 +62,7 @@ class Metrics:
     copies: dict[str, dict[str, float | None]] | None = None  # kind -> {"count", "bytes", "ns"}
     copy_kernels: float | None = None  # kernels that only move values: contiguous, clone, cast
     copy_kernel_share: float | None = None  # share of the busy time with such a kernel running
+    layout_share: float | None = None  # share of the busy time in what only changes a layout, see `layout_changes`
     h2d_copies: float | None = None  # copies from the host to the device
     h2d_pinned: float | None = None  # share of host-to-device bytes that came from pinned memory, copies >= 64 KB
     h2d_overlap: float | None = None  # share of host-to-device copy time during which a kernel ran on that device
@@ -69,6 +72,7 @@ class Metrics:
     half_share: float | None = None  # share of matmul and convolution time with bf16 or fp16 inputs
     score_matrices: float | None = None  # batched matrix products larger than their inputs, see `score_matrices`
     flash_share: float | None = None  # share of the time of fused attention kernels in those of the flash kind
+    aligned_share: float | None = None  # share of the matrix products' arithmetic whose sizes fit, see `alignment`
     comm_ns: float | None = None  # communication kernels, union; 0 is known
     comm_exposed_ns: float | None = None  # the part of it during which no other kernel ran on that device
     phases: dict[str, dict[str, float]] | None = None  # phase -> {"host_ns", "gpu_ns"}, see `phase_metrics`
@@ -117,6 +121,7 @@ def metrics(
     m.steps = len(steps)
     m.step_ns_traced = steps.length
     host_metrics(m, trace, steps)
+    alignment(m, trace, steps)
     if len(trace.gpu) and not len(steps.gpu):
         m.reasons.append("no GPU work was launched in the counted steps")
         m.complete = False
@@ -193,6 +198,10 @@ def kernel_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
     m.copy_kernels = int(moves.sum()) / n
     m.copy_kernel_share = union_length(trace, k[moves]) / busy if busy else None
     m.events["copy_kernels"] = k[moves]
+    changes = layout_changes(trace, steps)
+    if changes is not None:
+        m.layout_share = union_length(trace, changes) / busy if busy else None
+        m.events["layout_share"] = changes
 
     name_of = {code: trace.names[code].lower() for code in np.unique(trace.name[k]).tolist()}
     spent = {True: 0, False: 0}
@@ -213,6 +222,46 @@ def kernel_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
     known = time[half >= 0].sum()
     if known >= (1 - UNKNOWN_TOLERATED) * total:
         m.half_share = float(time[half == 1].sum() / known)
+
+
+def layout_changes(trace: Trace, steps: Steps) -> np.ndarray | None:
+    """GPU events (indices) that only change where values lie: copies within the device from one type to the same
+    (`contiguous`, `clone`), and cuDNN's conversions between NCHW and NHWC. None where a copy's types were not recorded."""
+    on_device = trace.category[steps.gpu] == KERNEL
+    on_device |= trace.named(r"Memcpy DtoD", steps.gpu)
+    gpu, op = steps.gpu[on_device], launching_op(trace, steps.launch[on_device])
+    same = np.append([_one_type(text) for text in trace.texts], False)  # -1, not recorded, is the last
+    copies = (op >= 0) & trace.named(COPY_OP, op)
+    if (trace.types[op[copies]] < 0).any():
+        return None
+    copies &= same[trace.types[op]]
+    return gpu[copies | (by_name(kernels.changes_layout, trace, gpu) == 1)]
+
+
+def _one_type(text: str) -> bool:
+    """Whether these are the input types of a `copy_` that keeps the type."""
+    types = text.strip("[] ").split(",")
+    return len(types) > 1 and types[0].startswith('"') and types[0].strip() == types[1].strip()
+
+
+def alignment(m: Metrics, trace: Trace, steps: Steps) -> None:
+    """Of the arithmetic of matrix products (by their recorded shapes; convolutions and attention left out) the share whose
+    sizes are all multiples of 16 bytes. None where shapes or types were not recorded. A CPU's trace tells it, too."""
+    ops = np.flatnonzero((trace.category == CPU_OP) & (trace.dims >= 0) & (steps.of_event[:-1] >= 0))
+    ops = ops[trace.named(roofline.MATRIX_PRODUCT, ops)]
+    kind = alike(*(column[ops].astype(np.int64) for column in (trace.name, trace.dims, trace.types)))
+    _, first, times = np.unique(kind, return_index=True, return_counts=True)
+    total = fitting = 0
+    for op, count in zip(ops[first].tolist(), times.tolist(), strict=True):
+        types = trace.texts[trace.types[op]] if trace.types[op] >= 0 else None
+        tensors = roofline.inputs(trace.texts[trace.dims[op]], types)
+        flops, fits = roofline.work(trace.names[trace.name[op]], tensors).flops, roofline.fits_tensor_cores(tensors)
+        if flops is None or fits is None:
+            return
+        total += count * flops
+        fitting += count * flops * fits
+    m.aligned_share = fitting / total if total else None
+    m.events["aligned_share"] = ops
 
 
 def copy_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:

@@ -209,6 +209,22 @@ PRODUCTS: tuple[tuple[re.Pattern[str], Formula], ...] = tuple(
     )
 )
 
+# One product, none of which calls another.
+MATRIX_PRODUCT = re.compile(r"aten::(mm|_scaled_mm|addmm_?|_?addmm_activation|bmm|baddbmm_?|addbmm)$")
+FITTING = 16  # bytes
+
+
+def fits_tensor_cores(tensors: list[Tensor | None]) -> bool | None:
+    """Whether the sizes of a matrix product's operands are all multiples of 16 bytes, as the fast kernels want them: 8
+    elements of bf16 or fp16, 4 of TF32, 16 of fp8. None where a type is not known.
+
+    https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html#requirements-tc"""
+    operands = [t for t in tensors if t and len(t.shape) in (2, 3)]
+    if not operands or any(t.item is None for t in operands):
+        return None
+    return all(size * t.item % FITTING == 0 for t in operands for size in t.shape[-2:] if t.item)
+
+
 # --- everything else: about no arithmetic, only bytes ------------------------------------------------------------
 
 _UNARY = (
