@@ -37,6 +37,7 @@ _FORWARD = {
     "2g_healthy": "model(tokens)",
     "2e_syncs": "model(tokens)",
     "3a_precision": "model(tokens)",
+    "3c_shapes": "F.linear(hidden, rows, bias)",
     "3d_tiny_ops": "forward(model, tokens).flatten(0, 1)",
     "3f_attention": "model(tokens)",
     "3k_healthy": "model(tokens)",
@@ -132,6 +133,18 @@ _TABLE: Edits = [
     ),
     ("GAMMA = 0.8\n", "GAMMA = 0.8\nCURVE = (torch.arange(256) / 255) ** GAMMA\n"),
 ]
+_TRANSPOSED = (
+    "            # cross_entropy wants the classes second: (batch, vocabulary, length)\n"
+    "            logits = logits.float().transpose(1, 2).contiguous()\n"
+    "            loss = F.cross_entropy(logits, targets)\n",
+    "            loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())\n",
+)
+_PADDED = (
+    "            logits = F.linear(hidden, model.embedding.weight)",
+    "            words = len(model.embedding.weight)\n"
+    "            rows = F.pad(model.embedding.weight, (0, 0, 0, -words % 64))\n"
+    "            logits = F.linear(hidden, rows)[..., :words]",
+)
 HALVES: dict[str, dict[str, Edits]] = {
     "2a_workers": {
         "two workers": [(LOADER, LOADER + ", num_workers=2")],
@@ -241,6 +254,10 @@ class Copied(torch.utils.data.Dataset):
         ],
     },
     "3a_precision": {"TF32": TF32, "bf16 autocast alone": autocast("3a_precision")},
+    "3c_shapes": {
+        "no transposition": [_TRANSPOSED],
+        "padded in each step, still transposed": [_PADDED],
+    },
     "3d_tiny_ops": {
         "a fused optimizer, and nothing else": [
             (
@@ -452,6 +469,41 @@ WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
             "not the same training",
         ),
     },
+    "3c_shapes": {
+        "handed back with the padding": (
+            "solution",
+            [
+                (
+                    "    job.weights = lambda: {name: p[:words] if p is rows else p for name, p in model.named_parameters()}\n",
+                    "",
+                )
+            ],
+            "lack these of the job's under their names and shapes",
+        ),
+        "another shape in place of a transposition": (
+            "starter",
+            [(".transpose(1, 2).contiguous()", ".view(len(tokens), -1, tokens.shape[1])")],
+            "not the same training",
+        ),
+        "zeros before the first token's row": (
+            "solution",
+            [("(0, 0, 0, more)", "(0, 0, more, 0)")],
+            "not the same training",
+        ),
+        "only the tokens that occur": (
+            "solution",
+            [
+                (
+                    "    more = -words % MULTIPLE\n"
+                    "    rows = nn.Parameter(F.pad(model.embedding.weight.detach(), (0, 0, 0, more)))\n",
+                    "    whole = model.embedding.weight.detach()\n    rows = nn.Parameter(whole[:256].clone())\n",
+                ),
+                ("rows.new_zeros(words + more)\n    bias[words:] = -torch.inf\n", "rows.new_zeros(256)\n"),
+                ("p[:words] if p is rows", "torch.cat([p, whole[256:]]) if p is rows"),
+            ],
+            "not the same training",
+        ),
+    },
     "3d_tiny_ops": {
         "a foreach optimizer without the bias correction": (
             "starter",
@@ -542,8 +594,30 @@ WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
 }
 
 
+# of labs whose loops run in bf16 as they are: what each is made of, and edits
+HONEST: dict[str, dict[str, tuple[str, Edits]]] = {
+    "3c_shapes": {
+        "no autocast": ("starter", [("enabled=cuda", "enabled=False")]),
+        "padded in each step, and sliced": ("starter", [_PADDED, _TRANSPOSED]),
+        "padded, and nothing masked": ("solution", [("rows, bias)", "rows)")]),
+        "compiled": (
+            "solution",
+            [
+                (_MODEL, _MODEL + "    compiled = torch.compile(model.hidden)\n"),
+                ("model.hidden(tokens)", "compiled(tokens)"),
+            ],
+        ),
+        "unfused optimizer": ("solution", [("fused=cuda", "foreach=True")]),
+    },
+}
+
+
 def honest(lab: str) -> dict[str, str]:
     """Forms that train the same model, by name: precision, compilation, memory format. All must be accepted."""
+    if lab in HONEST:
+        bases = {"starter": starter(lab), "solution": solution(lab)}
+        made = {name: edit(bases[base], edits) for name, (base, edits) in HONEST[lab].items()}
+        return {"as it is": starter(lab)} | made
     called = _CALLED.get(lab, "model")
     made = [(old, new.replace("compile(model)", f"compile({called})")) for old, new in COMPILED]
     compiled = [*made, (_FORWARD[lab], _FORWARD[lab].replace(f"{called}(", "compiled("))]

@@ -22,6 +22,7 @@ NAMES = (
     "2g_healthy",
     "2h_retest",
     "3a_precision",
+    "3c_shapes",
     "3d_tiny_ops",
     "3f_attention",
     "3k_healthy",

@@ -1,0 +1,98 @@
+from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceCheck
+
+LAB = Lab(
+    name="3c_shapes",
+    title="Shapes that fit: an odd vocabulary and a needless transposition",
+    phase=3,
+    goal="This GPT is in bf16 already, and its largest product is slow all the same. Give it a shape that fits, and train the same model.",
+    cause="compute-bound",
+    forms={
+        # GPT-2's vocabulary and width, half its layers, so that the head is most of a step
+        "cuda": Form(
+            workload="grader.workloads.gpt",
+            options={
+                "layers": 6,
+                "width": 768,
+                "heads": 12,
+                "length": 1024,
+                "batch_size": 8,
+                "lr": 1e-4,
+                "vocabulary": 50257,
+            },
+            data="text",
+            minimum_gain=1.5,
+            noise=0.003,
+            block_s=0.8,
+            min_pairs=3,
+            # 2 forward, 4 backward for each weight of a matrix product and each token
+            flops=6 * (6 * 12 * 768**2 + 50257 * 768) * 8 * 1024,
+            parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
+        ),
+        # a CPU has no tensor cores to fit: only the training is compared, and `peek` counts what would fit
+        "cpu": Form(
+            workload="grader.workloads.gpt",
+            options={
+                "layers": 2,
+                "width": 64,
+                "heads": 4,
+                "length": 64,
+                "batch_size": 8,
+                "lr": 1e-3,
+                "vocabulary": 509,
+            },
+            data="text",
+            minimum_gain=None,
+            noise=0.02,
+            parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
+            threads=1,
+            environment={"OMP_NUM_THREADS": "1"},
+        ),
+    },
+    prediction=Prediction(points=10),
+    throughput=Throughput(
+        points=50,
+        hints=(
+            "The GPU is busy, in bf16, on tensor cores. Which product is far below what they can do?",
+            "Read the sizes off the code: three products of a step have the vocabulary among "
+            "their sizes. What is 50257 divisible by? And what happens to the logits between the product and the loss?",
+            "Give the tied weight some rows more, up to the next multiple of 64, and see to it that they take no part in the "
+            "softmax; hand the weight back without them in `job.weights`. Give cross_entropy the logits as a matrix, one row "
+            "a token: then nothing has to be transposed.",
+        ),
+    ),
+    trace=(
+        TraceCheck(
+            name="aligned",
+            title="Sizes of the products fit the tensor cores",
+            points=25,
+            metric="aligned_share",
+            at_least=0.99,
+            says="of the arithmetic in matrix products has sizes that are multiples of 16 bytes",
+            hints=(
+                "16 bytes are eight numbers in bf16. Which size of this model is no multiple of eight?",
+                "`aligned_share` of `lab.peek()`, on a CPU, too: a large part of the arithmetic has a size that does not fit. Width, "
+                "heads and length do.",
+                "The vocabulary can be larger than what the text uses. Make the weight anew with rows of zeros at its end, before "
+                "the optimizer is made, and put it back into the model's embedding, which shares it.",
+            ),
+            form="cuda",
+        ),
+        TraceCheck(
+            name="layout",
+            title="The logits stay where they are",
+            points=15,
+            metric="layout_share",
+            at_most=0.07,
+            says="of the GPU's busy time went to copies that only change a layout",
+            hints=(
+                "Which line of the loop moves every logit to another place and computes nothing?",
+                "`layout_share` of `lab.profile()`: the time in copies that keep the type. How many bytes are the logits of one "
+                "batch in fp32?",
+                "cross_entropy also takes a matrix, (tokens, vocabulary), with one target a row: flattening does not copy. Nor "
+                "need you cast: autocast computes the loss in fp32 by itself.",
+            ),
+            form="cuda",
+        ),
+    ),
+    peek=("aligned_share", "layout_share", "half_share", "kernels", "syncs"),
+)

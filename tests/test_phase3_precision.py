@@ -1,0 +1,153 @@
+"""The labs about number formats and shapes on the CPU: the training, what can be counted there, and that what is wrong is
+rejected with its cause named. What needs a GPU is measured by `tests/benchmarks/measured.py`."""
+
+from __future__ import annotations
+
+import pytest
+import variants
+from test_trace import BACKWARD, Recording
+
+from grader import labs, trace
+from grader.grade import grade
+from grader.look import peek
+from grader.measure import machine
+from grader.measure.blocks import Plan
+from grader.result import FAIL, NOT_MEASURED, PASS, Result
+from grader.submission import Submission
+from grader.trace import roofline
+
+SHAPES = "3c_shapes"
+LABS = (SHAPES,)
+SHORT = Plan(block_s=0.1, block_steps=2, min_pairs=2, max_pairs=2, profile_steps=2)
+gpu = pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")
+
+
+def graded(name: str, source: str) -> Result:
+    return grade(Submission(source), labs.get(name), device="cpu", plan=SHORT)
+
+
+def said(result: Result) -> str:
+    return " ".join([result.fatal, *(check.reason for check in result.checks)])
+
+
+def counts(source: str, name: str = SHAPES, device: str = "cpu") -> trace.Metrics:
+    seen = peek(Submission(source), labs.get(name), device=device)
+    assert not seen.message, seen.message
+    return seen.metrics
+
+
+# ---------------------------------------------------------------- labs
+
+
+@pytest.mark.parametrize("name", LABS)
+def test_hints_get_plainer(name):
+    lab = labs.get(name)
+    for check in (lab.throughput, *lab.trace):
+        assert len(check.hints) == 3 and all(hint.endswith((".", "?")) for hint in check.hints)
+        assert not any("\n" in hint for hint in check.hints)  # no code to paste
+
+
+@pytest.mark.parametrize("name", LABS)
+@pytest.mark.parametrize("which", ["starter", "solution"])
+def test_same_training(name, which):
+    result = graded(name, getattr(variants, which)(name))
+    assert result.check("parity").status == PASS, said(result)
+    assert result.check("throughput").status == NOT_MEASURED and result.score == 0
+
+
+@pytest.mark.parametrize("name, what", [(name, what) for name in LABS for what in variants.WRONGS[name]])
+def test_what_is_wrong_is_rejected_and_named(name, what):
+    source, words = variants.wrongs(name)[what]
+    if words.startswith("GPU: "):
+        pytest.skip("shows on a GPU only")
+    result = graded(name, source)
+    assert words in said(result)
+    assert result.check("throughput").status == FAIL and result.score == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LABS)
+def test_faults_are_rejected_and_honest_forms_are_not(name):
+    for what, source in variants.faults(name).items():
+        assert graded(name, source).check("parity").status == FAIL, what
+    for what, source in variants.honest(name).items():
+        result = graded(name, source)
+        assert not result.fatal and result.check("parity").status == PASS, f"{what}: {said(result)}"
+
+
+def test_what_fits_is_counted_on_a_cpu():
+    starter, solution = (counts(which(SHAPES)).aligned_share for which in (variants.starter, variants.solution))
+    assert 0.5 < starter < 0.8 and solution == 1
+
+
+@gpu
+def test_shapes_on_a_gpu():
+    starter, solution = (counts(which(SHAPES), device="cuda") for which in (variants.starter, variants.solution))
+    assert starter.aligned_share < 0.6 and solution.aligned_share == 1
+    check = next(check for check in labs.get(SHAPES).trace if check.name == "layout")
+    assert solution.layout_share < check.at_most < starter.layout_share
+
+
+# ---------------------------------------------------------------- the metrics they ask for
+
+
+def tensor(shape, item=2):
+    return roofline.Tensor(tuple(shape), item)
+
+
+def test_sizes_that_fit_are_multiples_of_16_bytes():
+    def fits(*tensors):
+        return roofline.fits_tensor_cores(list(tensors))
+
+    assert fits(tensor((8192, 768)), tensor((768, 50304)))
+    assert not fits(tensor((8192, 768)), tensor((768, 50257)))
+    assert not fits(tensor((8192, 764)), tensor((764, 512))) and fits(tensor((8192, 764), 4), tensor((764, 512), 4))
+    assert not fits(tensor((64, 72), 1), tensor((72, 64), 1)) and fits(tensor((64, 80), 1), tensor((80, 64), 1))
+    assert fits(tensor((50,)), tensor((16, 64)), tensor((64, 8)))  # a bias, whatever its length
+    assert fits(tensor((3, 16, 64)), tensor((3, 64, 8)))  # a batch of three
+    assert fits(tensor((16, 64), None)) is None and fits(None) is None
+
+
+def product(recording, at, sizes, dtype="c10::BFloat16", op="aten::mm"):
+    n, k, m = sizes
+    return recording.event("cpu_op", op, at, 10, BACKWARD, Input_Dims=[[n, k], [k, m]], Input_type=[dtype, dtype])
+
+
+def test_aligned_share_is_of_the_arithmetic():
+    r = Recording().step(1, 0, 1000).step(2, 1000, 2000)
+    product(r, 500, (64, 64, 63))  # of a step that is not counted
+    product(r, 1100, (64, 64, 64)), product(r, 1200, (64, 64, 64)), product(r, 1300, (64, 128, 63))
+    product(r, 1290, (64, 128, 63), op="aten::linear")  # the same once more, around it
+    share = trace.metrics(r.read()).aligned_share
+    assert share == pytest.approx(2 * 64**3 / (2 * 64**3 + 64 * 128 * 63))
+    r.event("cpu_op", "aten::mm", 1400, 10, BACKWARD, Input_Dims=[[8, 8], [8, 8]])  # of an unknown type
+    assert trace.metrics(r.read()).aligned_share is None
+
+
+def copied(*types):
+    """A kernel of 100 ns that such a copy launched, a cast, cuDNN's conversion, and a product: 400 ns in all."""
+    r = Recording().step(1, 0, 1000).step(2, 1000, 2000)
+    r.event("cpu_op", "aten::copy_", 1100, 20, **({"Input_type": list(types)} if types else {}))
+    r.work("kernel", "void at::native::elementwise_kernel<128, 4>", 1110, 3000, 100)
+    r.event("cpu_op", "aten::copy_", 1200, 20, Input_type=["float", "c10::BFloat16", "Scalar"])
+    r.work("kernel", "void at::native::elementwise_kernel<128, 4>", 1210, 3100, 100)
+    r.event("cpu_op", "aten::cudnn_convolution", 1300, 50, Input_type=["float", "float"])
+    r.work("kernel", "void cudnn::engines_precompiled::nchwToNhwcKernel<float>", 1310, 3200, 100)
+    r.work("kernel", "sm90_xmma_fprop_implicit_gemm", 1320, 3300, 100)
+    return trace.metrics(r.read()).layout_share
+
+
+def test_layout_share_leaves_casts_out():
+    assert copied("float", "float", "Scalar") == pytest.approx(0.5)
+    assert copied("float", "c10::BFloat16", "Scalar") == pytest.approx(0.25)
+    assert copied() is None
+
+
+def test_layout_share_of_recorded_traces():
+    """The ResNet in channels_last converts next to nothing, the one in NCHW much."""
+    folder = labs.get("3c_shapes").folder.parents[2] / "data" / "traces"
+    shares = {
+        name: trace.metrics(trace.read(folder / f"{name}.json.gz")).layout_share
+        for name in ("resnet_healthy", "resnet_compute")
+    }
+    assert shares["resnet_healthy"] < 0.001 and shares["resnet_compute"] > 0.05
