@@ -230,7 +230,7 @@ def layout_changes(trace: Trace, steps: Steps) -> np.ndarray | None:
     on_device = trace.category[steps.gpu] == KERNEL
     on_device |= trace.named(r"Memcpy DtoD", steps.gpu)
     gpu, op = steps.gpu[on_device], launching_op(trace, steps.launch[on_device])
-    same = np.append([_one_type(text) for text in trace.texts], False)  # -1, not recorded, is the last
+    same = np.array([*map(_one_type, trace.texts), False])  # -1, not recorded, is the last
     copies = (op >= 0) & trace.named(COPY_OP, op)
     if (trace.types[op[copies]] < 0).any():
         return None
@@ -260,8 +260,9 @@ def alignment(m: Metrics, trace: Trace, steps: Steps) -> None:
             return
         total += count * flops
         fitting += count * flops * fits
-    m.aligned_share = fitting / total if total else None
-    m.events["aligned_share"] = ops
+    if total:
+        m.aligned_share = fitting / total
+        m.events["aligned_share"] = ops
 
 
 def copy_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
