@@ -433,8 +433,8 @@ def _draw_timelines(result: Result) -> Figure:
 # ---- HTML ---------------------------------------------------------------------------------------------------------
 
 # No tables, and every rule behind the report's own class: JupyterLab's themes colour tables, code and pre of outputs
-# (with ":not(pre) > code", which only the class named twice outranks), and bootstrap, in nbgrader's pages, takes the
-# triangle of a summary away. The report keeps its light paper in dark themes, where its pictures would otherwise be
+# (with ":not(pre) > code", which only the class named twice outranks); nbgrader's pages take the triangle of a summary
+# away and frame every picture in red. The report keeps its light paper in dark themes, where its pictures would otherwise be
 # unreadable.
 _CSS = """
 .speed-report { color-scheme: light; background: #fff; color: #1b1f23; border: 1px solid #d0d7de; border-radius: 6px;
@@ -466,7 +466,7 @@ _CSS = """
 .speed-report .sp-big { font-weight: 600; }
 .speed-report .sp-note { color: #4b5563; font-size: 13px; }
 .speed-report img.sp-picture { display: block; width: 100%; max-width: 780px; height: auto; margin: 6px 0;
-  background: #fff; }
+  background: #fff; border: 0; }
 .speed-report .sp-check { display: flex; flex-wrap: wrap; gap: 2px 14px; padding: 9px 0 9px 10px;
   margin: 6px 0; border-left: 4px solid; }
 .speed-report .sp-status { flex: 0 0 140px; font-weight: 600; white-space: nowrap; font-size: 13px; line-height: 20px; }
