@@ -208,10 +208,10 @@ class LiveLab(NotebookLab):
         return note
 
     def _time(self) -> str:
-        used, since = self._clock["used_s"], time.time() - self._clock["opened"]
+        used, since, profiles = self._clock["used_s"], time.time() - self._clock["opened"], self._clock["profiles"]
         said = (
-            f"{_minutes(since)} since you first opened the lab; {self._clock['profiles']} profiles took {_minutes(used)} of "
-            "machine time."
+            f"{_minutes(since)} since you first opened the lab; {profiles} profile{'s' * (profiles != 1)} took "
+            f"{_minutes(used)} of machine time."
         )
         return said + (" The aim is less than ten minutes of it." if used > LIMIT_S else "")
 
