@@ -341,7 +341,7 @@ def shell():
 )
 @pytest.mark.parametrize("end", ["", "os._exit(0)"])
 def test_processes_left_behind(own_temporary, body, end):
-    with running(loop(f"{body}\n{end}", STAY)) as child:
+    with running(loop(f"{body}\n{end}", STAY), limits=Limits(first_step=60)) as child:  # they keep the machine busy
         child.load()
         child.start(1)
         if end:
