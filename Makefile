@@ -1,8 +1,10 @@
 # Every target sets up what it needs on a machine that has Python >= 3.11 and make; once set up, none needs the network.
 PYTHON ?= python3
 BIN := .venv/bin
+# which one is installed: make TORCH='torch==2.11.*'
+TORCH ?= torch
 
-.PHONY: demo test test-all lab lessons release lint measured help
+.PHONY: demo test test-all lab lessons release lint measured nightly site help
 
 help:
 	@echo "make demo      grade a slowed-down loop and its fix on this machine, and show both reports"
@@ -11,12 +13,18 @@ help:
 	@echo "make test-all  run the slow ones, too"
 	@echo "make lessons   execute the lessons in full on this machine and keep their outputs; some of them: make lessons NOTEBOOKS='a.ipynb b.ipynb'"
 	@echo "make release   make labs/ anew from solutions/ and the starters"
+	@echo "make nightly   execute and grade everything on this machine; less of it: make nightly NIGHTLY='--quick --labs 2a_workers'"
+	@echo "make site      the lessons with their outputs as a web site, in work/site"
 	@echo "make measured  measure on this machine what the course says of its labs (long; for maintainers)"
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "The course needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say which with: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --disable-pip-version-check --editable ".[test]"
+	$(BIN)/python -m pip install --disable-pip-version-check --editable ".[test]" "$(TORCH)"
+	touch $@
+
+.venv/site: .venv/ready
+	$(BIN)/python -m pip install --disable-pip-version-check --editable ".[site]"
 	touch $@
 
 demo: .venv/ready
@@ -44,3 +52,9 @@ release: .venv/ready
 
 measured: .venv/ready
 	$(BIN)/python -m tests.benchmarks.measured
+
+nightly: .venv/ready
+	$(BIN)/grader nightly $(NIGHTLY)
+
+site: .venv/site
+	$(BIN)/python -m grader.nightly.site $(SITE)

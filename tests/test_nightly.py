@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from grader.classroom.store import FAILED as NOT_MADE
 from grader.frontends import cli, lessons
 from grader.measure import decision
 from grader.nightly import night as nights
-from grader.nightly import parts, report
+from grader.nightly import parts, report, site
 from grader.nightly.history import History, judge
 from grader.nightly.night import Night
 from grader.nightly.parts import Part
@@ -37,10 +38,11 @@ TOLD |= {"commit": "abc", "host": {"gpu": "NVIDIA H200", "cores": 16, "driver": 
 # ---------------------------------------------------------------- nights of recorded results
 
 
-def recorded(lab: str, what: str, number: int, slower: float = 1.0) -> dict[str, Any]:
+def recorded(lab: str, what: str, number: int, slower: float = 1.0, driver: str = "580") -> dict[str, Any]:
     """A grade as it was measured on an H200; slower: the submission's times are so many times as long."""
     result = json.loads((MEASURED / lab / f"{what}-{number}.json").read_text())
     result.pop("what")
+    result["machine"]["driver"] = driver
     evidence = next(c["evidence"] for c in result["checks"] if c["name"] == "throughput")
     evidence["pairs"] = [[a, slower * b] for a, b in evidence["pairs"]]
     evidence["submission_ms"] *= slower
@@ -74,7 +76,8 @@ class Replayed:
         while wanted:
             for part, run in wanted:
                 factor = (slower or {}).get(part.subject, 1.0) if part.what == "solution" else 1.0
-                night.records.put(part.again(run), recorded(part.subject, part.what, self.random.randint(1, 5), factor))
+                number, driver = self.random.randint(1, 5), told["host"]["driver"]
+                night.records.put(part.again(run), recorded(part.subject, part.what, number, factor, driver))
             found = nights.assess(night)
             wanted = nights.again(night, found)
         nights.close(night, found)
@@ -112,7 +115,7 @@ def test_a_slowed_solution_is_found(tmp_path, lab, slower, before, monkeypatch):
     assert step.slower and step.found.factor == pytest.approx(1 / slower, rel=0.02)
     assert step.found.lower < step.found.factor < step.found.upper < 1
     text = (night.folder / "summary.md").read_text()
-    assert "90% interval" in text and "driver" in text and "numpy: 2.5.2 -> 2.6.0" in text
+    assert "90% interval" in text and "driver: 580 -> 590" in text and "numpy: 2.5.2 -> 2.6.0" in text
     # it is no yardstick: the next night is compared with the nights before it, and is slower as well
     _, found = replayed.night({lab: slower})
     assert found.worst() == parts.SLOWER
@@ -278,6 +281,39 @@ def test_a_night_of_another_state_is_not_mixed_in(tmp_path):
     assert nights.unfinished(tmp_path, other, history) is None
     with pytest.raises(nights.UserError, match=r"has torch '2\.11\.0'"):
         nights.open_night(tmp_path / "n", other, [], history)
+
+
+# ---------------------------------------------------------------- workflows and the site
+
+
+@pytest.mark.parametrize(
+    "path", sorted((REPOSITORY / ".github" / "workflows").glob("*.yml")), ids=lambda path: path.stem
+)
+def test_workflows_are_pinned_and_may_do_little(path):
+    text = path.read_text()
+    used = re.findall(r"uses: (\S+)", text)
+    assert used and all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", action) for action in used)
+    assert "secrets." not in text and "pull_request_target" not in text
+    assert re.search(r"^permissions:\n  contents: read$", text, re.MULTILINE)
+    assert all("id-token" in line or "pages" in line for line in text.splitlines() if line.strip().endswith(": write"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not site.book(), reason="Jupyter Book is not installed: pip install '.[site]'")
+def test_the_site_stands_alone(tmp_path):
+    """Every lesson and lab is a page; links within the site lead somewhere, and nothing is loaded from elsewhere."""
+    assert site.main(["--out", str(tmp_path / "site")]) == 0
+    pages = list((tmp_path / "site").rglob("*.html"))
+    names = {path.stem for path in pages}
+    assert set(labs.NAMES) | {path.stem for path in lessons.lessons()} | {"index", "search"} <= names
+    for page in pages:
+        text = page.read_text()
+        assert not re.search(r"<(script|img|iframe)[^>]* src=.https?:", text), page
+        assert not re.search(r"<link[^>]* href=.https?:", text), page
+        assert 'class="math ' not in text, f"{page}: a formula needs a network"
+        for target in re.findall(r'<a [^>]*href="(?!https?:|#|mailto:)([^"#?]+)', text):
+            assert (page.parent / target).exists(), (page, target)
+    assert (tmp_path / "site" / "searchindex.js").exists()
 
 
 # ---------------------------------------------------------------- the history

@@ -110,20 +110,20 @@ class Change:
     def says(self) -> str:
         f = self.found
         return (
-            f"{NAMES[self.series]}: {f.factor:.3f}x as fast as in the {f.pairs} nights before (90% interval {f.lower:.3f} to "
-            f"{f.upper:.3f}; {self.runs} run{'s' * (self.runs > 1)})"
+            f"{NAMES[self.series]} {f.factor:.3f}x the {f.pairs} nights' before (90% interval {f.lower:.3f} to {f.upper:.3f}; "
+            f"{self.runs} run{'s' * (self.runs > 1)})"
         )
 
 
-NAMES = {"step_ms": "step of the solution", "gain": "gain of the solution over the starter"}
+NAMES = {"step_ms": "the solution's steps per second:", "gain": "its gain over the starter:"}
 
 
 def judge(outcome: Outcome, before: list[dict[str, Any]]) -> list[Change]:
     """Compare a part's watched figures with those of the nights before.
 
     One of fifty series lies beyond a 90% interval every night. So a part that does is measured again, and it is called
-    slower when every run of three is beyond it, and their mean by SURE half intervals. Simulated
-    (`tests/benchmarks/night_errors.py`): how often an unchanged night is then called slower, and how small a change is found."""
+    slower when every run of three is beyond it, and their mean by SURE half intervals. How often
+    an unchanged night is then called slower, and how small a change is found: data/measured/nights.md."""
     changes = []
     for series, sign in WATCHED.items():
         earlier = [part["values"][series] for part in before if part["values"].get(series)]

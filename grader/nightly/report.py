@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 from html import escape
 from pathlib import Path
@@ -28,6 +29,7 @@ _STYLE = """<style>
   border-bottom: 1px solid #e5e7eb; }
 .speed-report td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .speed-report .wide { overflow-x: auto; }
+.speed-report .wide td:last-child { min-width: 15em; }
 .speed-report .is { font-weight: 600; white-space: nowrap; }
 </style>"""
 
@@ -170,11 +172,11 @@ def _section(title: str, inner: str) -> str:
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """Of HTML; what begins like a number stands to the right."""
+    """Of HTML; a number stands to the right."""
     top = "".join(f"<th>{escape(name)}</th>" for name in head)
     lines = []
     for row in rows:
-        cells = (f"<td{' class=n' if cell[:1].isdigit() else ''}>{cell}</td>" for cell in row)
+        cells = (f"<td{' class=n' if re.fullmatch('[0-9.,%]+', cell) else ''}>{cell}</td>" for cell in row)
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return f'<div class="wide"><table><tr>{top}</tr>{"".join(lines)}</table></div>' if rows else ""
 
