@@ -437,7 +437,6 @@ def _first_steps(found: Findings, ours: Arm, starter: Arm, progress: Progress) -
             starter.warm_up(parity.steps)
         starter.child.give("first.safetensors", weights)
         update = starter.child.ask("compare", file="first.safetensors")
-    found.compile_s = ours.compile_s if ours.compiled else None
     found.parity = parity_check.early(parity, starter.losses, ours.losses, update)
     _compare_logs(found, ours, starter)
     _judge_memory(found, ours, starter)
@@ -482,6 +481,7 @@ def _timed_blocks(found: Findings, ours: Arm, starter: Arm, kept: Path, plan: Pl
         raise Disturbed(f"{found.pairs[-1].disturbed or 'too few pairs of blocks could count'}.")
     _tell_slower_starter(found)
     _keep_weights(found, ours, kept)
+    found.compile_s = ours.compile_s if ours.compiled else None
     if ours.recompiled:
         found.warnings.append(
             "torch.compile compiled again inside a timed block: a shape or a constant changes from step to step."
@@ -602,12 +602,13 @@ def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Pr
         try:
             with turn(each.child):
                 each.burn()
-                each.child.profile(plan.profile_steps, "trace.json")
+                compiled = each.child.profile(plan.profile_steps, "trace.json")
                 counted = each.counted(plan.profile_steps + 3)
             data = each.child.fetch("trace.json", MAX_TRACE)
             recorded = trace.read_bytes(data, expect_gpu=found.form_name == "cuda")
             metrics = trace.metrics(recorded, step_ns=step_s * 1e9, count=plan.profile_steps)
             metrics.counted = counted
+            metrics.compiled = compiled if compiled["graphs"] else None
             found.metrics[name] = metrics
             counts = {"kernels": metrics.kernels, "gpu_idle": metrics.gpu_idle_unprofiled}
             found.timelines[shown] = trace.timeline(recorded, step_ns=step_s * 1e9) | counts

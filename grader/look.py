@@ -24,7 +24,7 @@ class Look:
     step_s: float | None = None
     metrics: trace.Metrics | None = None
     timeline: dict[str, Any] | None = None
-    graph_breaks: int | None = None
+    compiled: dict[str, int] | None = None  # what torch.compile did: graphs, graph_breaks, recompiles
     peak_memory: int | None = None  # bytes at the allocator's peak; None without a GPU
     meter: Meter | None = None  # of the loop's memory as seen from outside, in labs that ask for it
     message: str = ""
@@ -74,7 +74,7 @@ def look(
                     steps = max(steps, 12)
             if profiled:
                 progress(0.6, f"profiling {steps} steps")
-                found.graph_breaks = ours.child.profile(steps, "trace.json")["graph_breaks"]
+                found.compiled = ours.child.profile(steps, "trace.json")
                 recorded = trace.read_bytes(ours.child.fetch("trace.json", MAX_TRACE), expect_gpu=form_name == "cuda")
                 step_ns = found.step_s * 1e9 if found.step_s else None
                 found.metrics = trace.metrics(recorded, step_ns=step_ns, count=steps)

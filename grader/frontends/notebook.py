@@ -72,7 +72,8 @@ WORDS = {
     "h2d_overlap": "of the time of copies to the GPU had a kernel running beside it",
     "launches": "times the CPU launched GPU work (a CUDA graph is one)",
     "kernels": "kernels on the GPU",
-    "graph_breaks": "places where torch.compile gave up and began a new graph; in all",
+    "graph_breaks": "lines at which torch.compile gave up and began a new graph; in all",
+    "recompiles": "times that torch.compile compiled code again, for other inputs; in all",
     "cpu_ops": "operators called by the CPU, those within others included",
     "half_share": "of the time in matrix products was spent on 16-bit inputs",
     "score_matrices": "batched products whose result is larger than what went in: attention scores, written out",
@@ -86,7 +87,7 @@ WORDS = {
     "tiny_kernel_share": "of the kernels are shorter than 10 us, about what a launch costs",
     "peak_memory": "of GPU memory at the peak; in all",
 }
-COUNTS = ("syncs", "launches", "kernels", "graph_breaks", "loads_in_main", "cpu_ops")
+COUNTS = ("syncs", "launches", "kernels", "graph_breaks", "recompiles", "loads_in_main", "cpu_ops")
 SHARES = {
     "h2d_pinned",
     "h2d_overlap",
@@ -520,8 +521,10 @@ def _paper(body: str) -> str:
 
 def _value(seen: Look, name: str) -> float | None:
     """A metric, or what else was counted, by name; None for what this device cannot tell."""
-    if name in ("graph_breaks", "peak_memory"):
-        return getattr(seen, name)
+    if name == "peak_memory":
+        return seen.peak_memory
+    if name in ("graph_breaks", "recompiles"):
+        return seen.compiled and seen.compiled[name]
     name, _, entry = name.partition(".")
     value = getattr(seen.metrics, name)
     return value.get(entry or "yes") if isinstance(value, dict) else value

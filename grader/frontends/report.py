@@ -249,7 +249,13 @@ def _gain_notes(check: CheckResult, g: _Gain, letters: bool = False) -> list[str
         notes.append(f"{pairs} of timed blocks, starter against submission{scatter}.")
     compile_s = _positive(check.evidence.get("compile_s"))
     if compile_s:
-        notes.append(f"Compiling took {_digits(compile_s, 2)} s, not counted in these times.")
+        note = f"Compiling took {_digits(compile_s, 2)} s, not counted in these times."
+        saved_ms = (_positive(check.evidence.get("starter_ms")) or 0) - (
+            _positive(check.evidence.get("submission_ms")) or 0
+        )
+        if saved_ms > 0:
+            note += f" It pays for itself after {math.ceil(1e3 * compile_s / saved_ms):,} steps."
+        notes.append(note)
     return notes
 
 

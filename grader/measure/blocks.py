@@ -46,7 +46,8 @@ class Arm:
     losses: list[float] = field(default_factory=list)
     seconds: float = 0.0  # all of its running time so far
     step_s: float = math.nan  # latest estimate of the steady time per step
-    compile_s: float = 0.0  # first step's time beyond a steady step
+    warm_s: float = 0.0  # seconds of the first steps
+    warm_steps: int = 0
     compiled: int = 0
     recompiled: bool = False  # torch.compile made a graph inside a timed block
 
@@ -79,11 +80,16 @@ class Arm:
     def warm_up(self, steps: int) -> None:
         """The first `steps` steps (two or more). The first is timed apart: it holds compilation and start-up; the second
         tells how long to wait for the rest."""
-        first = self.run(1)
+        self.run(1)
         self.step_s = self.run(1)
         if steps > 2:
             self.step_s = self.run(steps - 2)
-        self.compile_s = max(0.0, first - self.step_s)
+        self.warm_s, self.warm_steps = self.seconds, len(self.losses)
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds that the first steps took beyond as many steady ones: start-up, and compilation, for each new shape again."""
+        return max(0.0, self.warm_s - self.warm_steps * self.step_s)
 
     def block(self, plan: Plan) -> float:
         """Burn until the rate is stationary, then time one block with no pause before it. Returns seconds per step.

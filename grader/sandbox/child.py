@@ -297,7 +297,7 @@ class Harness:
                     self._read(losses)
                 profiler.step()
         profiler.export_chrome_trace(str(self.home / "exchange" / file))
-        return {"losses": self._read(losses), "graph_breaks": _graph_breaks()}
+        return {"losses": self._read(losses), "compiled": _compiled()}
 
     def peak_memory(self) -> int | None:
         """Bytes at the allocator's peak, or null without a GPU."""
@@ -425,9 +425,18 @@ def _compiled_graphs() -> int:
     return int(counters["stats"]["unique_graphs"]) if counters else 0
 
 
-def _graph_breaks() -> int:
-    counters = _dynamo_counters()
-    return sum(counters["graph_break"].values()) if counters else 0
+def _compiled() -> dict[str, int]:
+    """What torch.compile has done in this process so far. graphs: that it made. graph_breaks: source lines at which it had to
+    end one, or to leave a whole function alone, each once (its own counter leaves out branches on a tensor, and breaks in
+    a for loop). recompiles: times that it compiled code again, because what it had assumed no longer held."""
+    utils, frames = (sys.modules.get(f"torch._dynamo.{name}") for name in ("utils", "convert_frame"))
+    if not utils or not frames:
+        return {"graphs": 0, "graph_breaks": 0, "recompiles": 0}
+    ended = {(frame.filename, frame.lineno) for why in utils.graph_break_reasons for frame in why.user_stack[-1:]}
+    failed = {(m.fail_user_frame_filename, m.fail_user_frame_lineno) for m in utils.get_compilation_metrics()}
+    lines = {(file, line) for file, line in ended | failed if line is not None}
+    again = sum(times - 1 for times in frames.FRAME_COMPILE_COUNTER.values() if times)
+    return {"graphs": _compiled_graphs(), "graph_breaks": len(lines), "recompiles": again}
 
 
 def _a(value: Any) -> str:

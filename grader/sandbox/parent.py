@@ -34,6 +34,7 @@ from grader.sandbox import confine
 
 MAX_REPLY = 4 << 20  # bytes of one JSON line
 MAX_OUTPUT = 32 << 10  # bytes of what a child prints that are kept, from the beginning and from the end each
+COMPILED = {"graphs", "graph_breaks", "recompiles"}  # what a child counts of torch.compile
 MAX_LOSS = 3.5e38  # more than any fp32 number; larger ones could not even be averaged
 MAX_DISK = 6 << 30  # bytes in a child's folder, compiler caches and a trace included
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -304,11 +305,14 @@ class Child:
     def weights(self, file: str) -> None:
         self._ask(self.limits.load, "weights", file=file)
 
-    def profile(self, steps: int, file: str, with_stack: bool = False) -> dict[str, Any]:
+    def profile(self, steps: int, file: str, with_stack: bool = False) -> dict[str, int]:
+        """Record `steps` steps into `file`. Returns what torch.compile has done so far: "graphs", "graph_breaks",
+        "recompiles"."""
         reply = self._ask(self.limits.first_step, "profile", steps=steps, file=file, with_stack=with_stack)
-        if not isinstance(reply, dict) or not isinstance(reply.get("graph_breaks"), int):
+        counts = reply.get("compiled") if isinstance(reply, dict) else None
+        if not isinstance(counts, dict) or counts.keys() != COMPILED or {*map(type, counts.values())} != {int}:
             raise ChildError("The grading process sent a reply of the wrong form.", kind="wire")
-        return reply
+        return counts
 
     def ask(self, method: str, **arguments: Any) -> Any:
         """Any other request, with the limit for loading."""
