@@ -67,13 +67,12 @@ def measure_gain(lab: Lab, device: str, progress: Progress = lambda share, what:
 # Forms of a loop that train the same model, whatever the loop: put before (imports, switches) and around its train(job)
 FORMS = {
     "TF32": ('torch.set_float32_matmul_precision("high")', ""),
+    # for the whole step, so that it reaches a forward pass that is the loop's own; casts of weights must not be kept then
     "bf16": (
         "",
-        "    plain = job.model.forward\n"
-        "    def forward(*args):\n"
-        "        with torch.autocast(job.device.type, torch.bfloat16):\n"
-        "            return plain(*args).float()\n"
-        "    job.model.forward = forward\n",
+        "    torch.set_autocast_cache_enabled(False)\n"
+        "    torch.set_autocast_dtype(job.device.type, torch.bfloat16)\n"
+        "    torch.set_autocast_enabled(job.device.type, True)\n",
     ),
     "compiled": ("", "    job.model.compile()\n"),
 }
