@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -32,6 +32,33 @@ class Windows(Dataset):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         window = self.text[index * self.length : (index + 1) * self.length + 1].long()
         return window[:-1], window[1:]
+
+
+class Buckets(Dataset):
+    """Windows of several lengths. Item `bucket * windows + i` is the beginning of window i, lengths[bucket] bytes long."""
+
+    def __init__(self, text: np.ndarray, lengths: Sequence[int]):
+        self.lengths, self.windows = lengths, Windows(text, max(lengths))
+
+    def __len__(self) -> int:
+        return len(self.lengths) * len(self.windows)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        bucket, i = divmod(index, len(self.windows))
+        tokens, targets = self.windows[i]
+        return tokens[: self.lengths[bucket]], targets[: self.lengths[bucket]]
+
+
+class Turns(Batches):
+    """Batches of windows of one length each, the lengths in turn, so that any few steps hold as much of each."""
+
+    def __init__(self, dataset: Buckets, batch_size: int, seed: int):
+        super().__init__(len(dataset.windows), batch_size, seed)
+        self.buckets = len(dataset.lengths)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for turn, batch in enumerate(super().__iter__()):
+            yield [turn % self.buckets * self.count + i for i in batch]
 
 
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -108,13 +135,20 @@ def make_job(
     batch_size: int,
     lr: float,
     vocabulary: int = VOCABULARY,
+    lengths: Sequence[int] = (),
     bare: bool = False,
 ) -> Job:
-    """bare: the blocks come without an attention, the loop brings it. Queries and keys begin with larger weights then, so
-    that scores spread by about 2, as in a model that has trained for a while: of an attention that is nearly uniform one
-    could not tell whether it is right."""
+    """lengths: of the windows, in turn from batch to batch; all are `length` long where there are none. bare: the blocks come
+    without an attention, the loop brings it. Queries and keys begin with larger weights then, so that scores spread by
+    about 2, as in a model that has trained for a while: of an attention that is nearly uniform one could not tell whether
+    it is right."""
     torch.manual_seed(seed)
-    dataset = Windows(text()[0], length)
+    if lengths:
+        dataset: Any = Buckets(text()[0], lengths)
+        batches: Batches = Turns(dataset, batch_size, seed)
+    else:
+        dataset = Windows(text()[0], length)
+        batches = Batches(len(dataset), batch_size, seed)
     model = GPT(layers, width, heads, length, vocabulary)
     if bare:
         for block in model.blocks:
@@ -123,7 +157,7 @@ def make_job(
     return Job(
         model=model,
         dataset=dataset,
-        batches=Batches(len(dataset), batch_size, seed),
+        batches=batches,
         lr=lr,
         device=device,
     )
