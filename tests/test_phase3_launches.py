@@ -3,21 +3,35 @@ and what is wrong is rejected with its cause named. What needs a GPU is measured
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+import test_report
 import variants
+from helpers import loop, running
+from test_bad_input import FORGE, answer
 
 from grader import labs
+from grader.checks import trace as trace_check
+from grader.frontends import report
 from grader.grade import grade
 from grader.look import peek
 from grader.measure import machine
-from grader.measure.blocks import Plan
-from grader.result import FAIL, NOT_MEASURED, Result
+from grader.measure.blocks import Arm, Plan
+from grader.result import FAIL, NOT_MEASURED, PASS, Result
+from grader.sandbox.parent import ChildError
 from grader.submission import Submission
+from grader.trace import Metrics
 
-TINY = "3d_tiny_ops"
-LABS = (TINY,)
+TINY, COMPILE = "3d_tiny_ops", "3e_compile"
+LABS = (TINY, COMPILE)
 gpu = pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")
 PLAN = Plan(block_s=0.6, block_steps=2, min_pairs=3, max_pairs=3, precision=0.12, profile_steps=2)
+
+
+def traced_only(source: str) -> str:
+    """The same with graphs that are made and not compiled: Inductor takes half a minute here."""
+    return source.replace("torch.compile(loss_of", 'torch.compile(loss_of, backend="eager"')
 
 
 def graded(name: str, source: str, plan: Plan = PLAN) -> Result:
@@ -52,7 +66,7 @@ def test_what_is_wrong_is_rejected_and_named(name, what):
     source, words = variants.wrongs(name)[what]
     if words.startswith("GPU: "):
         pytest.skip("shows on a GPU only")
-    result = graded(name, source)
+    result = graded(name, traced_only(source))
     assert words in said(result)
     assert result.check("throughput").status == FAIL and result.score == 0
 
@@ -104,3 +118,110 @@ def test_launches_on_a_gpu():
         check = next(c for c in lab.trace if c.name == name)
         assert 0.8 * check.none_at < getattr(starter, name) and getattr(solution, name) < 0.8 * check.at_most
     assert starter.tiny_kernel_share > 0.8
+
+
+# ---------------------------------------------------------------- 3e: graphs
+
+PLANTS = {
+    "print": ("    return loss, torch", "    print(loss.item())\n    return loss, torch"),
+    "item": ("largest.append(x.detach().abs().amax())", "largest.append(x.new_tensor(x.detach().abs().max().item()))"),
+    "branch": (
+        "    logits = logits * (CAP * usual / largest_logit).clamp(max=1)",
+        "    if largest_logit > CAP * usual:\n        logits = logits * (CAP * usual / largest_logit)",
+    ),
+    "check": (
+        "        largest.append(",
+        "        if torch.isnan(x).any():\n            raise ValueError\n        largest.append(",
+    ),
+    "numpy": (
+        "    weights = (torch.arange(length, device=tokens.device) / (length / 8)).clamp(max=1)",
+        "    import numpy\n\n"
+        "    weights = numpy.interp(numpy.arange(length), [0, length / 8], [0, 1]).astype(numpy.float32)\n"
+        "    weights = torch.from_numpy(weights).to(tokens.device)",
+    ),
+}
+
+
+def compiled(source: str) -> dict[str, int]:
+    return counts(COMPILE, traced_only(source)).compiled
+
+
+def test_graphs_are_counted():
+    assert compiled(variants.starter(COMPILE)) == {"graphs": 0, "graph_breaks": 0, "recompiles": 0}
+    assert compiled(variants.solution(COMPILE)) == {"graphs": 1, "graph_breaks": 0, "recompiles": 0}
+    each = compiled(variants.honest(COMPILE)["a graph for each length"])
+    assert each == {"graphs": 4, "graph_breaks": 0, "recompiles": 3}
+    as_it_is = compiled(variants.wrongs(COMPILE)["compiled as it is"][0])
+    assert as_it_is["graph_breaks"] >= 3 and as_it_is["recompiles"] > 3
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_each_plant_breaks_the_graph(plant):
+    source = variants.edit(variants.solution(COMPILE), [PLANTS[plant], ("fullgraph=True, ", "")])
+    assert compiled(source)["graph_breaks"] == 1
+
+
+def test_nothing_compiled_has_no_whole_graph():
+    for check in labs.get(COMPILE).trace[:2]:
+        result = trace_check.judge(check, Metrics(compiled=None), [], supported=1.0)
+        assert result.status == FAIL and result.points == 0 and "Nothing was compiled" in result.reason
+
+
+def test_breaks_are_judged_and_capped_by_the_gain():
+    """As on a GPU, with graphs that are made and gain next to nothing."""
+    lab = labs.get(COMPILE)
+    lab = replace(lab, forms={"cpu": replace(lab.forms["cpu"], minimum_gain=4.0)})
+    plan = Plan(block_s=0.1, block_steps=2, min_pairs=2, max_pairs=2, profile_steps=2)
+    sources = {"broken": variants.wrongs(COMPILE)["compiled as it is"][0], "whole": variants.solution(COMPILE)}
+    seen = {
+        name: grade(Submission(traced_only(source)), lab, device="cpu", plan=plan) for name, source in sources.items()
+    }
+    for result in seen.values():
+        assert result.check("parity").status == result.check("logs").status == PASS, said(result)
+        assert result.check("breaks").points < 0.5 * result.check("breaks").max_points
+        assert result.check("throughput").evidence["compile_s"] > 0
+    assert "lines at which torch.compile gave up" in seen["broken"].check("breaks").reason
+    assert seen["broken"].check("recompiles").evidence["compiled.recompiles"] > 3
+    whole = seen["whole"].check("breaks")
+    assert whole.status == FAIL and "The measured gain supports" in whole.reason
+
+
+@pytest.mark.parametrize("counts", ["null", "{}", '{"graphs": 1, "graph_breaks": 0, "recompiles": 0.5}', "[1, 0, 0]"])
+def test_forged_counts(counts):
+    forged = answer('{"losses": [1.0], "compiled": ' + counts + "}")
+    with running(loop(f"yield torch.ones(())\nreply({forged!r})", FORGE)) as child:
+        child.load()
+        child.start(1)
+        child.run(1)
+        with pytest.raises(ChildError, match="wrong form"):
+            child.profile(2, "trace.json")
+
+
+def test_compiling_again_in_a_later_step_is_told_apart_too():
+    source = loop(
+        "import time\nfor i in range(10**6):\n    time.sleep(0.3 if i in (0, 2) else 0.002)\n    yield torch.ones(())"
+    )
+    with running(source) as child:
+        child.load()
+        child.start(1)
+        arm = Arm(child)
+        arm.warm_up(6)
+        arm.burn()
+    assert 0.5 < arm.compile_s < 1.5
+
+
+def test_the_report_says_when_compiling_pays():
+    check = test_report.throughput(2.0, starter_ms=40.0)
+    check.evidence["compile_s"] = 10.0
+    text = " ".join(report.text(test_report.make([check])).split())
+    assert "Compiling took 10 s, not counted in these times. It pays for itself after 500 steps." in text
+
+
+@gpu
+def test_graphs_on_a_gpu():
+    check = next(c for c in labs.get(COMPILE).trace if c.name == "kernels")
+    starter, solution = (
+        counts(COMPILE, source, "cuda") for source in (variants.starter(COMPILE), variants.solution(COMPILE))
+    )
+    assert 0.9 * check.none_at < starter.metrics.kernels and solution.metrics.kernels < 0.9 * check.at_most
+    assert solution.compiled["graph_breaks"] == 0

@@ -39,6 +39,7 @@ _FORWARD = {
     "3a_precision": "model(tokens)",
     "3c_shapes": "F.linear(hidden, rows, bias)",
     "3d_tiny_ops": "forward(model, tokens).flatten(0, 1)",
+    "3e_compile": "F.linear(normalise(x, model.norm), model.embedding.weight)",
     "3f_attention": "model(tokens)",
     "3k_healthy": "model(tokens)",
 }
@@ -145,6 +146,10 @@ _PADDED = (
     "            rows = F.pad(model.embedding.weight, (0, 0, 0, -words % 64))\n"
     "            logits = F.linear(hidden, rows)[..., :words]",
 )
+AS_IT_IS: Edits = [
+    ("    for step, (tokens", "    compiled = torch.compile(loss_of)\n    for step, (tokens"),
+    ("loss = loss_of(", "loss = compiled("),
+]
 HALVES: dict[str, dict[str, Edits]] = {
     "2a_workers": {
         "two workers": [(LOADER, LOADER + ", num_workers=2")],
@@ -289,6 +294,27 @@ class Copied(torch.utils.data.Dataset):
                 "    chosen = softmax(logits).gather(-1, targets.unsqueeze(-1)).squeeze(-1)\n"
                 "    return -torch.log(chosen).mean()\n",
                 "    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())\n",
+            ),
+        ],
+    },
+    "3e_compile": {
+        "normalisation and activation compiled, each for itself": [
+            ("def normalise(", "@torch.compile(dynamic=True)\ndef normalise("),
+            ("def gelu(", "@torch.compile(dynamic=True)\ndef gelu("),
+        ],
+        "a block compiled, all else as it is": [
+            (
+                "        x = x + attend(block, normalise(x, block.norm1))\n"
+                "        x = x + block.down(gelu(block.up(normalise(x, block.norm2))))\n",
+                "        x = through(block, x)\n",
+            ),
+            (
+                "def position_weights(",
+                "@torch.compile(dynamic=True)\n"
+                "def through(block, x):\n"
+                "    x = x + attend(block, normalise(x, block.norm1))\n"
+                "    return x + block.down(gelu(block.up(normalise(x, block.norm2))))\n\n\n"
+                "def position_weights(",
             ),
         ],
     },
@@ -541,6 +567,37 @@ WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
             "GPU: not the same training",
         ),
     },
+    "3e_compile": {
+        "compiled as it is": ("starter", AS_IT_IS, "GPU: lines at which torch.compile gave up"),
+        "all windows as short as the shortest": (
+            "solution",
+            [
+                (
+                    "        loss, largest = ",
+                    "        tokens, targets = (part[:, : min(job.dataset.lengths)] for part in (tokens, targets))\n"
+                    "        loss, largest = ",
+                )
+            ],
+            "not the same training",
+        ),
+        "padded to one length, and the padding counts": (
+            "solution",
+            [
+                (
+                    "        loss, largest = ",
+                    "        short = max(job.dataset.lengths) - tokens.shape[1]\n"
+                    "        tokens, targets = F.pad(tokens, (0, short)), F.pad(targets, (0, short))\n"
+                    "        loss, largest = ",
+                )
+            ],
+            "not the same training",
+        ),
+        "the largest activation is not logged": (
+            "solution",
+            [(", largest=largest)", ")")],
+            "step 0 logged no largest",
+        ),
+    },
     "3f_attention": {
         "the future is seen": ("solution", [(", is_causal=True", "")], "not the same training"),
         "scores scaled twice": (
@@ -594,7 +651,7 @@ WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
 }
 
 
-# of labs whose loops run in bf16 as they are: what each is made of, and edits
+# of labs whose loops run in bf16 as they are, or are compiled: what each is made of, and edits
 HONEST: dict[str, dict[str, tuple[str, Edits]]] = {
     "3c_shapes": {
         "no autocast": ("starter", [("enabled=cuda", "enabled=False")]),
@@ -608,6 +665,24 @@ HONEST: dict[str, dict[str, tuple[str, Edits]]] = {
             ],
         ),
         "unfused optimizer": ("solution", [("fused=cuda", "foreach=True")]),
+    },
+    "3e_compile": {
+        "the solution": ("solution", []),
+        "a graph for each length": ("solution", [("fullgraph=True, dynamic=True", "fullgraph=True, dynamic=False")]),
+        "bf16 autocast": (
+            "solution",
+            [
+                (
+                    "        loss, largest = compiled(",
+                    "        with torch.autocast(job.device.type, torch.bfloat16):\n            loss, largest = compiled(",
+                )
+            ],
+        ),
+        "not compiled": (
+            "solution",
+            [("compiled = torch.compile(loss_of, fullgraph=True, dynamic=True)", "compiled = loss_of")],
+        ),
+        "unfused optimizer": ("solution", [("fused=True", "foreach=False")]),
     },
 }
 

@@ -24,6 +24,7 @@ NAMES = (
     "3a_precision",
     "3c_shapes",
     "3d_tiny_ops",
+    "3e_compile",
     "3f_attention",
     "3k_healthy",
     "3l_retest",

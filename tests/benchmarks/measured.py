@@ -148,6 +148,19 @@ MORE_RUNGS: dict[str, list[tuple[str, str, variants.Edits]]] = {
         ),
         ("the solution in a CUDA graph", "solution", [variants.GRAPHED]),
     ],
+    "3e_compile": [
+        ("compiled as it is", "starter", variants.AS_IT_IS),
+        (
+            "without breaks, and not compiled",
+            "solution",
+            [("compiled = torch.compile(loss_of, fullgraph=True, dynamic=True)", "compiled = loss_of")],
+        ),
+        (
+            "a graph for each length",
+            "solution",
+            [("fullgraph=True, dynamic=True", "fullgraph=True, dynamic=False")],
+        ),
+    ],
     "3k_healthy": [
         ("compiled", "starter", [*variants.COMPILED, ("model(tokens)", "compiled(tokens)")]),
         ("fp32 in place of bf16", "starter", [("enabled=cuda", "enabled=False")]),
