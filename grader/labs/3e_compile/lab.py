@@ -88,7 +88,7 @@ LAB = Lab(
                 "What is different from step to step, apart from the numbers in the tensors?",
                 "`torch._logging.set_logs(recompiles=True)` prints for each recompilation the guard that failed: what was assumed, and "
                 "no longer held.",
-                "Python objects that change from step to step (a dictionary that grows, an attribute that is set) are assumed not to. "
+                "What Python needs as a number (the key of a dictionary, an attribute of an object) is assumed to stay the same. "
                 "For a size that varies, dynamic=True makes one graph for all sizes from the beginning.",
             ),
         ),
