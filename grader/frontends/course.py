@@ -97,7 +97,10 @@ PHASES = (
         (
             Lab("3a_precision", core=True),
             Lab("3c_shapes"),
+            Lesson("3_step/4_launches"),
             Lab("3d_tiny_ops"),
+            Lesson("3_step/5_compile"),
+            Lab("3e_compile"),
             Lab("3f_attention"),
             Lab("3k_healthy"),
             Lab("3l_retest"),
