@@ -17,7 +17,8 @@ from grader.submission import Submission
 from grader.trace import roofline
 
 SHAPES = "3c_shapes"
-LABS = (SHAPES,)
+FP16 = "3m_fp16"
+LABS = (SHAPES, FP16)
 SHORT = Plan(block_s=0.1, block_steps=2, min_pairs=2, max_pairs=2, profile_steps=2)
 gpu = pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")
 
@@ -75,6 +76,18 @@ def test_faults_are_rejected_and_honest_forms_are_not(name):
         assert not result.fatal and result.check("parity").status == PASS, f"{what}: {said(result)}"
 
 
+def test_gradients_that_fp16_cannot_hold():
+    """The many tokens and classes of the GPU's form make gradients small. Here the backward pass is made 4096 times smaller by
+    hand, and enlarged again in fp32: with a scale nothing changes, without one it is another training."""
+    enlarged = "        torch._foreach_mul_([p.grad for p in model.parameters()], 4096.0)\n"
+    clip = "        torch.nn.utils.clip_grad_norm_("
+    small = variants.edit(variants.solution(FP16), [("scale(loss)", "scale(loss / 4096)"), (clip, enlarged + clip)])
+    assert graded(FP16, small).check("parity").status == PASS
+    unscaled = variants.edit(small, [("GradScaler(job.device.type)", "GradScaler(job.device.type, enabled=False)")])
+    result = graded(FP16, unscaled)
+    assert result.check("parity").status == FAIL and "not the same training" in said(result)
+
+
 def test_what_fits_is_counted_on_a_cpu():
     starter, solution = (counts(which(SHAPES)).aligned_share for which in (variants.starter, variants.solution))
     assert 0.5 < starter < 0.8 and solution == 1
@@ -86,6 +99,13 @@ def test_shapes_on_a_gpu():
     assert starter.aligned_share < 0.6 and solution.aligned_share == 1
     check = next(check for check in labs.get(SHAPES).trace if check.name == "layout")
     assert solution.layout_share < check.at_most < starter.layout_share
+
+
+@gpu
+def test_fp16_on_a_gpu():
+    starter, solution = (counts(which(FP16), FP16, device="cuda") for which in (variants.starter, variants.solution))
+    assert starter.fp16_share == 0 and solution.fp16_share > 0.9
+    assert solution.syncs == 0, "a fused optimizer looks for overflows itself"
 
 
 # ---------------------------------------------------------------- the metrics they ask for
@@ -122,6 +142,15 @@ def test_aligned_share_is_of_the_arithmetic():
     assert share == pytest.approx(2 * 64**3 / (2 * 64**3 + 64 * 128 * 63))
     r.event("cpu_op", "aten::mm", 1400, 10, BACKWARD, Input_Dims=[[8, 8], [8, 8]])  # of an unknown type
     assert trace.metrics(r.read()).aligned_share is None
+
+
+@pytest.mark.parametrize("dtype, half, fp16", [("c10::Half", 1, 1), ("c10::BFloat16", 1, 0), ("float", 0, 0)])
+def test_fp16_share(dtype, half, fp16):
+    r = Recording().step(1, 0, 1000).step(2, 1000, 2000)
+    product(r, 1100, (64, 64, 64), dtype)
+    r.work("kernel", "some_gemm_kernel", 1105, 1500, 100, tid=BACKWARD)
+    m = trace.metrics(r.read())
+    assert (m.half_share, m.fp16_share) == (half, fp16)
 
 
 def copied(*types):

@@ -42,6 +42,7 @@ _FORWARD = {
     "3e_compile": "F.linear(normalise(x, model.norm), model.embedding.weight)",
     "3f_attention": "model(tokens)",
     "3k_healthy": "model(tokens)",
+    "3m_fp16": "model(tokens)",
 }
 _CALLED = {"3d_tiny_ops": "forward"}  # what a forward pass calls where it is not the model
 _FROZEN = {"2a_workers": "list(model.parameters())[:2]", "3a_precision": "model.blocks[0].parameters()"}
@@ -343,6 +344,26 @@ class Copied(torch.utils.data.Dataset):
     "3k_healthy": {
         "TF32 for what autocast leaves": TF32,
         "the switch for convolutions": [(_MODEL, "    torch.backends.cudnn.benchmark = True\n" + _MODEL)],
+    },
+    "3m_fp16": {
+        "TF32": TF32,
+        "fp16 in the blocks, fp32 in the head": [
+            (
+                "    loader = ",
+                "    scaler = torch.amp.GradScaler(job.device.type)\n    loader = ",
+            ),
+            (
+                "        logits = model(tokens)\n",
+                "        with torch.autocast(job.device.type, torch.float16):\n"
+                "            hidden = model.hidden(tokens)\n"
+                "        logits = F.linear(hidden.float(), model.embedding.weight)\n",
+            ),
+            (
+                "        loss.backward()\n",
+                "        scaler.scale(loss).backward()\n        scaler.unscale_(optimizer)\n",
+            ),
+            (_STEP, "        scaler.step(optimizer)\n        scaler.update()\n"),
+        ],
     },
 }
 # name -> (what it is made of, edits, words of the report)
@@ -648,6 +669,29 @@ WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
             "not the same training",
         ),
     },
+    "3m_fp16": {
+        "no scale": (
+            "solution",
+            [("GradScaler(job.device.type)", "GradScaler(job.device.type, enabled=False)")],
+            "GPU: not the same training",
+        ),
+        "clips what is still scaled": (
+            "solution",
+            [
+                (
+                    "        scaler.unscale_(optimizer)  # the norm to clip by is that of the gradients themselves\n",
+                    "",
+                )
+            ],
+            "not the same training",
+        ),
+        # without a fused kernel AdamW's epsilon, 1e-8, is 0 in fp16
+        "the weights in fp16": (
+            "starter",
+            [(_MODEL, _MODEL + "    model.half()\n"), ("model(tokens)", "model(tokens).float()")],
+            "training diverged or overflowed",
+        ),
+    },
 }
 
 
@@ -683,6 +727,16 @@ HONEST: dict[str, dict[str, tuple[str, Edits]]] = {
             [("compiled = torch.compile(loss_of, fullgraph=True, dynamic=True)", "compiled = loss_of")],
         ),
         "unfused optimizer": ("solution", [("fused=True", "foreach=False")]),
+    },
+    "3m_fp16": {
+        "TF32": ("starter", TF32),
+        "bf16": ("solution", [("torch.float16", "torch.bfloat16")]),
+        "a smaller scale": (
+            "solution",
+            [("GradScaler(job.device.type)", "GradScaler(job.device.type, init_scale=2.0**12)")],
+        ),
+        "an optimizer that waits": ("solution", [("fused=cuda", "foreach=True")]),
+        "compiled": ("solution", [*COMPILED, ("model(tokens)", "compiled(tokens)")]),
     },
 }
 

@@ -14,6 +14,7 @@ SHARES = {
     "h2d_overlap",
     "aligned_share",
     "half_share",
+    "fp16_share",
     "flash_share",
     "layout_share",
     "tensor_core_share",

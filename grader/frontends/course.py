@@ -96,6 +96,7 @@ PHASES = (
         "Map the three most expensive operations of a trace to lines of code, and say why they cost what they cost.",
         (
             Lab("3a_precision", core=True),
+            Lab("3m_fp16"),
             Lab("3c_shapes"),
             Lesson("3_step/4_launches"),
             Lab("3d_tiny_ops"),

@@ -76,6 +76,7 @@ WORDS = {
     "recompiles": "times that torch.compile compiled code again, for other inputs; in all",
     "cpu_ops": "operators called by the CPU, those within others included",
     "half_share": "of the time in matrix products was spent on 16-bit inputs",
+    "fp16_share": "of the time in matrix products was spent on fp16 inputs",
     "score_matrices": "batched products whose result is larger than what went in: attention scores, written out",
     "flash_share": "of the time in fused attention kernels was spent in those of the flash kind",
     "tensor_core_share": "of the time in matrix products was spent on tensor cores",
@@ -89,6 +90,7 @@ WORDS = {
 }
 COUNTS = ("syncs", "launches", "kernels", "graph_breaks", "recompiles", "loads_in_main", "cpu_ops")
 SHARES = {
+    "fp16_share",
     "h2d_pinned",
     "h2d_overlap",
     "aligned_share",

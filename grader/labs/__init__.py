@@ -28,6 +28,7 @@ NAMES = (
     "3f_attention",
     "3k_healthy",
     "3l_retest",
+    "3m_fp16",
 )
 
 

@@ -91,6 +91,11 @@ class Trace:
         return np.array([*known, -1], np.int8)[self.types]  # -1 is the last
 
     @cached_property
+    def fp16(self) -> np.ndarray:
+        """Likewise, of float16 alone."""
+        return np.array([*("c10::Half" in text for text in self.texts), -1], np.int8)[self.types]
+
+    @cached_property
     def is_gpu(self) -> np.ndarray:
         """Mask of GPU work: kernels, copies, memsets. Nothing else keeps a GPU busy."""
         return (self.category == KERNEL) | (self.category == MEMCPY) | (self.category == MEMSET)

@@ -70,6 +70,7 @@ class Metrics:
     tiny_kernel_time: float | None = None  # share of the busy time with such a kernel running
     tensor_core_share: dict[str, float] | None = None  # shares of matmul and convolution time: {"yes", "no", "unknown"}
     half_share: float | None = None  # share of matmul and convolution time with bf16 or fp16 inputs
+    fp16_share: float | None = None  # likewise, with fp16 inputs
     score_matrices: float | None = None  # batched matrix products larger than their inputs, see `score_matrices`
     flash_share: float | None = None  # share of the time of fused attention kernels in those of the flash kind
     aligned_share: float | None = None  # share of the matrix products' arithmetic whose sizes fit, see `alignment`
@@ -215,7 +216,7 @@ def kernel_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
         m.flash_share = spent[True] / sum(spent.values())
 
     k = k[steps.kernels.matmul[k]]
-    core, half = steps.kernels.core[k], steps.kernels.half[k]
+    core, half, fp16 = steps.kernels.core[k], steps.kernels.half[k], steps.kernels.fp16[k]
     time = trace.duration[k].astype(np.float64)
     total = time.sum()
     if not total:
@@ -225,6 +226,9 @@ def kernel_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
     known = time[half >= 0].sum()
     if known >= (1 - UNKNOWN_TOLERATED) * total:
         m.half_share = float(time[half == 1].sum() / known)
+    known = time[fp16 >= 0].sum()
+    if known >= (1 - UNKNOWN_TOLERATED) * total:
+        m.fp16_share = float(time[fp16 == 1].sum() / known)
 
 
 def layout_changes(trace: Trace, steps: Steps) -> np.ndarray | None:

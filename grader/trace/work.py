@@ -71,13 +71,14 @@ class Kernels:
     matmul: np.ndarray  # bool: a matrix product or a convolution
     core: np.ndarray  # of a matmul, that it runs on tensor cores: 1 yes, 0 no, -1 nothing tells
     half: np.ndarray  # of a matmul, that its inputs are bfloat16 or float16; likewise
+    fp16: np.ndarray  # float16 alone, by the operator's input types; likewise
 
 
 def kernels_of(trace: Trace) -> Kernels:
     """Sort the kernels by their names, and by the operators that launched them where names do not tell."""
     k = np.flatnonzero(trace.category == KERNEL)
     communication, matmul = np.zeros((2, len(trace)), bool)
-    core, half = np.full((2, len(trace)), -1, np.int8)
+    core, half, fp16 = np.full((3, len(trace)), -1, np.int8)
     communication[k] = by_name(kernels.is_communication, trace, k) == 1
     by_kernel = by_name(kernels.is_matmul_kernel, trace, k)
     op = launching_op(trace, trace.launch_of(k), kernels.MATMUL_OP)
@@ -85,7 +86,8 @@ def kernels_of(trace: Trace) -> Kernels:
     k, op = k[product], op[product]
     typed = np.where(op >= 0, trace.half[op], -1)  # the operator's input types, where they were recorded
     half[k] = np.where(typed >= 0, typed, by_name(kernels.has_half_inputs, trace, k))
+    fp16[k] = np.where(op >= 0, trace.fp16[op], -1)
     on_core = by_name(kernels.on_tensor_cores, trace, k)
     # Every recent GPU runs a bf16 or fp16 product on tensor cores, so the input type answers where the name does not.
     core[k] = np.where((on_core < 0) & (half[k] == 1), 1, on_core)
-    return Kernels(communication, matmul, core, half)
+    return Kernels(communication, matmul, core, half, fp16)

@@ -27,7 +27,7 @@ LAB = Lab(
             "In `lab.profile()` look at `tensor_core_share` and `half_share`: how much of the time in matrix products is "
             "spent on tensor cores, and how much on 16-bit inputs?",
             "Two switches: one setting of torch lets fp32 products run as TF32, one context around forward and loss lets "
-            "them run in bf16. The weights, the optimizer and the backward call stay as they are.",
+            "them run in bf16 (fp16 with a GradScaler, on a GPU older than Ampere). The weights stay as they are.",
         ),
     ),
     trace=(

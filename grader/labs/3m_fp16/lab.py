@@ -1,0 +1,88 @@
+from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceCheck
+
+LAB = Lab(
+    name="3m_fp16",
+    title="fp16 that trains: the loss scale",
+    phase=3,
+    goal="This GPT went back to fp32 because it did not train in fp16. Train it in fp16, as on a GPU without bf16, and train the same model.",
+    cause="compute-bound",
+    forms={
+        # With 50,304 classes and 8,192 tokens the gradient of a logit begins at 1 / (50304 x 8192) = 2.4e-9; the smallest
+        # number of fp16 is 6e-8. Without a scale nearly all of them are 0.
+        "cuda": Form(
+            workload="grader.workloads.gpt",
+            options={
+                "layers": 6,
+                "width": 768,
+                "heads": 12,
+                "length": 1024,
+                "batch_size": 8,
+                "lr": 1e-4,
+                "vocabulary": 50304,
+            },
+            data="text",
+            minimum_gain=2.0,
+            noise=0.003,
+            block_s=0.8,
+            min_pairs=3,
+            # 2 forward, 4 backward for each weight of a matrix product and each token
+            flops=6 * (6 * 12 * 768**2 + 50304 * 768) * 8 * 1024,
+            parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
+        ),
+        # a CPU multiplies fp16 more slowly than fp32: only the training is compared
+        "cpu": Form(
+            workload="grader.workloads.gpt",
+            options={"layers": 1, "width": 64, "heads": 4, "length": 64, "batch_size": 4, "lr": 1e-3},
+            data="text",
+            minimum_gain=None,
+            noise=0.02,
+            parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
+            threads=1,
+            environment={"OMP_NUM_THREADS": "1"},
+        ),
+    },
+    prediction=Prediction(points=10),
+    throughput=Throughput(
+        points=50,
+        hints=(
+            "The GPU is busy all the time, on its ordinary cores. What would let it use the others?",
+            "autocast takes the type as an argument. Run it with fp16, as somebody did before, and look at the losses that "
+            "`lab.run()` prints, and at how many values of `parameter.grad` are exactly 0.",
+            "Autocast to fp16 around forward and loss, and a `torch.amp.GradScaler` around the backward pass: it multiplies the "
+            "loss, and divides the gradients again before the optimizer's step. What reads gradients in between needs them "
+            "divided already.",
+        ),
+    ),
+    trace=(
+        TraceCheck(
+            name="fp16",
+            title="Forward and backward run in fp16",
+            points=25,
+            metric="fp16_share",
+            at_least=0.9,
+            says="of the time in matrix products was spent on fp16 inputs",
+            hints=(
+                "Which type did you give to autocast, and is the head inside of it, too?",
+                "`fp16_share` of `lab.peek()`. This lab wants fp16, whatever your GPU can do: bf16 is what lab 3a is about.",
+                "`torch.autocast` with `torch.float16` around the model and the loss. Leave `backward()` and the optimizer outside, "
+                "and the weights in fp32.",
+            ),
+            form="cuda",
+        ),
+        TraceCheck(
+            name="tensor_cores",
+            title="Matrix products run on tensor cores",
+            points=15,
+            metric="tensor_core_share.yes",
+            at_least=0.9,
+            says="of the time in matrix products was spent in tensor-core kernels",
+            hints=(
+                "Which products of this loop may use tensor cores, as it is?",
+                "By default fp32 matrix products run on the ordinary cores; `lab.profile()` shows how much does.",
+                "What autocast computes in fp16 runs on tensor cores by itself, from Volta on, if its sizes fit; here they do.",
+            ),
+            form="cuda",
+        ),
+    ),
+    peek=("fp16_share", "half_share", "syncs", "kernels", "launches"),
+)
