@@ -29,6 +29,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from grader.data.images import generated
 from grader.data.text import corpus
+from grader.workloads import top_ops
 from grader.workloads.gpt import GPT, Block
 from grader.workloads.job import Batches
 from grader.workloads.resnet import JpegFiles
@@ -552,6 +553,25 @@ def resnet_memory(s: Setup, norm: type[nn.Module]) -> Iterator[torch.Tensor]:
     yield from train(s, model, image_batches(s, s.device, channels_last=True), bf16=True)
 
 
+def attention_by_hand(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    future = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).triu(1)
+    return scores.masked_fill(future, -math.inf).softmax(-1).to(v.dtype) @ v
+
+
+def gpt_attention(s: Setup, by_hand: bool) -> Iterator[torch.Tensor]:
+    model = gpt(s)
+    if by_hand:
+        for block in model.blocks:
+            block.attention = attention_by_hand
+    yield from train(s, model, token_batches(s, s.device), bf16=True)
+
+
+def listener(s: Setup) -> Iterator[torch.Tensor]:
+    """Three costly operations, each bound by something else."""
+    yield from top_ops.loop(s.device, s.at)
+
+
 # --- compute: the ordinary units do what tensor cores could ---------------------------------------------------------
 
 
@@ -732,6 +752,29 @@ CASES = (
         "Batch norm is written out in float32: each of its operations, and a cast before and after, is a kernel.",
         "nn.BatchNorm2d, whose kernels do it in two passes.",
         steps=3,
+    ),
+    Case(
+        "gpt_attention",
+        "memory",
+        "GPT, 4 layers of width 1024, 1024 tokens, bf16 autocast",
+        {"layers": 4, "width": 1024, "heads": 16, "length": 1024, "vocabulary": 4096, "batch": 16},
+        TINY_GPT,
+        pair(partial(gpt_attention, by_hand=True), partial(gpt_attention, by_hand=False)),
+        "Attention is written out: its matrices of scores are written and read by one kernel after another.",
+        "scaled_dot_product_attention, which keeps the scores on the chip.",
+        steps=3,
+        options={"with_stack": True},
+    ),
+    Case(
+        "top_ops",
+        "memory",
+        "24 blocks of width 512 on spectra, bf16 autocast, spectra in fp32",
+        {"batch": 64, "length": 192, "samples": 4096, "width": 512, "layers": 24},
+        {"batch": 2, "length": 8, "samples": 64, "width": 32, "layers": 2},
+        {"planted": listener},
+        "A product in fp32, an activation that is written out, and an optimizer with some thousand tiny kernels.",
+        steps=3,
+        options={"with_stack": True},
     ),
     Case(
         "gpt_compute",
