@@ -68,9 +68,11 @@ class Disturbed(Exception):
 def choose_form(lab: AnyLab, device: str) -> str:
     """The form in which a lab is graded: that of `choose_device`, or "traces" where nothing is measured. A lab that needs
     more GPUs than there are is graded in its form for the CPU. Raises UserError where its form for GPUs is asked for."""
-    if "traces" in lab.forms:
+    if list(lab.forms) == ["traces"] or (device == "traces" and device in lab.forms):
         return "traces"
     chosen = choose_device(device)
+    if chosen not in lab.forms and "traces" in lab.forms:
+        return "traces"
     needed = getattr(lab.forms.get("cuda"), "ranks", 1)
     if chosen == "cuda" and needed > 1 and len(machine.gpus()) < needed:
         if device == "cuda":

@@ -11,6 +11,7 @@ import random
 import re
 import secrets
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -108,13 +109,25 @@ def profile(lab: MysteryLab, form_name: str, drawn: Drawn, progress: Progress = 
 def record(
     lab: MysteryLab, form_name: str, drawn: Drawn, progress: Progress = lambda share, what: None
 ) -> tuple[trace.Trace, float]:
-    """Run a loop in a child of its own: some steps timed, then some profiled. Returns the trace, and the seconds of a step
-    without the profiler."""
-    form = lab.forms[form_name]
+    """The trace of a loop, and the seconds of a step without the profiler."""
     readable = [prepare(drawn.data)] if drawn.data else []
+    data, step_s = watch(lab.forms[form_name], form_name, drawn.options, readable, progress)
+    return trace.read_bytes(data, expect_gpu=form_name == "cuda"), step_s
+
+
+def watch(
+    form: Any,
+    form_name: str,
+    options: dict[str, Any],
+    readable: list[Path],
+    progress: Progress = lambda share, what: None,
+    with_stack: bool = False,
+) -> tuple[bytes, float]:
+    """Run a loop of our own, which its job brings, in a child of its own: some steps timed, then some profiled. Returns the
+    trace as a file's bytes, and the seconds of a step without the profiler. Raises ChildError."""
     progress(0.0, "starting")
     # what runs is ours, so what a kernel without Landlock leaves open is open to nobody
-    with arm(SOURCE, form, drawn.options, readable, form_name, None, trusted=True, allow_unconfined=True) as ours:
+    with arm(SOURCE, form, options, readable, form_name, None, trusted=True, allow_unconfined=True) as ours:
         ours.child.load()
         ours.child.start(1)
         progress(0.3, "warming up")
@@ -123,9 +136,8 @@ def record(
         progress(0.5, "timing")
         step_s = ours.run(min(max(4, round(TIMED_S / ours.step_s)), 400))
         progress(0.7, "profiling")
-        ours.child.profile(STEPS, "trace.json")
-        recorded = trace.read_bytes(ours.child.fetch("trace.json", MAX_TRACE), expect_gpu=form_name == "cuda")
-    return recorded, step_s
+        ours.child.profile(STEPS, "trace.json", with_stack)
+        return ours.child.fetch("trace.json", MAX_TRACE), step_s
 
 
 def _numbers(recorded: trace.Trace, step_s: float) -> dict[str, float]:

@@ -11,18 +11,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from grader import annotate, answers, mystery, trace
+from grader import annotate, answers, costs, mystery, trace
 from grader.answers import Recording
 from grader.errors import UserError
 from grader.frontends import notebook, report
 from grader.frontends.notebook import Note, NotebookLab, Row
 from grader.grade import Progress, explain, grade, with_details
-from grader.labs.kinds import AnnotateLab, AnswersLab, MysteryLab, StopwatchLab, Timing
+from grader.labs.kinds import AnnotateLab, AnswersLab, CostsLab, MysteryLab, StopwatchLab, Timing
 from grader.labs.lab import AnyLab
 from grader.result import write_json
 from grader.sandbox.parent import ChildError
 from grader.trace.lines import by_line
 from grader.trace.read import CPU_OP
+from grader.trace.words import plain, short_kernel
 
 SEEN = (
     "data_wait",
@@ -253,6 +254,90 @@ def _minutes(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
+# ---------------------------------------------------------------- the costliest operations of a loop
+
+
+class OperationsLab(NotebookLab):
+    """The costliest operations of a loop of the course's own."""
+
+    lab: CostsLab
+    steps = (
+        ("lab.profile()", "what costs the GPU most, in a loop recorded now; without a GPU, in a recorded one"),
+        ("lab.code()", "the functions that ask for that work, with their line numbers"),
+        ("lab.save()", "the trace as a file, for ui.perfetto.dev: it has the lines, too"),
+        ("%%submission", "the cell with your answers; fill it in, and run it"),
+        ("lab.check()", "the grade"),
+    )
+    _seen: costs.Seen | None = None
+    _which = ""
+
+    def profile(self, which: str = "") -> None:
+        """The operations with most GPU time. which: "live" or "recorded"; by itself live where that can be judged."""
+        wanted = which or (costs.RECORDED if costs.unmeasured() else costs.LIVE)
+        if wanted not in (costs.LIVE, costs.RECORDED) or (wanted == costs.LIVE and costs.unmeasured()):
+            why = costs.unmeasured() if wanted == costs.LIVE else 'There are "live" and "recorded".'
+            Note("That trace is not to be had", [why]).show()
+            return
+        self._work(lambda progress: self._profiled(wanted, progress))
+
+    def _profiled(self, which: str, progress: Progress) -> Note:
+        try:
+            seen = costs.live(self.lab, progress) if which == costs.LIVE else costs.recorded(self.lab)
+            rows = _operations(seen)
+        except (ChildError, trace.TraceError) as error:
+            return Note("The loop could not be recorded", [str(error), "Free memory on this machine, and try again."])
+        self._seen, self._which = seen, which
+        busy = seen.operations[0].gpu_ns / seen.operations[0].share / 1e6
+        lines = [
+            seen.about,
+            f"A step takes {1e3 * seen.step_s:.3g} ms without the profiler; the GPU is busy for {busy:.3g} ms of it.",
+        ]
+        after = [
+            "All numbers are for one step. GFLOP and MB: by the shapes, each input read and each output written once.",
+            f'In your answers: "trace": "{which}".',
+        ]
+        return Note("What costs the GPU most", lines, [rows], after=after)
+
+    def code(self) -> None:
+        """Print the functions that ask for the GPU's work, with the numbers of their lines."""
+        if self._seen is None:
+            Note("No trace yet", ["Run lab.profile() first."]).show()
+            return
+        for place in costs.functions(self._seen.operations):
+            print(place.file)
+            print("".join(f"{number:>5}  {text}\n" for number, text in place.text()))
+
+    def save(self) -> None:
+        """Write the trace into this folder, for another viewer."""
+        if self._seen is None:
+            Note("No trace yet", ["Run lab.profile() first."]).show()
+            return
+        packed = self._seen.data[:2] == b"\x1f\x8b"
+        target = self._folder / f"trace-{self._which}.json{'.gz' if packed else ''}"
+        target.write_bytes(self._seen.data)
+        Note("Saved", [f"{target.name} is in this folder. Open it at https://ui.perfetto.dev."]).show()
+
+
+def _operations(seen: costs.Seen) -> list[Row]:
+    """The table of the operations, without what is asked."""
+    rows: list[Row] = [("operation", "shapes", "in", "ms", "kernels", "us each", "GFLOP", "MB", "longest kernel")]
+    for o in seen.operations:
+        rows.append(
+            (
+                plain(o.name, 60),
+                plain(o.shapes, 60),
+                o.phase,
+                f"{o.gpu_ns / 1e6:.3g}",
+                f"{o.launched:g}",
+                f"{o.gpu_ns / 1e3 / o.launched:.3g}",
+                f"{o.flops / 1e9:.3g}" if o.flops else "",
+                f"{o.bytes_moved / 1e6:.3g}" if o.bytes_moved else "",
+                short_kernel(o.kernels[0], 50) if o.kernels else "",
+            )
+        )
+    return rows
+
+
 # ---------------------------------------------------------------- a benchmark to repair
 
 
@@ -330,6 +415,7 @@ class RecordingLab(NotebookLab):
 TOOLS: dict[type[AnyLab], type[NotebookLab]] = {
     AnswersLab: TracesLab,
     MysteryLab: LiveLab,
+    CostsLab: OperationsLab,
     StopwatchLab: BenchmarkLab,
     AnnotateLab: RecordingLab,
 }

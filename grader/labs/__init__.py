@@ -22,6 +22,7 @@ NAMES = (
     "2g_healthy",
     "2h_retest",
     "3a_precision",
+    "3b_top_ops",
     "3c_shapes",
     "3d_tiny_ops",
     "3e_compile",

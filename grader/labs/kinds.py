@@ -138,6 +138,86 @@ class MysteryLab(AnyLab):
         return (*self.loops, self.evidence)
 
 
+# ---------------------------------------------------------------- the costliest operations of a loop
+
+BOUNDS = {
+    "compute": "its arithmetic, at the peak of the units it runs on, takes longer than its bytes",
+    "memory": "its bytes, at the memory's peak, take longer than its arithmetic",
+    "launch": "its kernels are so many and so short that launching them takes longer than running them",
+}
+REASONS = {
+    "slow units": "matrix products on the ordinary units, though there are tensor cores",
+    "tiny kernels": "20 kernels a step or more, of less than 10 us each in the mean",
+    "at its roof": "it needs less than twice the time that its arithmetic and bytes need at the peaks",
+    "below its roof": "it needs more than twice that time: its sizes, its layout, or one pass over memory after another",
+}
+
+
+@dataclass(frozen=True)
+class Costly:
+    """One of the operations with most GPU time: which it is, the line that asks for it, one of BOUNDS, one of REASONS."""
+
+    name: str  # "1"
+    hints: Hints
+    operation: float = 6  # points for each part
+    line: float = 9
+    bound: float = 7
+    cause: float = 8
+
+    @property
+    def title(self) -> str:
+        return f"Operation {self.name}"
+
+    @property
+    def points(self) -> float:
+        return self.operation + self.line + self.bound + self.cause
+
+
+@dataclass(frozen=True)
+class Together:
+    """The share of the GPU's busy time that the costliest operations have together, right within `within`."""
+
+    points: float
+    hints: Hints
+    within: float = 0.03
+    name: str = "share"
+    title: str = "Their share of the GPU's time"
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A loop of the course's own, which is recorded when it is asked for. Its workload is `grader.workloads.mystery`'s form:
+    a job that brings its loop."""
+
+    workload: str
+    options: dict[str, Any]
+    threads: int | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A trace of `data/traces`, recorded with stacks."""
+
+    trace: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostsLab(AnyLab):
+    """The costliest operations of a loop of the course's own, to be mapped to its lines and explained. The answers say which
+    trace they are about: "live", recorded anew by the grade, or "recorded". They are read and never executed."""
+
+    forms: dict[str, Any]  # "cuda": Watched, "traces": Kept
+    operations: tuple[Costly, ...]
+    together: Together
+
+    graded_by: ClassVar[str] = "grader.costs"
+
+    @property
+    def checks(self) -> tuple[Any, ...]:
+        return (*self.operations, self.together)
+
+
 # ---------------------------------------------------------------- a benchmark that has to be right
 
 

@@ -57,6 +57,8 @@ class Operation:
     bound: str | None  # "compute", "memory", "launch" (tiny kernels) or None (not known)
     why: str  # why it costs what it costs, one sentence
     events: list[int]  # its longest GPU events, at most 20
+    launched: float = 0.0  # kernels and copies per step
+    least_ns: float | None = None  # per step, what flops and bytes need at the device's measured peaks; None: not known
 
 
 def operations(trace: Trace, top: int = 10, skip_first: int = 1, steps: Steps | None = None) -> list[Operation]:
@@ -220,6 +222,8 @@ def _operation(work: _Work, lines: Lines, members: np.ndarray, busy: int) -> Ope
         bound=bound,
         why=_why(facts, bound),
         events=facts.gpu[np.argsort(-facts.duration, kind="stable")][:MOST_EVENTS].tolist(),
+        launched=len(members) / n,
+        least_ns=None if facts.least is None else facts.least / n,
     )
 
 
@@ -309,6 +313,15 @@ class _Facts:
         if self.half is None:
             return "tensor cores", None
         return ("half precision on tensor cores", p and p.half) if self.half else ("TF32 on tensor cores", p and p.tf32)
+
+    @property
+    def least(self) -> float | None:
+        """The time, ns, that the arithmetic and the bytes of all calls need at the device's peaks, the longer of the two."""
+        peak = self.units[1] if self.has_matmul else None
+        if not self.peaks or not self.bytes or self.copies or (self.has_matmul and not (self.flops and peak)):
+            return None
+        calculating = self.flops / peak if self.flops and peak else 0.0
+        return 1e9 * max(calculating, self.bytes / self.peaks.memory)
 
     @property
     def bound(self) -> str | None:

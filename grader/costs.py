@@ -1,0 +1,328 @@
+"""Grades answers about the operations that cost a loop's GPU most: which they are, which line asks for each, and why it
+costs what it costs. What is right is computed from a trace: one that the grade records of the course's own loop, or one
+that was recorded before. The answers are read as literals, never executed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from grader import trace
+from grader.answers import TRACES, as_number, read_answers, recording, shown
+from grader.errors import UserError
+from grader.grade import AnyFindings, Progress, gate, plain
+from grader.labs.kinds import BOUNDS, REASONS, Costly, CostsLab
+from grader.measure import machine
+from grader.mystery import STEPS, watch
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult
+from grader.submission import Submission
+from grader.trace import roofline
+from grader.trace.operations import Operation, operations
+from grader.trace.steps import Steps
+
+PROJECT = Path(__file__).resolve().parents[1]
+LIVE, RECORDED = "live", "recorded"  # which trace answers are about
+MOST = 12  # operations that are looked at
+CLOSE = 0.85  # an operation with this share of the last one's time could as well be the last
+HALF, NEAR = 0.5, 0.05  # the share of the roof that parts the reasons; within 5% of it both are right
+KEYS = ("operation", "line", "bound", "cause")
+NO_GPU = "It needs an NVIDIA GPU, to record the loop again; no points are given for what was not measured."
+NO_PEAKS = (
+    "What this GPU reaches at most is not known, so nobody can say what bounds an operation on it. Answer for the recorded "
+    'trace: lab.profile("recorded").'
+)
+
+
+# ---------------------------------------------------------------- a trace, and the lines it leads to
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A loop's trace. data: the file's bytes. about: what ran where, a sentence."""
+
+    data: bytes
+    step_s: float
+    about: str
+
+    @cached_property
+    def operations(self) -> list[Operation]:
+        """The operations with most GPU time. Raises TraceError."""
+        read = trace.read_bytes(self.data)
+        return operations(read, MOST, steps=Steps(read, 1, STEPS))
+
+
+def recorded(lab: CostsLab) -> Seen:
+    """The trace of data/traces."""
+    name = lab.forms["traces"].trace
+    side = recording(name).side
+    about = f"{side['model']}, batch {side['batch']}, recorded on one {side['device']}, torch {side['torch']}."
+    return Seen((TRACES / f"{name}.json.gz").read_bytes(), side["step_ms"] / 1e3, about)
+
+
+def live(lab: CostsLab, progress: Progress = lambda share, what: None) -> Seen:
+    """The course's own loop, recorded on this machine's GPU now. Raises ChildError."""
+    form = lab.forms["cuda"]
+    data, step_s = watch(form, "cuda", form.options, [], progress, with_stack=True)
+    return Seen(data, step_s, f"A loop of this course, recorded now on this machine's {machine.gpu_name()}.")
+
+
+def unmeasured() -> str:
+    """Why no loop can be recorded and judged here, or ''."""
+    if not machine.has_gpu():
+        return NO_GPU
+    return "" if roofline.peaks(machine.gpu_name()) else NO_PEAKS
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of the course's source: the file, and its first and last line as they are now."""
+
+    file: str  # "grader/workloads/gpt.py"
+    first: int
+    last: int
+
+    def holds(self, said: str) -> bool:
+        """Whether "gpt.py:44" lies in it; folders may be left out."""
+        match = re.fullmatch(r"(?:(.*[^\s:])\s*:)?\s*(\d{1,6})", said.strip())
+        if not match:
+            return False
+        file = match[1] or self.file
+        return f"/{self.file}".endswith(f"/{file}") and self.first <= int(match[2]) <= self.last
+
+    def text(self) -> list[tuple[int, str]]:
+        """Its lines with their numbers."""
+        lines = (PROJECT / self.file).read_text(encoding="utf-8").splitlines()
+        return [(number, lines[number - 1]) for number in range(self.first, self.last + 1)]
+
+
+def function_of(operation: Operation) -> Function | None:
+    """The function that asks for an operation: of those with the recorded name the one nearest to the recorded line, as lines
+    can have moved since then; where none has the name (a lambda, a generator) the one around it. Not the line itself:
+    older releases of torch record of a call only where the function that makes it begins. None without a line of a file of
+    the course."""
+    if not operation.line:
+        return None
+    file, _, number = operation.line.rpartition(":")
+    path = PROJECT / file
+    if not path.is_file() or not path.resolve().is_relative_to(PROJECT):
+        return None
+    line = int(number)
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    places = {node: _place(file, node) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    named = [place for node, place in places.items() if node.name == operation.function]
+    if named:
+        return min(named, key=lambda place: max(place.first - line, line - place.last, 0))
+    around = [place for place in places.values() if place.first <= line <= place.last]
+    return max(around, key=lambda place: place.first, default=None)
+
+
+def _place(file: str, node: ast.FunctionDef) -> Function:
+    """Python counts a function's decorators in."""
+    first = min(part.lineno for part in (node, *node.decorator_list))
+    return Function(file, first, node.end_lineno or node.lineno)
+
+
+def functions(found: Iterable[Operation]) -> list[Function]:
+    """The functions that ask for these operations, in order of file and line."""
+    places = {place for operation in found if (place := function_of(operation))}
+    return sorted(places, key=lambda place: (place.file, place.first))
+
+
+# ---------------------------------------------------------------- what is right
+
+
+def causes(operation: Operation) -> tuple[str, ...]:
+    """The entries of REASONS that are right for an operation; several where it is near the border between two, none where
+    its trace does not tell."""
+    if operation.bound == "launch":
+        return ("tiny kernels",)
+    if operation.tensor_cores is False:
+        return ("slow units",)
+    if not operation.least_ns or not operation.gpu_ns:
+        return ()
+    share = operation.least_ns / operation.gpu_ns
+    return tuple(
+        name
+        for name, right in (("at its roof", share > HALF * (1 - NEAR)), ("below its roof", share < HALF * (1 + NEAR)))
+        if right
+    )
+
+
+def costliest(found: list[Operation], count: int) -> list[Operation]:
+    """The `count` operations with most GPU time, and those that are so near to the last of them that another run could
+    change their order."""
+    return [o for o in found if o.gpu_ns >= CLOSE * found[min(count, len(found)) - 1].gpu_ns]
+
+
+def unclear(found: list[Operation], count: int) -> str:
+    """Why these operations cannot be asked for, or ''."""
+    for o in costliest(found, count):
+        if not function_of(o):
+            return f"the trace tells no source line of {o.name}"
+        if o.bound not in BOUNDS or not causes(o):
+            return f"the trace does not tell what bounds {o.name}"
+    return "" if len(found) >= count else "it holds too few operations on the GPU"
+
+
+# ---------------------------------------------------------------- the grade
+
+
+@dataclass
+class Findings(AnyFindings):
+    lab: CostsLab
+    answers: dict[Any, Any] = field(default_factory=dict)
+    seen: Seen | None = None
+    unmeasured: str = ""
+
+
+def measure(found: Findings, submission: Submission, plan: Any, limits: Any, progress: Progress) -> None:
+    """Read the answers, and the trace that they are about."""
+    try:
+        found.answers = read_answers(submission)
+    except UserError as error:
+        found.fatal = str(error)
+        return
+    about = found.answers.get("trace", ...)
+    if about in (..., None):
+        return
+    if about not in (LIVE, RECORDED):
+        found.fatal = (
+            f'answers["trace"] is {shown(about)}. It must be "{LIVE}" or "{RECORDED}": lab.profile() says which.'
+        )
+        return
+    if about == LIVE:
+        found.unmeasured = unmeasured()
+        if found.unmeasured:
+            return
+        gate(found)
+    try:
+        found.seen = live(found.lab, progress) if about == LIVE else recorded(found.lab)
+        problem = unclear(found.seen.operations, len(found.lab.operations))
+    except trace.TraceError as error:
+        problem = f"it cannot be read: {error}"
+    if problem:
+        found.disturbed = f"the loop's trace is of no use here: {problem}."
+
+
+def judge(found: Findings, submission: Submission) -> list[CheckResult]:
+    lab = found.lab
+    if found.fatal or found.disturbed or found.unmeasured:
+        status = FAIL if found.fatal else INCONCLUSIVE if found.disturbed else NOT_MEASURED
+        why = "Not graded: see above." if found.fatal else found.unmeasured or f"Not measured: {found.disturbed}"
+        return [plain(check, status, why) for check in lab.checks]
+    if not found.seen:
+        return [plain(check, FAIL, "Not answered yet: `trace` says which trace is meant.") for check in lab.checks]
+    left = costliest(found.seen.operations, len(lab.operations))
+    checks = []
+    for check in lab.operations:
+        answer = found.answers.get(int(check.name), found.answers.get(check.name, ...))
+        meant = _meant(answer, left)
+        if meant:
+            left.remove(meant)
+        checks.append(_judge(check, answer, meant, found.seen))
+    return [*checks, _judge_share(found, lab)]
+
+
+def _meant(answer: Any, left: list[Operation]) -> Operation | None:
+    """The operation that an answer names, of those nobody has named yet; of several that are called so the one whose other
+    parts fit best."""
+    if not isinstance(answer, dict) or not isinstance(answer.get("operation"), str):
+        return None
+    named = [o for o in left if answer["operation"].strip() in (o.name, o.name.removeprefix("aten::"))]
+    return max(named, key=lambda o: sum(_right(o, answer, key) for key in KEYS[1:]), default=None)
+
+
+def _right(o: Operation, answer: dict[Any, Any], key: str) -> bool:
+    said = answer.get(key)
+    if not isinstance(said, str):
+        return False
+    if key == "line":
+        place = function_of(o)
+        return f"/{o.line}".endswith(f"/{said.strip()}") or bool(place and place.holds(said))
+    return said == o.bound if key == "bound" else said in causes(o)
+
+
+def _judge(check: Costly, answer: Any, meant: Operation | None, seen: Seen) -> CheckResult:
+    if answer is ... or answer is None:
+        return plain(check, FAIL, f"Not answered yet. Asked is: {', '.join(KEYS)}.")
+    if not isinstance(answer, dict):
+        return plain(check, FAIL, f"The answer is {shown(answer)}. It must be a dictionary with: {', '.join(KEYS)}.")
+    points, said = 0.0, []
+    for key in KEYS:
+        given = answer.get(key, ...)
+        if given in (..., None):
+            reason = "not answered."
+        elif key == "operation":
+            reason = "right." if meant else _not_among(given, seen)
+        elif not meant:
+            reason = "counts when the operation is right."
+        else:
+            reason = "right." if _right(meant, answer, key) else _against(meant, key, given)
+        points += getattr(check, key) if reason == "right." else 0
+        said.append(f"`{key}`: {reason}")
+    passed = points >= check.points
+    evidence = {"answered": {key: shown(answer.get(key)) for key in KEYS}}
+    if meant:
+        evidence |= {"ms": meant.gpu_ns / 1e6, "share": meant.share, "kernels": meant.launched}
+    hint, *deeper = ("",) if passed else check.hints
+    status = PASS if passed else FAIL
+    return CheckResult(
+        check.name, check.title, status, round(points, 2), check.points, " ".join(said), hint, evidence, deeper
+    )
+
+
+def _not_among(said: Any, seen: Seen) -> str:
+    named = [
+        o for o in seen.operations if isinstance(said, str) and said.strip() in (o.name, o.name.removeprefix("aten::"))
+    ]
+    if not named:
+        return f"{shown(said)} is none of the operations of the table."
+    return f"{shown(said)} takes {named[0].gpu_ns / 1e6:.3g} ms a step; others take more, or it was named already."
+
+
+def _against(o: Operation, key: str, said: Any) -> str:
+    """What speaks against a wrong part of an answer, without a word about the right one."""
+    if key == "line":
+        return f"{shown(said)} does not ask for it (a line is written like train.py:41)."
+    choices = BOUNDS if key == "bound" else REASONS
+    if not isinstance(said, str) or said not in choices:
+        return f"{shown(said)} is none of: {', '.join(choices)}."
+    facts = f"{o.launched:.3g} kernels of {o.gpu_ns / 1e3 / o.launched:.3g} us in the mean"
+    if o.flops:
+        facts += f", {o.flops / 1e9:.3g} GFLOP"
+    if o.bytes_moved:
+        facts += f", {o.bytes_moved / 1e6:.3g} MB"
+    return f"not {said}: in {o.gpu_ns / 1e6:.3g} ms a step it is {facts}."
+
+
+def _judge_share(found: Findings, lab: CostsLab) -> CheckResult:
+    check, said = lab.together, found.answers.get("share", ...)
+    assert found.seen
+    right = sum(o.share for o in found.seen.operations[: len(lab.operations)])
+    number = as_number(said)
+    if said in (..., None):
+        return plain(check, FAIL, "Not answered yet.")
+    if number is None:
+        return plain(check, FAIL, f"{shown(said)} is not a number.")
+    evidence = {"answered": number}
+    if abs(number - right) <= check.within:
+        return CheckResult(
+            check.name, check.title, PASS, check.points, check.points, f"It is {right:.2f}.", "", evidence
+        )
+    reason = f"{number:g} is more than {check.within:g} off."
+    if not 0 <= number <= 1:
+        reason = f"{number:g} is no share: write 0.25 for 25%."
+    hint, *deeper = check.hints
+    return CheckResult(check.name, check.title, FAIL, 0, check.points, reason, hint, evidence, deeper)
+
+
+def unanswered(lab: CostsLab) -> str:
+    """The starter of such a lab: source text."""
+    entry = ", ".join(f'"{key}": ...' for key in KEYS)
+    rows = [f"    {check.name}: {{{entry}}}," for check in lab.operations]
+    return "\n".join(["answers = {", '    "trace": ...,', *rows, '    "share": ...,', "}", ""])
