@@ -343,12 +343,11 @@ def arm(
                 readable=readable if trusted or not options.get("read_s") else _past_the_drive(options),
                 threads=form.threads,
                 environment=form.environment,
-                ranks=getattr(form, "ranks", 1),
                 limits=limits,
                 trusted=trusted,
                 allow_unconfined=allow_unconfined,
-                budget=form.budget,
-                exact_memory=form.exact_memory,
+                # the forms of labs that are no loops to make faster have none of these
+                **{name: getattr(form, name) for name in ("ranks", "budget", "exact_memory") if hasattr(form, name)},
             ) as child,
         ):
             yield Arm(child, drive)
