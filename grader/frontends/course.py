@@ -104,6 +104,7 @@ PHASES = (
             Lesson("3_step/5_compile"),
             Lab("3e_compile"),
             Lab("3f_attention"),
+            Lab("3i_triton"),
             Lab("3k_healthy"),
             Lab("3l_retest"),
         ),

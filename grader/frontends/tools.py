@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from grader import annotate, answers, costs, mystery, trace
+from grader import annotate, answers, costs, kernel, mystery, trace
 from grader.answers import Recording
 from grader.errors import UserError
 from grader.frontends import notebook, report
 from grader.frontends.notebook import Note, NotebookLab, Row
 from grader.grade import Progress, explain, grade, with_details
-from grader.labs.kinds import AnnotateLab, AnswersLab, CostsLab, MysteryLab, StopwatchLab, Timing
+from grader.labs.kinds import AnnotateLab, AnswersLab, CostsLab, KernelLab, MysteryLab, StopwatchLab, Timing
 from grader.labs.lab import AnyLab
 from grader.result import write_json
 from grader.sandbox.parent import ChildError
@@ -376,6 +376,44 @@ class BenchmarkLab(NotebookLab):
         return Note(timing.title, [check.reason], after=[f"Drawn for this run: {drawn}."], printed=result.output)
 
 
+# ---------------------------------------------------------------- a kernel to be written
+
+
+class OwnKernelLab(NotebookLab):
+    """A function to be written as one kernel."""
+
+    lab: KernelLab
+    steps = (
+        ("%%submission", "the cell with your function and its kernel; change it, and run it"),
+        ("lab.cases()", "is it right? All cases, with sizes drawn anew; nothing is timed"),
+        ("lab.check()", "the grade: the cases, and on a GPU the function's share of the bandwidth roof"),
+    )
+
+    def cases(self) -> None:
+        """Call your function on all cases and compare with float64."""
+        self._work(self._tried)
+
+    def _tried(self, progress: Progress) -> Note:
+        submission = self._submission()
+        if self.device not in self.lab.forms:
+            return Note("Not measured", [notebook.NEEDS_GPU])
+        found = kernel.Findings(self.lab, self.device, allow_unconfined=True)
+        try:
+            kernel.look(found, submission, progress)
+        except ChildError as error:
+            printed = with_details(found.output, error, submission)
+            return Note("Your function failed", [explain(error, submission)], printed=printed)
+        rows: list[Row] = [("case", "off, 1 is allowed", "what it is")]
+        for check in self.lab.cases:
+            for name, case in kernel.drawn(check, found.seed).items():
+                seen = found.seen[name]
+                said = "" if seen.wrong else "not finite" if seen.off is None else f"{seen.off:.2g}"
+                rows.append((name, said, seen.wrong or ", ".join(f"{key} {value}" for key, value in case.items())))
+        why = kernel.foreign(found, submission)
+        lines = [f"These results do not count yet: {why}."] if why else []
+        return Note("Is it right?", lines, [rows], printed=found.output)
+
+
 # ---------------------------------------------------------------- a loop that records itself
 
 
@@ -417,5 +455,6 @@ TOOLS: dict[type[AnyLab], type[NotebookLab]] = {
     MysteryLab: LiveLab,
     CostsLab: OperationsLab,
     StopwatchLab: BenchmarkLab,
+    KernelLab: OwnKernelLab,
     AnnotateLab: RecordingLab,
 }

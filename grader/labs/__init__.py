@@ -27,6 +27,7 @@ NAMES = (
     "3d_tiny_ops",
     "3e_compile",
     "3f_attention",
+    "3i_triton",
     "3k_healthy",
     "3l_retest",
     "3m_fp16",

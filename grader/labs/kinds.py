@@ -260,6 +260,67 @@ class StopwatchLab(AnyLab):
         return self.timings
 
 
+# ---------------------------------------------------------------- a kernel to be written
+
+
+@dataclass(frozen=True)
+class Cases:
+    """Inputs on which the submission's function must be right, by what they are called in the report: the workload's
+    options, of which pairs are drawn between the two for each grade. Each of them earns its share of the points."""
+
+    name: str
+    title: str
+    points: float
+    sizes: dict[str, dict[str, Any]]
+    hints: Hints
+
+
+@dataclass(frozen=True)
+class Roof:
+    """The function's share of the speed at which this machine moves the bytes that it cannot do without. All points from
+    `at_least` on, none for the share of the plain operations one after the other."""
+
+    points: float
+    at_least: float
+    hints: Hints
+    name: str = "roof"
+    title: str = "Share of the bandwidth roof"
+    form: str = "cuda"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """How a form is measured. timed: the workload's options for the calls that are timed; None where nothing is. calls: of
+    a function in a round. noise: least relative sd of a round to believe."""
+
+    timed: dict[str, Any] | None
+    calls: int = 200
+    rounds: int = 7
+    noise: float = 0.005
+    workload: str = "grader.workloads.chain"
+    threads: int | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelLab(AnyLab):
+    """A function to be written as one kernel: right in all cases, and as fast as the memory allows. entry: its name."""
+
+    forms: dict[str, Bench]
+    entry: str
+    cases: tuple[Cases, ...]
+    roof: Roof
+
+    graded_by: ClassVar[str] = "grader.kernel"
+
+    @property
+    def checks(self) -> tuple[Any, ...]:
+        return (*self.cases, self.roof)
+
+    def measures(self, check: Any, form: str) -> bool:
+        return form in self.forms and (check is not self.roof or self.forms[form].timed is not None)
+
+
 # ---------------------------------------------------------------- a loop to be annotated
 
 

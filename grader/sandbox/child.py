@@ -12,6 +12,7 @@ import inspect
 import json
 import math
 import os
+import re
 import sys
 import threading
 import traceback
@@ -23,6 +24,7 @@ from typing import Any
 import safetensors.torch
 import torch
 import torch.distributed
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from grader.workloads.job import Job
 
@@ -98,6 +100,10 @@ class Harness:
         if spec["exact_memory"]:
             _return_memory()
         self.budget: int | None = spec["budget"]
+        if os.environ.get("TRITON_INTERPRET") == "1":
+            # the fork server has imported it to compile; whether it interprets is decided when it is imported
+            for name in [name for name in sys.modules if re.match(r"triton(\.(?!_C)|$)", name)]:
+                del sys.modules[name]
         self.folder = self.home / "prepared"
         self.steps = 0
         self.module: Any = None
@@ -146,6 +152,49 @@ class Harness:
         if not math.isfinite(value) or value <= 0:
             raise ContractError(f"`{entry}(job)` must return a positive number, it returned {value}")
         return float(value)
+
+    # ---- a function of the learner's, in labs that ask for a kernel
+
+    def result(self, entry: str, seed: int, file: str, case: dict[str, Any]) -> dict[str, Any]:
+        """Call the function and write its result to `file` in the exchange folder. The reply names the operators of torch
+        that calculated on the way; those of a first call are not among them, in which an autotuner may try things out."""
+        tensors, function = self.workload.inputs(seed, self.device, **case), getattr(self.module, entry)
+        function(*tensors)
+        with _Operators() as called:
+            result = function(*tensors)
+        if not isinstance(result, torch.Tensor):
+            raise ContractError(f"`{entry}` must return a new tensor like x; it returned {_a(result)}")
+        result = result.detach().contiguous().cpu()
+        safetensors.torch.save_file({"result": result}, self.home / "exchange" / file)
+        return {"operators": sorted(called.names)[:20], "compiled": _compiled_graphs()}
+
+    def inputs(self, seed: int, case: dict[str, Any]) -> None:
+        """Make the inputs of the calls that are to be timed."""
+        self.tensors = self.workload.inputs(seed, self.device, **case)
+        x = self.tensors[0]
+        self.look = self.workload.Look(*x.shape, x.dtype, self.device)
+        self._read([self.look(x)])
+
+    def calls(self, entry: str, seed: int, count: int) -> dict[str, Any]:
+        """Call the function `count` times, each time with a bias drawn from `seed`: so no call can have been made before
+        the request. The reply holds a look at every result, so all of them are there by then."""
+        function = getattr(self.module, entry)
+        x, bias, *others = self.tensors
+        generator = torch.Generator(self.device).manual_seed(seed)
+        biases = torch.randn(count, *bias.shape, generator=generator, device=self.device).to(bias.dtype)
+        looks = self._read([self.look(function(x, bias, *others)) for bias in biases])
+        return {"looks": [look if math.isfinite(look) else None for look in looks], "compiled": _compiled_graphs()}
+
+    def off(self, seed: int, file: str, case: dict[str, Any]) -> dict[str, Any]:
+        """Asked of the trusted arm only: compare the result in `file` with the exact one. off: the largest error, in units
+        of what is allowed; null where a number of the result is none."""
+        tensors = self.workload.inputs(seed, self.device, **case)
+        result, right = self._received(file).get("result"), self.workload.exact(tensors)
+        if result is None or result.shape != right.shape or result.dtype != tensors[0].dtype:
+            shown = "nothing" if result is None else f"{tuple(result.shape)}, {result.dtype}"
+            return {"differs": f"it is {shown} in place of {tuple(right.shape)}, {tensors[0].dtype}"}
+        error = (result.to(self.device, torch.float64) - right).abs() / (1 + right.abs())
+        return _finite({"off": error.max().item() / self.workload.WITHIN[case["type"]]})
 
     def start(self, seed: int, keep_initial: bool = False) -> None:
         """Build the job from `seed` and call train(job)."""
@@ -368,6 +417,24 @@ class Harness:
                 kind="weights",
             )
         return {name: received[name] for name in tensors}
+
+
+class _Operators(TorchDispatchMode):
+    """Notes the names of the operators that calculate: all but those that make, copy or view memory."""
+
+    STORING = re.compile(
+        r"aten::(new_)?empty|aten::(set_|copy_|_to_copy|clone|detach|alias|view|_unsafe_view|_reshape_alias|as_strided|slice"
+        r"|select|expand|unsqueeze|squeeze|permute|transpose|t|contiguous|resize_|lift_fresh|is_pinned|_pin_memory)(\.|$)"
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not self.STORING.match(function.name()):
+            self.names.add(function.name())
+        return function(*args, **(kwargs or {}))
 
 
 def named_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -362,6 +362,8 @@ class Child:
                     "prepare": "did not finish prepare(dataset, folder)",
                     "start": "did not set up its loop",
                     "number": "returned no number",
+                    "result": "returned no result",
+                    "calls": "returned no results",
                 }
                 raise ChildError(
                     f"The submission {what.get(method, f'did not finish ({method})')} within {limit_s:.0f} s. "
@@ -648,6 +650,8 @@ def _learner_error(error: Any, method: str, budget: int | None) -> ChildError:
             "prepare": "in prepare(dataset, folder)",
             "start": "when train(job) was called",
             "weights": "in job.weights()",
+            "result": "when it was called",
+            "calls": "when it was called",
         }.get(method, "in its loop")
         text = f"The submission raised {kind or 'an error'} {where}: {message}"
     return ChildError(text, details=get("traceback")[:6000], kind=kind, line=line, name=get("name")[:200])

@@ -1,0 +1,302 @@
+"""Grades a function that is to be one kernel: is it right in all cases, and how near does it come to the speed of the memory?
+
+Inputs are drawn when the submission is loaded. Its results are compared with float64 by a process of ours. Then rounds of
+calls are timed by the parent's clock: the function's, and beside it those of three functions of ours (the plain operations,
+what only moves the same bytes, and nothing at all, the price of looking at a result). Each call has an input that did not
+exist before the request, and a number that the whole result has a part in comes back from each, to be compared with the plain
+operations': a call that was left out, or remembered, is seen."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import math
+import random
+import secrets
+import time
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from grader.grade import MAX_WEIGHTS, NEEDS_GPU, AnyFindings, Disturbed, Progress, arm, gate, plain
+from grader.labs.kinds import Cases, KernelLab
+from grader.measure import decision, machine
+from grader.measure.blocks import QUICK
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult
+from grader.sandbox.parent import Child, ChildError, Limits, turn
+from grader.submission import Submission
+
+FILE = "result.safetensors"
+OURS = ("plain", "roof", "nothing")
+SOURCE = f"from grader.workloads.chain import {', '.join(OURS)}\n"
+PASSES = 3  # over a tensor: x and the residual are read, the result is written
+ITEM_SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
+SAME = 0.05  # how far two looks at a result may be apart; rounding in 16 bits moves one by about 0.005
+FASTEST = 1.1  # of the roof: what is faster has not moved its bytes
+QUICK_ROUNDS = 3
+UNSETTLED = 0.1  # of all points for the roof: what the interval may leave open
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One case: the largest error in units of what is allowed, the operators of torch that calculated, what else was wrong."""
+
+    off: float | None = None
+    operators: tuple[str, ...] = ()
+    wrong: str = ""
+
+
+@dataclass
+class Findings(AnyFindings):
+    lab: KernelLab
+    seen: dict[str, Seen] = field(default_factory=dict)  # by case
+    rounds: list[dict[str, float]] = field(default_factory=list)  # seconds of one call, "fused" and OURS
+    strange: float = 0.0  # the largest difference between looks at the same result
+    compiled: bool = False  # torch.compile was used
+
+    @property
+    def bytes(self) -> float:
+        """That a timed call cannot do without."""
+        timed = self.form.timed
+        return PASSES * timed["rows"] * timed["width"] * ITEM_SIZES[timed["type"]]
+
+
+def measure(found: Findings, submission: Submission, plan: Any, limits: Limits | None, progress: Progress) -> None:
+    gate(found)
+    with _children(found, submission, limits) as (theirs, ours):
+        try:
+            _cases(found, theirs, ours, progress)
+            if found.form.timed is not None and all(seen.wrong == "" for seen in found.seen.values()):
+                _rounds(found, theirs, ours, QUICK_ROUNDS if plan == QUICK else found.form.rounds, progress)
+        finally:
+            found.output = theirs.output()
+
+
+def look(found: Findings, submission: Submission, progress: Progress) -> None:
+    """The cases only: nothing is timed."""
+    with _children(found, submission, None) as (theirs, ours):
+        try:
+            _cases(found, theirs, ours, progress)
+        finally:
+            found.output = theirs.output()
+
+
+@contextlib.contextmanager
+def _children(found: Findings, submission: Submission, limits: Limits | None) -> Any:
+    """The submission's process and ours, both loaded and frozen."""
+    shared = (found.form, {}, [], found.form_name)
+    with (
+        arm(submission.source, *shared, limits, allow_unconfined=found.allow_unconfined) as theirs,
+        arm(SOURCE, *shared, None, trusted=True, allow_unconfined=found.allow_unconfined) as ours,
+    ):
+        try:
+            theirs.child.load(found.lab.entry)
+        except ChildError:
+            found.output = theirs.child.output()
+            raise
+        theirs.child.freeze()
+        ours.child.load(OURS[0])
+        ours.child.freeze()
+        found.seed = secrets.randbelow(1 << 31)  # drawn only now: nothing could be computed ahead
+        yield theirs.child, ours.child
+
+
+def drawn(check: Cases, seed: int | None) -> dict[str, dict[str, Any]]:
+    """The workload's options of each case for a grade: pairs become a whole number between them."""
+    chance = random.Random(f"{check.name} {seed}")
+    return {
+        name: {key: chance.randint(*value) if isinstance(value, tuple) else value for key, value in sizes.items()}
+        for name, sizes in check.sizes.items()
+    }
+
+
+def _cases(found: Findings, theirs: Child, ours: Child, progress: Progress) -> None:
+    """Each case, once. A case in which the function raises is wrong, and no more than that, unless all of them are."""
+    raised: list[ChildError] = []
+    cases = [case for check in found.lab.cases for case in drawn(check, found.seed).items()]
+    for i, (name, case) in enumerate(cases):
+        progress(0.05 + 0.55 * i / len(cases), f"the case {name!r}")
+        seed = found.seed + i
+        try:
+            with turn(theirs):
+                reply = theirs.ask("result", entry=found.lab.entry, seed=seed, file=FILE, case=case)
+        except ChildError as error:
+            if error.kind in ("wire", "died", "timeout", "disk", "freeze") or len(raised) == len(cases) - 1:
+                raise
+            raised.append(error)
+            found.seen[name] = Seen(wrong=error.message[:300])
+            continue
+        operators, compiled = _calculated(reply)
+        found.compiled |= compiled
+        result = theirs.fetch(FILE, MAX_WEIGHTS)
+        with turn(ours):
+            ours.give(FILE, result)
+            answer = ours.ask("off", seed=seed, file=FILE, case=case)
+        found.seen[name] = Seen(answer.get("off"), operators, answer.get("differs", ""))
+
+
+def _calculated(reply: Any) -> tuple[tuple[str, ...], bool]:
+    operators = reply.get("operators") if isinstance(reply, dict) else None
+    if not isinstance(operators, list) or not all(isinstance(name, str) for name in operators):
+        raise ChildError("The grading process sent a reply of the wrong form.", kind="wire")
+    return tuple(name[:60] for name in operators), bool(reply.get("compiled"))
+
+
+def _rounds(found: Findings, theirs: Child, ours: Child, rounds: int, progress: Progress) -> None:
+    for child in (theirs, ours):
+        with turn(child):
+            child.ask("inputs", seed=found.seed, case=found.form.timed)
+    for n in range(-1, rounds):  # the first round warms up
+        progress(0.65 + 0.35 * (n + 1) / (rounds + 1), f"timing, round {n + 1} of {rounds}")
+        seed, looks, seconds = secrets.randbelow(1 << 31), {}, {}
+        order = [found.lab.entry, *OURS]
+        random.shuffle(order)
+        for name in order:
+            if found.form_name == "cuda" and not machine.wait_idle():
+                raise Disturbed("the GPU was busy while nothing was timed: another program, or work queued ahead.")
+            child = ours if name in OURS else theirs
+            with turn(child):
+                child.ask("calls", entry=name, seed=seed, count=2)  # awake, and clocks up
+                began = time.perf_counter()
+                reply = child.ask("calls", entry=name, seed=seed + 1, count=found.form.calls)
+                seconds[name] = (time.perf_counter() - began) / found.form.calls
+            looks[name] = _looks(reply, found.form.calls)
+        found.strange = max(found.strange, *map(_apart, looks[found.lab.entry], looks["plain"]))
+        if n >= 0:
+            found.rounds.append(seconds)
+
+
+def _looks(reply: Any, calls: int) -> list[float]:
+    looks = reply.get("looks") if isinstance(reply, dict) else None
+    if not isinstance(looks, list) or len(looks) != calls:
+        raise ChildError("The grading process sent results of the wrong form.", kind="wire")
+    return [float(look) if isinstance(look, int | float) else math.inf for look in looks]
+
+
+def _apart(a: float, b: float) -> float:
+    return abs(a - b) if math.isfinite(a - b) else math.inf
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+def has_kernel(source: str) -> bool:
+    """Whether a function of the source is decorated with triton.jit (under a triton.autotune, or whatever else)."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return False
+    decorators = [
+        decorator.func if isinstance(decorator, ast.Call) else decorator
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        for decorator in node.decorator_list
+    ]
+    return any(ast.unparse(decorator).rpartition(".")[2] == "jit" for decorator in decorators)
+
+
+def judge(found: Findings, submission: Submission) -> list[CheckResult]:
+    lab = found.lab
+    if found.form_name not in lab.forms:
+        return [plain(check, NOT_MEASURED, NEEDS_GPU) for check in lab.checks]
+    if found.fatal or found.disturbed:
+        status, why = (FAIL, "Not counted: the function did not run (see above).")
+        if found.disturbed and not found.fatal:
+            status, why = INCONCLUSIVE, f"Not measured: {found.disturbed} Check again when the machine is free."
+        return [plain(check, status, why) for check in lab.checks]
+    whose = foreign(found, submission)
+    judged = [_judge_cases(found, check, whose) for check in lab.cases]
+    return [*judged, _judge_roof(found, whose, all(check.status == PASS for check in judged))]
+
+
+def foreign(found: Findings, submission: Submission) -> str:
+    """Why the results are not those of a kernel of the submission's own, or ''."""
+    operators = sorted({name for seen in found.seen.values() for name in seen.operators})
+    if operators:
+        more = ", ..." if len(operators) > 5 else ""
+        return f"operators of torch calculated: {', '.join(operators[:5])}{more}"
+    if found.compiled:
+        return "torch.compile made the kernel; it is what yours is compared with"
+    return "" if has_kernel(submission.source) else "no function is decorated with @triton.jit"
+
+
+def _judge_cases(found: Findings, check: Cases, whose: str) -> CheckResult:
+    cases = drawn(check, found.seed)
+    wrong = {name: why for name in cases if (why := _wrong(found.seen[name]))}
+    evidence = {name: {"off": found.seen[name].off, **case} for name, case in cases.items()}
+    right = f"{len(cases) - len(wrong)} of {len(cases)} are right"
+    hint, *deeper = check.hints
+    if whose:
+        reason = f"{right}, but they count when one kernel of yours has made them: {whose}."
+        return CheckResult(check.name, check.title, FAIL, 0, check.points, reason, hint, evidence, deeper)
+    if not wrong:
+        reason = f"{right}."
+        return CheckResult(check.name, check.title, PASS, check.points, check.points, reason, "", evidence)
+    points = round(check.points * (1 - len(wrong) / len(cases)), 2)
+    said = "; ".join(f"{name}: {why}" for name, why in wrong.items())
+    return CheckResult(check.name, check.title, FAIL, points, check.points, f"{right}. {said}.", hint, evidence, deeper)
+
+
+def _wrong(seen: Seen) -> str:
+    if seen.wrong:
+        return seen.wrong
+    if seen.off is None:
+        return "the result holds numbers that are not finite"
+    return "" if seen.off <= 1 else f"off by {seen.off:.3g} times what is allowed"
+
+
+def _judge_roof(found: Findings, whose: str, right: bool) -> CheckResult:
+    check = found.lab.roof
+    hint, *deeper = check.hints
+
+    def result(status: str, points: float, reason: str, evidence: Any = None) -> CheckResult:
+        first, more = (hint, deeper) if status == FAIL else ("", [])
+        points = round(points, 2)
+        return CheckResult(check.name, check.title, status, points, check.points, reason, first, evidence or {}, more)
+
+    if found.form.timed is None:
+        return result(NOT_MEASURED, 0, NEEDS_GPU)
+    stopped = "" if right else whose or "it is not right in all cases (see there)"
+    if not found.rounds:
+        return result(FAIL, 0, f"Not counted: {stopped}.")
+    times = [{name: seconds - each["nothing"] for name, seconds in each.items()} for each in found.rounds]
+    own, roof, simple = ([each[name] for each in times] for name in (found.lab.entry, "roof", "plain"))
+    if min(*own, *roof, *simple) <= 0:
+        return result(INCONCLUSIVE, 0, "Some calls took less time than looking at their results does. Check again.")
+    share = decision.gain(roof, own, found.form.noise)
+    least = decision.gain(roof, simple, found.form.noise).factor
+    rate = found.bytes / fmean(own) / 1e9
+    evidence = {
+        "share": share.factor,
+        "lower": share.lower,
+        "upper": share.upper,
+        "plain_share": least,
+        "at_least": check.at_least,
+        "gb_per_s": rate,
+        "us_a_call": [{name: 1e6 * seconds for name, seconds in each.items()} for each in found.rounds],
+        "looks_apart": found.strange,
+    }
+    said = (
+        f"It moves its bytes at {rate:,.0f} GB/s, {share.factor:.0%} of the roof measured here (90% interval "
+        f"{share.lower:.0%} to {share.upper:.0%}); one operation after the other reaches {least:.0%}, and "
+        f"{check.at_least:.0%} earns full points."
+    )
+    if found.strange > SAME:
+        stopped = "results of the timed calls are not those of the function. Every call must calculate anew"
+    elif share.lower > FASTEST:
+        stopped = "this is faster than the memory can move the bytes. Something was not read, or not written"
+    if stopped:
+        return result(FAIL, 0, f"Not counted: {stopped}. {said}", evidence)
+    low, high = (_part(end, least, check.at_least) for end in (share.lower, share.upper))
+    if low >= 1:
+        return result(PASS, check.points, said, evidence)
+    if high - low > UNSETTLED:
+        return result(INCONCLUSIVE, low * check.points, f"{said} The rounds differ too much for a verdict.", evidence)
+    return result(FAIL, low * check.points, said, evidence)
+
+
+def _part(share: float, least: float, full: float) -> float:
+    """The points, 0 to 1: in the log of the share, from that of the plain operations to the one that earns all."""
+    if least >= full:
+        return float(share >= full)
+    return min(1.0, max(0.0, math.log(share / least) / math.log(full / least)))

@@ -1,0 +1,75 @@
+"""A chain of operations that calculate little and move much: layer norm of (residual + GELU of (x + bias)).
+
+A function of it takes (x, bias, residual, weight, shift): x and residual (rows, width), a row may lie further apart than its
+width; bias, weight and shift (width,); all of one type. It returns a new tensor (rows, width) of that type."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+EPSILON = 1e-5
+# How far off a number y of the result may be, in units of 1 + |y|. Of 16-bit types three times the last place: a result that
+# is calculated in float32 and rounded once is within it, one that is rounded at every step is not. Of float32 what is left of
+# sums far from zero.
+WITHIN = {"float32": 1e-4, "bfloat16": 3 * 2**-8, "float16": 3 * 2**-11}
+
+Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def inputs(
+    seed: int, device: torch.device, *, rows: int, width: int, type: str, gap: int = 0, offset: float = 0.0
+) -> Tensors:
+    """Random inputs, the same for the same seed. gap: elements between the end of a row and the next one, in x and the
+    residual. offset: the mean of the residual."""
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, device=device)
+
+    x, residual = draw(rows, width + gap), draw(rows, width + gap) + offset
+    tensors = (x[:, :width], draw(width), residual[:, :width], 1 + 0.2 * draw(width), draw(width))
+    kind = getattr(torch, type)
+    return tuple(tensor if tensor.dtype == kind else _cast(tensor, kind) for tensor in tensors)
+
+
+def _cast(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    """In another type, with the same strides."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device=tensor.device).copy_(tensor)
+
+
+def plain(
+    x: torch.Tensor, bias: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, shift: torch.Tensor
+) -> torch.Tensor:
+    """The chain, one operation after the other."""
+    hidden = F.gelu(x + bias, approximate="tanh")
+    return F.layer_norm(residual + hidden, x.shape[-1:], weight, shift, EPSILON)
+
+
+def exact(tensors: Tensors) -> torch.Tensor:
+    """The chain in float64."""
+    return plain(*(tensor.double() for tensor in tensors))
+
+
+def roof(x: torch.Tensor, bias: torch.Tensor, residual: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+    """What moves the same bytes and calculates next to nothing: read two tensors, write one."""
+    return x + residual
+
+
+def nothing(x: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+    """A result that costs nothing to make: what is left is the price of looking at it."""
+    return x
+
+
+class Look:
+    """Looks at results (rows, width): each becomes one number that every element has a part in, about N(0, 1) where they
+    are. An element left out, or old, changes it; the last digits of a type hardly do."""
+
+    def __init__(self, rows: int, width: int, kind: torch.dtype, device: torch.device):
+        generator = torch.Generator(device).manual_seed(0)
+        signs = lambda n: torch.randint(2, (n,), generator=generator, device=device).mul(2).sub(1)  # noqa: E731
+        self.rows, self.columns = signs(rows).float(), signs(width).to(kind)
+        self.scale = (rows * width) ** -0.5
+
+    def __call__(self, result: torch.Tensor) -> torch.Tensor:
+        return (result @ self.columns).float().dot(self.rows) * self.scale
