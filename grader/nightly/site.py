@@ -36,13 +36,18 @@ CONFIG: dict[str, Any] = {
     "parse": {"myst_enable_extensions": ["html_image"]},
     "sphinx": {
         "config": {
-            "html_theme_options": {"search_as_you_type": True, "show_navbar_depth": 2},
+            "html_theme_options": {"show_navbar_depth": 2},
             "mathjax_path": "mathjax.js",
             "nb_merge_streams": True,
             "suppress_warnings": ["myst.header", "mystnb.unknown_mime_type"],
         }
     },
 }
+
+# Long names in the text break on a phone; the search field of the side bar is enough.
+CSS = """code.literal, code.literal .pre { white-space: normal; overflow-wrap: anywhere; }
+@media (min-width: 992px) { .bd-header { display: none; } }
+"""
 
 
 def contents(notebooks: Path) -> dict[str, Any]:
@@ -106,6 +111,8 @@ def _pages(notebooks: Path, target: Path) -> None:
     for path in sorted((REPOSITORY / "labs").glob("*/*.ipynb")):
         _copy(path, target / "labs" / path.parent.name / path.name)
     (target / "index.md").write_text(_front(), encoding="utf-8")
+    (target / "_static").mkdir()
+    (target / "_static" / "course.css").write_text(CSS, encoding="utf-8")
 
 
 def _copy(source: Path, target: Path) -> None:
