@@ -816,12 +816,11 @@ def faults(lab: str) -> dict[str, str]:
 
 def _few_faults(lab: str) -> dict[str, str]:
     """Those that fit any loop."""
-    forward = _FORWARD[lab]
-    counted = (
-        "        job.done = getattr(job, 'done', 0) + 1\n        if job.done % 10:\n            optimizer.step()\n"
-    )
+    forward, scaled = _FORWARD[lab], "        scaler.step(optimizer)\n"
+    step = scaled if scaled in solution(lab) else _STEP
+    counted = f"        job.done = getattr(job, 'done', 0) + 1\n        if job.done % 10:\n    {step}"
     made = {
-        "one optimizer step in ten skipped": [(_STEP, counted)],
+        "one optimizer step in ten skipped": [(step, counted)],
         "learning rate x 0.9": [("lr=job.lr", "lr=0.9 * job.lr")],
         "a frozen layer": [(_MODEL, _MODEL + "    next(model.parameters()).requires_grad_(False)\n")],
         "model cast to bf16": [
