@@ -66,22 +66,28 @@ class Disturbed(Exception):
 
 
 def choose_form(lab: AnyLab, device: str) -> str:
-    """The form in which a lab is graded: that of `choose_device`, or "traces" where nothing is measured. A lab that needs
-    more GPUs than there are is graded in its form for the CPU. Raises UserError where its form for GPUs is asked for."""
+    """The form in which a lab is graded: that of `choose_device`, or "traces" where nothing is measured. With
+    "auto" a lab that needs more GPUs than there are is graded in its form for the CPU."""
     if list(lab.forms) == ["traces"] or (device == "traces" and device in lab.forms):
         return "traces"
     chosen = choose_device(device)
     if chosen not in lab.forms and "traces" in lab.forms:
         return "traces"
+    return "cpu" if device == "auto" and too_few_gpus(lab, chosen) else chosen
+
+
+def too_few_gpus(lab: AnyLab, form_name: str) -> str:
+    """Why a lab cannot be measured in this form for want of GPUs, in words; '' where it can."""
+    needed = getattr(lab.forms.get(form_name), "ranks", 1)
+    return needs_gpu(lab) if form_name == "cuda" and needed > max(1, len(machine.gpus())) else ""
+
+
+def needs_gpu(lab: AnyLab) -> str:
+    """What a check that was not measured for want of GPUs says."""
     needed = getattr(lab.forms.get("cuda"), "ranks", 1)
-    if chosen == "cuda" and needed > 1 and len(machine.gpus()) < needed:
-        if device == "cuda":
-            raise UserError(
-                f"{lab.name} needs {needed} GPUs, and {len(machine.gpus())} can be used here. Use --device auto or cpu, or a "
-                "machine with more."
-            )
-        return "cpu"
-    return chosen
+    if needed == 1:
+        return NEEDS_GPU
+    return f"It needs {needed} NVIDIA GPUs in one machine; no points are given for what was not measured."
 
 
 def choose_device(device: str) -> str:
@@ -115,7 +121,8 @@ def grade(
     form_name = choose_form(lab, device)
     kind = importlib.import_module(lab.graded_by)
     found: AnyFindings = kind.Findings(lab, form_name, allow_unconfined=allow_unconfined)
-    if form_name in lab.forms:
+    too_few = too_few_gpus(lab, form_name)
+    if form_name in lab.forms and not too_few:
         if lab.runs_code:
             _confine(found)
         try:
@@ -135,7 +142,9 @@ def grade(
         lab=lab.name,
         title=lab.title,
         form=form_name,
-        checks=kind.judge(found, submission),
+        checks=[plain(check, NOT_MEASURED, too_few) for check in lab.checks]
+        if too_few
+        else kind.judge(found, submission),
         machine=machine.facts(),
         versions=machine.versions(),
         warnings=found.warnings,
@@ -687,7 +696,7 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
             checks.append(found.memory or plain(lab.memory, INCONCLUSIVE, "Nothing was measured."))
     for check in lab.trace:
         if not lab.measures(check, found.form_name):
-            checks.append(plain(check, NOT_MEASURED, NEEDS_GPU))
+            checks.append(plain(check, NOT_MEASURED, needs_gpu(lab)))
         elif stopped:
             checks.append(plain(check, *stopped))
         elif "submission" not in found.metrics:

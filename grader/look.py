@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grader import trace
-from grader.grade import MAX_TRACE, Progress, arm, choose_form, explain, prepared, with_details
+from grader.grade import MAX_TRACE, Progress, arm, choose_form, explain, prepared, too_few_gpus, with_details
 from grader.labs.lab import Lab
 from grader.measure.memory import Meter
 from grader.sandbox.parent import ChildError, Limits
@@ -45,9 +45,9 @@ def look(
     progress: Progress = lambda share, what: None,
 ) -> Look | None:
     """Run `warm_up` steps, time `timed` more, then profile `steps`, in a confined process like a grade's. None where the
-    lab has no form for this device. Raises RuntimeError where file access cannot be confined, unless `allow_unconfined`."""
+    lab has no form for this device, or needs more of them. Raises RuntimeError where file access cannot be confined, unless `allow_unconfined`."""
     form_name = choose_form(lab, device)
-    if form_name not in lab.forms:
+    if form_name not in lab.forms or too_few_gpus(lab, form_name):
         return None
     form = lab.forms[form_name]
     options, readable = prepared(form)

@@ -10,11 +10,22 @@ import time
 
 import psutil
 import pytest
+import variants
 from helpers import IS_ROOT, eventually, loop, running
 
+from grader import labs
+from grader.grade import choose_form, grade
+from grader.look import peek
+from grader.measure import machine
+from grader.measure.blocks import Plan
+from grader.result import FAIL, NOT_MEASURED, Result
 from grader.sandbox.parent import REPOSITORY, ChildError, Limits
+from grader.submission import Submission
+from grader.trace import Metrics
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
+NAME = "3j_communication"
+SHORT = Plan(block_s=0.2, block_steps=2, min_pairs=2, max_pairs=2, profile_steps=2)
 PATIENT = Limits(load=30, first_step=30, step=30)
 
 # each rank trains on its share of a batch, and gradients are averaged one by one
@@ -165,3 +176,95 @@ def test_a_rank_that_never_arrives_is_not_waited_for():
         begun(child)
         with pytest.raises(ChildError, match="gave no loss within 2 s"):
             child.run(1)
+
+
+# ---------------------------------------------------------------- the lab
+
+
+def graded(source: str, plan: Plan) -> Result:
+    return grade(Submission(source), labs.get(NAME), device="cpu", plan=plan)
+
+
+def said(result: Result) -> str:
+    return " ".join([result.fatal, *(check.reason for check in result.checks)])
+
+
+def collectives(source: str, device: str = "cpu") -> Metrics:
+    seen = peek(Submission(source), labs.get(NAME), device=device)
+    assert not seen.message, seen.message
+    return seen.metrics
+
+
+def test_hints_get_plainer():
+    lab = labs.get(NAME)
+    for check in (lab.throughput, *lab.trace):
+        assert len(check.hints) == 3 and all(hint.endswith((".", "?")) for hint in check.hints)
+        assert not any("\n" in hint for hint in check.hints)  # no code to paste
+
+
+def test_collectives_of_a_step():
+    """One for each of 52 parameters and 8 micro-batches; then one for each bucket."""
+    check = next(check for check in labs.get(NAME).trace if check.name == "collectives")
+    starter, solution = (collectives(source) for source in (variants.starter(NAME), variants.solution(NAME)))
+    assert starter.collectives == 52 * 8 > check.none_at and 1 <= solution.collectives <= 4
+    assert starter.comm_exposed is None  # without GPU work nobody can tell
+
+
+@pytest.mark.slow
+def test_collectives_of_half_fixes():
+    assert [collectives(source).collectives for source in variants.halves(NAME).values()] == [52, 8]
+    assert collectives(variants.wrongs(NAME)["never averaged"][0]).collectives == 0
+
+
+QUICKLY = ("never averaged", "only the last micro-batch counts")
+
+
+@pytest.mark.parametrize(
+    "what", [what if what in QUICKLY else pytest.param(what, marks=pytest.mark.slow) for what in variants.WRONGS[NAME]]
+)
+def test_what_is_wrong_is_rejected_and_named(what):
+    source, words = variants.wrongs(NAME)[what]
+    result = graded(source, SHORT)
+    assert words in said(result)
+    assert result.check("throughput").status == FAIL and result.score == 0
+
+
+@pytest.mark.slow
+def test_faults_are_rejected_and_honest_forms_are_not():
+    for what, source in variants.faults(NAME).items():
+        assert graded(source, SHORT).check("parity").status == FAIL, what
+    for what, source in variants.honest(NAME).items():
+        result = graded(source, SHORT)
+        assert not result.fatal and result.check("parity").status != FAIL, f"{what}: {said(result)}"
+
+
+@pytest.mark.slow
+def test_points_follow_the_fix():
+    """By the gain, not by the points: on a busy machine those are rightly withheld."""
+    plan = Plan(block_s=0.6, block_steps=2, min_pairs=3, max_pairs=3, precision=0.12, profile_steps=2)
+    starter, solution = (graded(source, plan) for source in (variants.starter(NAME), variants.solution(NAME)))
+    assert starter.check("throughput").points == 0 and starter.check("collectives").points == 0
+    assert gain(solution) >= labs.get(NAME).forms["cpu"].minimum_gain, said(solution)
+    exposed = solution.check("exposed")
+    assert exposed.status == NOT_MEASURED and "2 NVIDIA GPUs" in exposed.reason
+    for what, source in variants.halves(NAME).items():
+        assert 1.1 * gain(starter) < gain(graded(source, plan)) < gain(solution), what
+
+
+def gain(result: Result) -> float:
+    assert result.check("throughput").evidence, said(result)
+    return result.check("throughput").evidence["gain"]
+
+
+@pytest.mark.skipif(len(machine.gpus()) != 1, reason="needs exactly one NVIDIA GPU")
+def test_one_gpu_is_too_few():
+    assert choose_form(labs.get(NAME), "auto") == "cpu"
+    result = grade(Submission(variants.starter(NAME)), labs.get(NAME), device="cuda")
+    assert {check.status for check in result.checks} == {NOT_MEASURED}
+
+
+@pytest.mark.skipif(len(machine.gpus()) < 2, reason="needs two NVIDIA GPUs")
+def test_communication_on_two_gpus():
+    starter, solution = (collectives(source, "cuda") for source in (variants.starter(NAME), variants.solution(NAME)))
+    assert starter.collectives == 76 * 8 and solution.collectives <= 40
+    assert solution.comm_exposed < 0.5 * starter.comm_exposed

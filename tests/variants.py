@@ -4,6 +4,8 @@ the cause named. Used by the tests on the CPU and by `tests/benchmarks/measured.
 
 from __future__ import annotations
 
+import textwrap
+
 from grader import calibrate, labs
 
 Edits = list[tuple[str, str]]
@@ -41,6 +43,7 @@ _FORWARD = {
     "3d_tiny_ops": "forward(model, tokens).flatten(0, 1)",
     "3e_compile": "F.linear(normalise(x, model.norm), model.embedding.weight)",
     "3f_attention": "model(tokens)",
+    "3j_communication": "averaged(inputs)",
     "3k_healthy": "model(tokens)",
     "3m_fp16": "model(tokens)",
 }
@@ -150,6 +153,24 @@ _PADDED = (
 AS_IT_IS: Edits = [
     ("    for step, (tokens", "    compiled = torch.compile(loss_of)\n    for step, (tokens"),
     ("loss = loss_of(", "loss = compiled("),
+]
+_AVERAGING = """            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= job.world_size
+"""
+IN_BF16: Edits = [
+    (
+        "def train(job):\n",
+        """def in_bf16(state, bucket):
+    sent = bucket.buffer().bfloat16()
+    done = torch.distributed.all_reduce(sent, async_op=True).get_future()
+    return done.then(lambda future: bucket.buffer().copy_(future.value()[0]).div_(torch.distributed.get_world_size()))
+
+
+def train(job):
+""",
+    ),
+    ("    optimizer = torch", "    averaged.register_comm_hook(None, in_bf16)\n    optimizer = torch"),
 ]
 HALVES: dict[str, dict[str, Edits]] = {
     "2a_workers": {
@@ -363,6 +384,20 @@ class Copied(torch.utils.data.Dataset):
                 "        scaler.scale(loss).backward()\n        scaler.unscale_(optimizer)\n",
             ),
             (_STEP, "        scaler.step(optimizer)\n        scaler.update()\n"),
+        ],
+    },
+    "3j_communication": {
+        "averaged once a step, one by one": [(_AVERAGING, textwrap.indent(textwrap.dedent(_AVERAGING), " " * 8))],
+        "one bucket for each micro-batch": [
+            (
+                _AVERAGING,
+                "            gradients = [parameter.grad for parameter in model.parameters()]\n"
+                "            bucket = torch.cat([gradient.flatten() for gradient in gradients])\n"
+                "            dist.all_reduce(bucket)\n"
+                "            parts = (bucket / job.world_size).split([gradient.numel() for gradient in gradients])\n"
+                "            for gradient, part in zip(gradients, parts, strict=True):\n"
+                "                gradient.copy_(part.view_as(gradient))\n",
+            )
         ],
     },
 }
@@ -692,6 +727,29 @@ WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
             "training diverged or overflowed",
         ),
     },
+    "3j_communication": {
+        "never averaged": ("solution", [("if n < MICRO_BATCHES else", "if n else")], "not the same training"),
+        "the same part in each rank": (
+            "solution",
+            [("batch[job.rank :: job.world_size]", "batch[0 :: job.world_size]")],
+            "not the same training",
+        ),
+        "only the last micro-batch counts": (
+            "solution",
+            [
+                (
+                    "                loss.backward()\n",
+                    "                optimizer.zero_grad()\n                loss.backward()\n",
+                )
+            ],
+            "not the same training",
+        ),
+        "not all gradients are averaged": (
+            "starter",
+            [("in model.parameters():", "in model.blocks[-1].parameters():")],
+            "not the same training",
+        ),
+    },
 }
 
 
@@ -737,6 +795,13 @@ HONEST: dict[str, dict[str, tuple[str, Edits]]] = {
         ),
         "an optimizer that waits": ("solution", [("fused=cuda", "foreach=True")]),
         "compiled": ("solution", [*COMPILED, ("model(tokens)", "compiled(tokens)")]),
+    },
+    "3j_communication": {
+        "the solution": ("solution", []),
+        "the solution in tf32": ("solution", TF32),
+        "gradients sent in bf16": ("solution", IN_BF16),
+        "small buckets": ("solution", [("(model, ", "(model, bucket_cap_mb=0.05, ")]),
+        "one by one, once a step": ("starter", HALVES["3j_communication"]["averaged once a step, one by one"]),
     },
 }
 

@@ -17,6 +17,7 @@ SHARES = {
     "fp16_share",
     "flash_share",
     "layout_share",
+    "comm_exposed",
     "tensor_core_share",
     "gpu_idle_unprofiled",
     "tiny_kernel_share",

@@ -105,6 +105,7 @@ PHASES = (
             Lab("3e_compile"),
             Lab("3f_attention"),
             Lab("3i_triton"),
+            Lab("3j_communication"),
             Lab("3k_healthy"),
             Lab("3l_retest"),
         ),

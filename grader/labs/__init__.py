@@ -28,6 +28,7 @@ NAMES = (
     "3e_compile",
     "3f_attention",
     "3i_triton",
+    "3j_communication",
     "3k_healthy",
     "3l_retest",
     "3m_fp16",

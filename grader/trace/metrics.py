@@ -38,6 +38,7 @@ PHASE_NAMES = {
 }
 # Operators that only move values: what they launch is a layout change, a cast or a copy on the device.
 COPYING_OP = re.compile(r"aten::(copy_|contiguous|clone|_to_copy|to)$")
+COLLECTIVE = re.compile(r"c10d::")
 BATCHED_PRODUCT = re.compile(r"aten::(bmm|baddbmm)$")
 COPY_OP = re.compile(r"aten::copy_$")  # what all of them call
 
@@ -76,6 +77,8 @@ class Metrics:
     aligned_share: float | None = None  # share of the matrix products' arithmetic whose sizes fit, see `alignment`
     comm_ns: float | None = None  # communication kernels, union; 0 is known
     comm_exposed_ns: float | None = None  # the part of it during which no other kernel ran on that device
+    comm_exposed: float | None = None  # that part as a share of the step, see `step_ns`
+    collectives: float | None = None  # calls of torch.distributed's collectives, sends and receives; 0 is known
     phases: dict[str, dict[str, float]] | None = None  # phase -> {"host_ns", "gpu_ns"}, see `phase_metrics`
     data_wait: float | None = None  # share of host step time that the main thread spent in the DataLoader's __next__
     loads_in_main: float | None = None  # samples loaded in the main process (record_function "load_sample"); 0 is known
@@ -196,6 +199,7 @@ def kernel_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
     m.comm_ns = union_length(trace, comm) / n
     m.comm_exposed_ns = m.comm_ns - overlap_length(trace, comm, other) / n
     m.events["comm_exposed_ns"] = comm
+    m.comm_exposed = m.comm_exposed_ns / step_ns if (step_ns := m.step_ns or m.step_ns_traced) else None
 
     copying = launching_op(trace, steps.launch[is_kernel])
     moves = (copying >= 0) & trace.named(COPYING_OP, copying)
@@ -306,8 +310,11 @@ def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
     in_step = step >= 0
     ops = trace.category == CPU_OP
     if ops.any():
-        m.cpu_ops = int((ops & in_step[:-1]).sum()) / n
-        m.score_matrices = score_matrices(m, trace, steps, np.flatnonzero(ops & in_step[:-1]))
+        called = np.flatnonzero(ops & in_step[:-1])
+        m.cpu_ops = len(called) / n
+        m.events["collectives"] = called[trace.named(COLLECTIVE, called)]
+        m.collectives = len(m.events["collectives"]) / n
+        m.score_matrices = score_matrices(m, trace, steps, called)
     calls = trace.calls
     if len(calls):
         calls = calls[in_step[calls]]

@@ -161,6 +161,7 @@ MORE_RUNGS: dict[str, list[tuple[str, str, variants.Edits]]] = {
             [("fullgraph=True, dynamic=True", "fullgraph=True, dynamic=False")],
         ),
     ],
+    "3j_communication": [("the solution, with gradients in bf16", "solution", variants.IN_BF16)],
     "3k_healthy": [
         ("compiled", "starter", [*variants.COMPILED, ("model(tokens)", "compiled(tokens)")]),
         ("fp32 in place of bf16", "starter", [("enabled=cuda", "enabled=False")]),

@@ -1,0 +1,82 @@
+from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceCheck
+
+LAB = Lab(
+    name="3j_communication",
+    title="Talk less, and meanwhile: gradients of several GPUs",
+    phase=3,
+    goal="Two ranks average every gradient by itself, after every micro-batch, and wait for each. Train the same model with little talk.",
+    cause="communication-bound",
+    forms={
+        # few tokens for many weights: a micro-batch is computed in about the time that its gradients need to be averaged
+        "cuda": Form(
+            workload="grader.workloads.gpt",
+            options={"layers": 6, "width": 1536, "heads": 12, "length": 256, "batch_size": 32, "lr": 1e-4},
+            data="text",
+            minimum_gain=1.4,
+            noise=0.03,
+            parity=Parity(steps=24, loss=0.003, norm=0.01, cosine=0.99, drift=0.02, held_out=0.05),
+            flops=6 * 170e6 * 16 * 256,  # 2 forward, 4 backward for each weight and each of a rank's tokens
+            # NVLink multicast can upset a host whose GPUs others share, and two ranks gain nothing from it
+            environment={"NCCL_NVLS_ENABLE": "0"},
+            ranks=2,
+        ),
+        # two processes that talk by gloo: what a message costs is larger, what is counted is the same
+        "cpu": Form(
+            workload="grader.workloads.gpt",
+            options={"layers": 4, "width": 96, "heads": 4, "length": 16, "batch_size": 16, "lr": 1e-3},
+            data="text",
+            minimum_gain=1.8,
+            noise=0.05,
+            parity=Parity(steps=12, loss=0.003, norm=0.01, cosine=0.99, drift=0.02, held_out=0.1),
+            threads=1,
+            environment={"OMP_NUM_THREADS": "1"},
+            ranks=2,
+        ),
+    },
+    prediction=Prediction(points=10),
+    throughput=Throughput(
+        points=40,
+        hints=(
+            "How many times does a step send something, how large is it, and what does the rank do until it has arrived?",
+            "`collectives` of `lab.peek()` is parameters times micro-batches. On GPUs `lab.profile()` shows the communication as a "
+            "lane of its own: what runs beside it?",
+            "Send a few large messages in place of many small ones, send while the backward pass still computes, and send "
+            "only what the optimizer will use: the sum over the micro-batches. torch.nn.parallel has a wrapper that does the "
+            "first two, and it has a context that leaves out what need not be sent.",
+        ),
+    ),
+    trace=(
+        TraceCheck(
+            name="collectives",
+            title="Few messages a step",
+            points=30,
+            metric="collectives",
+            at_most=40.0,
+            none_at=400.0,
+            says="times a step a rank talked to the others",
+            hints=(
+                "Is a gradient needed by the other ranks before the last micro-batch is done?",
+                "`collectives` of `lab.peek()`, divided by the parameters of the model: how often is each one sent?",
+                "Average once an optimizer step, after the last micro-batch, and many gradients at a time: a bucket of some "
+                "megabytes costs as many messages as one bias.",
+            ),
+        ),
+        TraceCheck(
+            name="exposed",
+            title="Communication beside the computation",
+            points=20,
+            metric="comm_exposed",
+            at_most=0.12,
+            none_at=0.4,
+            says="of a step went to communication with nothing beside it",
+            hints=(
+                "The last layer's gradients are there first. What could be sent while the first layers' are computed?",
+                "`comm_exposed` of `lab.peek()`: communication kernels beside which no other kernel runs.",
+                "Start to average a bucket of gradients as soon as all of them are there, on another stream, and wait for all "
+                "buckets before the optimizer's step. The wrapper for data parallel training does that in its backward pass.",
+            ),
+            form="cuda",
+        ),
+    ),
+    peek=("collectives", "comm_exposed"),
+)
