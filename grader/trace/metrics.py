@@ -86,9 +86,7 @@ class Metrics:
     peak_memory: float | None = None  # bytes in use at most (allocator's reports, profile_memory=True); worst device
     memory_growth: float | None = None  # bytes by which the memory in use at the end of a step grew from step to step
     counted: dict[str, float] | None = None  # what the workload counts itself, in all processes; not from the trace
-    compiled: dict[str, int] | None = (
-        None  # what torch.compile did, in all: graphs, graph_breaks, recompiles; not from the trace
-    )
+    compiled: dict[str, int] | None = None  # graphs, graph_breaks, recompiles in all; not from the trace
     complete: bool = False
     reasons: list[str] = field(default_factory=list)  # why it is not
     per_step: dict[str, list[float]] = field(default_factory=dict)  # metric -> its value in each counted step
