@@ -95,6 +95,7 @@ PHASES = (
         "Phase 3: Make the step itself fast",
         "Map the three most expensive operations of a trace to lines of code, and say why they cost what they cost.",
         (
+            Lesson("3_step/1_roofline"),
             Lab("3b_top_ops", core=True),
             Lab("3a_precision", core=True),
             Lab("3m_fp16"),
