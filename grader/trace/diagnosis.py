@@ -81,10 +81,10 @@ TEACHES: dict[str, tuple[str | None, str | None]] = {
     "input": ("2_data/2_dataloader", "2a_workers"),
     "transfer": ("2_data/3_overlap", "2b_transfers"),
     "sync": ("2_data/6_syncs", "2e_syncs"),
-    "launch": ("1_instrumentation/5_baseline", None),
-    "communication": (None, None),
-    "memory": ("1_instrumentation/4_trace", None),
-    "compute": ("1_instrumentation/5_baseline", "3a_precision"),
+    "launch": ("3_step/4_launches", "3d_tiny_ops"),
+    "communication": (None, "3j_communication"),
+    "memory": ("3_step/5_compile", "3e_compile"),
+    "compute": ("3_step/1_roofline", "3a_precision"),
 }
 
 
