@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import pytest
+import variants
 from helpers import running
 
+from grader import labs
 from grader.checks.memory import judge_budget, judge_growth
+from grader.frontends.notebook import Note, open_lab
+from grader.grade import arm, grade, prepared
 from grader.labs.lab import Budget, Growth
+from grader.measure import machine
+from grader.measure.blocks import Plan
 from grader.measure.memory import Level, Meter, growth
-from grader.result import FAIL, INCONCLUSIVE, PASS
+from grader.result import FAIL, INCONCLUSIVE, PASS, Result
+from grader.submission import Submission
 
 HINTS = ("a", "b", "c")
 GROWTH = Growth(points=70, at_most=24e3, hints=HINTS)
@@ -138,3 +145,131 @@ def test_a_budget_is_a_budget():
     beyond = judge_budget(BUDGET, 100_000_000, seen(peak=101e6))
     assert beyond.status == FAIL and beyond.points == 0 and "101 MB" in beyond.reason
     assert judge_budget(BUDGET, 100_000_000, seen(peak=101e6, gpu=True)).status == PASS  # CUDA's own is not the loop's
+
+
+# ---------------------------------------------------------------- the labs
+
+LEAK, FIT = "3g_leak", "3h_fit"
+LABS = (LEAK, FIT)
+SHORT = Plan(block_s=0.2, block_steps=2, min_pairs=2, max_pairs=2, profile_steps=2)
+gpu = pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")
+
+
+def graded(name: str, source: str, **options) -> Result:
+    return grade(Submission(source), labs.get(name), **{"device": "cpu", "plan": SHORT} | options)
+
+
+def said(result: Result) -> str:
+    return " ".join([result.fatal, *(check.reason for check in result.checks)])
+
+
+@pytest.mark.parametrize("name", LABS)
+def test_hints_get_plainer(name):
+    lab = labs.get(name)
+    for check in (lab.throughput, lab.memory, *lab.trace):
+        assert len(check.hints) == 3 and all(hint.endswith((".", "?")) for hint in check.hints)
+        assert not any("\n" in hint for hint in check.hints)  # no code to paste
+
+
+@pytest.mark.parametrize("what", variants.WRONGS[LEAK])
+def test_what_is_no_fix_of_a_leak_is_named(what):
+    source, words = variants.wrongs(LEAK)[what]
+    result = graded(LEAK, source)
+    assert words in said(result) and result.check("growth").points < 5
+
+
+@pytest.mark.parametrize("what", variants.WRONGS[FIT])
+def test_what_does_not_fit_or_is_another_training_is_named(what):
+    source, words = variants.wrongs(FIT)[what]
+    result = graded(FIT, source)
+    assert words in said(result) and result.score == 0
+    assert result.check("throughput").status == FAIL
+
+
+def watched(name: str, source: str, turns: int, steps: int) -> Meter:
+    """What a loop of a lab holds after so many turns, seen as a grade sees it."""
+    form = labs.get(name).forms["cpu"]
+    options, readable = prepared(form)
+    with arm(source, form, options, readable, "cpu", None) as one:
+        one.child.load()
+        one.meter = Meter(one.child, on_gpu=False)
+        one.child.start(1)
+        for _ in range(turns):
+            with one.metered():
+                one.run(steps)
+    return one.meter
+
+
+def test_each_reference_that_is_gone_earns_its_part():
+    """These are sizes, not times: the same on a busy machine."""
+    starter, solution = (watched(LEAK, which(LEAK), 3, 12) for which in (variants.starter, variants.solution))
+    # the running confidence's softmax, the logits behind a view, the activations: (256 + 256 + 64) numbers a byte, and nodes
+    shapes = 8 * 64 * 576 * 4
+    assert shapes < sum(growth(starter.levels)) < 1.2 * shapes
+    assert sum(growth(solution.levels)) < 12e3
+    check = labs.get(LEAK).memory
+    assert judge_growth(check, starter, solution).points == check.points
+    for what, source in variants.halves(LEAK).items():
+        half = judge_growth(check, starter, watched(LEAK, source, 3, 12))
+        assert half.status == FAIL and 5 < half.points < 65, f"{what}: {half.reason}"
+
+
+def test_what_fits_is_within_the_budget():
+    for source in (variants.starter(FIT), variants.solution(FIT), *variants.halves(FIT).values()):
+        peak = watched(FIT, source, 1, 3).peak
+        assert 20e6 < peak < labs.get(FIT).forms["cpu"].budget
+
+
+@pytest.mark.slow
+def test_a_leak_that_is_ended():
+    result = graded(LEAK, variants.solution(LEAK))
+    assert result.check("parity").status == result.check("logs").status == result.check("growth").status == PASS
+
+
+@pytest.mark.slow
+def test_gains_of_what_fits():
+    plan = Plan(block_s=0.8, block_steps=2, min_pairs=3, max_pairs=3, precision=0.12, profile_steps=2)
+    gains = {}
+    for what, source in {"starter": variants.starter(FIT), **variants.halves(FIT), "": variants.solution(FIT)}.items():
+        result = graded(FIT, source, plan=plan)
+        assert result.check("budget").status == PASS, f"{what}: {said(result)}"
+        gains[what] = result.check("throughput").evidence["gain"]
+    starter, *halves, solution = gains.values()
+    assert solution > labs.get(FIT).forms["cpu"].minimum_gain, gains
+    assert all(1.15 * starter < half < solution for half in halves), gains
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LABS)
+def test_faults_are_rejected_and_honest_forms_are_not(name):
+    for what, source in variants.faults(name).items():
+        assert graded(name, source).check("parity").status == FAIL, what
+    for what, source in variants.honest(name).items():
+        result = graded(name, source)
+        assert not result.fatal and result.check("parity").status == PASS, f"{what}: {said(result)}"
+
+
+def test_run_says_what_memory_does(monkeypatch):
+    shown = []
+    for name in LABS:
+        lab = open_lab(name, device="cpu")
+        monkeypatch.setattr(lab, "_submission", lambda name=name: Submission(variants.starter(name)))
+        monkeypatch.setattr(Note, "show", lambda note, place=None: shown.append(note.text()))
+        lab.run(5)
+    text = " ".join(shown)
+    assert "Memory grew by" in text and "in main memory" in text and "of main memory; 70 MB are allowed" in text
+
+
+@gpu
+def test_memory_on_a_gpu():
+    """Growth from shapes: softmax and logits of 256 numbers a byte, activations of 256; and the budget's two guards."""
+    grown = graded(LEAK, variants.starter(LEAK), device="cuda").check("growth").evidence["of_it_on_the_gpu"]
+    assert 0.9 < grown / (8 * 128 * 768 * 4 / 1e3) < 1.2
+    assert graded(LEAK, variants.solution(LEAK), device="cuda").check("growth").status == PASS
+    assert graded(FIT, variants.solution(FIT), device="cuda").check("budget").status == PASS
+    source = variants.solution(FIT).replace("MICRO_BATCH = 6", "MICRO_BATCH = 64")
+    assert "more GPU memory than the 5.37 GB" in graded(FIT, source, device="cuda").fatal
+    unlimited = source.replace(
+        "    model = job.model", "    torch.cuda.set_per_process_memory_fraction(1.0)\n    model = job.model", 1
+    )
+    assert graded(FIT, unlimited, device="cuda").check("budget").status == FAIL

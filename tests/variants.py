@@ -43,6 +43,8 @@ _FORWARD = {
     "3d_tiny_ops": "forward(model, tokens).flatten(0, 1)",
     "3e_compile": "F.linear(normalise(x, model.norm), model.embedding.weight)",
     "3f_attention": "model(tokens)",
+    "3g_leak": "model(tokens)",
+    "3h_fit": "model(part)",
     "3j_communication": "averaged(inputs)",
     "3k_healthy": "model(tokens)",
     "3m_fp16": "model(tokens)",
@@ -55,6 +57,8 @@ _STEP = "        optimizer.step()\n"
 _CLASSIFY = "        loss = F.cross_entropy({}(images), labels)\n"
 _CALLS = "        loss.backward()\n"
 LOADER = "DataLoader(job.dataset, batch_sampler=job.batches"
+_MATH, _ANY = "with sdpa_kernel(SDPBackend.MATH):", "if True:"
+_CHECKPOINT = "checkpoint(block, x, use_reentrant=False)"
 _SDPA = "F.scaled_dot_product_attention(q, k, v"
 _BY_HALVES = """def by_halves(q, k, v):
     half = q.shape[-2] // 2
@@ -79,6 +83,8 @@ def autocast(lab: str, model: str = "") -> Edits:
         "2e_syncs": f"        logits = {model}(tokens).flatten(0, 1)\n"
         '        losses = F.cross_entropy(logits, targets, reduction="none")\n',
         "3a_precision": f"        logits = {model}(tokens)\n"
+        "        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())\n",
+        "3g_leak": f"        logits = {model}(tokens)\n"
         "        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())\n",
         "3d_tiny_ops": f"        loss = F.cross_entropy({model}(model, tokens).flatten(0, 1), targets.flatten())\n",
     }[lab]
@@ -359,6 +365,32 @@ class Copied(torch.utils.data.Dataset):
             ),
             ("    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])\n", ""),
             ("    return weights @ v", f"    return {_SDPA}, ~future)"),
+        ],
+    },
+    # what is half here is the growth of memory, see `tests/test_phase3_memory.py`
+    "3g_leak": {
+        "losses and confidence without their graph": [
+            ("losses.append(loss)", "losses.append(loss.detach())"),
+            ("0.1 * logits.softmax(-1)", "0.1 * logits.detach().softmax(-1)"),
+        ],
+        "the hook keeps the last one only": [
+            (
+                "lambda module, inputs, output: activations.append(output.detach())",
+                "lambda module, inputs, output: activations.__setitem__(slice(None), [output.detach()])",
+            )
+        ],
+        "everything is detached, and the lists stay": [
+            ("losses.append(loss)", "losses.append(loss.detach())"),
+            ("        # what the run's dashboard shows\n", "        logits = logits.detach()\n"),
+        ],
+    },
+    "3h_fit": {
+        "attention chooses its kernel": [(_MATH, _ANY)],
+        "attention chooses its kernel, no checkpoints": [(_MATH, _ANY), (_CHECKPOINT, "block(x)")],
+        "checkpoints stay, six samples at a time": [
+            (_MATH, _ANY),
+            ("MICRO_BATCH = 1", "MICRO_BATCH = 6"),
+            ("/ len(tokens)", "* (len(part) / len(tokens))"),
         ],
     },
     # nothing to fix here either
@@ -691,6 +723,54 @@ WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
             "matrices of scores, and of their gradients, are written",
         ),
     },
+    "3g_leak": {
+        "the cache is emptied, and all is collected": (
+            "starter",
+            [
+                ("import torch\n", "import gc\n\nimport torch\n"),
+                ("        yield loss", "        gc.collect()\n        torch.cuda.empty_cache()\n        yield loss"),
+            ],
+            "behind (main memory); the untouched loop",
+        ),
+        "fewer logs": ("solution", [("                confidence=confidence,\n", "")], "step 0 logged no confidence"),
+        "an average of the last loss only": (
+            "solution",
+            [("average=total / (step + 1)", "average=loss")],
+            "average of step",
+        ),
+    },
+    "3h_fit": {
+        "all samples at once": (
+            "solution",
+            [("MICRO_BATCH = 6", "MICRO_BATCH = 64")],
+            "main memory; 70 MB are allowed",
+        ),
+        "the mean of unequal micro-batches": (
+            "solution",
+            [("* (len(part) / len(tokens))", "/ len(tokens.split(MICRO_BATCH))")],
+            "not the same training",
+        ),
+        "one micro-batch of each batch": (
+            "solution",
+            [
+                (
+                    "        total = ",
+                    "        tokens, targets = tokens[:MICRO_BATCH], targets[:MICRO_BATCH]\n        total = ",
+                )
+            ],
+            "not the same training",
+        ),
+        "an optimizer step for each micro-batch": (
+            "solution",
+            [
+                (
+                    "            total += ",
+                    "            optimizer.step()\n            optimizer.zero_grad()\n            total += ",
+                )
+            ],
+            "not the same training",
+        ),
+    },
     "3k_healthy": {
         "checkpointed, where memory is not short": ("starter", CHECKPOINTED, "made it slower"),
         "half the batch": (
@@ -785,6 +865,25 @@ HONEST: dict[str, dict[str, tuple[str, Edits]]] = {
             [("compiled = torch.compile(loss_of, fullgraph=True, dynamic=True)", "compiled = loss_of")],
         ),
         "unfused optimizer": ("solution", [("fused=True", "foreach=False")]),
+    },
+    "3g_leak": {
+        "the solution": ("solution", []),
+        "TF32": ("solution", TF32),
+        "bf16 autocast": ("solution", autocast("3g_leak")),
+        "compiled": ("solution", [*COMPILED, ("model(tokens)", "compiled(tokens)")]),
+        "fused optimizer": ("solution", [("lr=job.lr)", "lr=job.lr, fused=True)")]),
+        "the sum on the host": ("solution", [("total += loss", "total += loss.item()")]),
+    },
+    "3h_fit": {
+        "the solution": ("solution", []),
+        "TF32 for what is not in bf16": ("solution", TF32),
+        "no autocast": ("solution", [("if cuda else nullcontext()", "if not job else nullcontext()")]),
+        "four samples at a time": ("solution", [("MICRO_BATCH = 6", "MICRO_BATCH = 4")]),
+        "compiled": ("solution", [*COMPILED, ("model(part)", "compiled(part)")]),
+        "checkpoints, and all samples at once": (
+            "starter",
+            [("MICRO_BATCH = 1", "MICRO_BATCH = 64"), (_MATH, _ANY), ("/ len(tokens)", "* (len(part) / len(tokens))")],
+        ),
     },
     "3m_fp16": {
         "TF32": ("starter", TF32),

@@ -105,6 +105,8 @@ PHASES = (
             Lesson("3_step/5_compile"),
             Lab("3e_compile"),
             Lab("3f_attention"),
+            Lab("3g_leak"),
+            Lab("3h_fit"),
             Lab("3i_triton"),
             Lab("3j_communication"),
             Lab("3k_healthy"),

@@ -27,6 +27,8 @@ NAMES = (
     "3d_tiny_ops",
     "3e_compile",
     "3f_attention",
+    "3g_leak",
+    "3h_fit",
     "3i_triton",
     "3j_communication",
     "3k_healthy",

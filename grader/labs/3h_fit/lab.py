@@ -1,0 +1,78 @@
+from grader.labs.lab import Budget, Form, Lab, Parity, Prediction, Throughput, TraceCheck
+
+LAB = Lab(
+    name="3h_fit",
+    title="Fit it: the same batch in less memory, as fast as it goes",
+    phase=3,
+    goal="This loop fits into its memory budget by the slowest means there are. Stay within it, and train the same batches faster.",
+    cause="compute-bound",
+    forms={
+        "cuda": Form(
+            workload="grader.workloads.gpt",
+            options={"layers": 12, "width": 768, "heads": 12, "length": 1024, "batch_size": 20, "lr": 1e-4},
+            data="text",
+            minimum_gain=4.0,
+            noise=0.01,
+            block_s=1.0,
+            min_pairs=3,
+            flops=6 * 85.1e6 * 20 * 1024,  # 2 forward, 4 backward for each weight of a matrix product and each token
+            parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
+            budget=5 << 30,
+        ),
+        "cpu": Form(
+            workload="grader.workloads.gpt",
+            options={"layers": 4, "width": 32, "heads": 4, "length": 256, "batch_size": 14, "lr": 1e-3},
+            data="text",
+            minimum_gain=3.0,
+            noise=0.03,
+            block_s=0.8,
+            min_pairs=3,
+            parity=Parity(steps=6, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
+            threads=1,
+            environment={"OMP_NUM_THREADS": "1"},
+            budget=70_000_000,
+        ),
+    },
+    prediction=Prediction(points=10),
+    throughput=Throughput(
+        points=50,
+        hints=(
+            "Each of these means saves memory and costs time. Which of them does the budget still need once the others are gone?",
+            "`lab.run()` says what the loop held at its peak. Work out from the shapes what one sample's activations take, with "
+            "and without checkpoints, and how many samples fit beside weights, gradients and the optimizer's state.",
+            "Let attention choose its own kernel, which never writes the matrix of scores; call the blocks without checkpoints; on "
+            "a GPU run forward and loss in bf16; then take the largest micro-batch that fits, and a fused optimizer. A last "
+            "micro-batch that is smaller has a smaller weight: that of its samples.",
+        ),
+    ),
+    memory=Budget(
+        points=20,
+        hints=(
+            "At which line of a step is most of the memory in use, and what is it used for?",
+            "`lab.run()` says how much the loop held at its peak. The peak is at the end of a forward pass: that is what a larger "
+            "micro-batch multiplies.",
+            "Activations grow with the samples that are in memory at a time, and the matrix of scores with the square of the "
+            "length. Take fewer samples at a time, or leave attention to `scaled_dot_product_attention` as it is; weights, gradients "
+            "and the optimizer's state are the same in any case.",
+        ),
+    ),
+    trace=(
+        TraceCheck(
+            name="half_precision",
+            title="Activations in bf16",
+            points=20,
+            metric="half_share",
+            at_least=0.9,
+            says="of the time in matrix products was spent on 16-bit inputs",
+            form="cuda",
+            hints=(
+                "How many bytes does an activation take, and how many does it need?",
+                "`half_share` of `lab.peek()`: 0 means that all products have 32-bit inputs, and that 32-bit activations wait for "
+                "the backward pass.",
+                "`torch.autocast` around forward and loss: products run on 16-bit copies, and those are what is kept for the "
+                "backward pass. The weights stay in fp32.",
+            ),
+        ),
+    ),
+    peek=("kernels", "launches", "half_share", "peak_memory"),
+)
