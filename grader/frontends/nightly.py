@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from grader.errors import UserError
 from grader.frontends import classroom
@@ -36,6 +37,7 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("--labs", default="", metavar="NAME,...", help="only these (default: all)")
     sub.add_argument("--lessons", default="", metavar="NAME,...", help="only these: 2_data or 2_data/3_overlap")
     sub.add_argument("--kinds", default=KINDS, metavar="KIND,...", help=f"only these (default: {KINDS})")
+    sub.add_argument("--adversaries", default="1/1", metavar="I/N", help="grade only the I-th of N shares of them")
     sub.add_argument("--shard", default="1/1", metavar="I/N", help="make only the I-th of N shares of the parts")
     sub.add_argument("--minutes", type=float, metavar="M", help="begin no part after so many minutes")
     sub.add_argument(
@@ -63,8 +65,10 @@ def nightly(options: argparse.Namespace) -> int:
         history.accept(options.accept)
         print(f"{options.accept} is compared with nights from now on only.")
         return 0
-    shard, name = _shard(options.shard), _name(options.night)
-    select = {name: _names(getattr(options, name)) for name in ("kinds", "labs", "lessons")}
+    shard, name = _share("--shard", options.shard), _name(options.night)
+    adversaries = _share("--adversaries", options.adversaries)
+    select: dict[str, Any] = {name: _names(getattr(options, name)) for name in ("kinds", "labs", "lessons")}
+    select["adversaries"] = list(adversaries)
     elsewhere = options.cluster is not None or options.slurm is not None
     with contextlib.ExitStack() as stack:
         device, pool = options.device, None
@@ -73,7 +77,7 @@ def nightly(options: argparse.Namespace) -> int:
             device = next(iter(pool.workers().values()))["form"]
         elif not options.report or device == "auto":
             device = choose_device(device)
-        made = parts.plan(device, options.quick, select["kinds"], select["labs"], select["lessons"])
+        made = parts.plan(device, options.quick, select["kinds"], select["labs"], select["lessons"], adversaries)
         told = nights.describe(device, options.quick, select)
         folder = options.out / name if name else nights.unfinished(options.out, told, history)
         if folder is None:
@@ -118,8 +122,8 @@ def _name(text: str | None) -> str:
     return text
 
 
-def _shard(text: str) -> tuple[int, int]:
+def _share(option: str, text: str) -> tuple[int, int]:
     number, _, count = text.partition("/")
     if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
-        raise UserError(f"--shard {text!r}: give I/N, as in 1/3, 2/3 and 3/3.")
+        raise UserError(f"{option} {text!r}: give I/N, as in 1/3, 2/3 and 3/3.")
     return int(number), int(count)

@@ -85,10 +85,15 @@ def corpus() -> Any:
 
 
 def plan(
-    device: str, quick: bool, kinds: Iterable[str] = KINDS, chosen: Sequence[str] = (), lessons: Sequence[str] = ()
+    device: str,
+    quick: bool,
+    kinds: Iterable[str] = KINDS,
+    chosen: Sequence[str] = (),
+    lessons: Sequence[str] = (),
+    adversaries: tuple[int, int] = (1, 1),
 ) -> list[Part]:
-    """All parts of a night on "cpu" or "cuda". chosen: some labs; lessons: some lessons, "2_data/3_overlap" or "2_data".
-    Raises UserError for one that is not there."""
+    """All parts of a night on "cpu" or "cuda". chosen: some labs; lessons: some lessons, "2_data/3_overlap" or "2_data";
+    adversaries: (i, n) for the i-th of n shares of them. Raises UserError for one that is not there."""
     kinds, made = set(kinds), []
     if unknown := kinds - set(KINDS):
         raise UserError(f"There is no kind of part called {', '.join(sorted(unknown))}: {', '.join(KINDS)}.")
@@ -106,7 +111,7 @@ def plan(
             made.append(Part("grade", name, what, job if here else None))
     if "adversary" in kinds:
         for name in names:
-            made += _adversaries(name, device)
+            made += _adversaries(name, device, *adversaries)
     return made
 
 
@@ -140,12 +145,13 @@ def notebook_call(kind: str, path: Path, device: str, quick: bool, cell_limit_s:
     return Call(f"{kind}s", "grader.nightly.notebook:execute", arguments, path.read_text(encoding="utf-8"), device)
 
 
-def _adversaries(name: str, device: str) -> list[Part]:
+def _adversaries(name: str, device: str, number: int, count: int) -> list[Part]:
     adversaries, run = corpus()
     lab = labs.get(name)
     if not isinstance(lab, Lab) or device not in lab.forms or not lab.measures(lab.throughput, device):
         return []
     fitting = [each for each in adversaries.corpus() if name in each.labs and device in each.devices]
+    fitting = fitting[number - 1 :: count]
     made = []
     for control in adversaries.CONTROLS if fitting else ():
         job = Job(name, Submission(adversaries.CONTROLS[control](name)), device, plan=run.PLAN)

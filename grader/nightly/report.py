@@ -65,7 +65,7 @@ def about(night: Night, found: Assessed) -> str:
 
 
 def _problems(found: Assessed) -> list[Outcome]:
-    shown = [each for each in found.outcomes if each.status in (parts.FAILED, parts.SLOWER, parts.MISSING)]
+    shown = [each for each in found.outcomes if each.status in (parts.FAILED, parts.SLOWER)]
     return sorted(shown, key=lambda each: parts.ORDER.index(each.status))
 
 
