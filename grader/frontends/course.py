@@ -110,6 +110,7 @@ PHASES = (
             Lab("3h_fit"),
             Lesson("3_step/9_kernels"),
             Lab("3i_triton"),
+            Lesson("3_step/10_communication"),
             Lab("3j_communication"),
             Lab("3k_healthy"),
             Lab("3l_retest"),
