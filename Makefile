@@ -34,7 +34,7 @@ lab: .venv/ready
 	$(BIN)/jupyter lab --ServerApp.root_dir=$(CURDIR) notebooks/00_start_here.ipynb
 
 test: .venv/ready lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # the slow ones one after another: some of them time a whole grade
 test-all: test

@@ -4,6 +4,18 @@ from pathlib import Path
 
 import pytest
 
+TOGETHER = {  # the tests of each of these files share a costly fixture
+    "test_browser", "test_class", "test_data", "test_diagnose", "test_explorer_browser",
+    "test_nbgrader", "test_nightly", "test_notebook", "test_parity", "test_pool",
+}  # fmt: skip
+
+
+def pytest_collection_modifyitems(items):
+    """For `--dist loadgroup`: one test process gets all tests of such a file; all other tests are dealt out one by one."""
+    for item in items:
+        if item.path.stem in TOGETHER:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
 
 @pytest.fixture(scope="session")
 def own_temporary():
