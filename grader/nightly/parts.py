@@ -234,9 +234,10 @@ def _unexpected(part: Part, result: Result) -> tuple[str, str]:
     """(status, why) of one grade: the solution passes every check that can be measured, the starter has next to no points."""
     if result.disturbed:
         return UNDECIDED, result.disturbed
-    if result.fatal:
-        return FAILED, result.fatal
     lab = labs.get(part.subject)
+    if result.fatal:
+        untouched = part.what == "starter" and lab.personal  # it lacks what only its owner has
+        return (OK, "") if untouched else (FAILED, result.fatal)
     measured = [c for c in result.checks if c.status != NOT_MEASURED]
     if not measured:
         return SKIPPED, "none of its checks can be measured on this device"
