@@ -10,6 +10,7 @@ TOGETHER = {  # the tests of each of these files share a costly fixture
 }  # fmt: skip
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items):
     """For `--dist loadgroup`: one test process gets all tests of such a file; all other tests are dealt out one by one."""
     for item in items:
