@@ -91,6 +91,7 @@ _ROWS: variants.Edits = [
     ("torch.from_numpy(tiles[batch])", "stored"),
 ]
 _FORGET = "os.posix_fadvise(shard, 0, 0, os.POSIX_FADV_DONTNEED)  # the pages that the system keeps of this file"
+_COMPILED_TOKENS = [*variants.COMPILED, ("model(tokens)", "compiled(tokens)")]
 # beside the half fixes and the solution: (name, what it is made of, edits)
 MORE_RUNGS: dict[str, list[tuple[str, str, variants.Edits]]] = {
     "2c_transforms": [("nearly all cores as workers", "starter", [("// 2 if cuda", "- 2 if cuda")])],
@@ -167,6 +168,10 @@ MORE_RUNGS: dict[str, list[tuple[str, str, variants.Edits]]] = {
         ("fp32 in place of bf16", "starter", [("enabled=cuda", "enabled=False")]),
         ("TF32 in place of bf16", "starter", [*variants.TF32, ("enabled=cuda", "enabled=False")]),
         ("checkpointed", "starter", variants.CHECKPOINTED),
+    ],
+    "3f_attention": [
+        ("torch.compile of the starter", "starter", _COMPILED_TOKENS),
+        ("torch.compile of the solution", "solution", _COMPILED_TOKENS),
     ],
 }
 
