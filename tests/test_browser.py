@@ -25,6 +25,8 @@ SETTINGS = {
     "notebook-extension/tracker": {"windowingMode": "none"},  # every cell is in the page, also those far down
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
 }
+# the notebook's own indicator says "idle" before there is a kernel, and then Run All asks which kernel to select
+KERNEL = "#jp-main-statusbar"
 FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -142,12 +144,7 @@ def test_run_all_ends_in_a_report(jupyter: str, browser, tmp_path: Path) -> None
 
     browser.get(f"{jupyter}/lab/tree/2a_workers.ipynb?token={TOKEN}")
     wait(60, lambda _: find(".jp-NotebookPanel .jp-CodeCell"))
-    wait(
-        60,
-        lambda _: find(
-            ".jp-NotebookPanel-toolbar [data-status=idle], .jp-Notebook-ExecutionIndicator[data-status=idle]"
-        ),
-    )
+    wait(90, lambda _: find(KERNEL, "| Idle"))
     find(".lm-MenuBar-itemLabel", "Run")[0].click()
     wait(10, lambda _: find("li[data-command='runmenu:run-all']"))[0].click()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import test_browser
-from test_browser import TOKEN, browser, jupyter  # noqa: F401
+from test_browser import KERNEL, TOKEN, browser, jupyter  # noqa: F401
 from test_diagnosis import GEMM, US, Loop
 
 pytestmark = test_browser.pytestmark
@@ -48,7 +48,7 @@ def test_a_gap_is_chosen_and_its_evidence_read(this_checkout, jupyter, browser, 
 
     browser.get(f"{jupyter}/lab/tree/explore.ipynb?token={TOKEN}")
     wait(60, ".jp-NotebookPanel .jp-CodeCell")
-    wait(60, ".jp-NotebookPanel-toolbar [data-status=idle], .jp-Notebook-ExecutionIndicator[data-status=idle]")
+    wait(90, KERNEL, "| Idle")
     find(".lm-MenuBar-itemLabel", "Run")[0].click()
     wait(10, "li[data-command='runmenu:run-all']")[0].click()
 
