@@ -97,7 +97,7 @@ def test_twenty_unchanged_nights_raise_no_alarm(tmp_path, seed, monkeypatch):
 
 
 @pytest.mark.parametrize(("lab", "slower"), [(GPU_BOUND, 1.03), (DATA_BOUND, 1.25)])
-@pytest.mark.parametrize("before", [5, 20])
+@pytest.mark.parametrize("before", [5, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_slowed_solution_is_found(tmp_path, lab, slower, before, monkeypatch):
     write = report.write
     monkeypatch.setattr(report, "write", lambda night, found: None)
