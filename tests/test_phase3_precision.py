@@ -174,10 +174,12 @@ def test_layout_share_leaves_casts_out():
 
 
 def test_layout_share_of_recorded_traces():
-    """The ResNet in channels_last converts next to nothing, the one in NCHW much."""
+    """On tensor cores the ResNet in channels_last converts next to nothing, the one in NCHW much; on ordinary cores
+    channels_last is what has to be converted."""
     folder = labs.get("3c_shapes").folder.parents[2] / "data" / "traces"
     shares = {
         name: trace.metrics(trace.read(folder / f"{name}.json.gz")).layout_share
-        for name in ("resnet_healthy", "resnet_compute")
+        for name in ("resnet_healthy", "resnet_input_fixed", "resnet_compute")
     }
-    assert shares["resnet_healthy"] < 0.001 and shares["resnet_compute"] > 0.05
+    assert shares["resnet_healthy"] < 0.001
+    assert shares["resnet_input_fixed"] > 0.05 and shares["resnet_compute"] > 0.05

@@ -97,8 +97,10 @@ PHASES = (
         (
             Lesson("3_step/1_roofline"),
             Lab("3b_top_ops", core=True),
+            Lesson("3_step/2_precision"),
             Lab("3a_precision", core=True),
             Lab("3m_fp16"),
+            Lesson("3_step/3_shapes"),
             Lab("3c_shapes"),
             Lesson("3_step/4_launches"),
             Lab("3d_tiny_ops"),
