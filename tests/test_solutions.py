@@ -77,6 +77,7 @@ LONG = (
     "2d_formats",
     "2f_end_to_end",
     "2g_healthy",
+    "3d_tiny_ops",
     "3e_compile",
     "3f_attention",
     "3g_leak",
