@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 
 import psutil
 import pytest
@@ -113,7 +114,9 @@ print("ANSWER", numbers.sum().item(), *found, flush=True)
     ):
         begun(child)
         child.run(1)
-        said = eventually(lambda: re.findall("ANSWER (.*)\n", child.output()))
+        answers = partial(re.findall, "ANSWER (.*)\n")
+        assert eventually(lambda: len(answers(child.output())) == 2), child.output()
+        said = answers(child.output())
     assert [line.split()[0] for line in said] == ["6.0", "6.0"]
     assert "done" not in " ".join(said), said
 
