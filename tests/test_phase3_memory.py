@@ -202,7 +202,7 @@ def watched(name: str, source: str, turns: int, steps: int) -> Meter:
 
 def test_each_reference_that_is_gone_earns_its_part():
     """These are sizes, not times: the same on a busy machine."""
-    starter, solution = (watched(LEAK, which(LEAK), 3, 12) for which in (variants.starter, variants.solution))
+    starter, solution = (watched(LEAK, which(LEAK), 4, 12) for which in (variants.starter, variants.solution))
     # the running confidence's softmax, the logits behind a view, the activations: (256 + 256 + 64) numbers a byte, and nodes
     shapes = 8 * 64 * 576 * 4
     assert shapes < sum(growth(starter.levels)) < 1.2 * shapes
@@ -210,7 +210,7 @@ def test_each_reference_that_is_gone_earns_its_part():
     check = labs.get(LEAK).memory
     assert judge_growth(check, starter, solution).points == check.points
     for what, source in variants.halves(LEAK).items():
-        half = judge_growth(check, starter, watched(LEAK, source, 3, 12))
+        half = judge_growth(check, starter, watched(LEAK, source, 4, 12))
         assert half.status == FAIL and 5 < half.points < 65, f"{what}: {half.reason}"
 
 
