@@ -200,6 +200,7 @@ def watched(name: str, source: str, turns: int, steps: int) -> Meter:
     return one.meter
 
 
+@pytest.mark.slow
 def test_each_reference_that_is_gone_earns_its_part():
     """These are sizes, not times: the same on a busy machine."""
     starter, solution = (watched(LEAK, which(LEAK), 4, 12) for which in (variants.starter, variants.solution))
