@@ -233,8 +233,13 @@ def _meant(answer: Any, left: list[Operation]) -> Operation | None:
     parts fit best."""
     if not isinstance(answer, dict) or not isinstance(answer.get("operation"), str):
         return None
-    named = [o for o in left if answer["operation"].strip() in (o.name, o.name.removeprefix("aten::"))]
+    named = _called(left, answer["operation"])
     return max(named, key=lambda o: sum(_right(o, answer, key) for key in KEYS[1:]), default=None)
+
+
+def _called(some: list[Operation], said: str) -> list[Operation]:
+    """Those with this name; "aten::" may be left out."""
+    return [o for o in some if said.strip() in (o.name, o.name.removeprefix("aten::"))]
 
 
 def _right(o: Operation, answer: dict[Any, Any], key: str) -> bool:
@@ -277,9 +282,7 @@ def _judge(check: Costly, answer: Any, meant: Operation | None, seen: Seen) -> C
 
 
 def _not_among(said: Any, seen: Seen) -> str:
-    named = [
-        o for o in seen.operations if isinstance(said, str) and said.strip() in (o.name, o.name.removeprefix("aten::"))
-    ]
+    named = _called(seen.operations, said) if isinstance(said, str) else []
     if not named:
         return f"{shown(said)} is none of the operations of the table."
     return f"{shown(said)} takes {named[0].gpu_ns / 1e6:.3g} ms a step; others take more, or it was named already."

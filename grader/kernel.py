@@ -64,26 +64,20 @@ class Findings(AnyFindings):
 def measure(found: Findings, submission: Submission, plan: Any, limits: Limits | None, progress: Progress) -> None:
     gate(found)
     with _children(found, submission, limits) as (theirs, ours):
-        try:
-            _cases(found, theirs, ours, progress)
-            if found.form.timed is not None and all(seen.wrong == "" for seen in found.seen.values()):
-                _rounds(found, theirs, ours, QUICK_ROUNDS if plan == QUICK else found.form.rounds, progress)
-        finally:
-            found.output = theirs.output()
+        _cases(found, theirs, ours, progress)
+        if found.form.timed is not None and all(seen.wrong == "" for seen in found.seen.values()):
+            _rounds(found, theirs, ours, QUICK_ROUNDS if plan == QUICK else found.form.rounds, progress)
 
 
 def look(found: Findings, submission: Submission, progress: Progress) -> None:
     """The cases only: nothing is timed."""
     with _children(found, submission, None) as (theirs, ours):
-        try:
-            _cases(found, theirs, ours, progress)
-        finally:
-            found.output = theirs.output()
+        _cases(found, theirs, ours, progress)
 
 
 @contextlib.contextmanager
 def _children(found: Findings, submission: Submission, limits: Limits | None) -> Any:
-    """The submission's process and ours, both loaded and frozen."""
+    """The submission's process and ours, both loaded and frozen. What the submission printed is kept, however it ends."""
     shared = (found.form, {}, [], found.form_name)
     with (
         arm(submission.source, *shared, limits, allow_unconfined=found.allow_unconfined) as theirs,
@@ -91,14 +85,13 @@ def _children(found: Findings, submission: Submission, limits: Limits | None) ->
     ):
         try:
             theirs.child.load(found.lab.entry)
-        except ChildError:
+            theirs.child.freeze()
+            ours.child.load(OURS[0])
+            ours.child.freeze()
+            found.seed = secrets.randbelow(1 << 31)  # drawn only now: nothing could be computed ahead
+            yield theirs.child, ours.child
+        finally:
             found.output = theirs.child.output()
-            raise
-        theirs.child.freeze()
-        ours.child.load(OURS[0])
-        ours.child.freeze()
-        found.seed = secrets.randbelow(1 << 31)  # drawn only now: nothing could be computed ahead
-        yield theirs.child, ours.child
 
 
 def drawn(check: Cases, seed: int | None) -> dict[str, dict[str, Any]]:
