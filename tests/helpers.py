@@ -101,3 +101,8 @@ def inhabitants(folder: str | Path) -> list[psutil.Process]:
 
 def workspaces() -> list[Path]:
     return list(Path(tempfile.gettempdir()).glob("grader-*"))
+
+
+def said(result: Result) -> str:
+    """All that a grade says, as one text."""
+    return " ".join([result.fatal, *(check.reason for check in result.checks)])

@@ -8,6 +8,7 @@ import ast
 import pytest
 import variants
 from benchmarks import measured
+from helpers import said
 
 from grader import labs
 from grader.grade import grade
@@ -28,10 +29,6 @@ def graded(name: str, source: str) -> Result:
     result = grade(Submission(source), labs.get(name), device="cpu", plan=PLAN)
     assert not result.fatal, result.fatal
     return result
-
-
-def said(result: Result) -> str:
-    return " ".join([result.fatal, *(check.reason for check in result.checks)])
 
 
 def share(result: Result) -> float:

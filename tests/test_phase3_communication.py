@@ -12,7 +12,7 @@ from functools import partial
 import psutil
 import pytest
 import variants
-from helpers import IS_ROOT, eventually, loop, running
+from helpers import IS_ROOT, eventually, loop, running, said
 
 from grader import labs
 from grader.grade import choose_form, grade
@@ -186,10 +186,6 @@ def test_a_rank_that_never_arrives_is_not_waited_for():
 
 def graded(source: str, plan: Plan) -> Result:
     return grade(Submission(source), labs.get(NAME), device="cpu", plan=plan)
-
-
-def said(result: Result) -> str:
-    return " ".join([result.fatal, *(check.reason for check in result.checks)])
 
 
 def collectives(source: str, device: str = "cpu") -> Metrics:

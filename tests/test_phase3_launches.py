@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import test_report
 import variants
-from helpers import loop, running
+from helpers import loop, running, said
 from test_bad_input import FORGE, answer
 
 from grader import labs
@@ -38,10 +38,6 @@ def traced_only(source: str) -> str:
 
 def graded(name: str, source: str, plan: Plan = PLAN) -> Result:
     return grade(Submission(source), labs.get(name), device="cpu", plan=plan)
-
-
-def said(result: Result) -> str:
-    return " ".join([result.fatal, *(check.reason for check in result.checks)])
 
 
 def gain(result: Result) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import variants
-from helpers import running
+from helpers import running, said
 
 from grader import labs
 from grader.checks.memory import judge_budget, judge_growth
@@ -157,10 +157,6 @@ gpu = pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")
 
 def graded(name: str, source: str, **options) -> Result:
     return grade(Submission(source), labs.get(name), **{"device": "cpu", "plan": SHORT} | options)
-
-
-def said(result: Result) -> str:
-    return " ".join([result.fatal, *(check.reason for check in result.checks)])
 
 
 @pytest.mark.parametrize("name", LABS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 import variants
+from helpers import said
 from test_trace import BACKWARD, Recording
 
 from grader import labs, trace
@@ -25,10 +26,6 @@ gpu = pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")
 
 def graded(name: str, source: str) -> Result:
     return grade(Submission(source), labs.get(name), device="cpu", plan=SHORT)
-
-
-def said(result: Result) -> str:
-    return " ".join([result.fatal, *(check.reason for check in result.checks)])
 
 
 def counts(source: str, name: str = SHAPES, device: str = "cpu") -> trace.Metrics:
