@@ -33,8 +33,10 @@ demo: .venv/ready
 lab: .venv/ready
 	$(BIN)/jupyter lab --ServerApp.root_dir=$(CURDIR) notebooks/00_start_here.ipynb
 
+# Two at a time. What fails beside another test, on a busy machine, gets one more try alone, and has to pass it.
 test: .venv/ready lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadgroup || \
+	{ [ $$? -eq 1 ] && $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none --exitfirst; }
 
 # the slow ones one after another: some of them time a whole grade
 test-all: test

@@ -349,7 +349,7 @@ def test_processes_left_behind(own_temporary, body, end):
                 child.run(1)
         else:
             child.run(1)
-            assert len(inhabitants(own_temporary)) > 1  # they were there
+            assert eventually(lambda: len(inhabitants(own_temporary)) > 1)  # they were there
     # at once, not only after a while
     assert not inhabitants(own_temporary)
 

@@ -11,6 +11,7 @@ import json
 import os
 import select
 import signal
+import sys
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -63,6 +64,8 @@ def _start(spec: dict[str, Any], others: list[int]) -> _Rank:
     try:
         for fd in (ours_in, ours_out, *others):
             os.close(fd)
+        for stream in (sys.stdout, sys.stderr):  # whole lines: the ranks print into one pipe
+            stream.reconfigure(line_buffering=True, write_through=False)
         child.serve(theirs_in, theirs_out, spec)
         code = 0
     except BaseException:  # whatever it was, it is reported and must not unwind into the launcher's code
@@ -70,6 +73,8 @@ def _start(spec: dict[str, Any], others: list[int]) -> _Rank:
 
         traceback.print_exc()
     finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
         os._exit(code)
 
 
