@@ -1,6 +1,6 @@
 """The real data sets behind the same interface as the generated ones, for machines that can download.
 
-Image sets come as `ImageSets` of files, text as (train, held_out) bytes. A download is checked before it gets its name.
+Image sets come as `ImageSets` of files, text as (train, held_out) bytes, tokens as a folder of files. A download is checked before it gets its name.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from grader.data import cache, images, text
+from grader.data import cache, images, text, tokens
 from grader.errors import UserError
 
 # 1115394 bytes; the sum was taken from the file in the karpathy/char-rnn repository, at the commit in the address.
@@ -84,6 +84,23 @@ def image_folder(root: Path) -> images.ImageSets:
         held_out = {name: files[9::10] for name, files in train.items()}
         train = {name: [file for i, file in enumerate(files) if i % 10 != 9] for name, files in train.items()}
     return images.ImageSets(_image_set(train), _image_set(held_out))
+
+
+def token_files(folder: Path) -> Path:
+    """A folder with nanoGPT's train.bin and val.bin (its data/openwebtext/prepare.py writes them), checked: give it to the
+    GPT workload as `folder` in place of the course's own tokens. Returns it as an absolute path. Raises UserError where it is
+    something else."""
+    folder = Path(folder).expanduser().absolute()
+    for name in (tokens.TRAIN, tokens.HELD_OUT):
+        path = folder / name
+        if not path.is_file() or path.stat().st_size < 2 or path.stat().st_size % 2:
+            raise UserError(f"{path} is not a file of uint16 tokens. nanoGPT's data/openwebtext/prepare.py makes one.")
+        looked_at = np.memmap(path, np.uint16, "r")[:1_000_000]
+        if looked_at.max() >= tokens.GPT2_VOCABULARY:
+            raise UserError(
+                f"{path} holds the token {looked_at.max()}; GPT-2's are below {tokens.GPT2_VOCABULARY}. Was it written as uint16?"
+            )
+    return folder
 
 
 def download(url: str, path: Path, algorithm: str, expected: str, progress: bool = True) -> None:

@@ -40,7 +40,7 @@ class Form:
     """How a lab runs on one kind of device.
 
     workload: module with make_job and evaluate; options: its keyword arguments. data: the data set it needs ("images",
-    "text", see `grader.data.prepare`; "" for none). minimum_gain: full points need this speed-up where the machine was never calibrated; None
+    "text", "tokens", see `grader.data.prepare`; "" for none). minimum_gain: full points need this speed-up where the machine was never calibrated; None
     where this kind of device cannot show the lab's fix: then only the training is compared, and nothing is scored.
     noise: least relative sd of a pair to believe. block_s, min_pairs: seconds of a timed block and how many pairs at least;
     where the noise is small, shorter and fewer do. flops: floating-point operations that a step cannot do without, at

@@ -1,9 +1,10 @@
-"""Language modelling on bytes: a GPT in the shape of GPT-2 (pre-norm, GELU, learned positions, tied embedding)."""
+"""Language modelling on bytes or on tokens: a GPT in the shape of GPT-2 (pre-norm, GELU, learned positions, tied embedding)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import Dataset
 
+from grader.data import tokens as token_files
 from grader.data.text import corpus, split
 from grader.workloads.job import Batches, Job
 
@@ -31,6 +33,26 @@ class Windows(Dataset):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         window = self.text[index * self.length : (index + 1) * self.length + 1].long()
+        return window[:-1], window[1:]
+
+
+class TokenWindows(Dataset):
+    """Windows of `length` tokens of a file of uint16. file: its path. An item is (tokens,
+    targets): two int64 tensors of shape (length,), the targets one token further on."""
+
+    def __init__(self, file: Path, length: int):
+        self.file, self.length = file, length
+        self.data = np.memmap(file, np.uint16, "r")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.file, self.length)  # a loader's worker maps the file itself
+
+    def __len__(self) -> int:
+        return (len(self.data) - 1) // self.length
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        window = self.data[index * self.length : (index + 1) * self.length + 1]
+        window = torch.from_numpy(window.astype(np.int64))
         return window[:-1], window[1:]
 
 
@@ -75,12 +97,12 @@ class Block(nn.Module):
 
     attention: Attention = staticmethod(partial(F.scaled_dot_product_attention, is_causal=True))
 
-    def __init__(self, width: int, heads: int):
+    def __init__(self, width: int, heads: int, bias: bool = True):
         super().__init__()
         self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.norm1, self.norm2 = nn.LayerNorm(width, bias=bias), nn.LayerNorm(width, bias=bias)
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias), nn.Linear(width, width, bias)
+        self.up, self.down = nn.Linear(width, 4 * width, bias), nn.Linear(4 * width, width, bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
@@ -92,14 +114,17 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """tokens (batch, length) int64 -> logits (batch, length, vocabulary)."""
+    """tokens (batch, length) int64 -> logits (batch, length, vocabulary). bias: of the linear layers and the normalisations;
+    nanoGPT leaves them out."""
 
-    def __init__(self, layers: int, width: int, heads: int, length: int, vocabulary: int = VOCABULARY):
+    def __init__(
+        self, layers: int, width: int, heads: int, length: int, vocabulary: int = VOCABULARY, bias: bool = True
+    ):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
         self.positions = nn.Parameter(torch.empty(length, width))
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.norm = nn.LayerNorm(width)
+        self.blocks = nn.ModuleList(Block(width, heads, bias) for _ in range(layers))
+        self.norm = nn.LayerNorm(width, bias=bias)
         # GPT-2's initialisation: normal with sd 0.02, the projections that end a residual branch scaled down
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
@@ -117,6 +142,13 @@ class GPT(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return F.linear(self.hidden(tokens), self.embedding.weight)
+
+
+def windows(length: int, folder: str, held_out: bool) -> Windows | TokenWindows:
+    """Of the files of tokens in a folder, or of the text where there is none."""
+    if folder:
+        return TokenWindows(Path(folder) / (token_files.HELD_OUT if held_out else token_files.TRAIN), length)
+    return Windows(text()[held_out], length)
 
 
 @lru_cache(maxsize=1)
@@ -137,8 +169,11 @@ def make_job(
     vocabulary: int = VOCABULARY,
     lengths: Sequence[int] = (),
     bare: bool = False,
+    bias: bool = True,
+    folder: str = "",
 ) -> Job:
-    """lengths: of the windows, in turn from batch to batch; all are `length` long where there are none. bare: the blocks come
+    """lengths: of the windows, in turn from batch to batch; all are `length` long where there are none. folder: with files of
+    tokens, see `grader.data.tokens`; without one the text is taken as bytes. bare: the blocks come
     without an attention, the loop brings it. Queries and keys begin with larger weights then, so that scores spread by
     about 2, as in a model that has trained for a while: of an attention that is nearly uniform one could not tell whether
     it is right."""
@@ -147,9 +182,9 @@ def make_job(
         dataset: Any = Buckets(text()[0], lengths)
         batches: Batches = Turns(dataset, batch_size, seed)
     else:
-        dataset = Windows(text()[0], length)
+        dataset = windows(length, folder, held_out=False)
         batches = Batches(len(dataset), batch_size, seed)
-    model = GPT(layers, width, heads, length, vocabulary)
+    model = GPT(layers, width, heads, length, vocabulary, bias)
     if bare:
         for block in model.blocks:
             block.attention = not_given
@@ -172,16 +207,20 @@ def evaluate(
     heads: int,
     length: int,
     vocabulary: int = VOCABULARY,
+    bias: bool = True,
+    folder: str = "",
     **_: Any,
 ) -> dict[str, float]:
-    return held_out(GPT(layers, width, heads, length, vocabulary), tensors, device, length)
+    return held_out(GPT(layers, width, heads, length, vocabulary, bias), tensors, device, length, folder)
 
 
-def held_out(net: nn.Module, tensors: dict[str, torch.Tensor], device: torch.device, length: int) -> dict[str, float]:
-    """Loss and accuracy of a model of bytes with these weights, on windows of held-out text."""
+def held_out(
+    net: nn.Module, tensors: dict[str, torch.Tensor], device: torch.device, length: int, folder: str = ""
+) -> dict[str, float]:
+    """Loss and accuracy of a model with these weights, on windows of held-out text."""
     net.load_state_dict(tensors)
     net.to(device).eval()
-    data = Windows(text()[1], length)
+    data = windows(length, folder, held_out=True)
     chosen = np.linspace(0, len(data) - 1, min(HELD_OUT, len(data))).astype(int)
     tokens, targets = (torch.stack(part).to(device) for part in zip(*(data[i] for i in chosen), strict=True))
     losses, right = [], []
