@@ -1,7 +1,8 @@
-"""Calibration: what the reference solution gains on this machine, and how its training goes."""
+"""Calibration: what the reference solution gains on this machine, how its training goes, and where it leads."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import secrets
 import tempfile
@@ -10,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from grader.checks import outcome as outcome_check
 from grader.checks.parity import distances
 from grader.checks.throughput import MUCH_LOST
 from grader.errors import UserError
@@ -23,6 +25,8 @@ from grader.submission import solution
 
 CAREFUL = Plan(min_pairs=8, max_pairs=8)
 GRID = (40, 60, 90, 130, 200, 300)  # steps at which trainings are compared
+AFFORDABLE_S = 300.0  # what a long run of the starter may take
+MOST_STEPS = 1_000_000
 
 
 def calibrated(lab: Lab, form_name: str) -> bool:
@@ -141,7 +145,8 @@ def _trained(
     ) as one:
         begin(one, form, seed)
         for step in grid if one.step_s <= longest_s else ():
-            one.run(step - len(one.losses))
+            if step > len(one.losses):
+                one.run(step - len(one.losses))
             yield one, step
 
 
@@ -150,3 +155,136 @@ def store_spread(lab: Lab, form_name: str, spread: dict[str, Any]) -> Path:
     path = lab.folder / "reference.json"
     write_json(path, calibration.read_table(path) | {form_name: spread})
     return path
+
+
+def outcome_grid(first: int, last: int) -> list[int]:
+    """Steps at which a long run is evaluated: from `first` to `last`, each about 1.4 times the one before."""
+    count = max(1, round(2 * math.log2(last / first)))
+    return sorted({round(first * (last / first) ** (i / count)) for i in range(count + 1)})
+
+
+def measure_outcome(
+    lab: Lab,
+    device: str,
+    steps: int,
+    seeds: int = calibration.LEAST_SEEDS,
+    progress: Progress = lambda share, what: None,
+) -> list[str]:
+    """Train the reference solution for `steps` steps from each of `seeds` seeds, and the starter from one where that takes
+    no more than `AFFORDABLE_S`; look at held-out data on the way and keep it in the lab's `outcome.json`. Each finished run is written
+    at once, and is not made again: what was stopped goes on. Machine-independent as `measure_spread` is.
+
+    Returns what is to be said of the band, line by line. Raises UserError where the lab has no band or no form for this device, or
+    `steps` is too small or too large."""
+    form_name = choose_form(lab, device)
+    if form_name not in lab.forms:
+        raise UserError(f"{lab.name} needs an NVIDIA GPU; there is nothing to calibrate here.")
+    if not lab.outcome:
+        raise UserError(f"{lab.name} does not compare held-out data with long runs: it declares no outcome.")
+    form = lab.forms[form_name]
+    if not calibration.LEAST_SEEDS <= seeds <= 10:
+        raise UserError(f"--seeds {seeds}: say from {calibration.LEAST_SEEDS} to 10.")
+    if not 2 * form.parity.steps <= steps <= MOST_STEPS:
+        raise UserError(f"--outcome {steps}: say from {2 * form.parity.steps} to {MOST_STEPS} steps.")
+    source, path = solution(lab).source, lab.folder / calibration.BANDS
+    grid = outcome_grid(form.parity.steps, steps)
+    told = {
+        "work": calibration.work_of(form),
+        "solution": hashlib.sha256(source.encode()).hexdigest()[:16],
+        "torch": machine.versions()["torch"],
+        "device": machine.key(form_name),
+        "steps": grid,
+    }
+    entry = calibration.read_table(path).get(form_name, {})
+    if any(entry.get(name) != value for name, value in told.items()):
+        entry = {}  # what is there was made of something else, or for other steps
+    runs = calibration.outcome_runs(entry)
+    for n in range(seeds):
+        name = f"solution, seed {n + 1}"
+        if name not in runs:
+            held_out = _long_run(
+                source,
+                form,
+                form_name,
+                n + 1,
+                grid,
+                lambda share, what, n=n, name=name: progress((n + share) / (seeds + 1), f"{name}, {what}"),
+            )
+            runs[name] = held_out
+            _store_outcome(path, form_name, told, runs)
+    lines = []
+    name = "starter, seed 1"
+    if name not in runs:
+        held_out = _long_run(
+            lab.starter,
+            form,
+            form_name,
+            1,
+            grid,
+            lambda share, what: progress((seeds + share) / (seeds + 1), f"{name}, {what}"),
+            longest_s=AFFORDABLE_S,
+        )
+        if held_out:
+            runs[name] = held_out
+            _store_outcome(path, form_name, told, runs)
+        else:
+            lines.append(f"The starter would take more than {AFFORDABLE_S:.0f} s for {steps} steps: left out.")
+    progress(1.0, "done")
+    band, missing = calibration.outcome_band(lab, form_name)
+    if band is None:
+        raise UserError(missing)
+    for step in (grid[0], steps):
+        usual = band.at(step)
+        said = ", ".join(
+            f"{figure} {each.mean:.4g} +- {band.half_width(each.sd):.2g}" for figure, each in usual.items()
+        )
+        lines.append(f"step {step}: {said}")
+    if name in runs:
+        verdict = outcome_check.judge(lab.outcome, band, steps, runs[name][steps])
+        lines.append(f"The starter: {verdict.status}. {verdict.reason}")
+    return [*lines, f"Kept in {path}."]
+
+
+def _store_outcome(path: Path, form_name: str, told: dict[str, Any], runs: dict[str, Any]) -> None:
+    """Write what is finished: the runs themselves, and for whoever reads the file mean and sd of the solution's."""
+    made = [run for name, run in runs.items() if name.startswith("solution")]
+    rows = []
+    if len(made) > 1:
+        for step, usual in calibration.band(made).rows:
+            row = {
+                f"{name}_{what}": round(value, 6)
+                for name, each in usual.items()
+                for what, value in each._asdict().items()
+            }
+            rows.append({"step": step} | row)
+    entry = told | {
+        "made_on": f"{told['device']}, {datetime.now(UTC):%Y-%m-%d}",
+        "versions": machine.versions(),
+        "band": rows,
+        "runs": {name: {str(step): held_out for step, held_out in run.items()} for name, run in runs.items()},
+    }
+    write_json(path, calibration.read_table(path) | {form_name: entry})
+
+
+def _long_run(
+    source: str,
+    form: Form,
+    form_name: str,
+    seed: int,
+    grid: list[int],
+    progress: Progress,
+    longest_s: float = math.inf,
+) -> dict[int, dict[str, float]]:
+    """Loss and accuracy on held-out data at each step of `grid`; nothing where the run would take longer than `longest_s`."""
+    held_out: dict[int, dict[str, float]] = {}
+    progress(0.0, "starting")
+    for one, step in _trained(source, form, form_name, seed, grid, longest_s=longest_s / grid[-1]):
+        found = one.child.ask("evaluate")
+        bad = [name for name, value in found.items() if value is None]
+        if bad:
+            raise UserError(
+                f"After {step} steps from seed {seed} the held-out {bad[0]} is not finite. Nothing of this run was kept."
+            )
+        held_out[step] = {name: round(value, 6) for name, value in found.items()}
+        progress(step / grid[-1], f"step {step} of {grid[-1]}")
+    return held_out

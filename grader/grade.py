@@ -23,6 +23,7 @@ from typing import Any
 from grader import trace
 from grader.checks import logs as logs_check
 from grader.checks import memory as memory_check
+from grader.checks import outcome as outcome_check
 from grader.checks import parity as parity_check
 from grader.checks import prediction as prediction_check
 from grader.checks import throughput as throughput_check
@@ -41,7 +42,7 @@ from grader.submission import Submission, solution
 
 Progress = Callable[[float, str], None]  # share done (0 to 1), what is being done
 
-WEIGHTS = "weights.safetensors"  # in the exchange folder
+WEIGHTS, FIRST_WEIGHTS = "weights.safetensors", "first.safetensors"  # in the exchange folder
 MAX_WEIGHTS = 4 << 30  # bytes
 MAX_TRACE = 256 << 20
 FREE_MEMORY = 8 << 30  # bytes of GPU memory that a grade needs
@@ -218,12 +219,13 @@ class Findings(AnyFindings):
     weights: dict[int, Path] = field(default_factory=dict)  # the submission's, by step: files while the grade lasts
     logs: CheckResult | None = None  # in labs that have logs
     memory: CheckResult | None = None  # in labs that ask for it
+    outcome: CheckResult | None = None  # in labs that ask for it
     metrics: dict[str, trace.Metrics] = field(default_factory=dict)  # "starter", "submission"
     trace_problems: list[str] = field(default_factory=list)
 
     @property
     def same_work(self) -> bool:
-        return all(check is None or check.status != FAIL for check in (self.parity, self.logs))
+        return all(check is None or check.status != FAIL for check in (self.parity, self.logs, self.outcome))
 
     @property
     def fits(self) -> bool:
@@ -307,6 +309,7 @@ def _race(
                     return
                 _compare_logs(found, ours, starter)
             found.losses = {"starter": list(starter.losses), "submission": list(ours.losses)}
+            _compare_outcome(found, starter, progress)
             if form.minimum_gain is None:
                 return
             _profiles(found, ours, starter, plan, progress)
@@ -439,14 +442,14 @@ def _first_steps(found: Findings, ours: Arm, starter: Arm, progress: Progress) -
     with turn(ours.child):
         with ours.metered():
             ours.warm_up(parity.steps)
-        ours.child.weights("first.safetensors")
-    weights = ours.child.fetch("first.safetensors", MAX_WEIGHTS)
+        ours.child.weights(FIRST_WEIGHTS)
+    weights = ours.child.fetch(FIRST_WEIGHTS, MAX_WEIGHTS)
     progress(0.14, "first steps of the starter")
     with turn(starter.child):
         with starter.metered():
             starter.warm_up(parity.steps)
-        starter.child.give("first.safetensors", weights)
-        update = starter.child.ask("compare", file="first.safetensors")
+        starter.child.give(FIRST_WEIGHTS, weights)
+        update = starter.child.ask("compare", file=FIRST_WEIGHTS)
     found.parity = parity_check.early(parity, starter.losses, ours.losses, update)
     _compare_logs(found, ours, starter)
     _judge_memory(found, ours, starter)
@@ -605,6 +608,24 @@ def _replayed(
         )
 
 
+def _compare_outcome(found: Findings, starter: Arm, progress: Progress) -> None:
+    """The submission's last weights on held-out data, against the band of long runs. The starter's process evaluates them;
+    both are frozen, and stay so."""
+    if not found.lab.outcome:
+        return
+    band, missing = calibration.outcome_band(found.lab, found.form_name)
+    if band is None:
+        found.outcome = outcome_check.not_measured(missing)
+        return
+    progress(0.84, "evaluating on held-out data")
+    step, file = found.form.parity.steps, FIRST_WEIGHTS
+    if found.weights:
+        step, file = max(found.weights), WEIGHTS
+        starter.child.give(file, found.weights[step].read_bytes())
+    with turn(starter.child):
+        found.outcome = outcome_check.judge(found.lab.outcome, band, step, starter.child.ask("evaluate", file=file))
+
+
 def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Progress) -> None:
     starter_s, ours_s = found.step_s
     for name, shown, each, step_s in (("starter", "before", starter, starter_s), ("submission", "after", ours, ours_s)):
@@ -658,7 +679,7 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
         checks.append(plain(lab.prediction, NOT_MEASURED, "Nothing was measured to compare the prediction with."))
     else:
         checks.append(prediction_check.judge(lab.prediction, lab.cause, gain, submission.prediction))
-    checks += [check for check in (found.parity, found.logs) if check]
+    checks += [check for check in (found.parity, found.logs, found.outcome) if check]
 
     stopped = None  # why throughput and trace earn nothing, with the status that says so
     if found.fatal:
@@ -667,6 +688,8 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
         stopped = (INCONCLUSIVE, f"Not measured: {found.disturbed} Wait until the machine is free and check again.")
     elif found.parity is None or found.parity.status == FAIL:
         stopped = (FAIL, "Not counted: it is not the same training (see that check).")
+    elif found.outcome and found.outcome.status == FAIL:
+        stopped = (FAIL, "Not counted: the trained model is not what this training leads to (see that check).")
     elif not found.same_work:
         stopped = (FAIL, "Not counted: the loop no longer logs what it logged (see that check).")
     elif not found.fits:

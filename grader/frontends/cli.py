@@ -102,6 +102,19 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--spread", action="store_true", help="maintainers: how far honest forms end from each other, part of the lab"
     )
+    sub.add_argument(
+        "--outcome",
+        type=int,
+        metavar="STEPS",
+        help="maintainers: long runs that say where the training leads, part of the lab; goes on where it was stopped",
+    )
+    sub.add_argument(
+        "--seeds",
+        type=int,
+        metavar="N",
+        default=3,
+        help="of --outcome: 3 or more (default: 3); of 5 the band is less than half as wide",
+    )
     common(sub)
     command("doctor", _doctor, "say what this machine can grade, and what is missing")
     sub = command("demo", _demo, "grade a lab's starter and its solution here, and show both reports")
@@ -128,7 +141,7 @@ class Terminal:
         left = f", about {passed * (1 - share) / share:.0f} s left" if 0.1 < share < 1 else ""
         if self.bar.disable:
             if what != self.last and share < 1:
-                print(f"{self.name}: {what}", file=sys.stderr, flush=True)
+                print(f"{self.name}: {what}{left}", file=sys.stderr, flush=True)
         else:
             self.bar.n = round(100 * share)
             self.bar.set_postfix_str(what + left)
@@ -267,6 +280,13 @@ def _calibrate(options: argparse.Namespace) -> None:
         form = choose_form(lab, options.device)
         if form not in lab.forms and not options.lab:
             print(f"{lab.name}: needs an NVIDIA GPU, left out")
+            continue
+        if options.outcome is not None:
+            if lab.outcome or options.lab:
+                for line in calibrate.measure_outcome(
+                    lab, options.device, options.outcome, options.seeds, Terminal(lab.name)
+                ):
+                    print(f"{lab.name}: {line}")
             continue
         if not options.spread and not calibrate.calibrated(lab, form) and not options.lab:
             print(f"{lab.name}: nothing to calibrate here")

@@ -114,6 +114,17 @@ class Logs:
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """The returned weights must do as well on held-out data as long trainings of the reference solution did after as many
+    steps; worse and better are both suspicious. A gate like parity. The band comes from a few seeds and lies in `outcome.json` beside the declaration, made by
+    `grader calibrate NAME --outcome STEPS`. loss: half the band's width at least, as a share of the loss. accuracy: the
+    same, as a difference of accuracies."""
+
+    loss: float = 0.02
+    accuracy: float = 0.02
+
+
+@dataclass(frozen=True)
 class Growth:
     """The memory of the loop must not grow from step to step: the GPU's and main memory together, as it is seen from
     outside. at_most: bytes a step that count as none. ahead: bytes of GPU memory that a loop may hold beyond what the
@@ -204,6 +215,7 @@ class Lab(AnyLab):
     peek: tuple[str, ...]  # names of the counts that `peek` puts first
     logs: Logs | None = None
     memory: Growth | Budget | None = None
+    outcome: Outcome | None = None
 
     graded_by: ClassVar[str] = "grader.grade"
     report_in: ClassVar[str] = "throughput"

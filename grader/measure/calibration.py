@@ -3,19 +3,21 @@
 Gains depend on the machine: they are measured once per machine and software version (`grader calibrate`) and kept in the
 user's cache; `data/measured/calibration.json` ships those of machines already measured. How far honest trainings of the
 same work end from each other does not depend on the machine: it is part of the lab (`reference.json` beside its
-declaration)."""
+declaration), and so is how well long trainings do on held-out data (`outcome.json`)."""
 
 from __future__ import annotations
 
 import json
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from grader.data.cache import cache_dir
-from grader.labs.lab import Lab
+from grader.labs.lab import Form, Lab
 from grader.measure import machine
 from grader.result import write_json
 
@@ -99,3 +101,105 @@ def honest_spread(lab: Lab, form: str) -> Spread:
     """The calibrated spread of the lab's form, without rows where it has none."""
     rows = read_table(lab.folder / "reference.json").get(form, {}).get("spread", [])
     return Spread(tuple((int(row["step"]), Near(*(float(row[name]) for name in Near._fields))) for row in rows))
+
+
+# 99.5% quantile of Student's t by degrees of freedom 1 to 9: a new run lies within t * sd * sqrt(1 + 1/n) of the mean of n
+# others 99 times in 100. Source: NIST/SEMATECH e-Handbook of Statistical Methods, table 1.3.6.7.2.
+_T995 = (63.657, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250)
+LEAST_SEEDS = 3
+BANDS = "outcome.json"  # beside the lab's declaration
+
+
+class Usual(NamedTuple):
+    """What a held-out figure of the reference was, over seeds."""
+
+    mean: float
+    sd: float
+
+
+@dataclass(frozen=True)
+class Band:
+    """How well the reference does on held-out data, by step: rows of (step, {"loss": Usual, "accuracy": Usual}), steps
+    rising. made_on: device, version of torch and date."""
+
+    rows: tuple[tuple[int, dict[str, Usual]], ...]
+    seeds: int
+    made_on: str = ""
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """The first and the last step that it says something about."""
+        return self.rows[0][0], self.rows[-1][0]
+
+    def at(self, step: int) -> dict[str, Usual]:
+        """Mean and sd at a step, between two stored ones in proportion to the logarithm of the steps; the sd is the larger of
+        the two. Raises ValueError for a step outside of `steps`."""
+        first, last = self.steps
+        if not first <= step <= last:
+            raise ValueError(f"step {step} lies outside of the band, which goes from {first} to {last}")
+        after = bisect_left(self.rows, step, key=lambda row: row[0])
+        (high, there) = self.rows[after]
+        if high == step:
+            return there
+        (low, here) = self.rows[after - 1]
+        share = math.log(step / low) / math.log(high / low)
+        return {
+            name: Usual(here[name].mean * (1 - share) + there[name].mean * share, max(here[name].sd, there[name].sd))
+            for name in here
+            if name in there
+        }
+
+    def half_width(self, sd: float) -> float:
+        """How far one more honest run lies from the mean at most, 99 times in 100."""
+        return _T995[min(self.seeds - 1, len(_T995)) - 1] * sd * math.sqrt(1 + 1 / self.seeds)
+
+
+def band(runs: Sequence[dict[int, dict[str, float]]], made_on: str = "") -> Band:
+    """The band of trainings of the reference: each {step: {"loss": ..., "accuracy": ...}}. Steps and figures that not all of
+    them have are left out. Raises ValueError for fewer than two runs, or runs with no step in common."""
+    steps = sorted(set.intersection(*(set(run) for run in runs))) if runs else []
+    if len(runs) < 2 or not steps:
+        raise ValueError("a band needs two or more runs that were looked at after the same steps")
+    rows = []
+    for step in steps:
+        names = [name for name in runs[0][step] if all(name in run[step] for run in runs)]
+        found = {name: [run[step][name] for run in runs] for name in names}
+        rows.append((step, {name: Usual(fmean(values), stdev(values)) for name, values in found.items()}))
+    return Band(tuple(rows), len(runs), made_on)
+
+
+def outcome_runs(entry: Any) -> dict[str, dict[int, dict[str, float]]]:
+    """The finished long runs of one form of `outcome.json`, by name; none where it is damaged."""
+    try:
+        return {
+            str(name): {
+                int(step): {str(figure): float(value) for figure, value in held_out.items()}
+                for step, held_out in run.items()
+            }
+            for name, run in entry["runs"].items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return {}
+
+
+def work_of(form: Form) -> dict[str, Any]:
+    """What a band holds for: the workload and its options, as JSON has them. Waiting for the storage trains nothing."""
+    options = {name: value for name, value in form.options.items() if name != "read_s"}
+    return json.loads(json.dumps({"workload": form.workload, "options": options}))
+
+
+def outcome_band(lab: Lab, form: str) -> tuple[Band | None, str]:
+    """(the band that is stored for the lab's form, '') or (None, why there is none to compare with)."""
+    entry = read_table(lab.folder / BANDS).get(form)
+    make = f"`grader calibrate {lab.name} --outcome STEPS` makes it."
+    if not isinstance(entry, dict):
+        return None, f"No band of long runs is stored for this form ({form}). {make}"
+    if entry.get("work") != work_of(lab.forms[form]):
+        return None, f"The stored band is of another model or other options than this form ({form}) has now. {make}"
+    runs = [run for name, run in outcome_runs(entry).items() if name.startswith("solution")]
+    if len(runs) < LEAST_SEEDS:
+        return None, f"The stored band has {len(runs)} of {LEAST_SEEDS} long runs. {make}"
+    try:
+        return band(runs, str(entry.get("made_on", ""))), ""
+    except ValueError as error:
+        return None, f"The stored band cannot be used: {error}. {make}"

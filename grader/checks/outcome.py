@@ -1,0 +1,53 @@
+"""Does the trained model do as well as long trainings of the reference did? A gate like parity: on held-out data, evaluated
+by the trusted side, after the last timed step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from grader.labs.lab import Outcome
+from grader.measure.calibration import Band
+from grader.result import FAIL, NOT_MEASURED, PASS, CheckResult
+
+NAME, TITLE = "outcome", "Same outcome"
+HINT = (
+    "Every step must train on all of its batch, as the starter does, up to the last one. A model that does better than the "
+    "reference's has seen something else: other data, more of it, or another loss."
+)
+
+
+def not_measured(reason: str, evidence: dict[str, Any] | None = None) -> CheckResult:
+    return CheckResult(NAME, TITLE, NOT_MEASURED, 0, 0, reason, "", evidence or {})
+
+
+def judge(check: Outcome, band: Band, step: int, held_out: dict[str, Any]) -> CheckResult:
+    """`held_out`: what the workload's `evaluate` says of the submission's weights after `step` steps: "loss" and, in workloads
+    that have one, "accuracy"; None for what is not finite."""
+    first, last = band.steps
+    evidence: dict[str, Any] = {"steps": step, "band_from": first, "band_to": last, "band_seeds": band.seeds}
+    evidence["band_made_on"] = band.made_on
+    if not first <= step <= last:
+        end = "begins at" if step < first else "ends at"
+        reason = f"The run that was timed has {step} steps, and the band of long runs {end} step {first if step < first else last}."
+        return not_measured(reason, evidence)
+    problems = []
+    for name, usual in band.at(step).items():
+        least = check.loss * abs(usual.mean) if name == "loss" else check.accuracy
+        half, found = max(least, band.half_width(usual.sd)), held_out.get(name)
+        evidence |= {name: found, f"{name}_of_the_band": usual.mean, f"{name}_half_width": half}
+        if found is None or not math.isfinite(found):
+            problems.append(f"the {name} is not finite")
+        elif not abs(found - usual.mean) <= half:
+            better = (found < usual.mean) == (name == "loss")
+            problems.append(
+                f"the {name} is {found:.4g}, {'better' if better else 'worse'} than in any of the reference's runs: "
+                f"{usual.mean:.4g} +- {half:.2g}"
+            )
+    if problems:
+        reason = (
+            f"After {step} steps the model is not what this training leads to. On held-out data {'; '.join(problems)}."
+        )
+        return CheckResult(NAME, TITLE, FAIL, 0, 0, reason, HINT, evidence)
+    reason = f"After {step} steps the model does on held-out data what the reference's did over {band.seeds} seeds."
+    return CheckResult(NAME, TITLE, PASS, 0, 0, reason, "", evidence)
