@@ -13,12 +13,14 @@ import contextlib
 import json
 import os
 import secrets
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageChops
@@ -28,6 +30,7 @@ from grader.data import cache
 from grader.errors import UserError
 
 COUNT = 4000
+PART = 1000  # images that are worth a process of their own
 VERSION = 1  # of the generator: raise it with every change that changes bytes
 CLASSES = [f"{pattern}_{angle:02d}" for pattern in ("stripes", "blobs") for angle in (0, 22, 45, 67, 90)]
 
@@ -35,6 +38,13 @@ SHRINK = 4  # textures are computed at a quarter of the size: wavelengths of 48 
 ANGLE_SD = 8  # degrees; neighbouring classes are 22 apart
 HUE_SD = 0.08  # of the colour circle; neighbouring classes are 0.1 apart
 GAUSSIAN = np.array([NormalDist().inv_cdf((byte + 0.5) / 256) for byte in range(256)])  # a random byte -> N(0, 1)
+
+
+class Part(NamedTuple):
+    """Part `first` of `parts` (from 0) of a set that several processes make."""
+
+    first: int
+    parts: int
 
 
 @dataclass
@@ -59,20 +69,28 @@ class ImageSets:
 
 def generated(dest: Path | None = None, count: int = COUNT, seed: int = 0, progress: bool = True) -> ImageSets:
     """The generated image set; made first where it is not there yet (`make_images`)."""
-    dest = make_images(dest, count, seed, progress)
+    return stored(make_images(dest, count, seed, progress))
+
+
+def stored(dest: Path) -> ImageSets:
+    """The generated image set, of whatever count, that lies complete in `dest`."""
+    count = json.loads((dest / "manifest.json").read_text())["count"]
     files = [dest / name for name in _names(count)]
     labels = np.arange(count, dtype=np.int64) % len(CLASSES)
     cut = _train_count(count)
     return ImageSets(ImageSet(files[:cut], labels[:cut], CLASSES), ImageSet(files[cut:], labels[cut:], CLASSES))
 
 
-def make_images(dest: Path | None = None, count: int = COUNT, seed: int = 0, progress: bool = True) -> Path:
+def make_images(
+    dest: Path | None = None, count: int = COUNT, seed: int = 0, progress: bool = True, part: Part | None = None
+) -> Path:
     """Make `count` JPEG files in `dest`/train/<class> and, the last tenth, in `dest`/val/<class>; return `dest`.
 
     An image depends on (seed, index) and the builds of numpy and Pillow only. Files that are there are kept, so an
     interrupted call is taken up where it stopped, and several processes may make the same set at once.
-    `manifest.json`, written last, marks a complete set: then this returns at once. Raises UserError where `dest` holds
-    something else or cannot be written.
+    `manifest.json`, written last, marks a complete set: then this returns at once. part: this process is one of several
+    that make the set together, and begins with every so-manieth image. Large sets are made so: see `_helpers`. Raises
+    UserError where `dest` holds something else or cannot be written.
     """
     if count < 1:
         raise UserError(f"count is {count}: ask for at least one image.")
@@ -88,11 +106,17 @@ def make_images(dest: Path | None = None, count: int = COUNT, seed: int = 0, pro
             for name in CLASSES:
                 cache.make_dir(dest / split / name)
         missing = [(index, dest / name) for index, name in enumerate(_names(count)) if not (dest / name).exists()]
-        # Processes that make the same set at once start at different places, and so share the work.
-        start = secrets.randbelow(count)
-        missing = [job for job in missing if job[0] >= start] + [job for job in missing if job[0] < start]
+        parts = 1 if part else 1 + min((os.cpu_count() or 1) // 2 - 1, len(missing) // PART)
+        if parts > 1:
+            part = Part(0, parts)
+        if part:
+            missing.sort(key=lambda job: (job[0] - part.first) % part.parts)
+        else:
+            # Processes that make the same set at once start at different places, and so share the work.
+            start = secrets.randbelow(count)
+            missing = [job for job in missing if job[0] >= start] + [job for job in missing if job[0] < start]
         bar = tqdm(total=count, initial=count - len(missing), desc="making images", unit="image", disable=not progress)
-        with bar:
+        with bar, _helpers(dest, count, seed, parts):
             _in_threads(lambda job: _write_image(seed, *job), missing, done=bar.update)
         with cache.whole_file(dest / "manifest.json") as temporary:
             temporary.write_text(json.dumps(manifest, indent=1))
@@ -198,6 +222,30 @@ def _write_image(seed: int, index: int, path: Path) -> None:
             raise
 
 
+@contextlib.contextmanager
+def _helpers(dest: Path, count: int, seed: int, parts: int) -> Iterator[None]:
+    """Programs of their own that make all parts of the set but the first, since threads keep only two cores busy. They are
+    programs and not forks: those work beside CUDA and in notebooks, too. One that fails is not missed, whoever is ready
+    first makes what others have not."""
+    command = [sys.executable, "-m", "grader.data.images", str(dest), "--count", str(count), "--seed", str(seed)]
+    path = os.pathsep.join([str(Path(__file__).resolve().parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    helpers = [
+        subprocess.Popen(
+            [*command, "--part", f"{n}/{parts}"],
+            env=os.environ | {"PYTHONPATH": path},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for n in range(1, parts)
+    ]
+    try:
+        yield
+    finally:
+        for helper in helpers:  # what they still do has been done
+            helper.kill()
+            helper.wait()
+
+
 def _in_threads(function: Callable, jobs: list, done: Callable) -> None:
     """Run `function` on each job, and `done` after each.
 
@@ -263,9 +311,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("dest", nargs="?", type=Path, help="folder (default: in your cache folder)")
     parser.add_argument("--count", type=int, default=COUNT, help=f"how many images (default: {COUNT})")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--part",
+        type=lambda text: Part(*map(int, text.split("/"))),
+        metavar="I/N",
+        help="begin with part I (from 0) of N, where N programs make the set together",
+    )
     options = parser.parse_args(arguments)
     try:
-        print(make_images(options.dest, options.count, options.seed))
+        print(make_images(options.dest, options.count, options.seed, part=options.part))
     except UserError as error:
         print(error, file=sys.stderr)
         return 2

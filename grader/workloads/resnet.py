@@ -17,7 +17,7 @@ from torch import nn
 from torch.profiler import record_function
 from torch.utils.data import Dataset
 
-from grader.data.images import generated
+from grader.data.images import stored
 from grader.sandbox.drive import NAME, read
 from grader.workloads.job import Batches, Job
 
@@ -84,7 +84,7 @@ def make_job(
     folder: str,
     read_s: float = 0.0,
 ) -> Job:
-    train = generated(folder).train
+    train = stored(Path(folder)).train
     torch.manual_seed(seed)
     return Job(
         model=make_model(model),
@@ -96,8 +96,9 @@ def make_job(
 
 
 @lru_cache(maxsize=1)
-def _held_out(folder: str, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    part = generated(folder).held_out
+def held_out(folder: str, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """HELD_OUT images of those held out, as `JpegFiles` gives them, and their labels."""
+    part = stored(Path(folder)).held_out
     data = JpegFiles(part.files, part.labels, size)
     chosen = np.linspace(0, len(data) - 1, min(HELD_OUT, len(data))).astype(int)
     with ThreadPoolExecutor() as pool:  # Pillow decodes without the interpreter's lock
@@ -111,7 +112,7 @@ def evaluate(
     net = make_model(model)
     net.load_state_dict(tensors, strict=False)  # num_batches_tracked is not part of the exchange
     net.to(device).eval()
-    images, labels = _held_out(folder, size)
+    images, labels = held_out(folder, size)
     labels = labels.to(device)
     logits = torch.cat([net(part.to(device)) for part in images.split(64)])
     return {
