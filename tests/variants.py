@@ -48,6 +48,7 @@ _FORWARD = {
     "3j_communication": "averaged(inputs)",
     "3k_healthy": "model(tokens)",
     "3m_fp16": "model(tokens)",
+    "4b_nanogpt": "F.linear(hidden, head)",
 }
 _CALLED = {"3d_tiny_ops": "forward"}  # what a forward pass calls where it is not the model
 _FROZEN = {"2a_workers": "list(model.parameters())[:2]", "3a_precision": "model.blocks[0].parameters()"}
@@ -178,6 +179,219 @@ def train(job):
     ),
     ("    optimizer = torch", "    averaged.register_comm_hook(None, in_bf16)\n    optimizer = torch"),
 ]
+_GPT2_LOSS = """            logits = model(tokens)
+            # cross_entropy wants the classes second: (batch, vocabulary, length)
+            loss = F.cross_entropy(logits.transpose(1, 2), targets) * (len(part) / len(batch))
+"""
+_GPT2_BF16: Edits = [
+    (
+        _GPT2_LOSS,
+        "            with torch.autocast(job.device.type, torch.bfloat16):\n" + textwrap.indent(_GPT2_LOSS, "    "),
+    )
+]
+_GPT2_FUSED_ATTENTION: Edits = [
+    (
+        """    length = q.shape[-2]
+    mask = torch.tril(torch.ones(length, length)).to(q.device)
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    scores = scores.masked_fill(mask == 0, float("-inf"))
+    return torch.softmax(scores, dim=-1) @ v
+""",
+        "    return F.scaled_dot_product_attention(q, k, v, is_causal=True)\n",
+    ),
+    ("import math\n\n", ""),
+]
+# the rungs of 4b's ladder, each on top of those before it
+GPT2_LADDER: list[tuple[str, Edits]] = [
+    ("TF32", TF32),
+    ("bf16 autocast", _GPT2_BF16),
+    ("fused attention", _GPT2_FUSED_ATTENTION),
+    (
+        "a padded head, and the logits stay where they are",
+        [
+            ("logits = model(tokens)\n", "logits = logits_of(model, tokens)\n"),
+            ("                # cross_entropy wants the classes second: (batch, vocabulary, length)\n", ""),
+            ("F.cross_entropy(logits.transpose(1, 2), targets)", "F.cross_entropy(logits, targets.flatten())"),
+            (
+                "def train(job):\n",
+                """def logits_of(model, tokens):
+    words = len(model.embedding.weight)
+    head = F.pad(model.embedding.weight, (0, 0, 0, -words % 64))
+    padding = torch.arange(len(head), device=head.device) >= words
+    return F.linear(model.hidden(tokens).flatten(0, 1), head).masked_fill_(padding, -torch.inf)
+
+
+def train(job):
+""",
+            ),
+        ],
+    ),
+    ("the whole batch at a time", [("MICRO_BATCH = 8", "MICRO_BATCH = 32")]),
+    ("a fused optimizer", [("foreach=False", "fused=True"), ("zero_grad(set_to_none=False)", "zero_grad()")]),
+    (
+        "nothing that waits",
+        [
+            ("tokens.to(job.device), targets.to(job.device)", "sent(tokens, job.device), sent(targets, job.device)"),
+            (
+                "def get_batch(",
+                """def sent(tensor, device):
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+def get_batch(""",
+            ),
+            ("total = 0.0", "total = torch.zeros((), device=job.device)"),
+            ("total += loss.item()", "total += loss.detach()"),
+            ("yield torch.tensor(total)", "yield total"),
+        ],
+    ),
+]
+
+
+def climbed(ladder: list[tuple[str, Edits]], rungs: int) -> Edits:
+    """The edits of the first `rungs` rungs of a ladder."""
+    return [one for _, edits in ladder[:rungs] for one in edits]
+
+
+_GPT2_HIDDEN = "model.hidden(tokens)"
+_GPT2_PADDING = "F.linear(hidden, head).masked_fill(padding, -torch.inf)  # the rows that were added have no share"
+_GPT2_OWN_FORWARD: Edits = [
+    (_GPT2_HIDDEN, "forward(model, tokens)"),
+    (
+        "def loss_of(",
+        """def forward(model, tokens):
+    x = model.embedding(tokens) + model.positions[: tokens.shape[1]]
+    for block in model.blocks:
+        parts = block.qkv(block.norm1(x)).chunk(3, dim=-1)
+        q, k, v = (part.unflatten(-1, (block.heads, -1)).transpose(1, 2) for part in parts)
+        x = x + block.out(attention(q, k, v).transpose(1, 2).flatten(2))
+        x = x + block.down(F.gelu(block.up(block.norm2(x))))
+    return model.norm(x)
+
+
+def loss_of(""",
+    ),
+]
+_GPT2_BF16_STREAM: Edits = [
+    *_GPT2_OWN_FORWARD,
+    (
+        "    x = model.embedding(tokens) + model.positions[: tokens.shape[1]]\n",
+        "    x = model.embedding(tokens) + model.positions[: tokens.shape[1]]\n    x = x.bfloat16() if x.is_cuda else x\n",
+    ),
+]
+_GPT2_SWITCH = '    cuda = job.device.type == "cuda"\n    model = job.model'
+_GPT2_CUDNN: Edits = [(_GPT2_SWITCH, "    torch.backends.cuda.enable_flash_sdp(False)\n" + _GPT2_SWITCH)]
+_GPT2_LT: Edits = [
+    (
+        _GPT2_SWITCH,
+        "    if torch.cuda.is_available():\n"
+        '        torch.backends.cuda.preferred_blas_library("cublaslt")\n' + _GPT2_SWITCH,
+    )
+]
+_GPT2_TUNED: Edits = [
+    (
+        "torch.compile(loss_of, dynamic=False)",
+        'torch.compile(loss_of, dynamic=False, options={"coordinate_descent_tuning": True})',
+    )
+]
+# what a compiled GPT-2 can still gain: edits of 4b's solution, to be tried one by one and together on a GPU
+GPT2_CANDIDATES: dict[str, Edits] = {
+    "cuDNN's attention": _GPT2_CUDNN,
+    "FlashAttention's": [(_GPT2_SWITCH, "    torch.backends.cuda.enable_cudnn_sdp(False)\n" + _GPT2_SWITCH)],
+    "heads by chunks": _GPT2_OWN_FORWARD,
+    "a residual stream in bf16": _GPT2_BF16_STREAM,
+    "cuBLASLt": _GPT2_LT,
+    "tuned by coordinate descent": _GPT2_TUNED,
+    "cuDNN's attention, a residual stream in bf16": [*_GPT2_CUDNN, *_GPT2_BF16_STREAM],
+    "all of these": [*_GPT2_CUDNN, *_GPT2_BF16_STREAM, *_GPT2_LT, *_GPT2_TUNED],
+    "padded to a multiple of 256": [("MULTIPLE = 64  # elements: 128 bytes in bf16", "MULTIPLE = 256")],
+    "a head that is sliced": [
+        (_GPT2_PADDING, "F.linear(hidden, head)[:, :words]"),
+        ("    padding = torch.arange(len(head), device=head.device) >= words\n", ""),
+    ],
+    "rows that stay, handed back without them": [
+        (
+            """    words = len(model.embedding.weight)
+    head = F.pad(model.embedding.weight, (0, 0, 0, -words % MULTIPLE))  # fused into the cast to bf16
+    padding = torch.arange(len(head), device=head.device) >= words
+""",
+            "    head = model.embedding.weight\n    padding = torch.arange(len(head), device=head.device) >= words\n",
+        ),
+        ("def loss_of(model, tokens, targets):", "def loss_of(model, tokens, targets, words):"),
+        ("compiled(model, tokens, targets)", "compiled(model, tokens, targets, words)"),
+        (
+            "    optimizer = ",
+            """    words = len(model.embedding.weight)
+    rows = torch.nn.Parameter(F.pad(model.embedding.weight.detach(), (0, 0, 0, -words % MULTIPLE)))
+    model.embedding.weight = rows
+    job.weights = lambda: {name: p[:words] if p is rows else p for name, p in model.named_parameters()}
+    optimizer = """,
+        ),
+    ],
+    "a loss by chunks": [
+        (
+            "def loss_of(",
+            """class ChunkedLoss(torch.autograd.Function):
+    \"\"\"Head and mean loss a chunk of tokens at a time. Its gradients are made on the way, so no logits are kept.\"\"\"
+
+    @staticmethod
+    def forward(ctx, hidden, head, targets, words):
+        total, d_hidden, d_head = 0.0, [], 0.0
+        padding = torch.arange(len(head), device=head.device) >= words
+        for part, wanted in zip(hidden.split(CHUNK), targets.split(CHUNK)):
+            logits = F.linear(part, head).masked_fill(padding, -torch.inf).float()
+            peak = logits.amax(1, keepdim=True)
+            scores = (logits - peak).exp()
+            sums = scores.sum(1, keepdim=True)
+            right = logits.gather(1, wanted[:, None])
+            total = total + (sums.log() + peak - right).sum()
+            wrong = (scores / sums).scatter_add(1, wanted[:, None], torch.full_like(right, -1.0)).to(part.dtype)
+            d_hidden.append(wrong @ head)
+            d_head = d_head + (wrong.t() @ part).float()
+        ctx.save_for_backward(torch.cat(d_hidden), d_head)
+        ctx.tokens = len(hidden)
+        return total / len(hidden)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        d_hidden, d_head = ctx.saved_tensors
+        scale = gradient / ctx.tokens
+        return d_hidden * scale, d_head * scale, None, None
+
+
+CHUNK = 8192  # tokens
+
+
+def loss_of(""",
+        ),
+        (
+            "    padding = torch.arange(len(head), device=head.device) >= words\n"
+            f"    logits = {_GPT2_PADDING}\n"
+            "    return F.cross_entropy(logits, targets.flatten())  # in fp32, without an fp32 copy of the logits: it is fused, too\n",
+            "    if hidden.is_cuda:\n"
+            "        hidden, head = hidden.bfloat16(), head.bfloat16()\n"
+            "    return ChunkedLoss.apply(hidden, head, targets.flatten(), words)\n",
+        ),
+    ],
+    "compiled block by block": [
+        ("def loss_of(model, tokens, targets):", "def loss_of(model, hidden, targets):"),
+        ("    hidden = model.hidden(tokens).flatten(0, 1)\n", ""),
+        ("compiled(model, tokens, targets)", "compiled(model, model.hidden(tokens).flatten(0, 1), targets)"),
+        (
+            "    optimizer = ",
+            "    for block in model.blocks if cuda else ():\n        block.compile(dynamic=False)\n    optimizer = ",
+        ),
+    ],
+    "in a CUDA graph": [("dynamic=False)", 'dynamic=False, mode="reduce-overhead")')],
+}
+# those of them whose numbers differ
+GPT2_ROUNDED_OTHERWISE = (
+    "cuDNN's attention",
+    "a residual stream in bf16",
+    "a head that is sliced",
+    "rows that stay, handed back without them",
+    "a loss by chunks",
+)
 HALVES: dict[str, dict[str, Edits]] = {
     "2a_workers": {
         "two workers": [(LOADER, LOADER + ", num_workers=2")],
@@ -431,6 +645,11 @@ class Copied(torch.utils.data.Dataset):
                 "                gradient.copy_(part.view_as(gradient))\n",
             )
         ],
+    },
+    "4b_nanogpt": {
+        "TF32": climbed(GPT2_LADDER, 1),
+        "TF32, bf16 autocast": climbed(GPT2_LADDER, 2),
+        "TF32, bf16 autocast, fused attention": climbed(GPT2_LADDER, 3),
     },
 }
 # name -> (what it is made of, edits, words of the report)
@@ -830,6 +1049,42 @@ WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
             "not the same training",
         ),
     },
+    "4b_nanogpt": {
+        "the future is seen": ("solution", [(", is_causal=True", "")], "not the same training"),
+        "every second window": (
+            "solution",
+            [("        windows = windows.long()\n", "        windows = windows.long()[::2]\n")],
+            "not the same training",
+        ),
+        "targets that are not shifted": ("solution", [("windows[:, 1:]", "windows[:, :-1]")], "not the same training"),
+        "the model cast to bf16": (
+            "solution",
+            [
+                (_MODEL, _MODEL + "    model.bfloat16()\n"),
+                ("F.linear(hidden, head)", "F.linear(hidden, head).float()"),
+            ],
+            "weights must stay float32",
+        ),
+        "handed back with the padding": (
+            "solution",
+            [
+                *GPT2_CANDIDATES["rows that stay, handed back without them"],
+                ("p[:words] if p is rows else p", "p"),
+            ],
+            "lack these of the job's under their names and shapes",
+        ),
+        "the loss is not logged": ("solution", [("        job.log(step, loss=loss)\n", "")], "step 0 logged no loss"),
+        "the mean of what came before, in place of attention": (
+            "solution",
+            [
+                (
+                    "    return F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+                    "    return v.cumsum(-2) / torch.arange(1, v.shape[-2] + 1, device=v.device)[:, None]",
+                )
+            ],
+            "not the same training",
+        ),
+    },
 }
 
 
@@ -901,6 +1156,13 @@ HONEST: dict[str, dict[str, tuple[str, Edits]]] = {
         "gradients sent in bf16": ("solution", IN_BF16),
         "small buckets": ("solution", [("(model, ", "(model, bucket_cap_mb=0.05, ")]),
         "one by one, once a step": ("starter", HALVES["3j_communication"]["averaged once a step, one by one"]),
+    },
+    "4b_nanogpt": {
+        "the solution": ("solution", []),
+        "not compiled": ("solution", [("torch.compile(loss_of, dynamic=False) if cuda else loss_of", "loss_of")]),
+        "unfused optimizer": ("solution", [("fused=True", "foreach=True")]),
+        "all but the compiler": ("starter", climbed(GPT2_LADDER, len(GPT2_LADDER))),
+        **{f"the solution, {name}": ("solution", GPT2_CANDIDATES[name]) for name in GPT2_ROUNDED_OTHERWISE},
     },
 }
 

@@ -120,6 +120,11 @@ PHASES = (
             Lab("3l_retest"),
         ),
     ),
+    Phase(
+        "Phase 4: Real models, fast",
+        "Take a real training job that is slow in many ways at once, choose your own order, and train the same model many times faster.",
+        (Lab("4b_nanogpt", core=True),),
+    ),
 )
 
 

@@ -94,6 +94,11 @@ _FORGET = "os.posix_fadvise(shard, 0, 0, os.POSIX_FADV_DONTNEED)  # the pages th
 _COMPILED_TOKENS = [*variants.COMPILED, ("model(tokens)", "compiled(tokens)")]
 # beside the half fixes and the solution: (name, what it is made of, edits)
 MORE_RUNGS: dict[str, list[tuple[str, str, variants.Edits]]] = {
+    "4b_nanogpt": [
+        (f"and {what}", "starter", variants.climbed(variants.GPT2_LADDER, n))
+        for n, (what, _) in enumerate(variants.GPT2_LADDER, 1)
+        if n > len(variants.HALVES["4b_nanogpt"])
+    ],
     "2c_transforms": [("nearly all cores as workers", "starter", [("// 2 if cuda", "- 2 if cuda")])],
     "2d_formats": [
         ("one shard, read row by row, warm", "solution", _ROWS),

@@ -1,0 +1,152 @@
+from grader.labs.lab import Form, Lab, Logs, Outcome, Parity, Prediction, Throughput, TraceCheck
+
+LAYERS, WIDTH, LENGTH, BATCH, VOCABULARY = 12, 768, 1024, 32, 50257  # GPT-2 with 124 million weights
+# 2 operations forward and 4 backward: for each weight of a matrix product and each token; and for each of the two products
+# of an attention, of which a causal one needs half
+FLOPS = 6 * BATCH * LENGTH * (12 * LAYERS * WIDTH**2 + VOCABULARY * WIDTH + LAYERS * LENGTH * WIDTH)
+
+LAB = Lab(
+    name="4b_nanogpt",
+    title="GPT-2, fast: everything is yours",
+    phase=4,
+    goal="GPT-2 with 124 million weights, slow in many ways at once. Find your own order, keep a log, and train the same model at least 14 times faster.",
+    cause="compute-bound",
+    forms={
+        # as many windows as keep a grade within three minutes; a larger batch gains a few per cent
+        "cuda": Form(
+            workload="grader.workloads.gpt",
+            options={
+                "layers": LAYERS,
+                "width": WIDTH,
+                "heads": 12,
+                "length": LENGTH,
+                "batch_size": BATCH,
+                "lr": 1e-4,
+                "vocabulary": VOCABULARY,
+                "bias": False,
+                "bare": True,
+            },
+            data="tokens",
+            minimum_gain=10.0,
+            noise=0.005,
+            block_s=1.0,
+            min_pairs=3,
+            flops=FLOPS,
+            # another attention shows in the direction of the update: honest forms of 3f's stay above 0.9998
+            parity=Parity(steps=10, loss=0.003, norm=0.005, cosine=0.997, drift=0.01, held_out=0.03),
+        ),
+        # a CPU gains nothing by most of these: only the training and the logs are compared
+        "cpu": Form(
+            workload="grader.workloads.gpt",
+            options={
+                "layers": 2,
+                "width": 32,
+                "heads": 2,
+                "length": 64,
+                "batch_size": 12,
+                "lr": 1e-3,
+                "vocabulary": 509,
+                "bias": False,
+                "bare": True,
+            },
+            data="tokens 509",
+            minimum_gain=None,
+            noise=0.03,
+            parity=Parity(steps=10, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
+            threads=1,
+            environment={"OMP_NUM_THREADS": "1"},
+        ),
+    },
+    prediction=Prediction(points=10),
+    throughput=Throughput(
+        points=50,
+        hints=(
+            "A step is some thousands of kernels. Which few take most of its time, and on which units of the GPU do they run?",
+            "`lab.profile()` after each change, and a line in your log: step time, the costliest operation, the cause. Work out what a "
+            "step cannot do without: 6 operations for each weight and token, at the peak of bf16.",
+            "In the order of what each gains here: matrix products in bf16; an attention that never writes its scores; a head whose "
+            "size fits; one large micro-batch in place of several; the compiler around forward pass and loss together; then "
+            "what makes the CPU wait, and the optimizer.",
+        ),
+    ),
+    trace=(
+        TraceCheck(
+            name="half_precision",
+            title="Matrix products in bf16",
+            points=10,
+            metric="half_share",
+            at_least=0.95,
+            says="of the time in matrix products was spent on 16-bit inputs",
+            form="cuda",
+            hints=(
+                "In which number format does this GPU multiply fastest?",
+                "`half_share` of `lab.peek()`: 0 means that all products have 32-bit inputs.",
+                "`torch.autocast` around forward and loss: products run on 16-bit copies. Weights and optimizer stay in fp32.",
+            ),
+        ),
+        TraceCheck(
+            name="flash",
+            title="Attention without the matrix of scores",
+            points=10,
+            metric="flash_share",
+            at_least=0.9,
+            says="of the time in fused attention kernels was spent in those of the flash kind",
+            absent="No fused attention kernel is in the trace: the attention is still made of single operations.",
+            form="cuda",
+            hints=(
+                "What is the largest tensor inside a block, and who needs all of it at once?",
+                "`score_matrices` and `flash_share` of `lab.peek()`. A mask that is made anew for every layer also shows among the copies.",
+                "torch.nn.functional has the whole of attention as one function; say that it is causal by its own argument, without a mask.",
+            ),
+        ),
+        TraceCheck(
+            name="aligned",
+            title="Sizes of the products fit the tensor cores",
+            points=8,
+            metric="aligned_share",
+            at_least=0.99,
+            says="of the arithmetic in matrix products has sizes that are multiples of 16 bytes",
+            form="cuda",
+            hints=(
+                "16 bytes are eight numbers in bf16. Which size of this model is no multiple of eight?",
+                "`aligned_share` of `lab.peek()`. Three of a step's products have the vocabulary among their sizes.",
+                "Give the head some rows more, up to the next multiple of 64, and see to it that they take no part in the softmax. The "
+                "embedding's own weight can stay as it is, or is handed back without them in `job.weights`.",
+            ),
+        ),
+        TraceCheck(
+            name="kernels",
+            title="Few kernels",
+            points=7,
+            metric="kernels",
+            at_most=700.0,
+            none_at=3000.0,
+            says="kernels ran on the GPU a step",
+            form="cuda",
+            hints=(
+                "Which kernels only exist because each line of Python is an operator of its own, for each micro-batch again?",
+                "`kernels` of `lab.peek()`, and in `lab.profile()` what runs between the products: casts, sums, normalisations.",
+                "Take the whole batch at a time where it fits; compile forward pass and loss as one function; a fused optimizer is a "
+                "handful of kernels.",
+            ),
+        ),
+        TraceCheck(
+            name="syncs",
+            title="The CPU does not wait",
+            points=5,
+            metric="syncs",
+            at_most=1.0,
+            none_at=20.0,
+            says="times a step the CPU waits for the GPU",
+            form="cuda",
+            hints=(
+                "Which lines cannot go on before the GPU has an answer?",
+                "`syncs` of `lab.peek()`; a number that is read is one, a copy from pageable memory another, also that of a mask.",
+                "Sum and log the loss as a tensor; send batches from pinned memory with non_blocking; make on the device what need not be copied.",
+            ),
+        ),
+    ),
+    peek=("kernels", "launches", "syncs", "half_share", "aligned_share", "flash_share", "score_matrices"),
+    logs=Logs(("loss",)),
+    outcome=Outcome(),
+)
