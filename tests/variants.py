@@ -48,6 +48,7 @@ _FORWARD = {
     "3j_communication": "averaged(inputs)",
     "3k_healthy": "model(tokens)",
     "3m_fp16": "model(tokens)",
+    "4a_resnet50": "model(images)",
     "4b_nanogpt": "F.linear(hidden, head)",
 }
 _CALLED = {"3d_tiny_ops": "forward"}  # what a forward pass calls where it is not the model
@@ -179,6 +180,126 @@ def train(job):
     ),
     ("    optimizer = torch", "    averaged.register_comm_hook(None, in_bf16)\n    optimizer = torch"),
 ]
+# 4a_resnet50, rung by rung
+_CROPPED = "DataLoader(Cropped(job), sampler=enumerate(job.batches), batch_size=None"
+_CROPPED_WORKERS: Edits = [
+    ("import numpy as np\n", "import os\n\nimport numpy as np\n"),
+    (_CROPPED, _CROPPED + ", num_workers=len(os.sched_getaffinity(0)) - 2"),
+]
+_BYTES_A_BATCH: Edits = [
+    *_CROPPED_WORKERS,
+    ("batch_size=None,", 'batch_size=None, pin_memory=job.device.type == "cuda",'),
+    ("            images.append(pixels.float().div_(64).sub_(2))\n", "            images.append(pixels)\n"),
+    (
+        "torch.stack([image.to(job.device) for image in images])",
+        "images.to(job.device, non_blocking=True).float().div_(64).sub_(2)",
+    ),
+    ("torch.stack([label.to(job.device) for label in labels])", "labels.to(job.device, non_blocking=True)"),
+    ("        losses.append(loss.item())\n", ""),
+    (
+        '        print(f"step {len(losses)}: loss {losses[-1]:.4f}, mean {sum(losses) / len(losses):.4f}")\n',
+        "",
+    ),
+]
+_BF16_CHANNELS_LAST: Edits = [
+    *_BYTES_A_BATCH,
+    *_CHANNELS_LAST,
+    (
+        ".sub_(2)\n        labels",
+        ".sub_(2)\n        images = images.contiguous(memory_format=torch.channels_last)\n        labels",
+    ),
+    (
+        "        loss = F.cross_entropy(model(images), labels)\n",
+        "        with torch.autocast(job.device.type, torch.bfloat16):\n"
+        "            loss = F.cross_entropy(model(images), labels)\n",
+    ),
+]
+DECODED_EACH_STEP: Edits = [
+    (
+        "import ThreadPoolExecutor\n",
+        "import ThreadPoolExecutor\nfrom queue import Queue\nfrom threading import Thread\n",
+    ),
+    (
+        "class Pictures:",
+        '''def ahead(job):
+    """The pixels of each batch, and what is chosen: read, decoded and sent by a thread on a stream of its own, and not kept."""
+    ready, sizes = Queue(2), job.dataset.sizes
+    height, width = sizes.amax(0).tolist()
+
+    def fill():
+        stream = torch.cuda.Stream() if job.device.type == "cuda" else None
+        with ThreadPoolExecutor(8) as pool, torch.cuda.stream(stream):
+            for step, batch in enumerate(job.batches):
+                files = list(pool.map(lambda index: job.dataset[index][0], batch))
+                pixels = torch.empty(len(batch), 3, height, width, dtype=torch.uint8, device=job.device)
+                for place, picture in enumerate(decoded(files, job.device)):
+                    pixels[place, :, : picture.shape[1], : picture.shape[2]] = picture
+                chosen = torch.cat([torch.tensor(batch)[:, None], job.crops(step, sizes[batch])], dim=1)
+                if stream:
+                    chosen = chosen.pin_memory().to(job.device, non_blocking=True)
+                ready.put((pixels, chosen, stream and stream.record_event()))
+
+    Thread(target=fill, daemon=True).start()
+    while True:
+        pixels, chosen, done = ready.get()
+        if done:
+            torch.cuda.current_stream().wait_event(done)
+            for tensor in (pixels, chosen):
+                tensor.record_stream(torch.cuda.current_stream())
+        yield pixels, chosen
+
+
+class Pictures:''',
+    ),
+    (
+        "    pictures, classes = Pictures(job.dataset, job.device), job.dataset.labels.to(job.device)\n",
+        "    classes = job.dataset.labels.to(job.device)\n",
+    ),
+    ("cropped(stored[chosen[:, 0]], ", "cropped(stored, "),
+    (
+        "    for step, batch in enumerate(job.batches):\n"
+        "        pictures.fetch(batch)\n"
+        "        # all that a step needs from the host: six integers a picture\n"
+        "        chosen = torch.cat([torch.tensor(batch)[:, None], job.crops(step, job.dataset.sizes[batch])], dim=1)\n"
+        "        if cuda:\n"
+        "            chosen = chosen.pin_memory().to(job.device, non_blocking=True)\n"
+        "        loss = compiled(pictures.pixels, chosen)\n",
+        "    for pixels, chosen in ahead(job):\n        loss = compiled(pixels, chosen)\n",
+    ),
+]
+_BY_THE_CPU = ('    if device.type == "cuda":\n        try:', "    if not device.type:\n        try:")
+_BLOCKY: Edits = [
+    _BY_THE_CPU,
+    ("lambda file: decode_jpeg(file, ImageReadMode.RGB)", "blocky"),
+    (
+        "class Pictures:",
+        '''def blocky(file):
+    """As decoders do that repeat each pixel of colour, which JPEG stores at half the resolution, in place of interpolating."""
+    red, green, blue = decode_jpeg(file, ImageReadMode.RGB).float()
+    grey = 0.299 * red + 0.587 * green + 0.114 * blue
+    colour = F.avg_pool2d(torch.stack([red - grey, blue - grey])[None], 2, ceil_mode=True)
+    red, blue = F.interpolate(colour, scale_factor=2)[0, :, : red.shape[0], : red.shape[1]] + grey
+    green = (grey - 0.299 * red - 0.114 * blue) / 0.587
+    return torch.stack([red, green, blue]).round().clamp(0, 255).to(torch.uint8)
+
+
+class Pictures:''',
+    ),
+]
+_ONE_BY_ONE: Edits = [
+    (
+        "    top, left, height, width, flipped = boxes.unbind(1)\n",
+        "    images = []\n"
+        "    for picture, (top, left, height, width, flipped) in zip(pixels, boxes.tolist(), strict=True):\n"
+        "        crop = picture[None, :, top : top + height, left : left + width].float()\n"
+        '        crop = F.interpolate(crop, (size, size), mode="bilinear", antialias=True)[0]\n'
+        "        images.append(crop.flip(2) if flipped else crop)\n"
+        "    return torch.stack(images)\n"
+        "    top, left, height, width, flipped = boxes.unbind(1)\n",
+    ),
+    ("torch.compile(loss_of) if cuda else loss_of", "loss_of"),
+]
+_WITH_CHOSEN = "        loss = compiled(pictures.pixels, chosen)\n"
 _GPT2_LOSS = """            logits = model(tokens)
             # cross_entropy wants the classes second: (batch, vocabulary, length)
             loss = F.cross_entropy(logits.transpose(1, 2), targets) * (len(part) / len(batch))
@@ -632,6 +753,17 @@ class Copied(torch.utils.data.Dataset):
             (_STEP, "        scaler.step(optimizer)\n        scaler.update()\n"),
         ],
     },
+    "4a_resnet50": {
+        "workers": _CROPPED_WORKERS,
+        "workers, one pinned copy of bytes a batch, no number read": _BYTES_A_BATCH,
+        "the same, bf16 and channels_last": _BF16_CHANNELS_LAST,
+        "the same, compiled, with a fused optimizer": [
+            *_BF16_CHANNELS_LAST,
+            *COMPILED,
+            ("model(images)", "compiled(images)"),
+            ("foreach=False", "fused=True"),
+        ],
+    },
     "3j_communication": {
         "averaged once a step, one by one": [(_AVERAGING, textwrap.indent(textwrap.dedent(_AVERAGING), " " * 8))],
         "one bucket for each micro-batch": [
@@ -1026,6 +1158,35 @@ WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
             "training diverged or overflowed",
         ),
     },
+    "4a_resnet50": {
+        "each picture cropped once, and the crop kept": (
+            "solution",
+            [("job.crops(step,", "job.crops(0,")],
+            "not the same training",
+        ),
+        "never flipped": (
+            "solution",
+            [("    columns = torch.where(flipped[:, None, None] == 1, columns.flip(1), columns)\n", "")],
+            "not the same training",
+        ),
+        "resized without antialiasing": ("solution", [("scale.clamp(min=1)", "1")], "not the same training"),
+        "decoded at half the size": (
+            "solution",
+            [
+                (
+                    "] = picture",
+                    "] = F.interpolate(F.avg_pool2d(picture[None].float(), 2, ceil_mode=True), scale_factor=2)"
+                    "[0, :, : picture.shape[1], : picture.shape[2]].to(torch.uint8)",
+                )
+            ],
+            "GPU: not the same training",
+        ),
+        "half the batch": (
+            "solution",
+            [(_WITH_CHOSEN, "        chosen = chosen[::2]\n" + _WITH_CHOSEN)],
+            "not the same training",
+        ),
+    },
     "3j_communication": {
         "never averaged": ("solution", [("if n < MICRO_BATCHES else", "if n else")], "not the same training"),
         "the same part in each rank": (
@@ -1150,6 +1311,19 @@ HONEST: dict[str, dict[str, tuple[str, Edits]]] = {
         "an optimizer that waits": ("solution", [("fused=cuda", "foreach=True")]),
         "compiled": ("solution", [*COMPILED, ("model(tokens)", "compiled(tokens)")]),
     },
+    "4a_resnet50": {
+        "the solution": ("solution", []),
+        "TF32 for what is not in bf16": ("solution", TF32),
+        "no autocast": ("solution", [("enabled=cuda", "enabled=False")]),
+        "bf16": ("solution", [("enabled=cuda", "enabled=True")]),
+        "not compiled": ("solution", [("torch.compile(loss_of) if cuda else loss_of", "loss_of")]),
+        "decoded by the CPU": ("solution", [_BY_THE_CPU]),
+        "decoded by the CPU, colours in blocks": ("solution", _BLOCKY),
+        "decoded in every step": ("solution", DECODED_EACH_STEP),
+        "crops by interpolate, one by one": ("solution", _ONE_BY_ONE),
+        "unfused optimizer": ("solution", [("fused=True", "foreach=True")]),
+        "bytes from workers": ("starter", _BYTES_A_BATCH),
+    },
     "3j_communication": {
         "the solution": ("solution", []),
         "the solution in tf32": ("solution", TF32),
@@ -1163,6 +1337,30 @@ HONEST: dict[str, dict[str, tuple[str, Edits]]] = {
         "unfused optimizer": ("solution", [("fused=True", "foreach=True")]),
         "all but the compiler": ("starter", climbed(GPT2_LADDER, len(GPT2_LADDER))),
         **{f"the solution, {name}": ("solution", GPT2_CANDIDATES[name]) for name in GPT2_ROUNDED_OTHERWISE},
+    },
+}
+
+
+# of the lab's own, beside those that fit any loop: edits of the solution
+FAULTS: dict[str, dict[str, Edits]] = {
+    "4a_resnet50": {
+        "lower resolution": [
+            ("job.size).float()", "job.size // 2).float()"),
+            (".div(64).sub(2)\n", ".div(64).sub(2)\n        images = F.interpolate(images, scale_factor=2)\n"),
+        ],
+        "the whole picture, uncropped": [
+            (
+                _WITH_CHOSEN,
+                "        chosen[:, 1:3], chosen[:, 3:5] = 0, job.dataset.sizes[batch].to(job.device)\n" + _WITH_CHOSEN,
+            )
+        ],
+        "one crop for the whole batch": [(_WITH_CHOSEN, "        chosen[:, 1:] = chosen[:1, 1:]\n" + _WITH_CHOSEN)],
+        "every second batch repeated": [
+            (
+                _WITH_CHOSEN,
+                "        chosen = before if step % 2 else chosen\n        before = chosen\n" + _WITH_CHOSEN,
+            )
+        ],
     },
 }
 
@@ -1254,6 +1452,7 @@ def _few_faults(lab: str) -> dict[str, str]:
             (forward, f"{forward.replace('images', 'images.bfloat16()')}.float()"),
         ],
     }
+    made |= FAULTS.get(lab, {})
     return {name: edit(solution(lab), edits) for name, edits in made.items()}
 
 

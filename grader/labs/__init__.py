@@ -34,6 +34,7 @@ NAMES = (
     "3k_healthy",
     "3l_retest",
     "3m_fp16",
+    "4a_resnet50",
     "4b_nanogpt",
 )
 

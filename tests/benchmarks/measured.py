@@ -174,6 +174,13 @@ MORE_RUNGS: dict[str, list[tuple[str, str, variants.Edits]]] = {
         ("TF32 in place of bf16", "starter", [*variants.TF32, ("enabled=cuda", "enabled=False")]),
         ("checkpointed", "starter", variants.CHECKPOINTED),
     ],
+    "4a_resnet50": [
+        (
+            "decoded on the GPU in every step, a batch ahead, and nothing kept",
+            "solution",
+            variants.DECODED_EACH_STEP,
+        ),
+    ],
     "3f_attention": [
         ("torch.compile of the starter", "starter", _COMPILED_TOKENS),
         ("torch.compile of the solution", "solution", _COMPILED_TOKENS),

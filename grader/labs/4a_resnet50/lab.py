@@ -1,0 +1,125 @@
+from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceCheck
+
+LAB = Lab(
+    name="4a_resnet50",
+    title="ResNet-50 from JPEG files: all of it, in your order",
+    phase=4,
+    goal="A whole training job, slow in many ways at once. Make it as fast as this GPU can train, augmentation included.",
+    cause="input-bound",
+    forms={
+        "cuda": Form(
+            workload="grader.workloads.imagenet",
+            options={"model": "resnet50", "size": 224, "batch_size": 256, "lr": 1e-4},
+            data="images 10000",
+            minimum_gain=10.0,
+            noise=0.03,
+            block_s=1.0,
+            min_pairs=3,
+            flops=6 * 4.09e9 * 256,  # ResNet-50 at 224 x 224: 4.09 G multiply-adds an image (torchvision's model page)
+            parity=Parity(steps=12, loss=0.01, norm=0.02, cosine=0.85, drift=0.05, held_out=0.2),
+        ),
+        # decoding and training would fight for two cores: here the training is compared, and no speed
+        "cpu": Form(
+            workload="grader.workloads.imagenet",
+            options={"model": "tiny", "size": 64, "batch_size": 16, "lr": 1e-3, "count": 128},
+            data="images",
+            minimum_gain=None,
+            noise=0.03,
+            parity=Parity(steps=12, loss=0.0025, norm=0.01, cosine=0.985, drift=0.05, held_out=0.1),
+            threads=1,
+            environment={"OMP_NUM_THREADS": "1"},
+        ),
+    },
+    prediction=Prediction(points=10),
+    throughput=Throughput(
+        points=45,
+        hints=(
+            "How many images a second could each part alone deliver: reading, decoding, augmenting, copying, training? The smallest "
+            "of these numbers is what you have.",
+            "`lab.profile()` after each change, and the step time written down. First the GPU waits for pictures; once it does not, "
+            "look at what it is busy with: number format, layout, and how many kernels.",
+            "A picture's file and its pixels stay the same from epoch to epoch, only its crop and its flip are new. So decode it "
+            "once (the GPU can), keep the bytes where there is room, and cut the crops of a whole batch on the GPU. Then the step: "
+            "bf16, channels_last, one compiled function from pixels to loss, a fused optimizer.",
+        ),
+    ),
+    trace=(
+        TraceCheck(
+            name="idle",
+            title="The GPU does not wait for pictures",
+            points=15,
+            metric="gpu_idle_unprofiled",
+            at_most=0.1,
+            none_at=0.9,
+            says="of a step, measured without the profiler, the GPU had nothing to do",
+            hints=(
+                "What does the training process do while the GPU has nothing to do?",
+                "`gpu_idle_unprofiled` and `data_wait` of `lab.profile()`. Compare what all cores can decode in a second with what "
+                "the GPU can train.",
+                "Workers first: they decode beside the training. When all cores are busy and the GPU still waits, only less work "
+                "for each picture helps: decode on the GPU, or decode once and keep the pixels.",
+            ),
+            form="cuda",
+        ),
+        TraceCheck(
+            name="syncs",
+            title="The CPU does not wait for the GPU",
+            points=10,
+            metric="syncs",
+            at_most=8,  # decoding on the GPU waits for it some times a batch
+            none_at=64,
+            says="times a step the CPU waited for the GPU",
+            hints=(
+                "What has to be finished before the CPU can go on to the next line?",
+                "`syncs` of `lab.peek()`. A copy from ordinary memory is one; so is a number that is read.",
+                "One copy a batch, of bytes and from pinned memory. Losses stay on the GPU until somebody looks at them.",
+            ),
+            form="cuda",
+        ),
+        TraceCheck(
+            name="half_precision",
+            title="Convolutions in 16 bits",
+            points=10,
+            metric="half_share",
+            at_least=0.9,
+            says="of the time in convolutions and matrix products was spent on 16-bit inputs",
+            hints=(
+                "In which number format do the convolutions calculate?",
+                "`half_share` of `lab.peek()`: 0 means that all inputs are 32 bits wide.",
+                "`torch.autocast` with bf16 around forward and loss. The weights stay in fp32, and so does the optimizer.",
+            ),
+            form="cuda",
+        ),
+        TraceCheck(
+            name="layout",
+            title="No time for changing layouts",
+            points=5,
+            metric="layout_share",
+            at_most=0.05,
+            says="of the GPU's busy time went into changing layouts",
+            hints=(
+                "What do the kernels between the convolutions do, whose names say nchw and nhwc?",
+                "`layout_share` of `lab.peek()`. Tensor cores want the channels of a pixel side by side.",
+                "`channels_last` for the model and for its images, once each, and not in every layer.",
+            ),
+            form="cuda",
+        ),
+        TraceCheck(
+            name="launches",
+            title="Few launches",
+            points=5,
+            metric="launches",
+            at_most=1500,
+            none_at=3000,
+            says="times a step the CPU launched something on the GPU",
+            hints=(
+                "A ResNet-50 has 161 parameter tensors. What is done to each of them in a step?",
+                "`launches` of `lab.peek()`, and the phases of `lab.profile()`.",
+                "A fused optimizer updates all parameters in a few kernels, and a compiled model does with one kernel what took "
+                "normalisation, activation and addition one each.",
+            ),
+            form="cuda",
+        ),
+    ),
+    peek=("data_wait", "h2d_copies", "syncs", "half_share", "layout_share", "launches"),
+)
