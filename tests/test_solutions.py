@@ -83,6 +83,7 @@ LONG = (
     "3g_leak",
     "3h_fit",
     "3k_healthy",
+    "4a_resnet50",
     "4b_nanogpt",
 )
 
