@@ -1,0 +1,277 @@
+"""Lab 4b's reference and all candidates for its last rung beside stock nanoGPT, in one run on one GPU: tokens per second, their ratio,
+MFU against the peak that was measured on this device, and the reference's loss curve beside that of the fp32 run.
+
+    python -m tests.benchmarks.nanogpt_peer --peer CHECKOUT [--batches 12,32,64] [--ours 32,64] [--forms NAME,NAME] [--curve 50]
+
+CHECKOUT is one of github.com/karpathy/nanoGPT; its bench.py runs as it is, on random tokens (`--real_data=False`), compiled, in
+bf16. Ours are asked for real batches of tokens and driven without the grader. Several of them compile at once, one at a time is
+timed. `--list` names the forms. The figures go to `data/measured/DEVICE/nanogpt_peer.json`; run again with other --forms or
+--ours, new ones are added to those of the same day."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import IO, Any
+
+from grader import labs
+from grader.data import prepare
+from grader.errors import UserError
+from grader.measure import machine, peaks
+from grader.result import write_json
+from tests import variants
+
+LAB = labs.get("4b_nanogpt")
+REPOSITORY = Path(__file__).resolve().parents[2]
+MEASURED = REPOSITORY / "data" / "measured"
+WARM, TIMED = 6, 20  # steps; bench.py itself warms up for 10 and times 20
+BENCH_S = 600  # at most
+SEED = 1337
+# the reference without what makes numbers shorter, to compare its losses with
+FP32: variants.Edits = [('"high"', '"highest"'), ("enabled=cuda", "enabled=False")]
+THE_SOLUTION, IN_FP32 = "the solution", "the solution in fp32"
+
+
+def forms() -> dict[str, str]:
+    """What can be run, by name: source text."""
+    solution = variants.solution(LAB.name)
+    made = {name: variants.edit(solution, edits) for name, edits in variants.GPT2_CANDIDATES.items()}
+    return {THE_SOLUTION: solution, **made, IN_FP32: variants.edit(solution, FP32)}
+
+
+def flops_per_token(form: str = "cuda") -> float:
+    """As nanoGPT's estimate_mfu counts them, after PaLM (https://arxiv.org/abs/2204.02311, appendix B): 6 for each weight but the
+    positions', and 12 x layers x width x length for an attention that is counted whole, not causal."""
+    o = LAB.forms[form].options
+    weights = o["layers"] * (12 * o["width"] ** 2 + 2 * o["width"]) + o["width"] * (o["vocabulary"] + 1)
+    return 6 * weights + 12 * o["layers"] * o["width"] * o["length"]
+
+
+# ---------------------------------------------------------------- the peer
+
+
+def bench(checkout: Path, batch: int) -> float:
+    """Seconds a step of nanoGPT's own bench.py. Raises UserError where it does not run or says nothing."""
+    if not (checkout / "bench.py").is_file():
+        raise UserError(f"{checkout} holds no bench.py: give the folder of a checkout of nanoGPT.")
+    command = [sys.executable, "bench.py", f"--batch_size={batch}", "--real_data=False"]
+    try:
+        ran = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=BENCH_S)
+    except subprocess.TimeoutExpired:
+        raise UserError(f"bench.py took more than {BENCH_S} s with a batch of {batch}.") from None
+    if ran.returncode:
+        raise UserError(f"bench.py failed with a batch of {batch}: {(ran.stderr.strip() or 'no message')[-600:]}")
+    found = re.findall(r"time per iteration:\s*([0-9.]+)\s*ms", ran.stdout)
+    if not found:
+        raise UserError(f"bench.py printed no time per iteration with a batch of {batch}: {ran.stdout[-300:]!r}")
+    return float(found[-1]) / 1e3
+
+
+# ---------------------------------------------------------------- ours
+
+
+def loaded(source: str, folder: Path) -> ModuleType:
+    """The source as a module on disk, as the grader loads it."""
+    path = folder / f"loop_{abs(hash(source)):x}.py"
+    path.write_text(source, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def child(form: str, batch: int, device: str) -> None:
+    """Compile and warm up, say so, wait for a line that says how many steps to time, and print what they took."""
+    import torch
+
+    from grader.workloads import gpt
+
+    declared = LAB.forms[device]
+    options = declared.options | {"batch_size": batch, "folder": str(prepare(declared.data))}
+    with tempfile.TemporaryDirectory() as folder:
+        job = gpt.make_job(SEED, torch.device(device), **options)
+        loop = loaded(forms()[form], Path(folder)).train(job)
+        began = time.perf_counter()
+        losses = [next(loop).item() for _ in range(WARM)]
+        compile_s = time.perf_counter() - began
+        print("ready", flush=True)
+        steps = int(sys.stdin.readline())
+        kept = []
+        began = time.perf_counter()
+        for _ in range(steps):
+            kept.append(next(loop).clone())
+        kept[-1].item()
+        seconds = time.perf_counter() - began
+    peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
+    losses += [loss.item() for loss in kept]
+    print(json.dumps({"step_s": seconds / steps, "compile_s": compile_s, "peak_bytes": peak, "losses": losses}))
+
+
+def started(form: str, batch: int, device: str, errors: IO[str]) -> subprocess.Popen:
+    command = [sys.executable, "-m", "tests.benchmarks.nanogpt_peer", "--child", form]
+    command += ["--ours", str(batch), "--device", device]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=REPOSITORY, text=True, stdin=pipe, stdout=pipe, stderr=errors)
+
+
+def run(wanted: list[tuple[str, int, int]], device: str, at_once: int) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """Time forms: (name, batch, steps) each. `at_once` of them compile side by side, then each is timed alone."""
+    for first in range(0, len(wanted), at_once):
+        some = wanted[first : first + at_once]
+        with contextlib.ExitStack() as stack:
+            compiling = []
+            for form, batch, _ in some:
+                errors = stack.enter_context(tempfile.TemporaryFile("w+"))
+                process = stack.enter_context(started(form, batch, device, errors))
+                stack.callback(process.kill)
+                compiling.append((process, errors))
+            ready = [_until_ready(process) for process, _ in compiling]
+            for (form, batch, steps), (process, errors), is_ready in zip(some, compiling, ready, strict=True):
+                said = process.communicate(f"{steps}\n")[0] if is_ready else ""
+                lines = [line for line in said.splitlines() if line.startswith("{")]
+                yield form, batch, json.loads(lines[-1]) if lines else {"error": _last_words(process, errors)}
+
+
+def _until_ready(process: subprocess.Popen) -> bool:
+    return any(line.strip() == "ready" for line in iter(process.stdout.readline, ""))
+
+
+def _last_words(process: subprocess.Popen, errors: IO[str]) -> str:
+    process.wait()
+    errors.seek(0)
+    lines = [line for line in errors.read().splitlines() if line.strip()]
+    return lines[-1][:300] if lines else f"it ended with {process.returncode}"
+
+
+# ---------------------------------------------------------------- one table
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown, the fastest last. The ratio is to nanoGPT at its best batch size."""
+    fastest = max((row["tokens_s"] for row in rows if row["what"] == "nanoGPT"), default=None)
+    text = [
+        "| what | batch | tokens/s | of nanoGPT's best | MFU | peak memory | first steps |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in sorted(rows, key=lambda row: row.get("tokens_s") or 0):
+        if "error" in row:
+            text.append(f"| {row['what']} | {row['batch']} | {row['error']} | | | | |")
+            continue
+        ratio = f"{row['tokens_s'] / fastest:.3f}" if fastest else "-"
+        mfu = f"{row['mfu']:.1%}" if row["mfu"] else "unknown"
+        memory = f"{row['peak_bytes'] / 2**30:.1f} GiB" if row.get("peak_bytes") else "-"
+        first = f"{row['compile_s']:.0f} s" if row.get("compile_s") else "-"
+        text.append(
+            f"| {row['what']} | {row['batch']} | {row['tokens_s']:,.0f} | {ratio} | {mfu} | {memory} | {first} |"
+        )
+    return "\n".join(text)
+
+
+def curve(ours: list[float], fp32: list[float]) -> str:
+    """Markdown: both losses at some steps, and how far they are apart on average."""
+    off = [abs(a - b) / b for a, b in zip(ours, fp32, strict=True)]
+    shown = sorted({*range(0, len(off), 5), len(off) - 1})
+    rows = [f"| {step} | {ours[step]:.4f} | {fp32[step]:.4f} | {off[step]:.3%} |" for step in shown]
+    heads = [
+        f"Losses differ by {sum(off) / len(off):.4%} on average, {max(off):.4%} at most, over {len(off)} steps.",
+        "",
+    ]
+    return "\n".join([*heads, "| step | the solution | in fp32 | relative |", "|---|---|---|---|", *rows])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    numbers = lambda text: [int(n) for n in text.split(",")]  # noqa: E731
+    parser.add_argument("--peer", type=Path, help="a checkout of nanoGPT; without it only ours are measured")
+    parser.add_argument("--batches", type=numbers, default=[12, 32, 64], help="of nanoGPT's bench.py")
+    parser.add_argument("--ours", type=numbers, default=[32, 64], help="batch sizes of ours")
+    parser.add_argument("--forms", help="names separated by semicolons, with --list's words; all by default")
+    parser.add_argument("--curve", type=int, default=50, metavar="STEPS", help="of the loss curve; 0 for none")
+    parser.add_argument("--at-once", type=int, default=3, help="how many compile side by side")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        child(options.child, options.ours[0], options.device)
+        return
+    if options.list:
+        print("\n".join(forms()))
+        return
+    try:
+        measure(options)
+    except UserError as error:
+        sys.exit(str(error))
+
+
+def measure(options: argparse.Namespace) -> None:
+    if options.device == "cuda" and not machine.has_gpu():
+        raise UserError("There is no NVIDIA GPU here; --device cpu tries the program out on the lab's tiny form.")
+    chosen = (
+        [name.strip() for name in options.forms.split(";")] if options.forms else [n for n in forms() if n != IN_FP32]
+    )
+    if unknown := set(chosen) - set(forms()):
+        raise UserError(f"no such form: {', '.join(unknown)}. --list names them.")
+    name = (machine.gpu_name() if options.device == "cuda" else machine.cpu_name()) or "unknown"
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    out = options.out or MEASURED / slug / "nanogpt_peer.json"
+    today = time.strftime("%Y-%m-%d")
+    kept = json.loads(out.read_text()) if out.exists() else {}
+    if kept.get("date") != today:
+        kept = {}
+    rows = kept.get("rows", [])
+    length = LAB.forms[options.device].options["length"]
+    peak = peaks.MATMUL_FLOPS.get(name)
+
+    def add(what: str, batch: int, found: dict[str, Any]) -> None:
+        row = {"what": what, "batch": batch} | {k: v for k, v in found.items() if k != "losses"}
+        if "step_s" in found:
+            row["tokens_s"] = batch * length / found["step_s"]
+            row["mfu"] = row["tokens_s"] * flops_per_token(options.device) / peak if peak else None
+        rows[:] = [old for old in rows if (old["what"], old["batch"]) != (what, batch)] + [row]
+        print(f"{what}, batch {batch}: {row.get('error') or format(row['tokens_s'], ',.0f') + ' tokens/s'}", flush=True)
+        keep()
+
+    def keep() -> None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        facts = {"machine": machine.facts(), "versions": machine.versions(), "date": today, "peak_flops": peak}
+        write_json(out, kept | {"rows": rows} | facts)
+
+    prepare(LAB.forms[options.device].data)
+    for batch in options.batches if options.peer else ():
+        try:
+            add("nanoGPT", batch, {"step_s": bench(options.peer, batch)})
+        except UserError as error:
+            add("nanoGPT", batch, {"error": str(error)})
+    wanted = [(form, batch, TIMED) for batch in options.ours for form in chosen]
+    for form, batch, found in run(wanted, options.device, options.at_once):
+        add(form, batch, found)
+    if options.curve:
+        batch = LAB.forms[options.device].options["batch_size"]
+        both = [(form, batch, max(1, options.curve - WARM)) for form in (THE_SOLUTION, IN_FP32)]
+        losses = {form: found.get("losses") for form, _, found in run(both, options.device, 2)}
+        if all(losses.values()):
+            kept["losses"] = losses
+            keep()
+    print(f"\n{name}, {os.cpu_count()} cores, torch {machine.versions()['torch']}, {today}\n\n{table(rows)}")
+    if kept.get("losses"):
+        print(f"\n{curve(kept['losses'][THE_SOLUTION], kept['losses'][IN_FP32])}")
+    print(f"\nwritten to {out}")
+
+
+if __name__ == "__main__":
+    main()
