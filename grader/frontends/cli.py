@@ -117,6 +117,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     common(sub)
     command("doctor", _doctor, "say what this machine can grade, and what is missing")
+    sub = command("board", _board, "your results so far, by lab and machine: the leaderboard")
+    sub.add_argument("lab", nargs="?", help="default: all")
+    sub.add_argument("--html", metavar="FILE", help="write it as a page")
+    sub.add_argument("--csv", metavar="FILE", help="write a line a grade; - prints it, and only it")
+    sub.add_argument("--json", metavar="FILE", help="write all of it as JSON; - prints it, and only it")
+    sub.add_argument(
+        "--folder", type=Path, default=REPOSITORY / "work", help="where the notebooks are (default: the course's work/)"
+    )
     sub = command("demo", _demo, "grade a lab's starter and its solution here, and show both reports")
     sub.add_argument("--out", type=Path, default=Path("reports"), help="folder for the HTML reports (default: reports)")
     common(sub)
@@ -341,6 +349,31 @@ def _doctor(options: argparse.Namespace) -> int:
             known = f"; solution gains {gain:.1f}x ({source})" if gain else "; not calibrated: run `grader calibrate`"
         print(f"{name:<14} {points:g} of {lab.max_score:g} points can be measured{known}")
     return 0 if confined.files else 1
+
+
+def _board(options: argparse.Namespace) -> None:
+    from grader.frontends import board
+    from grader.result import check_writable, write_text
+
+    if options.lab:
+        labs.get(options.lab)
+    attempts = board.collect(options.folder, options.lab)
+    ways = {
+        options.html: board.page,
+        options.csv: board.as_csv,
+        options.json: lambda rows: json.dumps(rows, indent=1, ensure_ascii=False) + "\n",
+    }
+    ways.pop(None, None)
+    for target in ways:
+        if target != "-":
+            check_writable(target)
+    for target, made in ways.items():
+        if target == "-":
+            sys.stdout.write(made(attempts))
+        else:
+            write_text(target, made(attempts))
+    if "-" not in ways:
+        print(board.text(attempts))
 
 
 def _demo(options: argparse.Namespace) -> None:

@@ -26,7 +26,7 @@ from grader import labs
 from grader.checks.memory import judge_budget, size
 from grader.classroom.visit import grade_at
 from grader.errors import UserError
-from grader.frontends import magic, report
+from grader.frontends import board, magic, report
 from grader.grade import Progress, choose_form, grade
 from grader.labs.lab import CAUSES, Budget, Growth
 from grader.look import Look, look, peek, profile
@@ -59,6 +59,7 @@ STEPS = (
     ("lab.run(), lab.peek()", "a few steps; counts without timing. Free, as often as you like"),
     ("lab.profile()", "where the time of a step goes"),
     ("lab.check()", "the grade, by measurement"),
+    ('lab.log("what I changed")', "a note to the last check, and all that you tried so far"),
 )
 
 # name of a metric or count: what it is, in words
@@ -205,8 +206,25 @@ class NotebookLab:
         with _as_warning(lines, "The report is shown here only"):
             write_json(self._folder / f"{name}.json", self.result.to_dict())
             report.write_html(self.result, self._folder / f"{name}.html")
+            board.keep(self._folder, self.lab, self.result)
             lines.append(f"Saved as {name}.html and {name}.json.")
         return _Report(self.result, lines)
+
+    def log(self, note: str | None = None) -> None:
+        """Put a note to the last `lab.check()`, and show all that were made so far. `grader board` has them as a page."""
+        try:
+            if note is not None:
+                board.note(self._folder, self.lab.name, str(note))
+            attempts = board.read(board.file_of(self._folder, self.lab.name))
+            if not attempts:
+                raise UserError("There is nothing to show yet: run lab.check() first.")
+        except (UserError, OSError) as error:
+            Note("That does not work yet", [str(error)]).show()
+            return
+        rows = [board.cells(number, each) for number, each in enumerate(attempts, 1)][-board.SHOWN :]
+        timed = any(each["gain"] for each in attempts)
+        picture = report._image(lambda: board.draw(attempts), "Gain of each attempt, in their order") if timed else ""
+        Note("What you tried", [], [[board.HEAD, *rows]], picture).show()
 
     def grade(self, name: str) -> float:
         """Show one check's verdict of the last `check()`; its points."""

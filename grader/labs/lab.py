@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any, ClassVar
 
 CAUSES = (
@@ -67,6 +68,14 @@ class Form:
     ranks: int = 1
     budget: int | None = None
     exact_memory: bool = False
+
+    @property
+    def work(self) -> tuple[float, str]:
+        """How much an optimizer step trains on, and what it is: (16384, "tokens"), (256, "images"), (64, "samples")."""
+        batch = self.options.get("batch_size", 1)
+        if "length" in self.options:
+            return batch * fmean(self.options.get("lengths") or [self.options["length"]]), "tokens"
+        return batch, "images" if "size" in self.options else "samples"
 
 
 Hints = tuple[str, str, str]  # in three depths: a nudge; where to look; what to do, without code to paste

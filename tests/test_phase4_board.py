@@ -1,0 +1,171 @@
+"""What a grade leaves on disk, the leaderboard that is made of it, and the ladder in the notebook."""
+
+import csv
+import io
+import json
+
+import pytest
+from helpers import LAB, grade_cells
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grader import labs
+from grader.errors import UserError
+from grader.frontends import board, cli
+from grader.frontends.notebook import open_lab
+from grader.result import Result
+
+
+@pytest.fixture(scope="module")
+def graded() -> Result:
+    return grade_cells(LAB.starter, quick=True)
+
+
+def attempts(*changes: dict) -> list[board.Attempt]:
+    base = {"lab": "3a_precision", "when": "2026-11-21T10:00:00+00:00", "machine": "NVIDIA H200, 16 cores", "torch": "2.11.0",
+            "form": "cuda", "points": 50.0, "max_points": 100.0, "gain": 2.0, "gain_lower": 1.9, "gain_upper": 2.1,
+            "rate": 118200.4, "unit": "tokens/s", "counts": True, "said": "", "note": ""}  # fmt: skip
+    return [board._whole(base | change) for change in changes]
+
+
+def test_a_grade_leaves_a_line(graded, tmp_path):
+    board.keep(tmp_path, LAB, graded)
+    board.keep(tmp_path, LAB, graded)
+    first, _ = board.collect(tmp_path)
+    throughput = graded.check("throughput").evidence
+    assert first["lab"] == "3a_precision" and first["gain"] == throughput["gain"] and not first["note"]
+    assert first["unit"] == "tokens/s" and first["rate"] == pytest.approx(8 * 64 / throughput["submission_ms"] * 1e3)
+    assert first["torch"] == graded.versions["torch"] and str(graded.machine["cores"]) in first["machine"]
+    board.note(tmp_path, "3a_precision", "as it is\x1b[31m\nnext line" + "!" * 200)
+    assert [each["note"][:8] for each in board.collect(tmp_path)] == ["", "as it is"]
+    assert "\x1b" not in board.collect(tmp_path)[1]["note"]
+
+
+def test_why_a_gain_does_not_count(graded):
+    changed = Result.from_dict(json.loads(json.dumps(graded.to_dict())))
+    changed.check("parity").status = "FAIL"
+    assert board.attempt(LAB, changed)["said"] == "not the same training" and not board.attempt(LAB, changed)["counts"]
+    changed.fatal = "NameError"
+    assert board.attempt(LAB, changed)["said"] == "did not run"
+
+
+def test_best_first_on_each_machine():
+    rows = attempts(
+        {"note": "bf16", "points": 60.0},
+        {"note": "wrong", "points": 5.0, "gain": 9.0, "counts": False, "said": "not the same training"},
+        {"note": "compiled", "points": 60.0, "gain": 3.0},
+        {"note": "quick", "points": 99.0, "quick": True},
+        {"note": "elsewhere", "machine": "NVIDIA A100, 8 cores"},
+        {"note": "another release", "torch": "2.12.1+cu130"},
+        {"note": "earlier lab", "lab": "2a_workers", "unit": "images/s"},
+    )
+    found = list(board.ranked(rows))
+    assert [lab for lab, _ in found] == ["2a_workers", "3a_precision"]
+    machines = dict(found[1][1])
+    assert list(machines) == ["NVIDIA A100, 8 cores, torch 2.11", "NVIDIA H200, 16 cores, torch 2.11", "NVIDIA H200, 16 cores, torch 2.12"]  # fmt: skip
+    assert [each["note"] for each in machines["NVIDIA H200, 16 cores, torch 2.11"]] == [
+        "compiled",
+        "bf16",
+        "wrong",
+        "quick",
+    ]
+
+
+def test_exports(tmp_path, capsys):
+    rows = attempts({"note": "=1+1"}, {"note": "<script>", "gain": None})
+    (tmp_path / "3a_precision").mkdir()
+    board.write_json(board.file_of(tmp_path / "3a_precision", "3a_precision"), rows)
+    files = {kind: tmp_path / f"board.{kind}" for kind in ("html", "csv", "json")}
+    options = [part for kind, file in files.items() for part in (f"--{kind}", str(file))]
+    assert cli.main(["board", "3a_precision", "--folder", str(tmp_path), *options]) == 0
+    shown = capsys.readouterr().out
+    assert (
+        "NVIDIA H200, 16 cores, torch 2.11" in shown
+        and "118,200 tokens/s" in shown
+        and "2.00x (1.90x to 2.10x)" in shown
+    )
+    assert json.loads(files["json"].read_text()) == rows
+    table = list(csv.DictReader(io.StringIO(files["csv"].read_text())))
+    assert (
+        [row["note"] for row in table] == ["'=1+1", "<script>"] and table[0]["gain"] == "2.0" and table[1]["gain"] == ""
+    )
+    page = files["html"].read_text()
+    assert "&lt;script&gt;" in page and "<script>" not in page and page.count("<img") == 1 and "http" not in page.lower().replace("http-equiv", "")  # fmt: skip
+    assert cli.main(["board", "--folder", str(tmp_path), "--csv", "-"]) == 0
+    assert capsys.readouterr().out == files["csv"].read_text()
+
+
+def test_nothing_there_says_what_to_do(tmp_path, capsys):
+    with pytest.raises(UserError, match=r"no results of 2a_workers in .*lab\.check\(\)"):
+        board.collect(tmp_path, "2a_workers")
+    assert cli.main(["board", "--folder", str(tmp_path)]) == 2
+    assert cli.main(["board", "no_lab", "--folder", str(tmp_path)]) == 2
+    assert "There is no lab 'no_lab'" in capsys.readouterr().err
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.dictionaries(st.sampled_from(board.COLUMNS), anything))
+def test_a_file_that_was_damaged_by_hand(damage):
+    rows = attempts(damage | {"lab": "3a_precision"}, {})
+    assert "3a_precision" in board.text(rows) and "</html>" in board.page(rows) and board.as_csv(rows).count("\n") >= 3
+
+
+def test_files_that_hold_no_attempts(tmp_path):
+    for text in ("", "[", "{}", '["x"]', '[{"lab": "gone"}]', "[" * 100_000):
+        board.file_of(tmp_path, "3a_precision").write_text(text)
+        with pytest.raises(UserError):
+            board.collect(tmp_path)
+
+
+def test_many_attempts_are_drawn_as_the_last_ones():
+    rows = attempts(*({"gain": 1 + n / 10, "gain_lower": 0.9 + n / 10, "gain_upper": 1.1 + n / 10} for n in range(40)))
+    figure = board.draw(rows)
+    labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    assert len(labels) == board.SHOWN and labels[-1].endswith(" 40")
+
+
+def test_log_in_a_notebook(graded, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    lab = open_lab("3a_precision", device="cpu")
+    lab.log("too early")
+    assert "run lab.check() first" in capsys.readouterr().out
+    board.keep(tmp_path, LAB, graded)
+    lab.log("nothing changed")
+    board.keep(tmp_path, LAB, graded)
+    lab.log("bf16")
+    lab.log()
+    shown = capsys.readouterr().out
+    assert shown.rindex("nothing changed") < shown.rindex("bf16") and "tokens/s" in shown
+
+
+@pytest.mark.slow
+def test_a_check_in_a_notebook_is_logged(tmp_path):
+    from test_notebook import FAST, Kernel
+
+    kernel = Kernel()
+    try:
+        kernel.run(f"import os; os.chdir({str(tmp_path)!r})")
+        kernel.run("%load_ext grader")
+        kernel.run("import grader\nlab = grader.lab('2a_workers', device='cpu', quick=True)")
+        kernel.run(FAST, cell="a")
+        kernel.run("lab.predict(cause='input-bound', gain=3)")
+        kernel.run("lab.check()")
+        logged = kernel.run("lab.log('eight workers')")
+    finally:
+        kernel.close()
+    assert "eight workers" in logged.text and "<img" in logged.html, (logged.text, logged.error)
+    (row,) = board.collect(tmp_path)
+    assert row["note"] == "eight workers" and row["quick"] and row["unit"] == "images/s" and row["gain"] > 1
+
+
+def test_what_a_step_trains_on():
+    work = {name: labs.get(name).forms["cuda"].work for name in ("2a_workers", "2b_transfers", "3a_precision")}
+    assert work == {"2a_workers": (64, "images"), "2b_transfers": (64, "images"), "3a_precision": (16 * 1024, "tokens")}
+    assert labs.get("3e_compile").forms["cuda"].work[1] == "tokens"
