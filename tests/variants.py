@@ -50,6 +50,7 @@ _FORWARD = {
     "3m_fp16": "model(tokens)",
     "4a_resnet50": "model(images)",
     "4b_nanogpt": "F.linear(hidden, head)",
+    "4c_unet": "net(noisy, times)",
 }
 _CALLED = {"3d_tiny_ops": "forward"}  # what a forward pass calls where it is not the model
 _FROZEN = {"2a_workers": "list(model.parameters())[:2]", "3a_precision": "model.blocks[0].parameters()"}
@@ -61,6 +62,7 @@ _CALLS = "        loss.backward()\n"
 LOADER = "DataLoader(job.dataset, batch_sampler=job.batches"
 _MATH, _ANY = "with sdpa_kernel(SDPBackend.MATH):", "if True:"
 _CHECKPOINT = "checkpoint(block, x, use_reentrant=False)"
+_BF16 = 'torch.autocast("cuda", torch.bfloat16) if cuda else nullcontext()'
 _SDPA = "F.scaled_dot_product_attention(q, k, v"
 _BY_HALVES = """def by_halves(q, k, v):
     half = q.shape[-2] // 2
@@ -166,6 +168,13 @@ _AVERAGING = """            for parameter in model.parameters():
                 dist.all_reduce(parameter.grad)
                 parameter.grad /= job.world_size
 """
+UNET_FIRST: Edits = [  # channels first
+    ("    model.to(memory_format=torch.channels_last)  # how tensor cores want weights and pictures\n", ""),
+    (
+        "batch.permute(0, 3, 1, 2) / 127.5 - 1  # stored with the channels last, and so it stays",
+        "(batch.permute(0, 3, 1, 2) / 127.5 - 1).contiguous()",
+    ),
+]
 IN_BF16: Edits = [
     (
         "def train(job):\n",
@@ -513,6 +522,18 @@ GPT2_ROUNDED_OTHERWISE = (
     "rows that stay, handed back without them",
     "a loss by chunks",
 )
+_UNET_KERNELS: Edits = [
+    (
+        "    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])\n"
+        "    weights = torch.softmax(scores, dim=-1)\n"
+        "    return weights @ v\n",
+        "    return F.scaled_dot_product_attention(q, k, v)\n",
+    ),
+    (
+        "    x = x.permute(0, 2, 3, 1).contiguous()\n",
+        "    return norm(x)\n    x = x.permute(0, 2, 3, 1).contiguous()\n",
+    ),
+]
 HALVES: dict[str, dict[str, Edits]] = {
     "2a_workers": {
         "two workers": [(LOADER, LOADER + ", num_workers=2")],
@@ -782,6 +803,36 @@ class Copied(torch.utils.data.Dataset):
         "TF32": climbed(GPT2_LADDER, 1),
         "TF32, bf16 autocast": climbed(GPT2_LADDER, 2),
         "TF32, bf16 autocast, fused attention": climbed(GPT2_LADDER, 3),
+    },
+    "4c_unet": {
+        "pictures and noise by the batch": [
+            (
+                "        return torch.tensor(np.transpose(scaled, (2, 0, 1)).tolist())\n",
+                "        return torch.from_numpy(np.transpose(scaled, (2, 0, 1)).astype(np.float32))\n",
+            ),
+            (
+                """        noisy = [
+            add_noise(picture, grain, job.schedule[time.item()].item())
+            for picture, grain, time in zip(pictures, noise, times)
+        ]
+""",
+                """        signal = schedule[times].view(-1, 1, 1, 1)
+        noisy = signal.sqrt() * pictures + (1 - signal).sqrt() * noise
+""",
+            ),
+            ("torch.stack(noisy)", "noisy"),
+            ("    average = job", "    schedule = job.schedule.to(job.device)\n    average = job"),
+        ],
+        "a kernel each for attention and normalisation": _UNET_KERNELS,
+        "bf16 and TF32, and nothing else": [
+            ("allow_tf32 = False", "allow_tf32 = True"),
+            (
+                "        loss = F.mse_loss(net(torch.stack(noisy), times), noise)\n",
+                "        with torch.autocast(job.device.type, torch.bfloat16, enabled=job.device.type == 'cuda'):\n"
+                "            predicted = net(torch.stack(noisy), times)\n"
+                "        loss = F.mse_loss(predicted.float(), noise)\n",
+            ),
+        ],
     },
 }
 # name -> (what it is made of, edits, words of the report)
@@ -1246,6 +1297,49 @@ WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
             "not the same training",
         ),
     },
+    "4c_unet": {
+        "the average is left as it is": (
+            "solution",
+            [("        update_average(averages, weights, step)\n", "")],
+            "these parameters were never updated: average.",
+        ),
+        "the average is a step late": (
+            "solution",
+            [
+                ("        update_average(averages, weights, step)\n", ""),
+                (
+                    "        optimizer.step()\n",
+                    "        update_average(averages, weights, step)\n        optimizer.step()\n",
+                ),
+            ],
+            "not the same training",
+        ),
+        "the same noise in every step": (
+            "solution",
+            [("job.generator(step)", "job.generator(0)")],
+            "not the same training",
+        ),
+        "half the batch": (
+            "solution",
+            [
+                (
+                    "loss_of(batch, times, noise)\n        loss.b",
+                    "loss_of(batch[::2], times[::2], noise[::2])\n        loss.b",
+                )
+            ],
+            "not the same training",
+        ),
+        "pictures at half their size": (
+            "solution",
+            [
+                (
+                    "        signal =",
+                    "        pictures = F.interpolate(F.avg_pool2d(pictures, 2), scale_factor=2.0)\n        signal =",
+                )
+            ],
+            "not the same training",
+        ),
+    },
 }
 
 
@@ -1338,6 +1432,16 @@ HONEST: dict[str, dict[str, tuple[str, Edits]]] = {
         "all but the compiler": ("starter", climbed(GPT2_LADDER, len(GPT2_LADDER))),
         **{f"the solution, {name}": ("solution", GPT2_CANDIDATES[name]) for name in GPT2_ROUNDED_OTHERWISE},
     },
+    "4c_unet": {
+        "the solution": ("solution", []),
+        "bf16": ("solution", [(_BF16, "torch.autocast(job.device.type, torch.bfloat16)")]),
+        "no autocast": ("solution", [(_BF16, "nullcontext()")]),
+        "not compiled": ("solution", [("    if cuda:\n        loss_of", "    if not job:\n        loss_of")]),
+        "channels first": ("solution", UNET_FIRST),
+        "unfused optimizer": ("solution", [("fused=True", "foreach=False")]),
+        "a kernel each for attention and normalisation": ("starter", _UNET_KERNELS),
+        "TF32": ("starter", [("allow_tf32 = False", "allow_tf32 = True")]),
+    },
 }
 
 
@@ -1361,6 +1465,12 @@ FAULTS: dict[str, dict[str, Edits]] = {
                 "        chosen = before if step % 2 else chosen\n        before = chosen\n" + _WITH_CHOSEN,
             )
         ],
+    },
+    "4c_unet": {
+        "model cast to bf16": [
+            (_MODEL, _MODEL + "    model.bfloat16()\n"),
+            (_BF16, "torch.autocast(job.device.type, torch.bfloat16)"),
+        ]
     },
 }
 

@@ -92,6 +92,28 @@ _ROWS: variants.Edits = [
 ]
 _FORGET = "os.posix_fadvise(shard, 0, 0, os.POSIX_FADV_DONTNEED)  # the pages that the system keeps of this file"
 _COMPILED_TOKENS = [*variants.COMPILED, ("model(tokens)", "compiled(tokens)")]
+_UNET_EAGER: variants.Edits = [("    if cuda:\n        loss_of", "    if not job:\n        loss_of")]
+_UNET_UNFUSED: variants.Edits = [
+    *_UNET_EAGER,
+    ("fused=True", "foreach=False"),
+    ("cudnn.benchmark = True", "cudnn.benchmark = False"),
+]
+_UNET_FIRST = [*_UNET_UNFUSED, *variants.UNET_FIRST]
+_UNET_SCORES = [
+    *_UNET_FIRST,
+    (
+        "    return F.scaled_dot_product_attention(q, k, v)",
+        "    return torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]), -1) @ v",
+    ),
+]
+_UNET_TF32 = [*_UNET_SCORES, (" if cuda else nullcontext()", " if not job else nullcontext()")]
+_UNET_FP32: variants.Edits = [
+    *_UNET_TF32,
+    (
+        '    torch.set_float32_matmul_precision("high")\n',
+        '    torch.set_float32_matmul_precision("highest")\n    torch.backends.cudnn.allow_tf32 = False\n',
+    ),
+]
 # beside the half fixes and the solution: (name, what it is made of, edits)
 MORE_RUNGS: dict[str, list[tuple[str, str, variants.Edits]]] = {
     "4b_nanogpt": [
@@ -184,6 +206,14 @@ MORE_RUNGS: dict[str, list[tuple[str, str, variants.Edits]]] = {
     "3f_attention": [
         ("torch.compile of the starter", "starter", _COMPILED_TOKENS),
         ("torch.compile of the solution", "solution", _COMPILED_TOKENS),
+    ],
+    "4c_unet": [
+        ("no trouble on the CPU; fp32, eager", "solution", _UNET_FP32),
+        ("TF32", "solution", _UNET_TF32),
+        ("bf16 autocast", "solution", _UNET_SCORES),
+        ("a fused attention", "solution", _UNET_FIRST),
+        ("channels last", "solution", _UNET_UNFUSED),
+        ("a fused optimizer, cuDNN's fastest algorithms", "solution", _UNET_EAGER),
     ],
 }
 
