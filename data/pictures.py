@@ -12,24 +12,24 @@ from PIL import Image, ImageOps
 from tqdm import tqdm
 
 from grader.data import cache
+from grader.data.images import COUNT, generated
 from grader.data.images import VERSION as IMAGES
-from grader.data.images import generated
 from grader.errors import UserError
 
 VERSION = 1  # raise it with every change that changes bytes
 TRAIN, HELD_OUT = "train.npy", "held_out.npy"
 
 
-def make_pictures(size: int, dest: Path | None = None, images: Path | None = None) -> Path:
-    """A folder with the pictures of `size` x `size` pixels; made where they are missing, from the image set in `images`
-    (the user's own, made first where it is missing too). Raises UserError where it cannot be written."""
+def make_pictures(size: int, dest: Path | None = None, images: Path | None = None, count: int = COUNT) -> Path:
+    """A folder with the pictures of `size` x `size` pixels; made where they are missing, from the set of `count` images in
+    `images` (made first where it is missing too; by default it is the user's). Raises UserError where it cannot be written."""
     dest = Path(dest or cache.cache_dir() / f"pictures-{size}").absolute()
-    marker, manifest = dest / "manifest.json", {"version": VERSION, "images": IMAGES, "size": size}
+    marker, manifest = dest / "manifest.json", {"version": VERSION, "images": IMAGES, "size": size, "count": count}
     try:
         if marker.exists() and json.loads(marker.read_text()) == manifest:
             return dest
         cache.make_dir(dest)
-        sets = generated(images)
+        sets = generated(images, count)
         for name, files in ((TRAIN, sets.train.files), (HELD_OUT, sets.held_out.files)):
             with ThreadPoolExecutor() as pool:  # Pillow decodes without the interpreter's lock
                 made = pool.map(lambda file: thumbnail(file, size), files)

@@ -85,6 +85,7 @@ LONG = (
     "3k_healthy",
     "4a_resnet50",
     "4b_nanogpt",
+    "4c_unet",
 )
 
 
