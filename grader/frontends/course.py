@@ -123,7 +123,13 @@ PHASES = (
     Phase(
         "Phase 4: Real models, fast",
         "Take a real training job that is slow in many ways at once, choose your own order, and train the same model many times faster.",
-        (Lab("4a_resnet50"), Lab("4b_nanogpt", core=True), Lab("4c_unet")),
+        (
+            Lab("4a_resnet50"),
+            Lab("4b_nanogpt", core=True),
+            Lab("4c_unet"),
+            Lesson("4_models/2_rules"),
+            Lesson("4_models/3_order"),
+        ),
     ),
 )
 
