@@ -221,6 +221,8 @@ class Findings(AnyFindings):
     memory: CheckResult | None = None  # in labs that ask for it
     outcome: CheckResult | None = None  # in labs that ask for it
     metrics: dict[str, trace.Metrics] = field(default_factory=dict)  # "starter", "submission"
+    traces: dict[str, trace.Trace] = field(default_factory=dict)  # "before", "after"; only where `keep_traces` says so
+    keep_traces: bool = False
     trace_problems: list[str] = field(default_factory=list)
 
     @property
@@ -240,6 +242,15 @@ class Findings(AnyFindings):
         """Mean seconds per step of the pairs that count: starter, submission."""
         pairs = self.decided.pairs if self.decided else self.pairs
         return fmean(pair.starter_s for pair in pairs), fmean(pair.submission_s for pair in pairs)
+
+    def decide(self, plan: Plan) -> decision.Decision | None:
+        """What the pairs measured so far say."""
+        if self.lab.throughput.healthy:  # known well enough to tell a loop that is slower
+            worth = -2 * math.log(throughput_check.HALF_LOST)
+            return decision.decide_healthy(
+                self.pairs, throughput_check.SLOWER, worth, self.form.noise, min_pairs=plan.min_pairs
+            )
+        return decision.decide(self.pairs, self.target, self.form.noise, plan.precision, plan.min_pairs)
 
     @property
     def prepare_step_s(self) -> float:
@@ -264,12 +275,12 @@ def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits 
         allow_unconfined=found.allow_unconfined,
     )
     with tempfile.TemporaryDirectory() as kept:
-        _race(found, submission, start, Path(kept), plan, limits, progress)
+        race(found, submission, start, Path(kept), plan, limits, progress)
         if found.same_work and found.fits and found.losses:
             _same_to_the_end(found, partial(start, options=without_waits(options)), progress)
 
 
-def _race(
+def race(
     found: Findings,
     submission: Submission,
     start: Callable[..., contextlib.AbstractContextManager[Arm]],
@@ -486,7 +497,7 @@ def _timed_blocks(found: Findings, ours: Arm, starter: Arm, kept: Path, plan: Pl
         if n & (n - 1) == 0:  # after pair 1, 2, 4, 8: whoever cheats must begin early to win much
             _keep_weights(found, ours, kept)
         if n >= plan.min_pairs:
-            found.decided = _decide(found, plan)
+            found.decided = found.decide(plan)
         if found.decided and found.decided.settled:
             break
     _tell_repeats(found)
@@ -522,15 +533,6 @@ def _pair(found: Findings, ours: Arm, starter: Arm, plan: Plan) -> decision.Pair
         submission_s=measured.submission_s + found.prepare_step_s,
         disturbed="the GPU throttled its clocks because it was too hot" if throttled() else "",
     )
-
-
-def _decide(found: Findings, plan: Plan) -> decision.Decision | None:
-    if found.lab.throughput.healthy:  # known well enough to tell a loop that is slower
-        worth = -2 * math.log(throughput_check.HALF_LOST)
-        return decision.decide_healthy(
-            found.pairs, throughput_check.SLOWER, worth, found.form.noise, min_pairs=plan.min_pairs
-        )
-    return decision.decide(found.pairs, found.target, found.form.noise, plan.precision, plan.min_pairs)
 
 
 def _tell_repeats(found: Findings) -> None:
@@ -641,6 +643,8 @@ def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Pr
             metrics.counted = counted
             metrics.compiled = compiled if compiled["graphs"] else None
             found.metrics[name] = metrics
+            if found.keep_traces:
+                found.traces[shown] = recorded
             counts = {"kernels": metrics.kernels, "gpu_idle": metrics.gpu_idle_unprofiled}
             found.timelines[shown] = trace.timeline(recorded, step_ns=step_s * 1e9) | counts
         except (trace.TraceError, ChildError) as error:  # the throughput stands; no check needs the starter's trace

@@ -97,6 +97,26 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--json", metavar="FILE", help="write everything as JSON; - prints it, and only it")
     sub.add_argument("--html", metavar="FILE", help="write a page with pictures")
     sub.add_argument("--top", metavar="N", help="operations to look into (default: 10; on the screen what fits)")
+    sub = command("compare", _compare, "measure whether one training loop of yours is faster than another")
+    sub.epilog = "BEFORE and AFTER define train(job), JOB defines make_job(seed, device): see notebooks/4_models/1_own_loop.ipynb. Exit status: 0 measured, 1 not, 2 for files that cannot be used."
+    sub.add_argument("before", type=Path, help="a Python file with train(job)")
+    sub.add_argument("after", type=Path, help="the same after a change")
+    sub.add_argument(
+        "--job", type=Path, help="a Python file with make_job(seed, device) (default: job.py beside BEFORE)"
+    )
+    sub.add_argument(
+        "--read",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a file or folder that the loops may read: their data, modules of yours; may be given again",
+    )
+    sub.add_argument("--quick", action="store_true", help="fewer and shorter blocks")
+    sub.add_argument("--json", metavar="FILE", help="write everything as JSON; - prints it, and only it")
+    sub.add_argument("--html", metavar="FILE", help="write a page with pictures")
+    sub.add_argument("--allow-unconfined", action="store_true", help="where file access cannot be confined")
+    common(sub)
     sub = command("calibrate", _calibrate, "measure what the solutions gain on this machine, and keep it")
     sub.add_argument("lab", nargs="?", help="default: all that this machine can grade")
     sub.add_argument(
@@ -273,6 +293,12 @@ def _diagnose(options: argparse.Namespace) -> int:
     from grader.frontends import diagnose
 
     return diagnose.run(options)
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from grader.frontends import compare
+
+    return compare.run(options)
 
 
 def _calibrate(options: argparse.Namespace) -> None:

@@ -1,0 +1,155 @@
+"""`grader compare`: is my loop faster than it was? As text for a terminal, as JSON, and as a page with pictures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from typing import Any
+
+from grader.compare import Comparison, compare
+from grader.errors import UserError
+from grader.frontends import diagnose, report
+from grader.measure import decision, machine
+from grader.measure.blocks import QUICK
+from grader.result import PASS, check_writable, write_json, write_text
+
+VERDICTS = {
+    decision.FASTER: "{after} is faster than {before}",
+    decision.SLOWER: "{after} is slower than {before}",
+    decision.EQUAL: "{after} is as fast as {before}",
+    decision.UNKNOWN: "It cannot be told which one is faster: equal blocks took unequal times here",
+}
+
+
+def run(options: argparse.Namespace) -> int:
+    """Exit status: 0 measured, 1 not measured. Raises UserError for files that cannot be used."""
+    from grader.frontends.cli import Terminal
+
+    job = options.job or options.before.with_name("job.py")
+    for target in (options.json, options.html):
+        if target not in (None, "-"):
+            check_writable(target)
+    if options.html == "-":
+        raise UserError("--html needs the name of a file.")
+    found = compare(
+        options.before,
+        options.after,
+        job,
+        device=options.device,
+        readable=tuple(options.read),
+        plan=QUICK if options.quick else None,
+        allow_unconfined=options.allow_unconfined,
+        progress=Terminal("compare"),
+    )
+    names = [options.before.name, options.after.name]
+    if names[0] == names[1]:
+        names = [str(options.before), str(options.after)]
+    if options.html:
+        write_text(options.html, page(found, names))
+    if options.json:
+        data = as_json(found, names)
+        if options.json == "-":
+            print(json.dumps(data, indent=1, allow_nan=False))
+        else:
+            write_json(options.json, data)
+    if options.json != "-":
+        width = min(100, shutil.get_terminal_size((100, 40)).columns)
+        print(text(found, names, width, sys.stdout.isatty()))
+    return 0 if found.said else 1
+
+
+def said(found: Comparison, names: list[str]) -> list[str]:
+    """What was found, a sentence or two each: speed, training, what else is to be known."""
+    before, after = names
+    lines = [found.message] if found.message else []
+    if found.said and found.gain:
+        g = found.gain
+        interval = f"{report._times(g.factor)} (90% interval {report._times(g.lower)} to {report._times(g.upper)}, {g.pairs} pairs of blocks)"
+        verdict = VERDICTS[found.said].format(before=before, after=after)
+        lines.append(f"{verdict}: {interval}.")
+        if found.before_s and found.after_s:
+            steps = [report._digits(1e3 * seconds, 3) for seconds in (found.before_s, found.after_s)]
+            lines.append(f"A step took {steps[0]} ms and takes {steps[1]} ms.")
+    if found.said == decision.UNKNOWN:
+        lines.append("Close other programs (and notebooks' kernels) on this machine and compare again.")
+    if found.compile_s:
+        lines.append(f"Compiling took {report._digits(found.compile_s, 2)} s, not counted in these times.")
+    if found.agreement:
+        lines.append(agreement(found))
+    return [*lines, *(f"Note: {warning}" for warning in found.warnings)]
+
+
+def agreement(found: Comparison) -> str:
+    """Whether both loops train the same model, with the numbers."""
+    check = found.agreement
+    assert check is not None
+    loss, ratio, cosine = (
+        check.evidence.get(name) for name in ("loss_difference", "update_norm_ratio", "update_cosine")
+    )
+    numbers = f"over the first {check.evidence['steps']} steps the losses differ by {loss:.2%} on average"
+    if ratio is not None and cosine is not None:
+        numbers += f", the weights moved {ratio:.4f} times as far, cosine {cosine:.4f}"
+    if check.status == PASS:
+        return f"Losses and weights agree: {numbers}."
+    why = check.reason.removeprefix("This is not the same training: ").replace(
+        "the starter's", "those of the loop before"
+    )
+    return (
+        f"Losses and weights do not agree: {why} In numbers: {numbers}. A faster loop that trains another model is no gain. (With "
+        "SGD and a large learning rate even two runs of one loop part ways: compare a loop with itself to see.)"
+    )
+
+
+def text(found: Comparison, names: list[str], width: int = 100, colour: bool = False) -> str:
+    """The report for a terminal of `width` columns."""
+    width = max(width, 60)
+    lines = [part for line in said(found, names) for part in report._wrap(line, width, 6)]
+    if lines and colour:
+        lines[0] = f"\x1b[1m{lines[0]}\x1b[0m"
+    if found.message and found.output:
+        lines += ["The end of what it printed:", report._clean(found.output, 1500, tail=True)]
+    analyses = found.analyses()
+    if len(analyses) == 2:
+        lines += ["", diagnose.text(names, [analyses["before"], analyses["after"]], width, colour)]
+    return "\n".join(lines)
+
+
+def page(found: Comparison, names: list[str]) -> str:
+    """One self-contained page; with the diagnosis where both loops left a trace."""
+    parts = "".join(f"<p>{report._html(line, 2000)}</p>" for line in said(found, names))
+    analyses = found.analyses()
+    title = report._html(f"{names[0]} and {names[1]}", 200)
+    head = (
+        f'<div class="sp-head"><div class="sp-title">{title}</div></div><div style="margin-bottom: 20px">{parts}</div>'
+    )
+    if len(analyses) == 2:
+        whole = diagnose.page(names, [analyses["before"], analyses["after"]])
+        marker = '<div class="sp-head">'
+        return whole.replace(marker, f"{head}{marker}", 1)
+    return report._PAGE.format(title=title, body=f'<div class="speed-report"><style>{report._CSS}</style>{head}</div>')
+
+
+def as_json(found: Comparison, names: list[str]) -> dict[str, Any]:
+    """said: "faster", "as fast", "slower", "cannot tell", or "" where nothing was measured (then `message` says why)."""
+    gain = found.gain
+    analyses = found.analyses()
+    data: dict[str, Any] = {
+        "before": names[0],
+        "after": names[1],
+        "said": found.said,
+        "message": found.message,
+        "gain": gain and {"factor": gain.factor, "lower": gain.lower, "upper": gain.upper, "pairs": gain.pairs},
+        "before_ms": found.before_s and 1e3 * found.before_s,
+        "after_ms": found.after_s and 1e3 * found.after_s,
+        "compile_s": found.compile_s,
+        "agrees": found.agreement and found.agreement.status == PASS,
+        "agreement": found.agreement and found.agreement.evidence,
+        "warnings": found.warnings,
+        "machine": machine.facts(),
+        "versions": machine.versions(),
+    }
+    if len(analyses) == 2:
+        data["diagnosis"] = diagnose.as_json(names, [analyses["before"], analyses["after"]])
+    return data

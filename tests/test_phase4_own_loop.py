@@ -1,0 +1,207 @@
+"""Loops of one's own behind the contract: two of them compared by the grader's blocks, and what is said about it."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grader.compare import compare
+from grader.errors import UserError
+from grader.frontends import cli
+from grader.frontends.compare import agreement
+from grader.measure import decision
+from grader.measure.blocks import Plan
+from grader.measure.decision import EQUAL, FASTER, SAME, SLOWER, UNKNOWN, Gain, Pair, decide_change, direction
+from grader.result import FAIL, PASS
+from grader.sandbox.probe import confinement
+
+JOB = """
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from grader.workloads.job import Batches, Job
+
+torch.set_num_threads(1)
+
+
+def make_job(seed, device):
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(256, 8, generator=draw), torch.randint(4, (256,), generator=draw)
+    torch.manual_seed(seed)
+    return Job(model=nn.Linear(8, 4), dataset=TensorDataset(x, y), batches=Batches(256, 16, seed), lr=1e-3, device=device)
+"""
+BEFORE = """
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+
+
+def train(job):
+    optimizer = torch.optim.AdamW(job.model.parameters(), lr=job.lr)
+    for x, y in DataLoader(job.dataset, batch_sampler=job.batches):
+        loss = F.cross_entropy(job.model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        yield loss.detach()
+"""
+AFTER = BEFORE.replace(
+    "for x, y in DataLoader(job.dataset, batch_sampler=job.batches):",
+    "for chosen in job.batches:\n        x, y = job.dataset[chosen]",
+)
+TINY = Plan(block_s=0.05, block_steps=2, min_pairs=2, max_pairs=2, profile_steps=2)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Writes job.py, before.py and after.py; `compared` measures them."""
+
+    class Files:
+        folder = tmp_path
+
+        def write(self, job=JOB, before=BEFORE, after=AFTER):
+            for name, text in (("job", job), ("before", before), ("after", after)):
+                (tmp_path / f"{name}.py").write_text(text)
+            return self
+
+        def compared(self, **options):
+            return compare(*(tmp_path / f"{name}.py" for name in ("before", "after", "job")), device="cpu", plan=TINY, **options)  # fmt: skip
+
+    return Files().write()
+
+
+# ---------------------------------------------------------------- the decision
+
+
+@given(st.floats(0.2, 5), st.floats(1, 3))
+def test_direction_follows_the_interval(factor, half):
+    low, high = factor / half, factor * half
+    said = direction(Gain(factor, low, high, 0.01, 4))
+    assert (said == EQUAL) == (low >= 1 / SAME and high <= SAME)
+    if said == UNKNOWN:
+        assert low <= 1 <= high
+    elif said != EQUAL:
+        assert (said == FASTER) == (factor > 1)
+    turned = {FASTER: SLOWER, SLOWER: FASTER}.get(said, said)
+    assert direction(Gain(1 / factor, 1 / high, 1 / low, 0.01, 4)) in (turned, EQUAL if said == EQUAL else turned)
+
+
+def pairs(*times: tuple[float, float], lost: float = 0.0) -> list[Pair]:
+    return [Pair(before, after, lost, 0.0) for before, after in times]
+
+
+@pytest.mark.parametrize(
+    "measured, says",
+    [
+        (pairs((2.0, 1.0), (2.02, 1.0), (2.0, 1.01)), FASTER),
+        (pairs((1.0, 2.0), (1.0, 2.02), (1.01, 2.0)), SLOWER),
+        (pairs((1.0, 1.0), (1.001, 1.0), (1.0, 1.001)), EQUAL),
+        (pairs((1.0, 1.4), (1.5, 1.0), (1.0, 1.0)), UNKNOWN),
+        # the loop before was slowed in all blocks but one: it may be as fast as the other
+        (pairs((1.0, 1.0), (1.3, 1.0), (1.3, 1.0), (1.3, 1.0), (1.3, 1.0), (1.3, 1.0), (1.3, 1.0)), UNKNOWN),
+    ],
+)
+def test_what_pairs_say(measured, says):
+    found = decide_change(measured, 0.005)
+    assert (direction(found.gain) if found.settled else UNKNOWN) == says
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 10), st.floats(0.01, 10)), min_size=2, max_size=10))
+def test_settled_says_something(times):
+    found = decide_change(pairs(*times), 0.01)
+    assert not found.settled or direction(found.gain) != UNKNOWN
+    assert decide_change(pairs(*times)[:1], 0.01) is None
+
+
+# ---------------------------------------------------------------- for real
+
+
+def test_two_loops_that_train_the_same(files):
+    progress = []
+    found = files.compared(progress=lambda share, what: progress.append(what))
+    assert not found.message and found.said in (FASTER, SLOWER, EQUAL, UNKNOWN)
+    assert found.before_s > 0 and found.after_s > 0
+    assert found.gain.factor == pytest.approx(found.before_s / found.after_s, rel=0.5)
+    assert found.agreement.status == PASS and "Losses and weights agree" in agreement(found)
+    assert found.traces.keys() == {"before", "after"}
+    assert {name: a.step_ns for name, a in found.analyses().items()} == pytest.approx({"before": found.before_s * 1e9, "after": found.after_s * 1e9})  # fmt: skip
+    assert "timing pair 2" in progress and any("before.py" in what for what in progress)
+    assert not any("submission" in what or "starter" in what for what in progress)
+
+
+def test_a_loop_that_trains_another_model_is_timed_and_told_so(files):
+    files.write(after=AFTER.replace("lr=job.lr", "lr=2 * job.lr"))
+    found = files.compared()
+    assert found.agreement.status == FAIL and found.gain is not None
+    assert "do not agree" in agreement(found) and "starter" not in agreement(found)
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        (
+            {"after": AFTER.replace("job.model(x)", "job.modle(x)")},
+            ("after.py raised AttributeError", "(after.py, line 11)"),
+        ),
+        ({"before": BEFORE.replace("yield loss", "return loss")}, ("`train(job)` is not a generator", "before.py")),
+        ({"job": JOB.replace("def make_job", "def make_a_job")}, ("job.py defines no function make_job",)),
+        ({"job": JOB.replace("return Job(", "return dict(")}, ("job.py returned dict",)),
+    ],
+)
+def test_what_fails_is_said_with_its_place(files, change, says):
+    found = files.write(**change).compared()
+    assert not found.said and found.gain is None
+    assert all(words in found.message for words in says), found.message
+
+
+def test_confined_but_for_what_may_be_read(files):
+    if not confinement().files:
+        pytest.skip("files cannot be confined here")
+    (files.folder / "rate.txt").write_text("0.001")
+    own = f"lr=float(open({str(files.folder / 'rate.txt')!r}).read())"
+    files.write(after=AFTER.replace("lr=job.lr", own))
+    denied = files.compared()
+    assert not denied.said and "PermissionError" in denied.message
+    allowed = files.compared(readable=(files.folder / "rate.txt",))
+    assert allowed.agreement.status == PASS, allowed.message
+
+
+def test_files_that_cannot_be_used(files, capsys):
+    before, after = files.folder / "before.py", files.folder / "after.py"
+    for arguments, says in (
+        ([before, files.folder / "gone.py"], "gone.py cannot be read"),
+        ([before, after, "--job", files.folder], "cannot be read"),
+        ([before, after, "--read", files.folder / "gone"], "gone is not there"),
+        ([before, after, "--html", files.folder / "no" / "x.html"], "cannot be written"),
+    ):
+        assert cli.main(["compare", *map(str, arguments), "--device", "cpu"]) == 2
+        assert says in capsys.readouterr().err
+    (files.folder / "binary.py").write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match="not UTF-8"):
+        compare(before, files.folder / "binary.py", files.folder / "job.py", device="cpu")
+
+
+@pytest.mark.slow
+def test_on_the_command_line(files, capsys):
+    page = files.folder / "page.html"
+    arguments = ["before.py", "after.py"]
+    arguments = [str(files.folder / name) for name in arguments]
+    assert cli.main(["compare", *arguments, "--device", "cpu", "--quick", "--html", str(page), "--json", "-"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["agrees"] and data["before"] == "before.py" and data["said"]
+    low, high = data["gain"]["lower"], data["gain"]["upper"]
+    assert low < data["gain"]["factor"] < high and math.isfinite(high)
+    assert data["diagnosis"]["other"] and data["versions"]["torch"]
+    text = page.read_text()
+    assert "before.py and after.py" in text and "What changed" in text and "<script" not in text
+    assert cli.main(["compare", *arguments[:1], *arguments[:1], "--device", "cpu", "--quick"]) == 0
+    assert "Losses and weights agree" in capsys.readouterr().out
+
+
+def test_words_for_every_verdict():
+    from grader.frontends.compare import VERDICTS
+
+    assert set(VERDICTS) == {decision.FASTER, decision.SLOWER, decision.EQUAL, decision.UNKNOWN}
