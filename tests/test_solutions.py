@@ -86,6 +86,7 @@ LONG = (
     "4a_resnet50",
     "4b_nanogpt",
     "4c_unet",
+    "4d_trainer",
 )
 
 

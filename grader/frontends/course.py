@@ -127,6 +127,7 @@ PHASES = (
             Lab("4a_resnet50"),
             Lab("4b_nanogpt", core=True),
             Lab("4c_unet"),
+            Lab("4d_trainer"),
             Lesson("4_models/2_rules"),
             Lesson("4_models/3_order"),
         ),

@@ -36,6 +36,7 @@ NAMES = (
     "3m_fp16",
     "4a_resnet50",
     "4b_nanogpt",
+    "4d_trainer",
     "4c_unet",
 )
 

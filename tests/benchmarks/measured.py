@@ -114,13 +114,17 @@ _UNET_FP32: variants.Edits = [
         '    torch.set_float32_matmul_precision("highest")\n    torch.backends.cudnn.allow_tf32 = False\n',
     ),
 ]
+
+
+def _climbing(ladder: list[tuple[str, variants.Edits]], begin: int) -> list[tuple[str, str, variants.Edits]]:
+    """The rungs of a ladder above the first `begin`, which are half fixes."""
+    return [
+        (f"and {what}", "starter", variants.climbed(ladder, n)) for n, (what, _) in enumerate(ladder, 1) if n > begin
+    ]
+
+
 # beside the half fixes and the solution: (name, what it is made of, edits)
 MORE_RUNGS: dict[str, list[tuple[str, str, variants.Edits]]] = {
-    "4b_nanogpt": [
-        (f"and {what}", "starter", variants.climbed(variants.GPT2_LADDER, n))
-        for n, (what, _) in enumerate(variants.GPT2_LADDER, 1)
-        if n > len(variants.HALVES["4b_nanogpt"])
-    ],
     "2c_transforms": [("nearly all cores as workers", "starter", [("// 2 if cuda", "- 2 if cuda")])],
     "2d_formats": [
         ("one shard, read row by row, warm", "solution", _ROWS),
@@ -215,6 +219,8 @@ MORE_RUNGS: dict[str, list[tuple[str, str, variants.Edits]]] = {
         ("channels last", "solution", _UNET_UNFUSED),
         ("a fused optimizer, cuDNN's fastest algorithms", "solution", _UNET_EAGER),
     ],
+    "4b_nanogpt": _climbing(variants.GPT2_LADDER, len(variants.HALVES["4b_nanogpt"])),
+    "4d_trainer": _climbing(variants.TRAINER_LADDER, len(variants.HALVES["4d_trainer"])),
 }
 
 

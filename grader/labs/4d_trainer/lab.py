@@ -1,0 +1,150 @@
+from grader.labs.lab import Form, Lab, Outcome, Parity, Prediction, Throughput, TraceCheck
+
+LAYERS, WIDTH, LENGTH, BATCH, VOCABULARY = 12, 768, 1024, 32, 50257  # GPT-2 with 124 million weights, as in 4b
+# 2 operations forward and 4 backward: for each weight of a matrix product and each token; and for each of the two products
+# of an attention, of which a causal one needs half
+FLOPS = 6 * BATCH * LENGTH * (12 * LAYERS * WIDTH**2 + VOCABULARY * WIDTH + LAYERS * LENGTH * WIDTH)
+
+LAB = Lab(
+    name="4d_trainer",
+    title="The same GPT-2, by arguments: Hugging Face's Trainer",
+    phase=4,
+    goal="The loop is Hugging Face's, you have its arguments. Find out which of them pulls which lever, and train the same model fast.",
+    cause="compute-bound",
+    forms={
+        "cuda": Form(
+            workload="grader.workloads.gpt",
+            options={
+                "layers": LAYERS,
+                "width": WIDTH,
+                "heads": 12,
+                "length": LENGTH,
+                "batch_size": BATCH,
+                "lr": 1e-4,
+                "vocabulary": VOCABULARY,
+                "bias": False,
+                "bare": True,
+            },
+            data="tokens",
+            minimum_gain=9.0,
+            noise=0.005,
+            block_s=1.0,
+            min_pairs=3,
+            flops=FLOPS,
+            # those of 4b: it is the same model on the same tokens
+            parity=Parity(steps=10, loss=0.003, norm=0.005, cosine=0.997, drift=0.01, held_out=0.03),
+        ),
+        # a CPU gains nothing by most of these: only the training is compared
+        "cpu": Form(
+            workload="grader.workloads.gpt",
+            options={
+                "layers": 2,
+                "width": 32,
+                "heads": 2,
+                "length": 64,
+                "batch_size": 12,
+                "lr": 1e-3,
+                "vocabulary": 509,
+                "bias": False,
+                "bare": True,
+            },
+            data="tokens 509",
+            minimum_gain=None,
+            noise=0.03,
+            parity=Parity(steps=10, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
+            threads=1,
+            environment={"OMP_NUM_THREADS": "1"},
+        ),
+    },
+    prediction=Prediction(points=10),
+    throughput=Throughput(
+        points=50,
+        hints=(
+            "Which argument names a number format? Which decides how many windows the GPU gets at a time?",
+            "`lab.profile()` after each change. The arguments are documented in the TrainingArguments of transformers; the table in "
+            "this notebook says which lesson each belongs to.",
+            "In the order of what each gains here: bf16; attn_implementation of the model; pad_to_multiple_of of the model; the whole "
+            "batch on the device without accumulation; torch_compile; then the arguments that make the CPU wait: an emptied cache, "
+            "a filter for NaN, logs in every step; and a fused optimizer.",
+        ),
+    ),
+    trace=(
+        TraceCheck(
+            name="half_precision",
+            title="Matrix products in bf16",
+            points=10,
+            metric="half_share",
+            at_least=0.95,
+            says="of the time in matrix products was spent on 16-bit inputs",
+            form="cuda",
+            hints=(
+                "In which number format does this GPU multiply fastest?",
+                "`half_share` of `lab.peek()`: 0 means that all products have 32-bit inputs.",
+                "One argument puts the forward pass under autocast. The one whose name ends in full_eval is for evaluation only.",
+            ),
+        ),
+        TraceCheck(
+            name="flash",
+            title="Attention without the matrix of scores",
+            points=10,
+            metric="flash_share",
+            at_least=0.9,
+            says="of the time in fused attention kernels was spent in those of the flash kind",
+            absent="No fused attention kernel is in the trace: the attention is still made of single operations.",
+            form="cuda",
+            hints=(
+                "Is the attention the Trainer's business, or the model's?",
+                "`score_matrices` and `flash_share` of `lab.peek()`.",
+                "attn_implementation, an argument of the model: as in `from_pretrained`, \"sdpa\" is torch's fused attention.",
+            ),
+        ),
+        TraceCheck(
+            name="aligned",
+            title="Sizes of the products fit the tensor cores",
+            points=8,
+            metric="aligned_share",
+            at_least=0.99,
+            says="of the arithmetic in matrix products has sizes that are multiples of 16 bytes",
+            form="cuda",
+            hints=(
+                "Which size of this model is no multiple of eight?",
+                "`aligned_share` of `lab.peek()`. Three of a step's products have the vocabulary among their sizes.",
+                "pad_to_multiple_of, an argument of the model here and of `resize_token_embeddings` in transformers.",
+            ),
+        ),
+        TraceCheck(
+            name="kernels",
+            title="Few kernels",
+            points=6,
+            metric="kernels",
+            at_most=900.0,
+            none_at=4000.0,
+            says="kernels ran on the GPU a step",
+            form="cuda",
+            hints=(
+                "How often does the model run for one optimizer step, and who fuses what runs between its products?",
+                "`kernels` of `lab.peek()`, before and after each argument.",
+                "The batch on the device times the accumulation steps must stay the job's batch; it fits at once. torch_compile fuses "
+                "what lies between the products.",
+            ),
+        ),
+        TraceCheck(
+            name="syncs",
+            title="The CPU hardly waits",
+            points=6,
+            metric="syncs",
+            at_most=3.0,
+            none_at=20.0,
+            says="times a step the CPU waits for the GPU",
+            form="cuda",
+            hints=(
+                "Which arguments make the Trainer look at a number, or wait for the GPU, in every step?",
+                "`syncs` of `lab.peek()`, and the copies in `lab.profile()`: from pageable or from pinned memory?",
+                "Logs need not be made in every step; the filter for NaN reads each loss; an emptied cache waits for the GPU; pinned memory "
+                "together with non_blocking of accelerator_config lets a copy go on by itself.",
+            ),
+        ),
+    ),
+    peek=("kernels", "launches", "syncs", "half_share", "aligned_share", "flash_share", "score_matrices"),
+    outcome=Outcome(),
+)
