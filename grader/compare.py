@@ -15,7 +15,7 @@ from grader.measure import decision
 from grader.measure.blocks import Plan
 from grader.measure.calibration import Spread
 from grader.result import FAIL, CheckResult
-from grader.sandbox.parent import ChildError, Limits
+from grader.sandbox.parent import ChildError, Limits, fork_server
 from grader.sandbox.probe import confinement
 from grader.submission import MAX_SOURCE, Submission
 from grader.trace import Analysis, Trace, analyse
@@ -96,6 +96,7 @@ def compare(
     What fails in the user's code ends up in `message`, not in an exception. Raises UserError for files that cannot be read and
     an unknown device, RuntimeError where this machine cannot confine the loops, unless `allow_unconfined`."""
     form_name = choose_device(device)
+    fork_server()  # imports torch meanwhile
     sources = [_source(path) for path in (before, after)]
     _source(job)
     for path in readable:

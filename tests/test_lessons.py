@@ -15,7 +15,7 @@ from grader.frontends import lessons
 from grader.measure import machine
 
 LESSONS = lessons.lessons()
-SLOW = {"10_communication"}  # lessons that no small form makes quick: `make test-all` runs them
+SLOW = {"10_communication", "1_own_loop"}  # lessons that no small form makes quick: `make test-all` runs them
 ENDING = ["When it does not hold", "In three lines", "Try it yourself", "Next"]
 LARGEST = 700_000  # bytes, outputs included
 
