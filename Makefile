@@ -35,7 +35,7 @@ lab: .venv/ready
 
 # Two at a time. What fails beside another test, on a busy machine, gets one more try alone, and has to pass it.
 test: .venv/ready lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup || \
+	$(BIN)/python -m pytest -n 2 || \
 	{ [ $$? -eq 1 ] && $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none --exitfirst; }
 
 # the slow ones one after another: some of them time a whole grade

@@ -10,12 +10,18 @@ TOGETHER = {  # the tests of each of these files share a costly fixture
 }  # fmt: skip
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
-def pytest_collection_modifyitems(items):
-    """For `--dist loadgroup`: one test process gets all tests of such a file; all other tests are dealt out one by one."""
-    for item in items:
-        if item.path.stem in TOGETHER:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """One test process gets all tests of such a file; all other tests are dealt out one by one. (`--dist loadgroup` would do, but
+    xdist 3.8 does not see its groups under pytest 9.2.)"""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.partition("::")[0]
+            return file if Path(file).stem in TOGETHER else nodeid
+
+    return Together(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -83,6 +83,7 @@ def test_honest_form_is_accepted(name, starter):
     assert_accepted(first_steps(HONEST[name], starter))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("gcc") and not shutil.which("g++"), reason="Inductor needs a C++ compiler")
 def test_compiled_form_is_accepted(starter):
     def compiled_in_its_own_cache(child: Child) -> None:

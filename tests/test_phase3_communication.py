@@ -201,6 +201,7 @@ def test_hints_get_plainer():
         assert not any("\n" in hint for hint in check.hints)  # no code to paste
 
 
+@pytest.mark.slow
 def test_collectives_of_a_step():
     """One for each of 52 parameters and 8 micro-batches; then one for each bucket."""
     check = next(check for check in labs.get(NAME).trace if check.name == "collectives")
