@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import math
 import secrets
 import tempfile
@@ -83,6 +84,14 @@ def too_few_gpus(lab: AnyLab, form_name: str) -> str:
     return needs_gpu(lab) if form_name == "cuda" and needed > max(1, len(machine.gpus())) else ""
 
 
+def missing_packages(lab: AnyLab) -> str:
+    """Why a lab cannot be measured for want of packages, and how to install them; '' where all are there."""
+    missing = [name for name in lab.packages if not importlib.util.find_spec(name)]
+    if not missing:
+        return ""
+    return f"It needs packages that are not installed here: pip install {' '.join(missing)}. No points are given for what was not measured."
+
+
 def needs_gpu(lab: AnyLab) -> str:
     """What a check that was not measured for want of GPUs says."""
     needed = getattr(lab.forms.get("cuda"), "ranks", 1)
@@ -122,8 +131,8 @@ def grade(
     form_name = choose_form(lab, device)
     kind = importlib.import_module(lab.graded_by)
     found: AnyFindings = kind.Findings(lab, form_name, allow_unconfined=allow_unconfined)
-    too_few = too_few_gpus(lab, form_name)
-    if form_name in lab.forms and not too_few:
+    lacking = too_few_gpus(lab, form_name) or missing_packages(lab)
+    if form_name in lab.forms and not lacking:
         if lab.runs_code:
             _confine(found)
         try:
@@ -143,8 +152,8 @@ def grade(
         lab=lab.name,
         title=lab.title,
         form=form_name,
-        checks=[plain(check, NOT_MEASURED, too_few) for check in lab.checks]
-        if too_few
+        checks=[plain(check, NOT_MEASURED, lacking) for check in lab.checks]
+        if lacking
         else kind.judge(found, submission),
         machine=machine.facts(),
         versions=machine.versions(),

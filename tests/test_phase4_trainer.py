@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ NAME = "4d_trainer"
 LAB = labs.get(NAME)
 SHORT = Plan(block_s=0.1, block_steps=2, min_pairs=2, max_pairs=2, profile_steps=2)
 gpu = pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")
-missing = [name for name in ("transformers", "accelerate", "greenlet") if not importlib.util.find_spec(name)]
+missing = [name for name in LAB.packages if not importlib.util.find_spec(name)]
 trainer = pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
 
 
@@ -64,6 +65,14 @@ def test_where_it_is_missing_it_says_what_to_install():
     with running(hidden + LAB.starter, LAB.forms["cpu"]) as child, pytest.raises(ChildError) as error:
         child.load()
     assert "pip install transformers accelerate greenlet" in str(error.value)
+
+
+def test_without_its_packages_nothing_is_measured():
+    result = grade(
+        Submission(LAB.starter), replace(LAB, packages=("numpy", "no_such_package")), device="cpu", plan=SHORT
+    )
+    assert {check.status for check in result.checks} == {NOT_MEASURED}
+    assert not result.fatal and "pip install no_such_package." in said(result)
 
 
 @trainer

@@ -176,13 +176,14 @@ class AnyLab:
 
     graded_by: module whose Findings, measure and judge are this kind's grade (see `grader.grade`). runs_code: a grade runs
     a loop in a child. report_in: the check whose cell holds the whole report in nbgrader's feedback; "" for the first.
-    personal: what is right depends on whose submission it is."""
+    personal: what is right depends on whose submission it is. packages: that this lab needs beside those of the course."""
 
     name: str
     title: str
     phase: int
     goal: str  # one sentence: what to do
     forms: dict[str, Any]  # by "cuda" or "cpu"; by "traces" where nothing is measured
+    packages: tuple[str, ...] = ()
 
     graded_by: ClassVar[str]
     runs_code: ClassVar[bool] = True

@@ -26,7 +26,7 @@ from types import ModuleType
 from typing import IO, Any
 
 from grader import labs
-from grader.data import prepare
+from grader.data import prepare, real
 from grader.errors import UserError
 from grader.measure import machine, peaks
 from grader.result import write_json
@@ -93,14 +93,14 @@ def loaded(source: str, folder: Path) -> ModuleType:
     return module
 
 
-def child(form: str, batch: int, device: str) -> None:
+def child(form: str, batch: int, device: str, data: str) -> None:
     """Compile and warm up, say so, wait for a line that says how many steps to time, and print what they took."""
     import torch
 
     from grader.workloads import gpt
 
     declared = LAB.forms[device]
-    options = declared.options | {"batch_size": batch, "folder": str(prepare(declared.data))}
+    options = declared.options | {"batch_size": batch, "folder": data}
     with tempfile.TemporaryDirectory() as folder:
         job = gpt.make_job(SEED, torch.device(device), **options)
         loop = loaded(forms()[form], Path(folder)).train(job)
@@ -120,14 +120,16 @@ def child(form: str, batch: int, device: str) -> None:
     print(json.dumps({"step_s": seconds / steps, "compile_s": compile_s, "peak_bytes": peak, "losses": losses}))
 
 
-def started(form: str, batch: int, device: str, errors: IO[str]) -> subprocess.Popen:
+def started(form: str, batch: int, device: str, data: str, errors: IO[str]) -> subprocess.Popen:
     command = [sys.executable, "-m", "tests.benchmarks.nanogpt_peer", "--child", form]
-    command += ["--ours", str(batch), "--device", device]
+    command += ["--ours", str(batch), "--device", device, "--data", data]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=REPOSITORY, text=True, stdin=pipe, stdout=pipe, stderr=errors)
 
 
-def run(wanted: list[tuple[str, int, int]], device: str, at_once: int) -> Iterator[tuple[str, int, dict[str, Any]]]:
+def run(
+    wanted: list[tuple[str, int, int]], device: str, data: str, at_once: int
+) -> Iterator[tuple[str, int, dict[str, Any]]]:
     """Time forms: (name, batch, steps) each. `at_once` of them compile side by side, then each is timed alone."""
     for first in range(0, len(wanted), at_once):
         some = wanted[first : first + at_once]
@@ -135,7 +137,7 @@ def run(wanted: list[tuple[str, int, int]], device: str, at_once: int) -> Iterat
             compiling = []
             for form, batch, _ in some:
                 errors = stack.enter_context(tempfile.TemporaryFile("w+"))
-                process = stack.enter_context(started(form, batch, device, errors))
+                process = stack.enter_context(started(form, batch, device, data, errors))
                 stack.callback(process.kill)
                 compiling.append((process, errors))
             ready = [_until_ready(process) for process, _ in compiling]
@@ -202,12 +204,15 @@ def main() -> None:
     parser.add_argument("--curve", type=int, default=50, metavar="STEPS", help="of the loss curve; 0 for none")
     parser.add_argument("--at-once", type=int, default=3, help="how many compile side by side")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument(
+        "--data", help="a folder with nanoGPT's own train.bin and val.bin; the course's tokens without it"
+    )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        child(options.child, options.ours[0], options.device)
+        child(options.child, options.ours[0], options.device, options.data)
         return
     if options.list:
         print("\n".join(forms()))
@@ -251,19 +256,19 @@ def measure(options: argparse.Namespace) -> None:
         facts = {"machine": machine.facts(), "versions": machine.versions(), "date": today, "peak_flops": peak}
         write_json(out, kept | {"rows": rows} | facts)
 
-    prepare(LAB.forms[options.device].data)
+    data = str(real.token_files(Path(options.data)) if options.data else prepare(LAB.forms[options.device].data))
     for batch in options.batches if options.peer else ():
         try:
             add("nanoGPT", batch, {"step_s": bench(options.peer, batch)})
         except UserError as error:
             add("nanoGPT", batch, {"error": str(error)})
     wanted = [(form, batch, TIMED) for batch in options.ours for form in chosen]
-    for form, batch, found in run(wanted, options.device, options.at_once):
+    for form, batch, found in run(wanted, options.device, data, options.at_once):
         add(form, batch, found)
     if options.curve:
         batch = LAB.forms[options.device].options["batch_size"]
         both = [(form, batch, max(1, options.curve - WARM)) for form in (THE_SOLUTION, IN_FP32)]
-        losses = {form: found.get("losses") for form, _, found in run(both, options.device, 2)}
+        losses = {form: found.get("losses") for form, _, found in run(both, options.device, data, 2)}
         if all(losses.values()):
             kept["losses"] = losses
             keep()

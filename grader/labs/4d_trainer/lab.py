@@ -147,4 +147,5 @@ LAB = Lab(
     ),
     peek=("kernels", "launches", "syncs", "half_share", "aligned_share", "flash_share", "score_matrices"),
     outcome=Outcome(),
+    packages=("transformers", "accelerate", "greenlet"),
 )
