@@ -233,7 +233,7 @@ DECODED_EACH_STEP: Edits = [
         '''def ahead(job):
     """The pixels of each batch, and what is chosen: read, decoded and sent by a thread on a stream of its own, and not kept."""
     ready, sizes = Queue(2), job.dataset.sizes
-    height, width = sizes.amax(0).tolist()
+    height, width = ((sizes.amax(0) + 7) // 8 * 8).tolist()
 
     def fill():
         stream = torch.cuda.Stream() if job.device.type == "cuda" else None
@@ -274,6 +274,43 @@ class Pictures:''',
         "            chosen = chosen.pin_memory().to(job.device, non_blocking=True)\n"
         "        loss = compiled(pictures.pixels, chosen)\n",
         "    for pixels, chosen in ahead(job):\n        loss = compiled(pixels, chosen)\n",
+    ),
+]
+# nothing is decoded, cropped or sent: what the step itself can train, whatever feeds it
+RESIDENT: Edits = [
+    (
+        "        images = cropped(stored[chosen[:, 0]], chosen[:, 1:], job.size).float().div(64).sub(2)\n",
+        "        images = stored.float().div(64).sub(2)\n",
+    ),
+    ("        pictures.fetch(batch)\n", "        if not step:\n            pictures.fetch(batch)\n"),
+    (
+        "        # all that a step needs from the host: six integers a picture\n"
+        "        chosen = torch.cat([torch.tensor(batch)[:, None], job.crops(step, job.dataset.sizes[batch])], dim=1)\n"
+        "        if cuda:\n"
+        "            chosen = chosen.pin_memory().to(job.device, non_blocking=True)\n",
+        "        if not step:\n"
+        "            chosen = torch.cat([torch.tensor(batch)[:, None], job.crops(step, job.dataset.sizes[batch])], dim=1)\n"
+        "            chosen = chosen.to(job.device)\n"
+        "            images = cropped(pictures.pixels[chosen[:, 0]], chosen[:, 1:], job.size).round().to(torch.uint8)\n",
+    ),
+    ("compiled(pictures.pixels, chosen)", "compiled(images, chosen)"),
+]
+# for data sets that no GPU has room for
+KEPT_BY_THE_HOST: Edits = [
+    *DECODED_EACH_STEP,
+    (
+        "        with ThreadPoolExecutor(8) as pool, torch.cuda.stream(stream):\n",
+        '        pictures = Pictures(job.dataset, torch.device("cpu"))\n        with torch.cuda.stream(stream):\n',
+    ),
+    (
+        "                files = list(pool.map(lambda index: job.dataset[index][0], batch))\n"
+        "                pixels = torch.empty(len(batch), 3, height, width, dtype=torch.uint8, device=job.device)\n"
+        "                for place, picture in enumerate(decoded(files, job.device)):\n"
+        "                    pixels[place, :, : picture.shape[1], : picture.shape[2]] = picture\n",
+        "                pictures.fetch(batch)\n"
+        "                pixels = torch.empty(len(batch), 3, height, width, dtype=torch.uint8, pin_memory=bool(stream))\n"
+        "                torch.index_select(pictures.pixels, 0, torch.tensor(batch), out=pixels)\n"
+        "                pixels = pixels.to(job.device, non_blocking=True)\n",
     ),
 ]
 _BY_THE_CPU = ('    if device.type == "cuda":\n        try:', "    if not device.type:\n        try:")
@@ -1464,6 +1501,7 @@ HONEST: dict[str, dict[str, tuple[str, Edits]]] = {
         "decoded by the CPU": ("solution", [_BY_THE_CPU]),
         "decoded by the CPU, colours in blocks": ("solution", _BLOCKY),
         "decoded in every step": ("solution", DECODED_EACH_STEP),
+        "kept by the host": ("solution", KEPT_BY_THE_HOST),
         "crops by interpolate, one by one": ("solution", _ONE_BY_ONE),
         "unfused optimizer": ("solution", [("fused=True", "foreach=True")]),
         "bytes from workers": ("starter", _BYTES_A_BATCH),

@@ -206,6 +206,7 @@ MORE_RUNGS: dict[str, list[tuple[str, str, variants.Edits]]] = {
             "solution",
             variants.DECODED_EACH_STEP,
         ),
+        ("kept in the host's memory, sent a batch ahead", "solution", variants.KEPT_BY_THE_HOST),
     ],
     "3f_attention": [
         ("torch.compile of the starter", "starter", _COMPILED_TOKENS),

@@ -1,0 +1,104 @@
+"""How many images a second a ResNet-50 trains on this GPU: with data that are there already, and fed from JPEG files by each rung
+of 4a's ladder; with the share of the GPU's peak that the model's arithmetic takes (MFU).
+
+    python -m tests.benchmarks.resnet_rate [--device auto] [--batch-size 256] [--rungs resident,solution,...] [--out DIR]
+
+All in one run on one GPU; each row in a process of its own, alone on the machine. Without a GPU it is the lab's tiny form, which
+only shows that it runs. The table is printed, and written to DIR/resnet_rate.json with the machine and its versions."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from grader import labs
+from grader.grade import arm, choose_form, prepared
+from grader.labs.lab import Form
+from grader.measure import machine, peaks
+from grader.measure.blocks import whole_rounds
+from grader.result import write_json
+from tests import variants
+from tests.benchmarks import measured
+
+LAB = "4a_resnet50"
+RESIDENT = "resident"
+OPERATIONS = 6 * 4.09e9  # of an image, forward and backward; 4.09 G multiply-adds (torchvision's model page)
+GOALS = (7000, 0.9)  # images a second on resident data; the share of it that files must reach
+SLOW_S = 0.3  # a step that takes longer is not given a whole epoch to settle
+
+
+def rows(only: str) -> list[tuple[str, str]]:
+    """What is measured: name and source. only: words of their names, with commas between; "" for all."""
+    made = [(RESIDENT, variants.edit(variants.solution(LAB), variants.RESIDENT)), ("starter", variants.starter(LAB))]
+    made += measured.rungs(LAB)
+    return [row for row in made if not only or any(word in row[0] for word in only.split(","))]
+
+
+def rate(source: str, form: Form, form_name: str, seconds: float) -> tuple[float, list[float]]:
+    """Images a second in the median of three blocks, and of each. What is decoded once has been decoded by then."""
+    options, readable = prepared(form)
+    with arm(source, form, options, readable, form_name, None) as one:
+        one.child.load()
+        one.child.start(1)
+        one.warm_up(8)
+        epoch = (options.get("count") or 9000) // options["batch_size"]
+        while one.step_s < SLOW_S and len(one.losses) < epoch + 2:
+            one.step_s = one.run(4)
+        one.burn()
+        steps = whole_rounds(seconds, one.step_s)
+        found = [options["batch_size"] / one.run(steps) for _ in range(3)]
+    return median(found), found
+
+
+def table(found: list[dict[str, Any]]) -> str:
+    lines = ["| | images/s | of resident | MFU | ms a step |", "|---|---|---|---|---|"]
+    for row in found:
+        shown = [f"{row[key]:.0%}" if row[key] is not None else "unknown" for key in ("of_resident", "mfu")]
+        lines.append(f"| {row['what']} | {row['images_s']:,.0f} | {shown[0]} | {shown[1]} | {row['step_ms']:.1f} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--rungs", default="", help="words of their names, with commas between (default: all)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each of three blocks (default: 2)")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    lab = labs.get(LAB)
+    form_name = choose_form(lab, options.device)
+    form = lab.forms[form_name]
+    if options.batch_size:
+        form = replace(form, options=form.options | {"batch_size": options.batch_size})
+    batch, peak = form.options["batch_size"], peaks.MATMUL_FLOPS.get(machine.gpu_name() or "")
+    found: list[dict[str, Any]] = []
+    began, chosen = time.monotonic(), rows(options.rungs)
+    for n, (what, source) in enumerate(chosen, 1):
+        images_s, blocks = rate(source, form, form_name, options.seconds)
+        resident = next((row["images_s"] for row in found if row["what"] == RESIDENT), None)
+        found.append(
+            {
+                "what": what,
+                "images_s": images_s,
+                "of_resident": 1.0 if what == RESIDENT else images_s / resident if resident else None,
+                "mfu": images_s * OPERATIONS / peak if peak and form_name == "cuda" else None,
+                "step_ms": 1e3 * batch / images_s,
+                "blocks_images_s": blocks,
+            }
+        )
+        left = (time.monotonic() - began) / n * (len(chosen) - n)
+        print(f"{n}/{len(chosen)} {what}: {images_s:,.0f} images/s; about {left:.0f} s left", flush=True)
+        if options.out:
+            facts = {"batch_size": batch, "goals": GOALS, "form": form_name, "machine": machine.facts()}
+            facts |= {"versions": machine.versions(), "date": time.strftime("%Y-%m-%d")}
+            write_json(options.out / "resnet_rate.json", {"rows": found} | facts)
+    print(f"\nbatch {batch}, {machine.gpu_name() if form_name == 'cuda' else machine.cpu_name()}\n{table(found)}")
+
+
+if __name__ == "__main__":
+    main()

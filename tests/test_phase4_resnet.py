@@ -1,0 +1,226 @@
+"""Lab 4a: what is random in its job, what may be done otherwise and what may not, and the benchmark of its ladder."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import variants
+from benchmarks import resnet_rate
+from helpers import said
+from PIL import Image
+from torchvision.transforms import RandomResizedCrop
+
+from grader import labs
+from grader.data import images, prepare
+from grader.grade import grade
+from grader.measure import machine
+from grader.measure.blocks import Plan
+from grader.result import FAIL, NOT_MEASURED, PASS, Result
+from grader.submission import Submission
+from grader.workloads import imagenet
+
+NAME = "4a_resnet50"
+LAB = labs.get(NAME)
+PLAN = Plan(block_s=0.2, block_steps=2, min_pairs=2, max_pairs=2, profile_steps=2)
+SMALL = {"size": 32, "batch_size": 8, "count": 32}
+gpu = pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")
+
+
+def graded(source: str, device: str = "cpu", small: bool = False) -> Result:
+    lab = LAB
+    if small:
+        form = lab.forms["cpu"]
+        lab = replace(lab, forms={"cpu": replace(form, options=form.options | SMALL)})
+    return grade(Submission(source), lab, device=device, plan=PLAN)
+
+
+@pytest.fixture(scope="module")
+def job() -> imagenet.PictureJob:
+    options = LAB.forms["cpu"].options | SMALL
+    return imagenet.make_job(7, torch.device("cpu"), folder=str(prepare("images")), **options)
+
+
+@pytest.fixture(scope="module")
+def solution() -> SimpleNamespace:
+    """The names that the solution's cell defines."""
+    names: dict = {}
+    exec(variants.solution(NAME), names)
+    return SimpleNamespace(**names)
+
+
+# ---------------------------------------------------------------- the job
+
+
+def test_crops_follow_from_seed_and_step():
+    sizes = torch.tensor([[375, 500], [430, 600], [320, 400]])
+    crops = imagenet.Crops(3)
+    assert torch.equal(crops(5, sizes), imagenet.Crops(3)(5, sizes))
+    for other in (crops(6, sizes), imagenet.Crops(4)(5, sizes)):
+        assert not torch.equal(crops(5, sizes), other)
+    assert torch.equal(crops(5, sizes)[:1], crops(5, sizes[:1]))  # a picture's numbers are its row's
+
+
+def test_crops_are_those_of_torchvision():
+    """By their distribution: shares of the area, aspect ratios, places."""
+    sizes = torch.tensor([[375, 500]]).expand(4000, 2)
+    top, left, height, width, flipped = imagenet.Crops(0)(0, sizes).double().unbind(1)
+    assert (top >= 0).all() and (left >= 0).all() and (top + height <= 375).all() and (left + width <= 500).all()
+    assert 0.47 < flipped.mean() < 0.53
+    torch.manual_seed(0)
+    blank = torch.empty(3, 375, 500)
+    drawn = [RandomResizedCrop.get_params(blank, imagenet.AREA, imagenet.ASPECT) for _ in range(4000)]
+    theirs = torch.tensor(drawn, dtype=torch.float64).unbind(1)
+    for ours, other in zip((top, left, height, width), theirs, strict=True):
+        for figure in (torch.mean, torch.std):
+            assert figure(ours).item() == pytest.approx(figure(other).item(), rel=0.06)
+
+
+def test_a_picture_that_no_crop_fits_is_taken_whole():
+    (box,) = imagenet.Crops(0)(0, torch.tensor([[1, 4000]])).tolist()
+    assert box[:4] == [0, 0, 1, 4000]
+
+
+def test_the_data_set_is_what_lies_on_the_disk(job):
+    data, label = job.dataset[5]
+    assert data.numpy().tobytes() == job.dataset.files[5].read_bytes() and label == job.dataset.labels[5]
+    height, width = job.dataset.sizes[5].tolist()
+    assert Image.open(io.BytesIO(data.numpy().tobytes())).size == (width, height)
+
+
+def test_large_sets_are_made_by_several_programs(tmp_path, monkeypatch):
+    monkeypatch.setattr(images, "PART", 10)
+    monkeypatch.setattr(images.os, "cpu_count", lambda: 8)
+    started = []
+    monkeypatch.setattr(
+        images.subprocess,
+        "Popen",
+        lambda *a, make=images.subprocess.Popen, **k: started.append(make(*a, **k)) or started[-1],
+    )
+    dest = images.make_images(tmp_path / "set", count=40, progress=False)
+    assert len(started) == 3 and all(program.poll() is not None for program in started)
+    made = images.stored(dest)
+    assert len(made.train) == 36 and len(made.held_out) == 4
+    picture, quality = images.draw(0, 21)
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", quality=quality)
+    assert made.train.files[21].read_bytes() == buffer.getvalue()
+    assert not list(dest.glob("**/.*"))  # nothing unfinished
+
+
+# ---------------------------------------------------------------- what may be done otherwise
+
+
+def test_crops_by_matrix_products_are_those_of_pil(job, solution):
+    """But for the rounding to 256 levels, which PIL does twice."""
+    batch = list(range(8))
+    names: dict = {}
+    exec(variants.starter(NAME), names)
+    wanted, labels = names["Cropped"](job)[3, batch]
+    pictures = solution.Pictures(job.dataset, torch.device("cpu"))
+    pictures.fetch(batch)
+    boxes = job.crops(3, job.dataset.sizes[batch])
+    assert 0 < boxes[:, 4].sum() < 8  # some are flipped
+    found = solution.cropped(pictures.pixels[batch], boxes, job.size)
+    off = (found - (wanted + 2) * 64).abs()
+    assert off.max() < 1.6 and off.mean() < 0.5
+    assert torch.equal(labels, job.dataset.labels[batch])
+
+
+@pytest.mark.skipif(machine.has_gpu(), reason="there is one that decodes")
+def test_without_a_decoder_on_the_gpu_the_cpu_decodes(job, solution):
+    data, _ = job.dataset[0]
+    (picture,) = solution.decoded([data], torch.device("cuda"))
+    assert np.array_equal(picture.permute(1, 2, 0).numpy(), np.asarray(Image.open(job.dataset.files[0])))
+
+
+def test_hints_get_plainer():
+    for check in (LAB.throughput, *LAB.trace):
+        assert len(check.hints) == 3 and all(hint.endswith((".", "?")) for hint in check.hints)
+        assert not any("\n" in hint for hint in check.hints)  # no code to paste
+
+
+def test_the_same_training_is_accepted_and_one_without_flips_is_not():
+    result = graded(variants.solution(NAME), small=True)
+    assert result.check("parity").status == PASS, said(result)
+    assert result.check("throughput").status == NOT_MEASURED and result.score == 0
+    source, words = variants.wrongs(NAME)["never flipped"]
+    assert words in said(graded(source, small=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", variants.honest(NAME))
+def test_honest_forms_are_accepted(what):
+    result = graded(variants.honest(NAME)[what])
+    assert not result.fatal and result.check("parity").status == PASS, said(result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", variants.halves(NAME))
+def test_rungs_train_the_same(what):
+    result = graded(variants.halves(NAME)[what])
+    assert not result.fatal and result.check("parity").status == PASS, said(result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", variants.faults(NAME))
+def test_faults_are_rejected(what):
+    result = graded(variants.faults(NAME)[what])
+    assert not result.fatal and result.check("parity").status == FAIL, said(result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", [what for what, (_, words) in variants.wrongs(NAME).items() if "GPU" not in words])
+def test_what_is_another_training_is_named(what):
+    source, words = variants.wrongs(NAME)[what]
+    result = graded(source)
+    assert words in said(result) and result.score == 0
+
+
+# ---------------------------------------------------------------- the benchmark
+
+
+@pytest.mark.slow
+def test_the_benchmark_runs_without_a_gpu(tmp_path, monkeypatch, capsys):
+    arguments = [
+        "resnet_rate",
+        "--device",
+        "cpu",
+        "--rungs",
+        "resident,starter,nothing kept,by the host",
+        "--seconds",
+        "0.2",
+    ]
+    monkeypatch.setattr(sys, "argv", [*arguments, "--out", str(tmp_path)])
+    resnet_rate.main()
+    shown = capsys.readouterr().out
+    assert "| resident |" in shown and "| starter |" in shown and "unknown" in shown
+    found = json.loads((tmp_path / "resnet_rate.json").read_text())
+    assert [row["what"] for row in found["rows"]][:2] == ["resident", "starter"] and found["form"] == "cpu"
+    assert all(row["images_s"] > 0 and row["mfu"] is None for row in found["rows"])
+
+
+# ---------------------------------------------------------------- on a GPU
+
+
+@gpu
+def test_a_gpu_decodes_the_same_picture(job, solution):
+    """Colours are interpolated otherwise: some levels in some pixels."""
+    data = [job.dataset[index][0] for index in range(8)]
+    ours, theirs = (solution.decoded(data, torch.device(device)) for device in ("cuda", "cpu"))
+    off = torch.cat([(a.cpu().float() - b.cpu().float()).abs().flatten() for a, b in zip(ours, theirs, strict=True)])
+    assert off.mean() < 2 and (off > 16).float().mean() < 0.01
+
+
+@gpu
+def test_the_solution_on_a_gpu():
+    result = graded(variants.solution(NAME), device="cuda")
+    assert result.check("parity").status == PASS, said(result)
+    for check in LAB.trace:
+        assert result.check(check.name).status == PASS, said(result)
