@@ -117,6 +117,8 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--html", metavar="FILE", help="write a page with pictures")
     sub.add_argument("--allow-unconfined", action="store_true", help="where file access cannot be confined")
     common(sub)
+    sub = command("scaffold", _scaffold, "copy a training script with every knob of the course, which profiles itself")
+    sub.add_argument("folder", type=Path, help="where train.py is put; a file that is there stays")
     sub = command("calibrate", _calibrate, "measure what the solutions gain on this machine, and keep it")
     sub.add_argument("lab", nargs="?", help="default: all that this machine can grade")
     sub.add_argument(
@@ -299,6 +301,18 @@ def _compare(options: argparse.Namespace) -> int:
     from grader.frontends import compare
 
     return compare.run(options)
+
+
+def _scaffold(options: argparse.Namespace) -> None:
+    from grader.result import write_text
+
+    target = options.folder / "train.py"
+    if target.exists():
+        raise UserError(f"{target} is there already, and stays as it is. Name another folder.")
+    write_text(target, (REPOSITORY / "grader" / "scaffold" / "train.py").read_text(encoding="utf-8"))
+    print(
+        f"{target} is yours to change. Its knobs are at its top, what it trains at its end; each run leaves a folder under runs/."
+    )
 
 
 def _calibrate(options: argparse.Namespace) -> None:

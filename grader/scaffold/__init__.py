@@ -1,0 +1,1 @@
+"""A training script to begin with; `grader scaffold FOLDER` copies it."""

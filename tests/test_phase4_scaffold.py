@@ -1,0 +1,119 @@
+"""The training script that people begin with: its knobs train the same, and each run keeps what explains its speed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from grader import trace
+from grader.frontends import cli
+
+TINY = ["--layers=2", "--width=32", "--heads=2", "--length=16", "--vocabulary=250", "--batch_size=8", "--steps=12", "--log_every=4", "--warm_up=2", "--timed=3", "--device=cpu"]  # fmt: skip
+PLAIN = ["--compiled=False", "--workers=0", "--precision=fp32"]
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    assert cli.main(["scaffold", str(tmp_path / "mine")]) == 0
+    return tmp_path / "mine"
+
+
+def train(folder: Path, *knobs: str, ranks: int = 1) -> subprocess.CompletedProcess:
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"] if ranks > 1 else []
+    command = [sys.executable, *launch, "train.py", *TINY, *PLAIN, *knobs]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
+
+
+def losses(folder: Path, *knobs: str, ranks: int = 1) -> list[float]:
+    done = train(folder, *knobs, ranks=ranks)
+    assert done.returncode == 0, done.stderr
+    (run,) = folder.glob("runs/*")
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    run.rename(folder / f"done-{len(list(folder.iterdir()))}")
+    return [row["loss"] for row in rows]
+
+
+def test_a_run_keeps_what_explains_it(folder, capsys):
+    done = train(folder, "--name=first", "--profiled=3", "--weight-decay=1")
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    (run,) = folder.glob("runs/*-first")
+    assert {p.name for p in run.iterdir()} == {"config.json", "metrics.jsonl", "trace.json.gz", "weights.pt"}
+    config = json.loads((run / "config.json").read_text())
+    assert config["knobs"]["layers"] == 2 and config["knobs"]["weight_decay"] == 1.0 and config["torch"]
+    assert config["step_ms"] > 0 and f"--step-ms {config['step_ms']:.4g}" in done.stdout
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [4, 12] and all(row["samples_per_s"] > 0 for row in rows)
+    recorded = trace.read(run / "trace.json.gz", expect_gpu=False)
+    assert trace.metrics(recorded).steps == 3 and {"data_wait", "fwd", "bwd", "opt"} <= set(recorded.names)
+    weights = torch.load(run / "weights.pt", weights_only=True)
+    assert weights["embedding.weight"].shape == (250, 32), "the padding is not part of the model"
+    # a later run is a comparison
+    assert cli.main(["diagnose", str(run / "trace.json.gz"), str(run / "trace.json.gz")]) == 3, "no GPU: incomplete"
+    assert "before: trace.json.gz" in capsys.readouterr().out
+
+
+def test_a_file_that_is_there_stays(folder, capsys):
+    (folder / "train.py").write_text("mine")
+    assert cli.main(["scaffold", str(folder)]) == 2
+    assert "is there already" in capsys.readouterr().err and (folder / "train.py").read_text() == "mine"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "knob, says",
+    [
+        ("--worker=2", "The names are: name, out, model"),
+        ("--workers", "say --name=value"),
+        ("--workers=two", "'two' is no int"),
+        ("--pin=1", "1 is no bool"),
+        ("--precision=fp8", "one of fp32, tf32, bf16"),
+        ("--batch_size=512", "has 256 samples"),
+        ("--accumulation=3", "cannot be split"),
+        ("--model=resnet --accumulation=2", "batch normalisation"),
+    ],
+)
+def test_knobs_that_cannot_be(folder, knob, says):
+    done = train(folder, *knob.split())
+    assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.slow
+def test_knobs_for_speed_train_the_same(folder):
+    plain = losses(folder, "--pad_vocabulary=1")
+    assert plain[0] > plain[-1]
+    for knobs in (["--pad_vocabulary=64"], ["--workers=2"], ["--accumulation=4"], ["--checkpointing=True"], ["--fused=False"], ["--profiled=0"]):  # fmt: skip
+        found = losses(folder, *knobs)
+        if knobs == ["--profiled=0"]:  # nothing is left out of the log then
+            found = [found[0], found[-1]]
+        assert found == pytest.approx(plain, rel=1e-4), knobs
+    assert losses(folder, "--precision=bf16") == pytest.approx(plain, rel=0.01)
+    np.random.default_rng(1).integers(250, size=256 * 16 + 1, dtype=np.uint16).tofile(folder / "tokens.bin")
+    assert losses(folder, "--data=tokens.bin") == pytest.approx(plain, rel=1e-6)
+    assert losses(folder, "--seed=1") != pytest.approx(plain, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_several_ranks_train_what_one_does(folder):
+    done = train(folder, "--batch_size=8", ranks=2)
+    assert done.returncode == 0, done.stderr
+    (run,) = folder.glob("runs/*")
+    together = torch.load(run / "weights.pt", weights_only=True)
+    run.rename(folder / "together")
+    assert train(folder).returncode == 0
+    (run,) = folder.glob("runs/*")
+    alone = torch.load(run / "weights.pt", weights_only=True)
+    for name, tensor in alone.items():
+        assert torch.allclose(together[name], tensor, rtol=1e-3, atol=2e-4), name
+
+
+@pytest.mark.slow
+def test_compiled_and_images(folder):
+    plain = losses(folder)
+    assert losses(folder, "--compiled=True") == pytest.approx(plain, rel=1e-4)
+    images = ["--model=resnet", "--size=32", "--classes=10", "--steps=6", "--log_every=2", "--profiled=0"]
+    contiguous = losses(folder, *images, "--channels_last=False")
+    assert len(contiguous) == 2 and losses(folder, *images) == pytest.approx(contiguous, rel=1e-2)
