@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import variants
-from helpers import GPT, PLAN, grade_cells
+from helpers import GPT, grade_cells
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +20,7 @@ from grader.measure import calibration
 from grader.measure.blocks import Plan
 from grader.measure.calibration import Band, Usual, band
 from grader.result import FAIL, NOT_MEASURED, PASS
+from grader.sandbox.parent import Limits
 
 # ---------------------------------------------------------------- the arithmetic
 
@@ -214,10 +215,11 @@ def test_what_cannot_be_calibrated_says_so(tmp_path):
 @pytest.mark.slow
 def test_the_last_timed_step_is_judged(tmp_path):
     """A whole grade: the loop is honest for the first steps and trains on every second batch only from then on."""
-    lab = tiny_lab(tmp_path, forms={"cpu": replace(TINY, minimum_gain=2.0, parity=replace(TINY.parity, steps=8, drift=9.0, held_out=9.0))})  # fmt: skip
-    calibrate.measure_outcome(lab, "cpu", 1500)
-    plan = Plan(**vars(PLAN) | {"block_s": 0.3, "block_steps": 60})
+    wide = replace(GPT.parity, loss=0.5, norm=2.0, cosine=-1.0, drift=9.0, held_out=9.0)
+    lab = tiny_lab(tmp_path, forms={"cpu": replace(GPT, parity=wide)})
+    calibrate.measure_outcome(lab, "cpu", 600, seeds=4)
+    plan = Plan(block_s=0.05, block_steps=24, min_pairs=2, max_pairs=2, profile_steps=2)
     later = HALF.replace("step % 2 == 0", "step < 8 or step % 2 == 0")
-    honest, half = (grade_cells(source, lab=lab, plan=plan).check("outcome") for source in (lab.starter, later))
-    assert honest.status == PASS and honest.evidence["steps"] > 100, honest
+    honest, half = (grade_cells(source, lab=lab, plan=plan, limits=Limits()).check("outcome") for source in (lab.starter, later))  # fmt: skip
+    assert honest.status == PASS and honest.evidence["steps"] > 80, honest
     assert half.status == FAIL and "worse than" in half.reason, half

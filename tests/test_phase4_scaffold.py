@@ -114,6 +114,7 @@ def test_several_ranks_train_what_one_does(folder):
 def test_compiled_and_images(folder):
     plain = losses(folder)
     assert losses(folder, "--compiled=True") == pytest.approx(plain, rel=1e-4)
-    images = ["--model=resnet", "--size=32", "--classes=10", "--steps=6", "--log_every=2", "--profiled=0"]
-    contiguous = losses(folder, *images, "--channels_last=False")
-    assert len(contiguous) == 2 and losses(folder, *images) == pytest.approx(contiguous, rel=1e-2)
+    # batch normalisation over few samples is chaotic: a rate at which rounding does not grow
+    images = "--model=resnet --size=32 --classes=10 --steps=3 --log_every=1 --warm_up=0 --timed=9 --learning_rate=1e-5"
+    contiguous = losses(folder, *images.split(), "--channels_last=False")
+    assert len(contiguous) == 3 and losses(folder, *images.split()) == pytest.approx(contiguous, rel=1e-2)

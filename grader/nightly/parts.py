@@ -252,8 +252,8 @@ def _unexpected(part: Part, result: Result) -> tuple[str, str]:
     most = sum(c.max_points for c in measured)
     if points > NEAR_ZERO * most:
         return FAILED, f"the untouched lab has {points:g} of {most:g} points"
-    parity = next((c for c in measured if c.name == "parity" and c.status == FAIL), None)
-    return (FAILED, f"{parity.title}: {parity.reason}") if parity else (OK, "")
+    other = next((c for c in measured if c.name in ("parity", "outcome") and c.status == FAIL), None)
+    return (FAILED, f"{other.title}: {other.reason}") if other else (OK, "")
 
 
 def _points(result: dict[str, Any]) -> dict[str, Any]:
