@@ -158,7 +158,7 @@ def test_it_can_be_compiled_and_profiled():
     source = variants.edit(variants.solution(NAME), [("torch_compile=cuda", "torch_compile=True")])
     seen = peek(Submission(source), LAB, device="cpu")
     assert not seen.message, seen.message
-    assert seen.metrics.compiled["graphs"] and not seen.metrics.compiled["graph_breaks"]
+    assert seen.compiled["graphs"] and not seen.compiled["graph_breaks"]
     assert seen.metrics.cpu_ops > 0 and seen.metrics.aligned_share == 1
 
 
