@@ -98,6 +98,10 @@ def measure_spread(
     form_name = choose_form(lab, device)
     if form_name not in lab.forms:
         raise UserError(f"{lab.name} needs an NVIDIA GPU; there is nothing to calibrate here.")
+    if lab.serves:
+        raise UserError(
+            f"{lab.name} trains nothing: its answers are compared one by one, and there is no spread to measure."
+        )
     form = lab.forms[form_name]
     grid = [step for step in GRID if step <= steps]
     source = solution(lab).source

@@ -22,6 +22,7 @@ from statistics import fmean
 from typing import Any
 
 from grader import trace
+from grader.checks import answers as answers_check
 from grader.checks import logs as logs_check
 from grader.checks import memory as memory_check
 from grader.checks import outcome as outcome_check
@@ -286,7 +287,8 @@ def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits 
     with tempfile.TemporaryDirectory() as kept:
         race(found, submission, start, Path(kept), plan, limits, progress)
         if found.same_work and found.fits and found.losses:
-            _same_to_the_end(found, partial(start, options=without_waits(options)), progress)
+            to_the_end = _same_answers if found.lab.serves else _same_to_the_end
+            to_the_end(found, partial(start, options=without_waits(options)), progress)
 
 
 def race(
@@ -462,15 +464,19 @@ def _first_steps(found: Findings, ours: Arm, starter: Arm, progress: Progress) -
     with turn(ours.child):
         with ours.metered():
             ours.warm_up(parity.steps)
-        ours.child.weights(FIRST_WEIGHTS)
-    weights = ours.child.fetch(FIRST_WEIGHTS, MAX_WEIGHTS)
+        if not found.lab.serves:
+            ours.child.weights(FIRST_WEIGHTS)
+    weights = b"" if found.lab.serves else ours.child.fetch(FIRST_WEIGHTS, MAX_WEIGHTS)
     progress(0.14, "first steps of the starter")
     with turn(starter.child):
         with starter.metered():
             starter.warm_up(parity.steps)
-        starter.child.give(FIRST_WEIGHTS, weights)
-        update = starter.child.ask("compare", file=FIRST_WEIGHTS)
-    found.parity = parity_check.early(parity, starter.losses, ours.losses, update)
+        if found.lab.serves:
+            found.parity = answers_check.judge(parity, starter.losses, ours.losses)
+        else:
+            starter.child.give(FIRST_WEIGHTS, weights)
+            update = starter.child.ask("compare", file=FIRST_WEIGHTS)
+            found.parity = parity_check.early(parity, starter.losses, ours.losses, update)
     _compare_logs(found, ours, starter)
     _judge_memory(found, ours, starter)
 
@@ -566,7 +572,7 @@ def _tell_slower_starter(found: Findings) -> None:
 
 def _keep_weights(found: Findings, ours: Arm, kept: Path) -> None:
     step = len(ours.losses)
-    if step in found.weights:
+    if step in found.weights or found.lab.serves:
         return
     with turn(ours.child):
         ours.child.weights(WEIGHTS)
@@ -592,6 +598,32 @@ def _same_to_the_end(
         except UserError as missing:
             found.warnings.append(f"The steps that were timed could be compared only in part. {missing}")
     assert found.parity is not None
+    found.parity = replace(late, evidence=found.parity.evidence | late.evidence)
+
+
+def _same_answers(
+    found: Findings, start: Callable[..., contextlib.AbstractContextManager[Arm]], progress: Progress
+) -> None:
+    """Whether every request of the timed run got its answers: the starter's, as far as it came, and the reference solution's
+    from the first to the last."""
+    assert found.parity is not None
+    answers, ours = found.form.parity, found.losses["submission"]
+    late = answers_check.judge(answers, found.losses["starter"], ours)
+    if found.gain and found.gain.lower > 1 and late.status != FAIL:
+        try:
+            source = solution(found.lab).source
+        except UserError as missing:
+            found.warnings.append(f"The answers that were timed could be compared only in part. {missing}")
+            return
+        progress(0.95, "the reference solution answers the same requests, for comparison")
+        with start(source, limits=None, trusted=True) as reference:
+            begin(reference, found.form, found.seed)
+            more = len(ours) - len(reference.losses)
+            if more > REPLAY_S / reference.step_s:
+                late = answers_check.too_many(len(ours))
+            else:
+                reference.run(max(1, more))
+                late = answers_check.judge(answers, reference.losses, ours, "reference solution")
     found.parity = replace(late, evidence=found.parity.evidence | late.evidence)
 
 
@@ -700,7 +732,7 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     elif found.disturbed:
         stopped = (INCONCLUSIVE, f"Not measured: {found.disturbed} Wait until the machine is free and check again.")
     elif found.parity is None or found.parity.status == FAIL:
-        stopped = (FAIL, "Not counted: it is not the same training (see that check).")
+        stopped = (FAIL, f"Not counted: it is not the same {'service' if lab.serves else 'training'} (see that check).")
     elif found.outcome and found.outcome.status == FAIL:
         stopped = (FAIL, "Not counted: the trained model is not what this training leads to (see that check).")
     elif not found.same_work:

@@ -67,7 +67,7 @@ def test_points(name):
 @pytest.mark.parametrize("name", labs.loops())
 def test_submission(name):
     submission = read_notebook(path(name))
-    assert "def train(job):" in submission.source
+    assert f"def {'serve' if labs.get(name).serves else 'train'}(job):" in submission.source
     assert dict(submission.prediction)["cause"] == labs.get(name).cause
 
 
@@ -88,6 +88,7 @@ LONG = (
     "4b_nanogpt",
     "4c_unet",
     "4d_trainer",
+    "4e_inference",
 )
 
 

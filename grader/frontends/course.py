@@ -129,6 +129,7 @@ PHASES = (
             Lab("4b_nanogpt", core=True),
             Lab("4c_unet"),
             Lab("4d_trainer"),
+            Lab("4e_inference"),
             Lesson("4_models/2_rules"),
             Lesson("4_models/3_order"),
         ),

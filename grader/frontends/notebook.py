@@ -334,7 +334,7 @@ class LoopLab(NotebookLab):
             return _failed(seen)
         losses = " ".join(f"{loss:.4f}" for loss in seen.losses)
         time_ = f"{1e3 * seen.step_s:.3g} ms a step, over {steps} steps after {len(seen.losses) - steps} to warm up."
-        lines = [time_, *self._memory(seen), f"Losses: {losses}"]
+        lines = [time_, *self._memory(seen), f"{'Looks at the answers' if self.lab.serves else 'Losses'}: {losses}"]
         return Note("Your loop runs", lines, printed=seen.output)
 
     def _memory(self, seen: Look) -> list[str]:

@@ -36,8 +36,9 @@ NAMES = (
     "3m_fp16",
     "4a_resnet50",
     "4b_nanogpt",
-    "4d_trainer",
     "4c_unet",
+    "4d_trainer",
+    "4e_inference",
 )
 
 

@@ -37,6 +37,17 @@ class Parity:
 
 
 @dataclass(frozen=True)
+class Answers:
+    """Tolerance of "the same answers", in labs that serve requests in place of training. steps: the first requests, compared
+    with the starter's before anything is timed. within: how far looks at a request's answers (the workload's `Look`) may be from
+    the starter's and from the reference solution's, as the root mean square of ten in a row; one wrong answer changes a
+    look by about 1."""
+
+    steps: int
+    within: float
+
+
+@dataclass(frozen=True)
 class Form:
     """How a lab runs on one kind of device.
 
@@ -57,7 +68,7 @@ class Form:
     data: str
     minimum_gain: float | None
     noise: float
-    parity: Parity
+    parity: Parity | Answers
     block_s: float = 1.5
     min_pairs: int = 4
     threads: int | None = None
@@ -229,6 +240,11 @@ class Lab(AnyLab):
 
     graded_by: ClassVar[str] = "grader.grade"
     report_in: ClassVar[str] = "throughput"
+
+    @property
+    def serves(self) -> bool:
+        """Requests are answered and nothing is trained: there are answers to compare, and no weights."""
+        return any(isinstance(form.parity, Answers) for form in self.forms.values())
 
     def measures(self, check: Any, form: str) -> bool:
         return super().measures(check, form) and self.forms[form].minimum_gain is not None

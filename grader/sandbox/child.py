@@ -105,6 +105,9 @@ class Harness:
             for name in [name for name in sys.modules if re.match(r"triton(\.(?!_C)|$)", name)]:
                 del sys.modules[name]
         self.folder = self.home / "prepared"
+        self.entry = getattr(self.workload, "ENTRY", "train")
+        self.serves = self.entry == "serve"
+        self.look: Any = None  # in workloads that are served: makes one number of a request's answers
         self.steps = 0
         self.module: Any = None
         self.job: Job
@@ -114,9 +117,10 @@ class Harness:
 
     # ---- the learner's loop
 
-    def load(self, entry: str = "train") -> None:
+    def load(self, entry: str = "") -> None:
         """Import the submission from disk, so that tracebacks, inspect, torch.compile and loader workers find it. entry: the
-        function that it must define."""
+        function that it must define; the loop of the workload's kind where none is named."""
+        entry = entry or self.entry
         sys.path.append(str(self.home))
         self.module = importlib.import_module(MODULE)
         train = getattr(self.module, entry, None)
@@ -124,10 +128,14 @@ class Harness:
             raise ContractError(f"the submission defines no function `{entry}(job)`")
         if not callable(train):
             raise ContractError(f"`{entry}` must be a function, it is {_a(train)}")
-        if entry == "train" and inspect.isfunction(train) and not inspect.isgeneratorfunction(train):
+        if entry == self.entry and inspect.isfunction(train) and not inspect.isgeneratorfunction(train):
+            must = (
+                "`yield scores, logits` once for each request"
+                if self.serves
+                else "`yield loss.detach()` once after each optimizer step"
+            )
             raise ContractError(
-                "`train(job)` is not a generator: it must `yield loss.detach()` once after each optimizer step",
-                line=train.__code__.co_firstlineno,
+                f"`{entry}(job)` is not a generator: it must {must}", line=train.__code__.co_firstlineno
             )
 
     def make_dataset(self) -> None:
@@ -208,9 +216,12 @@ class Harness:
         self.model = self.job.model
         if keep_initial:
             self.initial = {name: t.detach().clone() for name, t in self.model.named_parameters()}
-        loop = self.module.train(self.job)
+        if self.serves:
+            self.look = self.workload.Look(seed, self.device, **self.options)
+        loop = getattr(self.module, self.entry)(self.job)
         if not isinstance(loop, Iterator):
-            raise ContractError(f"`train(job)` must be a generator that yields losses; it returned {_a(loop)}")
+            yields = "answers" if self.serves else "losses"
+            raise ContractError(f"`{self.entry}(job)` must be a generator that yields {yields}; it returned {_a(loop)}")
         self.loop = loop
 
     def _join_ranks(self) -> None:
@@ -236,8 +247,11 @@ class Harness:
         values = _in_clean_thread(lambda: self._read(losses))
         for i, value in enumerate(values):
             if not math.isfinite(value):
+                step = self.steps - steps + i + 1
                 raise ContractError(
-                    f"step {self.steps - steps + i + 1} yielded the loss {value}: training diverged or overflowed"
+                    f"the answers to request {step} are not finite"
+                    if self.serves
+                    else f"step {step} yielded the loss {value}: training diverged or overflowed"
                 )
         return {"losses": values, "compiled": _compiled_graphs()}
 
@@ -245,13 +259,19 @@ class Harness:
         try:
             loss = next(self.loop)
         except StopIteration:
+            endless = "job.requests" if self.serves else "job.batches"
             raise ContractError(
-                f"`train(job)` stopped after {self.steps} steps; it must go on for as long as it is asked "
-                "(job.batches never ends: loop over it, with no fixed number of steps)"
+                f"`{self.entry}(job)` stopped after {self.steps} steps; it must go on for as long as it is asked "
+                f"({endless} never ends: loop over it, with no fixed number of steps)"
             ) from None
         self.steps += 1
         frame = getattr(self.loop, "gi_frame", None)  # it stands at its yield
         line = frame.f_lineno if frame else None
+        if self.serves:
+            try:
+                return self.look(self.steps, loss)
+            except ValueError as error:
+                raise ContractError(f"request {self.steps}: {error}", line) from None
         if type(loss) is not torch.Tensor:
             raise ContractError(
                 f"step {self.steps} yielded {_a(loss)}; yield the loss as a tensor: `yield loss.detach()`", line

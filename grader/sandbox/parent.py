@@ -256,7 +256,7 @@ class Child:
 
     # ---- requests
 
-    def load(self, entry: str = "train") -> None:
+    def load(self, entry: str = "") -> None:
         self._ask(self.limits.load, "load", entry=entry)
 
     def number(self, entry: str, seed: int, limit_s: float) -> float:

@@ -212,6 +212,11 @@ MORE_RUNGS: dict[str, list[tuple[str, str, variants.Edits]]] = {
         ("torch.compile of the starter", "starter", _COMPILED_TOKENS),
         ("torch.compile of the solution", "solution", _COMPILED_TOKENS),
     ],
+    "4e_inference": [
+        ("batches by length; fp32, eager", "solution", variants.SERVED_PLAIN),
+        ("bf16", "solution", variants.SERVED_EAGER),
+        ("compiled", "solution", [('mode="reduce-overhead", ', "")]),
+    ],
     "4c_unet": [
         ("no trouble on the CPU; fp32, eager", "solution", _UNET_FP32),
         ("TF32", "solution", _UNET_TF32),

@@ -1,0 +1,134 @@
+from grader.labs.lab import Answers, Form, Lab, Prediction, Throughput, TraceCheck
+
+LAYERS, WIDTH, LENGTHS, TEXTS, IMAGES = 12, 768, (128, 256, 512), 8, 64
+# forward only: 2 for each weight of a matrix product and each byte that is not padding, at least half of each length; ResNet-50: 4.1e9
+# products and sums a picture, https://arxiv.org/abs/1512.03385
+FLOPS = 2 * 12 * LAYERS * WIDTH**2 * TEXTS * sum(LENGTHS) / 2 + 2 * 4.1e9 * IMAGES
+
+LAB = Lab(
+    name="4e_inference",
+    title="Two models that are served",
+    phase=4,
+    goal="A GPT scores texts and a ResNet classifies pictures, one by one, as if they were trained. Give the same answers, many times faster.",
+    cause="launch-bound",
+    forms={
+        "cuda": Form(
+            workload="grader.workloads.serving",
+            options={
+                "layers": LAYERS,
+                "width": WIDTH,
+                "heads": 12,
+                "lengths": LENGTHS,
+                "texts": TEXTS,
+                "model": "resnet50",
+                "size": 224,
+                "images": IMAGES,
+            },
+            data="text",
+            minimum_gain=12.0,
+            noise=0.02,
+            block_s=1.0,
+            min_pairs=3,
+            flops=FLOPS,
+            parity=Answers(steps=6, within=0.6),
+        ),
+        # one thread, fp32
+        "cpu": Form(
+            workload="grader.workloads.serving",
+            options={
+                "layers": 2,
+                "width": 64,
+                "heads": 4,
+                "lengths": (16, 32, 64),
+                "texts": 8,
+                "model": "tiny",
+                "size": 32,
+                "images": 32,
+            },
+            data="text",
+            minimum_gain=2.5,
+            noise=0.03,
+            block_s=0.8,
+            min_pairs=3,
+            parity=Answers(steps=6, within=0.4),
+            threads=1,
+            environment={"OMP_NUM_THREADS": "1"},
+        ),
+    },
+    prediction=Prediction(points=10),
+    throughput=Throughput(
+        points=50,
+        hints=(
+            "How many times is each model called for a request, and how much of it is computed for nothing?",
+            "`lab.profile()`: how long is a kernel, how long a launch, and what does the GPU do between the two models' calls?",
+            "One call for all pictures, one for all texts of about the same length: the longest text of a call decides what all others are padded "
+            "to. No graph of operations for a backward pass that never comes, 16 bits, and, since the shapes are few and always the same, "
+            "a compiled model whose launches are one CUDA graph.",
+        ),
+    ),
+    trace=(
+        TraceCheck(
+            name="waits",
+            title="The CPU does not wait for the GPU",
+            points=10,
+            metric="syncs",
+            at_most=1,
+            none_at=80,
+            says="times a request the CPU waits for the GPU",
+            form="cuda",
+            hints=(
+                "Who reads the answers, and when?",
+                "`syncs` of `lab.peek()` counts the waits: `synchronize`, `.item()`, and copies from pageable memory.",
+                "The answers are yielded as tensors on the device; whoever needs them waits for them. What is sent to the GPU "
+                "comes from pinned memory.",
+            ),
+        ),
+        TraceCheck(
+            name="launches",
+            title="A request takes few launches",
+            points=10,
+            metric="launches",
+            at_most=100,
+            none_at=2000,
+            says="launches a request",
+            form="cuda",
+            hints=(
+                "How long does the GPU work for a launch?",
+                "`launches` and `kernels` of `lab.peek()`: they are nearly equal as long as each kernel is launched for itself.",
+                'Batches first. Then a CUDA graph: `torch.compile` makes one with `mode="reduce-overhead"`. Its result lies in memory that the next '
+                "replay writes over.",
+            ),
+        ),
+        TraceCheck(
+            name="half_precision",
+            title="16 bits in convolutions and matrix products",
+            points=10,
+            metric="half_share",
+            at_least=0.9,
+            says="of the time in convolutions and matrix products was spent on 16-bit inputs",
+            form="cuda",
+            hints=(
+                "Which digits of an answer does anybody look at?",
+                "`half_share` of `lab.peek()`.",
+                "Where nothing is trained the weights themselves can be bf16: no autocast, no casts. The log-probabilities are worth fp32.",
+            ),
+        ),
+        TraceCheck(
+            name="pinned",
+            title="Pictures come from pinned memory",
+            points=10,
+            metric="h2d_pinned",
+            at_least=0.9,
+            says="of the copied bytes came from pinned memory",
+            absent="No pictures crossed the bus: requests come from outside, and theirs have to be sent each time.",
+            form="cuda",
+            hints=(
+                "A picture is bytes. As what does it travel, and from where?",
+                "`h2d_pinned` and `h2d_copies` of `lab.peek()`, and the sizes of the copies in the trace.",
+                "One copy of bytes for all pictures, from pinned memory and with `non_blocking=True`; what has to be calculated of them is "
+                "calculated on the device. On a stream of its own the copy runs beside the request before.",
+            ),
+        ),
+    ),
+    peek=("syncs", "launches", "kernels", "half_share", "h2d_copies", "h2d_pinned"),
+)

@@ -1,0 +1,260 @@
+"""The lab 4e: requests in place of training steps, and looks at their answers in place of losses and weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import variants
+from benchmarks import measured
+from helpers import running, said
+
+from grader import calibrate, labs
+from grader.checks import answers as answers_check
+from grader.errors import UserError
+from grader.grade import grade
+from grader.labs.lab import Answers
+from grader.look import peek
+from grader.measure import machine
+from grader.measure.blocks import Plan
+from grader.result import FAIL, NOT_MEASURED, PASS, Result
+from grader.sandbox.parent import ChildError
+from grader.submission import Submission
+from grader.workloads import serving
+
+NAME = "4e_inference"
+LAB = labs.get(NAME)
+CPU = LAB.forms["cpu"]
+SHORT = Plan(block_s=0.2, block_steps=2, min_pairs=2, max_pairs=2, profile_steps=2)
+SMALL = replace(CPU, options=CPU.options | {"texts": 2, "images": 4}, minimum_gain=None)
+gpu = pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")
+
+
+def answered(source: str, form=SMALL) -> Result:
+    return grade(Submission(source), replace(LAB, forms={"cpu": form}), device="cpu", plan=SHORT)
+
+
+def job(seed: int = 3) -> serving.Serving:
+    return serving.make_job(seed, torch.device("cpu"), **SMALL.options)
+
+
+# ---------------------------------------------------------------- requests
+
+
+def test_requests_are_the_same_work_and_never_the_same():
+    requests = job().requests
+    some = [requests.request(n) for n in range(50)]
+    for request in some:
+        lengths = sorted(map(len, request.texts))
+        bounds = np.repeat(SMALL.options["lengths"], SMALL.options["texts"])
+        below = np.repeat([1, *SMALL.options["lengths"][:-1]], SMALL.options["texts"])
+        assert all(b < length <= bound for b, length, bound in zip(below, lengths, bounds, strict=True))
+        assert request.images.shape == (4, 32, 32, 3) and request.images.dtype == torch.uint8
+    assert len({text for request in some for text in request.texts if len(text) > 16}) > 0.99 * 50 * 4
+    assert len({request.images.numpy().tobytes() for request in some}) > 45
+    again = job().requests.request(7)
+    assert again.texts == some[7].texts and torch.equal(again.images, some[7].images)
+    assert job(4).requests.request(7).texts != some[7].texts
+    assert any(list(map(len, request.texts)) != sorted(map(len, request.texts)) for request in some)
+
+
+def test_logits_differ_from_picture_to_picture():
+    made = job()
+    pictures = torch.cat([made.requests.request(n).images for n in range(20)])
+    with torch.no_grad():
+        logits = made.resnet.eval()(pictures.permute(0, 3, 1, 2).float().div(64).sub(2))
+    assert 0.5 < logits.std(0).mean() < 2 and logits.mean().abs() < 1
+
+
+# ---------------------------------------------------------------- looks
+
+
+def look() -> serving.Look:
+    return serving.Look(5, torch.device("cpu"), **SMALL.options)
+
+
+def test_a_wrong_answer_changes_a_look_by_about_one_and_rounding_by_little():
+    torch.manual_seed(0)
+    scores, logits = 0.5 * torch.randn(6, 64), torch.randn(4, 100)
+    other, rounded = torch.randn(300, 100), logits.bfloat16().float()
+    right = [look()(n, (scores, logits)) for n in range(300)]
+    wrong = [look()(n, (scores, torch.cat([other[n : n + 1], logits[1:]]))) for n in range(300)]
+    close = [look()(n, (scores.bfloat16().float(), rounded)) for n in range(300)]
+    size = lambda found: torch.stack([a - b for a, b in zip(found, right, strict=True)]).square().mean().sqrt()  # noqa: E731
+    assert 1 < size(wrong) < 2 and size(close) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        ("scores", "must yield two tensors for each request"),
+        (
+            "scores, logits.tolist()",
+            "logits must be a tensor of floating-point numbers of shape (4, 100), it is a list",
+        ),
+        ("scores[:2], logits", "scores must be a tensor of floating-point numbers of shape (6, 64), it is (2, 64)"),
+        ("scores, logits.int()", "it is (4, 100), torch.int32"),
+        ("scores, logits * float('nan')", "the answers to request 1 are not finite"),
+    ],
+)
+def test_what_is_no_answer_is_named(answers, words):
+    source = f"""
+import torch
+
+
+def serve(job):
+    while True:
+        scores, logits = torch.zeros(6, 64), torch.zeros(4, 100)
+        yield {answers}
+"""
+    with running(source, form=SMALL) as child:
+        child.load()
+        child.start(1)
+        with pytest.raises(ChildError) as raised:
+            child.run(1)
+    assert words in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("def train(job):\n    yield 1\n", "defines no function `serve(job)`"),
+        (
+            "def serve(job):\n    return 1\n",
+            "`serve(job)` is not a generator: it must `yield scores, logits` once for each request",
+        ),
+        ("def serve(job):\n    yield from ()\n", "job.requests never ends: loop over it"),
+    ],
+)
+def test_what_is_no_service_is_named(source, words):
+    with running(source, form=SMALL) as child, pytest.raises(ChildError) as raised:
+        child.load()
+        child.start(1)
+        child.run(1)
+    assert words in raised.value.message
+
+
+# ---------------------------------------------------------------- verdicts
+
+WITHIN = Answers(steps=6, within=0.5)
+
+
+@pytest.mark.parametrize(
+    ("off", "status"),
+    [
+        ([0.1] * 40, PASS),
+        ([0.1] * 39 + [1.2], PASS),  # one look alone can be far off by chance
+        ([0.1] * 30 + [1.0] * 10, FAIL),  # honest until nobody looks any more
+        ([0.1] * 33 + [1.0] * 6, FAIL),  # the last few as well
+        ([0.9] * 6, FAIL),
+    ],
+)
+def test_looks_are_compared_to_the_end(off, status):
+    right = [10.0 * i for i in range(len(off))]
+    result = answers_check.judge(WITHIN, right, [a + b for a, b in zip(right, off, strict=True)])
+    assert result.status == status, result.reason
+
+
+def test_only_what_both_have_answered_is_compared():
+    result = answers_check.judge(WITHIN, [1.0] * 12, [1.0] * 500)
+    assert result.status == PASS and result.evidence["requests"] == 12
+
+
+# ---------------------------------------------------------------- the lab
+
+
+def test_hints_get_plainer():
+    for check in (LAB.throughput, *LAB.trace):
+        assert len(check.hints) == 3 and all(hint.endswith((".", "?")) for hint in check.hints)
+        assert not any("\n" in hint for hint in check.hints)  # no code to paste
+
+
+def test_the_ladder_has_a_name_for_each_rung():
+    names = [name for name, _ in measured.rungs(NAME)]
+    assert len(set(names)) == len(names) and names[-1] == "the solution" and len(names) >= 7
+
+
+def test_the_solution_gives_the_same_answers():
+    result = answered(variants.solution(NAME))
+    assert result.check("parity").status == PASS, said(result)
+    assert result.check("throughput").status == NOT_MEASURED
+
+
+def test_other_answers_earn_nothing():
+    source, words = variants.wrongs(NAME)["in the order of their lengths"]
+    result = answered(source)
+    assert words in said(result) and "not the same service" in said(result) and result.score == 0
+
+
+def test_there_is_no_spread_to_calibrate():
+    with pytest.raises(UserError, match="trains nothing"):
+        calibrate.measure_spread(LAB, "cpu")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", variants.WRONGS[NAME])
+def test_what_is_another_service_is_named(what):
+    source, words = variants.wrongs(NAME)[what]
+    result = grade(Submission(source), LAB, device="cpu", plan=SHORT)
+    assert words in said(result) and result.score == 0
+
+
+@pytest.mark.slow
+def test_faults_are_rejected_and_honest_forms_are_not():
+    plain = replace(CPU, minimum_gain=None)
+    for what, source in variants.faults(NAME).items():
+        assert answered(source, plain).check("parity").status == FAIL, what
+    for what, source in variants.honest(NAME).items():
+        result = answered(source, plain)
+        assert not result.fatal and result.check("parity").status == PASS, f"{what}: {said(result)}"
+
+
+@pytest.mark.slow
+def test_gains():
+    plan = Plan(block_s=0.8, block_steps=2, min_pairs=3, max_pairs=3, precision=0.12, profile_steps=2)
+    gains = {}
+    for what, source in {
+        "starter": variants.starter(NAME),
+        **variants.halves(NAME),
+        "": variants.solution(NAME),
+    }.items():
+        result = grade(Submission(source), LAB, device="cpu", plan=plan)
+        assert result.check("parity").status == PASS, f"{what}: {said(result)}"
+        gains[what] = result.check("throughput").evidence["gain"]
+    assert "worst_beside_the_reference_solution" in result.check("parity").evidence
+    starter, *halves, solution = gains.values()
+    assert solution > CPU.minimum_gain, gains
+    assert all(1.05 * starter < half < solution for half in halves), gains
+
+
+@pytest.mark.slow
+def test_answers_that_are_wrong_later_are_found():
+    """Right while the first requests are compared, and in the second hundred no longer."""
+    served = "        yield scores, logits"
+    source = variants.solution(NAME).replace(
+        served,
+        "        job.done = getattr(job, 'done', 0) + 1\n        if job.done > 30:\n            logits = logits.roll(1, 0)\n"
+        + served,
+    )
+    result = grade(Submission(source), LAB, device="cpu", plan=SHORT)
+    assert result.check("parity").status == FAIL and result.score == 0, said(result)
+
+
+@gpu
+def test_causes_on_a_gpu():
+    starter, solution = (peek(Submission(which(NAME)), LAB) for which in (variants.starter, variants.solution))
+    assert not starter.message and not solution.message, (starter.message, solution.message)
+    before, after = starter.metrics, solution.metrics
+    assert before.syncs > 80 and after.syncs <= 1
+    assert before.launches > 2000 and after.launches <= 100
+    assert before.half_share == 0 and after.half_share >= 0.9
+    assert before.h2d_pinned == 0 and after.h2d_pinned >= 0.9
+
+
+@gpu
+def test_gains_on_a_gpu():
+    result = grade(Submission(variants.solution(NAME)), LAB, device="cuda", plan=SHORT)
+    assert result.check("parity").status == PASS, said(result)
+    assert result.check("throughput").evidence["gain"] > 12, said(result)
