@@ -193,7 +193,7 @@ def train(job):
 _CROPPED = "DataLoader(Cropped(job), sampler=enumerate(job.batches), batch_size=None"
 _CROPPED_WORKERS: Edits = [
     ("import numpy as np\n", "import os\n\nimport numpy as np\n"),
-    (_CROPPED, _CROPPED + ", num_workers=len(os.sched_getaffinity(0)) - 2"),
+    (_CROPPED, _CROPPED + ", num_workers=max(0, len(os.sched_getaffinity(0)) - 2)"),
 ]
 _BYTES_A_BATCH: Edits = [
     *_CROPPED_WORKERS,
