@@ -55,7 +55,7 @@ assert set(MEANING) == set(CAUSES)
 
 STEPS = (
     ("lab.predict(cause=..., gain=...)", "first: the cause, and how many times as fast it can get; locked once made"),
-    ("%%submission", "the cell with train(job); change it, and run it"),
+    ("%%submission", "the cell with the loop; change it, and run it"),
     ("lab.run(), lab.peek()", "a few steps; counts without timing. Free, as often as you like"),
     ("lab.profile()", "where the time of a step goes"),
     ("lab.check()", "the grade, by measurement"),

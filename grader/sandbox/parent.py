@@ -648,7 +648,7 @@ def _learner_error(error: Any, method: str, budget: int | None) -> ChildError:
         where = {
             "load": "while it was imported",
             "prepare": "in prepare(dataset, folder)",
-            "start": "when train(job) was called",
+            "start": "when its loop was called",
             "weights": "in job.weights()",
             "result": "when it was called",
             "calls": "when it was called",
