@@ -217,7 +217,7 @@ def test_gains():
     gains = {}
     for what, source in {
         "starter": variants.starter(NAME),
-        **variants.halves(NAME),
+        **{what: source for what, source in variants.halves(NAME).items() if "call" in what},  # the other one: on a GPU
         "": variants.solution(NAME),
     }.items():
         result = grade(Submission(source), LAB, device="cpu", plan=plan)

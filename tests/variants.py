@@ -1722,7 +1722,8 @@ FAULTS: dict[str, dict[str, Edits]] = {
         "weights of a hundred steps": [
             (
                 _SERVES,
-                "    with torch.no_grad():\n        for weights in job.model.parameters():\n"
+                "    with torch.no_grad():\n"
+                "        for weights in (each for each in job.model.parameters() if each.dim() > 1):\n"
                 "            step = weights.abs().max() / 50\n            weights.copy_((weights / step).round() * step)\n"
                 + _SERVES,
             )
