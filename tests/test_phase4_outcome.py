@@ -217,9 +217,11 @@ def test_the_last_timed_step_is_judged(tmp_path):
     """A whole grade: the loop is honest for the first steps and trains on every second batch only from then on."""
     wide = replace(GPT.parity, loss=0.5, norm=2.0, cosine=-1.0, drift=9.0, held_out=9.0)
     lab = tiny_lab(tmp_path, forms={"cpu": replace(GPT, parity=wide)})
-    calibrate.measure_outcome(lab, "cpu", 600, seeds=4)
-    plan = Plan(block_s=0.05, block_steps=24, min_pairs=2, max_pairs=2, profile_steps=2)
-    later = HALF.replace("step % 2 == 0", "step < 8 or step % 2 == 0")
+    rest = lambda source: source.replace("        yield", "        time.sleep(0.04)\n        yield").replace("import torch\n", "import time\nimport torch\n", 1)  # noqa: E731 # fmt: skip
+    (tmp_path / "starter.py").write_text(rest(lab.starter))  # so that no machine makes more steps than the band has
+    calibrate.measure_outcome(lab, "cpu", 150, seeds=5)
+    plan = Plan(block_s=0.3, block_steps=6, min_pairs=2, max_pairs=2, profile_steps=2)
+    later = rest(HALF.replace("step % 2 == 0", "step < 8 or step % 2 == 0"))
     honest, half = (grade_cells(source, lab=lab, plan=plan, limits=Limits()).check("outcome") for source in (lab.starter, later))  # fmt: skip
-    assert honest.status == PASS and honest.evidence["steps"] > 80, honest
+    assert honest.status == PASS and honest.evidence["steps"] > 20, honest
     assert half.status == FAIL and "worse than" in half.reason, half
