@@ -157,6 +157,7 @@ def test_what_fails_is_said_with_its_place(files, change, says):
     assert all(words in found.message for words in says), found.message
 
 
+@pytest.mark.slow
 def test_confined_but_for_what_may_be_read(files):
     if not confinement().files:
         pytest.skip("files cannot be confined here")
