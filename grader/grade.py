@@ -1,8 +1,8 @@
 """One grade, from a submission and a lab to a Result.
 
 The story: gate -> load both arms -> first steps compared tightly -> pairs of timed blocks until the points are known ->
-the last weights on held-out data,
-where long runs say what to expect -> one profile of each arm -> the reference solution trains as long, and losses and weights are compared to the end -> checks."""
+the last weights on held-out data, where long runs say what to expect -> one profile of each arm -> the reference
+solution trains as long, and losses and weights are compared to the end -> checks."""
 
 from __future__ import annotations
 
