@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 import variants
-from benchmarks import measured
+from benchmarks import measured, nanogpt_peer
 from helpers import running, said
 
 from grader import labs
+from grader.calibrate import honest_form
 from grader.data import prepare
 from grader.grade import grade
 from grader.look import peek
@@ -77,12 +78,12 @@ def test_without_its_packages_nothing_is_measured():
 
 @trainer
 def test_a_step_is_made_when_it_is_asked_for_and_none_ahead(tmp_path):
-    from grader.workloads.trainer import CausalLM, JobTrainer, steps
+    from grader.workloads.trainer import CausalLM, JobTrainer, optimizer_steps
 
     job = job_and_options()
     before = job.model.positions.detach().clone()
     one = JobTrainer(job, CausalLM(job.model), arguments(job, tmp_path))
-    loop = steps(one)
+    loop = optimizer_steps(one)
     assert one.state.global_step == 0
     for step in (1, 2, 3):
         loss = next(loop)
@@ -94,14 +95,14 @@ def test_a_step_is_made_when_it_is_asked_for_and_none_ahead(tmp_path):
 
 @trainer
 def test_parts_of_a_batch_are_the_batch(tmp_path):
-    from grader.workloads.trainer import CausalLM, JobTrainer, steps
+    from grader.workloads.trainer import CausalLM, JobTrainer, optimizer_steps
 
     losses = []
     for parts in (1, 3):
         job = job_and_options()
         size = job.batches.batch_size // parts
         args = arguments(job, tmp_path, per_device_train_batch_size=size, gradient_accumulation_steps=parts)
-        loop = steps(JobTrainer(job, CausalLM(job.model, "sdpa", 64), args))
+        loop = optimizer_steps(JobTrainer(job, CausalLM(job.model, "sdpa", 64), args))
         losses.append([next(loop).item() for _ in range(3)])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     with pytest.raises(ValueError, match="batch of 12 windows"):
@@ -112,14 +113,23 @@ def test_parts_of_a_batch_are_the_batch(tmp_path):
 
 @trainer
 def test_an_error_in_the_training_reaches_whoever_asked(tmp_path):
-    from grader.workloads.trainer import CausalLM, JobTrainer, steps
+    from grader.workloads.trainer import CausalLM, JobTrainer, optimizer_steps
 
     job = job_and_options()
     job.model.blocks[1].forward = lambda x: 1 / 0
     with pytest.raises(ZeroDivisionError):
-        next(steps(JobTrainer(job, CausalLM(job.model), arguments(job, tmp_path))))
+        next(optimizer_steps(JobTrainer(job, CausalLM(job.model), arguments(job, tmp_path))))
     job = job_and_options()
-    assert len(list(steps(JobTrainer(job, CausalLM(job.model), arguments(job, tmp_path, max_steps=2))))) == 2
+    assert len(list(optimizer_steps(JobTrainer(job, CausalLM(job.model), arguments(job, tmp_path, max_steps=2))))) == 2
+
+
+@trainer
+@pytest.mark.parametrize("make", [variants.in_a_thread, lambda lab: honest_form(variants.solution(lab), "bf16")])
+def test_the_loop_can_be_wrapped(make, tmp_path):
+    """As a calibration and the controls of the measurements do: they rename train(job)."""
+    loops = [nanogpt_peer.loaded(text, tmp_path).train(job_and_options()) for text in (make(NAME), LAB.starter)]
+    ours, starters = ([next(loop).item() for _ in range(2)] for loop in loops)
+    assert ours == pytest.approx(starters, rel=2e-3) and ours[0] != ours[1]
 
 
 @trainer

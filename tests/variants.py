@@ -597,7 +597,7 @@ TRAINER_LADDER: list[tuple[str, Edits]] = [
     ),
     ("a fused optimizer", [('"adamw_torch"', '"adamw_torch_fused"')]),
 ]
-_TRAINER = "    yield from steps(JobTrainer(job, model, arguments))\n"
+_TRAINER = "    yield from optimizer_steps(JobTrainer(job, model, arguments))\n"
 _PICTURES_AT_ONCE: Edits = [
     (
         "        logits = torch.stack([classify(resnet, image, job.device) for image in request.images])\n",
@@ -1694,7 +1694,7 @@ FAULTS: dict[str, dict[str, Edits]] = {
             optimizer.step = lambda *a, **k: step(*a, **k) if next(count) % 10 else None
             return optimizer
 
-    yield from steps(Lazy(job, model, arguments))
+    yield from optimizer_steps(Lazy(job, model, arguments))
 """,
             )
         ],

@@ -26,7 +26,7 @@ except ImportError as missing:
         name=missing.name,
     ) from None
 
-__all__ = ["CausalLM", "JobTrainer", "TrainingArguments", "steps"]
+__all__ = ["CausalLM", "JobTrainer", "TrainingArguments", "optimizer_steps"]
 
 
 def eager_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -126,7 +126,7 @@ class HandOver(TrainerCallback):
         greenlet.getcurrent().parent.switch(loss)
 
 
-def steps(trainer: JobTrainer) -> Iterator[torch.Tensor]:
+def optimizer_steps(trainer: JobTrainer) -> Iterator[torch.Tensor]:
     """Train, an optimizer step at a time: each is made when it is asked for, none ahead. Yields losses, 0-d, on the device.
 
     A greenlet, not a thread: autocast, grad mode and the profiler belong to a thread, and are the same here on both sides."""

@@ -1,4 +1,4 @@
-from grader.workloads.trainer import CausalLM, JobTrainer, TrainingArguments, steps
+from grader.workloads.trainer import CausalLM, JobTrainer, TrainingArguments, optimizer_steps
 
 
 def train(job):
@@ -27,4 +27,4 @@ def train(job):
         disable_tqdm=True,
         use_cpu=job.device.type == "cpu",
     )
-    yield from steps(JobTrainer(job, model, arguments))
+    yield from optimizer_steps(JobTrainer(job, model, arguments))
