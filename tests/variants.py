@@ -891,8 +891,8 @@ class Copied(torch.utils.data.Dataset):
     "4c_unet": {
         "pictures and noise by the batch": [
             (
-                "        return torch.tensor(np.transpose(scaled, (2, 0, 1)).tolist())\n",
-                "        return torch.from_numpy(np.transpose(scaled, (2, 0, 1)).astype(np.float32))\n",
+                "DataLoader(Scaled(job.dataset), batch_sampler=job.batches)",
+                "(torch.from_numpy(job.dataset.pixels[i]).permute(0, 3, 1, 2) / 127.5 - 1 for i in job.batches)",
             ),
             (
                 """        noisy = [

@@ -21,7 +21,7 @@ class Scaled(Dataset):
 
     def __getitem__(self, index):
         scaled = self.pictures[index] / 127.5 - 1
-        return torch.tensor(np.transpose(scaled, (2, 0, 1)).tolist())
+        return torch.tensor(np.transpose(scaled, (2, 0, 1)), dtype=torch.float32)
 
 
 def attention(q, k, v):
