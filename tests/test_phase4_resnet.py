@@ -123,11 +123,10 @@ def test_crops_by_matrix_products_are_those_of_pil(job, solution):
     names: dict = {}
     exec(variants.starter(NAME), names)
     wanted, labels = names["Cropped"](job)[3, batch]
-    pictures = solution.Pictures(job.dataset, torch.device("cpu"))
-    pictures.fetch(batch)
+    pictures = solution.load(job.dataset, torch.device("cpu"))
     boxes = job.crops(3, job.dataset.sizes[batch])
     assert 0 < boxes[:, 4].sum() < 8  # some are flipped
-    found = solution.cropped(pictures.pixels[batch], boxes, job.size)
+    found = solution.cropped(pictures[batch], boxes, job.size)
     off = (found - (wanted + 2) * 64).abs()
     assert off.max() < 1.6 and off.mean() < 0.5
     assert torch.equal(labels, job.dataset.labels[batch])
@@ -220,7 +219,7 @@ def test_a_gpu_decodes_the_same_picture(job, solution):
 
 @gpu
 def test_the_solution_on_a_gpu():
-    result = graded(variants.solution(NAME), device="cuda")
+    result = grade(Submission(variants.solution(NAME)), LAB, device="cuda")
     assert result.check("parity").status == PASS, said(result)
     for check in LAB.trace:
         assert result.check(check.name).status == PASS, said(result)

@@ -229,7 +229,7 @@ DECODED_EACH_STEP: Edits = [
         "import ThreadPoolExecutor\nfrom queue import Queue\nfrom threading import Thread\n",
     ),
     (
-        "class Pictures:",
+        "def load(",
         '''def ahead(job):
     """The pixels of each batch, and what is chosen: read, decoded and sent by a thread on a stream of its own, and not kept."""
     ready, sizes = Queue(2), job.dataset.sizes
@@ -258,21 +258,20 @@ DECODED_EACH_STEP: Edits = [
         yield pixels, chosen
 
 
-class Pictures:''',
+def load(''',
     ),
     (
-        "    pictures, classes = Pictures(job.dataset, job.device), job.dataset.labels.to(job.device)\n",
+        "    pictures, classes = load(job.dataset, job.device), job.dataset.labels.to(job.device)\n",
         "    classes = job.dataset.labels.to(job.device)\n",
     ),
     ("cropped(stored[chosen[:, 0]], ", "cropped(stored, "),
     (
         "    for step, batch in enumerate(job.batches):\n"
-        "        pictures.fetch(batch)\n"
         "        # all that a step needs from the host: six integers a picture\n"
         "        chosen = torch.cat([torch.tensor(batch)[:, None], job.crops(step, job.dataset.sizes[batch])], dim=1)\n"
         "        if cuda:\n"
         "            chosen = chosen.pin_memory().to(job.device, non_blocking=True)\n"
-        "        loss = compiled(pictures.pixels, chosen)\n",
+        "        loss = compiled(pictures, chosen)\n",
         "    for pixels, chosen in ahead(job):\n        loss = compiled(pixels, chosen)\n",
     ),
 ]
@@ -282,7 +281,6 @@ RESIDENT: Edits = [
         "        images = cropped(stored[chosen[:, 0]], chosen[:, 1:], job.size).float().div(64).sub(2)\n",
         "        images = stored.float().div(64).sub(2)\n",
     ),
-    ("        pictures.fetch(batch)\n", "        if not step:\n            pictures.fetch(batch)\n"),
     (
         "        # all that a step needs from the host: six integers a picture\n"
         "        chosen = torch.cat([torch.tensor(batch)[:, None], job.crops(step, job.dataset.sizes[batch])], dim=1)\n"
@@ -291,25 +289,24 @@ RESIDENT: Edits = [
         "        if not step:\n"
         "            chosen = torch.cat([torch.tensor(batch)[:, None], job.crops(step, job.dataset.sizes[batch])], dim=1)\n"
         "            chosen = chosen.to(job.device)\n"
-        "            images = cropped(pictures.pixels[chosen[:, 0]], chosen[:, 1:], job.size).round().to(torch.uint8)\n",
+        "            images = cropped(pictures[chosen[:, 0]], chosen[:, 1:], job.size).round().to(torch.uint8)\n",
     ),
-    ("compiled(pictures.pixels, chosen)", "compiled(images, chosen)"),
+    ("compiled(pictures, chosen)", "compiled(images, chosen)"),
 ]
 # for data sets that no GPU has room for
 KEPT_BY_THE_HOST: Edits = [
     *DECODED_EACH_STEP,
     (
         "        with ThreadPoolExecutor(8) as pool, torch.cuda.stream(stream):\n",
-        '        pictures = Pictures(job.dataset, torch.device("cpu"))\n        with torch.cuda.stream(stream):\n',
+        '        pictures = load(job.dataset, torch.device("cpu"))\n        with torch.cuda.stream(stream):\n',
     ),
     (
         "                files = list(pool.map(lambda index: job.dataset[index][0], batch))\n"
         "                pixels = torch.empty(len(batch), 3, height, width, dtype=torch.uint8, device=job.device)\n"
         "                for place, picture in enumerate(decoded(files, job.device)):\n"
         "                    pixels[place, :, : picture.shape[1], : picture.shape[2]] = picture\n",
-        "                pictures.fetch(batch)\n"
         "                pixels = torch.empty(len(batch), 3, height, width, dtype=torch.uint8, pin_memory=bool(stream))\n"
-        "                torch.index_select(pictures.pixels, 0, torch.tensor(batch), out=pixels)\n"
+        "                torch.index_select(pictures, 0, torch.tensor(batch), out=pixels)\n"
         "                pixels = pixels.to(job.device, non_blocking=True)\n",
     ),
 ]
@@ -318,7 +315,7 @@ _BLOCKY: Edits = [
     _BY_THE_CPU,
     ("lambda file: decode_jpeg(file, ImageReadMode.RGB)", "blocky"),
     (
-        "class Pictures:",
+        "def load(",
         '''def blocky(file):
     """As decoders do that repeat each pixel of colour, which JPEG stores at half the resolution, in place of interpolating."""
     red, green, blue = decode_jpeg(file, ImageReadMode.RGB).float()
@@ -329,7 +326,7 @@ _BLOCKY: Edits = [
     return torch.stack([red, green, blue]).round().clamp(0, 255).to(torch.uint8)
 
 
-class Pictures:''',
+def load(''',
     ),
 ]
 _ONE_BY_ONE: Edits = [
@@ -345,7 +342,7 @@ _ONE_BY_ONE: Edits = [
     ),
     ("torch.compile(loss_of) if cuda else loss_of", "loss_of"),
 ]
-_WITH_CHOSEN = "        loss = compiled(pictures.pixels, chosen)\n"
+_WITH_CHOSEN = "        loss = compiled(pictures, chosen)\n"
 _GPT2_LOSS = """            logits = model(tokens)
             # cross_entropy wants the classes second: (batch, vocabulary, length)
             loss = F.cross_entropy(logits.transpose(1, 2), targets) * (len(part) / len(batch))

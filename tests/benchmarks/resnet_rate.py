@@ -28,7 +28,6 @@ LAB = "4a_resnet50"
 RESIDENT = "resident"
 OPERATIONS = 6 * 4.09e9  # of an image, forward and backward; 4.09 G multiply-adds (torchvision's model page)
 GOALS = (7000, 0.9)  # images a second on resident data; the share of it that files must reach
-SLOW_S = 0.3  # a step that takes longer is not given a whole epoch to settle
 
 
 def rows(only: str) -> list[tuple[str, str]]:
@@ -39,15 +38,12 @@ def rows(only: str) -> list[tuple[str, str]]:
 
 
 def rate(source: str, form: Form, form_name: str, seconds: float) -> tuple[float, list[float]]:
-    """Images a second in the median of three blocks, and of each. What is decoded once has been decoded by then."""
+    """Images a second in the median of three blocks, and of each."""
     options, readable = prepared(form)
     with arm(source, form, options, readable, form_name, None) as one:
         one.child.load()
         one.child.start(1)
         one.warm_up(8)
-        epoch = (options.get("count") or 9000) // options["batch_size"]
-        while one.step_s < SLOW_S and len(one.losses) < epoch + 2:
-            one.step_s = one.run(4)
         one.burn()
         steps = whole_rounds(seconds, one.step_s)
         found = [options["batch_size"] / one.run(steps) for _ in range(3)]
