@@ -4,16 +4,20 @@ of 4a's ladder; with the share of the GPU's peak that the model's arithmetic tak
     python -m tests.benchmarks.resnet_rate [--device auto] [--batch-size 256] [--rungs resident,solution,...] [--out DIR]
 
 All in one run on one GPU; each row in a process of its own, alone on the machine. Without a GPU it is the lab's tiny form, which
-only shows that it runs. The table is printed, and written to DIR/resnet_rate.json with the machine and its versions."""
+only shows that it runs. Then what reading and decoding deliver alone. The table is printed, and written to
+DIR/resnet_rate.json with the machine and its versions; the sources to DIR/feeds.json."""
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import torch
 
 from grader import labs
 from grader.grade import arm, choose_form, prepared
@@ -21,6 +25,7 @@ from grader.labs.lab import Form
 from grader.measure import machine, peaks
 from grader.measure.blocks import whole_rounds
 from grader.result import write_json
+from grader.workloads import imagenet
 from tests import variants
 from tests.benchmarks import measured
 
@@ -48,6 +53,38 @@ def rate(source: str, form: Form, form_name: str, seconds: float) -> tuple[float
         steps = whole_rounds(seconds, one.step_s)
         found = [options["batch_size"] / one.run(steps) for _ in range(3)]
     return median(found), found
+
+
+def feeds(form: Form, on_gpu: bool) -> dict[str, float | None]:
+    """What the pictures' sources deliver alone: bytes of a file, and pictures a second that one thread reads (from the page
+    cache), all CPU threads decode, and the GPU decodes, 256 at a time; None where it cannot."""
+    solution: dict[str, Any] = {}
+    exec(variants.solution(LAB), solution)
+    options, _ = prepared(form)
+    dataset = imagenet.make_job(1, torch.device("cpu"), **options).dataset
+    some = range(min(1024, len(dataset)))
+    files = [dataset[index][0] for index in some]
+
+    def per_second(work: Callable[[], Any]) -> float:
+        work()  # what is set up once
+        began = time.monotonic()
+        work()
+        return len(files) / (time.monotonic() - began)
+
+    def decode(device: str) -> Any:
+        for n in range(0, len(files), 256):
+            pictures = solution["decoded"](files[n : n + 256], torch.device(device))
+        if on_gpu:
+            torch.cuda.synchronize()
+        return pictures
+
+    able = on_gpu and decode("cuda")[0].is_cuda
+    return {
+        "bytes_of_a_file": sum(map(len, files)) / len(files),
+        "files_read_per_s": per_second(lambda: [dataset[index] for index in some]),
+        "decoded_by_the_cpu_per_s": per_second(lambda: decode("cpu")),
+        "decoded_by_the_gpu_per_s": per_second(lambda: decode("cuda")) if able else None,
+    }
 
 
 def table(found: list[dict[str, Any]]) -> str:
@@ -93,6 +130,11 @@ def main() -> None:
             facts = {"batch_size": batch, "goals": GOALS, "form": form_name, "machine": machine.facts()}
             facts |= {"versions": machine.versions(), "date": time.strftime("%Y-%m-%d")}
             write_json(options.out / "resnet_rate.json", {"rows": found} | facts)
+    sources = feeds(form, form_name == "cuda")
+    if options.out:
+        write_json(options.out / "feeds.json", sources)
+    for what, value in sources.items():
+        print(f"{what}: {'not possible here' if value is None else f'{value:,.0f}'}")
     print(f"\nbatch {batch}, {machine.gpu_name() if form_name == 'cuda' else machine.cpu_name()}\n{table(found)}")
 
 
