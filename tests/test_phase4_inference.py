@@ -51,7 +51,7 @@ def test_requests_are_the_same_work_and_never_the_same():
         bounds = np.repeat(SMALL.options["lengths"], SMALL.options["texts"])
         below = np.repeat([1, *SMALL.options["lengths"][:-1]], SMALL.options["texts"])
         assert all(b < length <= bound for b, length, bound in zip(below, lengths, bounds, strict=True))
-        assert request.images.shape == (4, 32, 32, 3) and request.images.dtype == torch.uint8
+        assert request.images.shape == (4, 16, 16, 3) and request.images.dtype == torch.uint8
     assert len({text for request in some for text in request.texts if len(text) > 16}) > 0.99 * 50 * 4
     assert len({request.images.numpy().tobytes() for request in some}) > 45
     again = job().requests.request(7)
@@ -77,7 +77,7 @@ def look() -> serving.Look:
 
 def test_a_wrong_answer_changes_a_look_by_about_one_and_rounding_by_little():
     torch.manual_seed(0)
-    scores, logits = 0.5 * torch.randn(6, 64), torch.randn(4, 100)
+    scores, logits = 0.5 * torch.randn(6, 128), torch.randn(4, 100)
     other, rounded = torch.randn(300, 100), logits.bfloat16().float()
     right = [look()(n, (scores, logits)) for n in range(300)]
     wrong = [look()(n, (scores, torch.cat([other[n : n + 1], logits[1:]]))) for n in range(300)]
@@ -94,7 +94,7 @@ def test_a_wrong_answer_changes_a_look_by_about_one_and_rounding_by_little():
             "scores, logits.tolist()",
             "logits must be a tensor of floating-point numbers of shape (4, 100), it is a list",
         ),
-        ("scores[:2], logits", "scores must be a tensor of floating-point numbers of shape (6, 64), it is (2, 64)"),
+        ("scores[:2], logits", "scores must be a tensor of floating-point numbers of shape (6, 128), it is (2, 128)"),
         ("scores, logits.int()", "it is (4, 100), torch.int32"),
         ("scores, logits * float('nan')", "the answers to request 1 are not finite"),
     ],
@@ -106,7 +106,7 @@ import torch
 
 def serve(job):
     while True:
-        scores, logits = torch.zeros(6, 64), torch.zeros(4, 100)
+        scores, logits = torch.zeros(6, 128), torch.zeros(4, 100)
         yield {answers}
 """
     with running(source, form=SMALL) as child:
