@@ -28,11 +28,11 @@ CLASSES = 100
 POOL = 256  # pictures that those of the requests are cut from
 MARGIN = 16  # by how much they are larger, on each side
 CALIBRATING = 32  # pictures that the ResNet is scaled by
-BRANCH = 0.1  # what a residual block adds begins with this share; with more, a network that was never trained takes all pictures for one
-SPREAD = {
-    "scores": 0.5,
-    "logits": 1.0,
-}  # how much a number of the answers differs from text to text, from picture to picture
+BRANCH = (
+    0.1  # share of what a residual block adds; with more, a network that was never trained takes all pictures for one
+)
+# how much a number of the answers differs from text to text, from picture to picture
+SPREAD = {"scores": 0.5, "logits": 1.0}
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Requests:
         first = rng.integers(len(self.pool) - self.images, endpoint=True)
         top, left = rng.integers(2 * MARGIN, size=2, endpoint=True)
         return Request(
-            texts=[self.corpus[a : a + n].tobytes() for a, n in zip(begins, lengths, strict=True)],
+            texts=[self.corpus[a : a + size].tobytes() for a, size in zip(begins, lengths, strict=True)],
             images=self.pool[first : first + self.images, top : top + self.size, left : left + self.size],
         )
 
