@@ -20,6 +20,7 @@ from grader.measure.blocks import Plan
 from grader.result import NOT_MEASURED, Result
 from grader.sandbox.parent import Child, Limits, Workspace
 from grader.submission import MAGIC, Cell, Submission, from_cells
+from grader.trace import Metrics
 
 GPT = Form(
     workload="grader.workloads.gpt",
@@ -106,3 +107,13 @@ def workspaces() -> list[Path]:
 def said(result: Result) -> str:
     """All that a grade says, as one text."""
     return " ".join([result.fatal, *(check.reason for check in result.checks)])
+
+
+def assert_each_cause_is_gone(lab: Lab, starter: Metrics, solution: Metrics) -> None:
+    """Every check of the trace tells the starter from the solution."""
+    for check in lab.trace:
+        before, after = getattr(starter, check.metric), getattr(solution, check.metric)
+        if check.at_least is not None:
+            assert (before or 0) < check.at_least <= after, check.name
+        else:
+            assert before > check.none_at > check.at_most >= after, check.name

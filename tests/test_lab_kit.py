@@ -12,7 +12,7 @@ from grader.checks import logs as logs_check
 from grader.checks import throughput as throughput_check
 from grader.checks import trace as trace_check
 from grader.grade import grade
-from grader.labs.lab import Logs, TraceCheck
+from grader.labs.lab import Logs, Prediction, TraceCheck
 from grader.measure.decision import Pair, decide_healthy
 from grader.result import FAIL, INCONCLUSIVE, PASS
 from grader.sandbox.parent import ChildError
@@ -190,3 +190,15 @@ def test_a_loop_that_waits_for_nothing_has_no_syncs_of_the_graders_own():
     counted, all_of_them = trace.metrics(recorded, count=3), trace.metrics(recorded)
     assert counted.steps == 3 and all_of_them.steps == 4
     assert counted.cpu_ops < all_of_them.cpu_ops  # the harness's own reading is in the last
+
+
+# ---------------------------------------------------------------- hints
+
+
+@pytest.mark.parametrize("name", labs.NAMES)
+def test_hints_get_plainer(name):
+    for check in labs.get(name).checks:
+        if isinstance(check, Prediction):
+            continue
+        assert len(check.hints) == 3 and all(hint.endswith((".", "?")) for hint in check.hints), check.name
+        assert not any("\n" in hint for hint in check.hints), check.name  # no code to paste

@@ -49,14 +49,6 @@ def test_enough_variants(name):
         ast.parse(source)
 
 
-@pytest.mark.parametrize("name", LABS)
-def test_hints_get_plainer(name):
-    lab = labs.get(name)
-    for check in (lab.throughput, *lab.trace):
-        assert len(check.hints) == 3 and all(hint.endswith((".", "?")) for hint in check.hints)
-        assert not any("\n" in hint for hint in check.hints)  # no code to paste
-
-
 @pytest.mark.parametrize("name", [name for name in LABS if name not in TIMED + HEALTHY])
 @pytest.mark.parametrize("which", ["starter", "solution"])
 def test_same_training_where_nothing_can_be_timed(name, which):

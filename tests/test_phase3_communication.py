@@ -194,13 +194,6 @@ def collectives(source: str, device: str = "cpu") -> Metrics:
     return seen.metrics
 
 
-def test_hints_get_plainer():
-    lab = labs.get(NAME)
-    for check in (lab.throughput, *lab.trace):
-        assert len(check.hints) == 3 and all(hint.endswith((".", "?")) for hint in check.hints)
-        assert not any("\n" in hint for hint in check.hints)  # no code to paste
-
-
 @pytest.mark.slow
 def test_collectives_of_a_step():
     """One for each of 52 parameters and 8 micro-batches; then one for each bucket."""

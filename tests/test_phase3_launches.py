@@ -51,14 +51,6 @@ def counts(name: str, source: str, device: str = "cpu"):
     return seen
 
 
-@pytest.mark.parametrize("name", LABS)
-def test_hints_get_plainer(name):
-    lab = labs.get(name)
-    for check in (lab.throughput, *lab.trace):
-        assert len(check.hints) == 3 and all(hint.endswith((".", "?")) for hint in check.hints)
-        assert not any("\n" in hint for hint in check.hints)  # no code to paste
-
-
 @pytest.mark.parametrize("name, what", [(name, what) for name in LABS for what in variants.WRONGS[name]])
 def test_what_is_wrong_is_rejected_and_named(name, what):
     source, words = variants.wrongs(name)[what]

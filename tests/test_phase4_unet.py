@@ -133,12 +133,6 @@ def test_work_of_a_picture(form):
 # ---------------------------------------------------------------- the lab
 
 
-def test_hints_get_plainer():
-    for check in (LAB.throughput, *LAB.trace):
-        assert len(check.hints) == 3 and all(hint.endswith((".", "?")) for hint in check.hints)
-        assert not any("\n" in hint for hint in check.hints)  # no code to paste
-
-
 def test_the_ladder_has_a_name_for_each_rung():
     names = [name for name, _ in measured.rungs(NAME)]
     assert len(set(names)) == len(names) and names[-1] == "the solution" and len(names) >= 8

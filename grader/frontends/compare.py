@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
-import shutil
-import sys
 from typing import Any
 
 from grader.compare import Comparison, compare
-from grader.errors import UserError
 from grader.frontends import diagnose, report
 from grader.measure import decision, machine
 from grader.measure.blocks import QUICK
-from grader.result import PASS, check_writable, write_json, write_text
+from grader.result import PASS
 
 VERDICTS = {
     decision.FASTER: "{after} is faster than {before}",
@@ -28,11 +24,7 @@ def run(options: argparse.Namespace) -> int:
     from grader.frontends.cli import Terminal
 
     job = options.job or options.before.with_name("job.py")
-    for target in (options.json, options.html):
-        if target not in (None, "-"):
-            check_writable(target)
-    if options.html == "-":
-        raise UserError("--html needs the name of a file.")
+    diagnose.check_targets(options)
     found = compare(
         options.before,
         options.after,
@@ -46,17 +38,12 @@ def run(options: argparse.Namespace) -> int:
     names = [options.before.name, options.after.name]
     if names[0] == names[1]:
         names = [str(options.before), str(options.after)]
-    if options.html:
-        write_text(options.html, page(found, names))
-    if options.json:
-        data = as_json(found, names)
-        if options.json == "-":
-            print(json.dumps(data, indent=1, allow_nan=False))
-        else:
-            write_json(options.json, data)
-    if options.json != "-":
-        width = min(100, shutil.get_terminal_size((100, 40)).columns)
-        print(text(found, names, width, sys.stdout.isatty()))
+    diagnose.deliver(
+        options,
+        page=lambda: page(found, names),
+        data=lambda: as_json(found, names),
+        text=lambda width, colour: text(found, names, width, colour),
+    )
     return 0 if found.said else 1
 
 

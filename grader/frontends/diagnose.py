@@ -11,6 +11,7 @@ import json
 import math
 import shutil
 import sys
+from collections.abc import Callable
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -39,29 +40,47 @@ def run(options: argparse.Namespace) -> int:
     if len(steps_ms) > len(paths):
         raise UserError("--step-ms is given more often than there are traces.")
     top = TOP if options.top is None else _top(options.top)
-    for target in (options.json, options.html):
-        if target not in (None, "-"):
-            check_writable(target)
-    if options.html == "-":
-        raise UserError("--html needs the name of a file.")
+    check_targets(options)
     analyses = []
     for number, path in enumerate(paths):
         step_ms = steps_ms[number] if number < len(steps_ms) else None
         analyses.append(analyse(_read(path), step_ms and step_ms * 1e6, top))
     names = [Path(path).name or path for path in paths]
-    if options.html:
-        write_text(options.html, page(names, analyses))
-    if options.json:
-        data = as_json(names, analyses)
-        if options.json == "-":
-            print(json.dumps(data, indent=1, allow_nan=False))
-        else:
-            write_json(options.json, data)
-    if options.json != "-":
-        width = min(100, shutil.get_terminal_size((100, 40)).columns)
-        most = None if options.top is None else top
-        print(text(names, analyses, width, sys.stdout.isatty(), most))
+    most = None if options.top is None else top
+    deliver(
+        options,
+        page=lambda: page(names, analyses),
+        data=lambda: as_json(names, analyses),
+        text=lambda width, colour: text(names, analyses, width, colour, most),
+    )
     return 0 if all(a.metrics.complete for a in analyses) else INCOMPLETE
+
+
+def check_targets(options: argparse.Namespace) -> None:
+    """Raises UserError where --json or --html names what cannot be written: said before anything is measured."""
+    for target in (options.json, options.html):
+        if target not in (None, "-"):
+            check_writable(target)
+    if options.html == "-":
+        raise UserError("--html needs the name of a file.")
+
+
+def deliver(
+    options: argparse.Namespace,
+    page: Callable[[], str],
+    data: Callable[[], dict[str, Any]],
+    text: Callable[[int, bool], str],
+) -> None:
+    """A report in the forms that --html and --json ask for, and as text(columns, coloured) on the terminal, unless the JSON goes
+    there."""
+    if options.html:
+        write_text(options.html, page())
+    if options.json == "-":
+        print(json.dumps(data(), indent=1, allow_nan=False))
+        return
+    if options.json:
+        write_json(options.json, data())
+    print(text(min(100, shutil.get_terminal_size((100, 40)).columns), sys.stdout.isatty()))
 
 
 def _read(path: str) -> Trace:

@@ -21,7 +21,7 @@ from torchvision.models.resnet import BasicBlock
 
 from grader.data.images import stored
 from grader.workloads.job import Batches, Job
-from grader.workloads.resnet import held_out
+from grader.workloads.resnet import evaluate_net
 
 AREA = (0.08, 1.0)  # the share of the picture's area that a crop covers
 ASPECT = (3 / 4, 4 / 3)  # width : height of a crop
@@ -144,13 +144,4 @@ def make_job(
 def evaluate(
     tensors: dict[str, torch.Tensor], device: torch.device, *, model: str, size: int, folder: str, **_: Any
 ) -> dict[str, float]:
-    net = make_model(model)
-    net.load_state_dict(tensors, strict=False)  # num_batches_tracked is not part of the exchange
-    net.to(device).eval()
-    images, labels = held_out(folder, size)
-    labels = labels.to(device)
-    logits = torch.cat([net(part.to(device)) for part in images.split(64)])
-    return {
-        "loss": F.cross_entropy(logits, labels).item(),
-        "accuracy": (logits.argmax(1) == labels).float().mean().item(),
-    }
+    return evaluate_net(make_model(model), tensors, device, size, folder)

@@ -109,7 +109,13 @@ def held_out(folder: str, size: int) -> tuple[torch.Tensor, torch.Tensor]:
 def evaluate(
     tensors: dict[str, torch.Tensor], device: torch.device, *, model: str, size: int, folder: str, **_: Any
 ) -> dict[str, float]:
-    net = make_model(model)
+    return evaluate_net(make_model(model), tensors, device, size, folder)
+
+
+def evaluate_net(
+    net: nn.Module, tensors: dict[str, torch.Tensor], device: torch.device, size: int, folder: str
+) -> dict[str, float]:
+    """Loss and accuracy of a classifier with these weights, on the held-out images."""
     net.load_state_dict(tensors, strict=False)  # num_batches_tracked is not part of the exchange
     net.to(device).eval()
     images, labels = held_out(folder, size)
