@@ -671,16 +671,17 @@ def _compare_outcome(found: Findings, starter: Arm, progress: Progress) -> None:
 
 def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Progress) -> None:
     starter_s, ours_s = found.step_s
+    steps = min(plan.profile_steps, found.form.profiled or plan.profile_steps)
     for name, shown, each, step_s in (("starter", "before", starter, starter_s), ("submission", "after", ours, ours_s)):
         progress(0.86 if each is starter else 0.93, f"profiling the {name}")
         try:
             with turn(each.child):
                 each.burn()
-                compiled = each.child.profile(plan.profile_steps, "trace.json")
-                counted = each.counted(plan.profile_steps + 3)
+                compiled = each.child.profile(steps, "trace.json")
+                counted = each.counted(steps + 3)
             data = each.child.fetch("trace.json", MAX_TRACE)
             recorded = trace.read_bytes(data, expect_gpu=found.form_name == "cuda")
-            metrics = trace.metrics(recorded, step_ns=step_s * 1e9, count=plan.profile_steps)
+            metrics = trace.metrics(recorded, step_ns=step_s * 1e9, count=steps)
             metrics.counted = counted
             metrics.compiled = compiled if compiled["graphs"] else None
             found.metrics[name] = metrics

@@ -73,6 +73,7 @@ def look(
                 if found.step_s < SHORT_S:
                     steps = max(steps, 12)
             if profiled:
+                steps = min(steps, form.profiled or steps)
                 progress(0.6, f"profiling {steps} steps")
                 found.compiled = ours.child.profile(steps, "trace.json")
                 recorded = trace.read_bytes(ours.child.fetch("trace.json", MAX_TRACE), expect_gpu=form_name == "cuda")

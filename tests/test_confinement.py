@@ -56,7 +56,7 @@ def without_landlock(*arguments: str | Path, cwd: Path = REPOSITORY) -> subproce
     return subprocess.run(
         [*map(str, [*python, *arguments])],
         cwd=cwd,
-        env=os.environ | {"PATH": path, "PYTHONPATH": str(REPOSITORY)},
+        env=os.environ | {"PATH": path, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
         capture_output=True,
         text=True,
         timeout=240,

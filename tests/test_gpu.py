@@ -119,7 +119,8 @@ def test_memory_that_a_neighbour_took_in_the_middle():
     """The submission then finds none for itself; that is not its fault."""
     source = variants.solution("3a_precision").replace(
         "        yield",
-        "        held = (torch.empty(6 << 30, dtype=torch.uint8, device=job.device), torch.cuda.empty_cache())\n        yield",
+        "        held = torch.empty(6 << 30, dtype=torch.uint8, device=job.device)\n"
+        "        del held\n        torch.cuda.empty_cache()  # each step needs it anew\n        yield",
     )
 
     def come(share: float, what: str) -> None:

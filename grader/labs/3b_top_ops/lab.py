@@ -8,7 +8,7 @@ LAB = CostsLab(
     forms={
         "cuda": Watched(
             workload="grader.workloads.top_ops",
-            options={"batch": 64, "length": 192, "samples": 4096, "width": 512, "layers": 24},
+            options={"batch": 48, "length": 192, "samples": 4096, "width": 512, "layers": 24},
         ),
         "traces": Kept("gpt_sync_stacks"),
     },
