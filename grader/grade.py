@@ -763,6 +763,8 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
             checks.append(plain(lab.memory, *stopped))
         else:
             checks.append(found.memory or plain(lab.memory, INCONCLUSIVE, "Nothing was measured."))
+        if isinstance(lab.memory, Budget):
+            checks[-1] = memory_check.as_far_as(supported, checks[-1])
     for check in lab.trace:
         if not lab.measures(check, found.form_name):
             checks.append(plain(check, NOT_MEASURED, needs_gpu(lab)))

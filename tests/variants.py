@@ -840,7 +840,7 @@ class Copied(torch.utils.data.Dataset):
         "fp16 in the blocks, fp32 in the head": [
             (
                 "    loader = ",
-                "    scaler = torch.amp.GradScaler(job.device.type)\n    loader = ",
+                "    scaler = torch.amp.GradScaler(job.device.type, init_scale=2.0**13)\n    loader = ",
             ),
             (
                 "        logits = model(tokens)\n",
@@ -1296,7 +1296,7 @@ WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
     "3m_fp16": {
         "no scale": (
             "solution",
-            [("GradScaler(job.device.type)", "GradScaler(job.device.type, enabled=False)")],
+            [("GradScaler(job.device.type, init_scale=2.0**13)", "GradScaler(job.device.type, enabled=False)")],
             "GPU: not the same training",
         ),
         "clips what is still scaled": (
@@ -1579,7 +1579,7 @@ HONEST: dict[str, dict[str, tuple[str, Edits]]] = {
         "bf16": ("solution", [("torch.float16", "torch.bfloat16")]),
         "a smaller scale": (
             "solution",
-            [("GradScaler(job.device.type)", "GradScaler(job.device.type, init_scale=2.0**12)")],
+            [("GradScaler(job.device.type, init_scale=2.0**13)", "GradScaler(job.device.type, init_scale=2.0**10)")],
         ),
         "an optimizer that waits": ("solution", [("fused=cuda", "foreach=True")]),
         "compiled": ("solution", [*COMPILED, ("model(tokens)", "compiled(tokens)")]),

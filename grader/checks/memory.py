@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from grader.labs.lab import Budget, Growth
 from grader.measure.memory import Meter, growth
 from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
@@ -21,7 +23,9 @@ def judge_growth(check: Growth, starter: Meter, submission: Meter) -> CheckResul
     if ours is None or theirs is None:
         return CheckResult(check.name, check.title, INCONCLUSIVE, 0, check.points, "Too few blocks were run to tell.")
     total, before = sum(ours), sum(theirs)
-    ahead = max(level.gpu for level in submission.levels) - starter.levels[0].gpu
+    # what the growth itself does not explain
+    begun = submission.levels[0].steps
+    ahead = max(each.gpu - max(0, ours[0]) * (each.steps - begun) for each in submission.levels) - starter.levels[0].gpu
     evidence = {
         "grows_kb_a_step": total / 1e3,
         "of_it_on_the_gpu": ours[0] / 1e3,
@@ -39,7 +43,7 @@ def judge_growth(check: Growth, starter: Meter, submission: Meter) -> CheckResul
 
     if ahead > check.ahead:
         reason = (
-            f"The loop holds {size(ahead)} of GPU memory more than the untouched one after its first steps. In memory that was "
+            f"The loop holds {size(ahead)} of GPU memory more than the untouched one does at first. In memory that was "
             "taken in advance a leak cannot be seen, so this is not counted."
         )
         return result(FAIL, 0, reason, *check.hints)
@@ -63,3 +67,12 @@ def judge_budget(check: Budget, budget: int, meter: Meter) -> CheckResult:
         return CheckResult(check.name, check.title, PASS, check.points, check.points, seen, "", evidence)
     hint, *deeper = check.hints
     return CheckResult(check.name, check.title, FAIL, 0, check.points, seen, hint, evidence, deeper)
+
+
+def as_far_as(supported: float, kept: CheckResult) -> CheckResult:
+    """A budget that is kept earns the share of its points that the measured gain supports (0 to 1): the untouched loop
+    keeps it as well."""
+    if kept.status != PASS or supported >= 1:
+        return kept
+    reason = f"{kept.reason} So does the untouched loop: the measured gain supports {supported:.0%} of these points."
+    return replace(kept, status=FAIL, points=round(supported * kept.max_points, 2), reason=reason)

@@ -164,7 +164,7 @@ class Growth:
 class Budget:
     """The loop may use `Form.budget` bytes, as they are seen from outside: of GPU memory, beside what CUDA itself takes
     (`beside`: bytes of its context at most); on a CPU of main memory, beside what the process held before its job was
-    made. A gate as well: without it there are no points for throughput or trace."""
+    made. A gate as well: without it there are no points for throughput or trace, and its own are as many as the measured gain supports."""
 
     points: float
     hints: Hints

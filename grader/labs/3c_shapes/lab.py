@@ -20,7 +20,7 @@ LAB = Lab(
                 "vocabulary": 50257,
             },
             data="text",
-            minimum_gain=1.5,
+            minimum_gain=5.0,
             noise=0.003,
             block_s=0.8,
             min_pairs=3,
@@ -82,7 +82,7 @@ LAB = Lab(
             title="The logits stay where they are",
             points=15,
             metric="layout_share",
-            at_most=0.07,
+            at_most=0.035,
             says="of the GPU's busy time went to copies that only change a layout",
             hints=(
                 "Which line of the loop moves every logit to another place and computes nothing?",

@@ -9,13 +9,14 @@ LAB = Lab(
     forms={
         "cuda": Form(
             workload="grader.workloads.gpt",
-            options={"layers": 12, "width": 768, "heads": 12, "length": 1024, "batch_size": 20, "lr": 1e-4},
+            options={"layers": 12, "width": 768, "heads": 12, "length": 1024, "batch_size": 10, "lr": 1e-4},
             data="text",
             minimum_gain=4.0,
             noise=0.01,
             block_s=1.0,
             min_pairs=3,
-            flops=6 * 85.1e6 * 20 * 1024,  # 2 forward, 4 backward for each weight of a matrix product and each token
+            profiled=1,
+            flops=6 * 85.1e6 * 10 * 1024,  # 2 forward, 4 backward for each weight of a matrix product and each token
             parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
             budget=5 << 30,
         ),

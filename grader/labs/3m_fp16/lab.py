@@ -50,7 +50,8 @@ LAB = Lab(
             "`lab.run()` prints, and at how many values of `parameter.grad` are exactly 0.",
             "Autocast to fp16 around forward and loss, and a `torch.amp.GradScaler` around the backward pass: it multiplies the "
             "loss, and divides the gradients again before the optimizer's step. What reads gradients in between needs them "
-            "divided already.",
+            "divided already. A scale that is too high at first makes gradients infinite: the scaler leaves out that step, which the starter took. "
+            "`scaler.get_scale()` after the first steps shows it, `init_scale` says where to begin.",
         ),
     ),
     trace=(
