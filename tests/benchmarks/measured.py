@@ -18,6 +18,7 @@ import json
 import re
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from grader import labs
@@ -251,7 +252,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
-    name = re.sub(r"[^a-z0-9]+", "-", (machine.gpu_name() or machine.cpu_name()).lower()).strip("-")
+    name = _slug(machine.gpu_name() or machine.cpu_name()).strip("-")
     out = options.out or MEASURED / name
     parts = [] if options.table else options.parts.split(",")
     chosen = [lab for lab in map(labs.get, options.labs.split(",")) if choose_form(lab, options.device) in lab.forms]
@@ -259,15 +260,15 @@ def main() -> None:
         for lab in chosen:
             _calibrate(lab, choose_form(lab, options.device), options.device, out.parent / "calibration.json")
     jobs = {
-        out / lab.name / (re.sub(r"[^a-z0-9]+", "-", what.lower()) + ".json"): (what, job)
+        out / lab.name / f"{_slug(what)}.json": (what, job)
         for lab in chosen
         for what, job in _jobs(lab, parts, options.rounds, options.device)
     }
     shard, shards = map(int, options.shard.split("/"))
     _grade(dict(list(jobs.items())[shard - 1 :: shards]), out, options.device, options.on)
     for lab in chosen:
-        if "ladder" in parts and not (out / lab.name / "ladder.json").exists():
-            write_json(out / lab.name / "ladder.json", _ladder(lab, choose_form(lab, options.device)))
+        if "ladder" in parts:
+            _ladder(lab, choose_form(lab, options.device), out / lab.name)
     if out.is_dir():
         write_text(out / "README.md", _table(out))
         print(f"table: {out / 'README.md'}")
@@ -345,34 +346,46 @@ def _line(what: str, result: Result) -> str:
     return f"{what}: {result.score:g}/{result.measured_max:g}, gain {gain}, {result.seconds:.0f} s, {verdicts} {result.fatal}"
 
 
-def _ladder(lab: Any, form_name: str) -> dict[str, Any]:
-    """Each rung alone on the machine: milliseconds per step after its loader's head start is burnt, with its share of the
-    preparation where there is one."""
-    form = lab.forms[form_name]
+def _ladder(lab: Any, form_name: str, folder: Path) -> None:
+    """Write the lab's ladder.json: milliseconds a step and gain of each rung, from its grade where there is one. Each rung is
+    written when it is there, and one that is there is not measured again."""
+    path, wanted = folder / "ladder.json", {"starter": lab.starter, **dict(rungs(lab.name))}
+    rows = {row["rung"]: row for row in (json.loads(path.read_text())["rungs"] if path.exists() else [])}
+    facts = {"machine": machine.facts(), "versions": machine.versions(), "date": time.strftime("%Y-%m-%d")}
+    for what in [what for what in wanted if what not in rows]:
+        step_ms, gain = _graded(folder, what) or (_alone(lab.forms[form_name], form_name, wanted[what]), None)
+        gain = gain or (rows["starter"]["step_ms"] / step_ms if rows else 1.0)
+        rows[what] = {"rung": what, "step_ms": round(step_ms, 2), "gain": round(gain, 2)}
+        write_json(path, {"rungs": sorted(rows.values(), key=lambda row: [*wanted].index(row["rung"])), **facts})
+        print(f"{lab.name}: {rows[what]}", flush=True)
+
+
+def _graded(folder: Path, what: str) -> tuple[float, float] | None:
+    """Milliseconds a step and gain of a rung as its grade found them; None where it was not graded, or nothing was timed."""
+    graded = {"starter": "solution-1", "the solution": "solution-1"}.get(what) or _slug(f"half, {what}")
+    path = folder / f"{graded}.json"
+    checks = json.loads(path.read_text())["checks"] if path.exists() else []
+    evidence = next((c["evidence"] for c in checks if c["name"] == "throughput"), None)
+    if not evidence:
+        return None
+    return (evidence["starter_ms"], 1.0) if what == "starter" else (evidence["submission_ms"], evidence["gain"])
+
+
+def _alone(form: Any, form_name: str, source: str) -> float:
+    """Milliseconds per step of a loop that is alone on the machine, after its loader's head start is burnt, with its share of
+    the preparation where there is one."""
     options, readable = prepared(form)
-    rows = []
-    for what, source in [("starter", lab.starter), *rungs(lab.name)]:
-        with arm(source, form, options, readable, form_name, None) as ours:
-            ours.child.load()
-            share = ours.prepare(form.prepare_s) / form.prepared_for if form.prepare_s else 0.0
-            ours.child.start(1)
-            ours.warm_up(8)
-            ours.burn()
-            times = sorted(share + ours.run(whole_rounds(1.5, ours.step_s)) for _ in range(3))
-        rows.append(
-            {
-                "rung": what,
-                "step_ms": round(1e3 * times[1], 2),
-                "gain": round(rows[0]["step_ms"] / 1e3 / times[1], 2) if rows else 1.0,
-            }
-        )
-        print(f"{lab.name}: {rows[-1]}", flush=True)
-    return {
-        "rungs": rows,
-        "machine": machine.facts(),
-        "versions": machine.versions(),
-        "date": time.strftime("%Y-%m-%d"),
-    }
+    with arm(source, form, options, readable, form_name, None) as ours:
+        ours.child.load()
+        share = ours.prepare(form.prepare_s) / form.prepared_for if form.prepare_s else 0.0
+        ours.child.start(1)
+        ours.warm_up(8)
+        ours.burn()
+        return 1e3 * median(share + ours.run(whole_rounds(1.5, ours.step_s)) for _ in range(3))
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower())
 
 
 def _parity_table(results: list[dict[str, Any]]) -> list[str]:

@@ -9,7 +9,7 @@ LAB = Lab(
     forms={
         "cuda": Form(
             workload="grader.workloads.tiles",
-            options={"bands": 3, "size": 128, "width": 64, "batch_size": 64, "lr": 1e-4},
+            options={"bands": 3, "size": 128, "width": 64, "batch_size": 32, "lr": 1e-4},
             data="tiles 128",
             minimum_gain=4.0,
             noise=0.03,

@@ -20,7 +20,7 @@ LAB = Lab(
                 "vocabulary": 50257,
             },
             data="text",
-            minimum_gain=5.0,
+            minimum_gain=2.5,
             noise=0.003,
             block_s=0.8,
             min_pairs=3,

@@ -27,7 +27,7 @@ LAB = Lab(
                 "bare": True,
             },
             data="tokens",
-            minimum_gain=14.0,
+            minimum_gain=10.0,
             noise=0.005,
             block_s=1.0,
             min_pairs=3,

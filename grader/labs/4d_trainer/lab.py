@@ -26,7 +26,7 @@ LAB = Lab(
                 "bare": True,
             },
             data="tokens",
-            minimum_gain=10.0,
+            minimum_gain=9.0,
             noise=0.005,
             block_s=1.0,
             min_pairs=3,

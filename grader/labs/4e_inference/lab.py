@@ -25,7 +25,7 @@ LAB = Lab(
                 "images": IMAGES,
             },
             data="text",
-            minimum_gain=50.0,
+            minimum_gain=20.0,
             noise=0.02,
             block_s=1.0,
             min_pairs=3,

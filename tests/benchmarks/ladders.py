@@ -1,0 +1,69 @@
+"""Writes the ladders that were measured into the labs' notebooks.
+
+    python -m tests.benchmarks.ladders [--from data/measured/nvidia-h200]
+
+Reads `LAB/ladder.json` as `tests.benchmarks.measured --parts ladder` leaves it, and fills the rows of the notebook's ladder that
+bear a rung's name, alone or before a colon or a bracket. All other rows stay as they are."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from grader.result import write_text
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+MEASURED = REPOSITORY / "data" / "measured" / "nvidia-h200"
+
+
+def filled(lines: list[str], ladder: dict[str, Any], lab: str) -> list[str]:
+    """The lines of a ladder cell with milliseconds and gains of its rungs, and what they were measured on in place of what
+    said that they were not."""
+    made, empty = [], 0
+    for line in lines:
+        name = line.removeprefix("| ").split(" |")[0]
+        row = next(
+            (row for row in ladder["rungs"] if re.fullmatch(re.escape(row["rung"]) + r"(:.*| \(.*)?", name)), None
+        )
+        if line.startswith("| ") and row and line.count("|") == 4:
+            line = f"| {name} | {row['step_ms']:,.1f} | {row['gain']:.1f}x |\n"
+        empty += bool(re.search(r"\|\s*\|", line))
+        made.append(line)
+    return _headed(made, ladder, empty, lab)
+
+
+def _headed(lines: list[str], ladder: dict[str, Any], empty: int, lab: str) -> list[str]:
+    begin = next((n for n, line in enumerate(lines) if re.match(r"Not measured|NVIDIA", line)), None)
+    if begin is None:
+        return lines
+    end = next(n for n, line in enumerate(lines) if n > begin and not line.strip())
+    machine, versions = ladder["machine"], ladder["versions"]
+    python = ".".join(versions["python"].split(".")[:2])
+    said = f"{machine['gpu']}, {machine['cores']} CPU cores, torch {versions['torch']}, Python {python}, {ladder['date']}.\n"
+    if empty:
+        said = (
+            said.rstrip() + f" Empty rungs were not measured yet: `python -m tests.benchmarks.measured --labs {lab}`.\n"
+        )
+    return [*lines[:begin], said, *lines[end:]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--from", dest="measured", type=Path, default=MEASURED)
+    for path in sorted(parser.parse_args().measured.glob("*/ladder.json")):
+        lab = path.parent.name
+        notebook_path = REPOSITORY / "solutions" / lab / f"{lab}.ipynb"
+        notebook = json.loads(notebook_path.read_text(encoding="utf-8"))
+        cell = next(cell for cell in notebook["cells"] if cell["id"] == "ladder")
+        if not any(line.startswith("Not measured") or "not measured yet" in line for line in cell["source"]):
+            continue
+        cell["source"] = filled(cell["source"], json.loads(path.read_text(encoding="utf-8")), lab)
+        write_text(notebook_path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+        print(f"{lab}: filled")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""What was measured of a ladder, in the lab's notebook."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from benchmarks import ladders
+
+CELL = """## The ladder, measured
+
+Not measured yet: a command does.
+
+| rung | ms a step | gain |
+|---|---|---|
+| starter: fp32 | | 1.0x |
+| TF32 | | |
+| the solution in a graph | | |
+| the solution (compiled) | |  |
+
+**Where this fix does not pay.** Elsewhere.
+""".splitlines(keepends=True)
+ROWS = [("starter", 100.0, 1.0), ("TF32", 50.04, 2.0), ("the solution", 25.0, 4.0)]
+FACTS = {"machine": {"gpu": "NVIDIA H200", "cores": 16}, "versions": {"torch": "2.11.0", "python": "3.12.3"}}
+
+
+def ladder(*rows: tuple[str, float, float]) -> dict:
+    rungs = [dict(zip(("rung", "step_ms", "gain"), row, strict=True)) for row in rows]
+    return {"rungs": rungs, "date": "2026-11-21", **FACTS}
+
+
+def test_rungs_are_filled_by_their_names():
+    text = "".join(ladders.filled(CELL, ladder(*ROWS), "3x_lab"))
+    assert "| starter: fp32 | 100.0 | 1.0x |\n| TF32 | 50.0 | 2.0x |\n| the solution in a graph | | |\n" in text
+    assert "| the solution (compiled) | 25.0 | 4.0x |\n" in text and text.endswith("pay.** Elsewhere.\n")
+    assert "NVIDIA H200, 16 CPU cores, torch 2.11.0, Python 3.12, 2026-11-21. Empty rungs" in text
+
+
+def test_a_full_ladder_says_no_more_of_empty_rungs():
+    some = ladders.filled(CELL, ladder(*ROWS), "3x_lab")
+    text = "".join(ladders.filled(some, ladder(*ROWS, ("the solution in a graph", 20.0, 5.0)), "3x_lab"))
+    assert "| the solution in a graph | 20.0 | 5.0x |" in text and "Empty" not in text and "not measured" not in text
+
+
+def test_notebooks_say_what_was_measured():
+    """The gains of a ladder stand in the notebook."""
+    for path in ladders.MEASURED.glob("*/ladder.json"):
+        lab, rungs = path.parent.name, json.loads(path.read_text(encoding="utf-8"))["rungs"]
+        notebook = Path(ladders.REPOSITORY / "solutions" / lab / f"{lab}.ipynb").read_text(encoding="utf-8")
+        assert all(f" | {row['gain']:.1f}x |" in notebook for row in rungs), lab
