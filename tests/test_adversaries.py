@@ -78,6 +78,25 @@ def test_a_profit_counts_when_it_is_had_again(tmp_path, monkeypatch):
     assert _run.rows(tmp_path, [each], lab, "cpu")[-1].verdict == "PROFITS"
 
 
+HONEST = {"points": 30.0, "gain": 2.0, "certain": 1.7, "share": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("found", "profit"),
+    [
+        ({"points": 31.0, "gain": 2.0, "certain": 1.7, "share": 0.5}, False),
+        ({"points": 42.0, "gain": 2.0, "certain": 1.95, "share": 0.7}, False),  # as fast, timed with less noise
+        ({"points": 42.0, "gain": 2.3, "certain": 2.1, "share": 0.7}, True),  # certainly faster
+        ({"points": 45.0, "gain": 2.0, "certain": 1.95, "share": 0.7}, True),  # and points from elsewhere
+        ({"points": 45.0, "gain": 2.0, "certain": 1.7, "share": 0.5}, True),
+        ({"points": 45.0}, True),  # marks of a gradebook
+    ],
+)
+def test_a_profit_is_more_than_less_noise(found, profit):
+    assert _run.profits(found, HONEST) == profit
+    assert _run.profits(found, {"points": 30.0}) == (found["points"] > 32)
+
+
 @pytest.mark.parametrize("name", FEW)
 def test_no_profit(name, monkeypatch, nothing_left):
     monkeypatch.setattr(blocks, "CHUNK_S", 0.05)

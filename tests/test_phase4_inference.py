@@ -236,6 +236,13 @@ def test_answers_that_are_wrong_later_are_found():
     assert result.check("parity").status == FAIL and result.score == 0, said(result)
 
 
+@pytest.mark.parametrize(("profiled", "steps"), [(1, 1), (None, 3)])
+def test_long_steps_are_profiled_less_often(profiled, steps):
+    lab = replace(LAB, forms={"cpu": replace(SMALL, profiled=profiled)})
+    found = peek(Submission(variants.starter(NAME)), lab, device="cpu")
+    assert not found.message and found.metrics.steps == steps
+
+
 @gpu
 def test_causes_on_a_gpu():
     starter, solution = (peek(Submission(which(NAME)), LAB) for which in (variants.starter, variants.solution))

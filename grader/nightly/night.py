@@ -317,7 +317,7 @@ def _compare_adversaries(night: Night, outcomes: list[Outcome]) -> list[str]:
             kept = dict(best(each.repeats, key=lambda made: made["points"])) | {"tries": each.runs}
             control = here.get(corpus[name].control) if name in corpus else None
             if control and control.repeats:
-                kept["control"] = max(made["points"] for made in control.repeats)
+                kept["control"] = run.most(*control.repeats)
             each.points = kept["points"]
             each.values = {"points": each.points}
             write_json(folder / f"{name.replace(' ', '_')}.json", kept)

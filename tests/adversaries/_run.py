@@ -52,24 +52,22 @@ def compared(folder: Path, lab: Lab, device: str, each: Adversary) -> None:
     found = kept(folder, each.name, adversary, lab, device, each)
     beside = kept(folder, each.control, control, lab, device, each.control)
     for _ in range(found.get("tries", 1), TRIES):
-        if not profits(found["points"], found.get("control", beside["points"])):
+        if not profits(found, found.get("control", beside)):
             return
-        best = max(found.get("control", beside["points"]), control(lab, device, each.control)["points"])
-        found |= {"control": best, "tries": found.get("tries", 1) + 1}
-        found["points"] = min(found["points"], adversary(lab, device, each)["points"])
+        best = most(found.get("control", beside), control(lab, device, each.control))
+        tries = found.get("tries", 1) + 1
+        found = least(found, adversary(lab, device, each)) | {"control": best, "tries": tries}
         write_json(folder / f"{each.name}.json", found)
 
 
 def control(lab: Lab, device: str, name: str, plan: Plan = PLAN) -> dict[str, Any]:
-    result = grade(Submission(adversaries.CONTROLS[name](lab.name)), lab, device=device, plan=plan)
-    return {"points": points(result), "reason": reason(result), "output": result.output[-500:]}
+    return seen(grade(Submission(adversaries.CONTROLS[name](lab.name)), lab, device=device, plan=plan))
 
 
 def adversary(lab: Lab, device: str, each: Adversary, plan: Plan = PLAN) -> dict[str, Any]:
     if each.tamper:
         return _class.grade_tampered(lab, device, each.tamper)
-    result = grade(Submission(each.source(lab.name)), lab, device=device, plan=plan)
-    return {"points": points(result), "reason": reason(result), "output": result.output[-500:]}
+    return seen(grade(Submission(each.source(lab.name)), lab, device=device, plan=plan))
 
 
 def tampered(lab: str, device: str, name: str) -> dict[str, Any]:
@@ -77,6 +75,21 @@ def tampered(lab: str, device: str, name: str) -> dict[str, Any]:
     each = next(each for each in adversaries.corpus() if each.name == name)
     assert each.tamper
     return _class.grade_tampered(labs.get(lab), device, each.tamper)
+
+
+def seen(result: Result) -> dict[str, Any]:
+    """What is kept of a grade. gain, certain: the measured gain, and the part of it that is certain, for which there are
+    points; share: of throughput's points. None where nothing was timed."""
+    throughput = next((c for c in result.checks if c.name == "throughput"), None)
+    timed = throughput.evidence if throughput else {}
+    return {
+        "points": points(result),
+        "reason": reason(result),
+        "output": result.output[-500:],
+        "gain": timed.get("gain"),
+        "certain": timed.get("gain_certain"),
+        "share": throughput.points / throughput.max_points if timed else None,
+    }
 
 
 def points(result: Result) -> float:
@@ -94,9 +107,23 @@ def reason(result: Result) -> str:
     return result.check("throughput").reason
 
 
-def profits(points: float, control: float) -> bool:
-    """Whether an adversary has more points than the honest work beside it, by more than two grades of one loop differ."""
-    return points > control + NOISE
+def profits(found: dict[str, Any], control: dict[str, Any]) -> bool:
+    """Whether an adversary has more points than the honest work beside it, by more than two grades of one loop differ.
+
+    Points are for what is certain of a gain, so a loop that was timed with less noise has more of them. That is no profit:
+    one that is not certainly faster than its control is compared with what the control would have at the same certainty."""
+    honest = control["points"]
+    if found.get("share") and control.get("share") and found["certain"] <= control["gain"]:
+        honest *= max(1.0, found["share"] / control["share"])
+    return found["points"] > honest + NOISE
+
+
+def least(*records: dict[str, Any]) -> dict[str, Any]:
+    return min(records, key=lambda record: record["points"])
+
+
+def most(*records: dict[str, Any]) -> dict[str, Any]:
+    return max(records, key=lambda record: record["points"])
 
 
 def rows(folder: Path, corpus: list[Adversary], lab: Lab, device: str) -> list[Row]:
@@ -114,11 +141,11 @@ def rows(folder: Path, corpus: list[Adversary], lab: Lab, device: str) -> list[R
         if not found or not control:
             made.append(Row(each.name, each.category, None, None, "not graded", ""))
             continue
-        honest = found.get("control", control["points"])
-        verdict = "PROFITS" if profits(found["points"], honest) else "no profit"
+        honest = found.get("control", control)
+        verdict = "PROFITS" if profits(found, honest) else "no profit"
         if re.search(r"NameError|UnboundLocalError|SyntaxError|TypeError", found["reason"]):
             verdict = "BROKEN: a mistake in the adversary"  # it was stopped, but not for what it tries
-        made.append(Row(each.name, each.category, found["points"], honest, verdict, found["reason"]))
+        made.append(Row(each.name, each.category, found["points"], honest["points"], verdict, found["reason"]))
     return made
 
 
