@@ -36,6 +36,10 @@ TRACES = Path(__file__).resolve().parents[2] / "data" / "traces"  # recorded on 
 plt.switch_backend(matplotlib.get_backend())  # now: a notebook then shows figures that pyplot did not make, too
 # Said of every use of the profiler by some releases of torch: https://github.com/pytorch/pytorch/issues/180348
 warnings.filterwarnings("ignore", message=".*Profiler clears events")
+# Said by some releases of what they do themselves when they compile: https://github.com/pytorch/pytorch/issues/166286,
+# https://github.com/pytorch/ao/pull/4109
+warnings.filterwarnings("ignore", message="Please use the new API settings to control TF32")
+warnings.filterwarnings("ignore", message=".*LeafSpec.* is deprecated")
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # without a GPU the profiler reports that on standard error, each time
 
 matplotlib.rcParams.update(
