@@ -314,6 +314,8 @@ def test_descriptors_and_environment(monkeypatch):
     """A server of its own, started where there is a secret in the environment."""
     monkeypatch.setenv("SECRET_TOKEN", "hunter2")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+    for name in parent.NO_MULTICAST:
+        monkeypatch.setenv(name, "1")
     monkeypatch.setattr(parent, "_server", None)
     with open("/etc/passwd"):
         found = inside("""
@@ -327,7 +329,7 @@ def test_descriptors_and_environment(monkeypatch):
     server.close()
     fds, texts, names, folder, home, umask = found
     assert not [text for text in texts if "hunter2" in text]
-    assert folder == home and umask == 0o077 and "TMPDIR" in names
+    assert folder == home and umask == 0o077 and {"TMPDIR", *parent.NO_MULTICAST} <= {*names}
     pipes = [target for target in fds.values() if target.startswith("pipe:")]
     rest = [t for t in fds.values() if not t.startswith(("pipe:", "/proc/"))]
     assert len(pipes) == 2 and all(t.startswith(("anon_inode:", "/dev/urandom")) for t in rest), fds

@@ -38,6 +38,8 @@ COMPILED = {"graphs", "graph_breaks", "recompiles"}  # what a child counts of to
 MAX_LOSS = 3.5e38  # more than any fp32 number; larger ones could not even be averaged
 MAX_DISK = 6 << 30  # bytes in a child's folder, compiler caches and a trace included
 REPOSITORY = Path(__file__).resolve().parents[2]
+# where a machine keeps programs from NVLink's multicast; NCCL's own switch is among the NCCL_ ones
+NO_MULTICAST = ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS")
 
 
 class ChildError(Exception):
@@ -125,7 +127,7 @@ def fork_server() -> ForkServer:
 
 def _environment() -> dict[str, str]:
     """What children may know of our environment: where programs and libraries are, the language. No tokens."""
-    keep = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
+    keep = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ", *NO_MULTICAST)
     prefixes = ("CUDA_", "NVIDIA_", "NCCL_")
     # CUDA's own order puts the fastest GPU first; NVML, which is asked whether it is in use, counts by bus
     order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

@@ -17,7 +17,11 @@ LAB = Lab(
             parity=Parity(steps=24, loss=0.003, norm=0.01, cosine=0.99, drift=0.02, held_out=0.05),
             flops=6 * 170e6 * 16 * 256,  # 2 forward, 4 backward for each weight and each of a rank's tokens
             # NVLink multicast can upset a host whose GPUs others share, and two ranks gain nothing from it
-            environment={"NCCL_NVLS_ENABLE": "0"},
+            environment={
+                "NCCL_NVLS_ENABLE": "0",
+                "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+                "NVSHMEM_DISABLE_NVLS": "1",
+            },
             ranks=2,
         ),
         # two processes that talk by gloo: what a message costs is larger, what is counted is the same
