@@ -55,12 +55,12 @@ def gpus() -> list[str]:
     return [name.strip() for name in visible.split(",") if name.strip()]
 
 
-def other_gpu_files(count: int = 1) -> set[str]:
-    """The device files of the GPUs that are not CUDA's first `count`: what a loop that is graded on these need not open."""
+def other_gpu_files() -> set[str]:
+    """The device files of the GPUs that are not CUDA's device 0: what a loop that is graded on one GPU need not open."""
     if not has_gpu():
         return set()
-    own = {f"/dev/nvidia{pynvml.nvmlDeviceGetMinorNumber(gpu)}" for gpu in _first(count)}
-    return {path for path in glob.glob("/dev/nvidia[0-9]*") if path not in own}
+    own = f"/dev/nvidia{pynvml.nvmlDeviceGetMinorNumber(_gpu())}"
+    return {path for path in glob.glob("/dev/nvidia[0-9]*") if path != own}
 
 
 def has_gpu() -> bool:

@@ -215,9 +215,11 @@ class Child:
             )
         self.workspace, self.limits, self.trusted, self.budget = workspace, limits or Limits(), trusted, budget
         home = workspace.folder
-        # CUDA counts the GPUs that it can open, and of several a confined child can open one a rank
-        own_gpus = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(ranks)))}
-        own_gpus = own_gpus if confined and machine.other_gpu_files(ranks) else {}
+        own_gpus = {}
+        if device == "cuda" and ranks > 1:
+            own_gpus = {"CUDA_VISIBLE_DEVICES": ",".join(machine.gpus()[:ranks])}
+        elif confined and machine.other_gpu_files():  # CUDA counts the GPUs that it can open, and that is one
+            own_gpus = {"CUDA_VISIBLE_DEVICES": "0"}
         loopback = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"} if ranks > 1 else {}
         spec = {
             "home": str(home),
@@ -696,9 +698,10 @@ def _no_own_loopback() -> str:
     return (tried.stderr.strip().splitlines() or ["no reason given"])[-1] if tried.returncode else ""
 
 
-def file_rights(home: Path, readable: Iterable[str | Path], device: str, gpus: int = 1) -> list[tuple[str, int]]:
-    """What a child may touch: its own folder, shared memory and its `gpus` GPUs in full; Python, system libraries, this
-    package and the lab's data read-only. Solutions, calibration, results and the gradebook are not among them."""
+def file_rights(home: Path, readable: Iterable[str | Path], device: str, ranks: int = 1) -> list[tuple[str, int]]:
+    """What a child may touch: its own folder, shared memory and its GPU in full; Python, system libraries, this package
+    and the lab's data read-only. Solutions, calibration, results and the gradebook are not among them. Several ranks may
+    open all GPUs: NCCL asks NVML about theirs, and NVML does not start where one cannot be opened."""
     python = {sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")}
     python |= set(_python_path())
     code = [REPOSITORY / "grader", *sorted((REPOSITORY / "data").glob("*.py"))]
@@ -711,8 +714,10 @@ def file_rights(home: Path, readable: Iterable[str | Path], device: str, gpus: i
     rights += [(str(path), confine.READ) for path in (*sorted(python), *code, *system, *readable)]
     # not the repository itself: the names of a class's submissions are in it, and a right holds for all that is below
     rights += [(str(path), confine.LIST) for path in (REPOSITORY / "data", "/dev")]
-    gpu = {str(path) for path in Path("/dev").glob("nvidia*")} - machine.other_gpu_files(gpus)
-    writable = [f"/dev/{name}" for name in _DEVICES] + sorted(gpu)
+    gpus = {str(path) for path in Path("/dev").glob("nvidia*")}
+    if device != "cuda" or ranks == 1:
+        gpus -= machine.other_gpu_files()
+    writable = [f"/dev/{name}" for name in _DEVICES] + sorted(gpus)
     return rights + [(path, confine.WRITE) for path in writable]
 
 
