@@ -442,6 +442,16 @@ def test_cuda_out_of_memory():
     assert "cell 2, line 6" in message
 
 
+def test_cuda_out_of_memory_where_nvml_does_not_start():
+    """As torch puts it where other GPUs are hidden."""
+    source = loop(
+        "raise RuntimeError('NVML_SUCCESS == DriverAPI::get()->nvmlInit_v2_() INTERNAL ASSERT FAILED at "
+        '"/pytorch/c10/cuda/CUDACachingAllocator.cpp":1, please report a bug to PyTorch.\')'
+    )
+    message = failed(grade_cells(source))
+    assert "CUDA ran out of memory in the submission" in message and "keep fewer" in message
+
+
 @pytest.mark.skipif(machine.has_gpu(), reason="needs a machine without a GPU")
 def test_no_gpu():
     with pytest.raises(UserError, match=r"no NVIDIA GPU here.*Use --device auto or cpu"):

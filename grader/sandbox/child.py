@@ -65,7 +65,14 @@ def serve(requests: int, replies: int, spec: dict[str, Any]) -> None:
 def _describe(error: BaseException) -> dict[str, Any]:
     if isinstance(error, ContractError):
         return {"kind": error.kind, "message": str(error), "traceback": "", "line": error.line, "name": ""}
-    kind = "out_of_memory" if isinstance(error, torch.OutOfMemoryError) else type(error).__name__
+    try:
+        message = str(error)[:2000]
+    except Exception:  # the learner's own __str__
+        message = "(its message cannot be shown)"
+    out_of_memory = isinstance(error, torch.OutOfMemoryError)
+    # torch asks NVML who holds the memory when none is left; where NVML does not start, it raises that in its place
+    out_of_memory |= isinstance(error, RuntimeError) and "nvmlInit_v2_() INTERNAL ASSERT FAILED" in message
+    kind = "out_of_memory" if out_of_memory else type(error).__name__
     # the learner's own frames are what helps; the harness's would only puzzle
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).stem == MODULE]
     if isinstance(error, SyntaxError):
@@ -73,10 +80,6 @@ def _describe(error: BaseException) -> dict[str, Any]:
     else:
         text = "".join(traceback.format_list(frames)) + "".join(traceback.format_exception_only(error))
     line = frames[-1].lineno if frames else error.lineno if isinstance(error, SyntaxError) else None
-    try:
-        message = str(error)[:2000]
-    except Exception:  # the learner's own __str__
-        message = "(its message cannot be shown)"
     return {
         "kind": kind,
         "message": message,
