@@ -87,10 +87,12 @@ def _place(cpu: int) -> tuple[int, ...]:
     return package, core, cpu
 
 
-def environments(device: str, chosen: Sequence[int] | None = None, cpu_workers: int = 1) -> list[dict[str, str]]:
+def environments(
+    device: str, chosen: Sequence[int] | None = None, cpu_workers: int = 1, gpus_each: int = 1
+) -> list[dict[str, str]]:
     """The environment of each worker of this machine: its GPU, its cores. chosen: numbers of the GPUs to use, all where
-    None; the share of the cores is the same either way. cpu_workers: how many where there is no GPU to count. Raises
-    UserError for a GPU that is not there."""
+    None; the share of the cores is the same either way. cpu_workers: how many where there is no GPU to count. gpus_each: how
+    many a worker has; those that are left over are not used. Raises UserError for a GPU that is not there, and where there are too few for one worker."""
     if choose_device(device) == "cpu":
         return [{"CUDA_VISIBLE_DEVICES": "", worker.CORES: ",".join(map(str, cores))} for cores in shares(cpu_workers)]
     gpus = machine.gpus()
@@ -98,9 +100,16 @@ def environments(device: str, chosen: Sequence[int] | None = None, cpu_workers: 
     if wrong:
         raise UserError(f"There is no GPU {wrong[0]} here: this machine has {len(gpus)}, counted from 0.")
     cores = shares(len(gpus))
+    numbers = list(range(len(gpus)) if chosen is None else chosen)
+    if len(numbers) < gpus_each:
+        raise UserError(f"A worker needs {gpus_each} GPUs here, and there are {len(numbers)} to use.")
+    shared_out = [numbers[i : i + gpus_each] for i in range(0, len(numbers) - gpus_each + 1, gpus_each)]
     return [
-        {"CUDA_VISIBLE_DEVICES": gpus[n], worker.CORES: ",".join(map(str, cores[n]))}
-        for n in (range(len(gpus)) if chosen is None else chosen)
+        {
+            "CUDA_VISIBLE_DEVICES": ",".join(gpus[n] for n in own),
+            worker.CORES: ",".join(str(core) for n in own for core in cores[n]),
+        }
+        for own in shared_out
     ]
 
 
@@ -122,6 +131,7 @@ def embedded_cluster(
     security: Security | None = None,
     host: str = "127.0.0.1",
     port: int = 0,
+    gpus_each: int = 1,
 ) -> SpecCluster:
     """A scheduler here and a worker process for each device of this machine. A worker that dies is started again.
 
@@ -130,18 +140,20 @@ def embedded_cluster(
     common = {"protocol": "tls://", "security": security, "host": host, "dashboard": False}
     nannies = {
         str(i): {"cls": Nanny, "options": common | worker_options(environment)}
-        for i, environment in enumerate(environments(device, chosen, cpu_workers))
+        for i, environment in enumerate(environments(device, chosen, cpu_workers, gpus_each))
     }
     scheduler = {"cls": Scheduler, "options": {**common, "port": port, "dashboard_address": "127.0.0.1:0"}}
     return SpecCluster(workers=nannies, scheduler=scheduler, security=security, silence_logs=logging.CRITICAL)
 
 
 @contextlib.contextmanager
-def embedded(device: str = "auto", chosen: Sequence[int] | None = None, cpu_workers: int = 1) -> Iterator[Pool]:
-    """A pool of this machine's own, for the time of the block."""
+def embedded(
+    device: str = "auto", chosen: Sequence[int] | None = None, cpu_workers: int = 1, gpus_each: int = 1
+) -> Iterator[Pool]:
+    """A pool of this machine's own, for the time of the block. gpus_each: how many GPUs a worker has."""
     with (
         dask.config.set(SETTINGS),
-        embedded_cluster(device, chosen, cpu_workers) as cluster,
+        embedded_cluster(device, chosen, cpu_workers, gpus_each=gpus_each) as cluster,
         _client(cluster) as client,
     ):
         yield Pool(client, device, lasting=False)
