@@ -27,7 +27,7 @@ from grader.classroom.coordinator import grade_all
 from grader.classroom.pool import embedded
 from grader.classroom.store import Store, stands
 from grader.classroom.submissions import Job
-from grader.grade import arm, choose_form, prepared
+from grader.grade import arm, choose_device, choose_form, prepared, too_few_gpus
 from grader.labs.lab import Lab
 from grader.measure import calibration, machine
 from grader.measure.blocks import Plan, whole_rounds
@@ -255,7 +255,10 @@ def main() -> None:
     name = _slug(machine.gpu_name() or machine.cpu_name()).strip("-")
     out = options.out or MEASURED / name
     parts = [] if options.table else options.parts.split(",")
-    chosen = [lab for lab in map(labs.get, options.labs.split(",")) if choose_form(lab, options.device) in lab.forms]
+    # beside GPUs no lab is measured on the CPU for want of more of them
+    kind = choose_device(options.device)
+    chosen = [lab for lab in map(labs.get, options.labs.split(",")) if choose_form(lab, kind) in lab.forms]
+    chosen = [lab for lab in chosen if not too_few_gpus(lab, kind)]
     if "calibration" in parts:
         for lab in chosen:
             _calibrate(lab, choose_form(lab, options.device), options.device, out.parent / "calibration.json")
@@ -329,14 +332,20 @@ def _grade(jobs: dict[Path, tuple[str, Job]], out: Path, device: str, on: list[i
             write_json(path, {"what": what, **result.to_dict()})
             print(f"{job.lab}: {_line(what, result)}", flush=True)
 
-    for lab in {job.lab for _, job in missing.values()}:  # once, not by each worker
-        prepared(labs.get(lab).forms[choose_form(labs.get(lab), device)])
-    with embedded(device, on) as pool:
-        machines = pool.machines()
-        for _, job in missing.values():
-            if record := store.final(job, machines):
-                keep(job, record)
-        grade_all((job for _, job in missing.values()), pool, store, done=keep)
+    by_gpus: dict[int, list[Job]] = {}
+    for lab in dict.fromkeys(job.lab for _, job in missing.values()):
+        form_name = choose_form(labs.get(lab), device)
+        form = labs.get(lab).forms[form_name]
+        prepared(form)  # once, not by each worker
+        gpus = getattr(form, "ranks", 1) if form_name == "cuda" else 1
+        by_gpus.setdefault(gpus, []).extend(job for _, job in missing.values() if job.lab == lab)
+    for gpus, wanted in sorted(by_gpus.items()):
+        with embedded(device, on, gpus_each=gpus) as pool:
+            machines = pool.machines()
+            for job in wanted:
+                if record := store.final(job, machines):
+                    keep(job, record)
+            grade_all(wanted, pool, store, done=keep)
 
 
 def _line(what: str, result: Result) -> str:
