@@ -92,7 +92,8 @@ def environments(
 ) -> list[dict[str, str]]:
     """The environment of each worker of this machine: its GPU, its cores. chosen: numbers of the GPUs to use, all where
     None; the share of the cores is the same either way. cpu_workers: how many where there is no GPU to count. gpus_each: how
-    many a worker has; those that are left over are not used. Raises UserError for a GPU that is not there, and where there are too few for one worker."""
+    many a worker has; those that are left over are not used. Raises UserError for a GPU that is not there, and where
+    there are too few for one worker."""
     if choose_device(device) == "cpu":
         return [{"CUDA_VISIBLE_DEVICES": "", worker.CORES: ",".join(map(str, cores))} for cores in shares(cpu_workers)]
     gpus = machine.gpus()
