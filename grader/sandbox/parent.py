@@ -706,6 +706,7 @@ def file_rights(home: Path, readable: Iterable[str | Path], device: str, ranks: 
     python |= set(_python_path())
     code = [REPOSITORY / "grader", *sorted((REPOSITORY / "data").glob("*.py"))]
     system = ["/usr", "/lib", "/lib64", "/bin", "/sbin", "/sys", "/run/nvidia-persistenced"]
+    system.append("/run/nvidia-topologyd")  # how the GPUs of a virtual machine are linked: NCCL looks there
     system += [f"/etc/{name}" for name in _SETTINGS]
     rights = [(str(home), confine.WRITE), ("/dev/shm", confine.WRITE)]
     # CUDA writes and truncates files in /proc/self and fails (error 304) where it cannot. Without root little outside
