@@ -7,7 +7,9 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -35,6 +37,7 @@ from grader.look import peek
 from grader.measure import blocks, machine
 from grader.measure.blocks import Plan
 from grader.result import FAIL, INCONCLUSIVE, Result
+from grader.sandbox import confine
 from grader.sandbox.parent import ChildError, Limits
 from grader.submission import Cell, Submission, from_cells, read_notebook, solution
 
@@ -389,6 +392,30 @@ def test_shared_memory_is_cleared_away():
         child.run(1)
         assert name.exists()
     assert not name.exists()
+
+
+def test_shared_memory_of_others_that_goes_meanwhile(tmp_path):
+    """Another grade's files vanish while ours are looked for; seen with two grades beside each other."""
+    end = threading.Event()
+
+    def come_and_go() -> None:
+        while not end.is_set():
+            with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix=MARKER):
+                pass
+
+    others = [threading.Thread(target=come_and_go) for _ in range(2)]
+    for each in others:
+        each.start()
+    try:
+        for n in range(100):
+            folder = tmp_path / str(n)
+            folder.mkdir()
+            confine.clear_away(str(folder), 60_000 + n)
+            assert not folder.exists()
+    finally:
+        end.set()
+        for each in others:
+            each.join()
 
 
 def test_exit_in_the_middle():

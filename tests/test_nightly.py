@@ -24,6 +24,7 @@ from grader.classroom.store import FAILED as NOT_MADE
 from grader.frontends import cli, lessons
 from grader.measure import decision
 from grader.nightly import night as nights
+from grader.nightly import notebook as notebook_part
 from grader.nightly import parts, report, site
 from grader.nightly.history import History, judge
 from grader.nightly.night import Night
@@ -432,6 +433,19 @@ def test_planted_faults_of_notebooks(executed, name, says):
     assert each.status == (parts.FAILED if says else parts.OK), each.why
     assert says in each.why
     assert (night.folder / each.notebook).exists()  # whatever happened, what came of it can be read
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("x.py:431: UserWarning: This DataLoader will create 8 worker processes in total.\n  self.check()\n", ""),
+        ("x.py:1: FutureWarning: it is gone soon\n", "cell a warned: x.py:1: FutureWarning: it is gone soon"),
+    ],
+)
+def test_warnings_that_a_reader_should_not_see(said, why):
+    shown = nbformat.v4.new_output("display_data", {"text/html": f"<pre>{said}</pre>"})
+    cell = nbformat.v4.new_code_cell("1", id="a", outputs=[shown])
+    assert notebook_part._warning(nbformat.v4.new_notebook(cells=[cell])) == why.replace("x.py", "<pre>x.py")
 
 
 def test_a_failing_notebook_stops_nothing(executed):

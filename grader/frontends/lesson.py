@@ -40,6 +40,8 @@ warnings.filterwarnings("ignore", message=".*Profiler clears events")
 # https://github.com/pytorch/ao/pull/4109
 warnings.filterwarnings("ignore", message="Please use the new API settings to control TF32")
 warnings.filterwarnings("ignore", message=".*LeafSpec.* is deprecated")
+# Lessons try more loader workers than a small machine has cores, to show what comes of it.
+warnings.filterwarnings("ignore", message="This DataLoader will create")
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # without a GPU the profiler reports that on standard error, each time
 
 matplotlib.rcParams.update(

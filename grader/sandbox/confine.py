@@ -13,7 +13,7 @@ import resource
 import socket
 import struct
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +95,16 @@ def clear_away(folder: str, uid: int) -> None:
     subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)
     if not uid:
         return
-    with contextlib.suppress(OSError), os.scandir("/dev/shm") as entries:
-        left = [entry.path for entry in entries if entry.stat(follow_symlinks=False).st_uid == uid]
-    if left:
+    if left := list(_of_user(uid, "/dev/shm")):
         subprocess.run(["rm", "-rf", "--", *left], stderr=subprocess.DEVNULL, check=False)
+
+
+def _of_user(uid: int, folder: str) -> Iterator[str]:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):  # others' files come and go meanwhile
+                if entry.stat(follow_symlinks=False).st_uid == uid:
+                    yield entry.path
 
 
 def leave_network() -> bool:
