@@ -764,7 +764,10 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
         else:
             checks.append(found.memory or plain(lab.memory, INCONCLUSIVE, "Nothing was measured."))
         if isinstance(lab.memory, Budget):
-            checks[-1] = memory_check.as_far_as(supported, checks[-1])
+            checks[-1] = memory_check.as_far_as(supported, "the measured gain", checks[-1])
+        elif not stopped:
+            share = checks[-1].points / lab.memory.points
+            checks[-2] = memory_check.as_far_as(share, "what is gone of the growth", checks[-2])
     for check in lab.trace:
         if not lab.measures(check, found.form_name):
             checks.append(plain(check, NOT_MEASURED, needs_gpu(lab)))

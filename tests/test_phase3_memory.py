@@ -157,7 +157,7 @@ def test_a_budget_is_a_budget():
 
 @pytest.mark.parametrize(("supported", "status", "points"), [(0, FAIL, 0), (0.5, FAIL, 10), (1, PASS, 20)])
 def test_the_untouched_loop_fits_as_well(supported, status, points):
-    check = as_far_as(supported, judge_budget(BUDGET, 100, seen(peak=100)))
+    check = as_far_as(supported, "the gain", judge_budget(BUDGET, 100, seen(peak=100)))
     assert (check.status, check.points) == (status, points), check.reason
 
 
@@ -221,6 +221,10 @@ def test_what_fits_is_within_the_budget():
     for source in (variants.starter(FIT), variants.solution(FIT), *variants.halves(FIT).values()):
         peak = watched(FIT, source, 1, 3).peak
         assert 20e6 < peak < labs.get(FIT).forms["cpu"].budget
+
+
+def test_a_loop_that_leaks_has_no_merit_in_its_speed():
+    assert graded(LEAK, variants.starter(LEAK)).score < 2
 
 
 @pytest.mark.slow

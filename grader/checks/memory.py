@@ -69,10 +69,10 @@ def judge_budget(check: Budget, budget: int, meter: Meter) -> CheckResult:
     return CheckResult(check.name, check.title, FAIL, 0, check.points, seen, hint, evidence, deeper)
 
 
-def as_far_as(supported: float, kept: CheckResult) -> CheckResult:
-    """A budget that is kept earns the share of its points that the measured gain supports (0 to 1): the untouched loop
-    keeps it as well."""
-    if kept.status != PASS or supported >= 1:
-        return kept
-    reason = f"{kept.reason} So does the untouched loop: the measured gain supports {supported:.0%} of these points."
-    return replace(kept, status=FAIL, points=round(supported * kept.max_points, 2), reason=reason)
+def as_far_as(supported: float, what: str, passed: CheckResult) -> CheckResult:
+    """A check that the untouched loop passes as well earns the share (0 to 1) of its points that what had to be done
+    supports; `what`: that, in words."""
+    if passed.status != PASS or supported >= 1:
+        return passed
+    reason = f"{passed.reason} The untouched loop passes this, too: {what} supports {supported:.0%} of these points."
+    return replace(passed, status=FAIL, points=round(supported * passed.max_points, 2), reason=reason)
