@@ -548,6 +548,10 @@ def loss_of(""",
     ],
     "in a CUDA graph": [("dynamic=False)", 'dynamic=False, mode="reduce-overhead")')],
 }
+GPT2_CANDIDATES["a residual stream in bf16, a loss by chunks"] = [
+    *_GPT2_BF16_STREAM,
+    *GPT2_CANDIDATES["a loss by chunks"],
+]
 # those of them whose numbers differ
 GPT2_ROUNDED_OTHERWISE = (
     "cuDNN's attention",
