@@ -73,7 +73,7 @@ def test_gradients_that_fp16_cannot_hold():
     clip = "        torch.nn.utils.clip_grad_norm_("
     small = variants.edit(variants.solution(FP16), [("scale(loss)", "scale(loss / 4096)"), (clip, enlarged + clip)])
     assert graded(FP16, small).check("parity").status == PASS
-    unscaled = variants.edit(small, [("GradScaler(job.device.type)", "GradScaler(job.device.type, enabled=False)")])
+    unscaled = variants.edit(small, [("init_scale=2.0**13", "enabled=False")])
     result = graded(FP16, unscaled)
     assert result.check("parity").status == FAIL and "not the same training" in said(result)
 

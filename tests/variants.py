@@ -1300,7 +1300,7 @@ WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
     "3m_fp16": {
         "no scale": (
             "solution",
-            [("GradScaler(job.device.type, init_scale=2.0**13)", "GradScaler(job.device.type, enabled=False)")],
+            [("init_scale=2.0**13", "enabled=False")],
             "GPU: not the same training",
         ),
         "clips what is still scaled": (
@@ -1583,7 +1583,7 @@ HONEST: dict[str, dict[str, tuple[str, Edits]]] = {
         "bf16": ("solution", [("torch.float16", "torch.bfloat16")]),
         "a smaller scale": (
             "solution",
-            [("GradScaler(job.device.type, init_scale=2.0**13)", "GradScaler(job.device.type, init_scale=2.0**10)")],
+            [("init_scale=2.0**13", "init_scale=2.0**10")],
         ),
         "an optimizer that waits": ("solution", [("fused=cuda", "foreach=True")]),
         "compiled": ("solution", [*COMPILED, ("model(tokens)", "compiled(tokens)")]),

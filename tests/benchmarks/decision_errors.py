@@ -235,7 +235,7 @@ def replayed() -> list[dict[str, Any]]:
     for path in sorted(MEASURED.glob("*/*/*.json")):
         result = json.loads(path.read_text())
         check = next((c for c in result.get("checks", ()) if c["name"] == "throughput"), None)
-        if not check or not check["evidence"] or result["form"] != "cuda":
+        if not check or not check["evidence"] or result["form"] != "cuda" or labs.get(result["lab"]).throughput.healthy:
             continue
         evidence, form = check["evidence"], labs.get(result["lab"]).forms["cuda"]
         pairs = [decision.Pair(*each) for each in evidence["pairs"]]
