@@ -29,7 +29,7 @@ LAB = Lab(
             noise=0.02,
             block_s=1.0,
             min_pairs=3,
-            profiled=1,  # a request of the starter's is a trace of 100 MB
+            profiled=1,  # three requests of the starter's are a trace of more than the 256 MB that are read
             flops=FLOPS,
             parity=Answers(steps=6, within=0.6),
         ),
