@@ -252,6 +252,14 @@ def test_helpers_give_the_same(layout, helpers, monkeypatch, tmp_path):
     assert shared.reasons == of_file.reasons == alone.reasons == []
 
 
+@pytest.mark.parametrize("start_up", [-1999, -1, 0, 1, 1999, 2000, 5000])
+def test_a_file_of_any_size_is_shared_or_read_alone(start_up, helpers, monkeypatch, tmp_path):
+    data = written(document(sound_events(steps=1)))
+    monkeypatch.setattr(parallel, "START_UP", len(data) - 2000 + start_up)  # around where the first helper is worth it
+    (tmp_path / "trace.json").write_bytes(data)
+    assert trace.read(tmp_path / "trace.json").complete
+
+
 def test_helpers_meet_arguments_that_look_like_events(helpers, monkeypatch):
     parts = started(monkeypatch)
     events = sound_events(steps=3)

@@ -73,8 +73,10 @@ def cores() -> int:
 def start_helpers(descriptor: int, size: int) -> list[Helper]:
     """Helpers for the later parts of this file, in order; the reader has what is before the first one's start."""
     count = _count(size)
+    if count < 1:
+        return []
     cuts = [_event_after(descriptor, at) for at in _shares(size, count)]
-    if not cuts or None in cuts or sorted({*cuts}) != cuts:
+    if None in cuts or sorted({*cuts}) != cuts:
         return []
     # The folder that msgspec is in: a helper looks for nothing else.
     command = [
