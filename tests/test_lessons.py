@@ -127,10 +127,12 @@ def test_compare(capsys):
     lesson.compare(None, 1234.5, "images/s")
     lesson.compare(617, 1234, "images/s")
     lesson.compare("bwd", "fwd")
+    lesson.compare(2, 4, "ms", how="calculated")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("measured: 1,234 images/s") and "no guess" in lines[0]
     assert "guess: 617 images/s" in lines[1] and "measured: 1,234 images/s" in lines[1] and "0.50" in lines[1]
     assert lines[2].split() == ["your", "guess:", "bwd", "measured:", "fwd"]
+    assert "calculated: 4 ms" in lines[3] and "guess / calculated = 0.50" in lines[3]
 
 
 def test_seconds_per_step():

@@ -40,6 +40,9 @@ warnings.filterwarnings("ignore", message=".*Profiler clears events")
 # https://github.com/pytorch/ao/pull/4109
 warnings.filterwarnings("ignore", message="Please use the new API settings to control TF32")
 warnings.filterwarnings("ignore", message=".*LeafSpec.* is deprecated")
+# Said where the first thing that a backward pass does is a matrix product: its thread gets a context then, and all is well.
+# https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/cuda/CublasHandlePool.cpp
+warnings.filterwarnings("ignore", message="Attempting to run cuBLAS, but there was no current CUDA context")
 # Lessons try more loader workers than a small machine has cores, to show what comes of it.
 warnings.filterwarnings("ignore", message="This DataLoader will create")
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # without a GPU the profiler reports that on standard error, each time
@@ -166,18 +169,19 @@ class Counters:
         self._samples = []
 
 
-def compare(guess: float | str | None, measured: float | str, unit: str = "") -> None:
-    """Print a prediction beside what was measured; only the latter where nobody guessed."""
+def compare(guess: float | str | None, measured: float | str, unit: str = "", how: str = "measured") -> None:
+    """Print a prediction beside what was measured; only the latter where nobody guessed. `how` it was found, where that
+    is another word: "calculated", "recorded"."""
 
     def show(value: float | str) -> str:
         return value if isinstance(value, str) else f"{_number(value)} {unit}".strip()
 
     if guess is None:
-        print(f"measured: {show(measured)}    (no guess was made above)")
+        print(f"{how}: {show(measured)}    (no guess was made above)")
         return
-    line = f"your guess: {show(guess)}    measured: {show(measured)}"
+    line = f"your guess: {show(guess)}    {how}: {show(measured)}"
     if not isinstance(guess, str) and not isinstance(measured, str) and guess and measured:
-        line += f"    (guess / measured = {guess / measured:.2f})"
+        line += f"    (guess / {how} = {guess / measured:.2f})"
     print(line)
 
 
