@@ -125,6 +125,19 @@ def test_the_what_if_is_what_the_fix_gained():
     assert sum(abs(one) <= record.CLOSE for one in off.values()) >= 10 / 12 * len(off), off
 
 
+@pytest.mark.parametrize(
+    "job, said",
+    [
+        ("gpt_input", "Without that a step would take 17.3"),
+        ("gpt_memory", "With these kernels fused a step would take 12.5"),
+        ("gpt_compute", "With these on tensor cores a step would take 19.3"),
+    ],
+)
+def test_the_diagnosis_says_under_which_condition_its_what_if_holds(job, said):
+    found, _ = record.diagnosed(TRACES, next(s for s in SIDES if s["trace"] == f"{job}.json.gz"))
+    assert said in found.diagnosis.text
+
+
 def test_stacks_tell_the_lines_that_wait():
     found, _ = record.diagnosed(TRACES, next(s for s in SIDES if s["trace"] == "gpt_sync_stacks.json.gz"))
     line, count = next(iter(found.metrics.sync_lines.items()))

@@ -145,7 +145,8 @@ def diagnose(trace: Trace, m: Metrics, b: Breakdown) -> Diagnosis:
 
 
 def what_ifs(m: Metrics, b: Breakdown) -> dict[str, float]:
-    """The step time, ns, if one cause vanished and nothing else changed."""
+    """The step time, ns, if one cause vanished (memory: its kernels fused; compute: on the next cheaper units or inputs) and
+    nothing else changed."""
     parts, step = b.parts, b.step_ns
     found = {cause: step - sum(parts[part] for part in names) for cause, names in STALLS.items()}
     traced = parts["memory"]
@@ -288,7 +289,12 @@ def _text(cause: str, shares: dict[str, float], m: Metrics, b: Breakdown, what_i
     }[cause]
     text = f"{cause}-bound: {reason} ({shares[cause]:.0%} of the step)."
     if what_if < 0.97 * step:
-        text += f" Without that a step would take {what_if:.3g} instead of {step:.3g} ms."
+        slow = (m.tensor_core_share or {"no": 0.0})["no"]
+        fix = {  # work does not vanish, it gets cheaper: see `what_ifs`
+            "memory": "With these kernels fused",
+            "compute": "With these on tensor cores" if slow else "With 16-bit inputs",
+        }.get(cause, "Without that")
+        text += f" {fix} a step would take {what_if:.3g} instead of {step:.3g} ms."
     elif cause in ("memory", "compute"):
         text += " The GPU is kept busy; no cause stands out that could simply be removed."
     if b.parts["idle_other"] > 0.5 * (b.parts["idle_launch"] + b.parts["idle_other"]) and cause == "launch":
