@@ -19,6 +19,7 @@ LAB = MysteryLab(
                 Mystery("input-bound", "resnet_input", {"batch": (48, 72), "images": (4000, 4000)}, data="images"),
                 Mystery("transfer-bound", "gpt_transfer", {"batch": (12, 18)}),
                 Mystery("transfer-bound", "resnet_transfer", {"batch": (160, 256)}),
+                Mystery("sync-bound", "gpt_sync", {"batch": (20, 26)}),  # with fewer, the launches hold it back
                 Mystery("sync-bound", "resnet_sync", {"batch": (40, 64)}),
                 Mystery("launch-bound", "gpt_launch", {"batch": (8, 12)}),
                 Mystery("launch-bound", "resnet_launch", {"batch": (32, 64)}),

@@ -10,7 +10,7 @@ LAB = Lab(
         # the model is wide enough to keep the GPU busy for longer than it takes to launch a step
         "cuda": Form(
             workload="grader.workloads.tiles",
-            options={"bands": 3, "size": 128, "width": 192, "batch_size": 64, "lr": 1e-4},
+            options={"bands": 3, "size": 128, "width": 256, "batch_size": 64, "lr": 1e-4},
             data="tiles 128",
             minimum_gain=10.0,
             noise=0.03,
