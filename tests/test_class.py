@@ -25,7 +25,7 @@ from grader import labs
 from grader.classroom import pool, summary
 from grader.classroom.coordinator import grade_all
 from grader.classroom.store import FAILED, Store
-from grader.classroom.submissions import HandedIn, Job, read_class, version
+from grader.classroom.submissions import Call, HandedIn, Job, read_class, version
 from grader.errors import UserError
 from grader.submission import MAGIC, Submission
 from tests import adversaries
@@ -202,6 +202,25 @@ def test_a_grade_that_hangs_or_dies_costs_only_itself(tmp_path):
         assert [job for job, _ in grade_all([hangs, exits], workers, store, limit_s=1)] == [hangs]
         ((_, made),) = grade_all([replace(exits, repeat=1)], workers, store)  # the worker is none the worse for it
         assert made["tries"] == 1 and "result" in made
+
+
+def test_only_the_course_s_own_loops_share_a_process(tmp_path):
+    """A learner's grade has one to itself; one that failed is not gone on with."""
+    store = Store(tmp_path)
+
+    def of(repeat: int, keep: bool, function: str = "os:getpid") -> int | None:
+        call = Call("any", function, {}, device="cpu", repeat=repeat)
+        ((_, record),) = grade_all([call], workers, store, keep=keep)
+        return record.get("result")
+
+    with pool.embedded("cpu") as workers:
+        kept = of(0, True)
+        assert of(1, True) == kept
+        assert of(2, True, "os:abort") is None
+        anew = of(3, True)
+        assert anew not in (None, kept) and of(4, True) == anew
+        alone = [of(5, False), of(6, False)]
+        assert alone[0] != alone[1]
 
 
 def test_workers_have_their_own_cores():

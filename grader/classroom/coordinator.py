@@ -36,10 +36,11 @@ def grade_all(
     until: float = math.inf,
     done: Done = lambda job, record: None,
     begun: Callable[[int], None] = lambda count: None,
+    keep: bool = False,
 ) -> list[tuple[Task, dict[str, Any]]]:
     """Grade what the store lacks for the pool's machines, and anew what is named in `again`. Equal jobs are graded once. `begun` is told how many grades are
-    to be made, `done` each record when it is kept. From `until` on (`time.monotonic()`) none is begun any more. Returns the
-    new ones."""
+    to be made, `done` each record when it is kept. From `until` on (`time.monotonic()`) none is begun any more. keep: see
+    `worker.run`. Returns the new ones."""
     with store.locked():
         machines = pool.machines()
         for job in again:
@@ -53,14 +54,14 @@ def grade_all(
                 # no more than there are workers: none waits behind another, and none is blamed for another's death
                 while waiting and len(running) < max(1, pool.size()) and time.monotonic() < until:
                     job = waiting.pop(0)
-                    running[_submit(pool, job, 1, limit_s)] = (job, 1)
+                    running[_submit(pool, job, 1, limit_s, keep)] = (job, 1)
                 time.sleep(LOOK_S)
                 for future in [future for future in running if future.done()]:
                     job, tried = running.pop(future)
                     record = _record(future)
                     _forget(pool, future)
                     if FAILED in record and tried < TRIES:
-                        running[_submit(pool, job, tried + 1, limit_s)] = (job, tried + 1)
+                        running[_submit(pool, job, tried + 1, limit_s, keep)] = (job, tried + 1)
                         continue
                     made.append((job, store.put(job, record | {"tries": tried})))
                     done(job, made[-1][1])
@@ -71,9 +72,9 @@ def grade_all(
     return made
 
 
-def _submit(pool: Pool, job: Task, attempt: int, limit_s: float) -> Future:
+def _submit(pool: Pool, job: Task, attempt: int, limit_s: float, keep: bool) -> Future:
     key = f"grade-{job.digest}-{attempt}"
-    future = pool.client.submit(worker.run, job.to_json(), limit_s, key=key, pure=False)
+    future = pool.client.submit(worker.run, job.to_json(), limit_s, keep=keep, key=key, pure=False)
     if pool.lasting:  # it goes on without us, and is there for whoever asks for it next
         pool.client.publish_dataset(future, name=key, override=True)
     return future

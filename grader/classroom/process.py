@@ -1,5 +1,6 @@
-"""The process of one grade: a job comes in as a line of JSON, progress and the result go out as lines of JSON. In place of
-a job it can be told to call a function of the course's own (see `Call`): the night's notebooks are executed like that.
+"""The process that grades: a job comes in as a line of JSON, progress and the result go out as lines of JSON, and it waits
+for the next one. In place of a job it can be told to call a function of the course's own (see `Call`): the night's notebooks
+are executed like that.
 
 Started ahead, it imports what a grade needs and waits for its job. It ends when whoever started it is gone, and its
 children end with it. Run as `python -m grader.classroom.process`."""
@@ -9,9 +10,13 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import queue
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
+
+Reply = Callable[[dict[str, Any]], None]
 
 
 def main() -> None:
@@ -22,17 +27,22 @@ def main() -> None:
     def reply(what: dict[str, Any]) -> None:
         replies.write(json.dumps(what) + "\n")
 
+    from grader.grade import grade  # noqa: F401  (what it imports takes a second)
+    from grader.sandbox.parent import fork_server
+
+    fork_server()  # imports torch meanwhile
+    jobs: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=_take, args=(jobs,), daemon=True).start()
+    while True:
+        _do(jobs.get(), reply)
+
+
+def _do(line: str, reply: Reply) -> None:
     from grader.classroom.submissions import Job
     from grader.grade import choose_device, choose_form, grade
     from grader.labs import get
     from grader.measure import machine
-    from grader.sandbox.parent import fork_server
 
-    fork_server()  # imports torch meanwhile
-    line = sys.stdin.readline()
-    if not line:
-        return
-    threading.Thread(target=_end_with_the_starter, daemon=True).start()
     if "function" in (asked := json.loads(line)):
         module, _, name = asked["function"].partition(":")
         result = getattr(importlib.import_module(module), name)(**asked["arguments"])
@@ -51,9 +61,10 @@ def main() -> None:
     reply({"result": result.to_dict(), "machine": machine.key(choose_form(lab, job.device))})
 
 
-def _end_with_the_starter() -> None:
-    sys.stdin.read()  # nothing more is sent: it returns when the other end is closed
-    os._exit(1)
+def _take(jobs: queue.Queue[str]) -> None:
+    for line in sys.stdin:
+        jobs.put(line)
+    os._exit(1)  # the other end is closed: whoever started this process is done with it, or dead
 
 
 if __name__ == "__main__":

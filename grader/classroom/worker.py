@@ -1,4 +1,4 @@
-"""What runs on a Dask worker: each grade in a process of its own, watched from here.
+"""What runs on a Dask worker: each submission's grade in a process of its own, watched from here.
 
 A grade that dies or hangs costs only itself. Nothing of a learner's runs in this process or in that one, only in that
 one's confined children."""
@@ -31,7 +31,7 @@ class GradeFailed(Exception):
 
 
 class Process:
-    """The process of one grade, started ahead: it has imported what it needs when its job comes."""
+    """A process that grades, started ahead: it has imported what it needs when its job comes."""
 
     def __init__(self) -> None:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
@@ -99,10 +99,12 @@ def start_ahead() -> None:
         _next = Process()
 
 
-def run(job: str, limit_s: float, topic: str = "") -> str:
+def run(job: str, limit_s: float, topic: str = "", keep: bool = False) -> str:
     """Grade a job (`Job.to_json`) on this worker. Returns JSON: {"result", "machine", "version", "seconds", "worker"}, or
     {"failed": message} in place of the first two. `seconds`: how long the grade had this worker's device. Progress goes
-    to the scheduler's `topic`, with the task's key."""
+    to the scheduler's `topic`, with the task's key. keep: the process that grades makes the next job, too, unless this one
+    failed. It saves a start of some seconds, and is for the course's own loops: one learner's grade shares nothing with
+    another's."""
     global _next
     from distributed import get_worker
 
@@ -112,7 +114,7 @@ def run(job: str, limit_s: float, topic: str = "") -> str:
     key = str(worker.get_current_task()) if topic else ""
 
     def tell(share: float, what: str) -> None:
-        if share >= TIMED:
+        if share >= TIMED and not keep:
             start_ahead()  # the next one's imports take some seconds of one core, while nothing is timed
         if topic:
             worker.log_event(topic, {"key": key, "share": share, "what": what})
@@ -120,13 +122,16 @@ def run(job: str, limit_s: float, topic: str = "") -> str:
     with _lock:
         process = _next if _next is not None and _next.alive() else Process()
         _next = None
-        began = time.monotonic()
+        began, found = time.monotonic(), {}
         try:
             found = process.grade(job, limit_s, tell)
         except GradeFailed as error:
             found = {"failed": str(error)}
         finally:
-            process.close()
+            if keep and "result" in found:
+                _next = process
+            else:
+                process.close()
         start_ahead()
     seconds = round(time.monotonic() - began, 1)
     return json.dumps(found | {"version": version(), "seconds": seconds, "worker": str(worker.name)})

@@ -181,6 +181,7 @@ def grade_all_of(night: Night, pool: Any, wanted: list[tuple[Part, int]], until:
             until=until,
             begun=progress.begin,
             done=lambda task, record: progress.done(tasks[task.digest][0], record),
+            keep=True,
         )
     finally:
         progress.close()
