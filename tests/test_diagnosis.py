@@ -27,9 +27,22 @@ class Loop:
 
     Per step: wait for data, copy a batch (blocking or not), launch kernels, synchronise after some of them, communicate."""
 
-    def __init__(self, kernels, launch=8 * US, data=0, copy=0, sync_after=(), comm=0, absent=0, stretch=1.0, name=GEMM):
+    def __init__(
+        self,
+        kernels,
+        launch=8 * US,
+        data=0,
+        copy=0,
+        sync_after=(),
+        comm=0,
+        absent=0,
+        stretch=1.0,
+        name=GEMM,
+        data_ops=0,
+    ):
         self.kernels, self.launch, self.data, self.copy = kernels, int(launch * stretch), data, copy
         self.sync_after, self.comm, self.absent, self.name = set(sync_after), comm, absent, name
+        self.data_ops = data_ops  # operators that are recorded while data is fetched
 
     def record(self, steps=5):
         r, host, gpu = Recording(), 0, 0
@@ -40,6 +53,8 @@ class Loop:
                 r.event(
                     "user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", host, self.data
                 )
+                for i in range(self.data_ops):
+                    r.event("cpu_op", "aten::select", host + i * self.data // self.data_ops, self.data // self.data_ops)
                 host += self.data
             if self.absent:
                 host += self.absent
@@ -113,6 +128,15 @@ def test_a_profiler_that_stretches_the_host_does_not_change_the_diagnosis(cause)
     assert a.diagnosis.cause == f"{cause}-bound", a.diagnosis
     if fixed:
         assert a.diagnosis.what_if_step_ms == pytest.approx(Loop(**fixed).length() / 1e6, rel=0.2)
+
+
+def test_a_profiler_that_stretches_the_fetching_of_data_leaves_the_launches_their_share():
+    kernels = [5 * US] * 20
+    length = Loop(kernels, launch=50 * US, data=4_000 * US).length()
+    a = analysed(Loop(kernels, launch=55 * US, data=8_000 * US, data_ops=1300), length)
+    assert a.diagnosis.cause == "input-bound", a.diagnosis
+    without = Loop(kernels, launch=50 * US).length() / 1e6
+    assert a.diagnosis.what_if["input"] == pytest.approx(without, rel=0.2)
 
 
 @given(

@@ -106,8 +106,9 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
     per_step = total / n / len(devices)
     length = float(step_ns) if step_ns else float(per_step.sum())
     # What the profiler added is taken off: at least what it added to the step, more where waits have hidden some.
-    own_work = max(0.0, host.work - max(float(per_step.sum()) - length, host.profiling))
-    per_step = _without_profiler(per_step, length)
+    added = (float(per_step.sum()) - length) * (1 - host.fetching)
+    own_work = max(0.0, host.work - max(added, host.profiling))
+    per_step = _without_profiler(per_step, length, host.fetching)
     per_step = _blame(per_step, after_stall, own_work)
     columns = (np.concatenate(column) for column in zip(*gaps, strict=True))
     return Breakdown(
@@ -137,7 +138,10 @@ def between_host_and_device(name: str) -> bool:
 
 
 class Host:
-    """What the host did, as sets of intervals on the threads that launch."""
+    """What the host did, as sets of intervals on the threads that launch.
+
+    work: ns per step without its waits. profiling: what the profiler added to that at least, ns per step. fetching: share of
+    what the profiler added that lies in the waits for data, where the data set's own operators are recorded."""
 
     def __init__(self, trace: Trace, steps: Steps):
         launches = np.zeros(len(trace.threads), bool)
@@ -160,8 +164,10 @@ class Host:
         union = intervals.union(*(np.concatenate(column) for column in zip(*held, strict=True)))
         span = steps.host
         begun = steps.of_event[:-1] >= 0
-        recorded = int((active & begun).sum()), int((mine & begun & (trace.category == PYTHON)).sum())
-        self.profiling = (OP_NS * recorded[0] + PYTHON_NS * recorded[1]) / len(steps)
+        cost = np.where(active, OP_NS, np.where(mine & (trace.category == PYTHON), PYTHON_NS, 0)) * begun
+        fetching = cost[_within(trace.start, self.data) & (trace.thread == steps.thread)].sum()
+        self.profiling = float(cost.sum() - fetching) / len(steps)
+        self.fetching = float(fetching / cost.sum()) if cost.any() else 0.0
         self.work = (span[1] - span[0] - intervals.length(intervals.clip(union, *span))) / len(steps)
 
     def causes(self, idle: intervals.Intervals, queued: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -214,11 +220,18 @@ def _gaps(trace: Trace, gpu: np.ndarray, device: int, start, end, cause) -> tupl
     return np.full(len(start), device), start, end, cause, before, after
 
 
-def _without_profiler(parts: np.ndarray, length: float) -> np.ndarray:
+def _within(times: np.ndarray, spans: intervals.Intervals) -> np.ndarray:
+    """Mask of the times that lie in one of these spans, which are disjoint and in order."""
+    at = np.searchsorted(spans[0], times, side="right") - 1
+    return (at >= 0) & (times < spans[1][at]) if len(spans[0]) else np.zeros(len(times), bool)
+
+
+def _without_profiler(parts: np.ndarray, length: float, fetching: float) -> np.ndarray:
     """Scale parts that were traced to the length of a step that was measured without the profiler.
 
-    The profiler slows the host, not the GPU; and of the host not its waits but its launching. So what is too long is taken
-    from there first, then from the other idle time, and only then from the busy time."""
+    The profiler slows the host, not the GPU; and of the host not its waits but its launching, and the fetching of data
+    where operators of the data set are recorded: `fetching` is their share. So what is too long is taken from there first,
+    then from the other idle time, and only then from the busy time."""
     parts = parts.copy()
     launching, idle = [SYNC, LAUNCH, OTHER], [DATA, TRANSFER, BETWEEN]
     excess = parts.sum() - length
@@ -229,6 +242,9 @@ def _without_profiler(parts: np.ndarray, length: float) -> np.ndarray:
         else:
             parts[OTHER] = -excess
         return parts
+    taken = min(max(0.0, excess * fetching), parts[DATA])
+    parts[DATA] -= taken
+    excess -= taken
     for group in (launching, idle, list(range(DATA))):
         have = parts[group].sum()
         taken = min(excess, have)
