@@ -49,10 +49,11 @@ class Records(Store):
             path = Path("notebooks", job.lab, *Path(job.arguments["path"]).parts[-2:])
             write_text(self.night / path, result.pop("notebook").rstrip("\n") + "\n")
             result["file"] = str(path)
-        for what, shown in result.get("timelines", {}).items():
-            result["timelines"][what] = {name: shown[name] for name in ("kernels", "gpu_idle") if name in shown}
-        if "output" in result:
-            result["output"] = result["output"][-500:]
+        for graded in (result, result.get("grade", {})):
+            for what, shown in graded.get("timelines", {}).items():
+                graded["timelines"][what] = {name: shown[name] for name in ("kernels", "gpu_idle") if name in shown}
+            if "output" in graded:
+                graded["output"] = graded["output"][-500:]
         return super().put(job, record)
 
     def read(self, path: Path) -> dict[str, Any] | None:
@@ -165,8 +166,11 @@ def measure(night: Night, pool: Any, shard: tuple[int, int] = (1, 1), until: flo
 
 
 def share(made: list[Part], number: int, count: int) -> list[Part]:
-    """Every `count`-th part, those that take long spread evenly. Shares of one night add up to it."""
-    return made[number - 1 :: count]
+    """Every `count`-th part, those that take long spread evenly; parts that are made together stay together. Shares of one
+    night add up to it."""
+    tasks = [part.task.digest if part.task else "" for part in made]
+    places = {digest: place for place, digest in enumerate(dict.fromkeys(tasks))}
+    return [part for part, digest in zip(made, tasks, strict=True) if places[digest] % count == number - 1]
 
 
 def grade_all_of(night: Night, pool: Any, wanted: list[tuple[Part, int]], until: float) -> None:

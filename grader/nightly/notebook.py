@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from pathlib import Path
@@ -22,7 +23,8 @@ def execute(path: str, parameters: dict[str, Any], cell_limit_s: float, in_place
     """Run a notebook (a path below the course's folder); in_place: in its own folder, else in an empty one.
 
     Returns {"why": what went wrong, "" for nothing, "cells": [{"id", "begins", "seconds" (None: it was not reached)}],
-    "notebook": text with the outputs, whatever happened}. What is written to stderr, and a warning, is wrong too."""
+    "notebook": text with the outputs, whatever happened}, and, of a lab that was checked, "grade": the last `lab.check()`'s
+    Result. What is written to stderr, and a warning, is wrong too."""
     source = REPOSITORY / path
     why = ""
     with tempfile.TemporaryDirectory() as folder:
@@ -35,6 +37,8 @@ def execute(path: str, parameters: dict[str, Any], cell_limit_s: float, in_place
         if not target.exists():  # nothing of it could be run
             return {"why": why, "cells": [], "notebook": source.read_text(encoding="utf-8")}
         executed = nbformat.read(target, as_version=4)
+        report = empty / f"report-{source.stem}.json"
+        grade = {"grade": json.loads(report.read_text(encoding="utf-8"))} if report.exists() else {}
     cells = [cell for cell in executed.cells if cell.cell_type == "code"]
     reached = {cell.id: cell.metadata.get("papermill", {}).get("duration") for cell in cells}
     kept = lessons.clean(executed, nbformat.read(source, as_version=4))
@@ -46,7 +50,7 @@ def execute(path: str, parameters: dict[str, Any], cell_limit_s: float, in_place
         for cell in kept.cells
         if cell.cell_type == "code"
     ]
-    return {"why": why or _warning(kept), "cells": rows, "notebook": nbformat.writes(kept)}
+    return {"why": why or _warning(kept), "cells": rows, "notebook": nbformat.writes(kept)} | grade
 
 
 def _reason(error: Exception, target: Path) -> str:

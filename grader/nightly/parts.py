@@ -33,12 +33,14 @@ ORDER = (FAILED, SLOWER, MISSING, UNDECIDED, SKIPPED, OK)
 @dataclass(frozen=True)
 class Part:
     """One part of a night. what: "solution" or "starter" of a grade, the adversary's or its control's name. task: what the
-    pool makes; None where this device cannot."""
+    pool makes; None where this device cannot. A solution's grade is the one that its notebook came to, if that is executed:
+    retry is what grades it again."""
 
     kind: str
     subject: str  # the lab, or a lesson's folder and name
     what: str
     task: Job | Call | None
+    retry: Job | None = None
 
     @property
     def name(self) -> str:
@@ -47,7 +49,7 @@ class Part:
     def again(self, repeat: int) -> Job | Call:
         """The task of run number `repeat`, from 0."""
         assert self.task
-        return replace(self.task, repeat=repeat)
+        return replace((repeat and self.retry) or self.task, repeat=repeat)
 
 
 @dataclass
@@ -100,15 +102,20 @@ def plan(
     names = [labs.get(name).name for name in chosen] or list(labs.NAMES)
     if "lesson" in kinds:
         made += [_notebook("lesson", path, device, quick) for path in _lessons(lessons)]
+    executed = {}
     if "solution" in kinds:
-        made += [
-            _notebook("solution", REPOSITORY / "solutions" / name / f"{name}.ipynb", device, quick) for name in names
-        ]
+        paths = {name: REPOSITORY / "solutions" / name / f"{name}.ipynb" for name in names}
+        executed = {name: _notebook("solution", path, device, quick) for name, path in paths.items()}
+        made += executed.values()
     for name in names if "grade" in kinds else ():
         for what, folder in (("solution", "solutions"), ("starter", "labs")):
             job = Job(name, read_notebook(REPOSITORY / folder / name / f"{name}.ipynb"), device, quick)
-            here = {device, "traces"} & labs.get(name).forms.keys()
-            made.append(Part("grade", name, what, job if here else None))
+            part = Part("grade", name, what, job)
+            if not {device, "traces"} & labs.get(name).forms.keys():
+                part = replace(part, task=None)
+            elif what == "solution" and name in executed:
+                part = replace(part, task=executed[name].task, retry=job)
+            made.append(part)
     if "adversary" in kinds:
         for name in names:
             made += _adversaries(name, device, *adversaries)
@@ -186,7 +193,12 @@ def outcome(part: Part, records: list[dict[str, Any]]) -> Outcome:
     else:
         made = [record["result"] for record in records if NOT_MADE not in record]
         if part.kind == "grade":
-            _graded(found, [Result.from_dict(result) for result in made])
+            graded = [result.get("grade") if "cells" in result else result for result in made]
+            if graded := [Result.from_dict(result) for result in graded if result]:
+                found.seconds = graded[-1].seconds
+                _graded(found, graded)
+            else:
+                found.status, found.why = FAILED, "its notebook came to no grade"
         else:
             found.repeats = [_points(result) for result in made]
     return found
