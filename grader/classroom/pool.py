@@ -71,10 +71,13 @@ class Pool:
 
 
 def shares(count: int) -> list[list[int]]:
-    """The cores that this process may use, cut into `count` fair shares; the threads of one core stay together."""
+    """The cores that this process may use, cut into `count` fair shares; the threads of one core stay together. Where there
+    are fewer cores, some share one."""
     cores = sorted(os.sched_getaffinity(0), key=_place)
-    each = max(1, len(cores) // count)
-    return [sorted(cores[i * each : (i + 1) * each] or cores) for i in range(count)]
+    if count > len(cores):
+        return [[cores[i % len(cores)]] for i in range(count)]
+    each = len(cores) // count
+    return [sorted(cores[i * each : (i + 1) * each]) for i in range(count)]
 
 
 def _place(cpu: int) -> tuple[int, ...]:

@@ -76,8 +76,9 @@ def add_pool(sub: argparse.ArgumentParser) -> None:
     )
 
 
-def open_pool(options: argparse.Namespace) -> Any:
-    """The pool that the options ask for: a context manager."""
+def open_pool(options: argparse.Namespace, on_one_core: int = 1) -> Any:
+    """The pool that the options ask for: a context manager. on_one_core: on this machine's CPU, so many workers in place of
+    each."""
     from grader.classroom import pool
 
     if (options.cluster is not None) + (options.slurm is not None) + (options.on is not None) > 1:
@@ -86,7 +87,7 @@ def open_pool(options: argparse.Namespace) -> Any:
         return pool.at_address(options.cluster, options.device, options.keys)
     if options.slurm is not None:
         return pool.slurm(options.slurm, options.device, options.sbatch)
-    return pool.embedded(options.device, _chosen(options), max(1, options.workers))
+    return pool.embedded(options.device, _chosen(options), on_one_core * max(1, options.workers))
 
 
 def _chosen(options: argparse.Namespace) -> list[int] | None:

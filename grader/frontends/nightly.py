@@ -90,9 +90,15 @@ def nightly(options: argparse.Namespace) -> int:
             if pool is None:
                 classroom._confined_here(allow_unconfined=False)
                 classroom._prepare({part.subject for part in made if part.kind in ("grade", "adversary")}, device)
-                pool = stack.enter_context(classroom.open_pool(options))
             until = time.monotonic() + 60 * options.minutes if options.minutes else math.inf
-            nights.measure(night, pool, shard, until)
+            # on a CPU the corpus is about waiting for a drive, which leaves two thirds of a core to another one
+            busy = set(parts.KINDS) - {"adversary"}
+            stages = [(busy, 1), ({"adversary"}, 2)] if device == "cpu" and not elsewhere else [(parts.KINDS, 1)]
+            for kinds, on_one_core in stages:
+                if not any(part.kind in kinds for part in made):
+                    continue
+                with contextlib.nullcontext(pool) if pool else classroom.open_pool(options, on_one_core) as opened:
+                    nights.measure(night, opened, shard, until, kinds)
     found = nights.assess(night)
     nights.close(night, found)
     report.folder_index(options.out)

@@ -11,7 +11,7 @@ import importlib.metadata
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -152,10 +152,16 @@ def _commit() -> str:
 # ---------------------------------------------------------------- measuring
 
 
-def measure(night: Night, pool: Any, shard: tuple[int, int] = (1, 1), until: float = float("inf")) -> None:
-    """Make what is missing, and again what is not as expected. shard: (i, n) for the i-th of n shares; from `until` on
-    (`time.monotonic()`) nothing is begun."""
-    mine = share(night.parts, *shard)
+def measure(
+    night: Night,
+    pool: Any,
+    shard: tuple[int, int] = (1, 1),
+    until: float = float("inf"),
+    kinds: Container[str] = parts.KINDS,
+) -> None:
+    """Make what is missing, and again what is not as expected. shard: (i, n) for the i-th of n shares; kinds: only of these;
+    from `until` on (`time.monotonic()`) nothing is begun."""
+    mine = [part for part in share(night.parts, *shard) if part.kind in kinds]
     grade_all_of(night, pool, [(part, 0) for part in mine if part.task], until)
     for _ in range(1, parts.TRIES):
         found = assess(night)
