@@ -39,6 +39,26 @@ def test_release_repairs(released):
     assert not stale.exists() and kept.exists()
 
 
+def test_what_a_lab_keeps_is_neither_released_nor_removed(tmp_path):
+    """Whoever tries a solution in its folder leaves its report there, and a learner theirs beside the lab."""
+    kept = (
+        "prediction.json",
+        "mystery.json",
+        "report-1e_retest.json",
+        "report-1e_retest.html",
+        "attempts-1e_retest.json",
+    )
+    course, target = tmp_path / "course", tmp_path / "labs"
+    shutil.copytree(REPOSITORY / "solutions" / "1e_retest", course / "solutions" / "1e_retest")
+    shutil.copy(REPOSITORY / "nbgrader_config.py", course)
+    (target / "1e_retest").mkdir(parents=True)
+    for name in kept:
+        (course / "solutions" / "1e_retest" / name).write_text("the solution's")
+        (target / "1e_retest" / name).write_text("a learner's")
+    assert release(target, course) == [target / "1e_retest" / "1e_retest.ipynb"]
+    assert {(target / "1e_retest" / name).read_text() for name in kept} == {"a learner's"}
+
+
 @pytest.mark.parametrize("name", labs.NAMES)
 def test_what_learners_get(name):
     notebook = nbformat.read(REPOSITORY / "labs" / name / f"{name}.ipynb", as_version=4)

@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import tempfile
+from fnmatch import fnmatch
 from pathlib import Path
 
 from nbgrader.converters import GenerateAssignment
@@ -17,7 +18,16 @@ from nbgrader.preprocessors import SaveCells
 from traitlets.config import PyFileConfigLoader
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-IGNORED = {".ipynb_checkpoints", "__pycache__"}
+# what is no part of a lab: what Jupyter and Python leave, and what a lab keeps of whoever works on it
+IGNORED = (
+    ".ipynb_checkpoints",
+    "__pycache__",
+    "prediction.json",
+    "mystery.json",
+    "report-*.json",
+    "report-*.html",
+    "attempts-*.json",
+)
 
 
 def release(target: Path = REPOSITORY / "labs", course: Path = REPOSITORY) -> list[Path]:
@@ -54,7 +64,7 @@ def _generate(course: Path, temporary: Path) -> Path:
 def _files(folder: Path) -> set[Path]:
     """Paths of the files below `folder`, relative to it."""
     found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    return {path for path in found if not IGNORED & set(path.parts)}
+    return {path for path in found if not any(fnmatch(part, each) for part in path.parts for each in IGNORED)}
 
 
 def _same(a: Path, b: Path) -> bool:
