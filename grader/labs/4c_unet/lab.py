@@ -121,7 +121,7 @@ LAB = Lab(
                 "In which order do pictures, weights and normalisation want their channels?",
                 "`layout_share` of `lab.peek()`, and in the trace `contiguous`, `copy_`, and conversions between NCHW and NHWC.",
                 "One layout from the stored bytes to the loss. Tensor cores want the channels last, so model and pictures should have them there; "
-                "a normalisation that insists on another order needs the compiler's help.",
+                "nn.GroupNorm gives them back first on a GPU, compiled or not: one of your own, compiled, need not.",
             ),
         ),
     ),
