@@ -76,6 +76,14 @@ def inside(body: str) -> Any:
         return answer(child)
 
 
+def test_what_torch_says_of_every_profile_is_not_shown():
+    """torch 2.11 does: https://github.com/pytorch/pytorch/issues/180348"""
+    remark = "Warning: Profiler clears events at the end of each cycle."
+    with running(probing(f"import warnings; [warnings.warn(said) for said in ({remark!r}, 'another')]")) as child:
+        answer(child)
+        assert "UserWarning: another" in child.output() and f"UserWarning: {remark}" not in child.output()
+
+
 @pytest.fixture
 def outside(own_temporary) -> Iterator[Path]:
     """A folder that is not the child's, with files as a user has them, open for all by their modes."""

@@ -31,6 +31,8 @@ from grader.workloads.job import Job
 MODULE = "submission"
 # where other GPUs are hidden NVML does not start, and torch counts the GPUs without it
 warnings.filterwarnings("ignore", "Can't initialize NVML")
+# some releases of torch say so of every use of the profiler: https://github.com/pytorch/pytorch/issues/180348
+warnings.filterwarnings("ignore", ".*Profiler clears events")
 MAX_LOGGED = 20_000  # steps whose logs are read
 
 
