@@ -4,7 +4,8 @@ and the ladder of each lab.
 
     python -m tests.benchmarks.measured [--parts calibration,grades,half,wrong,cheat,variants,ladder] [--labs ...] [--rounds 5] [--out DIR]
 
-One look at new labs: `--parts grades,half,wrong --rounds 1 --labs ...`.
+One look at new labs: `--parts grades,half,wrong --rounds 1 --labs ...`. The grades that a night made of starters and solutions
+are taken over by `--night FOLDER`, also of labs that are no training loops.
 
 Grades are made on all GPUs of the machine at once, or on those that `--on 0,1` names; `--parts rounds --rounds 10` makes ten
 rounds of starter, half fix and solution, `--shard 1/3` a third of whatever grades were asked for. Each result is written when
@@ -26,11 +27,13 @@ from grader.calibrate import calibrated, measure_gain, solution
 from grader.classroom.coordinator import grade_all
 from grader.classroom.pool import embedded
 from grader.classroom.store import Store, stands
-from grader.classroom.submissions import Job
+from grader.classroom.submissions import Job, version
 from grader.grade import arm, choose_device, choose_form, prepared, too_few_gpus
 from grader.labs.lab import Lab
 from grader.measure import calibration, machine
 from grader.measure.blocks import Plan, whole_rounds
+from grader.nightly.night import Records
+from grader.nightly.parts import plan
 from grader.result import Result, write_json, write_text
 from grader.submission import Submission
 from tests import variants
@@ -250,11 +253,14 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--on", type=lambda text: [int(n) for n in text.split(",")], metavar="N,N")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--night", type=Path, metavar="FOLDER")
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     name = _slug(machine.gpu_name() or machine.cpu_name()).strip("-")
     out = options.out or MEASURED / name
-    parts = [] if options.table else options.parts.split(",")
+    parts = [] if options.table or options.night else options.parts.split(",")
+    if options.night:
+        _take_over(options.night, out)
     # beside GPUs no lab is measured on the CPU for want of more of them
     kind = choose_device(options.device)
     chosen = [lab for lab in map(labs.get, options.labs.split(",")) if choose_form(lab, kind) in lab.forms]
@@ -327,10 +333,7 @@ def _grade(jobs: dict[Path, tuple[str, Job]], out: Path, device: str, on: list[i
                 why = record.get("failed") or record["result"]["disturbed"]
                 print(f"{job.lab}: {what}: not measured, {why}", flush=True)
                 continue
-            result = Result.from_dict(record["result"])
-            result.timelines, result.output = {}, ""  # large; and full of the paths of this machine
-            write_json(path, {"what": what, **result.to_dict()})
-            print(f"{job.lab}: {_line(what, result)}", flush=True)
+            print(f"{job.lab}: {_keep(path, what, record['result'])}", flush=True)
 
     by_gpus: dict[int, list[Job]] = {}
     for lab in dict.fromkeys(job.lab for _, job in missing.values()):
@@ -348,8 +351,34 @@ def _grade(jobs: dict[Path, tuple[str, Job]], out: Path, device: str, on: list[i
             grade_all(wanted, pool, store, done=keep)
 
 
+def _take_over(night: Path, out: Path) -> None:
+    """Keep the first grade that a night of this course made of each starter and solution."""
+    told = json.loads((night / "night.json").read_text(encoding="utf-8"))
+    if told["quick"]:
+        raise SystemExit(f"{night} was a quick night: what it measured is no grade.")
+    if told["grader"] != version():
+        raise SystemExit(
+            f"{night} was graded by {told['grader']}, and this is {version()}: take it over by that state of the course."
+        )
+    records = Records(night)
+    for part in plan(told["device"], False, told["select"]["kinds"], told["select"]["labs"]):
+        record = records.final(part.task) if part.kind == "grade" and part.task else None
+        result = (record or {}).get("result", {})
+        if result := result.get("grade", result):
+            what = f"{part.what}-1"
+            print(f"{part.subject}: {_keep(out / part.subject / f'{what}.json', what, result)}", flush=True)
+
+
+def _keep(path: Path, what: str, graded: dict[str, Any]) -> str:
+    """Write a grade; what to say of it."""
+    result = Result.from_dict(graded)
+    result.timelines, result.output = {}, ""  # large; and full of the paths of this machine
+    write_json(path, {"what": what, **result.to_dict()})
+    return _line(what, result)
+
+
 def _line(what: str, result: Result) -> str:
-    evidence = result.check("throughput").evidence
+    evidence = next((c.evidence for c in result.checks if c.name == "throughput"), {})
     gain = f"{evidence['gain']:.2f}x" if evidence else "-"
     verdicts = ", ".join(f"{c.name} {c.status}" for c in result.checks)
     return f"{what}: {result.score:g}/{result.measured_max:g}, gain {gain}, {result.seconds:.0f} s, {verdicts} {result.fatal}"
@@ -435,7 +464,7 @@ def _table(out: Path) -> str:
             text += ["| what | points | gain | 90% interval | same training | seconds |", "|---|---|---|---|---|---|"]
         for r in marked:
             checks = {c["name"]: c for c in r["checks"]}
-            e = checks["throughput"]["evidence"]
+            e = checks["throughput"]["evidence"] if "throughput" in checks else {}
             gain = f"{e['gain']:.2f} | {e['gain_lower']:.2f} to {e['gain_upper']:.2f}" if e else "- | -"
             same = checks["parity"]["status"] if "parity" in checks else r["fatal"] or "-"
             text.append(
