@@ -361,9 +361,8 @@ class Harness:
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         schedule = torch.profiler.schedule(wait=0, warmup=1, active=steps + 2, repeat=1)
         losses = []
-        # acc_events changes nothing in a single cycle; without it torch 2.11 puts a warning among what the learner printed
         with torch.profiler.profile(
-            activities=activities, schedule=schedule, record_shapes=True, with_stack=with_stack, acc_events=True
+            activities=activities, schedule=schedule, record_shapes=True, with_stack=with_stack
         ) as profiler:
             for i in range(steps + 3):
                 losses.append(self._step())

@@ -23,6 +23,7 @@ import os
 import platform
 import sys
 import time
+import warnings
 from datetime import datetime
 from pathlib import Path
 
@@ -285,10 +286,9 @@ class Keeper:
             os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else the profiler reports that there is no GPU
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.place.type == "cuda" else [])]
         plan = torch.profiler.schedule(wait=0, warmup=1, active=profiled + 1, repeat=1)
-        # acc_events changes nothing in one cycle; some releases of torch warn without it
-        self.profiler = torch.profiler.profile(
-            activities=activities, schedule=plan, record_shapes=True, acc_events=True
-        )
+        # some releases of torch say so of every profile
+        warnings.filterwarnings("ignore", message=".*Profiler clears events")
+        self.profiler = torch.profiler.profile(activities=activities, schedule=plan, record_shapes=True)
         self.profiler.start()
 
     def finish(self):
