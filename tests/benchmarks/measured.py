@@ -18,9 +18,13 @@ import argparse
 import json
 import re
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from grader import labs
 from grader.calibrate import calibrated, measure_gain, solution
@@ -36,6 +40,7 @@ from grader.nightly.night import Records
 from grader.nightly.parts import plan
 from grader.result import Result, write_json, write_text
 from grader.submission import Submission
+from grader.trace.words import BLUE, FAINT, INK, ORANGE
 from tests import variants
 
 MEASURED = Path(__file__).resolve().parents[2] / "data" / "measured"
@@ -279,7 +284,9 @@ def main() -> None:
         if "ladder" in parts:
             _ladder(lab, choose_form(lab, options.device), out / lab.name)
     if out.is_dir():
-        write_text(out / "README.md", _table(out))
+        summary = _summary(out)
+        picture(summary).savefig(out / "gains.png", dpi=90)
+        write_text(out / "README.md", _table(out, summary))
         print(f"table: {out / 'README.md'}")
 
 
@@ -443,9 +450,93 @@ def _parity_table(results: list[dict[str, Any]]) -> list[str]:
     return heads + rows if rows else []
 
 
-def _table(out: Path) -> str:
-    """Markdown: one line a result, grouped by lab."""
-    text = ["# Measured", ""]
+@dataclass
+class Row:
+    """What was measured of one lab: points by kind of submission, gains as (name, gain, lower, upper)."""
+
+    lab: str
+    points: dict[str, list[float]]  # starter, half, solution: each grade's points in percent of what could be measured
+    gains: dict[str, list[tuple[str, float, float, float]]]
+    date: str
+    machine: str
+
+
+def _summary(out: Path) -> list[Row]:
+    """The labs in order, those with a solution or starter that was graded."""
+    rows = []
+    for folder in sorted(p for p in out.iterdir() if p.is_dir()):
+        row = Row(folder.name, {}, {}, "", "")
+        for result in sorted(
+            (json.loads(p.read_text()) for p in folder.glob("*.json")), key=lambda d: d.get("what", "")
+        ):
+            kind = re.split("[-,]", result.get("what", ""))[0]
+            if kind not in ("starter", "half", "solution") or not result["measured_max"]:
+                continue
+            row.points.setdefault(kind, []).append(100 * result["score"] / result["measured_max"])
+            row.date = max(row.date, result["date"][:10])
+            host = result["machine"]
+            row.machine = f"{host['gpu'] or host['cpu']}, {host['cores']} cores, torch {result['versions']['torch']}"
+            e = next((c["evidence"] for c in result["checks"] if c["name"] == "throughput"), {})
+            if e:
+                row.gains.setdefault(kind, []).append((result["what"], e["gain"], e["gain_lower"], e["gain_upper"]))
+        if row.points:
+            rows.append(row)
+    return rows
+
+
+def _range(values: list[float], form: str = ".0f", unit: str = "") -> str:
+    low, high = (f"{each:{form}}" for each in (min(values, default=0), max(values, default=0)))
+    return "-" if not values else f"{low}{unit}" if low == high else f"{low} to {high}{unit}"
+
+
+def _summary_table(rows: list[Row]) -> list[str]:
+    text = [
+        "Points in percent, lowest to highest; gains of the solution. What is empty was not measured.",
+        "",
+        "| lab | starter | half fixes | solution | gain | grades | last |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        points = (_range(row.points.get(kind, [])) for kind in ("starter", "half", "solution"))
+        gain = _range([gain for _, gain, _, _ in row.gains.get("solution", [])], ".3g", "x")
+        text.append(
+            f"| {row.lab} | {' | '.join(points)} | {gain} | {sum(map(len, row.points.values()))} | {row.date} |"
+        )
+    return [*text, "", "![Gains by lab](gains.png)", ""]
+
+
+def picture(rows: list[Row]) -> Figure:
+    """Gains of starters, half fixes and solutions with their 90% intervals, a line a lab."""
+    rows = [row for row in rows if row.gains]
+    figure = Figure(figsize=(9, 1.2 + 0.3 * len(rows)), facecolor="white", layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(" · ".join(dict.fromkeys(row.machine for row in rows)), fontsize=10, loc="left")
+    marks = {"starter": (INK, "|", "starter"), "half": (ORANGE, "o", "half fix"), "solution": (BLUE, "D", "solution")}
+    for kind, (color, marker, label) in marks.items():
+        found = [(y, *gain[1:]) for y, row in enumerate(rows) for gain in row.gains.get(kind, [])]
+        if found:
+            y, gain, low, high = zip(*found, strict=True)
+            axes.hlines(y, low, high, color=color, linewidth=1.5, alpha=0.6)
+            axes.plot(gain, y, marker, color=color, markersize=6, linestyle="none", label=label)
+    axes.axvline(1, color=FAINT, zorder=0)
+    axes.set(
+        xscale="log",
+        xlabel="times as fast as the starter, with the 90% interval of each grade",
+        ylim=(len(rows) - 0.5, -0.5),
+    )
+    axes.set_yticks(range(len(rows)), [row.lab for row in rows])
+    ticks = [1, 2, 5, 10, 20, 50]
+    axes.set_xticks(ticks, [f"{tick}x" for tick in ticks])
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.grid(axis="x", color=FAINT, linewidth=0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="upper right", frameon=False)
+    return figure
+
+
+def _table(out: Path, summary: list[Row]) -> str:
+    """Markdown: the summary, then one line a result, grouped by lab."""
+    text = ["# Measured", "", *_summary_table(summary)]
     for folder in sorted(p for p in out.iterdir() if p.is_dir()):
         results = sorted((json.loads(p.read_text()) for p in folder.glob("*.json")), key=lambda d: d.get("what", ""))
         graded = [r for r in results if "what" in r]
