@@ -363,9 +363,10 @@ def arm(
     limits: Limits | None,
     trusted: bool = False,
     allow_unconfined: bool = False,
+    kept: Workspace | None = None,
 ) -> Iterator[Arm]:
-    """One loop in a confined process of its own."""
-    workspace = Workspace(source)
+    """One loop in a confined process of its own. kept: a workspace of this source whose compiler caches are to be used again."""
+    workspace = kept or Workspace(source)
     try:
         with (
             _drive(workspace, options) as drive,
@@ -386,7 +387,7 @@ def arm(
         ):
             yield Arm(child, drive)
     finally:
-        workspace.remove()
+        workspace.empty() if kept else workspace.remove()
 
 
 def _drive(workspace: Workspace, options: dict) -> contextlib.AbstractContextManager[Drive | None]:

@@ -9,7 +9,7 @@ from grader import trace
 from grader.grade import MAX_TRACE, Progress, arm, choose_form, explain, prepared, too_few_gpus, with_details
 from grader.labs.lab import Lab
 from grader.measure.memory import Meter
-from grader.sandbox.parent import ChildError, Limits
+from grader.sandbox.parent import ChildError, Limits, Workspace
 from grader.submission import Submission
 
 SHORT_S = 0.1  # steps shorter than this are profiled by the dozen: loader workers deliver their batches in rounds
@@ -43,16 +43,19 @@ def look(
     limits: Limits | None = None,
     allow_unconfined: bool = False,
     progress: Progress = lambda share, what: None,
+    kept: Workspace | None = None,
 ) -> Look | None:
     """Run `warm_up` steps, time `timed` more, then profile `steps`, in a confined process like a grade's. None where the
-    lab has no form for this device, or needs more of them. Raises RuntimeError where file access cannot be confined, unless `allow_unconfined`."""
+    lab has no form for this device, or needs more of them. kept: as `arm`'s. Raises RuntimeError where file access cannot be confined, unless `allow_unconfined`."""
     form_name = choose_form(lab, device)
     if form_name not in lab.forms or too_few_gpus(lab, form_name):
         return None
     form = lab.forms[form_name]
     options, readable = prepared(form)
     found, details = Look(losses=[]), None
-    with arm(submission.source, form, options, readable, form_name, limits, allow_unconfined=allow_unconfined) as ours:
+    with arm(
+        submission.source, form, options, readable, form_name, limits, allow_unconfined=allow_unconfined, kept=kept
+    ) as ours:
         try:
             progress(0.1, "loading")
             ours.child.load()

@@ -30,6 +30,7 @@ from grader.nightly import parts, report, site
 from grader.nightly.history import History, judge
 from grader.nightly.night import Night
 from grader.nightly.parts import Part
+from tests.adversaries import _run
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 MEASURED = REPOSITORY / "data" / "measured" / "nvidia-h200"
@@ -213,6 +214,29 @@ def test_an_adversary_that_profits_is_measured_again(tmp_path):
     found = nights.assess(night)
     assert nights.finished(night, found) and found.worst() == parts.FAILED
     assert "PROFITS" in next(each.why for each in found.outcomes if each.part.what == "patched_clocks")
+
+
+def test_notebooks_that_were_tampered_with_are_one_task(tmp_path):
+    made = [p for p in parts.plan("cpu", True, ["adversary"], [DATA_BOUND]) if p.what.startswith("nb_")]
+    assert len(made) > 5 and len({part.task.digest for part in made}) == 1
+    night = nights.open_night(
+        tmp_path / "n", TOLD | {"device": "cpu", "quick": True}, made, History(tmp_path / "h.jsonl")
+    )
+    marks = {part.what: {"points": n, "reason": "", "output": "", "seconds": n} for n, part in enumerate(made)}
+    night.records.put(
+        made[0].again(0), {"result": marks, "machine": "m", "version": "1", "seconds": 99.0, "worker": "0"}
+    )
+    found = nights.assess(night).outcomes
+    assert [each.repeats for each in found] == [[{"points": n, "reason": "", "output": ""}] for n in range(len(made))]
+    assert [each.seconds for each in found] == list(range(len(made)))
+
+
+@pytest.mark.slow
+def test_each_tampered_notebook_gets_its_own_marks():
+    marks = _run.tampered(DATA_BOUND, "cpu", ["nb_edited_points", "nb_manual_cells"])
+    assert [mark["points"] for mark in marks.values()] == [0, 0] and all(
+        "gradebook" in m["reason"] for m in marks.values()
+    )
 
 
 CONTROLLED = ("starter", "half fix", "solution", "patched_clocks")

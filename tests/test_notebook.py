@@ -15,6 +15,7 @@ import nbformat
 import papermill
 import psutil
 import pytest
+from helpers import workspaces
 from jupyter_client.manager import KernelManager, start_new_kernel
 
 from grader import labs
@@ -190,6 +191,30 @@ def test_run_and_peek_before_any_prediction(kernel: Kernel) -> None:
     assert "printed" not in ran.text and not ran.stderr
 
 
+KEEPER = f"""%%submission
+import os, pathlib
+kept = pathlib.Path(os.environ["TORCHINDUCTOR_CACHE_DIR"], "kept")
+print("caches:", "kept" if kept.exists() else "new", [p.name for p in pathlib.Path(os.environ["TMPDIR"]).iterdir()])
+kept.parent.mkdir(exist_ok=True)
+kept.touch()
+pathlib.Path(os.environ["TMPDIR"], "left").touch()
+{LAB.starter}"""
+
+
+def test_looks_at_one_loop_share_its_compiler_caches_and_nothing_else(kernel: Kernel) -> None:
+    """A loop that compiles does so once for run, peek and profile; an edited one, and a grade, begin anew."""
+    kernel.run('lab.predict(cause="input-bound", gain=8)')
+    kernel.run(KEEPER, cell="one")
+    assert "caches: new []" in kernel.run("lab.run(steps=3)").text
+    assert "caches: kept []" in kernel.run("lab.peek()").text
+    ran = kernel.run("lab.check(); print(lab.result.output)")
+    assert "caches: new []" in ran.text and "kept" not in ran.text
+    kernel.run(KEEPER + "# edited\n", cell="one")
+    kernel.run("place = lab._place.folder")
+    assert "caches: new []" in kernel.run("lab.run(steps=3)").text
+    assert "False True" in kernel.run("print(place.exists(), lab._place.folder.exists())").text
+
+
 def test_name_of_another_cell_is_explained(kernel: Kernel) -> None:
     kernel.run("helper = 3", cell="one")
     kernel.run("%%submission\ndef train(job):\n    yield helper", cell="two")
@@ -243,8 +268,9 @@ def test_stop_leaves_no_process_behind(kernel: Kernel, moment: str) -> None:
     assert kernel.run("lab.result").text == ""
 
 
-def test_released_lab_in_papermill(tmp_path: Path) -> None:
-    """Nobody filled anything in: it says so, fails nowhere, and gives no points."""
+def test_released_lab_in_papermill(tmp_path: Path, own_temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody filled anything in: it says so, fails nowhere, gives no points, and leaves nothing behind."""
+    monkeypatch.setenv("TMPDIR", str(own_temporary))
     done = papermill.execute_notebook(
         RELEASED,
         tmp_path / "done.ipynb",
@@ -258,6 +284,7 @@ def test_released_lab_in_papermill(tmp_path: Path) -> None:
     assert "loads_in_main  16" in shown["lab.peek()"][0].data["text/plain"]
     assert "Predict first" in shown["lab.check()"][0].data["text/plain"]
     assert [o.data["text/plain"] for o in shown['lab.grade("throughput")']][-1] == "0"
+    assert not workspaces()
 
 
 def test_magic_without_a_lab() -> None:

@@ -637,12 +637,6 @@ HALVES: dict[str, dict[str, Edits]] = {
             ("*tiles.shape[1:])", "*tiles.shape[1:], dtype=torch.uint8)"),
             ("staged.to(job.device)", "staged.to(job.device).float().div_(64).sub_(1.5)"),
         ],
-        "labels in one piece": [
-            (
-                "torch.stack([classes[index].to(job.device) for index in batch])",
-                "classes[torch.tensor(batch)].to(job.device)",
-            )
-        ],
     },
     "2c_transforms": {
         "a table for all samples, in numpy": [

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -33,6 +34,7 @@ from grader.look import Look, look, peek, profile
 from grader.measure import machine
 from grader.result import Result, write_json
 from grader.sandbox import parent
+from grader.sandbox.parent import Workspace
 from grader.submission import Submission, from_cells
 from grader.trace import Metrics
 
@@ -270,6 +272,7 @@ class LoopLab(NotebookLab):
 
     steps = STEPS
     _prediction: dict[str, Any] | None = None  # for where the file cannot be written
+    _place: Workspace | None = None
 
     def _card(self) -> Note:
         made = self._locked()
@@ -403,9 +406,18 @@ class LoopLab(NotebookLab):
         return replace(super()._submission(), prediction=prediction)
 
     def _look(self, how: Callable[..., Look | None], progress: Progress, **options: Any) -> Look | None:
-        return how(
-            self._submission(), self.lab, device=self.device, allow_unconfined=True, progress=progress, **options
-        )
+        submission = self._submission()
+        shared = {"allow_unconfined": True, "progress": progress, "kept": self._kept(submission.source)}
+        return how(submission, self.lab, device=self.device, **shared, **options)
+
+    def _kept(self, source: str) -> Workspace:
+        """The place where this source was compiled before, so that it is compiled once for all looks at it. A grade has its own."""
+        if self._place is None or self._place.source != source:
+            if self._place:
+                self._place.remove()
+            self._place = Workspace(source)
+            weakref.finalize(self, self._place.remove)  # at the latest when the kernel ends
+        return self._place
 
 
 # ---------------------------------------------------------------- what is shown

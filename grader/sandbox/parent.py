@@ -148,23 +148,35 @@ def _python_path() -> list[str]:
 @dataclass
 class Workspace:
     """The private folder of one submission: its module, its temporary files and its compiler caches. The caches are
-    shared by that submission's own children only."""
+    shared by that submission's own children only. Whoever makes one removes it."""
 
     source: str
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="grader-")))
     uid: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("exchange", "tmp", "cache", "lib"):
+        if os.geteuid() == 0:
+            # user ids that nobody has; below 65536, since a container may not map others
+            self.uid = 30_000 + secrets.randbelow(30_000)
+        (self.folder / "cache").mkdir()
+        self._fill()
+
+    def _fill(self) -> None:
+        for name in ("exchange", "tmp", "lib"):
             (self.folder / name).mkdir()
         # where Python programs that a child starts find this package: they cannot list the folder that it lies in
         (self.folder / "lib" / "grader").symlink_to(REPOSITORY / "grader")
         (self.folder / "submission.py").write_text(self.source, encoding="utf-8")
-        if os.geteuid() == 0:
-            # user ids that nobody has; below 65536, since a container may not map others
-            self.uid = 30_000 + secrets.randbelow(30_000)
-            for path in (self.folder, *self.folder.rglob("*")):
+        if self.uid:
+            for path in (self.folder, *self.folder.iterdir(), self.folder / "lib" / "grader"):
                 os.chown(path, self.uid, -1, follow_symlinks=False)
+
+    def empty(self) -> None:
+        """Make all but the compiler caches anew. Called when all its processes are gone."""
+        for path in self.folder.iterdir():
+            if path.name != "cache":
+                confine.clear_away(str(path), 0)
+        self._fill()
 
     def remove(self) -> None:
         confine.clear_away(str(self.folder), self.uid)

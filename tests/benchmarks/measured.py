@@ -134,6 +134,18 @@ def _climbing(ladder: list[tuple[str, variants.Edits]], begin: int) -> list[tupl
 
 # beside the half fixes and the solution: (name, what it is made of, edits)
 MORE_RUNGS: dict[str, list[tuple[str, str, variants.Edits]]] = {
+    "2b_transfers": [
+        (
+            "labels in one piece",
+            "starter",
+            [
+                (
+                    "torch.stack([classes[index].to(job.device) for index in batch])",
+                    "classes[torch.tensor(batch)].to(job.device)",
+                )
+            ],
+        )
+    ],
     "2c_transforms": [("nearly all cores as workers", "starter", [("// 2 if cuda", "- 2 if cuda")])],
     "2d_formats": [
         ("one shard, read row by row, warm", "solution", _ROWS),
@@ -285,7 +297,8 @@ def main() -> None:
             _ladder(lab, choose_form(lab, options.device), out / lab.name)
     if out.is_dir():
         summary = _summary(out)
-        picture(summary).savefig(out / "gains.png", dpi=90)
+        if any(row.gains for row in summary):
+            picture(summary).savefig(out / "gains.png", dpi=90)
         write_text(out / "README.md", _table(out, summary))
         print(f"table: {out / 'README.md'}")
 
@@ -502,7 +515,7 @@ def _summary_table(rows: list[Row]) -> list[str]:
         text.append(
             f"| {row.lab} | {' | '.join(points)} | {gain} | {sum(map(len, row.points.values()))} | {row.date} |"
         )
-    return [*text, "", "![Gains by lab](gains.png)", ""]
+    return [*text, "", *["![Gains by lab](gains.png)", ""] * any(row.gains for row in rows)]
 
 
 def picture(rows: list[Row]) -> Figure:
