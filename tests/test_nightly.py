@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
 import random
 import re
@@ -264,6 +265,17 @@ def test_everything_is_a_part(device):
     assert {part.what for part in seventh} >= controls
     shares = [part.name for number in (1, 2, 3) for part in nights.share(made, number, 3)]
     assert sorted(shares) == sorted(names)
+
+
+def test_a_lab_whose_packages_are_missing_is_not_measured(monkeypatch):
+    there = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "accelerate" else there(name, *rest)
+    )
+    made = {part.name: parts.outcome(part, []) for part in parts.plan("cpu", True, ["solution", "grade"])}
+    for name in ("solution 4d_trainer", "grade 4d_trainer solution", "grade 4d_trainer starter"):
+        assert made[name].status == parts.SKIPPED and "pip install accelerate" in made[name].why
+    assert made["solution 4c_unet"].status == parts.MISSING
 
 
 def test_a_solution_s_grade_is_the_one_its_notebook_came_to(tmp_path):

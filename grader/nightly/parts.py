@@ -14,6 +14,7 @@ from grader import labs
 from grader.classroom.store import FAILED as NOT_MADE
 from grader.classroom.submissions import Call, Job
 from grader.errors import UserError
+from grader.grade import missing_packages
 from grader.labs.lab import Lab
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
 from grader.submission import Submission, read_notebook
@@ -33,14 +34,15 @@ ORDER = (FAILED, SLOWER, MISSING, UNDECIDED, SKIPPED, OK)
 @dataclass(frozen=True)
 class Part:
     """One part of a night. what: "solution" or "starter" of a grade, the adversary's or its control's name. task: what the
-    pool makes; None where this device cannot. A solution's grade is the one that its notebook came to, if that is executed:
-    retry is what grades it again."""
+    pool makes; None where this machine cannot, for what it lacks. A solution's grade is the one that its notebook came to,
+    if that is executed: retry is what grades it again."""
 
     kind: str
     subject: str  # the lab, or a lesson's folder and name
     what: str
     task: Job | Call | None
     retry: Job | None = None
+    lacks: str = "it needs an NVIDIA GPU"
 
     @property
     def name(self) -> str:
@@ -119,7 +121,8 @@ def plan(
     if "adversary" in kinds:
         for name in names:
             made += _adversaries(name, device, *adversaries)
-    return made
+    missing = {name: why for name in names if (why := missing_packages(labs.get(name)))}
+    return [replace(part, task=None, lacks=missing[part.subject]) if part.subject in missing else part for part in made]
 
 
 def _lessons(chosen: Sequence[str]) -> list[Path]:
@@ -184,7 +187,7 @@ def _adversaries(name: str, device: str, number: int, count: int) -> list[Part]:
 def outcome(part: Part, records: list[dict[str, Any]]) -> Outcome:
     """What the records of a part, one a run, amount to. Adversaries are compared with their controls afterwards."""
     if part.task is None:
-        return Outcome(part, SKIPPED, "it needs an NVIDIA GPU")
+        return Outcome(part, SKIPPED, part.lacks)
     if not records:
         return Outcome(part, MISSING, "not made yet")
     last = records[-1]
