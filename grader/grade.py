@@ -815,6 +815,7 @@ def _throughput_evidence(found: Findings) -> dict[str, Any]:
         "starter_ms": 1e3 * starter_s,
         "submission_ms": 1e3 * ours_s,
         "pairs": [[1e3 * each.starter_s, 1e3 * each.submission_s] for each in found.decided.pairs],
+        "lost": [[each.starter_lost, each.submission_lost] for each in found.decided.pairs],
         "pairs_left_out": len(found.pairs) - len(found.decided.pairs),
         "lost_to_others": max(max(each.starter_lost, each.submission_lost) for each in found.decided.pairs),
         "compile_s": found.compile_s,

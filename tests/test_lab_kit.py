@@ -133,6 +133,7 @@ def test_the_time_of_a_preparation_counts():
     check = result.check("throughput")
     assert check.evidence["prepare_s"] >= 2 and check.evidence["prepare_ms_a_step"] >= 200
     assert check.evidence["gain"] < 0.8 and "preparation took 2" in check.reason
+    assert len(check.evidence["lost"]) == len(check.evidence["pairs"])
 
 
 # ---------------------------------------------------------------- verdicts

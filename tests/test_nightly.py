@@ -274,7 +274,7 @@ def test_a_lab_whose_packages_are_missing_is_not_measured(monkeypatch):
     )
     made = {part.name: parts.outcome(part, []) for part in parts.plan("cpu", True, ["solution", "grade"])}
     for name in ("solution 4d_trainer", "grade 4d_trainer solution", "grade 4d_trainer starter"):
-        assert made[name].status == parts.SKIPPED and "pip install accelerate" in made[name].why
+        assert made[name].status == parts.SKIPPED and "accelerate" in made[name].why
     assert made["solution 4c_unet"].status == parts.MISSING
 
 

@@ -238,7 +238,11 @@ def replayed() -> list[dict[str, Any]]:
         if not check or not check["evidence"] or result["form"] != "cuda" or labs.get(result["lab"]).throughput.healthy:
             continue
         evidence, form = check["evidence"], labs.get(result["lab"]).forms["cuda"]
-        pairs = [decision.Pair(*each) for each in evidence["pairs"]]
+        if "lost" not in evidence and evidence.get("lost_to_others"):
+            continue  # an older record: what each pair lost, which the rule asks for, is not in it
+        nothing = [(0.0, 0.0)] * len(evidence["pairs"])
+        lost = evidence.get("lost", nothing)
+        pairs = [decision.Pair(*each, *shares) for each, shares in zip(evidence["pairs"], lost, strict=True)]
         least = min(len(pairs), PLAN.min_pairs)  # some were asked for parity only, with two pairs
         found = decision.decide(pairs, evidence["target"], form.noise, PLAN.precision, least)
         share = decision.fraction(found.certain, evidence["target"])
