@@ -294,9 +294,8 @@ def again(night: Night, found: Assessed) -> list[tuple[Part, int]]:
         name = each.part.name
         if each.part.kind == "grade":
             unclear = each.status == parts.FAILED or (each.status == parts.UNDECIDED and not night.told["quick"])
-            gradable = (
-                each.points is not None or each.part.retry
-            )  # one whose notebook came to no grade is graded without it
+            # a solution whose notebook came to no grade is graded without it
+            gradable = each.points is not None or each.part.retry
             if gradable and (unclear or any(c.suspicious for c in found.changes.get(name, []))):
                 want(each)
         elif each.part.kind == "adversary" and each.status == parts.FAILED and each.repeats:

@@ -240,8 +240,7 @@ def replayed() -> list[dict[str, Any]]:
         evidence, form = check["evidence"], labs.get(result["lab"]).forms["cuda"]
         if "lost" not in evidence and evidence.get("lost_to_others"):
             continue  # an older record: what each pair lost, which the rule asks for, is not in it
-        nothing = [(0.0, 0.0)] * len(evidence["pairs"])
-        lost = evidence.get("lost", nothing)
+        lost = evidence.get("lost", [(0.0, 0.0)] * len(evidence["pairs"]))
         pairs = [decision.Pair(*each, *shares) for each, shares in zip(evidence["pairs"], lost, strict=True)]
         least = min(len(pairs), PLAN.min_pairs)  # some were asked for parity only, with two pairs
         found = decision.decide(pairs, evidence["target"], form.noise, PLAN.precision, least)

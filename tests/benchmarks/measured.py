@@ -422,8 +422,7 @@ def _graded(folder: Path, what: str) -> tuple[float, float] | None:
     """Milliseconds a step and gain of a rung as its grade found them; None where it was not graded, or nothing was timed."""
     graded = {"starter": "solution-1", "the solution": "solution-1"}.get(what) or _slug(f"half, {what}")
     path = folder / f"{graded}.json"
-    checks = json.loads(path.read_text())["checks"] if path.exists() else []
-    evidence = next((c["evidence"] for c in checks if c["name"] == "throughput"), None)
+    evidence = _timed(json.loads(path.read_text())) if path.exists() else {}
     if not evidence:
         return None
     return (evidence["starter_ms"], 1.0) if what == "starter" else (evidence["submission_ms"], evidence["gain"])
@@ -463,13 +462,23 @@ def _parity_table(results: list[dict[str, Any]]) -> list[str]:
     return heads + rows if rows else []
 
 
+def _results(folder: Path) -> list[dict[str, Any]]:
+    """The grades of a lab in the order of their names, and its ladder."""
+    return sorted((json.loads(p.read_text()) for p in folder.glob("*.json")), key=lambda d: d.get("what", ""))
+
+
+def _timed(result: dict[str, Any]) -> dict[str, Any]:
+    """The evidence of a grade's throughput; empty where nothing was timed."""
+    return next((c["evidence"] for c in result["checks"] if c["name"] == "throughput"), {})
+
+
 @dataclass
 class Row:
-    """What was measured of one lab: points by kind of submission, gains as (name, gain, lower, upper)."""
+    """What was measured of one lab, by kind of submission: points, and gains as (gain, lower, upper)."""
 
     lab: str
     points: dict[str, list[float]]  # starter, half, solution: each grade's points in percent of what could be measured
-    gains: dict[str, list[tuple[str, float, float, float]]]
+    gains: dict[str, list[tuple[float, float, float]]]
     date: str
     machine: str
 
@@ -479,9 +488,7 @@ def _summary(out: Path) -> list[Row]:
     rows = []
     for folder in sorted(p for p in out.iterdir() if p.is_dir()):
         row = Row(folder.name, {}, {}, "", "")
-        for result in sorted(
-            (json.loads(p.read_text()) for p in folder.glob("*.json")), key=lambda d: d.get("what", "")
-        ):
+        for result in _results(folder):
             kind = re.split("[-,]", result.get("what", ""))[0]
             if kind not in ("starter", "half", "solution") or not result["measured_max"]:
                 continue
@@ -489,9 +496,8 @@ def _summary(out: Path) -> list[Row]:
             row.date = max(row.date, result["date"][:10])
             host = result["machine"]
             row.machine = f"{host['gpu'] or host['cpu']}, {host['cores']} cores, torch {result['versions']['torch']}"
-            e = next((c["evidence"] for c in result["checks"] if c["name"] == "throughput"), {})
-            if e:
-                row.gains.setdefault(kind, []).append((result["what"], e["gain"], e["gain_lower"], e["gain_upper"]))
+            if e := _timed(result):
+                row.gains.setdefault(kind, []).append((e["gain"], e["gain_lower"], e["gain_upper"]))
         if row.points:
             rows.append(row)
     return rows
@@ -511,7 +517,7 @@ def _summary_table(rows: list[Row]) -> list[str]:
     ]
     for row in rows:
         points = (_range(row.points.get(kind, [])) for kind in ("starter", "half", "solution"))
-        gain = _range([gain for _, gain, _, _ in row.gains.get("solution", [])], ".3g", "x")
+        gain = _range([gain for gain, _, _ in row.gains.get("solution", [])], ".3g", "x")
         text.append(
             f"| {row.lab} | {' | '.join(points)} | {gain} | {sum(map(len, row.points.values()))} | {row.date} |"
         )
@@ -526,7 +532,7 @@ def picture(rows: list[Row]) -> Figure:
     axes.set_title(" · ".join(dict.fromkeys(row.machine for row in rows)), fontsize=10, loc="left")
     marks = {"starter": (INK, "|", "starter"), "half": (ORANGE, "o", "half fix"), "solution": (BLUE, "D", "solution")}
     for kind, (color, marker, label) in marks.items():
-        found = [(y, *gain[1:]) for y, row in enumerate(rows) for gain in row.gains.get(kind, [])]
+        found = [(y, *gain) for y, row in enumerate(rows) for gain in row.gains.get(kind, [])]
         if found:
             y, gain, low, high = zip(*found, strict=True)
             axes.hlines(y, low, high, color=color, linewidth=1.5, alpha=0.6)
@@ -551,7 +557,7 @@ def _table(out: Path, summary: list[Row]) -> str:
     """Markdown: the summary, then one line a result, grouped by lab."""
     text = ["# Measured", "", *_summary_table(summary)]
     for folder in sorted(p for p in out.iterdir() if p.is_dir()):
-        results = sorted((json.loads(p.read_text()) for p in folder.glob("*.json")), key=lambda d: d.get("what", ""))
+        results = _results(folder)
         graded = [r for r in results if "what" in r]
         ladder = [r for r in results if "rungs" in r]
         some = (graded or ladder)[0]
@@ -568,7 +574,7 @@ def _table(out: Path, summary: list[Row]) -> str:
             text += ["| what | points | gain | 90% interval | same training | seconds |", "|---|---|---|---|---|---|"]
         for r in marked:
             checks = {c["name"]: c for c in r["checks"]}
-            e = checks["throughput"]["evidence"] if "throughput" in checks else {}
+            e = _timed(r)
             gain = f"{e['gain']:.2f} | {e['gain_lower']:.2f} to {e['gain_upper']:.2f}" if e else "- | -"
             same = checks["parity"]["status"] if "parity" in checks else r["fatal"] or "-"
             text.append(
