@@ -433,6 +433,26 @@ def test_frozen_means_all_of_it():
         child.freeze()  # and frozen it can still be closed
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core only")
+def test_a_turn_begins_on_the_core_that_is_asked_for():
+    """A loop that always ran on the same slow core would look slower than itself."""
+    cores = sorted(os.sched_getaffinity(0))
+    own = loop(f"os.sched_setaffinity(0, {{{cores[0]}}})\nwhile True:\n    yield torch.ones(())", "import os")
+    for source, free in ((COUNTING, True), (own, False)):
+        with running(source) as child:
+            child.load()
+            child.start(1)
+            child.run(1)
+            main = psutil.Process(child.warden).children()[0]
+            before = main.cpu_affinity()
+            for core in (cores[0], cores[-1]) * 4:
+                child.freeze()
+                child.thaw(core)
+                assert main.cpu_num() == (core if free else cores[0])
+                assert main.cpu_affinity() == before  # it may leave again
+            child.run(1)
+
+
 def test_waking_itself_up_is_noticed():
     """A timer can send SIGCONT to a process that was stopped."""
     source = loop(

@@ -21,7 +21,7 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -226,6 +226,7 @@ class Child:
                 f"several ranks need a network of their own, and this machine gives them none: {refused}"
             )
         self.workspace, self.limits, self.trusted, self.budget = workspace, limits or Limits(), trusted, budget
+        self.ranks = ranks
         home = workspace.folder
         own_gpus = {}
         if device == "cuda" and ranks > 1:
@@ -485,18 +486,36 @@ class Child:
             time.sleep(0.002)
         raise ChildError("The submission's processes could not be stopped for the other side's turn.", kind="freeze")
 
-    def thaw(self) -> None:
-        """Let every process run again. Raises ChildError when one ran in the meantime: a process can have a timer send it
-        the signal to go on."""
+    def thaw(self, core: int | None = None) -> None:
+        """Let every process run again. core: where the loop's main thread wakes up. Raises ChildError when one ran in the
+        meantime: a process can have a timer send it the signal to go on."""
         ran, self._frozen_at = self.cpu_seconds() - self._frozen_at, math.inf
         if ran > 0.05:
             raise ChildError(
                 f"The submission's processes worked for {ran:.1f} s while they were stopped for the other side's turn.",
                 kind="freeze",
             )
+        main, cores = self._keep_on(core) if core is not None else (None, ())
         for process in reversed(self._tree()):  # workers first, so that they are there when the main process asks
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGCONT)
+        if main:
+            with contextlib.suppress(OSError, psutil.Error):  # it died: the next request tells
+                deadline = time.monotonic() + 0.1
+                while main.cpu_num() != core and time.monotonic() < deadline:
+                    time.sleep(0.001)  # a thread that was stopped moves when it wakes
+                os.sched_setaffinity(main.pid, cores)
+
+    def _keep_on(self, core: int) -> tuple[psutil.Process | None, Collection[int]]:
+        """Let the loop's main thread run on this core only; returns its process, and the cores that it may use otherwise.
+        None where that is not this core (a loop may choose its own), and where several processes train together."""
+        with contextlib.suppress(OSError, psutil.Error, ValueError):  # it died: the next request tells
+            main = min(self._tree(), key=psutil.Process.create_time)
+            cores = os.sched_getaffinity(main.pid)
+            if core in cores and self.ranks == 1:
+                os.sched_setaffinity(main.pid, {core})
+                return main, cores
+        return None, ()
 
     def cpu_seconds(self) -> float:
         """Processor time that the child's processes have used so far, those included that ended."""
@@ -735,9 +754,9 @@ def file_rights(home: Path, readable: Iterable[str | Path], device: str, ranks: 
 
 
 @contextlib.contextmanager
-def turn(child: Child) -> Iterator[None]:
-    """Let a frozen child run for the time of the block."""
-    child.thaw()
+def turn(child: Child, core: int | None = None) -> Iterator[None]:
+    """Let a frozen child run for the time of the block. core: where its main thread wakes up."""
+    child.thaw(core)
     try:
         yield
     finally:
