@@ -35,6 +35,7 @@ from grader.errors import UserError
 from grader.labs.lab import AnyLab, Budget, Form, Growth, Lab
 from grader.measure import calibration, decision, machine, peaks
 from grader.measure.blocks import QUICK, Arm, Plan, pair
+from grader.measure.calibration import Near
 from grader.measure.memory import Meter
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Result
 from grader.sandbox.drive import NAME, Drive
@@ -596,6 +597,8 @@ def _same_to_the_end(
                 raise UserError("How far honest trainings of this lab differ was not calibrated.")
             replay = _replayed(found, solution(found.lab).source, start, progress)
             late = parity_check.late(parity, found.losses["starter"], losses, spread, replay)
+            if (step := parity_check.doubtful(late)) and (twin := _twin(found, step, start, progress)):
+                late = parity_check.late(parity, found.losses["starter"], losses, spread, replace(replay, twin=twin))
         except UserError as missing:
             found.warnings.append(f"The steps that were timed could be compared only in part. {missing}")
     assert found.parity is not None
@@ -650,6 +653,28 @@ def _replayed(
             reference.child.ask("evaluate", file=WEIGHTS)["loss"],
             reference.child.ask("evaluate")["loss"],
         )
+
+
+def _twin(
+    found: Findings, step: int, start: Callable[..., contextlib.AbstractContextManager[Arm]], progress: Progress
+) -> tuple[int, Near] | None:
+    """How far the starter's own training is from the reference solution's after `step` steps from this seed; None where one
+    of them is too slow to say."""
+    progress(0.97, "the starter trains as long: how far apart honest trainings from this seed are")
+    with (
+        start(solution(found.lab).source, limits=None, trusted=True) as reference,
+        start(found.lab.starter, limits=None, trusted=True) as starter,
+    ):
+        for each in (reference, starter):
+            begin(each, found.form, found.seed)
+            more = step - len(each.losses)
+            if more > REPLAY_S / each.step_s:
+                return None
+            each.run(more)
+        starter.child.weights(WEIGHTS)
+        reference.child.give(WEIGHTS, starter.child.fetch(WEIGHTS, MAX_WEIGHTS))
+        update = reference.child.ask("compare", file=WEIGHTS)
+        return step, parity_check.apart(starter.losses, reference.losses, update, found.form.parity.steps, step)
 
 
 def _compare_outcome(found: Findings, starter: Arm, progress: Progress) -> None:

@@ -4,6 +4,7 @@ import random
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import variants
@@ -11,6 +12,7 @@ from helpers import running
 
 from grader import labs
 from grader.checks import parity
+from grader.grade import Findings, _twin, arm, prepared, without_waits
 from grader.measure.calibration import Near, Spread
 from grader.result import FAIL, PASS, CheckResult
 from grader.sandbox.parent import Child, Limits
@@ -176,6 +178,52 @@ def test_held_out_loss_that_is_no_number():
 def test_weights_that_lack_a_parameter():
     replay = parity.Replay(REFERENCE, {STEPS: {"missing": ["fc.weight"], "shapes": [], "types": []}}, 1.0, 1.0)
     assert parity.late(TOLERANCES, REFERENCE[:60], REFERENCE, Spread(), replay).status == FAIL
+
+
+# ---------------------------------------------------------------- seeds that make much of rounding
+
+CLOSE = Spread(((60, Near(5e-5, 3e-4, 1e-4, 1e-4)), (90, Near(5e-4, 3.5e-3, 3.7e-4, 1e-3)), (STEPS, NEAR)))
+
+
+def replayed(norm: float, cosine: float, loss: float, twin: Near | None = None, step: int = 78) -> CheckResult:
+    """The verdict on a run that is so far from the reference at `step`."""
+    losses = REFERENCE[: TOLERANCES.steps] + [each * (1 + loss) for each in REFERENCE[TOLERANCES.steps :]]
+    replay = parity.Replay(
+        REFERENCE, {step: {"norm_ratio": 1 + norm, "cosine": cosine}}, 1.0, 1.0, twin and (step, twin)
+    )
+    return parity.late(TOLERANCES, REFERENCE[:60], losses, CLOSE, replay)
+
+
+@pytest.mark.parametrize("seen", [(0.000841, 1 - 0.002034, 0.001322), (0.001602, 1 - 0.000682, 0.000352)])
+def test_honest_runs_that_were_further_away_than_any_calibrated(seen):
+    """Seen on an H200: half a fix and a solution, in two grades of 22."""
+    assert replayed(*seen).status == PASS
+
+
+def test_a_seed_that_makes_much_of_rounding():
+    """The starter's own training is as far away then; where it is not, the distance stands."""
+    far = (0.02, 1 - 0.03, 0.01)
+    doubtful = replayed(*far)
+    assert doubtful.status == FAIL and parity.doubtful(doubtful) == 78
+    assert replayed(*far, twin=Near(0.004, 0.005, 0.002, 0.0)).status == PASS
+    assert replayed(*far, twin=Near(1e-4, 3e-4, 1e-4, 0.0)).status == FAIL
+
+
+def test_how_far_the_starter_s_own_training_is():
+    """Both train the same batches in the same precision here."""
+    options, readable = prepared(CPU)
+    found = Findings(labs.get(LAB), "cpu", seed=SEED)
+    start = partial(arm, form=CPU, options=without_waits(options), readable=readable, form_name="cpu")
+    step = CPU.parity.steps + 5
+    at, near = _twin(found, step, start, lambda share, what: None)
+    assert at == step and max(near) < 1e-4
+
+
+def test_what_is_far_away_is_no_matter_of_rounding():
+    assert parity.doubtful(replayed(0.0, 0.8, 0.0)) is None
+    assert parity.doubtful(replayed(float("nan"), 1.0, 0.0)) is None
+    assert parity.doubtful(replayed(0.0, 1.0, 0.0)) is None  # nothing is wrong with it
+    assert parity.doubtful(late(REFERENCE, held_out=5.0)) is None
 
 
 def test_more_steps_than_anything_could_make():
