@@ -42,7 +42,7 @@ class ConvNet(nn.Module):
         return self.head(F.adaptive_avg_pool2d(x, 4).flatten(1))
 
 
-GAMMA = 0.8
+GAMMA = 0.4
 
 
 def brightened(pixels: torch.Tensor) -> torch.Tensor:

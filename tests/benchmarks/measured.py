@@ -15,6 +15,7 @@ from what is there."""
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import re
 import time
@@ -156,6 +157,7 @@ MORE_RUNGS: dict[str, list[tuple[str, str, variants.Edits]]] = {
         ),
         ("one shard, made of one file after the other", "solution", [("pool.map(dataset.read,", "map(dataset.read,")]),
     ],
+    "2e_syncs": [("neither item nor print nor synchronize", "starter", variants.THREE_SYNCS_LESS)],
     "2f_end_to_end": [
         ("all but the workers", "solution", [("len(os.sched_getaffinity(0)) // 2 if cuda else 0", "0")]),
         (
@@ -405,14 +407,15 @@ def _line(what: str, result: Result) -> str:
 
 
 def _ladder(lab: Any, form_name: str, folder: Path) -> None:
-    """Write the lab's ladder.json: milliseconds a step and gain of each rung, from its grade where there is one. Each rung is
-    written when it is there, and one that is there is not measured again."""
+    """Write the lab's ladder.json: milliseconds a step and gain of each rung, from its grade where there is one. The others
+    are timed alone, each beside the starter of the same run: machines of one kind differ. Each rung is written when it is
+    there, and one that is there is not measured again."""
     path, wanted = folder / "ladder.json", {"starter": lab.starter, **dict(rungs(lab.name))}
     rows = {row["rung"]: row for row in (json.loads(path.read_text())["rungs"] if path.exists() else [])}
     facts = {"machine": machine.facts(), "versions": machine.versions(), "date": time.strftime("%Y-%m-%d")}
+    alone = functools.cache(lambda what: _alone(lab.forms[form_name], form_name, wanted[what]))
     for what in [what for what in wanted if what not in rows]:
-        step_ms, gain = _graded(folder, what) or (_alone(lab.forms[form_name], form_name, wanted[what]), None)
-        gain = gain or (rows["starter"]["step_ms"] / step_ms if rows else 1.0)
+        step_ms, gain = _graded(folder, what) or (alone(what), alone("starter") / alone(what))
         rows[what] = {"rung": what, "step_ms": round(step_ms, 2), "gain": round(gain, 2)}
         write_json(path, {"rungs": sorted(rows.values(), key=lambda row: [*wanted].index(row["rung"])), **facts})
         print(f"{lab.name}: {rows[what]}", flush=True)

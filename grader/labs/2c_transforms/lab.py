@@ -13,7 +13,7 @@ LAB = Lab(
             data="tiles 128",
             minimum_gain=4.0,
             noise=0.03,
-            parity=Parity(steps=24, loss=0.01, norm=0.015, cosine=0.9, drift=0.05, held_out=0.2),
+            parity=Parity(steps=24, loss=0.003, norm=0.015, cosine=0.985, drift=0.05, held_out=0.2),
         ),
         # without workers: on a CPU they would take the cores that training needs
         "cpu": Form(

@@ -14,7 +14,7 @@ LAB = Lab(
             data="tiles 128",
             minimum_gain=10.0,
             noise=0.03,
-            parity=Parity(steps=24, loss=0.01, norm=0.015, cosine=0.9, drift=0.05, held_out=0.2),
+            parity=Parity(steps=24, loss=0.01, norm=0.015, cosine=0.985, drift=0.05, held_out=0.2),
         ),
         "cpu": Form(
             workload="grader.workloads.tiles",

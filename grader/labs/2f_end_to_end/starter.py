@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, Dataset
 
-GAMMA = 0.8
+GAMMA = 0.4
 
 
 class Tiles(Dataset):
