@@ -20,7 +20,7 @@ LAB = Lab(
             workload="grader.workloads.tiles",
             options={"bands": 3, "size": 64, "width": 8, "batch_size": 16, "lr": 3e-4},
             data="tiles 64",
-            minimum_gain=2.0,
+            minimum_gain=1.8,
             noise=0.03,
             parity=Parity(steps=12, loss=0.003, norm=0.01, cosine=0.99, drift=0.05, held_out=0.1),
             threads=1,
