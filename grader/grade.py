@@ -698,7 +698,8 @@ def _compare_outcome(found: Findings, starter: Arm, progress: Progress) -> None:
 def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Progress) -> None:
     starter_s, ours_s = found.step_s
     steps = min(plan.profile_steps, found.form.profiled or plan.profile_steps)
-    for name, shown, each, step_s in (("starter", "before", starter, starter_s), ("submission", "after", ours, ours_s)):
+    arms = [("starter", "before", starter, starter_s), ("submission", "after", ours, ours_s)]
+    for name, shown, each, step_s in arms if plan.profile_starter else arms[1:]:
         progress(0.86 if each is starter else 0.93, f"profiling the {name}")
         try:
             with turn(each.child):

@@ -223,6 +223,16 @@ def test_only_the_course_s_own_loops_share_a_process(tmp_path):
         assert alone[0] != alone[1]
 
 
+def test_an_error_of_the_grading_process_is_told(tmp_path):
+    """Not the last words of what ends with it."""
+    with pool.embedded("cpu") as workers:
+        call = Call("any", "os:listdir", {"path": "/not/there"}, device="cpu")
+        ((_, record),) = grade_all([call], workers, Store(tmp_path))
+    assert (
+        record[FAILED].startswith("the grade could not be made. FileNotFoundError") and "/not/there" in record[FAILED]
+    )
+
+
 def test_workers_have_their_own_cores():
     """Each worker, and so each grade, runs on its fair share and no other's."""
     shares = pool.shares(2)

@@ -11,11 +11,13 @@ from dataclasses import fields, replace
 
 import pytest
 from helpers import LAB, LIMITS
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grader.grade import grade
 from grader.labs.lab import Lab
-from grader.measure import calibration
-from grader.measure.blocks import Plan
+from grader.measure import calibration, machine
+from grader.measure.blocks import Plan, usual
 from grader.result import INCONCLUSIVE, PASS, CheckResult
 from grader.submission import Submission
 
@@ -97,3 +99,25 @@ def test_a_neighbour_that_slows_the_submission_is_not_its_fault(when):
     """More than the target in truth: 0.06 s of waiting against 0.02 s of computing."""
     check = graded(WAITS.format(0.06), COMPUTES.format(0.02), target=1.5, when=when)
     assert check.status in (PASS, INCONCLUSIVE), check
+
+
+# ---------------------------------------------------------------- cores that strangers slow
+
+
+@given(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=40))
+def test_usual_cores(times):
+    """About as fast as the median of all, and there is always one."""
+    found = usual(dict(enumerate(times)))
+    slower = sum(time > 1.25 * min(times[core] for core in found) for time in times)
+    faster = sum(time < 0.8 * max(times[core] for core in found) for time in times)
+    assert found and max(slower, faster) <= len(times) / 2
+
+
+def test_slow_cores_are_not_usual():
+    assert usual({core: 1.8 if core in (1, 6, 7) else 1.0 + core / 100 for core in range(8)}) == [0, 2, 3, 4, 5]
+
+
+def test_cores_are_looked_at_one_by_one():
+    own = os.sched_getaffinity(0)
+    times = machine.core_times(own)
+    assert times.keys() == own == os.sched_getaffinity(0) and min(times.values()) > 0

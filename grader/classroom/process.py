@@ -34,7 +34,11 @@ def main() -> None:
     jobs: queue.Queue[str] = queue.Queue()
     threading.Thread(target=_take, args=(jobs,), daemon=True).start()
     while True:
-        _do(jobs.get(), reply)
+        try:
+            _do(jobs.get(), reply)
+        except Exception as error:
+            reply({"error": f"{type(error).__name__}: {error}"})
+            raise  # the traceback is for whoever reads the log; the next job gets another process
 
 
 def _do(line: str, reply: Reply) -> None:

@@ -70,6 +70,8 @@ class Process:
             *lines, buffer = (buffer + data).split(b"\n")
             for line in lines:
                 reply = json.loads(line)
+                if "error" in reply:
+                    raise GradeFailed(f"the grade could not be made. {reply['error']}")
                 if "result" in reply:
                     return reply
                 tell(reply["share"], reply["what"])

@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from statistics import median_low
 
 from grader.measure import machine
 from grader.measure.decision import Pair
@@ -18,13 +19,15 @@ from grader.sandbox.parent import Child, turn
 
 CHUNK_S = 0.25  # a burn goes in chunks of about this long
 MAX_BURN_CHUNKS = 8
+MAX_PROBED = 32  # cores whose speed is looked at before a pair; it takes some 5 ms each
 MAX_SLOWER_BURN = 1.1  # whole turn over timed block; seen: at most 1.09 with eight loader workers, 1.02 without
 
 
 @dataclass(frozen=True)
 class Plan:
     """How much is measured. `block_s`: length of a timed block in seconds, at least `block_steps` steps. The points must
-    be known to within `precision` (a fraction of all points), else pairs are added up to `max_pairs`."""
+    be known to within `precision` (a fraction of all points), else pairs are added up to `max_pairs`. profile_starter:
+    the starter's profile is for a picture only, and takes some seconds."""
 
     block_s: float = 1.5
     block_steps: int = 4
@@ -32,6 +35,7 @@ class Plan:
     max_pairs: int = 14
     precision: float = 0.05
     profile_steps: int = 4
+    profile_starter: bool = True
 
 
 QUICK = Plan(block_s=0.8, block_steps=2, min_pairs=3, max_pairs=6, precision=0.12, profile_steps=2)
@@ -130,9 +134,8 @@ def whole_rounds(seconds: float, step_s: float) -> int:
 def pair(starter: Arm, submission: Arm, plan: Plan, before_block: Callable[[], None] = lambda: None) -> Pair:
     """One pair of blocks, in random order. Both arms come frozen and leave frozen. `before_block` runs while both are.
 
-    Both begin on the same core, another one in each pair. A core of a virtual machine is a thread of one that it shares
-    with strangers: 16 of them did the same work in 43 to 82 ms, and a loop stays for many blocks where it is. Seen there,
-    pairs of a loop against itself scatter by 9.6%, and by 13.6% where each was left on its own core."""
+    Both begin on the same core, another one in each pair (see `draw_core`). Where each was left on its own core, pairs of a
+    loop against itself scattered by 13.6% on a machine with uneven cores; by 9.6% where both began on the same."""
     times: dict[str, float] = {}
     core = draw_core()
     arms = [("starter", starter), ("submission", submission)]
@@ -146,8 +149,21 @@ def pair(starter: Arm, submission: Arm, plan: Plan, before_block: Callable[[], N
 
 
 def draw_core() -> int:
-    """One of this process's cores, by chance."""
-    return random.choice(sorted(os.sched_getaffinity(0)))
+    """One of this process's cores, by chance, but none that is much faster or slower now than most of them.
+
+    A core of a virtual machine is a thread of one that it shares with strangers: 16 of them did the same work in 43 to
+    82 ms, and a loop stays for many blocks where it is. One that reads its data itself is as slow as its core; one with
+    many workers is as slow as most cores are: where the first has a slow core, the second seems to gain more."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 4:  # too few to say what is usual
+        return random.choice(cores)
+    return random.choice(usual(machine.core_times(random.sample(cores, min(len(cores), MAX_PROBED)))))
+
+
+def usual(times: dict[int, float]) -> list[int]:
+    """The keys whose times differ from the median by a tenth at most."""
+    median = median_low(times.values())
+    return [key for key, time in times.items() if 0.9 * median <= time <= 1.1 * median]
 
 
 @contextlib.contextmanager

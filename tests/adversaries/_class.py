@@ -41,7 +41,9 @@ def _released(lab: str) -> Path:
     course.mkdir()
     shutil.copy(REPOSITORY / "nbgrader_config.py", course)
     shutil.copytree(REPOSITORY / "solutions" / lab, course / "solutions" / lab)
-    _nbgrader(course, "generate_assignment", lab)
+    log = _nbgrader(course, "generate_assignment", lab)
+    if not (course / "labs" / lab).is_dir():
+        raise RuntimeError(f"nbgrader could not release {lab}: {log[-2000:]}")
     return course
 
 
@@ -85,7 +87,8 @@ def _keep(lab: Lab, device: str, course: Path) -> None:
 def _nbgrader(course: Path, *arguments: str) -> str:
     # nbgrader starts alembic, and looks for it on the PATH only
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "PYTHONPATH": str(REPOSITORY)}
+    modules = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
+    environment = os.environ | {"PATH": path, "PYTHONPATH": modules}
     command = [sys.executable, "-m", "nbgrader", *arguments]
     done = subprocess.run(command, cwd=course, env=environment, capture_output=True, text=True)
     return done.stderr if done.returncode == 0 else f"failed: {done.stderr}"

@@ -19,7 +19,9 @@ from grader.submission import Submission
 from tests import adversaries
 from tests.adversaries import Adversary, _class
 
-PLAN = Plan(block_s=0.8, block_steps=2, min_pairs=3, max_pairs=8, precision=0.12, profile_steps=2)
+PLAN = Plan(
+    block_s=0.8, block_steps=2, min_pairs=3, max_pairs=8, precision=0.12, profile_steps=2, profile_starter=False
+)
 
 # Two grades of the same loop differ: a gain of 2% in a lab with a target of 3x is one point of fifty. An adversary that is
 # no better than its control must not be called one that profits by that.

@@ -1,7 +1,8 @@
 """Writes the ladders that were measured into the labs' notebooks.
 
-    python -m tests.benchmarks.ladders [--from data/measured/nvidia-h200]
+    python -m tests.benchmarks.ladders [--from data/measured/nvidia-h200] [--labs LAB,LAB]
 
+Fills the ladders with empty rungs, and those of the labs that are named: what was measured anew may need other words beside it.
 Reads `LAB/ladder.json` as `tests.benchmarks.measured --parts ladder` leaves it, and fills the rows of the notebook's ladder that
 bear a rung's name, alone or before a colon or a bracket. All other rows stay as they are."""
 
@@ -53,12 +54,16 @@ def _headed(lines: list[str], ladder: dict[str, Any], empty: int, lab: str) -> l
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--from", dest="measured", type=Path, default=MEASURED)
-    for path in sorted(parser.parse_args().measured.glob("*/ladder.json")):
+    parser.add_argument("--labs", default="")
+    options = parser.parse_args()
+    for path in sorted(options.measured.glob("*/ladder.json")):
         lab = path.parent.name
         notebook_path = REPOSITORY / "solutions" / lab / f"{lab}.ipynb"
         notebook = json.loads(notebook_path.read_text(encoding="utf-8"))
         cell = next(cell for cell in notebook["cells"] if cell["id"] == "ladder")
-        if not any(line.startswith("Not measured") or "not measured yet" in line for line in cell["source"]):
+        if lab not in options.labs.split(",") and not any(
+            line.startswith("Not measured") or "not measured yet" in line for line in cell["source"]
+        ):
             continue
         cell["source"] = filled(cell["source"], json.loads(path.read_text(encoding="utf-8")), lab)
         write_text(notebook_path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
