@@ -4,6 +4,7 @@ rejected with its cause named. What needs a GPU is measured by `tests/benchmarks
 from __future__ import annotations
 
 import ast
+from typing import Any
 
 import pytest
 import variants
@@ -25,8 +26,9 @@ gpu = pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")
 PLAN = Plan(block_s=0.6, block_steps=2, min_pairs=3, max_pairs=3, precision=0.12, profile_steps=2)
 
 
-def graded(name: str, source: str) -> Result:
-    result = grade(Submission(source), labs.get(name), device="cpu", plan=PLAN)
+def graded(name: str, source: str, **prediction: Any) -> Result:
+    submission = Submission(source, prediction=tuple(prediction.items()) or None)
+    result = grade(submission, labs.get(name), device="cpu", plan=PLAN)
     assert not result.fatal, result.fatal
     return result
 
@@ -98,8 +100,17 @@ def gain(result: Result) -> float:
 def test_change_nothing_is_a_right_answer(name):
     lab = labs.get(name)
     for source in (lab.starter, *variants.halves(name).values()):
-        check = graded(name, source).check("throughput")
+        check = graded(name, source, cause=lab.cause, gain=1.0).check("throughput")
         assert check.points == lab.throughput.points or check.status == INCONCLUSIVE, check.reason
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+@pytest.mark.parametrize(("prediction", "points"), [({}, 0), ({"cause": "compute-bound", "gain": 3.0}, 50)])
+def test_to_hand_in_nothing_is_no_answer(name, prediction, points):
+    """Nothing was harmed, and nothing was found."""
+    result = graded(name, labs.get(name).starter, **prediction)
+    check = result.check("throughput")
+    assert (result.score == points and check.status == FAIL) or check.status == INCONCLUSIVE, said(result)
 
 
 # ---------------------------------------------------------------- counts that only a GPU shows

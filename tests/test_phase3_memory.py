@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import variants
 from helpers import running, said
@@ -159,6 +161,13 @@ def test_a_budget_is_a_budget():
 def test_the_untouched_loop_fits_as_well(supported, status, points):
     check = as_far_as(supported, "the gain", judge_budget(BUDGET, 100, seen(peak=100)))
     assert (check.status, check.points) == (status, points), check.reason
+
+
+@pytest.mark.parametrize(("supported", "points"), [(0, 0), (0.5, 5), (1, 10)])
+def test_what_is_worse_than_the_untouched_loop_has_no_more_points(supported, points):
+    worse = replace(judge_budget(BUDGET, 100, seen(peak=100)), status=FAIL, points=10)
+    check = as_far_as(supported, "the gain", worse)
+    assert check.points == points and check.status == FAIL, check.reason
 
 
 # ---------------------------------------------------------------- the labs

@@ -112,7 +112,7 @@ def test_healthy_checkpointing_costs():
 @pytest.mark.parametrize("what", ["starter", *variants.HALVES["3k_healthy"]])
 def test_healthy_unharmed(what):
     source = HEALTHY.starter if what == "starter" else variants.halves(HEALTHY.name)[what]
-    check = graded(HEALTHY.name, source).check("throughput")
+    check = graded(HEALTHY.name, source, cause=HEALTHY.cause, gain=1.0).check("throughput")
     assert check.points == HEALTHY.throughput.points or check.status == INCONCLUSIVE, check.reason
 
 

@@ -69,10 +69,11 @@ def judge_budget(check: Budget, budget: int, meter: Meter) -> CheckResult:
     return CheckResult(check.name, check.title, FAIL, 0, check.points, seen, hint, evidence, deeper)
 
 
-def as_far_as(supported: float, what: str, passed: CheckResult) -> CheckResult:
+def as_far_as(supported: float, what: str, found: CheckResult) -> CheckResult:
     """A check that the untouched loop passes as well earns the share (0 to 1) of its points that what had to be done
     supports; `what`: that, in words."""
-    if passed.status != PASS or supported >= 1:
-        return passed
-    reason = f"{passed.reason} The untouched loop passes this, too: {what} supports {supported:.0%} of these points."
-    return replace(passed, status=FAIL, points=round(supported * passed.max_points, 2), reason=reason)
+    if supported >= 1 or not found.points:
+        return found
+    passed = " The untouched loop passes this, too:" if found.status == PASS else " Of the points that are left,"
+    reason = f"{found.reason}{passed} {what} supports {supported:.0%}."
+    return replace(found, status=FAIL, points=round(supported * found.points, 2), reason=reason)

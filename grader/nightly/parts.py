@@ -263,10 +263,9 @@ def _unexpected(part: Part, result: Result) -> tuple[str, str]:
     measured = [c for c in result.checks if c.status != NOT_MEASURED]
     if not measured:
         return SKIPPED, "none of its checks can be measured on this device"
-    if part.what == "solution" or (isinstance(lab, Lab) and lab.throughput.healthy and not lab.memory):
-        # the starter predicts nothing, and a solution's prediction is for a GPU
-        predicts = part.what == "solution" and result.form != "cpu"
-        wanted = [c for c in measured if c.name != "prediction" or predicts]
+    if part.what == "solution":
+        # its prediction is for a GPU
+        wanted = [c for c in measured if c.name != "prediction" or result.form != "cpu"]
         failed = next((c for c in wanted if c.status not in (PASS, INCONCLUSIVE)), None)
         if failed:
             return FAILED, f"{failed.title}: {failed.reason}"

@@ -333,9 +333,17 @@ def _jobs(lab: Lab, parts: list[str], rounds: int, device: str) -> list[tuple[st
         for kind, sources in (("honest", variants.honest(lab.name)), ("fault", variants.faults(lab.name))):
             made += [(f"{kind}, {what}", source, 0, SHORT) for what, source in sources.items()]
     return [
-        (what, Job(lab.name, Submission(source) if source else solution(lab), device, plan=plan, repeat=n))
+        (what, Job(lab.name, _submission(lab, what, source), device, plan=plan, repeat=n))
         for what, source, n, plan in made
     ]
+
+
+def _submission(lab: Lab, what: str, source: str) -> Submission:
+    if not source:
+        return solution(lab)
+    # where nothing is wrong, what there is to do is to say so: half of it is to name the cause only
+    named = lab.throughput.healthy and not lab.memory and what.startswith("half")
+    return Submission(source, prediction=(("cause", lab.cause), ("gain", 3.0)) if named else None)
 
 
 def _grade(jobs: dict[Path, tuple[str, Job]], out: Path, device: str, on: list[int] | None) -> None:
