@@ -14,6 +14,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -319,10 +320,8 @@ def race(
                 for each in (ours, starter):
                     each.meter = Meter(each.child, on_gpu=found.form_name == "cuda")
             found.seed = secrets.randbelow(1 << 31)  # drawn only now: nothing could be computed ahead
-            ours.child.start(found.seed)
-            ours.child.freeze()
-            starter.child.start(found.seed, keep_initial=True)
-            starter.child.freeze()
+            with ThreadPoolExecutor(2) as both:  # each takes a second on a GPU; nothing is timed
+                list(both.map(_begin, (ours.child, starter.child), (found.seed,) * 2, (False, True)))
             _first_steps(found, ours, starter, progress)
             if not (found.same_work and found.fits):
                 return
@@ -338,6 +337,11 @@ def race(
             _profiles(found, ours, starter, plan, progress)
         finally:
             found.output = ours.child.output()
+
+
+def _begin(child: Child, seed: int, keep_initial: bool) -> None:
+    child.start(seed, keep_initial)
+    child.freeze()
 
 
 def without_waits(options: dict[str, Any]) -> dict[str, Any]:
