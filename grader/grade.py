@@ -786,9 +786,8 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
         evidence = _throughput_evidence(found)
         if lab.throughput.healthy:
             checks.append(throughput_check.judge_healthy(lab.throughput, found.decided, evidence))
-            if not lab.memory:  # what there is to do is to say that nothing is wrong
-                said = checks[0].points / lab.prediction.points
-                checks[-1] = memory_check.as_far_as(said, "the prediction", checks[-1])
+            if not lab.memory and not submission.prediction:
+                checks[-1] = throughput_check.not_looked_at(checks[-1])
         else:
             checks.append(throughput_check.judge(lab.throughput, found.decided, found.target, evidence))
         supported = checks[-1].points / lab.throughput.points

@@ -105,12 +105,12 @@ def test_change_nothing_is_a_right_answer(name):
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-@pytest.mark.parametrize(("prediction", "points"), [({}, 0), ({"cause": "compute-bound", "gain": 3.0}, 50)])
+@pytest.mark.parametrize(("prediction", "points"), [({}, 0), ({"cause": "compute-bound", "gain": 3.0}, 80)])
 def test_to_hand_in_nothing_is_no_answer(name, prediction, points):
     """Nothing was harmed, and nothing was found."""
     result = graded(name, labs.get(name).starter, **prediction)
     check = result.check("throughput")
-    assert (result.score == points and check.status == FAIL) or check.status == INCONCLUSIVE, said(result)
+    assert result.score == points or check.status == INCONCLUSIVE, said(result)
 
 
 # ---------------------------------------------------------------- counts that only a GPU shows

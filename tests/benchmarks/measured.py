@@ -341,7 +341,7 @@ def _jobs(lab: Lab, parts: list[str], rounds: int, device: str) -> list[tuple[st
 def _submission(lab: Lab, what: str, source: str) -> Submission:
     if not source:
         return solution(lab)
-    # where nothing is wrong, what there is to do is to say so: half of it is to name the cause only
+    # where nothing is wrong there is nothing to fix, and no points for who predicts nothing: half of it is the cause alone
     named = lab.throughput.healthy and not lab.memory and what.startswith("half")
     return Submission(source, prediction=(("cause", lab.cause), ("gain", 3.0)) if named else None)
 
