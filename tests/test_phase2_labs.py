@@ -12,6 +12,7 @@ from benchmarks import measured
 from helpers import said
 
 from grader import labs
+from grader.checks import logs as logs_check
 from grader.grade import grade
 from grader.look import peek
 from grader.measure import machine
@@ -96,6 +97,16 @@ def gain(result: Result) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("form", labs.get("2f_end_to_end").forms)
+def test_close_guesses_may_come_out_otherwise(form):
+    """Rounding turns one of a batch's guesses now and then, in a run of some hundred steps; no loop's fault."""
+    lab = labs.get("2f_end_to_end")
+    one = 1 / lab.forms[form].options["batch_size"]
+    for guesses, status in ((1, PASS), (2, PASS), (12, FAIL)):
+        logged = [[{"loss": 2.0, "accuracy": 0.0}], [{"loss": 2.0, "accuracy": guesses * one}]]
+        assert logs_check.judge(lab.logs, *logged, [2.0]).status == status
+
+
 @pytest.mark.parametrize("name", HEALTHY)
 def test_change_nothing_is_a_right_answer(name):
     lab = labs.get(name)

@@ -59,5 +59,5 @@ LAB = Lab(
         ),
     ),
     peek=("counted.connections", "data_wait", "h2d_copies", "syncs", "h2d_pinned"),
-    logs=Logs(("loss", "accuracy"), absolute=0.04),  # 2 of 64 guesses that were close
+    logs=Logs(("loss", "accuracy"), absolute=0.13),  # 2 of 16 guesses that were close
 )
