@@ -96,7 +96,6 @@ def gain(result: Result) -> float:
     return result.check("throughput").evidence["gain"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", labs.get("2f_end_to_end").forms)
 def test_close_guesses_may_come_out_otherwise(form):
     """Rounding turns one of a batch's guesses now and then, in a run of some hundred steps; no loop's fault."""
@@ -107,6 +106,7 @@ def test_close_guesses_may_come_out_otherwise(form):
         assert logs_check.judge(lab.logs, *logged, [2.0]).status == status
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HEALTHY)
 def test_change_nothing_is_a_right_answer(name):
     lab = labs.get(name)
