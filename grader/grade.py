@@ -321,7 +321,7 @@ def race(
                     each.meter = Meter(each.child, on_gpu=found.form_name == "cuda")
             found.seed = secrets.randbelow(1 << 31)  # drawn only now: nothing could be computed ahead
             with ThreadPoolExecutor(2) as both:  # each takes a second on a GPU; nothing is timed
-                list(both.map(_begin, (ours.child, starter.child), (found.seed,) * 2, (False, True)))
+                list(both.map(_start_frozen, (ours.child, starter.child), (found.seed,) * 2, (False, True)))
             _first_steps(found, ours, starter, progress)
             if not (found.same_work and found.fits):
                 return
@@ -339,7 +339,7 @@ def race(
             found.output = ours.child.output()
 
 
-def _begin(child: Child, seed: int, keep_initial: bool) -> None:
+def _start_frozen(child: Child, seed: int, keep_initial: bool) -> None:
     child.start(seed, keep_initial)
     child.freeze()
 
@@ -786,8 +786,9 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
         evidence = _throughput_evidence(found)
         if lab.throughput.healthy:
             checks.append(throughput_check.judge_healthy(lab.throughput, found.decided, evidence))
-            if not lab.memory and not submission.prediction:
-                checks[-1] = throughput_check.not_looked_at(checks[-1])
+            if not lab.memory:  # there is nothing to do but to look, and to say what was seen
+                looked = float(bool(submission.prediction))
+                checks[-1] = memory_check.as_far_as(looked, "the prediction", checks[-1])
         else:
             checks.append(throughput_check.judge(lab.throughput, found.decided, found.target, evidence))
         supported = checks[-1].points / lab.throughput.points

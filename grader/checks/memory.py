@@ -74,6 +74,6 @@ def as_far_as(supported: float, what: str, found: CheckResult) -> CheckResult:
     supports; `what`: that, in words."""
     if supported >= 1 or not found.points:
         return found
-    passed = " The untouched loop passes this, too:" if found.status == PASS else " Of the points that are left,"
-    reason = f"{found.reason}{passed} {what} supports {supported:.0%}."
+    untouched = "passes this, too" if found.status == PASS else "does no worse"
+    reason = f"{found.reason} The untouched loop {untouched}: {what} supports {supported:.0%} of these points."
     return replace(found, status=FAIL, points=round(supported * found.points, 2), reason=reason)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 from grader.labs.lab import Throughput
@@ -77,11 +76,3 @@ def judge_healthy(check: Throughput, decided: decision.Decision, evidence: dict[
         )
         return result(INCONCLUSIVE, 0, reason, *check.hints)
     return result(PASS, check.points, f"The loop runs {measured} as fast as the untouched one: nothing was lost.")
-
-
-def not_looked_at(found: CheckResult) -> CheckResult:
-    """No points for a healthy loop whose learner predicted nothing: it may never have been opened."""
-    if not found.points:
-        return found
-    reason = f"{found.reason} Without a prediction there are no points for that: nobody seems to have looked."
-    return replace(found, status=FAIL, points=0, reason=reason)
