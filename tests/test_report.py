@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import re
@@ -10,6 +11,8 @@ import types
 from html.parser import HTMLParser
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grader.frontends import report
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result
@@ -345,6 +348,14 @@ def test_the_axis_shows_every_mark(gain, target):
     assert 3 <= len(report._ticks(low, high)) <= 8
     bar, marks = report._gain_bar(shown, 80)
     assert len(bar) == len(marks) == 80 and "●" in bar and all(m in marks for m in ("1x", "T", "R"))
+
+
+@given(low=st.floats(0.01, 0.999), high=st.floats(1.001, 1000))
+def test_no_tick_is_printed_over_another(low, high):
+    ticks = report._ticks(low, high)
+    assert 1 in ticks and len(ticks) <= 8 and all(low <= tick <= high for tick in ticks)
+    apart = [math.log(b / a) / math.log(high / low) for a, b in itertools.pairwise(ticks)]
+    assert min(apart, default=1) > 0.07  # of 6.4 inches, where "0.92x" takes 0.4
 
 
 def test_timelines_are_drawn_and_their_failure_costs_only_the_picture(monkeypatch):

@@ -312,18 +312,28 @@ def _points_of(check: CheckResult) -> str:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """About four to eight round factors between `low` and `high`."""
-    for mantissas in ([1], [1, 3], [1, 2, 5], [1, 1.5, 2, 3, 4, 5, 7], [m / 10 for m in range(10, 100)]):
-        ticks = [m * 10.0**e for e in range(-6, 7) for m in mantissas if low <= m * 10.0**e <= high]
+    """Up to eight round factors between `low` < 1 and `high` > 1: 1, and on both sides of it what keeps its distance."""
+    rows = [
+        [m * 10.0**e for e in range(-6, 7) for m in row] for row in ([1], [1, 3], [1, 2, 5], [1, 1.5, 2, 3, 4, 5, 7])
+    ]
+    rows += [[round(n * step, 2) for n in range(1, math.ceil(10 / step))] for step in (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)]
+    ticks: list[float] = []
+    for row in rows:
+        ticks = [tick for tick in row if low <= tick <= high]
         if len(ticks) >= 4:
-            return ticks[:: math.ceil(len(ticks) / 8)] if 1 not in ticks else _thin(ticks, ticks.index(1))
-    step = 0.05 if high - low > 0.2 else 0.02
-    return [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
+            break
+    clear = 0.125 * math.log(high / low)  # a label's width, and a gap
+    below = _apart([tick for tick in reversed(ticks) if tick <= 1], clear)
+    return below[:0:-1] + _apart([tick for tick in ticks if tick >= 1], clear)
 
 
-def _thin(ticks: list[float], keep: int) -> list[float]:
-    stride = math.ceil(len(ticks) / 8)
-    return ticks[keep % stride :: stride]
+def _apart(ticks: list[float], clear: float) -> list[float]:
+    """The first, and each that is so far from the one before it, in log."""
+    kept = ticks[:1]
+    for tick in ticks[1:]:
+        if abs(math.log(tick / kept[-1])) >= clear:
+            kept.append(tick)
+    return kept
 
 
 def _draw_gain(check: CheckResult, g: _Gain) -> Figure:
