@@ -388,7 +388,14 @@ A loop that reads its data itself is as slow as its core, one with workers as sl
 another such machine was wrong (quick measurements, half of the fix of 2a_workers, 2026-11-22): 3.49x, interval 3.37 to 3.61.
 In each of its three pairs the starter had a slow core: 550, 494 and 445 ms a step, where most others had 240 to 330 ms. The
 three other grades of this loop found 1.66x, 1.86x and 2.46x, with intervals as wide as that. Since then a core is drawn from
-those that do the same work in about the same time as most. What that gains has not been measured yet.
+those that do the same work in about the same time as most. On a third machine of this kind, eight of its cores, the others
+busy (2026-11-22), nothing of all this could be seen: twelve grades each tell apart what differs by half, not these.
+
+| a loop against itself | a pair scatters by | a grade should by | it does by | intervals that miss 1 |
+|---|---|---|---|---|
+| each is left where it is | 11.7% | 5.9% | 4.8% | 0 of 12 |
+| pairs begin on one core | 12.6% | 6.3% | 5.3% | 2 of 12 |
+| pairs begin on a usual core | 15.5% | 7.7% | 3.7% | 0 of 12 |
 
 ## The grades that were measured
 
