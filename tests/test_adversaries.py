@@ -54,10 +54,11 @@ def test_each_is_python_and_no_starter(lab):
             assert each.source(lab) != labs.get(lab).starter, each.name
 
 
-def test_each_notebook_is_tampered_with():
-    released = nbformat.read(f"{labs.__path__[0]}/../../labs/2a_workers/2a_workers.ipynb", as_version=4)
+@pytest.mark.parametrize("lab", adversaries.LABS)
+def test_each_notebook_is_tampered_with(lab):
+    released = nbformat.read(f"{labs.__path__[0]}/../../labs/{lab}/{lab}.ipynb", as_version=4)
     for each in CORPUS.values():
-        if each.tamper:
+        if each.tamper and lab in each.labs:
             notebook = copy.deepcopy(released)
             each.tamper(notebook)
             assert notebook != released, each.name

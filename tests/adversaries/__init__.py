@@ -168,3 +168,8 @@ def train(job):
 def cells(notebook: Any) -> dict[str, Any]:
     """The cells of a student's notebook that nbgrader knows, by their names."""
     return {cell.metadata.nbgrader.grade_id: cell for cell in notebook.cells if "nbgrader" in cell.metadata}
+
+
+def graded(notebook: Any) -> list[Any]:
+    """Those of them that hold a mark which nothing but the grader gives: throughput's, the trace's, the prediction's."""
+    return [cell for cell in cells(notebook).values() if cell.metadata.nbgrader.grade and cell.cell_type == "code"]
