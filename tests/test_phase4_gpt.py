@@ -4,6 +4,7 @@ GPU is measured by `tests/benchmarks/measured.py` and `tests/benchmarks/nanogpt_
 from __future__ import annotations
 
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -148,7 +149,8 @@ def test_candidates_train_the_same_when_compiled(what, tmp_path, monkeypatch):
     source = variants.edit(plain, variants.GPT2_CANDIDATES[what]) if what else plain
     options = LAB.forms["cpu"].options | {"layers": 1, "folder": str(prepare(LAB.forms["cpu"].data))}
     losses = []
-    for text_of in (plain, source.replace(" if cuda else loss_of", "").replace("if cuda else ()", "if job else ()")):
+    compiled = re.sub(r" if cuda else (loss|hidden)_of", "", source).replace("if cuda else ()", "if job else ()")
+    for text_of in (plain, compiled):
         job = gpt.make_job(1, torch.device("cpu"), **options)
         loop = nanogpt_peer.loaded(text_of, tmp_path).train(job)
         losses.append([next(loop).item() for _ in range(3)])

@@ -458,6 +458,120 @@ _GPT2_TUNED: Edits = [
         'torch.compile(loss_of, dynamic=False, options={"coordinate_descent_tuning": True})',
     )
 ]
+# head and loss by hand: one kernel reads the logits and leaves their gradient in their place
+_GPT2_OWN_LOSS: Edits = [
+    (
+        "import torch.nn.functional as F\n",
+        "import torch.nn.functional as F\nimport triton\nimport triton.language as tl\n",
+    ),
+    (
+        "def loss_of(model, tokens, targets):\n"
+        '    """The mean loss of a batch, forward pass and loss in one piece, so that the compiler can fuse all of it."""\n'
+        "    hidden = model.hidden(tokens).flatten(0, 1)\n",
+        '''BLOCK = 8192  # numbers of a row at a time
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def row_loss(logits, targets, losses, words, stride, BLOCK: tl.constexpr):
+    """The loss of one token. Its logits become their gradient: probabilities, less one at the target."""
+    row = tl.program_id(0).to(tl.int64)
+    numbers = logits + row * stride
+    target = tl.load(targets + row)
+    at_target = tl.load(numbers + target).to(tl.float32)
+    peaks = tl.full([BLOCK], -1e30, tl.float32)
+    sums = tl.zeros([BLOCK], tl.float32)
+    for begin in range(0, stride, BLOCK):
+        columns = begin + tl.arange(0, BLOCK)
+        some = tl.load(numbers + columns, mask=columns < words, other=-1e30, eviction_policy="evict_last")
+        some = some.to(tl.float32) * LOG2_E
+        higher = tl.maximum(peaks, some)
+        sums = sums * tl.exp2(peaks - higher) + tl.exp2(some - higher)
+        peaks = higher
+    peak = tl.max(peaks, 0)
+    total = tl.log2(tl.sum(sums * tl.exp2(peaks - peak), 0)) + peak
+    tl.store(losses + row, total / LOG2_E - at_target)
+    for begin in range(0, stride, BLOCK):
+        columns = begin + tl.arange(0, BLOCK)
+        some = tl.load(numbers + columns, mask=columns < words, other=-1e30, eviction_policy="evict_first")
+        share = tl.exp2(some.to(tl.float32) * LOG2_E - total) - tl.where(columns == target, 1.0, 0.0)
+        tl.store(numbers + columns, share.to(logits.dtype.element_ty), mask=columns < stride)
+
+
+class HeadAndLoss(torch.autograd.Function):
+    """The mean loss of hidden (tokens, width) and head (rows, width), both bf16; the first `words` rows count."""
+
+    @staticmethod
+    def forward(ctx, hidden, head, targets, words):
+        logits = hidden @ head.t()
+        losses = torch.empty(len(hidden), device=hidden.device)
+        row_loss[(len(hidden),)](logits, targets, losses, words, logits.stride(0), BLOCK, num_warps=32)
+        ctx.save_for_backward(hidden, head, logits)
+        return losses.mean()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        hidden, head, wrong = ctx.saved_tensors
+        scale = gradient / len(hidden)
+        return (wrong @ head) * scale, (wrong.t() @ hidden) * scale, None, None
+
+
+def hidden_of(model, tokens):
+    hidden = model.hidden(tokens).flatten(0, 1)
+    return hidden.bfloat16() if hidden.is_cuda else hidden
+
+
+def loss_of(model, hidden, targets):
+''',
+    ),
+    (
+        "    head = F.pad(model.embedding.weight, (0, 0, 0, -words % MULTIPLE))  # fused into the cast to bf16\n"
+        "    padding = torch.arange(len(head), device=head.device) >= words\n"
+        f"    logits = {_GPT2_PADDING}\n"
+        "    return F.cross_entropy(logits, targets.flatten())  # in fp32, without an fp32 copy of the logits: it is fused, too\n",
+        "    head = F.pad(model.embedding.weight, (0, 0, 0, -words % MULTIPLE)).to(hidden.dtype)\n"
+        "    if hidden.is_cuda:\n"
+        "        return HeadAndLoss.apply(hidden, head, targets.flatten(), words)\n"
+        "    return F.cross_entropy(F.linear(hidden, head[:words]), targets.flatten())\n",
+    ),
+    (
+        "torch.compile(loss_of, dynamic=False) if cuda else loss_of",
+        "torch.compile(hidden_of, dynamic=False) if cuda else hidden_of",
+    ),
+    ("loss = compiled(model, tokens, targets)", "loss = loss_of(model, compiled(model, tokens), targets)"),
+]
+_GPT2_GELU: Edits = [
+    ("F.gelu(block.up", "Gelu.apply(block.up"),
+    (
+        "def forward(model, tokens):",
+        '''class Gelu(torch.autograd.Function):
+    """GELU in few operations: one exponential serves value and slope. Abramowitz and Stegun 7.1.26, at most 1.5e-7 off."""
+
+    @staticmethod
+    def parts(x):
+        x = x.float()
+        t = 1 / (1 + (0.3275911 * 0.5**0.5) * x.abs())
+        bell = torch.exp(-0.5 * x * x)
+        t = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+        tail = 0.5 * t * bell
+        return x, torch.where(x < 0, tail, 1 - tail), bell
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        wide, share, _ = Gelu.parts(x)
+        return (wide * share).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        wide, share, bell = Gelu.parts(x)
+        return (gradient.float() * (share + wide * bell * 0.3989422804014327)).to(x.dtype)
+
+
+def forward(model, tokens):''',
+    ),
+]
 # what a compiled GPT-2 can still gain: edits of 4b's solution, to be tried one by one and together on a GPU
 GPT2_CANDIDATES: dict[str, Edits] = {
     "cuDNN's attention": _GPT2_CUDNN,
@@ -547,6 +661,10 @@ def loss_of(""",
         ),
     ],
     "in a CUDA graph": [("dynamic=False)", 'dynamic=False, mode="reduce-overhead")')],
+    "a loss of its own kernel": _GPT2_OWN_LOSS,
+    "a GELU of few operations": [*_GPT2_OWN_FORWARD, *_GPT2_GELU],
+    "a loss of its own kernel, a residual stream in bf16": [*_GPT2_OWN_LOSS, *_GPT2_BF16_STREAM],
+    "all that gained": [*_GPT2_OWN_LOSS, *_GPT2_BF16_STREAM, *_GPT2_GELU],
 }
 GPT2_CANDIDATES["a residual stream in bf16, a loss by chunks"] = [
     *_GPT2_BF16_STREAM,
