@@ -25,12 +25,14 @@ from nbgrader.preprocessors import (
 )
 
 from grader.frontends.nbgrader import MeasuredGrade, ReleaseLab, RestoreMetadata
+from grader.frontends.release import IGNORED
 
 c = get_config()  # noqa: F821
 
 c.CourseDirectory.course_id = "pytorch-speed"
 c.CourseDirectory.source_directory = "solutions"
 c.CourseDirectory.release_directory = "labs"
+c.CourseDirectory.ignore = [*IGNORED, "*.pyc", "feedback"]
 # SQLite lets one write at a time: with several graders at work the others wait, up to two minutes. (`nbgrader db upgrade`
 # cannot read the timeout: give it --db=sqlite:///gradebook.db.)
 c.CourseDirectory.db_url = f"sqlite:///{Path(__file__).resolve().parent}/gradebook.db?timeout=120"
