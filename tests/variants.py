@@ -293,6 +293,14 @@ RESIDENT: Edits = [
     ),
     ("compiled(pictures, chosen)", "compiled(images, chosen)"),
 ]
+# the pictures are chosen outside: what a graph is given anew is copied, and all of them are 7 GB
+RESNET_GRAPHED: Edits = [
+    ("cropped(stored[chosen[:, 0]], ", "cropped(stored, "),
+    ("compiled(pictures, chosen)", "compiled(pictures[chosen[:, 0]], chosen)"),
+    ("torch.compile(loss_of)", 'torch.compile(loss_of, mode="reduce-overhead")'),
+    ("yield loss.detach()", "yield loss.detach().clone()"),
+]
+RESIDENT_GRAPHED: Edits = [*RESIDENT, *RESNET_GRAPHED[2:]]
 # for data sets that no GPU has room for
 KEPT_BY_THE_HOST: Edits = [
     *DECODED_EACH_STEP,
