@@ -87,6 +87,13 @@ def test_two_traces_are_compared(files):
     assert "before: slow.json.gz" in done.stdout and "after: fast.json.gz" in done.stdout
     assert "3.44 times as fast" in done.stdout and re.search(r"idle: data +13.5 ms +0 ms +-13.5 ms", done.stdout)
     assert len(done.stdout.splitlines()) <= 40
+    before, after, change = re.search(r"GPU idle, without.* (\d+)% +(\d+)% +([+-]\d+) points", done.stdout).groups()
+    assert int(after) - int(before) == int(change)
+
+
+def test_a_length_for_one_of_two_traces_is_refused(files):
+    done = run(files / "slow.json.gz", files / "fast.json.gz", "--step-ms", "21")
+    assert done.returncode == 2 and "for both" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_an_incomplete_trace_says_so_first_and_shows_what_it_can(files):

@@ -255,6 +255,7 @@ def test_not_measured_is_never_full_marks():
         for form in (Balanced(report.html(result)).seen, report.text(result)):
             assert f"{missing} on this machine." in form
             assert full not in form.replace(missing, "")
+            assert ("no points to be had here" in form) == (not result.measured_max)
             assert "20 / 20" not in form or parity() in checks
             assert "– / 20" in form
 

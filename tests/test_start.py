@@ -82,6 +82,8 @@ def test_progress_comes_from_the_last_report(learner):
     assert "1 of" in start.text().splitlines()[-1] and "61.5 points" in start.text().splitlines()[-1]
     report.write_text(json.dumps({"score": 61.5, "max_score": 100, "measured_max": 100, "quick": True}))
     assert "61.5 of 100 points, quick: not for marks" in row("2a_workers")
+    report.write_text(json.dumps({"score": 0, "max_score": 100, "measured_max": 0, "quick": False}))
+    assert "graded: no points to be had here" in row("2a_workers")
 
 
 @pytest.mark.parametrize("damaged", ["", "[]", "null", '{"score": "x"}', '{"score": null, "max_score": 1}', "[" * 9999])

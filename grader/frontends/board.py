@@ -247,7 +247,6 @@ def draw(attempts: list[Attempt]) -> Figure:
     from grader.trace.words import BLUE, FAINT, GREEN, INK, VERMILION
 
     shown = attempts[-SHOWN:]
-    first = len(attempts) - len(shown) + 1
     target = next((each["target"] for each in reversed(shown) if each["target"]), None)
     ends = [1.0, *(each[name] for each in shown if each["gain"] for name in ("gain_lower", "gain_upper"))]
     low, high = min(ends), max([*ends, target or 1.0, 1.2])
@@ -263,7 +262,8 @@ def draw(attempts: list[Attempt]) -> Figure:
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}x"))
-    names = [f"{report._clean(each['note'], 26) or '–'}  {number}" for number, each in enumerate(shown, first)]
+    # by their time, which the table has too: its numbers are places
+    names = [f"{report._clean(each['note'], 24)}  {each['when'][5:16].replace('T', ' ')}" for each in shown]
     axes.set_yticks(range(len(shown)), names, fontsize=9, color=INK)
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", labelsize=9, colors=INK)

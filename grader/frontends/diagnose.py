@@ -39,6 +39,11 @@ def run(options: argparse.Namespace) -> int:
     paths = [path for path in (options.trace, options.other) if path is not None]
     if len(steps_ms) > len(paths):
         raise UserError("--step-ms is given more often than there are traces.")
+    if 0 < len(steps_ms) < len(paths):
+        raise UserError(
+            "--step-ms is given for one of two traces, and a step under the profiler is longer than one without it. Give it "
+            "for both, first the one before: --step-ms 195 --step-ms 32.6."
+        )
     top = TOP if options.top is None else _top(options.top)
     check_targets(options)
     analyses = []
@@ -349,9 +354,9 @@ def text(
     lines += _parts_text(a, width, paint)
     facts = _facts(a.metrics)
     lines += [f"{name:<8} {said}" for name, fact in facts for said in report._wrap(fact, width - 9, 1)]
-    advice = [f"- {said}" for said in a.diagnosis.what_to_try]
-    advice += [f"- {said}" for said in _learn(a)]
-    advice = [paint("What to try", "1"), *(part for said in advice for part in report._wrap(said, width, 1))]
+    advice = [paint("What to try", "1")]
+    for said in [*a.diagnosis.what_to_try, *_learn(a)]:
+        advice += [f"{'  ' if n else '- '}{part}" for n, part in enumerate(report._wrap(said, width - 2, 2))]
     advice = advice if len(advice) > 1 else []
     room = max(1, (SCREEN - len(lines) - len(advice) - 3) // 2)
     lines += ["", *_operations_text(a, width, paint, room if top is None else top)] if a.operations else []
@@ -445,11 +450,11 @@ def _changes(before: Analysis, after: Analysis) -> list[tuple[str, list[tuple[st
     step = max(compared.step.before, compared.step.after)
 
     def row(change: Change, name: str, kind: str) -> tuple[str, str, str, str]:
-        return (
-            name,
-            *(_written(v, kind) for v in (change.before, change.after)),
-            _written(change.difference, kind, "+"),
-        )
+        before, after = (_written(v, kind) for v in (change.before, change.after))
+        difference = _written(change.difference, kind, "+")
+        if kind == "share" and change.difference is not None:  # of what is shown, so that it adds up
+            difference = f"{int(after[:-1]) - int(before[:-1]):+d} points"
+        return name, before, after, difference
 
     parts = [
         row(c, PART_NAMES.get(c.name, c.name), "time") for c in compared.parts if abs(c.difference or 0) > step / 100
@@ -466,7 +471,7 @@ def _written(value: float | None, kind: str, sign: str = "") -> str:
         return "not known"
     plus = sign if value > 0 else ""
     if kind == "share":
-        return f"{plus}{100 * value:.0f}%"
+        return f"{100 * value:.0f}%"
     if kind == "time":
         return plus + milliseconds(value)
     return plus + (_size(value) if kind == "memory" else report._digits(value, 4))

@@ -275,6 +275,8 @@ def _headline(result: Result) -> tuple[str, list[str]]:
         notes.append(f"{_points(undecided)} points are undecided: the measurement was too noisy for a verdict.")
     if result.quick:
         notes.append("A quick look: fewer measurements than a full grade takes, so points may still change.")
+    if not result.measured_max and not result.fatal:
+        return "no points to be had here", notes
     return f"{_points(score)} of {_points(result.max_score)} points", notes
 
 

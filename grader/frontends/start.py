@@ -112,6 +112,8 @@ def _said(now: course.Progress) -> str:
     """How far one is with a lab, in a few words."""
     if now.score is None:
         return "begun" if now.begun else "not begun"
+    if not now.measured:
+        return "graded: no points to be had here"
     said = f"{now.score:g} of {now.most:g} points"
     if now.measured < now.most:
         said += f" ({now.measured:g} can be measured here)"
