@@ -119,6 +119,20 @@ def test_the_card_says_what_is_asked_and_what_is_measured(kernel: Kernel) -> Non
     assert "speed-report" in ran.html
 
 
+def test_the_card_says_where_one_works(kernel: Kernel) -> None:
+    assert "start notebook" not in kernel.run("lab").text
+    ran = kernel.run(f"os.chdir({str(RELEASED.parent)!r}); grader.lab('2a_workers', 'cpu')")
+    assert "start notebook" in ran.text and "grader start 2a_workers" in ran.text
+
+
+def test_a_count_that_the_data_set_cannot_have_is_not_shown(kernel: Kernel) -> None:
+    """Samples are counted by a mark in `__getitem__`, and not every data set has it."""
+    source = labs.get("3d_tiny_ops").starter
+    kernel.run(f"%%submission\n{source}", cell="one")
+    counted = kernel.run('grader.lab("3d_tiny_ops", "cpu", quick=True).peek()').text
+    assert "operators" in counted and "loaded itself" not in counted
+
+
 def test_edited_cell_replaces_its_text_and_keeps_its_place(kernel: Kernel) -> None:
     kernel.run("%%submission\na = 1\na", cell="one")
     kernel.run("%%submission\nb = 1", cell="two")

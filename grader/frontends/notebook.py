@@ -40,6 +40,7 @@ from grader.trace import Metrics
 
 Row = tuple[str, ...]  # of a table: as many texts in each row
 
+RELEASED = Path(__file__).resolve().parents[2] / "labs"
 PREDICTIONS = "prediction.json"  # in the current folder: {lab: {"cause", "gain", "time"}}
 NOT_MEASURED = "NOT MEASURED"
 NEEDS_GPU = "This lab needs an NVIDIA GPU: nothing of it can be measured here."
@@ -162,6 +163,11 @@ class NotebookLab:
         lab, where = self.lab, self._where()
         if self.quick and lab.runs_code:
             where += " Quick mode: fewer and shorter measurements, to try things out; not for marks."
+        if self._folder == RELEASED / lab.name:
+            where += (
+                " This notebook lies where labs are handed out from: work in a copy of your own, from the start notebook or "
+                f"by `grader start {lab.name}`. The map shows the progress of that one."
+            )
         unmeasured = [c for c in lab.checks if not lab.measures(c, self.device)]
         checks = [
             (c.title, f"{c.points:g} points", "needs an NVIDIA GPU: not measured here" if c in unmeasured else "")
@@ -363,13 +369,17 @@ class LoopLab(NotebookLab):
         if not seen or seen.message or not seen.metrics:
             return _failed(seen)
         names = [*self.lab.peek, *(name for name in COUNTS if name not in self.lab.peek)]
-        rows = [_row(name, _value(seen, name)) for name in names]
-        at = names.index("syncs") + 1
+        rows = [_row(name, _value(seen, name)) for name in names if self._known(seen, name)]
+        at = 1 + next(i for i, row in enumerate(rows) if row[0] == "syncs")
         rows[at:at] = _copies(seen.metrics)
         after = ["Counts a step, without timing."]
         if any(row[1] == NOT_MEASURED for row in rows):
             after.append("NOT MEASURED: only a GPU's trace can tell.")
         return Note("What a step does", [], [rows], printed=seen.output, after=after)
+
+    def _known(self, seen: Look, name: str) -> bool:
+        """Samples are counted by a mark that not every data set makes: none may mean that none was marked."""
+        return name != "loads_in_main" or name in self.lab.peek or bool(_value(seen, name))
 
     def profile(self) -> None:
         """Where the time of a step goes: the timeline of some steps, and what it amounts to."""
@@ -381,7 +391,9 @@ class LoopLab(NotebookLab):
             return _failed(seen)
         asked = [name for check in self.lab.trace if (name := check.metric.partition(".")[0]) in WORDS]
         names = dict.fromkeys([*PROFILED, *asked])
-        rows = [_row(name, value) for name in names if (value := _value(seen, name)) is not None]
+        rows = [
+            _row(name, value) for name in names if self._known(seen, name) and (value := _value(seen, name)) is not None
+        ]
         if self.device == "cuda":
             look_at = (
                 "Look for the stretches in which the GPU has nothing to do (hatched): what does the CPU do meanwhile?"
