@@ -219,7 +219,7 @@ def _labs(options: argparse.Namespace) -> None:
         }[row["form_here"]]
         if row["form_here"] == "cpu" and not row["points_here"]:
             here = "needs an NVIDIA GPU; on this CPU only the training is compared"
-        print(f"{row['name']:<14} {row['title']} ({row['points']:g} points, {here})\n{'':14} {row['goal']}")
+        print(f"{row['name']:<16} {row['title']} ({row['points']:g} points, {here})\n{'':16} {row['goal']}")
     print("\nBegin with: grader start LAB")
 
 
@@ -380,14 +380,14 @@ def _doctor(options: argparse.Namespace) -> int:
         lab = labs.get(name)
         form = _form_here(lab)
         if form is None:
-            print(f"{name:<14} not here: needs an NVIDIA GPU")
+            print(f"{name:<16} not here: needs an NVIDIA GPU")
             continue
         points = sum(c.points for c in lab.checks if lab.measures(c, form))
         known = ""
         if isinstance(lab, Lab) and calibrate.calibrated(lab, form):
             gain, source = calibration.reference_gain(lab, form)
-            known = f"; solution gains {gain:.1f}x ({source})" if gain else "; not calibrated: run `grader calibrate`"
-        print(f"{name:<14} {points:g} of {lab.max_score:g} points can be measured{known}")
+            known = f"; solution gains {gain:.1f}x ({source})" if gain else f"; not calibrated (for marks: grader calibrate {name})"
+        print(f"{name:<16} {points:g} of {lab.max_score:g} points can be measured{known}")
     return 0 if confined.files else 1
 
 
