@@ -55,7 +55,9 @@ class Course:
         self.hand_in("fay", RAISES.replace("on purpose", "tampered"), "nb_duplicated_cells")
         self.hand_in("gil", EXITS.replace("3", "4"), "nb_deleted_cells")
         self.hand_in("hal", labs.get(NAME).starter)
-
+        mistaken = root / "submitted" / "ivy" / NAME.upper() / f"{NAME}.ipynb"
+        mistaken.parent.mkdir(parents=True)
+        shutil.copy(root / "labs" / NAME / f"{NAME}.ipynb", mistaken)
         first = self.start()
         self.wait(first, 1)
         self.killed_worker = self.kill_a_worker(first)
@@ -156,6 +158,8 @@ def test_nothing_left_to_do(course):
 def test_summary(course):
     out = course.idle[1]
     assert f"{NAME}: 8 handed in, 7 graded (quick)" in out
+    assert "Not where a submission lies, so not graded: 1" in out and f"ivy/{NAME.upper()}/{NAME}.ipynb" in out
+    assert "Not calibrated" not in out  # a quick look gives no marks
     assert "Identical, apart from white space and comments: 1" in out and f"{NAME}: ann, bob" in out
     assert "The starter, untouched: 1" in out
     found = json.loads((course.measured / "summary.json").read_text())
@@ -177,6 +181,13 @@ def test_autograde_reads_what_was_measured(course):
         scores = course.scores(student)
         assert scores.keys() == {c.name for c in labs.get(NAME).checks} | {"explanation"}
         assert sum(score or 0 for score in scores.values()) <= 8
+
+
+def test_one_lab_has_a_summary_of_its_own(course):
+    before = (course.measured / "summary.json").read_bytes()
+    assert course.run("--lab", NAME)[0] == 0
+    assert (course.measured / "summary.json").read_bytes() == before
+    assert json.loads((course.measured / f"summary-{NAME}.json").read_text())["labs"][0]["lab"] == NAME
 
 
 def test_graded_again_when_asked(course):
@@ -276,6 +287,37 @@ def test_disturbed_grades_do_not_stand(tmp_path):
 def test_one_run_at_a_time(tmp_path):
     with Store(tmp_path).locked(), pytest.raises(UserError, match="Another `grader class`"), Store(tmp_path).locked():
         pass
+
+
+def graded(target: float, reference: float | None, quick: bool = False) -> dict:
+    check = {
+        "title": "Throughput",
+        "status": "PASS",
+        "evidence": {"gain": 5.0, "target": target, "reference_gain": reference},
+    }
+    result = {"disturbed": "", "fatal": "", "quick": quick, "score": 50, "measured_max": 80, "checks": [check]}
+    return {"seconds": 40.0, "machine": "m", "date": "", "digest": f"{target}", "result": result}
+
+
+def test_marks_that_a_calibration_would_change_are_named():
+    everyone = [HandedIn(student, NAME, Submission(f"x = {student!r}")) for student in ("ann", "bob")]
+    everyone.append(HandedIn("cid", NAME, None, "no notebook"))
+
+    def attention(*records):
+        rows = summary.rows(everyone, {(s, NAME): r for s, r in zip(("ann", "bob"), records, strict=True)})
+        assert "median 50 of 80" in summary.text(rows)  # one that cannot be read does not make it 100
+        return summary.attention(rows)
+
+    (line,) = attention(graded(3.0, None), graded(3.0, None))[
+        "Not calibrated: all points are for the lab's minimum gain"
+    ]
+    assert f"grader calibrate {NAME}" in line and f"--again {NAME}" in line
+    (line,) = attention(graded(3.0, None), graded(6.11, 8.0))[
+        "Graded against different targets, before and after a calibration"
+    ]
+    assert "3.00x for 1, 6.11x for 1" in line
+    for found in (attention(graded(6.11, 8.0), graded(6.11, 8.0)), attention(*[graded(3.0, None, quick=True)] * 2)):
+        assert not any("calibrat" in heading for heading in found)
 
 
 def test_outliers():

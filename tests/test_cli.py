@@ -10,9 +10,10 @@ from pathlib import Path
 import papermill
 import pytest
 
-from grader import labs
+from grader import calibrate, labs
+from grader.errors import UserError
 from grader.frontends import cli
-from grader.measure import machine
+from grader.measure import calibration, machine
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -33,6 +34,21 @@ def test_doctor_says_what_can_be_measured():
     done = grader("doctor")
     assert done.returncode == 0, done.stderr
     assert "confinement" in done.stdout and "2a_workers" in done.stdout
+
+
+def test_a_lab_that_cannot_be_calibrated_keeps_no_other_back(monkeypatch, capsys, tmp_path):
+    def measured(lab, *_):
+        if lab.name == "2c_transforms":
+            raise UserError("Other programs took up to 47% of the time.")
+        return {"gain": 5.0, "interval": [4.9, 5.1]}
+
+    monkeypatch.setattr(calibrate, "measure_gain", measured)
+    monkeypatch.setattr(calibration, "store_gain", lambda *_: tmp_path / "calibration.json")
+    options = cli._parser().parse_args(["calibrate", "--device", "cpu"])
+    with pytest.raises(UserError, match="Not calibrated: 2c_transforms"):
+        options.run(options)
+    said = capsys.readouterr().out
+    assert "47%" in said and "2d_formats: the solution gains 5.00x" in said
 
 
 def test_start_makes_a_copy_and_never_overwrites_it(tmp_path, monkeypatch):

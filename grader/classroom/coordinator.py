@@ -38,14 +38,14 @@ def grade_all(
     begun: Callable[[int], None] = lambda count: None,
     keep: bool = False,
 ) -> list[tuple[Task, dict[str, Any]]]:
-    """Grade what the store lacks for the pool's machines, and anew what is named in `again`. Equal jobs are graded once. `begun` is told how many grades are
-    to be made, `done` each record when it is kept. From `until` on (`time.monotonic()`) none is begun any more. keep: see
+    """Grade what the store lacks for the pool's machines, and anew what is named in `again`, whose old result stays until the
+    new one is there. Equal jobs are graded once. `begun` is told how many grades are to be made, `done` each record when it is kept. From `until` on (`time.monotonic()`) none is begun any more. keep: see
     `worker.run`. Returns the new ones."""
     with store.locked():
         machines = pool.machines()
-        for job in again:
-            store.forget(job)
-        waiting = list({job.digest: job for job in jobs if not store.final(job, machines)}.values())
+        anew = {job.digest for job in again}
+        wanted = {job.digest: job for job in jobs if job.digest in anew or not store.final(job, machines)}
+        waiting = list(wanted.values())
         begun(len(waiting))
         made = []
         running: dict[Future, tuple[Task, int]] = {}

@@ -60,11 +60,6 @@ class Store:
             failed.unlink(missing_ok=True)
         return record
 
-    def forget(self, job: Job) -> None:
-        """Take the results of a job away, so that it is graded anew."""
-        for path in (self.folder / job.lab).glob(f"{job.digest}-*.json"):
-            path.unlink()
-
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Only one process grades into a folder. Raises UserError where another one does; the kernel opens the lock when

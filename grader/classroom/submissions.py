@@ -145,6 +145,13 @@ def read_class(release: Path, submitted: Path, only: Iterable[str] = ()) -> list
     return found
 
 
+def misplaced(submitted: Path) -> list[str]:
+    """Notebooks below SUBMITTED that are at no lab's place, STUDENT/LAB/LAB.ipynb: nobody grades them."""
+    found = [path.relative_to(submitted) for path in sorted(submitted.rglob("*.ipynb"))]
+    places = {(name, f"{name}.ipynb") for name in labs.NAMES}
+    return [str(path) for path in found if path.parts[1:] not in places and not any(p[0] in "._" for p in path.parts)]
+
+
 def _read(student: str, lab: str, path: Path, released: Any) -> HandedIn:
     name = "The notebook"  # as `nbgrader autograde` calls it
     try:

@@ -7,8 +7,8 @@ import csv
 import hashlib
 import io
 import math
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +32,8 @@ BINS = 10
 @dataclass
 class Row:
     """One student's grade of one lab. identical: a number that all who handed in the same program share, or None; "the
-    starter" is a group of its own (`untouched`). why: for what is not simply graded."""
+    starter" is a group of its own (`untouched`). target: the gain that all points were for; calibrated: whether that is what
+    the solution gains on this machine. why: for what is not simply graded."""
 
     student: str
     lab: str
@@ -40,6 +41,8 @@ class Row:
     score: float | None = None
     measured_max: float | None = None
     gain: float | None = None
+    target: float | None = None
+    calibrated: bool = True
     seconds: float | None = None
     inconclusive: list[str] = field(default_factory=list)
     identical: int | None = None
@@ -100,6 +103,9 @@ def _row(one: HandedIn, record: dict[str, Any] | None) -> Row:
                 evidence = check["evidence"] if check["status"] != NOT_MEASURED else {}
                 row.gain = evidence.get("gain", row.gain)
                 reference = evidence.get("reference_gain")
+                if "target" in evidence:
+                    row.target = evidence["target"]
+                    row.calibrated = bool(reference) or labs.get(one.lab).throughput.healthy
                 if reference and evidence.get("gain_lower", 0) > FASTER * reference:
                     row.outlier = f"{row.gain:.1f} times as fast; the solution is {reference:.1f} times"
     return row
@@ -162,7 +168,7 @@ def figures(made: list[Row]) -> list[LabFigures]:
                     graded=sum(row.status == GRADED for row in mine),
                     median=median(scores) if scores else None,
                     quartiles=(cut[0], cut[2]) if cut else None,
-                    out_of=max((row.measured_max for row in scored), default=None),
+                    out_of=max((row.measured_max for row in scored if row.status == GRADED), default=None),
                     bins=bins,
                     seconds=median(times) if (times := _times(mine)) else None,
                     quick=any(row.quick for row in mine),
@@ -185,7 +191,27 @@ def groups(made: list[Row]) -> list[list[Row]]:
     return list(found.values())
 
 
-def attention(made: list[Row]) -> dict[str, list[str]]:
+def _targets(made: list[Row]) -> dict[str, list[str]]:
+    """Marks that a calibration would have made others: heading -> lines. A quick look gives no marks."""
+    found = defaultdict(list)
+    for row in made:
+        if row.target and not row.quick:
+            found[row.lab, row.machine].append(row)
+    uncalibrated, mixed = [], []
+    for (lab, machine), alike in found.items():
+        counts = Counter(f"{row.target:.2f}x" for row in alike)
+        if len(counts) > 1:
+            each = ", ".join(f"{target} for {count}" for target, count in counts.items())
+            mixed.append(f"{lab} on {machine}: all points are for {each}; grade them anew: --again {lab}")
+        elif not all(row.calibrated for row in alike):
+            uncalibrated.append(f"{lab} on {machine}: `grader calibrate {lab}` there, then --again {lab}")
+    return {
+        "Not calibrated: all points are for the lab's minimum gain": uncalibrated,
+        "Graded against different targets, before and after a calibration": mixed,
+    }
+
+
+def attention(made: list[Row], misplaced: Sequence[str] = ()) -> dict[str, list[str]]:
     """What a person should look at: heading -> lines."""
     named = lambda row, why: f"{row.student}, {row.lab}" + (f": {why}" if why else "")  # noqa: E731
     return {
@@ -194,6 +220,8 @@ def attention(made: list[Row]) -> dict[str, list[str]]:
             "Failed to grade (the next run tries again)": [named(r, r.why) for r in made if r.status == FAILED],
             "Disturbed (the next run grades them again)": [named(r, r.why) for r in made if r.status == DISTURBED],
             "Not graded yet": [named(r, "") for r in made if r.status == MISSING],
+            "Not where a submission lies, so not graded": list(misplaced),
+            **_targets(made),
             "Nothing that could be graded": [named(r, r.why) for r in made if r.status == UNREADABLE],
             "Stopped by an error of their own": [named(r, r.why) for r in made if r.status == GRADED and r.why],
             "Inconclusive": [named(r, ", ".join(r.inconclusive)) for r in made if r.inconclusive],
@@ -210,12 +238,12 @@ def attention(made: list[Row]) -> dict[str, list[str]]:
 # ---------------------------------------------------------------- shown and written
 
 
-def text(made: list[Row], most: int = 10) -> str:
+def text(made: list[Row], misplaced: Sequence[str] = (), most: int = 10) -> str:
     """For the terminal."""
     lines = []
     for each in figures(made):
         lines.append(f"{each.lab}: {each.handed_in} handed in, {each.graded} graded{' (quick)' * each.quick}")
-        if each.median is not None:
+        if each.median is not None and each.out_of is not None:
             spread = f", the middle half from {each.quartiles[0]:g} to {each.quartiles[1]:g}" if each.quartiles else ""
             lines.append(f"  marks: median {each.median:g} of {each.out_of:g}{spread}")
             top = max(each.bins)
@@ -225,27 +253,27 @@ def text(made: list[Row], most: int = 10) -> str:
                 )
         if each.seconds is not None:
             lines.append(f"  {each.seconds:.0f} seconds of a device per submission (median)")
-    for heading, found in attention(made).items():
+    for heading, found in attention(made, misplaced).items():
         lines += ["", f"{heading}: {len(found)}", *(f"  {' '.join(line.split())[:200]}" for line in found[:most])]
         if len(found) > most:
             lines.append(f"  and {len(found) - most} more, in the summary's files")
     return "\n".join(lines)
 
 
-def write(made: list[Row], folder: Path) -> list[Path]:
-    """summary.json, summary.csv, summary.html in `folder`, each whole or not at all; returns their paths."""
-    paths = [folder / f"summary.{kind}" for kind in ("json", "csv", "html")]
+def write(made: list[Row], folder: Path, misplaced: Sequence[str] = (), name: str = "summary") -> list[Path]:
+    """NAME.json, NAME.csv, NAME.html in `folder`, each whole or not at all; returns their paths."""
+    paths = [folder / f"{name}.{kind}" for kind in ("json", "csv", "html")]
     write_json(
         paths[0],
         {
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "labs": [asdict(each) for each in figures(made)],
-            "attention": attention(made),
+            "attention": attention(made, misplaced),
             "grades": [asdict(row) for row in made],
         },
     )
     write_text(paths[1], _csv(made))
-    write_text(paths[2], html(made))
+    write_text(paths[2], html(made, misplaced))
     return paths
 
 
@@ -265,10 +293,12 @@ def _safe(cell: Any) -> Any:
     if isinstance(cell, str):
         cell = " ".join(cell.split())
         return f"'{cell}" if cell[:1] in ("=", "+", "-", "@") else cell
+    if isinstance(cell, float):
+        return round(cell, 3)
     return "" if cell is None else cell
 
 
-def html(made: list[Row]) -> str:
+def html(made: list[Row], misplaced: Sequence[str] = ()) -> str:
     """One static page: no scripts, nothing to load."""
     from html import escape
 
@@ -277,13 +307,17 @@ def html(made: list[Row]) -> str:
     parts = ['<div class="sp-title">The class</div>']
     for each in figures(made):
         said = f"{each.handed_in} handed in, {each.graded} graded" + ", by quick measurements" * each.quick
-        marks = f"; median {each.median:g} of {each.out_of:g}" if each.median is not None else ""
+        marks = (
+            f"; median {each.median:g} of {each.out_of:g}"
+            if each.median is not None and each.out_of is not None
+            else ""
+        )
         cost = f"; {each.seconds:.0f} seconds of a device per submission (median)" if each.seconds is not None else ""
         parts.append(f'<div class="sp-section"><p class="sp-big">{escape(each.lab)}</p><p>{said}{marks}{cost}</p>')
         parts.append(
             report._image(lambda each=each: _draw(each), f"Distribution of the marks of {each.lab}") + "</div>"
         )
-    for heading, lines in attention(made).items():
+    for heading, lines in attention(made, misplaced).items():
         items = "".join(f"<li>{report._html(line, 400)}</li>" for line in lines)
         parts.append(f'<div class="sp-section"><p class="sp-big">{heading}: {len(lines)}</p><ul>{items}</ul></div>')
     head = ("student", "lab", "status", "points", "of", "gain", "seconds", "note")

@@ -30,7 +30,9 @@ def key_file(given: str | Path | None) -> Path:
     usual = Path(platformdirs.user_config_dir("pytorch-speed-course")) / "pool.pem"
     path = Path(given or os.environ.get("GRADER_POOL_KEY") or usual).expanduser()
     if not path.exists():
-        raise UserError(f"There is no key to the pool at {path}. Name yours, or put it at {usual}.")
+        raise UserError(
+            f"There is no key to the pool at {path}. Name yours (--key FILE, in a notebook key='FILE'), or put it at {usual}."
+        )
     return path
 
 

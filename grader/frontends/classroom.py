@@ -22,7 +22,13 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("submitted", type=Path, help="folder with the submissions: STUDENT/LAB/LAB.ipynb")
     sub.add_argument("--lab", action="append", default=[], help="only this one; can be given several times")
     sub.add_argument("--results", type=Path, help=f"folder for the results (default: {RESULTS} beside SUBMITTED)")
-    sub.add_argument("--again", action="append", default=[], metavar="STUDENT[/LAB]", help="grade it anew")
+    sub.add_argument(
+        "--again",
+        action="append",
+        default=[],
+        metavar="WHAT",
+        help="grade anew: STUDENT/LAB, all of a STUDENT, or all of a LAB",
+    )
     sub.add_argument("--quick", action="store_true", help="fewer and shorter measurements; the results say so")
     sub.add_argument("--limit", type=float, metavar="S", help="seconds after which a grade has failed (default: 900)")
     sub.add_argument(
@@ -139,7 +145,7 @@ def grade_class(options: argparse.Namespace) -> int:
     from grader.classroom import summary
     from grader.classroom.coordinator import LIMIT_S, grade_all
     from grader.classroom.store import Store
-    from grader.classroom.submissions import Job, read_class
+    from grader.classroom.submissions import Job, misplaced, read_class
 
     everyone = read_class(options.release, options.submitted, options.lab)
     store = Store(options.results or options.submitted.resolve().parent / RESULTS)
@@ -168,8 +174,10 @@ def grade_class(options: argparse.Namespace) -> int:
         )
     records = {who: (found := store.all_of(job)) and (store.final(job) or found[-1]) for who, job in jobs.items()}
     made = summary.rows(everyone, records)
-    print(summary.text(made))
-    print("\nThe summary as files:", *(f"  {path}" for path in summary.write(made, store.folder)), sep="\n")
+    elsewhere = misplaced(options.submitted)
+    name = "-".join(["summary", *options.lab])  # that of all labs stays as it is
+    print(summary.text(made, elsewhere))
+    print("\nThe summary as files:", *(f"  {p}" for p in summary.write(made, store.folder, elsewhere, name)), sep="\n")
     return int(any(row.status in summary.UNFINISHED for row in made))
 
 
@@ -200,9 +208,9 @@ def _prepare(names: set[str], device: str) -> None:
 def _again(named: list[str], jobs: dict[tuple[str, str], Any]) -> list[Any]:
     found = []
     for what in named:
-        chosen = [job for (student, lab), job in jobs.items() if what in (student, f"{student}/{lab}")]
+        chosen = [job for (student, lab), job in jobs.items() if what in (student, lab, f"{student}/{lab}")]
         if not chosen:
-            raise UserError(f"--again {what}: there is no such submission. Give STUDENT or STUDENT/LAB.")
+            raise UserError(f"--again {what}: there is no such submission. Give STUDENT/LAB, STUDENT or LAB.")
         found += chosen
     return found
 

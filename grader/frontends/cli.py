@@ -316,35 +316,46 @@ def _scaffold(options: argparse.Namespace) -> None:
 
 
 def _calibrate(options: argparse.Namespace) -> None:
-    from grader import calibrate
-    from grader.grade import choose_form
-    from grader.measure import calibration
-
     chosen = [labs.get(options.lab)] if options.lab else [labs.get(name) for name in labs.NAMES]
     chosen = [lab for lab in chosen if isinstance(lab, Lab)]
     if not chosen:
         raise UserError(f"{options.lab} has no gain to calibrate: it is about measuring, not about a faster loop.")
+    failed = []
     for lab in chosen:
-        form = choose_form(lab, options.device)
-        if form not in lab.forms and not options.lab:
-            print(f"{lab.name}: needs an NVIDIA GPU, left out")
-            continue
-        if options.outcome is not None:
-            if lab.outcome or options.lab:
-                for line in calibrate.measure_outcome(
-                    lab, options.device, options.outcome, options.seeds, Terminal(lab.name)
-                ):
-                    print(f"{lab.name}: {line}")
-            continue
-        if not options.spread and not calibrate.calibrated(lab, form) and not options.lab:
-            print(f"{lab.name}: nothing to calibrate here")
-            continue
-        if options.spread:
-            path = calibrate.store_spread(
-                lab, form, calibrate.measure_spread(lab, options.device, progress=Terminal(lab.name))
-            )
-            print(f"{lab.name}: spread written to {path}")
-            continue
+        try:
+            _calibrate_lab(lab, options)
+        except UserError as error:
+            if options.lab:
+                raise
+            print(f"{lab.name}: {error}")
+            failed.append(lab.name)
+    if failed:
+        raise UserError(
+            f"Not calibrated: {', '.join(failed)}. The others are kept; go on with `grader calibrate {failed[0]}`."
+        )
+
+
+def _calibrate_lab(lab: Lab, options: argparse.Namespace) -> None:
+    """What the options ask for, of one lab; of one among all of them only where there is something to measure."""
+    from grader import calibrate
+    from grader.grade import choose_form
+    from grader.measure import calibration
+
+    form = choose_form(lab, options.device)
+    if form not in lab.forms and not options.lab:
+        print(f"{lab.name}: needs an NVIDIA GPU, left out")
+    elif options.outcome is not None:
+        if lab.outcome or options.lab:
+            for line in calibrate.measure_outcome(
+                lab, options.device, options.outcome, options.seeds, Terminal(lab.name)
+            ):
+                print(f"{lab.name}: {line}")
+    elif options.spread:
+        spread = calibrate.measure_spread(lab, options.device, progress=Terminal(lab.name))
+        print(f"{lab.name}: spread written to {calibrate.store_spread(lab, form, spread)}")
+    elif not calibrate.calibrated(lab, form) and not options.lab:
+        print(f"{lab.name}: nothing to calibrate here")
+    else:
         entry = calibrate.measure_gain(lab, options.device, Terminal(lab.name))
         path = calibration.store_gain(lab, form, entry)
         low, high = entry["interval"]
@@ -386,7 +397,11 @@ def _doctor(options: argparse.Namespace) -> int:
         known = ""
         if isinstance(lab, Lab) and calibrate.calibrated(lab, form):
             gain, source = calibration.reference_gain(lab, form)
-            known = f"; solution gains {gain:.1f}x ({source})" if gain else f"; not calibrated (for marks: grader calibrate {name})"
+            known = (
+                f"; solution gains {gain:.1f}x ({source})"
+                if gain
+                else f"; not calibrated (for marks: grader calibrate {name})"
+            )
         print(f"{name:<16} {points:g} of {lab.max_score:g} points can be measured{known}")
     return 0 if confined.files else 1
 

@@ -178,7 +178,8 @@ class MeasuredGrade(NbGraderPreprocessor):
             return Result.from_dict(record["result"])
         if self.only_measured:
             raise RuntimeError(
-                "Not graded: this version of the grader has measured nothing of this submission. Run `grader class`, then autograde again."
+                "Not graded: this version of the grader has measured nothing of this submission. Run `grader class`, then "
+                "autograde again. (After `grader class --quick`, which gives no marks: --MeasuredGrade.quick=True.)"
             )
         _tell_confinement(self.log)
         self.log.info("Measuring %s of %s", lab.name, student)
