@@ -165,8 +165,9 @@ def test_command_line_closes_a_replayed_night(tmp_path, capsys):
     replayed = Replayed(tmp_path)
     for _ in range(6):
         replayed.night()
-    command = ["nightly", "--report", "--device", "cuda", "--out", str(tmp_path), "--kinds", "grade"]
-    command += ["--labs", f"{DATA_BOUND},{GPU_BOUND}", "--night", "last"]
+    select = {"kinds": ["grade"], "labs": [DATA_BOUND, GPU_BOUND], "lessons": [], "adversaries": [1, 1]}
+    nights.open_night(tmp_path / "last", nights.describe("cuda", False, select), [], replayed.history)
+    command = ["nightly", "--report", "--out", str(tmp_path), "--night", "last"]
     assert cli.main(command) == 4  # nothing of it is there
     assert "4 parts are missing" in capsys.readouterr().err
     records = nights.Records(tmp_path / "last")
@@ -190,6 +191,26 @@ def test_command_line_closes_a_replayed_night(tmp_path, capsys):
     page = (tmp_path / "last" / "index.html").read_text()
     assert "<script" not in page and "data:image/" in page and "&lt;ValueError&gt;" in page
     assert "last/index.html" in (tmp_path / "index.html").read_text()
+
+
+@pytest.mark.parametrize("named", [["--night", "small"], []])
+def test_a_report_is_of_what_its_night_consists_of(tmp_path, named, capsys):
+    """Whatever the command line says of it: quick, and the labs, stand in its night.json."""
+    select = {"kinds": ["solution", "grade"], "labs": [DATA_BOUND], "lessons": [], "adversaries": [1, 1]}
+    told = nights.describe("cpu", True, select) | {"torch": "2.0.0"}
+    nights.open_night(tmp_path / "small", told, [], History(tmp_path / "history.jsonl"))
+    assert cli.main(["nightly", "--report", "--out", str(tmp_path), *named]) == 4
+    assert "night small: 3 parts" in capsys.readouterr().err
+    assert json.loads((tmp_path / "small" / "night.json").read_text()) == told
+
+
+def test_a_report_of_another_state_says_how_it_is_made(tmp_path, capsys):
+    nights.open_night(tmp_path / "old", TOLD, [], History(tmp_path / "history.jsonl"))
+    assert cli.main(["nightly", "--report", "--out", str(tmp_path), "--night", "old"]) == 2
+    said = capsys.readouterr().err
+    assert "by grader 1, and this is" in said and "that state of the course, commit abc" in said
+    assert cli.main(["nightly", "--report", "--out", str(tmp_path), "--night", "odl"]) == 2
+    assert "There is no night in" in capsys.readouterr().err and not (tmp_path / "odl").exists()
 
 
 def test_an_adversary_that_profits_is_measured_again(tmp_path):

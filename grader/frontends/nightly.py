@@ -34,14 +34,18 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument(
         "--night", metavar="NAME", help="its folder below OUT (default: the unfinished one, else the time)"
     )
-    sub.add_argument("--labs", default="", metavar="NAME,...", help="only these (default: all)")
+    sub.add_argument(
+        "--labs", default="", metavar="NAME,...", help="only these (default: all); lessons stay, but for --kinds"
+    )
     sub.add_argument("--lessons", default="", metavar="NAME,...", help="only these: 2_data or 2_data/3_overlap")
     sub.add_argument("--kinds", default=KINDS, metavar="KIND,...", help=f"only these (default: {KINDS})")
     sub.add_argument("--adversaries", default="1/1", metavar="I/N", help="grade only the I-th of N shares of them")
     sub.add_argument("--shard", default="1/1", metavar="I/N", help="make only the I-th of N shares of the parts")
     sub.add_argument("--minutes", type=float, metavar="M", help="begin no part after so many minutes")
     sub.add_argument(
-        "--report", action="store_true", help="make nothing; write the report of what is there, and close it"
+        "--report",
+        action="store_true",
+        help="make nothing; write the report of what is there, and close it. What the night consists of, its folder says",
     )
     sub.add_argument(
         "--accept", metavar="PART", help='"grade LAB solution" is as it should be: compare only with nights from now on'
@@ -50,6 +54,7 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def nightly(options: argparse.Namespace) -> int:
+    from grader.classroom.submissions import version
     from grader.grade import choose_device
     from grader.nightly import night as nights
     from grader.nightly import parts, report
@@ -67,23 +72,25 @@ def nightly(options: argparse.Namespace) -> int:
         return 0
     shard, name = _share("--shard", options.shard), _name(options.night)
     adversaries = _share("--adversaries", options.adversaries)
-    select: dict[str, Any] = {name: _names(getattr(options, name)) for name in ("kinds", "labs", "lessons")}
-    select["adversaries"] = list(adversaries)
     elsewhere = options.cluster is not None or options.slurm is not None
     with contextlib.ExitStack() as stack:
-        device, pool = options.device, None
-        if elsewhere:
-            pool = stack.enter_context(classroom.open_pool(options))
-            device = next(iter(pool.workers().values()))["form"]
-        elif not options.report or device == "auto":
-            device = choose_device(device)
-        made = parts.plan(device, options.quick, select["kinds"], select["labs"], select["lessons"], adversaries)
-        told = nights.describe(device, options.quick, select)
-        folder = options.out / name if name else nights.unfinished(options.out, told, history)
-        if folder is None:
-            if options.report:
-                raise UserError(f"No unfinished night like this one lies in {options.out}. Name one with --night.")
-            folder = options.out / datetime.now(UTC).strftime("%Y-%m-%d-%H%M%S")
+        pool = None
+        if options.report:
+            folder = options.out / name if name else nights.unfinished(options.out, {"grader": version()}, history)
+            if folder is None:
+                raise UserError(f"No unfinished night of this grader lies in {options.out}. Name one with --night.")
+            told = nights.read(folder)
+        else:
+            if elsewhere:
+                pool = stack.enter_context(classroom.open_pool(options))
+                device = next(iter(pool.workers().values()))["form"]
+            else:
+                device = choose_device(options.device)
+            select: dict[str, Any] = {name: _names(getattr(options, name)) for name in ("kinds", "labs", "lessons")}
+            told = nights.describe(device, options.quick, select | {"adversaries": list(adversaries)})
+            folder = options.out / name if name else nights.unfinished(options.out, told, history)
+            folder = folder or options.out / datetime.now(UTC).strftime("%Y-%m-%d-%H%M%S")
+        made, device = parts.planned(told), told["device"]
         night = nights.open_night(folder, told, made, history)
         print(f"night {night.name}: {len(made)} parts, in {folder}", file=sys.stderr, flush=True)
         if not options.report:
@@ -108,9 +115,8 @@ def nightly(options: argparse.Namespace) -> int:
     if not done:
         missing = sum(each.status == parts.MISSING for each in found.outcomes)
         again = len(nights.again(night, found))
-        print(
-            f"{missing} parts are missing, {again} are to be measured again: the same command goes on.", file=sys.stderr
-        )
+        goes = "the command that made the others" if options.report else "the same command"
+        print(f"{missing} parts are missing, {again} are to be measured again: {goes} goes on.", file=sys.stderr)
     if found.worst() == parts.FAILED:
         return 1
     return 4 if not done else 3 if found.worst() == parts.SLOWER else 0

@@ -31,6 +31,7 @@ from grader.nightly.parts import Outcome, Part
 from grader.result import write_json, write_text
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+ALIKE = ("device", "quick", "select", "grader", "torch")  # what two pieces of one night have in common
 LIMIT_S = {True: 600.0, False: 1800.0}  # of one part, by quick; a lesson in full is the longest
 
 
@@ -100,7 +101,7 @@ def open_night(folder: Path, told: dict[str, Any], made: list[Part], history: Hi
     path = folder / "night.json"
     if path.exists():
         there = json.loads(path.read_text(encoding="utf-8"))
-        for name in ("device", "quick", "select", "grader", "torch"):
+        for name in ALIKE:
             if there.get(name) != told[name]:
                 raise UserError(
                     f"The night in {folder} has {name} {there.get(name)!r}, this one {told[name]!r}. Give it another name: --night."
@@ -111,14 +112,27 @@ def open_night(folder: Path, told: dict[str, Any], made: list[Part], history: Hi
     return Night(folder, told, made, history)
 
 
+def read(folder: Path) -> dict[str, Any]:
+    """What the night in `folder` consists of. Raises UserError where none is there, or one of another grader."""
+    path = folder / "night.json"
+    if not path.exists():
+        raise UserError(f"There is no night in {folder}: it has no night.json.")
+    told = json.loads(path.read_text(encoding="utf-8"))
+    if told["grader"] != version():
+        commit = told["commit"].replace("+", ", with changes") or "unknown"
+        raise UserError(
+            f"The night in {folder} was graded by grader {told['grader']}, and this is {version()}. Make its report with "
+            f"that state of the course, commit {commit}."
+        )
+    return told
+
+
 def unfinished(out: Path, told: dict[str, Any], history: History) -> Path | None:
-    """The folder of the newest night like this one that was stopped before it was closed."""
+    """The folder of the newest night like this one, as far as it is told, that was stopped before it was closed."""
     closed = {entry["night"] for entry in history.nights()}
     for path in sorted(out.glob("*/night.json"), reverse=True):
         there = json.loads(path.read_text(encoding="utf-8"))
-        if path.parent.name not in closed and all(
-            there.get(name) == told[name] for name in ("device", "quick", "select", "grader", "torch")
-        ):
+        if path.parent.name not in closed and all(there.get(name) == told[name] for name in ALIKE if name in told):
             return path.parent
     return None
 

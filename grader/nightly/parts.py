@@ -125,6 +125,12 @@ def plan(
     return [replace(part, task=None, lacks=missing[part.subject]) if part.subject in missing else part for part in made]
 
 
+def planned(told: dict[str, Any]) -> list[Part]:
+    """All parts of the night that night.json tells of."""
+    kinds, names, lessons, adversaries = (told["select"][key] for key in ("kinds", "labs", "lessons", "adversaries"))
+    return plan(told["device"], told["quick"], kinds, names, lessons, tuple(adversaries))
+
+
 def _lessons(chosen: Sequence[str]) -> list[Path]:
     from grader.frontends.lessons import lessons
 
