@@ -13,9 +13,9 @@ help:
 	@echo "make test-all  run the slow ones, too"
 	@echo "make lessons   execute the lessons in full on this machine and keep their outputs; some of them: make lessons NOTEBOOKS='a.ipynb b.ipynb'"
 	@echo "make release   make labs/ anew from solutions/ and the starters"
-	@echo "make nightly   execute and grade everything on this machine; less of it: make nightly NIGHTLY='--quick --labs 2a_workers'"
+	@echo "make nightly   execute and grade everything on this machine; one lab: make nightly NIGHTLY='--quick --labs 2a_workers --kinds solution,grade'"
 	@echo "make site      the lessons with their outputs as a web site, in work/site"
-	@echo "make measured  measure on this machine what the course says of its labs (long; for maintainers)"
+	@echo "make measured  measure on this machine what the course says of its labs (long; for maintainers); one lab: make measured MEASURED='--labs 2a_workers'"
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "The course needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say which with: make PYTHON=python3.12 ...")'
@@ -53,7 +53,7 @@ release: .venv/ready
 	$(BIN)/python -m grader.frontends.release
 
 measured: .venv/ready
-	$(BIN)/python -m tests.benchmarks.measured
+	$(BIN)/python -m tests.benchmarks.measured $(MEASURED)
 
 nightly: .venv/ready
 	$(BIN)/grader nightly $(NIGHTLY)
