@@ -62,7 +62,7 @@ def test_same_training_where_nothing_can_be_timed(name, which):
         assert result.check("logs").status == PASS, said(result)
 
 
-WRONG = [(name, what) for name in LABS for what in variants.WRONGS[name]]
+WRONG = [(name, what) for name in LABS for what in variants.wrongs(name)]
 
 
 @pytest.mark.parametrize("name, what", WRONG)

@@ -5,8 +5,10 @@ the cause named. Used by the tests on the CPU and by `tests/benchmarks/measured.
 from __future__ import annotations
 
 import textwrap
+from typing import Any
 
 from grader import calibrate, labs
+from grader.errors import UserError
 
 Edits = list[tuple[str, str]]
 
@@ -18,6 +20,15 @@ def edit(source: str, edits: Edits) -> str:
             raise ValueError(f"not in the source: {old!r}")
         source = source.replace(old, new)
     return source
+
+
+def entry(table: str, entries: dict[str, Any], lab: str) -> Any:
+    """What a table of this file has of a lab. Raises UserError where a new lab is not in it yet."""
+    if lab not in entries:
+        raise UserError(
+            f"{table} in tests/variants.py has no entry for {lab}; CONTRIBUTING.md says what a new lab needs."
+        )
+    return entries[lab]
 
 
 def starter(lab: str) -> str:
@@ -91,7 +102,8 @@ def autocast(lab: str, model: str = "") -> Edits:
         "3g_leak": f"        logits = {model}(tokens)\n"
         "        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())\n",
         "3d_tiny_ops": f"        loss = F.cross_entropy({model}(model, tokens).flatten(0, 1), targets.flatten())\n",
-    }[lab]
+    }
+    lines = entry("autocast()", lines, lab)
     plain = lines.replace(f"{model}(", f"{called}(")
     inside = "".join("    " + line + "\n" for line in lines.splitlines())
     return [(plain, "        with torch.autocast(job.device.type, torch.bfloat16):\n" + inside)]
@@ -1858,9 +1870,10 @@ FAULTS: dict[str, dict[str, Edits]] = {
 
 def honest(lab: str) -> dict[str, str]:
     """Forms that train the same model, by name: precision, compilation, memory format. All must be accepted."""
-    if lab in HONEST:
+    if lab in HONEST or lab not in _FORWARD:
         bases = {"starter": starter(lab), "solution": solution(lab)}
-        made = {name: edit(bases[base], edits) for name, (base, edits) in HONEST[lab].items()}
+        forms = entry("HONEST", HONEST, lab)
+        made = {name: edit(bases[base], edits) for name, (base, edits) in forms.items()}
         return {"as it is": starter(lab)} | made
     called = _CALLED.get(lab, "model")
     made = [(old, new.replace("compile(model)", f"compile({called})")) for old, new in COMPILED]
@@ -1900,7 +1913,7 @@ def honest(lab: str) -> dict[str, str]:
 def faults(lab: str) -> dict[str, str]:
     """The planted faults of a training that is not the same. All must be rejected."""
     if labs.get(lab).serves:
-        return {name: edit(solution(lab), edits) for name, edits in FAULTS[lab].items()}
+        return _own_faults(lab)
     if lab not in _INPUTS:
         return _few_faults(lab)
     inputs = _INPUTS[lab]
@@ -1934,7 +1947,7 @@ def faults(lab: str) -> dict[str, str]:
 def _few_faults(lab: str) -> dict[str, str]:
     """Those that fit any loop, and the lab's own; only these where the loop is not the lab's."""
     if lab not in _FORWARD:
-        return {name: edit(solution(lab), edits) for name, edits in FAULTS[lab].items()}
+        return _own_faults(lab)
     forward, scaled = _FORWARD[lab], "        scaler.step(optimizer)\n"
     step = scaled if scaled in solution(lab) else _STEP
     counted = f"        job.done = getattr(job, 'done', 0) + 1\n        if job.done % 10:\n    {step}"
@@ -1951,6 +1964,10 @@ def _few_faults(lab: str) -> dict[str, str]:
     return {name: edit(solution(lab), edits) for name, edits in made.items()}
 
 
+def _own_faults(lab: str) -> dict[str, str]:
+    return {name: edit(solution(lab), edits) for name, edits in entry("FAULTS", FAULTS, lab).items()}
+
+
 def half_fix(lab: str) -> str:
     """A part of the fix: must land between the starter and the solution."""
     return next(iter(halves(lab).values()))
@@ -1958,13 +1975,13 @@ def half_fix(lab: str) -> str:
 
 def halves(lab: str) -> dict[str, str]:
     """Parts of the fix, by name: they must land between the starter and the solution."""
-    return {name: edit(starter(lab), edits) for name, edits in HALVES[lab].items()}
+    return {name: edit(starter(lab), edits) for name, edits in entry("HALVES", HALVES, lab).items()}
 
 
 def wrongs(lab: str) -> dict[str, tuple[str, str]]:
     """Fixes that go wrong, by name: the source, and words of the report that name what is wrong with it."""
     made = {}
-    for name, (base, edits, words) in WRONGS[lab].items():
+    for name, (base, edits, words) in entry("WRONGS", WRONGS, lab).items():
         made[name] = edit(solution(lab) if base == "solution" else starter(lab), edits), words
     return made
 

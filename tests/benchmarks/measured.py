@@ -18,6 +18,7 @@ import argparse
 import functools
 import json
 import re
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ from grader.classroom.coordinator import grade_all
 from grader.classroom.pool import embedded
 from grader.classroom.store import Store, stands
 from grader.classroom.submissions import Job, version
+from grader.errors import UserError
 from grader.grade import arm, choose_device, choose_form, prepared, too_few_gpus
 from grader.labs.lab import Lab
 from grader.measure import calibration, machine
@@ -600,4 +602,7 @@ def _table(out: Path, summary: list[Row]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        sys.exit(str(error))
