@@ -14,6 +14,7 @@ import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
@@ -211,6 +212,19 @@ def test_a_report_of_another_state_says_how_it_is_made(tmp_path, capsys):
     assert "by grader 1, and this is" in said and "that state of the course, commit abc" in said
     assert cli.main(["nightly", "--report", "--out", str(tmp_path), "--night", "odl"]) == 2
     assert "There is no night in" in capsys.readouterr().err and not (tmp_path / "odl").exists()
+
+
+def test_progress_says_what_it_counts(tmp_path, capsys):
+    """A solution and its grade are made together, and adversaries on a CPU after all the rest."""
+    made = parts.plan("cpu", True, ["solution", "grade"], [DATA_BOUND])
+    night = nights.open_night(tmp_path / "n", TOLD, made, History(tmp_path / "h.jsonl"))
+    progress = nights.Progress(night, SimpleNamespace(size=lambda: 1), made)
+    progress.begin(2)
+    progress.done(made[0], recorded(DATA_BOUND, "solution", 1))
+    progress.close()
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "2 tasks (solution, grade); parts that are made together are one task"
+    assert said[1].startswith("1/2 solution 2a_workers: 40 s") and said[1].endswith("min left of these tasks")
 
 
 def test_an_adversary_that_profits_is_measured_again(tmp_path):

@@ -228,6 +228,13 @@ class Progress:
         from tqdm import tqdm
 
         self.count = count
+        if count:
+            kinds = ", ".join(dict.fromkeys(part.kind for part in self.waiting.values()))
+            print(
+                f"{count} task{'s' * (count > 1)} ({kinds}); parts that are made together are one task",
+                file=sys.stderr,
+                flush=True,
+            )
         form = "{desc} {bar} {n_fmt}/{total_fmt} {postfix}"
         self.bar = tqdm(total=count, desc="night", bar_format=form, leave=False, disable=None)
 
@@ -242,7 +249,7 @@ class Progress:
         self.waiting.pop(part.name, None)
         self.took.setdefault(part.kind, []).append(record["seconds"])
         problem = record.get(NOT_MADE) or record["result"].get("why") or record["result"].get("fatal") or ""
-        left = f"about {self.left_s() / 60:.0f} min left"
+        left = f"about {self.left_s() / 60:.0f} min left of these tasks"
         if self.bar is None or self.bar.disable:
             said = f"{self.made}/{self.count} {part.name}: {record['seconds']:.0f} s{', ' * bool(problem)}{problem[:160]}; {left}"
             print(said, file=sys.stderr, flush=True)
