@@ -27,6 +27,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 NAME = "2a_workers"
 LAB = labs.get(NAME)
 MESSAGE = "deliberately broken"
+EXPLANATION = "The loop waited for its images, 82% of each step."
 
 
 def nbgrader(course: Path, *arguments: str) -> str:
@@ -83,7 +84,11 @@ class Course:
         ].source = 'lab.predict(cause="input-bound", gain=7)'  # in the middle of what is seen on a CPU
 
     def typist(self, nb: nbformat.NotebookNode) -> None:
+        """Works in an editor that loses metadata."""
         by_id(nb)["submission"].source += "\n    retrun loss"
+        by_id(nb)["explanation"].source = EXPLANATION
+        for cell in nb.cells:
+            cell.metadata.pop("nbgrader", None)
 
     def a_tamperer(self, nb: nbformat.NotebookNode) -> None:
         cells = by_id(nb)
@@ -150,6 +155,16 @@ def test_syntax_error(course):
     assert not any(course.scores("typist").values())
     assert "syntax error" in course.feedback("typist")
     assert "retrun loss" in course.feedback("typist")
+
+
+def test_an_explanation_whose_metadata_got_lost_is_read_by_a_person(course):
+    with Gradebook(f"sqlite:///{course.root}/gradebook.db") as gradebook:
+        grades = {g.name: g for g in gradebook.find_submission_notebook(NAME, NAME, "typist").grades}
+        assert grades["explanation"].needs_manual_grade
+    explained = [
+        c.source for c in notebook(course.root / "autograded" / "typist").cells if c.get("id") == "explanation"
+    ]
+    assert explained == [EXPLANATION]
 
 
 def test_tampering(course):

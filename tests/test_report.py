@@ -245,6 +245,14 @@ def test_hints_open_one_after_the_other():
     assert "grader hint pinned_memory h2d_pinned --depth 2" in shown and where not in shown
 
 
+def test_some_of_the_points_are_no_failure():
+    earned, none = trace_check(FAIL), trace_check(FAIL)
+    earned.points, none.points = 12.5, 0.0
+    for check, word in ((earned, "PARTLY"), (none, "FAIL")):
+        for form in (Balanced(report.html(make([check]))).seen, report.text(make([check]))):
+            assert word in form and ({"PARTLY", "FAIL"} - {word}).pop() not in form
+
+
 def test_not_measured_is_never_full_marks():
     # Even where a check claims points it did not measure.
     unmeasured = CheckResult("trace", "Counts", NOT_MEASURED, 20, 20, "No GPU.")

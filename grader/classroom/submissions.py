@@ -164,7 +164,7 @@ def _read(student: str, lab: str, path: Path, released: Any) -> HandedIn:
 def restored(notebook: Any, released: Any) -> Any:
     """The notebook as `nbgrader autograde` grades it: a cell that was released is of the type that it was released with,
     and holds what was released where it is not a learner's to change. Of several copies the last one that was changed
-    is the cell; the others are plain ones."""
+    is the cell; the others are plain ones. A cell without metadata is known by its id."""
     ours = {cell["metadata"]["nbgrader"]["grade_id"]: cell for cell in released["cells"] if _known(cell)}
     if not isinstance(notebook, dict) or not isinstance(notebook.get("cells"), list):
         return notebook  # said by whoever reads its cells
@@ -174,6 +174,10 @@ def restored(notebook: Any, released: Any) -> Any:
         name = cell["metadata"]["nbgrader"]["grade_id"] if _known(cell) else None
         if isinstance(name, str) and name in ours and (name not in places or _text(cell) != _text(ours[name])):
             places[name] = index
+    for index, cell in enumerate(cells):
+        name = cell.get("id") if isinstance(cell, dict) else None
+        if isinstance(name, str) and name in ours and index not in places.values():
+            places.setdefault(name, index)
     for name, index in places.items():
         mine, marks = ours[name], ours[name]["metadata"]["nbgrader"]
         fixed = marks.get("locked") or (marks.get("grade") and not marks.get("solution"))

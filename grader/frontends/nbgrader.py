@@ -83,7 +83,8 @@ class RestoreMetadata(NbGraderPreprocessor):
         return nb, resources
 
     def _places(self, nb: NotebookNode, sources: dict[str, SourceCell]) -> dict[str, int]:
-        """Which cell is which; takes all nbgrader metadata out. Of several copies the last one that was changed."""
+        """Which cell is which; takes all nbgrader metadata out. Of several copies the last one that was changed. A cell whose
+        metadata an editor has lost is known by its id, which is its name where it is a learner's to change."""
         places: dict[str, int] = {}
         for index, cell in enumerate(nb.cells):
             claimed = cell.metadata.pop("nbgrader", None)
@@ -94,6 +95,9 @@ class RestoreMetadata(NbGraderPreprocessor):
                 self.log.warning("Cell '%s' exists more than once", name)
             if name not in places or cell.source != sources[name].source:
                 places[name] = index
+        for index, cell in enumerate(nb.cells):
+            if cell.get("id") in sources and index not in places.values():
+                places.setdefault(cell.id, index)
         return places
 
 

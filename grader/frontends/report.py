@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 BLACK, GREY, SKY, BLUE = "#1b1f23", "#6b7280", "#56B4E9", "#0072B2"
 GREEN, ORANGE, VERMILLION, PURPLE = "#009E73", "#E69F00", "#D55E00", "#CC79A7"
 SIGNS = {PASS: ("✓", GREEN, "32"), FAIL: ("✗", VERMILLION, "31"), INCONCLUSIVE: ("?", ORANGE, "33")}
+PARTLY = ("◐", ORANGE, "33")  # how FAIL is shown where some of the points were earned
 NO_SIGN = ("–", GREY, "90")
 
 TEXT_LINES = 40  # one screen
@@ -302,6 +303,8 @@ def _known(facts: dict[str, Any]) -> dict[str, Any]:
 
 def _status(check: CheckResult) -> tuple[str, str, str, str]:
     """Status word, sign, colour, terminal colour."""
+    if check.status == FAIL and check.points > 0:
+        return ("PARTLY", *PARTLY)
     return (_clean(check.status, 20), *SIGNS.get(check.status, NO_SIGN))
 
 
