@@ -36,7 +36,8 @@ def text() -> str:
             if isinstance(stop, course.Lesson):
                 lines.append(f"  lesson  {stop.title} ({_relative(stop.file)})")
             else:
-                lines.append(f"  lab     {stop.name}: {stop.declared.title}; {_said(course.progress(stop))}")
+                core = " (core path)" if stop.core else ""
+                lines.append(f"  lab     {stop.name}: {stop.declared.title}{core}; {_said(course.progress(stop))}")
         lines.append("")
     return "\n".join([*lines, _summary()])
 
