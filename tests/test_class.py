@@ -183,6 +183,23 @@ def test_autograde_reads_what_was_measured(course):
         assert sum(score or 0 for score in scores.values()) <= 8
 
 
+def test_who_has_other_points_in_the_gradebook_is_named(course):
+    records = {
+        (row["student"], NAME): row for row in json.loads((course.measured / "summary.json").read_text())["grades"]
+    }
+    made = [summary.Row(**row) for row in records.values()]
+    gradebook = course.root / "gradebook.db"
+    assert not summary.stale(gradebook, made)  # a quick look is no mark
+    for row in made:
+        row.quick = False
+    assert not summary.stale(gradebook, made)
+    hal = next(row for row in made if row.student == "hal")
+    hal.score += 20
+    (line,) = summary.stale(gradebook, made)
+    assert f"{hal.score:g} measured" in line and f"nbgrader autograde {NAME} --student hal --force" in line
+    assert not summary.stale(course.root / "no gradebook.db", made)
+
+
 def test_one_lab_has_a_summary_of_its_own(course):
     before = (course.measured / "summary.json").read_bytes()
     assert course.run("--lab", NAME)[0] == 0

@@ -8,7 +8,7 @@ import hashlib
 import io
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +27,7 @@ DISTURBED = "disturbed"  # the machine was in use by somebody else: graded again
 UNFINISHED = (MISSING, DISTURBED, FAILED)
 FASTER = 1.15  # a gain this much above the reference solution's deserves a look
 BINS = 10
+EMPTY: Mapping[str, Sequence[str]] = {}
 
 
 @dataclass
@@ -211,8 +212,32 @@ def _targets(made: list[Row]) -> dict[str, list[str]]:
     }
 
 
-def attention(made: list[Row], misplaced: Sequence[str] = ()) -> dict[str, list[str]]:
-    """What a person should look at: heading -> lines."""
+def stale(gradebook: Path, made: list[Row]) -> list[str]:
+    """Whose points in nbgrader's gradebook are others than those that were measured; of who is in it. What a quick look
+    came to belongs in no gradebook."""
+    if not gradebook.exists():
+        return []
+    from nbgrader.api import Gradebook, MissingEntry
+
+    found = []
+    with Gradebook(f"sqlite:///{gradebook}") as book:
+        for row in made:
+            if row.status != GRADED or row.quick:
+                continue
+            try:
+                grades = book.find_submission_notebook(row.lab, row.lab, row.student).grades
+            except MissingEntry:
+                continue
+            measured = {check.name for check in labs.get(row.lab).checks}
+            there = sum(grade.auto_score or 0.0 for grade in grades if grade.name in measured)
+            if abs(there - row.score) > 0.01:
+                again = f"nbgrader autograde {row.lab} --student {row.student} --force"
+                found.append(f"{row.student}, {row.lab}: {there:g} there, {row.score:g} measured: `{again}`")
+    return found
+
+
+def attention(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY) -> dict[str, list[str]]:
+    """What a person should look at: heading -> lines. also: what the grades do not tell, likewise."""
     named = lambda row, why: f"{row.student}, {row.lab}" + (f": {why}" if why else "")  # noqa: E731
     return {
         heading: lines
@@ -220,7 +245,7 @@ def attention(made: list[Row], misplaced: Sequence[str] = ()) -> dict[str, list[
             "Failed to grade (the next run tries again)": [named(r, r.why) for r in made if r.status == FAILED],
             "Disturbed (the next run grades them again)": [named(r, r.why) for r in made if r.status == DISTURBED],
             "Not graded yet": [named(r, "") for r in made if r.status == MISSING],
-            "Not where a submission lies, so not graded": list(misplaced),
+            **{heading: list(lines) for heading, lines in also.items()},
             **_targets(made),
             "Nothing that could be graded": [named(r, r.why) for r in made if r.status == UNREADABLE],
             "Stopped by an error of their own": [named(r, r.why) for r in made if r.status == GRADED and r.why],
@@ -238,7 +263,7 @@ def attention(made: list[Row], misplaced: Sequence[str] = ()) -> dict[str, list[
 # ---------------------------------------------------------------- shown and written
 
 
-def text(made: list[Row], misplaced: Sequence[str] = (), most: int = 10) -> str:
+def text(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY, most: int = 10) -> str:
     """For the terminal."""
     lines = []
     for each in figures(made):
@@ -253,14 +278,16 @@ def text(made: list[Row], misplaced: Sequence[str] = (), most: int = 10) -> str:
                 )
         if each.seconds is not None:
             lines.append(f"  {each.seconds:.0f} seconds of a device per submission (median)")
-    for heading, found in attention(made, misplaced).items():
+    for heading, found in attention(made, also).items():
         lines += ["", f"{heading}: {len(found)}", *(f"  {' '.join(line.split())[:200]}" for line in found[:most])]
         if len(found) > most:
             lines.append(f"  and {len(found) - most} more, in the summary's files")
     return "\n".join(lines)
 
 
-def write(made: list[Row], folder: Path, misplaced: Sequence[str] = (), name: str = "summary") -> list[Path]:
+def write(
+    made: list[Row], folder: Path, also: Mapping[str, Sequence[str]] = EMPTY, name: str = "summary"
+) -> list[Path]:
     """NAME.json, NAME.csv, NAME.html in `folder`, each whole or not at all; returns their paths."""
     paths = [folder / f"{name}.{kind}" for kind in ("json", "csv", "html")]
     write_json(
@@ -268,12 +295,12 @@ def write(made: list[Row], folder: Path, misplaced: Sequence[str] = (), name: st
         {
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "labs": [asdict(each) for each in figures(made)],
-            "attention": attention(made, misplaced),
+            "attention": attention(made, also),
             "grades": [asdict(row) for row in made],
         },
     )
     write_text(paths[1], _csv(made))
-    write_text(paths[2], html(made, misplaced))
+    write_text(paths[2], html(made, also))
     return paths
 
 
@@ -298,7 +325,7 @@ def _safe(cell: Any) -> Any:
     return "" if cell is None else cell
 
 
-def html(made: list[Row], misplaced: Sequence[str] = ()) -> str:
+def html(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY) -> str:
     """One static page: no scripts, nothing to load."""
     from html import escape
 
@@ -317,7 +344,7 @@ def html(made: list[Row], misplaced: Sequence[str] = ()) -> str:
         parts.append(
             report._image(lambda each=each: _draw(each), f"Distribution of the marks of {each.lab}") + "</div>"
         )
-    for heading, lines in attention(made, misplaced).items():
+    for heading, lines in attention(made, also).items():
         items = "".join(f"<li>{report._html(line, 400)}</li>" for line in lines)
         parts.append(f'<div class="sp-section"><p class="sp-big">{heading}: {len(lines)}</p><ul>{items}</ul></div>')
     head = ("student", "lab", "status", "points", "of", "gain", "seconds", "note")

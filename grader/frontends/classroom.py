@@ -12,7 +12,7 @@ from typing import Any
 
 from grader.errors import UserError
 
-RESULTS = "measured"  # beside the submissions
+RESULTS, GRADEBOOK = "measured", "gradebook.db"  # beside the submissions
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -174,10 +174,13 @@ def grade_class(options: argparse.Namespace) -> int:
         )
     records = {who: (found := store.all_of(job)) and (store.final(job) or found[-1]) for who, job in jobs.items()}
     made = summary.rows(everyone, records)
-    elsewhere = misplaced(options.submitted)
+    also = {
+        "Not where a submission lies, so not graded": misplaced(options.submitted),
+        "In the gradebook with other points": summary.stale(options.submitted.resolve().parent / GRADEBOOK, made),
+    }
     name = "-".join(["summary", *options.lab])  # that of all labs stays as it is
-    print(summary.text(made, elsewhere))
-    print("\nThe summary as files:", *(f"  {p}" for p in summary.write(made, store.folder, elsewhere, name)), sep="\n")
+    print(summary.text(made, also))
+    print("\nThe summary as files:", *(f"  {path}" for path in summary.write(made, store.folder, also, name)), sep="\n")
     return int(any(row.status in summary.UNFINISHED for row in made))
 
 
