@@ -39,8 +39,8 @@ def grade_all(
     keep: bool = False,
 ) -> list[tuple[Task, dict[str, Any]]]:
     """Grade what the store lacks for the pool's machines, and anew what is named in `again`, whose old result stays until the
-    new one is there. Equal jobs are graded once. `begun` is told how many grades are to be made, `done` each record when it is kept. From `until` on (`time.monotonic()`) none is begun any more. keep: see
-    `worker.run`. Returns the new ones."""
+    new one is there. Equal jobs are graded once. `begun` is told how many grades are to be made, `done` each record when it
+    is kept. From `until` on (`time.monotonic()`) none is begun any more. keep: see `worker.run`. Returns the new ones."""
     with store.locked():
         machines = pool.machines()
         anew = {job.digest for job in again}

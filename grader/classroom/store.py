@@ -52,13 +52,20 @@ class Store:
     def put(self, job: Job, record: dict[str, Any]) -> dict[str, Any]:
         """Keep what a worker returned; returns the record."""
         record = {"digest": job.digest, "date": datetime.now(UTC).isoformat(timespec="seconds"), **record}
-        failed = self.folder / job.lab / f"{job.digest}-{FAILED}.json"
+        failed = self._failed(job)
         if FAILED in record:
             write_json(failed, record)
         else:
             write_json(failed.with_name(f"{job.digest}-{_short(record['machine'])}.json"), record)
             failed.unlink(missing_ok=True)
         return record
+
+    def failed(self, job: Job) -> dict[str, Any] | None:
+        """The record of a grade that could not be made, until one can; a mark from before still counts."""
+        return self.read(self._failed(job))
+
+    def _failed(self, job: Job) -> Path:
+        return self.folder / job.lab / f"{job.digest}-{FAILED}.json"
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

@@ -157,6 +157,7 @@ def figures(made: list[Row]) -> list[LabFigures]:
         mine = [row for row in made if row.lab == lab]
         scored = [row for row in mine if row.share is not None]
         scores = [row.score for row in scored]
+        graded = [row for row in scored if row.status == GRADED]
         bins = [0] * BINS
         for row in scored:
             bins[min(BINS - 1, int(BINS * row.share))] += 1
@@ -166,10 +167,10 @@ def figures(made: list[Row]) -> list[LabFigures]:
                 LabFigures(
                     lab=lab,
                     handed_in=len(mine),
-                    graded=sum(row.status == GRADED for row in mine),
+                    graded=len(graded),
                     median=median(scores) if scores else None,
                     quartiles=(cut[0], cut[2]) if cut else None,
-                    out_of=max((row.measured_max for row in scored if row.status == GRADED), default=None),
+                    out_of=max((row.measured_max for row in graded or scored), default=None),
                     bins=bins,
                     seconds=median(times) if (times := _times(mine)) else None,
                     quick=any(row.quick for row in mine),
@@ -268,7 +269,7 @@ def text(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY, most: int =
     lines = []
     for each in figures(made):
         lines.append(f"{each.lab}: {each.handed_in} handed in, {each.graded} graded{' (quick)' * each.quick}")
-        if each.median is not None and each.out_of is not None:
+        if each.median is not None:
             spread = f", the middle half from {each.quartiles[0]:g} to {each.quartiles[1]:g}" if each.quartiles else ""
             lines.append(f"  marks: median {each.median:g} of {each.out_of:g}{spread}")
             top = max(each.bins)
@@ -334,11 +335,7 @@ def html(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY) -> str:
     parts = ['<div class="sp-title">The class</div>']
     for each in figures(made):
         said = f"{each.handed_in} handed in, {each.graded} graded" + ", by quick measurements" * each.quick
-        marks = (
-            f"; median {each.median:g} of {each.out_of:g}"
-            if each.median is not None and each.out_of is not None
-            else ""
-        )
+        marks = f"; median {each.median:g} of {each.out_of:g}" if each.median is not None else ""
         cost = f"; {each.seconds:.0f} seconds of a device per submission (median)" if each.seconds is not None else ""
         parts.append(f'<div class="sp-section"><p class="sp-big">{escape(each.lab)}</p><p>{said}{marks}{cost}</p>')
         parts.append(

@@ -156,7 +156,7 @@ def grade_class(options: argparse.Namespace) -> int:
         for one in everyone
         if one.submission
     }
-    again = _again(options.again, jobs)
+    again = [*_again(options.again, jobs), *filter(store.failed, jobs.values())]
     names = {job.digest: f"{student} {lab}" for (student, lab), job in reversed(jobs.items())}
     opening = open_pool(options)  # unusable options are said before anything is done
     if not options.cluster and options.slurm is None:
@@ -172,7 +172,10 @@ def grade_class(options: argparse.Namespace) -> int:
             begun=progress.begin,
             done=lambda job, record: progress.done(names[job.digest], record),
         )
-    records = {who: (found := store.all_of(job)) and (store.final(job) or found[-1]) for who, job in jobs.items()}
+    records = {
+        who: (found := store.all_of(job)) and (store.failed(job) or store.final(job) or found[-1])
+        for who, job in jobs.items()
+    }
     made = summary.rows(everyone, records)
     also = {
         "Not where a submission lies, so not graded": misplaced(options.submitted),

@@ -451,10 +451,9 @@ def _changes(before: Analysis, after: Analysis) -> list[tuple[str, list[tuple[st
 
     def row(change: Change, name: str, kind: str) -> tuple[str, str, str, str]:
         before, after = (_written(v, kind) for v in (change.before, change.after))
-        difference = _written(change.difference, kind, "+")
         if kind == "share" and change.difference is not None:  # of what is shown, so that it adds up
-            difference = f"{int(after[:-1]) - int(before[:-1]):+d} points"
-        return name, before, after, difference
+            return name, before, after, f"{int(after[:-1]) - int(before[:-1]):+d} points"
+        return name, before, after, _written(change.difference, kind, "+")
 
     parts = [
         row(c, PART_NAMES.get(c.name, c.name), "time") for c in compared.parts if abs(c.difference or 0) > step / 100

@@ -368,9 +368,9 @@ class LoopLab(NotebookLab):
     def _counted(self, seen: Look | None) -> Note:
         if not seen or seen.message or not seen.metrics:
             return _failed(seen)
-        names = [*self.lab.peek, *(name for name in COUNTS if name not in self.lab.peek)]
-        rows = [_row(name, _value(seen, name)) for name in names if self._known(seen, name)]
-        at = 1 + next(i for i, row in enumerate(rows) if row[0] == "syncs")
+        names = [name for name in dict.fromkeys([*self.lab.peek, *COUNTS]) if self._known(seen, name)]
+        rows = [_row(name, _value(seen, name)) for name in names]
+        at = names.index("syncs") + 1
         rows[at:at] = _copies(seen.metrics)
         after = ["Counts a step, without timing."]
         if any(row[1] == NOT_MEASURED for row in rows):

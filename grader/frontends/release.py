@@ -48,7 +48,7 @@ def release(target: Path = REPOSITORY / "labs", course: Path = REPOSITORY) -> li
 
 
 def _generate(course: Path, temporary: Path) -> Path:
-    shutil.copytree(course / "solutions", temporary / "solutions")
+    shutil.copytree(course / "solutions", temporary / "solutions", ignore=shutil.ignore_patterns(*IGNORED))
     config = PyFileConfigLoader("nbgrader_config.py", path=str(course)).load_config()
     config.CourseDirectory.root = str(temporary.resolve())
     config.GenerateAssignment.no_database = True
