@@ -202,6 +202,7 @@ def test_run_and_peek_before_any_prediction(kernel: Kernel) -> None:
     rows = [line.split()[:2] for line in ran.text.splitlines()]
     assert rows[1] == ["loads_in_main", "16"], "the lab's own counts come first"
     assert rows[3] == ["syncs", "NOT"] and "copies         NOT MEASURED" in ran.text
+    assert rows[4] == ["would_wait", "0"] and ".cpu(), synchronize" in ran.text
     assert "printed" not in ran.text and not ran.stderr
 
 

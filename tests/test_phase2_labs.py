@@ -124,11 +124,18 @@ def test_to_hand_in_nothing_is_no_answer(name, prediction, points):
     assert result.score == points or check.status == INCONCLUSIVE, said(result)
 
 
+def test_waits_that_leave_a_mark_on_a_cpu():
+    """Four of the starter's seven: print, `if`, the mask and `.item()`; the copies and `synchronize` leave none."""
+    name = "2e_syncs"
+    starter, solution = counts(name, variants.starter(name), "cpu"), counts(name, variants.solution(name), "cpu")
+    assert (starter.would_wait, solution.would_wait) == (4, 0)
+
+
 # ---------------------------------------------------------------- counts that only a GPU shows
 
 
-def counts(name: str, source: str):
-    seen = peek(Submission(source), labs.get(name))
+def counts(name: str, source: str, device: str = "auto"):
+    seen = peek(Submission(source), labs.get(name), device=device)
     assert not seen.message, seen.message
     return seen.metrics
 

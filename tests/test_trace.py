@@ -360,7 +360,22 @@ def test_each_blocking_call_counts_once():
     r.work("gpu_memcpy", PINNED, 1510, 1511, 1)  # none
     r.event("cuda_runtime", "cudaEventSynchronize", 1520, 5, BACKWARD)  # one, on another thread
     r.event("cuda_runtime", "cudaStreamSynchronize", 500, 5).event("cuda_runtime", "cudaDeviceSynchronize", 2500, 5)
-    assert trace.metrics(r.read()).syncs == 6
+    m = trace.metrics(r.read())
+    assert m.syncs == 6 and m.would_wait is None, "where waits are known none are guessed"
+
+
+def test_what_would_wait_is_counted_where_there_is_no_gpu():
+    r = Recording().step(1, 0, 1000).step(2, 1000, 2000)
+    r.event("cpu_op", "aten::is_nonzero", 1100, 50)  # one, read within it: `if` on a tensor
+    r.event("cpu_op", "aten::item", 1110, 30).event("cpu_op", "aten::_local_scalar_dense", 1120, 10)
+    r.event("cpu_op", "aten::index", 1200, 50).event("cpu_op", "aten::nonzero", 1210, 10)  # one: a mask as an index
+    # none: the optimizer's counters of steps and a DataLoader's samples are on the CPU wherever the model is
+    r.event("user_annotation", "Optimizer.step#AdamW.step", 1300, 100)
+    r.event("cpu_op", "aten::_local_scalar_dense", 1310, 10)
+    r.event("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 1500, 100)
+    r.event("cpu_op", "aten::_local_scalar_dense", 1510, 10)
+    m = trace.metrics(r.read(expect_gpu=False))
+    assert m.syncs is None and m.would_wait == 2 and len(m.events["would_wait"]) == 2
 
 
 def test_a_graph_is_one_launch_and_many_kernels():

@@ -71,6 +71,7 @@ WORDS = {
     "counted.connections": "connections to the database that were opened, by all processes",
     "counted.drive_reads": "files that were read from the drive, by all processes",
     "syncs": "times the CPU waited for the GPU to finish",
+    "would_wait": "times an operator asked for a value or a size that it would wait for on a GPU",
     "h2d_copies": "copies from the CPU's memory to the GPU's",
     "h2d_pinned": "of the bytes copied to the GPU came from pinned memory",
     "h2d_overlap": "of the time of copies to the GPU had a kernel running beside it",
@@ -371,8 +372,14 @@ class LoopLab(NotebookLab):
         names = [name for name in dict.fromkeys([*self.lab.peek, *COUNTS]) if self._known(seen, name)]
         rows = [_row(name, _value(seen, name)) for name in names]
         at = names.index("syncs") + 1
-        rows[at:at] = _copies(seen.metrics)
+        would_wait = _value(seen, "would_wait")
+        rows[at:at] = [*([] if would_wait is None else [_row("would_wait", would_wait)]), *_copies(seen.metrics)]
         after = ["Counts a step, without timing."]
+        if would_wait is not None:
+            after.append(
+                "would_wait: .item(), `if` on a tensor, format, a mask as an index. On a CPU .cpu(), synchronize and tensors made "
+                "from lists leave no mark; on a GPU they wait as well."
+            )
         if any(row[1] == NOT_MEASURED for row in rows):
             after.append("NOT MEASURED: only a GPU's trace can tell.")
         return Note("What a step does", [], [rows], printed=seen.output, after=after)

@@ -39,6 +39,9 @@ PHASE_NAMES = {
 # Operators that only move values: what they launch is a layout change, a cast or a copy on the device.
 COPYING_OP = re.compile(r"aten::(copy_|contiguous|clone|_to_copy|to)$")
 COLLECTIVE = re.compile(r"c10d::")
+# Operators that give Python a value (.item(), `if`, format) or a tensor whose size depends on values (a mask as an index).
+VALUE_NEEDED = re.compile(r"aten::(_local_scalar_dense|nonzero|masked_select|_unique2)$")
+OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")
 BATCHED_PRODUCT = re.compile(r"aten::(bmm|baddbmm)$")
 COPY_OP = re.compile(r"aten::copy_$")  # what all of them call
 
@@ -58,6 +61,7 @@ class Metrics:
     kernels: float | None = None  # kernels on the GPU
     launches: float | None = None  # host calls that launch kernels; a CUDA graph is one
     syncs: float | None = None  # host-blocking calls, see `blocking_calls`
+    would_wait: float | None = None  # without any GPU: operators that would wait for one, see `would_wait`
     sync_ns: float | None = None  # time that the host spent in them
     sync_lines: dict[str, float] | None = None  # source line -> how many of them it made, most first; needs stacks
     copies: dict[str, dict[str, float | None]] | None = None  # kind -> {"count", "bytes", "ns"}
@@ -313,6 +317,9 @@ def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
         m.events["collectives"] = called[trace.named(COLLECTIVE, called)]
         m.collectives = len(m.events["collectives"]) / n
         m.score_matrices = score_matrices(m, trace, steps, called)
+        if not len(trace.calls) and not len(trace.gpu):
+            m.events["would_wait"] = would_wait(trace, steps, called)
+            m.would_wait = len(m.events["would_wait"]) / n
     calls = trace.calls
     if len(calls):
         calls = calls[in_step[calls]]
@@ -339,6 +346,16 @@ def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
         m.data_wait = sum(within) / length
         m.per_step["data_wait_ns"] = [float(w) for w in within]
         m.events["data_wait"] = named[trace.named(DATA_WAIT, named) & (trace.thread[named] == steps.thread)]
+
+
+def would_wait(trace: Trace, steps: Steps, ops: np.ndarray) -> np.ndarray:
+    """Those of the operators `ops` that would wait for a GPU, were their tensors there. Not counted is what lies on the CPU
+    wherever the model is: the samples of a DataLoader, and an optimizer's counters of its steps."""
+    asking = ops[trace.named(VALUE_NEEDED, ops)]
+    optimizer = trace.annotations[trace.named(OPTIMIZER_STEP, trace.annotations)]
+    waits = data_waits(trace, steps.thread)
+    on_cpu = intervals.union(np.append(waits[0], trace.start[optimizer]), np.append(waits[1], trace.end[optimizer]))
+    return asking[~intervals.contains(on_cpu, trace.start[asking])]
 
 
 def score_matrices(m: Metrics, trace: Trace, steps: Steps, ops: np.ndarray) -> float | None:
