@@ -748,14 +748,17 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     lab = found.lab
     if found.form_name not in lab.forms:
         return [plain(check, NOT_MEASURED, NEEDS_GPU) for check in lab.checks]
-    gain = 1.0 if lab.throughput.healthy else found.reference_gain
-    if gain is None and found.decided and decision.fraction(found.decided.certain, found.target) >= 1:
-        gain = found.decided.gain.factor  # a machine that was never calibrated: a full fix says what a full fix gains
+    gain, known_from = found.reference_gain, prediction_check.REFERENCE
+    if lab.throughput.healthy:
+        gain, known_from = 1.0, prediction_check.HEALTHY
+    elif gain is None and found.decided and decision.fraction(found.decided.certain, found.target) >= 1:
+        # a machine that was never calibrated: a full fix says what a full fix gains
+        gain, known_from = found.decided.gain.factor, prediction_check.OWN
     checks = []
     if gain is None and found.gain is None:
         checks.append(plain(lab.prediction, NOT_MEASURED, "Nothing was measured to compare the prediction with."))
     else:
-        checks.append(prediction_check.judge(lab.prediction, lab.cause, gain, submission.prediction))
+        checks.append(prediction_check.judge(lab.prediction, lab.cause, gain, known_from, submission.prediction))
     checks += [check for check in (found.parity, found.logs, found.outcome) if check]
 
     stopped = None  # why throughput and trace earn nothing, with the status that says so

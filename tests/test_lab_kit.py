@@ -9,6 +9,7 @@ from helpers import GPT, LAB, PLAN, grade_cells, running
 
 from grader import labs
 from grader.checks import logs as logs_check
+from grader.checks import prediction as prediction_check
 from grader.checks import throughput as throughput_check
 from grader.checks import trace as trace_check
 from grader.grade import grade
@@ -174,6 +175,37 @@ def test_a_healthy_loop_loses_points_for_what_makes_it_slower(speed, points):
     pairs = [Pair(0.1, 0.1 / speed) for _ in range(4)]
     decided = decide_healthy(pairs, throughput_check.SLOWER, 0.45, 0.003)
     assert throughput_check.judge_healthy(check, decided, {}).points == pytest.approx(points, abs=1.5)
+
+
+@pytest.mark.parametrize(
+    "gain, known_from, said, status, points, words",
+    [
+        (
+            4.0,
+            prediction_check.REFERENCE,
+            {"cause": "sync-bound", "gain": 4},
+            PASS,
+            10,
+            "the reference solution gains 4.0x",
+        ),
+        (
+            4.0,
+            prediction_check.OWN,
+            {"cause": "sync-bound", "gain": 9},
+            FAIL,
+            5,
+            "the gain measured for this loop is 4.0x",
+        ),
+        (1.0, prediction_check.HEALTHY, {"cause": "sync-bound", "gain": 2}, FAIL, 5, "there is nothing to gain: 1.0x"),
+        (None, "", {"cause": "sync-bound", "gain": 9}, FAIL, 5, "gain 9x: not judged"),
+        (None, "", {"cause": "input-bound", "gain": 9}, FAIL, 0, "gain 9x: not judged"),
+    ],
+)
+def test_a_prediction_says_what_it_is_compared_with(gain, known_from, said, status, points, words):
+    check = prediction_check.judge(Prediction(points=10), "sync-bound", gain, known_from, tuple(said.items()))
+    assert (check.status, check.points) == (status, points) and words in check.reason.lower()
+    missed = said["cause"] != "sync-bound" or (gain and status == FAIL)
+    assert bool(check.hint) == bool(missed), "no hint about what could not be judged"
 
 
 def test_a_loop_that_waits_for_nothing_has_no_syncs_of_the_graders_own():

@@ -8,12 +8,17 @@ from typing import Any
 from grader.labs.lab import CAUSES, Prediction
 from grader.result import FAIL, PASS, CheckResult
 
+# What says how much can be gained on this machine, in words before the number.
+REFERENCE = "the reference solution gains"
+OWN = "the gain measured for this loop is"  # which earned full throughput, on a machine that was never calibrated
+HEALTHY = "there is nothing to gain:"
+
 
 def judge(
-    check: Prediction, cause: str, gain: float | None, prediction: tuple[tuple[str, Any], ...] | None
+    check: Prediction, cause: str, gain: float | None, known_from: str, prediction: tuple[tuple[str, Any], ...] | None
 ) -> CheckResult:
     """Half the points for the cause, half for a gain within a factor `check.factor` of `gain`, the full fix's on this
-    machine; None where that is not known."""
+    machine, which `known_from` names; None where that is not known."""
     said = dict(prediction or ())
     evidence = {"predicted": said, "gain": gain and round(gain, 3), "within_factor": check.factor}
 
@@ -32,16 +37,16 @@ def judge(
     if said.get("cause") not in CAUSES:
         parts[0] = f"cause {said.get('cause')!r} is none of: {', '.join(CAUSES)}"
     if gain:
-        parts.append(f"gain {number}x: {'right' if right_gain else 'off'}; the full fix gains {gain:.1f}x here")
+        parts.append(f"gain {number}x: {'right' if right_gain else 'off'}; {known_from} {gain:.1f}x")
     else:
         parts.append(
-            "what the full fix gains here is not known yet, so the gain counts once your loop earns full throughput"
+            f"gain {number}x: not judged, as what the full fix gains on this machine is not known; its half of the points "
+            "counts once your loop earns full throughput"
         )
+    missed = not right_cause or bool(gain and not right_gain)
     status = PASS if right_cause and right_gain else FAIL
     hint = (
-        ""
-        if status == PASS
-        else "A first prediction is rarely right; what it missed is worth a sentence in your explanation."
+        "A first prediction is rarely right; what it missed is worth a sentence in your explanation." if missed else ""
     )
     return result(
         status,

@@ -561,7 +561,7 @@ class _Report(Note):
     def text(self) -> str:
         if self.row:
             check = self.result.checks[0]
-            return f"{check.title}: {check.status}, {check.points:g} of {check.max_points:g} points. {check.reason}"
+            return f"{check.title}: {report._status(check)[0]}, {check.points:g} of {check.max_points:g} points. {check.reason}"
         return "\n".join([report.text(self.result), *self.after])
 
 
