@@ -21,6 +21,7 @@ from grader.labs.lab import CAUSES
 from grader.result import FAIL, PASS, CheckResult
 from grader.submission import Submission
 from grader.trace.diagnosis import STALLS
+from grader.trace.words import plain_number
 
 TRACES = Path(__file__).resolve().parents[1] / "data" / "traces"
 GUILTY = 0.25  # a line that makes so large a share of the waits is a right answer
@@ -217,14 +218,12 @@ def against(said: str, about: Recording) -> str:
     cores = (metrics.tensor_core_share or {}).get("yes", 0.0)
 
     def part(ms: float) -> str:
-        return f"{ms:.3g} of {step:.3g} ms"
+        return f"{plain_number(ms)} of {plain_number(step)} ms"
 
     if said in ("memory-bound", "compute-bound", HEALTHY) and kernels < 0.85 * step:
         return f"then the GPU would calculate nearly all the time, and its kernels run for {part(kernels)}."
     if said == "memory-bound":
-        return (
-            f"matrix products and convolutions take {part(products)}, {kernels - products:.3g} are left for the rest."
-        )
+        return f"matrix products and convolutions take {part(products)}, {plain_number(kernels - products)} are left for the rest."
     if said == "compute-bound":
         return (
             f"matrix products and convolutions take {part(products)}, and {cores:.0%} of that time is on tensor cores, "
@@ -257,8 +256,8 @@ def _judge_number(part: Number, said: Any, about: Recording) -> tuple[float, str
     if part.value == "gpu_idle_unprofiled" and abs(number - about.analysis.metrics.gpu_idle) <= allowed:
         traced = about.side["step_ms_traced"]
         return 0, (
-            f"{number:g} is how idle the GPU is in the trace, whose steps the profiler stretched to {traced:.3g} ms. Without "
-            f"it a step takes {about.step_ms:.3g} ms, and the GPU works as long as before."
+            f"{number:g} is how idle the GPU is in the trace, whose steps the profiler stretched to {plain_number(traced)} ms. Without "
+            f"it a step takes {plain_number(about.step_ms)} ms, and the GPU works as long as before."
         )
     if steps and right and abs(number / steps - right) <= allowed:
         return 0, f"{number:g} is for {steps} steps; asked is one step."
@@ -282,7 +281,7 @@ def _judge_place(part: Place, said: Any, about: Recording) -> tuple[float, str]:
         return 0, f"{shown(said)} is no phase of this trace: {', '.join(spent)}."
     if said == max(spent, key=spent.__getitem__):
         return 1, "right."
-    return 0, f"the host spends {spent[said]:.3g} of {sum(spent.values()):.3g} ms in {said}."
+    return 0, f"the host spends {plain_number(spent[said])} of {plain_number(sum(spent.values()))} ms in {said}."
 
 
 def _same_line(said: str, line: str) -> bool:

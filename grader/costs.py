@@ -24,6 +24,7 @@ from grader.submission import Submission
 from grader.trace import roofline
 from grader.trace.operations import Operation, operations
 from grader.trace.steps import Steps
+from grader.trace.words import plain_number
 
 PROJECT = Path(__file__).resolve().parents[1]
 LIVE, RECORDED = "live", "recorded"  # which trace answers are about
@@ -285,7 +286,7 @@ def _not_among(said: Any, seen: Seen) -> str:
     named = _called(seen.operations, said) if isinstance(said, str) else []
     if not named:
         return f"{shown(said)} is none of the operations of the table."
-    return f"{shown(said)} takes {named[0].gpu_ns / 1e6:.3g} ms a step; others take more, or it was named already."
+    return f"{shown(said)} takes {plain_number(named[0].gpu_ns / 1e6)} ms a step; others take more, or it was named already."
 
 
 def _against(o: Operation, key: str, said: Any) -> str:
@@ -295,12 +296,12 @@ def _against(o: Operation, key: str, said: Any) -> str:
     choices = BOUNDS if key == "bound" else REASONS
     if not isinstance(said, str) or said not in choices:
         return f"{shown(said)} is none of: {', '.join(choices)}."
-    facts = f"{o.launched:.3g} kernels of {o.gpu_ns / 1e3 / o.launched:.3g} us in the mean"
+    facts = f"{plain_number(o.launched)} kernels of {plain_number(o.gpu_ns / 1e3 / o.launched)} us in the mean"
     if o.flops:
-        facts += f", {o.flops / 1e9:.3g} GFLOP"
+        facts += f", {plain_number(o.flops / 1e9)} GFLOP"
     if o.bytes_moved:
-        facts += f", {o.bytes_moved / 1e6:.3g} MB"
-    return f"not {said}: in {o.gpu_ns / 1e6:.3g} ms a step it is {facts}."
+        facts += f", {plain_number(o.bytes_moved / 1e6)} MB"
+    return f"not {said}: in {plain_number(o.gpu_ns / 1e6)} ms a step it is {facts}."
 
 
 def _judge_share(found: Findings, lab: CostsLab) -> CheckResult:

@@ -31,6 +31,7 @@ from grader.trace.breakdown import breakdown
 from grader.trace.kernels import MATMUL_OP
 from grader.trace.read import CPU_OP
 from grader.trace.steps import Steps
+from grader.trace.words import plain_number
 
 SOURCE = "def train(job):\n    yield from job.loop\n"
 STEPS = 4  # profiled
@@ -255,7 +256,7 @@ def _judge_cause(found: Findings, unknown: Any) -> CheckResult:
 def _against(found: Findings, name: str, said: str) -> str:
     """What was measured of a loop, where a cause that it has not would show."""
     numbers = found.seen[name].numbers if name in found.seen else {}
-    shows = [f"{metric} is {numbers[metric]:.3g}" for metric in SHOWS.get(said, ()) if metric in numbers]
+    shows = [f"{metric} is {plain_number(numbers[metric])}" for metric in SHOWS.get(said, ()) if metric in numbers]
     return f"measured here, {' and '.join(shows[:2])}" if shows else "nothing in its profile says so"
 
 
@@ -300,4 +301,4 @@ def _judge_number(found: Findings, name: str, drawn: Drawn) -> tuple[float, str]
         return 1, "right."
     if metric not in COUNTS and not 0 <= number <= 1:
         return 0.5, f"{metric} is the right row; a share is written 0.25 for 25%."
-    return 0.5, f"{metric} is the right row; measured again it is {right:.3g}, not {number:g}."
+    return 0.5, f"{metric} is the right row; measured again it is {plain_number(right)}, not {number:g}."

@@ -167,6 +167,7 @@ def test_shares_are_shown_in_per_cent_and_counts_are_not():
     reads = next(c for c in labs.get("2d_formats").trace if c.name == "files")
     status, reason = judged(reads, counted={"drive_reads": 63.98})
     assert status == FAIL and reason.startswith("64 files")
+    assert judged(reads, counted={"drive_reads": 2086.25})[1].startswith("2,086 files")
 
 
 @pytest.mark.parametrize(("speed", "points"), [(1.2, 60), (1.0, 60), (0.8, 30), (0.5, 0)])

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grader import trace
-from grader.trace import TraceError, intervals, kernels
+from grader.trace import TraceError, intervals, kernels, words
 from grader.trace.read import to_ns
 
 PINNED, PAGEABLE = "Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pageable -> Device)"
@@ -461,6 +461,15 @@ def test_waits_count_on_the_main_thread_only():
     r.event("user_annotation", "data_wait", 1150, 150)  # overlaps: counts once
     r.event("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 2000, 500, BACKWARD)
     assert trace.metrics(r.read()).data_wait == 300 / 2000
+
+
+@pytest.mark.parametrize(
+    "value, shown",
+    [(0, "0"), (0.01234, "0.0123"), (12.34, "12.3"), (999.7, "1,000"), (2086.3, "2,086"), (2e9, "2,000,000,000")],
+)
+def test_large_numbers_have_no_exponent(value, shown):
+    assert words.plain_number(value) == shown
+    assert words.milliseconds(value * 1e6) == f"{shown} ms" or 0 < value < 0.1
 
 
 # --- real traces, pictures, imports ------------------------------------------------------------------------------

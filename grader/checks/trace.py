@@ -7,6 +7,7 @@ from typing import Any
 from grader.labs.lab import TraceCheck
 from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
 from grader.trace import Metrics
+from grader.trace.words import plain_number
 
 SHARES = {
     "data_wait",
@@ -32,7 +33,7 @@ def read(metrics: Metrics, name: str) -> Any:
 
 
 def _shown(metric: str, value: float) -> str:
-    return f"{value:.0%}" if metric.partition(".")[0] in SHARES else f"{value:.3g}"
+    return f"{value:.0%}" if metric.partition(".")[0] in SHARES else plain_number(value)
 
 
 def _part(check: TraceCheck, value: float) -> float:

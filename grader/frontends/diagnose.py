@@ -24,7 +24,7 @@ from grader.trace.breakdown import IDLE, PARTS
 from grader.trace.compare import Change, compare
 from grader.trace.diagnosis import WORDS
 from grader.trace.timeline import used_devices
-from grader.trace.words import PART_NAMES, milliseconds, short_kernel
+from grader.trace.words import PART_NAMES, milliseconds, plain_number, short_kernel
 
 SCREEN = 38  # lines
 TOP = 10  # operations looked into; the terminal shows as many of them as fit a screen
@@ -230,7 +230,9 @@ def _what_ifs(a: Analysis) -> list[str]:
     """ "input 6.3 ms (3.4x)", the largest gain first."""
     step = _step_ns(a)
     found = sorted((a.diagnosis.what_if or {}).items(), key=lambda item: item[1])
-    return [f"{cause} {ms:.3g} ms ({report._times(step / 1e6 / ms)})" for cause, ms in found if step and ms > 0]
+    return [
+        f"{cause} {plain_number(ms)} ms ({report._times(step / 1e6 / ms)})" for cause, ms in found if step and ms > 0
+    ]
 
 
 def _facts(m: Metrics) -> list[tuple[str, str]]:
@@ -393,7 +395,7 @@ def _operations_text(a: Analysis, width: int, paint: Any, most: int) -> list[str
     shown = a.operations[:most]
     lines = [paint("Operations that cost the GPU most, a step", "1")]
     for o in shown:
-        numbers = f"{milliseconds(o.gpu_ns):>8} {o.share:>4.0%} {f'{o.count:.4g}x':>6}  "
+        numbers = f"{milliseconds(o.gpu_ns):>8} {o.share:>4.0%} {f'{plain_number(o.count)}x':>6}  "
         where = report._clean(_line(o), 42, tail=True)
         name = report._wrap(_operation_name(o), width - len(numbers) - len(where) - 2, 1)[0]
         lines.append(numbers + name.ljust(width - len(numbers) - len(where)) + where)
@@ -607,7 +609,7 @@ def _operations_html(a: Analysis) -> str:
         cells += [
             f'<div class="sp-right">{number}</div>',
             f'<div class="sp-right">{milliseconds(o.gpu_ns)}<br>{o.share:.0%}</div>',
-            f'<div class="sp-right">{o.count:.4g}x</div>',
+            f'<div class="sp-right">{plain_number(o.count)}x</div>',
             f"<div><b>{report._html(_operation_name(o), 300)}</b>{where}<div>{report._html(o.why, 500)}</div>"
             f'<details><summary>kernels</summary><div class="sp-note">{kernels}</div></details></div>',
         ]

@@ -27,7 +27,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from grader.data import cache
 from grader.measure import machine
-from grader.trace.words import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, SKY, VERMILION
+from grader.trace.words import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, SKY, VERMILION, plain_number
 
 COLORS = [BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, INK]  # colour-blind safe, in the order of use
 COUNTERS = {"SMs active": 2, "warps resident": 3, "tensor cores": 5, "memory bandwidth": 10}  # NVML's nvmlGpmMetricId_t
@@ -174,7 +174,7 @@ def compare(guess: float | str | None, measured: float | str, unit: str = "", ho
     is another word: "calculated", "recorded"."""
 
     def show(value: float | str) -> str:
-        return value if isinstance(value, str) else f"{_number(value)} {unit}".strip()
+        return value if isinstance(value, str) else f"{plain_number(value)} {unit}".strip()
 
     if guess is None:
         print(f"{how}: {show(measured)}    (no guess was made above)")
@@ -192,7 +192,7 @@ def bars(values: Mapping[str, float], unit: str, title: str = "") -> Axes:
     drawn = axes.barh(
         names, [values[n] for n in names], color=[COLORS[i % len(COLORS)] for i in range(len(names))][::-1]
     )
-    axes.bar_label(drawn, labels=[f"{_number(values[n])} {unit}" for n in names], padding=4)
+    axes.bar_label(drawn, labels=[f"{plain_number(values[n])} {unit}" for n in names], padding=4)
     axes.margins(x=0.2)
     axes.grid(False)
     axes.spines["bottom"].set_visible(False)
@@ -219,12 +219,5 @@ def plain_log(axis: Axis) -> None:
     """Label a logarithmic axis (`axes.xaxis` or `axes.yaxis`, drawn already) in plain numbers, 1 2 5 10 and not 2 x 10^0."""
     low, high = sorted(axis.get_view_interval())
     axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
-    axis.set_major_formatter(lambda value, _: _number(value))
+    axis.set_major_formatter(lambda value, _: plain_number(value))
     axis.set_minor_formatter(NullFormatter())
-
-
-def _number(value: float) -> str:
-    """Three digits that count, thousands apart: 1,234  12.3  0.0123."""
-    if value == 0 or abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"

@@ -37,6 +37,7 @@ from grader.sandbox import parent
 from grader.sandbox.parent import Workspace
 from grader.submission import Submission, from_cells
 from grader.trace import Metrics
+from grader.trace.words import plain_number
 
 Row = tuple[str, ...]  # of a table: as many texts in each row
 
@@ -343,7 +344,7 @@ class LoopLab(NotebookLab):
         if not seen or seen.message:
             return _failed(seen)
         losses = " ".join(f"{loss:.4f}" for loss in seen.losses)
-        time_ = f"{1e3 * seen.step_s:.3g} ms a step, over {steps} steps after {len(seen.losses) - steps} to warm up."
+        time_ = f"{plain_number(1e3 * seen.step_s)} ms a step, over {steps} steps after {len(seen.losses) - steps} to warm up."
         lines = [time_, *self._memory(seen), f"{'Looks at the answers' if self.lab.serves else 'Losses'}: {losses}"]
         return Note("Your loop runs", lines, printed=seen.output)
 
@@ -407,7 +408,7 @@ class LoopLab(NotebookLab):
             )
         else:
             look_at = "Look for the longest thing in a step: is the main process calculating then, or waiting?"
-        lines = [f"A step takes {1e3 * (seen.step_s or math.nan):.3g} ms without the profiler. {look_at}"]
+        lines = [f"A step takes {plain_number(1e3 * (seen.step_s or math.nan))} ms without the profiler. {look_at}"]
         lines += [f"The trace is incomplete: {reason}." for reason in seen.metrics.reasons]
         picture = report._image(lambda: _draw(seen), "Timeline of some steps of your loop")
         after = ["What is the largest thing that a change could take away, and how fast would a step be without it?"]
@@ -590,7 +591,7 @@ def _row(name: str, value: float | None) -> tuple[str, str, str]:
     elif name in SHARES:
         shown = f"{100 * value:.0f}%"
     elif name == "gpu_busy_ns":
-        shown = f"{value / 1e6:.3g} ms"
+        shown = f"{plain_number(value / 1e6)} ms"
     elif name == "peak_memory":
         shown = f"{value / 1e9:.2f} GB"
     else:
@@ -609,8 +610,10 @@ def _copies(metrics: Metrics) -> list[tuple[str, str, str]]:
     }
     rows = []
     for kind, copy in metrics.copies.items():
-        size = f", {copy['bytes'] / 1e6:,.3g} MB" if copy["bytes"] else ""
-        rows.append((f"copies {kind}", f"{copy['count']:,.4g}{size}", f"copies {words.get(kind, 'of another kind')}"))
+        size = f", {plain_number(copy['bytes'] / 1e6)} MB" if copy["bytes"] else ""
+        rows.append(
+            (f"copies {kind}", f"{plain_number(copy['count'])}{size}", f"copies {words.get(kind, 'of another kind')}")
+        )
     return rows
 
 

@@ -23,7 +23,7 @@ from grader.result import write_json
 from grader.sandbox.parent import ChildError
 from grader.trace.lines import by_line
 from grader.trace.read import CPU_OP
-from grader.trace.words import plain, short_kernel
+from grader.trace.words import plain, plain_number, short_kernel
 
 SEEN = (
     "data_wait",
@@ -85,20 +85,22 @@ def _looked(name: str, found: Recording) -> Note:
     side, metrics = found.side, found.analysis.metrics
     lines = [
         f"{side['model']}, batch {side['batch']}, on {side['gpus']} {side['device']}, torch {side['torch']}. {metrics.steps} steps are "
-        f"counted. Without the profiler a step takes {found.step_ms:.3g} ms, in this trace {side['step_ms_traced']:.3g} ms."
+        f"counted. Without the profiler a step takes {plain_number(found.step_ms)} ms, in this trace {plain_number(side['step_ms_traced'])} ms."
     ]
     values = {metric: getattr(metrics, metric) for metric in SEEN}
     values["tensor_core_share"] = (metrics.tensor_core_share or {}).get("yes")
     rows = [notebook._row(metric, value) for metric, value in values.items() if value is not None]
     products = found.ms("tensor_core", "matmul")
-    rows.append(("matmul", f"{products:.3g} ms", "of each step in matrix products and convolutions"))
+    rows.append(("matmul", f"{plain_number(products)} ms", "of each step in matrix products and convolutions"))
     if metrics.comm_ns:
-        exposed = f"{metrics.comm_exposed_ns / 1e6:.3g} ms with no kernel beside it"
-        rows.append(("communication", f"{metrics.comm_ns / 1e6:.3g} ms", f"of each step between GPUs, {exposed}"))
+        exposed = f"{plain_number(metrics.comm_exposed_ns / 1e6)} ms with no kernel beside it"
+        rows.append(
+            ("communication", f"{plain_number(metrics.comm_ns / 1e6)} ms", f"of each step between GPUs, {exposed}")
+        )
     rows += _copies(found)
     phases: list[Row] = [("phase", "host", "GPU, ms a step")]
     phases += [
-        (phase, f"{spent['host_ns'] / 1e6:.3g}", f"{spent['gpu_ns'] / 1e6:.3g}")
+        (phase, plain_number(spent["host_ns"] / 1e6), plain_number(spent["gpu_ns"] / 1e6))
         for phase, spent in (metrics.phases or {}).items()
     ]
     picture = report._image(lambda: _draw(name, found), f"Timeline of trace {name}")
@@ -109,7 +111,7 @@ def _copies(found: Recording) -> list[Row]:
     copies = {kind: copy for kind, copy in (found.analysis.metrics.copies or {}).items() if copy["ns"]}
     rows = notebook._copies(replace(found.analysis.metrics, copies=copies))
     return [
-        (name, f"{copy['ns'] / 1e6:.3g} ms", f"{words}: {count}")
+        (name, f"{plain_number(copy['ns'] / 1e6)} ms", f"{words}: {count}")
         for (name, count, words), copy in zip(rows, copies.values(), strict=True)
     ]
 
@@ -200,7 +202,7 @@ class LiveLab(NotebookLab):
         picture = report._image(
             lambda: trace.draw({f"loop {name}": without_causes(seen.timeline)}), f"Timeline of loop {name}"
         )
-        lines = [f"A step takes {1e3 * seen.step_s:.3g} ms without the profiler."]
+        lines = [f"A step takes {plain_number(1e3 * seen.step_s)} ms without the profiler."]
         return Note(f"Loop {name}", lines, [rows], picture, after=["Shares are of 1: 0.25 is 25%.", self._time()])
 
     def _checked(self, progress: Progress, *where: Any) -> Note:
@@ -290,7 +292,7 @@ class OperationsLab(NotebookLab):
         busy = seen.operations[0].gpu_ns / seen.operations[0].share / 1e6
         lines = [
             seen.about,
-            f"A step takes {1e3 * seen.step_s:.3g} ms without the profiler; the GPU is busy for {busy:.3g} ms of it.",
+            f"A step takes {plain_number(1e3 * seen.step_s)} ms without the profiler; the GPU is busy for {plain_number(busy)} ms of it.",
         ]
         after = [
             "All numbers are for one step. GFLOP and MB: by the shapes, each input read and each output written once.",
@@ -327,11 +329,11 @@ def _operations(seen: costs.Seen) -> list[Row]:
                 plain(o.name, 60),
                 plain(o.shapes, 60),
                 o.phase,
-                f"{o.gpu_ns / 1e6:.3g}",
+                plain_number(o.gpu_ns / 1e6),
                 f"{o.launched:g}",
-                f"{o.gpu_ns / 1e3 / o.launched:.3g}",
-                f"{o.flops / 1e9:.3g}" if o.flops else "",
-                f"{o.bytes_moved / 1e6:.3g}" if o.bytes_moved else "",
+                plain_number(o.gpu_ns / 1e3 / o.launched),
+                plain_number(o.flops / 1e9) if o.flops else "",
+                plain_number(o.bytes_moved / 1e6) if o.bytes_moved else "",
                 short_kernel(o.kernels[0], 50) if o.kernels else "",
             )
         )

@@ -10,6 +10,7 @@ import numpy as np
 from grader.trace.breakdown import PARTS, Breakdown
 from grader.trace.metrics import Metrics
 from grader.trace.read import Trace
+from grader.trace.words import plain_number
 
 # A cause, and the parts of the step time that vanish with it. Memory and compute are what is left when the GPU has
 # enough to do: their what-if is another (see `what_ifs`).
@@ -294,7 +295,7 @@ def _text(cause: str, shares: dict[str, float], m: Metrics, b: Breakdown, what_i
             "memory": "With these kernels fused",
             "compute": "With these on tensor cores" if slow else "With 16-bit inputs",
         }.get(cause, "Without that")
-        text += f" {fix} a step would take {what_if:.3g} instead of {step:.3g} ms."
+        text += f" {fix} a step would take {plain_number(what_if)} instead of {plain_number(step)} ms."
     elif cause in ("memory", "compute"):
         text += " The GPU is kept busy; no cause stands out that could simply be removed."
     if b.parts["idle_other"] > 0.5 * (b.parts["idle_launch"] + b.parts["idle_other"]) and cause == "launch":
@@ -306,4 +307,4 @@ def _text(cause: str, shares: dict[str, float], m: Metrics, b: Breakdown, what_i
 
 
 def _ms(ns: float) -> str:
-    return f"{ns / 1e6:.3g} ms"
+    return f"{plain_number(ns / 1e6)} ms"

@@ -30,6 +30,7 @@ from grader.trace.words import (
     PURPLE,
     milliseconds,
     plain,
+    plain_number,
     short_kernel,
 )
 
@@ -269,15 +270,20 @@ class View:
         rows.append(
             (
                 "time",
-                f"{milliseconds(o.gpu_ns)} a step, {o.share:.0%} of the GPU's busy time, {o.count:.4g} calls a step",
+                f"{milliseconds(o.gpu_ns)} a step, {o.share:.0%} of the GPU's busy time, {plain_number(o.count)} calls a step",
             )
         )
         if o.line:
             rows.append(("line", f"{o.line} {f'in {o.function}' if o.function else ''} {o.phase}"))
         if o.flops and o.gpu_ns:
-            rows.append(("rate", f"{o.flops / o.gpu_ns / 1e3:.3g} TFLOP/s"))
+            rows.append(("rate", f"{plain_number(o.flops / o.gpu_ns / 1e3)} TFLOP/s"))
         if o.bytes_moved and o.gpu_ns:
-            rows.append(("moves", f"at least {o.bytes_moved / 1e6:.3g} MB a step, {o.bytes_moved / o.gpu_ns:.3g} GB/s"))
+            rows.append(
+                (
+                    "moves",
+                    f"at least {plain_number(o.bytes_moved / 1e6)} MB a step, {plain_number(o.bytes_moved / o.gpu_ns)} GB/s",
+                )
+            )
         rows += [("kernels" if n == 0 else "", name) for n, name in enumerate(o.kernels[:CALLS])]
         return _table(rows)
 

@@ -29,6 +29,7 @@ from grader.trace.words import (
     VERMILION,
     milliseconds,
     plain,
+    plain_number,
     short_kernel,
 )
 
@@ -179,7 +180,7 @@ def headline(title: str, t: dict[str, Any]) -> str:
     length = t.get("step_ns")
     under = "" if length else " (under the profiler)"
     length = length or t.get("step_ns_traced")
-    return f"{title}: {length / 1e6:.3g} ms a step{under}" if length else title
+    return f"{title}: {plain_number(length / 1e6)} ms a step{under}" if length else title
 
 
 def _idle_patch(cause: str = "idle", label: str = "") -> Rectangle:

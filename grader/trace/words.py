@@ -66,8 +66,15 @@ def short_kernel(name: str, limit: int = 60) -> str:
     return plain(name, limit)
 
 
+def plain_number(value: float) -> str:
+    """Three digits that count, thousands apart, and no exponent for what is large: 2,086  12.3  0.0123."""
+    if value == 0 or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
 def milliseconds(ns: float) -> str:
     """ "12.3 ms", or "450 µs" below a tenth of one."""
     if 0 < abs(ns) < 1e5:
-        return f"{ns / 1e3:.3g} µs"
-    return f"{ns / 1e6:.3g} ms" if abs(ns) < 1e9 else f"{ns / 1e6:,.0f} ms"
+        return f"{plain_number(ns / 1e3)} µs"
+    return f"{plain_number(ns / 1e6)} ms"
