@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_trace import PINNED, Recording
 
+from grader.frontends import diagnose
 from grader.trace.analysis import analyse
 from grader.trace.compare import compare, family_times, numbers
 from grader.trace.kernels import family
@@ -177,6 +178,30 @@ def test_the_same_twice_and_nothing_at_all():
     c = compare(nothing, same)
     assert c.step.difference is None and "cannot be compared" in c.text
     assert all(change.before is None and change.difference is None for change in (*c.parts, *c.families))
+
+
+def test_traces_of_a_cpu_say_what_can_be_compared():
+    def trained(length, waits, ops):
+        r = Recording()
+        for n in range(3):
+            r.step(n, n * length * US, (n + 1) * length * US)
+            r.event("user_annotation", "enumerate(DataLoader)#_Iter.__next__", n * length * US, waits * US)
+            for i in range(ops):
+                r.event("cpu_op", "aten::mm", n * length * US + waits * US + i * 10, 5)
+        return r.read(expect_gpu=False)
+
+    before, after = analyse(trained(1000, 800, 4)), analyse(trained(300, 100, 2))
+    c = compare(before, after)
+    assert c.text.startswith("A step takes 0.3 ms under the profiler instead of 1 ms: 3.33 times as fast.")
+    assert "No part of the step changed" not in c.text
+    assert "no GPU work" in c.text and "waiting for data and the operators" in c.text
+    report = diagnose.text(["a.json", "b.json"], [before, after])
+    assert "not named" not in report and "no GPU work, 2 steps counted" in report
+    rows = {row[:40].strip(): row[40:].split() for row in report.splitlines()}
+    assert rows["host waiting for data"] == ["80%", "33%", "-47", "points"]
+    assert rows["operators called on the host"] == ["4", "2", "-2"]
+    half = compare(before, analyse(loop(300, (SGEMM, 200)).read()))
+    assert "No part of the step changed" not in half.text and "one of the traces" in half.text
 
 
 def test_every_number_of_the_metrics_is_compared():

@@ -375,6 +375,8 @@ def _learn(a: Analysis) -> list[str]:
 
 
 def _device(a: Analysis) -> str:
+    if not len(a.trace.gpu):
+        return "no GPU work"
     names = used_devices(a.trace)
     name = report._clean(names[0], 60) if names and names[0] != "?" else "device not named"
     return f"{len(names)} x {name}" if len(names) > 1 else name
@@ -428,6 +430,8 @@ COMPARED = {
     "data_wait": ("host waiting for data", "share"),
     "loads_in_main": ("samples loaded in the main process", "count"),
     "syncs": ("waits for the GPU", "count"),
+    "would_wait": ("operators that would wait for a GPU", "count"),
+    "cpu_ops": ("operators called on the host", "count"),
     "launches": ("launches", "count"),
     "kernels": ("kernels", "count"),
     "tiny_kernel_share": ("kernels under 10 µs", "share"),

@@ -32,6 +32,11 @@ WORDS = {
     "idle_other": "idling for reasons the trace does not show",
 }
 
+NO_PARTS = (
+    "Which part of it changed is not known: one of the traces, or both, shows no GPU work. What can be compared are the "
+    "waiting for data and the operators called on the host."
+)
+
 
 @dataclass(frozen=True)
 class Change:
@@ -134,6 +139,8 @@ def _text(step: Change, unprofiled: bool, parts: list[Change], families: list[Ch
         verb = "fell" if change.after < change.before else "grew"
         return f"{words} {verb} from {milliseconds(change.before)} to {milliseconds(change.after)} a step"
 
+    if all(change.difference is None for change in (*parts, *families)):
+        return f"{first} {NO_PARTS}"
     told = []
     for changes, limit in ((parts, 2), (families, 1)):
         large = [c for c in changes if c.difference is not None and abs(c.difference) >= NOTEWORTHY * step.before]
