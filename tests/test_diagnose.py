@@ -81,13 +81,27 @@ def test_a_step_time_measured_without_the_profiler_is_used(files):
     assert done.returncode == 0 and "6.5 ms, measured without the profiler; 6 ms under it" in done.stdout
 
 
+def test_each_share_of_idle_time_says_what_it_is_a_share_of(files):
+    """The recording has a step more than those counted, and the profiler makes steps longer: three lengths, three shares."""
+    row = next(line for line in run(files / "slow.json.gz", "--step-ms", "24").stdout.splitlines() if line[:3] == "GPU")
+    assert re.fullmatch(
+        r"GPU      [\d.]+ ms busy a step, idle \d+% of a step without the profiler, \d+% of the whole recording", row
+    )
+    row = next(line for line in run(files / "slow.json.gz").stdout.splitlines() if line[:3] == "GPU")
+    assert re.fullmatch(
+        r"GPU      [\d.]+ ms busy a step, idle \d+% of a step under the profiler, \d+% of the whole recording", row
+    )
+
+
 def test_two_traces_are_compared(files):
     done = run(files / "slow.json.gz", files / "fast.json.gz", "--step-ms", "21", "--step-ms", "6.1")
     assert done.returncode == 0, done.stderr
     assert "before: slow.json.gz" in done.stdout and "after: fast.json.gz" in done.stdout
     assert "3.44 times as fast" in done.stdout and re.search(r"idle: data +13.5 ms +0 ms +-13.5 ms", done.stdout)
     assert len(done.stdout.splitlines()) <= 40
-    before, after, change = re.search(r"GPU idle, without.* (\d+)% +(\d+)% +([+-]\d+) points", done.stdout).groups()
+    before, after, change = re.search(
+        r"GPU idle, of a step without.* (\d+)% +(\d+)% +([+-]\d+) points", done.stdout
+    ).groups()
     assert int(after) - int(before) == int(change)
 
 

@@ -258,14 +258,15 @@ def _facts(m: Metrics) -> list[tuple[str, str]]:
     exposed = m.comm_exposed_ns if m.comm_ns else None
     memory = None if m.peak_memory is None else f"{_size(m.peak_memory)} at the peak"
     growth = f"{_size(m.memory_growth)} more each step" if m.memory_growth and m.memory_growth > 0 else None
+    idle_step, of_step = m.gpu_idle_unprofiled, "of a step without the profiler"
+    if idle_step is None and m.gpu_busy_ns is not None and m.step_ns_traced:
+        idle_step, of_step = max(0.0, 1 - m.gpu_busy_ns / m.step_ns_traced), "of a step under the profiler"
+    # Two shares: the recording has steps that are not counted, and its steps are longer than those without the profiler.
+    idle = some(share(idle_step, of_step), share(m.gpu_idle, "of the whole recording"))
     rows = [
         (
             "GPU",
-            some(
-                time(m.gpu_busy_ns, "busy a step"),
-                share(m.gpu_idle, "idle in the recording"),
-                share(m.gpu_idle_unprofiled, "without the profiler"),
-            ),
+            some(time(m.gpu_busy_ns, "busy a step"), f"idle {idle}" if idle else None),
         ),
         (
             "host",
@@ -424,8 +425,8 @@ def _comparison_text(before: Analysis, after: Analysis, width: int, paint: Any) 
 
 # Metrics that are shown when they changed: what they are called, and how they are written.
 COMPARED = {
-    "gpu_idle_unprofiled": ("GPU idle, without the profiler", "share"),
-    "gpu_idle": ("GPU idle in the recording", "share"),
+    "gpu_idle_unprofiled": ("GPU idle, of a step without the profiler", "share"),
+    "gpu_idle": ("GPU idle, of the whole recording", "share"),
     "gpu_busy_ns": ("GPU busy", "time"),
     "data_wait": ("host waiting for data", "share"),
     "loads_in_main": ("samples loaded in the main process", "count"),
