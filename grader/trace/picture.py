@@ -176,10 +176,12 @@ def _shares(axes: Axes, share: dict[str, list[int]], span_ms: float, floor: floa
 
 
 def headline(title: str, t: dict[str, Any]) -> str:
-    """ "before: 164 ms a step", with the length measured without the profiler where it is known."""
-    length = t.get("step_ns")
-    under = "" if length else " (under the profiler)"
-    length = length or t.get("step_ns_traced")
+    """ "before: 164 ms a step (drawn under the profiler: 171 ms)": the length measured without the profiler where it is
+    known, and always that of the picture, which is often longer."""
+    length, traced = t.get("step_ns"), t.get("step_ns_traced")
+    drawn = f": {milliseconds(traced)}" if length and traced else ""
+    under = f" ({'drawn ' if length else ''}under the profiler{drawn})"
+    length = length or traced
     return f"{title}: {plain_number(length / 1e6)} ms a step{under}" if length else title
 
 
