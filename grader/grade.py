@@ -56,6 +56,10 @@ SLOWER_THAN_CALIBRATED = 1.25  # seen with 2a_workers on an H200: 0.90 to 1.08, 
 PATIENCE_S = 10.0  # for a neighbour on the GPU to finish
 REPLAY_S = 60.0  # how long the reference solution may train for comparison; timed blocks are some seconds each
 MAX_INTERRUPTIONS = 3  # pairs that are repeated because someone else was on the GPU
+COMPARED_WITH_STARTER = (
+    "The timed steps were compared with the starter's, as far as it came, and not to the end with the reference solution's. Your "
+    "points stay as they are; there is nothing that you have to do."
+)
 NEEDS_GPU = "It needs an NVIDIA GPU; no points are given for what was not measured."
 
 UNCONFINED = (
@@ -598,13 +602,16 @@ def _same_to_the_end(
     if found.gain and found.gain.lower > 1 and late.status != FAIL:
         try:
             if not spread.rows:
-                raise UserError("How far honest trainings of this lab differ was not calibrated.")
+                raise UserError(
+                    "How far honest trainings of this lab differ was not calibrated: that is for who maintains it, by `grader "
+                    f"calibrate {found.lab.name} --spread`."
+                )
             replay = _replayed(found, solution(found.lab).source, start, progress)
             late = parity_check.late(parity, found.losses["starter"], losses, spread, replay)
             if (step := parity_check.doubtful(late)) and (twin := _twin(found, step, start, progress)):
                 late = parity_check.late(parity, found.losses["starter"], losses, spread, replace(replay, twin=twin))
         except UserError as missing:
-            found.warnings.append(f"The steps that were timed could be compared only in part. {missing}")
+            found.warnings.append(f"{COMPARED_WITH_STARTER} {missing}")
     assert found.parity is not None
     found.parity = replace(late, evidence=found.parity.evidence | late.evidence)
 
@@ -621,7 +628,7 @@ def _same_answers(
         try:
             source = solution(found.lab).source
         except UserError as missing:
-            found.warnings.append(f"The answers that were timed could be compared only in part. {missing}")
+            found.warnings.append(f"{COMPARED_WITH_STARTER} {missing}")
             return
         progress(0.95, "the reference solution answers the same requests, for comparison")
         with start(source, limits=None, trusted=True) as reference:
