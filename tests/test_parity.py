@@ -107,6 +107,13 @@ def test_fault_is_rejected(name, starter):
     result = first_steps(FAULTS[name], starter)
     assert result.status == FAIL, result.evidence
     assert result.reason.startswith("This is not the same training: ") and result.hint
+    from_the_start = result.evidence["first_loss_difference"] > CPU.parity.loss
+    assert ("very first loss" in result.hint) == ("very first loss" in result.reason) == from_the_start
+
+
+@pytest.mark.parametrize(("name", "from_the_start"), [("half the batch", True), ("learning rate x 0.9", False)])
+def test_a_first_loss_that_differs_is_not_the_optimizer_s(name, from_the_start, starter):
+    assert ("not the optimizer" in first_steps(FAULTS[name], starter).hint) == from_the_start
 
 
 # ---------------------------------------------------------------- the rest of the run

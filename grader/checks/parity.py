@@ -29,6 +29,14 @@ LEAST = Near(norm=0.004, distance=0.005, loss=0.003, held_out=0.02)
 NEARLY = 10.0
 TWIN = 10.0
 NAME, TITLE = "parity", "Same training"
+HINT = (
+    "Every step must train on its whole batch of job.batches, with the same loss, optimizer and learning rate, and update every "
+    "parameter of job.model."
+)
+FORWARD_HINT = (
+    "The very first loss differs, before any weight was updated: so look at the forward pass, not the optimizer. The first step must "
+    "see the whole first batch of job.batches as it is, job.model with the weights it comes with, and the same loss."
+)
 
 
 def early(parity: Parity, starter: Sequence[float], submission: Sequence[float], update: dict[str, Any]) -> CheckResult:
@@ -60,6 +68,8 @@ def early(parity: Parity, starter: Sequence[float], submission: Sequence[float],
         return _result(problems, evidence)
     if update["still"]:
         problems.append(f"these parameters were never updated: {', '.join(update['still'])}")
+    if first > parity.loss:
+        problems.append(f"the very first loss is {first:.2%} off already")
     if loss > parity.loss:
         problems.append(
             f"over the first {n} steps the losses are {loss:.2%} off on average (at most {parity.loss:.1%})"
@@ -79,7 +89,7 @@ def early(parity: Parity, starter: Sequence[float], submission: Sequence[float],
             f"the weights moved in another direction: cosine {cosine if cosine is None else round(cosine, 4)}, "
             f"at least {parity.cosine}"
         )
-    return _result(problems, evidence)
+    return _result(problems, evidence, FORWARD_HINT if first > parity.loss else HINT)
 
 
 @dataclass(frozen=True)
@@ -232,12 +242,8 @@ def distances(
     )
 
 
-def _result(problems: list[str], evidence: dict[str, Any]) -> CheckResult:
+def _result(problems: list[str], evidence: dict[str, Any], hint: str = HINT) -> CheckResult:
     if not problems:
         return CheckResult(NAME, TITLE, PASS, 0, 0, "The loop trains the same model as the starter.", "", evidence)
-    hint = (
-        "Every step must train on its whole batch of job.batches, with the same loss, optimizer and learning rate, and "
-        "update every parameter of job.model."
-    )
     reason = "This is not the same training: " + "; ".join(problems) + "."
     return CheckResult(NAME, TITLE, FAIL, 0, 0, reason, hint, evidence)
