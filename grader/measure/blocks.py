@@ -135,7 +135,8 @@ def pair(starter: Arm, submission: Arm, plan: Plan, before_block: Callable[[], N
     """One pair of blocks, in random order. Both arms come frozen and leave frozen. `before_block` runs while both are.
 
     Both begin on the same core, another one in each pair (see `draw_core`). Where each was left on its own core, pairs of a
-    loop against itself scattered by 13.6% on a machine with uneven cores; by 9.6% where both began on the same."""
+    loop against itself scattered by 13.6% on a machine with uneven cores, and by 9.6% where both began on the same. On another
+    host no difference could be told: 11.7% left, 12.6% on one core, 15.5% on a usual one (data/measured/decision.md)."""
     times: dict[str, float] = {}
     core = draw_core()
     arms = [("starter", starter), ("submission", submission)]

@@ -59,5 +59,6 @@ LAB = Lab(
         ),
     ),
     peek=("counted.connections", "data_wait", "h2d_copies", "syncs", "h2d_pinned"),
-    logs=Logs(("loss", "accuracy"), absolute=0.13),  # 2 of 16 guesses that were close
+    logs=Logs(("loss", "accuracy"), absolute=0.13),
+    # 2 of 16 guesses that were close, on a CPU; of a GPU's 64 there were 3 (0.047) in each of three honest runs on an H200
 )
