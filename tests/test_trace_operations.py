@@ -381,6 +381,20 @@ def test_reasons():
     assert "other GPUs" in why("c10d::allreduce_", nccl, 300, [[1]])[1]
 
 
+def test_lists_of_tensors_are_not_counted_and_that_is_said():
+    """A trace has the shapes of short lists, the types of none; a tensor beside them is not all that is moved."""
+    adamw = "void at::native::multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMathFunctor<float, 4>>(...)"
+    loop = Loop().op("aten::_fused_adamw_", 100, 50, shapes=[[], [], []], types=["TensorList", "TensorList", "float"])
+    loop.kernel(adamw, 110, 300)
+    shapes, types = [[[64, 512], [64, 512]], []], ["TensorList", "Scalar"]
+    loop.op("aten::cat", 500, 50, shapes=shapes, types=types).kernel(ADD, 510, 90)
+    for one in loop.operations():
+        assert one.bytes_moved is None and one.bound == "memory"
+        assert "in lists of tensors are not counted" in one.why
+    (one,) = Loop().op("aten::add", 100, 50, shapes=[[1 << 20], [1 << 20]]).kernel(ADD, 110, 90).operations()
+    assert one.bytes_moved and "lists" not in one.why
+
+
 def test_without_what_operations_need_there_are_none():
     assert operations(Recording().read()) == []
     assert operations(Recording().step(1, 0, 10).step(2, 10, 20).read(expect_gpu=False)) == []

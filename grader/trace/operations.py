@@ -260,6 +260,9 @@ class _Facts:
         self.has_matmul, self.matmul_time = bool(matmul.any()), float(self.duration[matmul].sum())
         self.half = _majority(work.half[members][matmul], self.duration[matmul])
         self.tensor_cores = _majority(work.core[members][matmul], self.duration[matmul])
+        launching = trace.operator[work.launch[work.call[members]]]
+        types = (_text(trace, trace.types, op) for op in distinct(launching[launching >= 0], len(trace)).tolist())
+        self.lists = any(roofline.LIST in (text or "") for text in types)
         self.flops, self.bytes, self.odd = self._arithmetic(work, members)
 
     def _arithmetic(self, work: _Work, members: np.ndarray) -> tuple[int | None, int | None, int | None]:
@@ -275,7 +278,7 @@ class _Facts:
         products = np.bincount(of_op, weights=work.matmul[members][unit >= 0], minlength=len(ops))
         ops, products = ops[~outer[ops]], products[~outer[ops]]
         flops: int | None = 0
-        size: int | None = 0 if (unit >= 0).all() else None
+        size: int | None = 0 if (unit >= 0).all() and not self.lists else None
         odd = None
         # A convolution's backward with one product has one gradient: a first layer's input needs none.
         columns = (trace.name[ops], trace.dims[ops], trace.types[ops], work.output_dims(ops), np.minimum(products, 2))
@@ -376,6 +379,8 @@ def _why(f: _Facts, bound: str | None) -> str:
             )
         return f"{text}: bound by memory, only fusing it with its neighbours or a smaller type helps"
     if bound == "memory":
+        if f.lists:
+            return f"{f.families[0]}: bound by memory; bytes in lists of tensors are not counted"
         return f"{f.families[0]}: hardly any arithmetic, its time goes to reading and writing memory"
     return "neither its kernels' names nor its shapes tell why"
 

@@ -26,6 +26,8 @@ ITEM_SIZES = {
     "c10::complex<double>": 16,
 }
 NO_TENSOR = ("", "Scalar", "ScalarList", "TensorList", "GenericList", "Generic", "Device", "Optional")
+# Of the tensors in a list the profiler records the shapes, up to some tens of them, and never the types: no bytes follow.
+LIST = '"TensorList"'
 MOST_ELEMENTS = 2**50  # of one tensor; whatever claims more is no tensor
 
 
