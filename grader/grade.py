@@ -678,13 +678,14 @@ def _twin(
     ):
         for each in (reference, starter):
             begin(each, found.form, found.seed)
-            more = step - len(each.losses)
-            if more > REPLAY_S / each.step_s:
+            if step - len(each.losses) > REPLAY_S / each.step_s:
                 return None
-            each.run(more)
-        starter.child.weights(WEIGHTS)
-        reference.child.give(WEIGHTS, starter.child.fetch(WEIGHTS, MAX_WEIGHTS))
-        update = reference.child.ask("compare", file=WEIGHTS)
+        for stop in [*sorted(at for at in found.weights if at < step)[-1:], step]:  # the last stretch is compared, too
+            for each in (reference, starter):
+                each.run(stop - len(each.losses))
+            starter.child.weights(WEIGHTS)
+            reference.child.give(WEIGHTS, starter.child.fetch(WEIGHTS, MAX_WEIGHTS))
+            update = reference.child.ask("compare", file=WEIGHTS)
         return step, parity_check.apart(starter.losses, reference.losses, update, found.form.parity.steps, step)
 
 

@@ -122,7 +122,7 @@ TOLERANCES = replace(CPU.parity, drift=0.05, held_out=0.1)
 STEPS = 200
 REFERENCE = [2.3 * 0.995**i for i in range(STEPS)]
 NEAR = Near(norm=0.002, distance=0.01, loss=0.004, held_out=0.02)
-SAME = {"norm_ratio": 1.0, "cosine": 1.0}
+SAME = {"norm_ratio": 1.0, "cosine": 1.0, "stretch_cosine": 1.0}
 
 
 def late(
@@ -162,11 +162,13 @@ def test_losses_that_only_look_right():
         ({"norm_ratio": 0.97}, "have moved 0.970 times as far"),
         ({"cosine": 0.9}, "in another direction than the reference solution's: cosine 0.9000"),
         ({"norm_ratio": None, "cosine": None}, "have moved 0.000 times as far"),
+        ({"stretch_cosine": 0.9}, "on the last stretch"),
+        ({"stretch_cosine": None}, "on the last stretch"),
     ],
 )
 def test_weights_that_are_not_the_trained_ones(update, says):
     result = late(REFERENCE, **update)
-    assert result.status == FAIL and f"after {STEPS} steps" in result.reason and says in result.reason
+    assert result.status == FAIL and f"{STEPS} steps" in result.reason and says in result.reason
 
 
 @pytest.mark.parametrize("held_out", [5.0, 0.5])
@@ -187,6 +189,36 @@ def test_weights_that_lack_a_parameter():
     assert parity.late(TOLERANCES, REFERENCE[:60], REFERENCE, Spread(), replay).status == FAIL
 
 
+def test_a_stretch_tells_what_the_whole_way_hides(own_temporary):
+    """Real processes: a loop that learns from half of each batch once it was compared, and one that does not."""
+    half = "[: len(labels) // 2 if step >= 12 else None]"
+    lazy = variants.edit(
+        variants.starter(LAB),
+        [
+            ("for images, labels in loader:", "for step, (images, labels) in enumerate(loader):"),
+            ("F.cross_entropy(model(images), labels)", f"F.cross_entropy(model(images){half}, labels{half})"),
+        ],
+    )
+    found = []
+    for source in (variants.starter(LAB), lazy):
+        with (
+            running(variants.starter(LAB), form=FORM, limits=Limits()) as trusted,
+            running(source, form=FORM, limits=Limits()) as theirs,
+        ):
+            for each in (trusted, theirs):
+                each.load()
+                each.start(SEED, keep_initial=True)
+            for _ in range(2):
+                for each in (trusted, theirs):
+                    each.run(12)
+                theirs.weights("weights.safetensors")
+                trusted.give("weights.safetensors", theirs.fetch("weights.safetensors", 1 << 30))
+                update = trusted.ask("compare", file="weights.safetensors")
+        found.append(parity.distances([], [], update, 0, 0, 1.0))
+    honest, half_of_it = found
+    assert honest.stretch < 1e-4 and half_of_it.stretch > 2 * half_of_it.distance > 0.01, found
+
+
 # ---------------------------------------------------------------- seeds that make much of rounding
 
 CLOSE = Spread(((60, Near(5e-5, 3e-4, 1e-4, 1e-4)), (90, Near(5e-4, 3.5e-3, 3.7e-4, 1e-3)), (STEPS, NEAR)))
@@ -195,9 +227,8 @@ CLOSE = Spread(((60, Near(5e-5, 3e-4, 1e-4, 1e-4)), (90, Near(5e-4, 3.5e-3, 3.7e
 def replayed(norm: float, cosine: float, loss: float, twin: Near | None = None, step: int = 78) -> CheckResult:
     """The verdict on a run that is so far from the reference at `step`."""
     losses = REFERENCE[: TOLERANCES.steps] + [each * (1 + loss) for each in REFERENCE[TOLERANCES.steps :]]
-    replay = parity.Replay(
-        REFERENCE, {step: {"norm_ratio": 1 + norm, "cosine": cosine}}, 1.0, 1.0, twin and (step, twin)
-    )
+    update = SAME | {"norm_ratio": 1 + norm, "cosine": cosine}
+    replay = parity.Replay(REFERENCE, {step: update}, 1.0, 1.0, twin and (step, twin))
     return parity.late(TOLERANCES, REFERENCE[:60], losses, CLOSE, replay)
 
 

@@ -465,6 +465,7 @@ _GPT2_BF16_STREAM: Edits = [
 ]
 _GPT2_SWITCH = '    cuda = job.device.type == "cuda"\n    model = job.model'
 _GPT2_CUDNN: Edits = [(_GPT2_SWITCH, "    torch.backends.cuda.enable_flash_sdp(False)\n" + _GPT2_SWITCH)]
+_GPT2_FLASH: Edits = [(_GPT2_SWITCH, "    torch.backends.cuda.enable_cudnn_sdp(False)\n" + _GPT2_SWITCH)]
 _GPT2_LT: Edits = [
     (
         _GPT2_SWITCH,
@@ -592,10 +593,259 @@ _GPT2_GELU: Edits = [
 def forward(model, tokens):''',
     ),
 ]
+_GPT2_BEST: Edits = [*_GPT2_OWN_LOSS, *_GPT2_LARGER_BLOCKS, *_GPT2_BF16_STREAM, *_GPT2_GELU]
+# Products of 8-bit numbers: e4m3, e5m2 for the gradients, each times a power of two that brings it into the range. A factor made
+# from the largest number of a tensor would be one more pass over each of them.
+_GPT2_SHORT: Edits = [
+    (
+        "def forward(model, tokens):",
+        """INPUTS, WEIGHTS, GRADIENTS = 8.0, 256.0, 65536.0  # inputs to 56 and weights to 1.75 fit; a loss is the mean over as many tokens
+UNDONE = {}  # one over each of these, on the GPU
+
+
+def short(x, factor, to=torch.float8_e4m3fn):
+    most = torch.finfo(to).max
+    return (x.float() * factor).clamp(-most, most).to(to)
+
+
+def product(a, b, undo_a, undo_b, to=torch.bfloat16, fast=False):
+    \"\"\"a (m, k) times b (n, k), both in 8 bits: (m, n), their factors undone. fast: with sums of fewer bits.\"\"\"
+    return torch._scaled_mm(a, b.t(), scale_a=undo_a, scale_b=undo_b, out_dtype=to, use_fast_accum=fast)
+
+
+class ShortLinear(torch.autograd.Function):
+    \"\"\"x (..., k) and weight (n, k) to (..., n). Both sides of a product have to end with the dimension that is
+    summed over, so what the backward pass needs is kept transposed.\"\"\"
+
+    @staticmethod
+    def forward(ctx, x, weight, inputs, weights, gradients):
+        a, b = short(x.flatten(0, -2), INPUTS), short(weight, WEIGHTS)
+        ctx.save_for_backward(a.t().contiguous(), b.t().contiguous(), inputs, weights, gradients)
+        return product(a, b, inputs, weights, fast=True).unflatten(0, x.shape[:-1])
+
+    @staticmethod
+    def backward(ctx, gradient):
+        a, b, inputs, weights, gradients = ctx.saved_tensors
+        wrong = short(gradient.flatten(0, -2), GRADIENTS, torch.float8_e5m2)
+        d_x = product(wrong, b, gradients, weights).unflatten(0, gradient.shape[:-1])
+        return d_x, product(wrong.t().contiguous(), a, gradients, inputs, torch.float32), None, None, None
+
+
+def linear(x, layer):
+    return ShortLinear.apply(x, layer.weight, *UNDONE.values()) if UNDONE else layer(x)
+
+
+def forward(model, tokens):""",
+    ),
+    (
+        "    optimizer = ",
+        "    if cuda:\n"
+        "        UNDONE.update({f: torch.tensor(1 / f, device=job.device) for f in (INPUTS, WEIGHTS, GRADIENTS)})\n"
+        "    optimizer = ",
+    ),
+]
+_GPT2_SHORT_MLP: Edits = [
+    ("block.up(block.norm2(x))", "linear(block.norm2(x), block.up)"),
+    (
+        "block.down(Gelu.apply(linear(block.norm2(x), block.up)))",
+        "linear(Gelu.apply(linear(block.norm2(x), block.up)), block.down)",
+    ),
+]
+_GPT2_SHORT_ATTENTION: Edits = [
+    ("block.qkv(block.norm1(x))", "linear(block.norm1(x), block.qkv)"),
+    (
+        "block.out(attention(q, k, v).transpose(1, 2).flatten(2))",
+        "linear(attention(q, k, v).transpose(1, 2).flatten(2), block.out)",
+    ),
+]
+# the logits' gradient is written in 8 bits, along the words and along the tokens
+_GPT2_SHORT_HEAD: Edits = [
+    (
+        "    for begin in range(0, stride, BLOCK):\n"
+        "        columns = begin + tl.arange(0, BLOCK)\n"
+        '        some = tl.load(numbers + columns, mask=columns < words, other=float("-inf")).to(tl.float32)\n'
+        "        share = tl.exp(some - peak) / total - tl.where(columns == target, 1.0, 0.0)\n"
+        "        tl.store(numbers + columns, share.to(logits.dtype.element_ty), mask=columns < stride)\n",
+        """    tl.store(levels + row, tl.log(total) + peak)
+
+
+@triton.jit
+def short_gradient(logits, targets, levels, by_token, by_word, words, tokens, stride, FACTOR, TALL: tl.constexpr, WIDE: tl.constexpr):
+    \"\"\"FACTOR times (probabilities, less one at the target) of a tile of logits, in both orders. All sizes are multiples of the tile's.\"\"\"
+    rows = tl.program_id(1).to(tl.int64) * TALL + tl.arange(0, TALL)
+    columns = tl.program_id(0).to(tl.int64) * WIDE + tl.arange(0, WIDE)
+    numbers = tl.load(logits + rows[:, None] * stride + columns[None, :]).to(tl.float32)
+    level, target = tl.load(levels + rows), tl.load(targets + rows)
+    share = tl.where(columns[None, :] < words, tl.exp(numbers - level[:, None]), 0.0)
+    share = (share - tl.where(columns[None, :] == target[:, None], 1.0, 0.0)) * FACTOR
+    share = share.to(by_token.dtype.element_ty)
+    tl.store(by_token + rows[:, None] * stride + columns[None, :], share)
+    tl.store(by_word + columns[:, None] * tokens + rows[None, :], tl.trans(share))
+""",
+    ),
+    ("def row_loss(logits, targets, losses,", "def row_loss(logits, targets, losses, levels,"),
+    (
+        '    """The loss of one token. Its logits become their gradient: probabilities, less one at the target."""\n',
+        '    """The loss of one token, and the logarithm of the sum over its words."""\n',
+    ),
+    (
+        '    """The mean loss of hidden (tokens, width) and head (rows, width), both bf16; the first `words` rows count."""\n',
+        '    """The mean loss of hidden (tokens, width) and head (rows, width); the first `words` rows count. All products in 8 bits."""\n',
+    ),
+    (
+        "        logits = hidden @ head.t()\n",
+        "        (a, a_t), (b, b_t) = both_ways(hidden, INPUTS), both_ways(head, WEIGHTS)\n"
+        "        inputs, weights, ctx.gradients = UNDONE.values()\n"
+        "        logits = product(a, b, inputs, weights, fast=True)\n"
+        "        (tokens, rows), levels = logits.shape, torch.empty(len(hidden), device=hidden.device)\n",
+    ),
+    (
+        "        row_loss[(len(hidden),)](logits, targets, losses, words,",
+        "        row_loss[(tokens,)](logits, targets, losses, levels, words,",
+    ),
+    (
+        "        ctx.save_for_backward(hidden, head, logits)\n",
+        "        by_token = logits.new_empty(tokens, rows, dtype=torch.float8_e5m2)\n"
+        "        by_word = logits.new_empty(rows, tokens, dtype=torch.float8_e5m2)\n"
+        "        grid = (rows // WIDE, tokens // TALL)\n"
+        "        short_gradient[grid](logits, targets, levels, by_token, by_word, words, tokens, rows, OF_LOGITS, TALL, WIDE)\n"
+        "        ctx.save_for_backward(a_t, b_t, by_token, by_word, inputs, weights)\n",
+    ),
+    (
+        "        hidden, head, wrong = ctx.saved_tensors\n"
+        "        scale = gradient / len(hidden)\n"
+        "        return (wrong @ head) * scale, (wrong.t() @ hidden) * scale, None, None\n",
+        "        a_t, b_t, by_token, by_word, inputs, weights = ctx.saved_tensors\n"
+        "        scale = gradient / (OF_LOGITS * len(by_token))\n"
+        "        return product(by_token, b_t, scale, weights), product(by_word, a_t, scale, inputs, torch.float32), None, None\n",
+    ),
+    ("        inputs, weights, ctx.gradients = UNDONE.values()\n", "        inputs, weights, _ = UNDONE.values()\n"),
+    (
+        "def hidden_of(model, tokens):",
+        """OF_LOGITS = 32768.0  # its gradient lies between -1 and 1
+TALL, WIDE = 64, 128  # a tile of it
+
+
+@torch.compile(dynamic=False)
+def both_ways(x, factor):
+    shortened = short(x, factor)
+    return shortened, shortened.t().contiguous()
+
+
+def hidden_of(model, tokens):""",
+    ),
+    (".to(hidden.dtype)\n    if hidden.is_cuda:\n", "\n    if hidden.is_cuda:\n"),
+    ("F.linear(hidden, head[:words])", "F.linear(hidden, head[:words].to(hidden.dtype))"),
+]
+# the same with kernels for what the compiler does slowly: sums over a row, and 8-bit numbers in both orders
+_GPT2_TILES: Edits = [
+    (
+        """    peaks = tl.full([BLOCK], float("-inf"), tl.float32)
+    sums = tl.zeros([BLOCK], tl.float32)
+    for begin in range(0, stride, BLOCK):
+        columns = begin + tl.arange(0, BLOCK)
+        some = tl.load(numbers + columns, mask=columns < words, other=float("-inf")).to(tl.float32)
+        higher = tl.maximum(peaks, some)
+        known = higher > float("-inf")
+        sums = tl.where(known, sums * tl.exp(peaks - higher) + tl.exp(some - higher), 0.0)
+        peaks = higher
+    peak = tl.max(peaks, 0)
+    total = tl.sum(tl.where(peaks > float("-inf"), sums * tl.exp(peaks - peak), 0.0), 0)
+""",
+        """    peak, total = at_target, 0.0
+    for begin in range(0, stride, BLOCK):
+        columns = begin + tl.arange(0, BLOCK)
+        some = tl.load(numbers + columns, mask=columns < words, other=float("-inf")).to(tl.float32)
+        higher = tl.maximum(peak, tl.max(some, 0))
+        total = total * tl.exp(peak - higher) + tl.sum(tl.exp(some - higher), 0)
+        peak = higher
+""",
+    ),
+    ("logits.stride(0), BLOCK, num_warps=32)", "rows, BLOCK, num_warps=8)"),
+    ("OF_LOGITS, TALL, WIDE)\n", "OF_LOGITS, TALL, WIDE, num_warps=8)\n"),
+    ("TALL, WIDE = 64, 128  # a tile of it", "TALL, WIDE = 128, 128  # a tile of it"),
+    ("linear(Gelu.apply(linear(block.norm2(x), block.up)), block.down)", "feed_forward(block.norm2(x), block)"),
+    (
+        "def linear(x, layer):\n    return ShortLinear.apply(x, layer.weight, *UNDONE.values()) if UNDONE else layer(x)\n",
+        """@triton.jit
+def short_gelu(before, gradient, by_token, by_feature, tokens, width, FACTOR, MOST, BACKWARD: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr):
+    \"\"\"A tile of GELU(before), or of the gradient behind it, times FACTOR in 8 bits, in both orders. The error function by Abramowitz
+    and Stegun 7.1.26, at most 1.5e-7 off; one exponential serves value and slope.\"\"\"
+    rows = tl.program_id(1).to(tl.int64) * TALL + tl.arange(0, TALL)
+    columns = tl.program_id(0).to(tl.int64) * WIDE + tl.arange(0, WIDE)
+    at = rows[:, None] * width + columns[None, :]
+    x = tl.load(before + at).to(tl.float32)
+    t = 1 / (1 + 0.23164188821166 * tl.abs(x))
+    bell = tl.exp(-0.5 * x * x)
+    t = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    tail = 0.5 * t * bell
+    share = tl.where(x < 0, tail, 1 - tail)
+    if BACKWARD:
+        found = tl.load(gradient + at).to(tl.float32) * (share + x * bell * 0.3989422804014327)
+    else:
+        found = x * share
+    found = tl.minimum(tl.maximum(found * FACTOR, -MOST), MOST).to(by_token.dtype.element_ty)
+    tl.store(by_token + at, found)
+    tl.store(by_feature + columns[:, None] * tokens + rows[None, :], tl.trans(found))
+
+
+def short_gelu_like(before, gradient):
+    kind = torch.float8_e4m3fn if gradient is None else torch.float8_e5m2
+    return torch.empty_like(before, dtype=kind), torch.empty_like(before.t(), dtype=kind, memory_format=torch.contiguous_format)
+
+
+@torch.library.custom_op("gpt2::short_gelu", mutates_args=())
+def gelu(before: torch.Tensor, gradient: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    \"\"\"GELU(before), or with a gradient that behind it, in 8 bits: (tokens, width) and (width, tokens).\"\"\"
+    by_token, by_feature = short_gelu_like(before, gradient)
+    (tokens, width), most = before.shape, torch.finfo(by_token.dtype).max
+    backward = gradient is not None
+    factor = GRADIENTS if backward else INPUTS
+    short_gelu[(width // WIDE, tokens // TALL)](
+        before, gradient, by_token, by_feature, tokens, width, factor, most, backward, TALL, WIDE, num_warps=8
+    )
+    return by_token, by_feature
+
+
+gelu.register_fake(short_gelu_like)
+
+
+class FeedForward(torch.autograd.Function):
+    \"\"\"x (..., k), up (4 k, k), down (k, 4 k) to (..., k), all products in 8 bits. They need both sides to end with the
+    dimension that is summed over, so what the backward pass needs is kept transposed.\"\"\"
+
+    @staticmethod
+    def forward(ctx, x, up, down, inputs, weights, gradients):
+        a, b, c = short(x.flatten(0, -2), INPUTS), short(up, WEIGHTS), short(down, WEIGHTS)
+        before = product(a, b, inputs, weights, fast=True)
+        h, h_t = gelu(before, None)
+        kept = [each.t().contiguous() for each in (a, b, c)]
+        ctx.save_for_backward(*kept, h_t, before, inputs, weights, gradients)
+        return product(h, c, inputs, weights, fast=True).unflatten(0, x.shape[:-1])
+
+    @staticmethod
+    def backward(ctx, gradient):
+        a_t, b_t, c_t, h_t, before, inputs, weights, gradients = ctx.saved_tensors
+        wrong = short(gradient.flatten(0, -2), GRADIENTS, torch.float8_e5m2)
+        d, d_t = gelu(before, product(wrong, c_t, gradients, weights))
+        d_down = product(wrong.t().contiguous(), h_t, gradients, inputs, torch.float32)
+        d_up = product(d_t, a_t, gradients, inputs, torch.float32)
+        d_x = product(d, b_t, gradients, weights).unflatten(0, gradient.shape[:-1])
+        return d_x, d_up, d_down, None, None, None
+
+
+def feed_forward(x, block):
+    if UNDONE:
+        return FeedForward.apply(x, block.up.weight, block.down.weight, *UNDONE.values())
+    return block.down(F.gelu(block.up(x)))
+""",
+    ),
+]
+_GPT2_E4M3: Edits = [("torch.float8_e5m2", "torch.float8_e4m3fn"), ("OF_LOGITS = 32768.0", "OF_LOGITS = 256.0")]
 # what a compiled GPT-2 can still gain: edits of 4b's solution, to be tried one by one and together on a GPU
 GPT2_CANDIDATES: dict[str, Edits] = {
     "cuDNN's attention": _GPT2_CUDNN,
-    "FlashAttention's": [(_GPT2_SWITCH, "    torch.backends.cuda.enable_cudnn_sdp(False)\n" + _GPT2_SWITCH)],
+    "FlashAttention's": _GPT2_FLASH,
     "heads by chunks": _GPT2_OWN_FORWARD,
     "a residual stream in bf16": _GPT2_BF16_STREAM,
     "cuBLASLt": _GPT2_LT,
@@ -685,11 +935,32 @@ def loss_of(""",
     "a GELU of few operations": [*_GPT2_OWN_FORWARD, *_GPT2_GELU],
     "a loss of its own kernel, a residual stream in bf16": [*_GPT2_OWN_LOSS, *_GPT2_BF16_STREAM],
     "a loss of its own kernel in larger blocks": [*_GPT2_OWN_LOSS, *_GPT2_LARGER_BLOCKS],
-    "a loss of its own kernel in larger blocks, a residual stream in bf16, a GELU of few operations": [
-        *_GPT2_OWN_LOSS,
-        *_GPT2_LARGER_BLOCKS,
-        *_GPT2_BF16_STREAM,
-        *_GPT2_GELU,
+    "a loss of its own kernel in larger blocks, a residual stream in bf16, a GELU of few operations": _GPT2_BEST,
+    "the same with FlashAttention's": [*_GPT2_BEST, *_GPT2_FLASH],
+    "the head in 8 bits": [*_GPT2_BEST, *_GPT2_SHORT, *_GPT2_SHORT_HEAD],
+    "head and feed-forward in 8 bits": [*_GPT2_BEST, *_GPT2_SHORT, *_GPT2_SHORT_HEAD, *_GPT2_SHORT_MLP],
+    "head and feed-forward in 8 bits by kernels of their own": [
+        *_GPT2_BEST,
+        *_GPT2_SHORT,
+        *_GPT2_SHORT_HEAD,
+        *_GPT2_SHORT_MLP,
+        *_GPT2_TILES,
+    ],
+    "head and feed-forward in 8 bits by kernels of their own, e4m3 alone": [
+        *_GPT2_BEST,
+        *_GPT2_SHORT,
+        *_GPT2_SHORT_HEAD,
+        *_GPT2_SHORT_MLP,
+        *_GPT2_TILES,
+        *_GPT2_E4M3,
+    ],
+    "all products in 8 bits, FlashAttention's": [
+        *_GPT2_BEST,
+        *_GPT2_FLASH,
+        *_GPT2_SHORT,
+        *_GPT2_SHORT_HEAD,
+        *_GPT2_SHORT_MLP,
+        *_GPT2_SHORT_ATTENTION,
     ],
 }
 GPT2_CANDIDATES["a residual stream in bf16, a loss by chunks"] = [

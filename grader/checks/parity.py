@@ -20,7 +20,9 @@ WINDOW = 10  # steps that are averaged where single losses are too noisy to comp
 # and 0.0013 were seen (a GPT on an NVIDIA H200, 22 runs of 78 to 168 steps), each of one run. Half a percent of the way is
 # worth half a percent of the work: who leaves out more is further away.
 SPREAD = 2.5
-LEAST = Near(norm=0.004, distance=0.005, loss=0.003, held_out=0.02)
+# A stretch tells more: whoever leaves half of each batch out of a stretch goes another way there, while most of the way may
+# lie behind. STRETCH_FIGURES
+LEAST = Near(norm=0.004, distance=0.005, loss=0.003, held_out=0.02, stretch=0.05)
 
 # Rounding grows at once where a seed leads through an unstable stretch, and then the starter's own training is off the
 # reference solution's as well. One that is too far away by no more than a factor of NEARLY may be as many times (TWIN) as
@@ -183,6 +185,11 @@ def _off_the_reference(
                 f"after {step} steps the weights have moved in another direction than the reference solution's: cosine "
                 f"{1 - found.distance:.4f}, at least {1 - allowed.distance:.4f}"
             )
+        elif not found.stretch <= allowed.stretch:
+            problems.append(
+                f"on the last stretch of the {step} steps the weights have moved in another direction than the reference "
+                f"solution's: cosine {1 - found.stretch:.4f}, at least {1 - allowed.stretch:.4f}"
+            )
     if replay.held_out is None or not math.isfinite(replay.held_out):
         problems.append("on held-out data the returned weights have no finite loss")
     else:
@@ -215,7 +222,8 @@ def doubtful(check: CheckResult) -> int | None:
     """The first step at which a training was too far from the reference's, if it was too far by little: it may be an honest
     one whose seed makes much of rounding. None where it is far, or where something else is wrong."""
     for step, replayed in check.evidence.get("replayed", {}).items():
-        excess = max(replayed["found"][name] / replayed["allowed"][name] for name in ("norm", "distance", "loss"))
+        found, allowed = replayed["found"], replayed["allowed"]
+        excess = max(found[name] / allowed[name] for name in ("norm", "distance", "loss", "stretch"))
         if not excess <= 1:
             return int(step) if excess <= NEARLY else None
     return None
@@ -232,13 +240,14 @@ def distances(
 ) -> Near:
     """How far one training is from another after `step` steps, by `compare`'s answer and by the losses after the `first`
     steps. What cannot be said (weights that are missing or not finite) is infinitely far."""
-    ratio, cosine = update.get("norm_ratio"), update.get("cosine")
+    ratio, cosine, stretch = (update.get(name) for name in ("norm_ratio", "cosine", "stretch_cosine"))
     relative = [(a - b) / max(abs(b), floor) for a, b in zip(losses[first:step], reference[first:step], strict=True)]
     return Near(
         norm=math.inf if ratio is None else abs(ratio - 1),
         distance=math.inf if cosine is None else 1 - cosine,
         loss=math.sqrt(fmean(d * d for d in relative)) if relative else 0.0,
         held_out=held_out,
+        stretch=math.inf if stretch is None else 1 - stretch,
     )
 
 

@@ -73,12 +73,14 @@ class Near(NamedTuple):
     """How far one training is from another after as many steps from the same seed.
 
     norm: relative difference of the norms of the total update. distance: 1 - cosine of the total updates. loss: root mean
-    square of the relative differences of the losses, step by step. held_out: relative difference of the held-out losses."""
+    square of the relative differences of the losses, step by step. held_out: relative difference of the held-out losses.
+    stretch: 1 - cosine of the updates since the step that was compared before."""
 
     norm: float
     distance: float
     loss: float
     held_out: float
+    stretch: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class Spread:
         differs from seed to seed. Beyond the last in proportion to the steps; zeros where nothing was calibrated."""
         steps = [s for s, _ in self.rows]
         rows = [near for _, near in self.rows[: bisect_left(steps, step) + 1]]
-        worst = Near(*map(max, *rows)) if len(rows) > 1 else Near(*rows[0]) if rows else Near(0.0, 0.0, 0.0, 0.0)
+        worst = Near(*map(max, *rows)) if len(rows) > 1 else rows[0] if rows else Near(0.0, 0.0, 0.0, 0.0)
         beyond = max(1.0, step / steps[-1]) if steps else 1.0
         return Near(*(beyond * value for value in worst))
 
@@ -100,7 +102,13 @@ class Spread:
 def honest_spread(lab: Lab, form: str) -> Spread:
     """The calibrated spread of the lab's form, without rows where it has none."""
     rows = read_table(lab.folder / "reference.json").get(form, {}).get("spread", [])
-    return Spread(tuple((int(row["step"]), Near(*(float(row[name]) for name in Near._fields))) for row in rows))
+    return Spread(tuple((int(row["step"]), _near(row)) for row in rows))
+
+
+def _near(row: dict[str, float]) -> Near:
+    """A calibration without stretches: what a third of the way would be off if all of the distance were made in it."""
+    known = {name: float(row[name]) for name in Near._fields if name in row}
+    return Near(**{"stretch": min(1.0, 9 * known["distance"])} | known)
 
 
 # 99.5% quantile of Student's t by degrees of freedom 1 to 9: a new run lies within t * sd * sqrt(1 + 1/n) of the mean of n

@@ -119,6 +119,7 @@ class Harness:
         self.model: torch.nn.Module
         self.loop: Iterator[torch.Tensor]
         self.initial: dict[str, torch.Tensor] = {}
+        self.compared: tuple[dict[str, torch.Tensor], ...] = ()  # ours and theirs, when last they were compared
 
     # ---- the learner's loop
 
@@ -380,7 +381,8 @@ class Harness:
 
     def compare(self, file: str) -> dict[str, Any]:
         """Compare the total update in `file` (safetensors in the exchange folder) with this process's own at the same
-        step: both minus the initial weights. Needs `start(keep_initial=True)`."""
+        step: both minus the initial weights; and likewise the stretch since the step that was compared before. Needs
+        `start(keep_initial=True)`."""
         return _in_clean_thread(lambda: self._compare(self._received(file)))
 
     def _received(self, file: str) -> dict[str, torch.Tensor]:
@@ -402,22 +404,24 @@ class Harness:
         }
         if answer["missing"] or answer["shapes"] or answer["types"]:
             return answer
-        dot = norm_ours = norm_theirs = 0.0
+        total, stretch = _Updates(), _Updates()
+        ours_before, theirs_before = self.compared or (self.initial, self.initial)
         still = []
         for name, tensor in ours.items():
-            start = self.initial[name].to(tensor.device)
-            a, b = (tensor - start).double(), (theirs[name].to(tensor.device) - start).double()
-            dot += float((a * b).sum())
-            norm_ours += float(a.square().sum())
-            norm_theirs += float(b.square().sum())
+            at = tensor.device
+            start, given = self.initial[name].to(at), theirs[name].to(at)
+            a, b = total.add(tensor - start, given - start)
+            stretch.add(tensor - ours_before[name].to(at), given - theirs_before[name].to(at))
             if a.any() and not b.any():
                 still.append(name)
             elif tensor.numel() >= 64:  # fp32 weights that all lie on the grid of a shorter type were kept in it
                 for short in (torch.bfloat16, torch.float16):
                     if torch.equal(theirs[name].to(short).float(), theirs[name]):
                         answer["types"].append(f"{name}: values of {short} in float32")
-        answer["norm_ratio"] = math.sqrt(norm_theirs / norm_ours) if norm_ours else None
-        answer["cosine"] = dot / math.sqrt(norm_ours * norm_theirs) if norm_ours and norm_theirs else 0.0
+        # copies: ours go on training, and theirs lie in a file that the next ones are written over
+        self.compared = tuple({name: side[name].to("cpu", copy=True) for name in ours} for side in (ours, theirs))
+        answer["norm_ratio"], answer["cosine"] = total.norm_ratio(), total.cosine()
+        answer["stretch_cosine"] = stretch.cosine()
         answer["still"], answer["types"] = still[:5], answer["types"][:5]
         return _finite(answer)
 
@@ -441,6 +445,26 @@ class Harness:
                 kind="weights",
             )
         return {name: received[name] for name in tensors}
+
+
+class _Updates:
+    """Length and direction of two updates, each in parts."""
+
+    def __init__(self) -> None:
+        self.dot = self.ours = self.theirs = 0.0
+
+    def add(self, ours: torch.Tensor, theirs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        a, b = ours.double(), theirs.double()
+        self.dot += float((a * b).sum())
+        self.ours += float(a.square().sum())
+        self.theirs += float(b.square().sum())
+        return a, b
+
+    def norm_ratio(self) -> float | None:
+        return math.sqrt(self.theirs / self.ours) if self.ours else None
+
+    def cosine(self) -> float:
+        return self.dot / math.sqrt(self.ours * self.theirs) if self.ours and self.theirs else 0.0
 
 
 class _Operators(TorchDispatchMode):

@@ -1,7 +1,7 @@
 """Lab 4b's reference and all candidates for its last rung beside stock nanoGPT, in one run on one GPU: tokens per second, their ratio,
-MFU against the peak that was measured on this device, and the reference's loss curve beside that of the fp32 run.
+MFU against the peak that was measured on this device, and the loss curves of the reference and of --curves beside that of the fp32 run.
 
-    python -m tests.benchmarks.nanogpt_peer --peer CHECKOUT [--batches 12,32,64] [--ours 32,64] [--forms NAME,NAME] [--curve 50]
+    python -m tests.benchmarks.nanogpt_peer --peer CHECKOUT [--batches 12,32,64] [--ours 32,64] [--forms NAME;NAME] [--curve 50] [--curves NAME;NAME]
 
 CHECKOUT is one of github.com/karpathy/nanoGPT; its bench.py runs as it is, on random tokens (`--real_data=False`), compiled, in
 bf16. Ours are asked for real batches of tokens and driven without the grader. Several of them compile at once, one at a time is
@@ -182,16 +182,20 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(text)
 
 
-def curve(ours: list[float], fp32: list[float]) -> str:
-    """Markdown: both losses at some steps, and how far they are apart on average."""
-    off = [abs(a - b) / b for a, b in zip(ours, fp32, strict=True)]
-    shown = sorted({*range(0, len(off), 5), len(off) - 1})
-    rows = [f"| {step} | {ours[step]:.4f} | {fp32[step]:.4f} | {off[step]:.3%} |" for step in shown]
-    heads = [
-        f"Losses differ by {sum(off) / len(off):.4%} on average, {max(off):.4%} at most, over {len(off)} steps.",
-        "",
+def curve(losses: dict[str, list[float]]) -> str:
+    """Markdown: the losses of some steps by form, and how far each form is from the fp32 run on average and at most."""
+    exact = losses[IN_FP32]
+    forms = [name for name in losses if name != IN_FP32]
+    off = {name: [abs(a - b) / b for a, b in zip(losses[name], exact, strict=True)] for name in forms}
+    text = [
+        f"{name}: {sum(o) / len(o):.4%} from the fp32 run on average, {max(o):.4%} at most." for name, o in off.items()
     ]
-    return "\n".join([*heads, "| step | the solution | in fp32 | relative |", "|---|---|---|---|", *rows])
+    text += ["", f"| step | in fp32 | {' | '.join(forms)} |", "|---|---" + "|---" * len(forms) + "|"]
+    for step in sorted({*range(0, len(exact), 5), len(exact) - 1}):
+        text.append(
+            f"| {step} | {exact[step]:.4f} | " + " | ".join(f"{losses[name][step]:.4f}" for name in forms) + " |"
+        )
+    return "\n".join(text)
 
 
 def main() -> None:
@@ -202,6 +206,7 @@ def main() -> None:
     parser.add_argument("--ours", type=numbers, default=[32, 64], help="batch sizes of ours")
     parser.add_argument("--forms", help="names separated by semicolons, with --list's words; all by default")
     parser.add_argument("--curve", type=int, default=50, metavar="STEPS", help="of the loss curve; 0 for none")
+    parser.add_argument("--curves", default=THE_SOLUTION, help="the forms whose curve is wanted, as --forms")
     parser.add_argument("--at-once", type=int, default=3, help="how many compile side by side")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument(
@@ -226,10 +231,10 @@ def main() -> None:
 def measure(options: argparse.Namespace) -> None:
     if options.device == "cuda" and not machine.has_gpu():
         raise UserError("There is no NVIDIA GPU here; --device cpu tries the program out on the lab's tiny form.")
-    chosen = (
-        [name.strip() for name in options.forms.split(";")] if options.forms else [n for n in forms() if n != IN_FP32]
-    )
-    if unknown := set(chosen) - set(forms()):
+    names = lambda text: [name.strip() for name in text.split(";")]  # noqa: E731
+    chosen = names(options.forms) if options.forms else [n for n in forms() if n != IN_FP32]
+    curves = [*names(options.curves), IN_FP32] if options.curve else []
+    if unknown := {*chosen, *curves} - set(forms()):
         raise UserError(f"no such form: {', '.join(unknown)}. --list names them.")
     name = (machine.gpu_name() if options.device == "cuda" else machine.cpu_name()) or "unknown"
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
@@ -265,16 +270,18 @@ def measure(options: argparse.Namespace) -> None:
     wanted = [(form, batch, TIMED) for batch in options.ours for form in chosen]
     for form, batch, found in run(wanted, options.device, data, options.at_once):
         add(form, batch, found)
-    if options.curve:
+    if curves:
         batch = LAB.forms[options.device].options["batch_size"]
-        both = [(form, batch, max(1, options.curve - WARM)) for form in (THE_SOLUTION, IN_FP32)]
-        losses = {form: found.get("losses") for form, _, found in run(both, options.device, data, 2)}
+        asked = [(form, batch, max(1, options.curve - WARM)) for form in curves]
+        losses = {form: found.get("losses") for form, _, found in run(asked, options.device, data, options.at_once)}
         if all(losses.values()):
             kept["losses"] = losses
             keep()
+        else:
+            print(f"no curve: {', '.join(form for form, found in losses.items() if not found)} failed")
     print(f"\n{name}, {os.cpu_count()} cores, torch {machine.versions()['torch']}, {today}\n\n{table(rows)}")
     if kept.get("losses"):
-        print(f"\n{curve(kept['losses'][THE_SOLUTION], kept['losses'][IN_FP32])}")
+        print(f"\n{curve(kept['losses'])}")
     print(f"\nwritten to {out}")
 
 
