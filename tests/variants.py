@@ -764,6 +764,21 @@ _GPT2_ROWS: Edits = [
     ("BLOCK = 8192", "BLOCK = 4096"),
     ("logits.stride(0), BLOCK, num_warps=32)", "rows, BLOCK, num_warps=4)"),
 ]
+# only the backward pass in 8 bits: forward and losses stay as they are in bf16
+_GPT2_SHORT_BACKWARD: Edits = [
+    (
+        "        return product(a, b, inputs, weights, fast=True).unflatten(0, x.shape[:-1])\n",
+        "        return F.linear(x.bfloat16(), weight.bfloat16())\n",
+    ),
+]
+# e4m3 for the gradients of linear layers as well: one more bit, and a range that the factor has to meet
+_GPT2_E4M3: Edits = [
+    (
+        "wrong = short(gradient.flatten(0, -2), GRADIENTS, torch.float8_e5m2)",
+        "wrong = short(gradient.flatten(0, -2), GRADIENTS)",
+    ),
+    ("INPUTS, WEIGHTS, GRADIENTS = 8.0, 256.0, 65536.0", "INPUTS, WEIGHTS, GRADIENTS = 8.0, 256.0, 2.0**24"),
+]
 # what a compiled GPT-2 can still gain: edits of 4b's solution, to be tried one by one and together on a GPU
 GPT2_CANDIDATES: dict[str, Edits] = {
     "cuDNN's attention": _GPT2_CUDNN,
@@ -867,6 +882,29 @@ def loss_of(""",
         *_GPT2_SHORT_HEAD,
         *_GPT2_SHORT_MLP,
         *_GPT2_ROWS,
+    ],
+    "the head in 8 bits, sums row by row": [
+        *_GPT2_BEST,
+        *_GPT2_SHORT,
+        *_GPT2_SHORT_HEAD,
+        *_GPT2_ROWS,
+    ],
+    "head and the feed-forward's backward pass in 8 bits, sums row by row": [
+        *_GPT2_BEST,
+        *_GPT2_SHORT,
+        *_GPT2_SHORT_HEAD,
+        *_GPT2_ROWS,
+        *_GPT2_SHORT_MLP,
+        *_GPT2_SHORT_BACKWARD,
+    ],
+    "head and the feed-forward's backward pass in 8 bits, sums row by row, e4m3": [
+        *_GPT2_BEST,
+        *_GPT2_SHORT,
+        *_GPT2_SHORT_HEAD,
+        *_GPT2_ROWS,
+        *_GPT2_SHORT_MLP,
+        *_GPT2_SHORT_BACKWARD,
+        *_GPT2_E4M3,
     ],
     "all products in 8 bits, FlashAttention's": [
         *_GPT2_BEST,
