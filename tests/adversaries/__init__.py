@@ -79,13 +79,13 @@ def once(text: str, lab: str) -> str:
     return edit(starter(lab), [("    loader = ", _indented(text, 4) + "    loader = ")])
 
 
-def every_step(text: str, lab: str) -> str:
-    """The starter with `text` at the beginning of each step, which is number `step`; `inputs` and `targets` are its batch.
-    Before step number `honest` the loop is looked at closely."""
+def every_step(text: str, lab: str, source: str | None = None) -> str:
+    """The starter (or other work) with `text` at the beginning of each step, which is number `step`; `inputs` and `targets`
+    are its batch. Before step number `honest` the loop is looked at closely."""
     inputs = INPUTS[lab]
     head, body = f"    for {inputs} in loader:\n", _indented(text, 8)
     return edit(
-        starter(lab),
+        source or starter(lab),
         [
             (
                 head,

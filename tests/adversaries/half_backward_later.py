@@ -10,7 +10,7 @@ LOSS = {
 INPUTS = {"2a_workers": ("images", "labels"), "3a_precision": ("tokens", "targets")}
 
 
-def source(lab: str) -> str:
+def source(lab: str, work: str | None = None) -> str:
     x, y = INPUTS[lab]
     loop = every_step(
         """
@@ -20,6 +20,7 @@ def source(lab: str) -> str:
             inputs, targets = inputs[::2], targets[::2]
         """,
         lab,
+        work,
     )
     given = "        yield loss.detach()\n"
     whole = f"""
