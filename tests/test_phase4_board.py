@@ -131,6 +131,14 @@ def test_many_attempts_are_drawn_as_the_last_ones():
     assert len(labels) == board.SHOWN and labels[-1].endswith("11-21 10:49")
 
 
+@pytest.mark.parametrize(("gain", "target"), [(12.0, 1.4), (12.0, 2.0), (1.1, 1.4), (2.0, 8.0)])
+def test_the_words_above_the_picture_do_not_touch(gain, target):
+    figure = board.draw(attempts({"gain": gain, "gain_lower": gain, "gain_upper": gain, "target": target}))
+    axes = figure.axes[0]
+    above = [text.get_window_extent() for text in axes.texts if text.get_text().startswith(("starter", "target"))]
+    assert len(above) == 2 and above[0].x1 + 3 < above[1].x0
+
+
 def test_log_in_a_notebook(graded, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     lab = open_lab("3a_precision", device="cpu")

@@ -257,7 +257,8 @@ def draw(attempts: list[Attempt]) -> Figure:
     axes.set_xscale("log")
     axes.set_xlim(low / pad, high * pad**2)
     axes.set_ylim(len(shown) - 0.4, -0.6)
-    clear = math.log(high * pad**3 / low) / 16  # of the mark at 1
+    width = math.log(high * pad**3 / low)
+    clear = width / 16  # of the mark at 1
     ticks = [x for x in report._ticks(low / pad, high * pad**2) if x == 1 or abs(math.log(x)) > clear]
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -271,10 +272,12 @@ def draw(attempts: list[Attempt]) -> Figure:
     for side in ("left", "right", "top"):
         axes.spines[side].set_visible(False)
     axes.axvline(1, color=INK, linewidth=1)
-    axes.text(1, -0.72, "starter", ha="center", va="bottom", fontsize=9, color=INK)
+    side_by_side = bool(target) and math.log(target) < 0.15 * width  # centred, the two words would touch
+    ends_at, begins_at = ("right", "left") if side_by_side else ("center", "center")
+    axes.text(1, -0.72, "starter", ha=ends_at, va="bottom", fontsize=9, color=INK)
     if target:
         axes.axvline(target, color=GREEN, linestyle="--", linewidth=1.4, zorder=0)
-        axes.text(target, -0.72, f"target {_times(target)}", ha="center", va="bottom", fontsize=9, color=INK)
+        axes.text(target, -0.72, f"target {_times(target)}", ha=begins_at, va="bottom", fontsize=9, color=INK)
     best = [max([1.0, *(_counted(each) for each in shown[: n + 1])]) for n in range(len(shown))]
     axes.step(best, range(len(shown)), where="pre", color=FAINT, linewidth=1, zorder=1)
     for y, each in enumerate(shown):
