@@ -122,7 +122,7 @@ def measure_spread(
                 progress((n + i / (1 + len(forms))) / seeds, f"seed {n + 1} of {seeds}: {name}")
                 for one, step in _trained(text, form, form_name, seed, grid, longest_s=4 * pace):
                     one.child.give(WEIGHTS, (Path(folder) / str(step)).read_bytes())
-                    update = one.child.ask("compare", file=WEIGHTS)
+                    update = one.child.ask("compare", file=WEIGHTS, stretch=True)
                     off = abs(one.child.ask("evaluate")["loss"] / held_out[step] - 1)
                     floor = 0.1 * abs(reference[0])
                     near = distances(one.losses, reference, update, form.parity.steps, step, floor, held_out=off)

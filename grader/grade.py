@@ -655,7 +655,7 @@ def _replayed(
                 break
             reference.run(step - len(reference.losses))
             reference.child.give(WEIGHTS, weights.read_bytes())
-            updates[step] = reference.child.ask("compare", file=WEIGHTS)
+            updates[step] = reference.child.ask("compare", file=WEIGHTS, stretch=True)
         if not updates:
             return parity_check.Replay(reference.losses, {}, None, math.nan)
         return parity_check.Replay(
@@ -685,7 +685,7 @@ def _twin(
                 each.run(stop - len(each.losses))
             starter.child.weights(WEIGHTS)
             reference.child.give(WEIGHTS, starter.child.fetch(WEIGHTS, MAX_WEIGHTS))
-            update = reference.child.ask("compare", file=WEIGHTS)
+            update = reference.child.ask("compare", file=WEIGHTS, stretch=True)
         return step, parity_check.apart(starter.losses, reference.losses, update, found.form.parity.steps, step)
 
 

@@ -213,7 +213,7 @@ def test_a_stretch_tells_what_the_whole_way_hides(own_temporary):
                     each.run(12)
                 theirs.weights("weights.safetensors")
                 trusted.give("weights.safetensors", theirs.fetch("weights.safetensors", 1 << 30))
-                update = trusted.ask("compare", file="weights.safetensors")
+                update = trusted.ask("compare", file="weights.safetensors", stretch=True)
         found.append(parity.distances([], [], update, 0, 0, 1.0))
     honest, half_of_it = found
     assert honest.stretch < 1e-4 and half_of_it.stretch > 2 * half_of_it.distance > 0.01, found
@@ -234,11 +234,13 @@ def replayed(
     return parity.late(TOLERANCES, REFERENCE[:60], losses, CLOSE, replay)
 
 
-@pytest.mark.parametrize("seen", [(0.000841, 1 - 0.002034, 0.001322), (0.001602, 1 - 0.000682, 0.000352)])
-def test_honest_runs_that_were_further_away_than_any_calibrated(seen):
+@pytest.mark.parametrize(
+    ("seen", "doubtful"), [((0.000841, 1 - 0.002034, 0.001322), 78), ((0.001602, 1 - 0.000682, 0.000352), None)]
+)
+def test_honest_runs_that_were_further_away_than_any_calibrated(seen, doubtful):
     """Seen on an H200: half a fix and a solution, in two grades of 22. The first is looked into, and may be as far away as
     the starter's own training allows."""
-    assert replayed(*seen).status == PASS or parity.doubtful(replayed(*seen)) == 78
+    assert replayed(*seen).status == (FAIL if doubtful else PASS) and parity.doubtful(replayed(*seen)) == doubtful
     assert replayed(*seen, twin=Near(0.0005, 0.001, 0.0004, 0.0)).status == PASS
 
 
@@ -277,7 +279,7 @@ def test_how_far_the_starter_s_own_training_is():
 
 
 def test_what_is_far_away_is_no_matter_of_rounding():
-    assert parity.doubtful(replayed(0.0, 0.5, 0.0)) is None
+    assert parity.doubtful(replayed(0.0, 0.8, 0.0)) is None
     assert parity.doubtful(replayed(float("nan"), 1.0, 0.0)) is None
     assert parity.doubtful(replayed(0.0, 1.0, 0.0)) is None  # nothing is wrong with it
     assert parity.doubtful(late(REFERENCE, held_out=5.0)) is None

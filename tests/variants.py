@@ -479,6 +479,24 @@ _GPT2_TUNED: Edits = [
         'torch.compile(loss_of, dynamic=False, options={"coordinate_descent_tuning": True})',
     )
 ]
+_GPT2_ROW_SUMS = """    peaks = tl.full([BLOCK], float("-inf"), tl.float32)
+    sums = tl.zeros([BLOCK], tl.float32)
+    for begin in range(0, stride, BLOCK):
+        columns = begin + tl.arange(0, BLOCK)
+        some = tl.load(numbers + columns, mask=columns < words, other=float("-inf")).to(tl.float32)
+        higher = tl.maximum(peaks, some)
+        known = higher > float("-inf")
+        sums = tl.where(known, sums * tl.exp(peaks - higher) + tl.exp(some - higher), 0.0)
+        peaks = higher
+    peak = tl.max(peaks, 0)
+    total = tl.sum(tl.where(peaks > float("-inf"), sums * tl.exp(peaks - peak), 0.0), 0)
+"""
+_GPT2_ROW_GRADIENT = """    for begin in range(0, stride, BLOCK):
+        columns = begin + tl.arange(0, BLOCK)
+        some = tl.load(numbers + columns, mask=columns < words, other=float("-inf")).to(tl.float32)
+        share = tl.exp(some - peak) / total - tl.where(columns == target, 1.0, 0.0)
+        tl.store(numbers + columns, share.to(logits.dtype.element_ty), mask=columns < stride)
+"""
 # head and loss by hand: one kernel reads the logits and leaves their gradient in their place
 _GPT2_OWN_LOSS: Edits = [
     (
@@ -499,24 +517,12 @@ def row_loss(logits, targets, losses, words, stride, BLOCK: tl.constexpr):
     numbers = logits + row * stride
     target = tl.load(targets + row)
     at_target = tl.load(numbers + target).to(tl.float32)
-    peaks = tl.full([BLOCK], float("-inf"), tl.float32)
-    sums = tl.zeros([BLOCK], tl.float32)
-    for begin in range(0, stride, BLOCK):
-        columns = begin + tl.arange(0, BLOCK)
-        some = tl.load(numbers + columns, mask=columns < words, other=float("-inf")).to(tl.float32)
-        higher = tl.maximum(peaks, some)
-        known = higher > float("-inf")
-        sums = tl.where(known, sums * tl.exp(peaks - higher) + tl.exp(some - higher), 0.0)
-        peaks = higher
-    peak = tl.max(peaks, 0)
-    total = tl.sum(tl.where(peaks > float("-inf"), sums * tl.exp(peaks - peak), 0.0), 0)
-    tl.store(losses + row, tl.log(total) + peak - at_target)
-    for begin in range(0, stride, BLOCK):
-        columns = begin + tl.arange(0, BLOCK)
-        some = tl.load(numbers + columns, mask=columns < words, other=float("-inf")).to(tl.float32)
-        share = tl.exp(some - peak) / total - tl.where(columns == target, 1.0, 0.0)
-        tl.store(numbers + columns, share.to(logits.dtype.element_ty), mask=columns < stride)
-
+'''
+        + _GPT2_ROW_SUMS
+        + """    tl.store(losses + row, tl.log(total) + peak - at_target)
+"""
+        + _GPT2_ROW_GRADIENT
+        + '''
 
 class HeadAndLoss(torch.autograd.Function):
     """The mean loss of hidden (tokens, width) and head (rows, width), both bf16; the first `words` rows count."""
@@ -661,11 +667,7 @@ _GPT2_SHORT_ATTENTION: Edits = [
 # the logits' gradient is written in 8 bits, along the words and along the tokens
 _GPT2_SHORT_HEAD: Edits = [
     (
-        "    for begin in range(0, stride, BLOCK):\n"
-        "        columns = begin + tl.arange(0, BLOCK)\n"
-        '        some = tl.load(numbers + columns, mask=columns < words, other=float("-inf")).to(tl.float32)\n'
-        "        share = tl.exp(some - peak) / total - tl.where(columns == target, 1.0, 0.0)\n"
-        "        tl.store(numbers + columns, share.to(logits.dtype.element_ty), mask=columns < stride)\n",
+        _GPT2_ROW_GRADIENT,
         """    tl.store(levels + row, tl.log(total) + peak)
 
 
@@ -695,7 +697,7 @@ def short_gradient(logits, targets, levels, by_token, by_word, words, tokens, st
     (
         "        logits = hidden @ head.t()\n",
         "        (a, a_t), (b, b_t) = both_ways(hidden, INPUTS), both_ways(head, WEIGHTS)\n"
-        "        inputs, weights, ctx.gradients = UNDONE.values()\n"
+        "        inputs, weights, _ = UNDONE.values()\n"
         "        logits = product(a, b, inputs, weights, fast=True)\n"
         "        (tokens, rows), levels = logits.shape, torch.empty(len(hidden), device=hidden.device)\n",
     ),
@@ -719,7 +721,6 @@ def short_gradient(logits, targets, levels, by_token, by_word, words, tokens, st
         "        scale = gradient / (OF_LOGITS * len(by_token))\n"
         "        return product(by_token, b_t, scale, weights), product(by_word, a_t, scale, inputs, torch.float32), None, None\n",
     ),
-    ("        inputs, weights, ctx.gradients = UNDONE.values()\n", "        inputs, weights, _ = UNDONE.values()\n"),
     (
         "def hidden_of(model, tokens):",
         """OF_LOGITS = 32768.0  # its gradient lies between -1 and 1
@@ -737,21 +738,11 @@ def hidden_of(model, tokens):""",
     (".to(hidden.dtype)\n    if hidden.is_cuda:\n", "\n    if hidden.is_cuda:\n"),
     ("F.linear(hidden, head[:words])", "F.linear(hidden, head[:words].to(hidden.dtype))"),
 ]
+_GPT2_8_BITS: Edits = [*_GPT2_BEST, *_GPT2_SHORT, *_GPT2_SHORT_HEAD]
 # a row's sum in one number, not one for each lane: half as many exponentials
 _GPT2_ROWS: Edits = [
     (
-        """    peaks = tl.full([BLOCK], float("-inf"), tl.float32)
-    sums = tl.zeros([BLOCK], tl.float32)
-    for begin in range(0, stride, BLOCK):
-        columns = begin + tl.arange(0, BLOCK)
-        some = tl.load(numbers + columns, mask=columns < words, other=float("-inf")).to(tl.float32)
-        higher = tl.maximum(peaks, some)
-        known = higher > float("-inf")
-        sums = tl.where(known, sums * tl.exp(peaks - higher) + tl.exp(some - higher), 0.0)
-        peaks = higher
-    peak = tl.max(peaks, 0)
-    total = tl.sum(tl.where(peaks > float("-inf"), sums * tl.exp(peaks - peak), 0.0), 0)
-""",
+        _GPT2_ROW_SUMS,
         """    peak, total = at_target, 0.0
     for begin in range(0, stride, BLOCK):
         columns = begin + tl.arange(0, BLOCK)
@@ -874,43 +865,33 @@ def loss_of(""",
     "a loss of its own kernel in larger blocks": [*_GPT2_OWN_LOSS, *_GPT2_LARGER_BLOCKS],
     "a loss of its own kernel in larger blocks, a residual stream in bf16, a GELU of few operations": _GPT2_BEST,
     "the same with FlashAttention's": [*_GPT2_BEST, *_GPT2_FLASH],
-    "the head in 8 bits": [*_GPT2_BEST, *_GPT2_SHORT, *_GPT2_SHORT_HEAD],
-    "head and feed-forward in 8 bits": [*_GPT2_BEST, *_GPT2_SHORT, *_GPT2_SHORT_HEAD, *_GPT2_SHORT_MLP],
+    "the head in 8 bits": _GPT2_8_BITS,
+    "head and feed-forward in 8 bits": [*_GPT2_8_BITS, *_GPT2_SHORT_MLP],
     "head and feed-forward in 8 bits, sums row by row": [
-        *_GPT2_BEST,
-        *_GPT2_SHORT,
-        *_GPT2_SHORT_HEAD,
+        *_GPT2_8_BITS,
         *_GPT2_SHORT_MLP,
         *_GPT2_ROWS,
     ],
     "the head in 8 bits, sums row by row": [
-        *_GPT2_BEST,
-        *_GPT2_SHORT,
-        *_GPT2_SHORT_HEAD,
+        *_GPT2_8_BITS,
         *_GPT2_ROWS,
     ],
     "head and the feed-forward's backward pass in 8 bits, sums row by row": [
-        *_GPT2_BEST,
-        *_GPT2_SHORT,
-        *_GPT2_SHORT_HEAD,
+        *_GPT2_8_BITS,
         *_GPT2_ROWS,
         *_GPT2_SHORT_MLP,
         *_GPT2_SHORT_BACKWARD,
     ],
     "head and the feed-forward's backward pass in 8 bits, sums row by row, e4m3": [
-        *_GPT2_BEST,
-        *_GPT2_SHORT,
-        *_GPT2_SHORT_HEAD,
+        *_GPT2_8_BITS,
         *_GPT2_ROWS,
         *_GPT2_SHORT_MLP,
         *_GPT2_SHORT_BACKWARD,
         *_GPT2_E4M3,
     ],
     "all products in 8 bits, FlashAttention's": [
-        *_GPT2_BEST,
+        *_GPT2_8_BITS,
         *_GPT2_FLASH,
-        *_GPT2_SHORT,
-        *_GPT2_SHORT_HEAD,
         *_GPT2_SHORT_MLP,
         *_GPT2_SHORT_ATTENTION,
     ],

@@ -119,7 +119,7 @@ class Harness:
         self.model: torch.nn.Module
         self.loop: Iterator[torch.Tensor]
         self.initial: dict[str, torch.Tensor] = {}
-        self.compared: tuple[dict[str, torch.Tensor], ...] = ()  # ours and theirs, when last they were compared
+        self.compared: tuple[dict[str, torch.Tensor], ...] = ()  # ours and theirs, where the last stretch ended
 
     # ---- the learner's loop
 
@@ -379,11 +379,11 @@ class Harness:
 
     # ---- asked of the trusted arm only
 
-    def compare(self, file: str) -> dict[str, Any]:
+    def compare(self, file: str, stretch: bool = False) -> dict[str, Any]:
         """Compare the total update in `file` (safetensors in the exchange folder) with this process's own at the same
-        step: both minus the initial weights; and likewise the stretch since the step that was compared before. Needs
+        step: both minus the initial weights. stretch: likewise the updates since this was asked before. Needs
         `start(keep_initial=True)`."""
-        return _in_clean_thread(lambda: self._compare(self._received(file)))
+        return _in_clean_thread(lambda: self._compare(self._received(file), stretch))
 
     def _received(self, file: str) -> dict[str, torch.Tensor]:
         """The tensors in a file that comes from the submission, and may be anything."""
@@ -394,7 +394,7 @@ class Harness:
                 f"The weights that the submission returned cannot be read: {error}", kind="weights"
             ) from None
 
-    def _compare(self, theirs: dict[str, torch.Tensor]) -> dict[str, Any]:
+    def _compare(self, theirs: dict[str, torch.Tensor], stretch: bool) -> dict[str, Any]:
         trained = self._trained()
         ours = {name: trained[name].detach() for name in self.initial}
         answer: dict[str, Any] = {
@@ -404,26 +404,33 @@ class Harness:
         }
         if answer["missing"] or answer["shapes"] or answer["types"]:
             return answer
-        total, stretch = _Updates(), _Updates()
-        ours_before, theirs_before = self.compared or (self.initial, self.initial)
+        total = _Updates()
         still = []
         for name, tensor in ours.items():
-            at = tensor.device
-            start, given = self.initial[name].to(at), theirs[name].to(at)
-            a, b = total.add(tensor - start, given - start)
-            stretch.add(tensor - ours_before[name].to(at), given - theirs_before[name].to(at))
+            start = self.initial[name].to(tensor.device)
+            a, b = total.add(tensor - start, theirs[name].to(tensor.device) - start)
             if a.any() and not b.any():
                 still.append(name)
             elif tensor.numel() >= 64:  # fp32 weights that all lie on the grid of a shorter type were kept in it
                 for short in (torch.bfloat16, torch.float16):
                     if torch.equal(theirs[name].to(short).float(), theirs[name]):
                         answer["types"].append(f"{name}: values of {short} in float32")
+        answer["norm_ratio"], answer["cosine"] = total.norm_ratio(), total.cosine()
+        answer["still"], answer["types"] = still[:5], answer["types"][:5]
+        if stretch:
+            answer["stretch_cosine"] = self._stretch(ours, theirs)
+        return _finite(answer)
+
+    def _stretch(self, ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
+        """The cosine of both updates since the last call, from the initial weights at first."""
+        ours_before, theirs_before = self.compared or (self.initial, self.initial)
+        updates = _Updates()
+        for name, tensor in ours.items():
+            at = tensor.device
+            updates.add(tensor - ours_before[name].to(at), theirs[name].to(at) - theirs_before[name].to(at))
         # copies: ours go on training, and theirs lie in a file that the next ones are written over
         self.compared = tuple({name: side[name].to("cpu", copy=True) for name in ours} for side in (ours, theirs))
-        answer["norm_ratio"], answer["cosine"] = total.norm_ratio(), total.cosine()
-        answer["stretch_cosine"] = stretch.cosine()
-        answer["still"], answer["types"] = still[:5], answer["types"][:5]
-        return _finite(answer)
+        return updates.cosine()
 
     def evaluate(self, file: str | None = None) -> dict[str, Any]:
         """Loss and accuracy on the held-out data, of the weights in `file` or of this process's own."""
