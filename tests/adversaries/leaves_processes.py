@@ -1,4 +1,4 @@
-"""Leaves processes in sessions of their own that keep every core busy while the other loop is timed."""
+"""Leaves processes in sessions of their own that keep every core that is theirs busy while the other loop is timed."""
 
 from tests.adversaries import attempt
 
@@ -10,7 +10,7 @@ def source(lab: str) -> str:
         """
         import os
 
-        for _ in range(os.cpu_count()):
+        for _ in range(len(os.sched_getaffinity(0))):
             if os.fork() == 0:
                 os.setsid()
                 if os.fork() == 0:
