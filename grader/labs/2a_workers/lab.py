@@ -9,7 +9,7 @@ LAB = Lab(
     forms={
         "cuda": Form(
             workload="grader.workloads.resnet",
-            options={"model": "resnet18", "size": 224, "batch_size": 64, "lr": 1e-4},
+            options={"model": "resnet18", "size": 224, "batch_size": 64, "lr": 1e-5},
             data="images",
             minimum_gain=3.0,
             noise=0.02,
