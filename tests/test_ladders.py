@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks import ladders
+from benchmarks import ladders, measured
+
+from grader import trace
+from grader.result import Result
 
 CELL = """## The ladder, measured
 
@@ -48,3 +51,19 @@ def test_notebooks_say_what_was_measured():
         lab, rungs = path.parent.name, json.loads(path.read_text(encoding="utf-8"))["rungs"]
         notebook = Path(ladders.REPOSITORY / "solutions" / lab / f"{lab}.ipynb").read_text(encoding="utf-8")
         assert all(f" | {row['gain']:.1f}x |" in notebook for row in rungs), lab
+
+
+def test_a_solution_s_first_grade_leaves_the_trace_before_and_after(tmp_path):
+    traces = ladders.REPOSITORY / "data" / "traces"
+    timelines = {
+        "before": trace.timeline(trace.read(traces / "gpt_launch.json.gz")),
+        "after": trace.timeline(trace.read(traces / "gpt_launch_fixed.json.gz")),
+    }
+    facts = {"machine": FACTS["machine"], "versions": FACTS["versions"], "date": "2026-11-21 10:00 UTC"}
+    graded = Result(lab="3x_lab", title="", form="cuda", checks=[], timelines=timelines, **facts).to_dict()
+    for what in ("starter-1", "solution-1"):
+        measured._keep(tmp_path / "3x_lab" / f"{what}.json", what, graded)
+        assert (tmp_path / "3x_lab" / measured.TIMELINES).exists() == (what == "solution-1")
+    assert json.loads((tmp_path / "3x_lab" / "solution-1.json").read_text())["timelines"] == {}
+    text = measured._table(tmp_path, [])
+    assert "(3x_lab/timelines.png)" in text

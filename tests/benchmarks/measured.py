@@ -43,12 +43,14 @@ from grader.nightly.night import Records
 from grader.nightly.parts import plan
 from grader.result import Result, write_json, write_text
 from grader.submission import Submission
+from grader.trace.picture import draw
 from grader.trace.words import BLUE, FAINT, INK, ORANGE
 from tests import variants
 
 MEASURED = Path(__file__).resolve().parents[2] / "data" / "measured"
 STORE = MEASURED.parents[1] / "work" / "measured"  # whole results, which git ignores
 KINDS = ("honest, ", "fault, ")
+TIMELINES = "timelines.png"  # a solution's trace below its starter's
 SHORT = Plan(block_s=1.0, min_pairs=2, max_pairs=2, profile_steps=2)  # enough where only parity is asked
 MANY_PAIRS = Plan(min_pairs=8, max_pairs=8)
 
@@ -402,8 +404,11 @@ def _take_over(night: Path, out: Path) -> None:
 
 
 def _keep(path: Path, what: str, graded: dict[str, Any]) -> str:
-    """Write a grade; what to say of it."""
+    """Write a grade, and the trace before and after as a picture if it is the first of a solution; what to say of it."""
     result = Result.from_dict(graded)
+    if what == "solution-1" and all(result.timelines.get(each, {}).get("lanes") for each in ("before", "after")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draw(result.timelines).savefig(path.with_name(TIMELINES), dpi=80)
     result.timelines, result.output = {}, ""  # large; and full of the paths of this machine
     write_json(path, {"what": what, **result.to_dict()})
     return _line(what, result)
@@ -594,6 +599,8 @@ def _table(out: Path, summary: list[Row]) -> str:
                 f"| {r['what']} | {r['score']:g} of {r['measured_max']:g} | {gain} | {same} | {r['seconds']:.0f} |"
             )
         text += _parity_table([r for r in graded if r["what"].startswith(KINDS)])
+        if (folder / TIMELINES).exists():
+            text += ["", f"![Trace of the starter and of the solution]({folder.name}/{TIMELINES})"]
         for r in ladder:
             text += ["", "| rung | ms a step | gain |", "|---|---|---|"]
             text += [f"| {row['rung']} | {row['step_ms']} | {row['gain']}x |" for row in r["rungs"]]

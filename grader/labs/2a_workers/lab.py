@@ -9,6 +9,8 @@ LAB = Lab(
     forms={
         "cuda": Form(
             workload="grader.workloads.resnet",
+            # a low learning rate: at 1e-4 rounding alone leads a ResNet elsewhere (distance 0.1 after 40 steps on an H200, 0.2
+            # after 300), and half a batch left out of some steps could hide in that
             options={"model": "resnet18", "size": 224, "batch_size": 64, "lr": 1e-5},
             data="images",
             minimum_gain=3.0,

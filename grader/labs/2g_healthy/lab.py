@@ -9,7 +9,8 @@ LAB = Lab(
     forms={
         "cuda": Form(
             workload="grader.workloads.gpt",
-            options={"layers": 8, "width": 1024, "heads": 16, "length": 1024, "batch_size": 16, "lr": 1e-4},
+            # the learning rate is as low as 3a's, and for the same reason
+            options={"layers": 8, "width": 1024, "heads": 16, "length": 1024, "batch_size": 16, "lr": 3e-5},
             data="text",
             minimum_gain=1.0,
             noise=0.003,

@@ -20,7 +20,7 @@ LAB = Lab(
                 "heads": 12,
                 "length": LENGTH,
                 "batch_size": BATCH,
-                "lr": 1e-4,
+                "lr": 3e-5,  # as low as 3a's, and for the same reason
                 "bare": True,
             },
             data="text",

@@ -9,7 +9,8 @@ LAB = Lab(
     forms={
         "cuda": Form(
             workload="grader.workloads.gpt",
-            options={"layers": 12, "width": 768, "heads": 12, "length": 1024, "batch_size": 10, "lr": 1e-4},
+            # the learning rate is as low as 3a's, and for the same reason
+            options={"layers": 12, "width": 768, "heads": 12, "length": 1024, "batch_size": 10, "lr": 3e-5},
             data="text",
             minimum_gain=4.0,
             noise=0.01,

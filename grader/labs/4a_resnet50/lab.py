@@ -9,7 +9,8 @@ LAB = Lab(
     forms={
         "cuda": Form(
             workload="grader.workloads.imagenet",
-            options={"model": "resnet50", "size": 224, "batch_size": 256, "lr": 1e-4},
+            # the learning rate is as low as 2a's, and for the same reason
+            options={"model": "resnet50", "size": 224, "batch_size": 256, "lr": 1e-5},
             data="images 10000",
             minimum_gain=10.0,
             noise=0.03,
