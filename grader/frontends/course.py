@@ -125,7 +125,7 @@ PHASES = (
         "Take a real training job that is slow in many ways at once, choose your own order, and train the same model many times faster.",
         (
             Lesson("4_models/1_own_loop"),
-            Lab("4a_resnet50"),
+            Lab("4a_resnet50", core=True),
             Lab("4b_nanogpt", core=True),
             Lab("4c_unet"),
             Lab("4d_trainer"),
