@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import csv
 import json
@@ -10,13 +11,17 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from html.parser import HTMLParser
 from pathlib import Path
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell
+from nbconvert.exporters import HTMLExporter
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from nbgrader.api import Gradebook
+from nbgrader.server_extensions.formgrader import handlers
 from nbgrader.utils import determine_grade
+from traitlets.config import PyFileConfigLoader
 
 from grader import labs
 from grader.frontends.nbgrader import _outputs
@@ -27,7 +32,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 NAME = "2a_workers"
 LAB = labs.get(NAME)
 MESSAGE = "deliberately broken"
-EXPLANATION = "The loop waited for its images, 82% of each step."
+EXPLANATION = "The loop waited for its images, 82% of each step.\n<script>harm()</script>"
 
 
 def nbgrader(course: Path, *arguments: str) -> str:
@@ -154,6 +159,7 @@ def test_solution(course):
 def test_syntax_error(course):
     assert not any(course.scores("typist").values())
     assert "syntax error" in course.feedback("typist")
+    assert "<script>harm" not in course.feedback("typist") and "82% of each step" in course.feedback("typist")
     assert "retrun loss" in course.feedback("typist")
 
 
@@ -191,6 +197,55 @@ def test_feedback(course):
     assert page.count('class="speed-report') == len(LAB.checks)
     assert page.count("data:image/") >= 2  # the gain and the timelines
     assert (course.root / "feedback" / "solver" / NAME / f"{NAME}.result.json").exists()
+
+
+def formgrader_page(nb: nbformat.NotebookNode) -> str:
+    """What Formgrader shows of a notebook, with this course's configuration."""
+    config = PyFileConfigLoader("nbgrader_config.py", path=str(REPOSITORY)).load_config()
+    config.HTMLExporter.update(template_name="formgrade", extra_template_basedirs=[handlers.template_path])
+    return HTMLExporter(config=config).from_notebook_node(nb, resources={"index": 0, "total": 1})[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<script>harm()</script>",
+        "<img src=x onerror=harm()>",
+        "<b onmouseover=harm()>bold</b>",
+        "[a link](javascript:harm())",
+        "[a link](data:text/html,harm())",
+        "<a href='java&#10;script:harm()'>a link</a>",
+        "![a picture](attachment:a)",
+        "<iframe srcdoc='<script>harm()</script>'></iframe>",
+        "<svg><style><img src=x onerror=harm()></style></svg>",
+        "<div id=throughput class=navbar-fixed-top>over Formgrader's own</div>",
+    ],
+)
+def test_what_a_student_wrote_does_nothing_in_the_instructor_s_browser(text):
+    cell = new_markdown_cell(text, attachments={"a": {"image/png": "' onerror=harm() '"}})
+    plain, page = (elements(formgrader_page(new_notebook(cells=[c]))) for c in (new_markdown_cell("text"), cell))
+    for tag, attributes in page - plain:
+        assert tag in ("p", "b", "a", "img"), tag
+        for name, value in attributes:
+            assert name in ("alt", "src", "href") and "script:" not in value and "text/html" not in value
+
+
+def elements(page: str) -> collections.Counter:
+    """The elements of a page, each with its attributes."""
+    found = collections.Counter()
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attributes: found.update([(tag, tuple(attributes))])
+    parser.feed(page)
+    return found
+
+
+def test_text_is_shown_as_it_was():
+    page = formgrader_page(notebook(REPOSITORY / "labs"))
+    for kept in ("<details>", "<summary>", "<table>", "<img alt=", "data:image/svg+xml", "<strong>"):
+        assert kept in page
+    math = formgrader_page(new_notebook(cells=[new_markdown_cell("$a < b$, [there](https://pytorch.org), `<b>`")]))
+    for kept in ("$a &lt; b$", '<a href="https://pytorch.org">there</a>', "<code>&lt;b&gt;</code>"):
+        assert kept in math
 
 
 def test_export(course):

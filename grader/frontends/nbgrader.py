@@ -8,10 +8,15 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import bleach
+from jinja2 import pass_context
+from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat.notebooknode import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from nbgrader.api import Gradebook, Notebook, SourceCell
@@ -31,6 +36,13 @@ SOLUTION_ONLY = "solution-only"  # tag of cells that are not released
 PREDICT = "predict"  # grade_id of the cell with the prediction
 _FORMS = {"auto": None, "cuda": "cuda", "cpu": "cpu"}  # of a result; None: any
 PREDICTION = "lab.predict(cause=..., gain=...)"
+
+# what a page shows of text cells: what Markdown makes, and what the labs' own cells hold
+_TAGS = bleach.sanitizer.ALLOWED_TAGS | {f"h{n}" for n in range(1, 7)}
+_TAGS |= {"br", "del", "details", "hr", "img", "p", "pre", "sub", "summary", "sup"}
+_TAGS |= {"table", "tbody", "td", "th", "thead", "tr"}
+_LINK = re.compile(r"(https?://|mailto:|#|\.\./|[\w-]+(/|$))", re.IGNORECASE)
+_IMAGE = re.compile(r"(https?://|data:image/)", re.IGNORECASE)
 
 
 class ReleaseLab(ClearSolutions):
@@ -54,6 +66,29 @@ class ReleaseLab(ClearSolutions):
         else:
             cell, resources = super().preprocess_cell(cell, resources, index)
         return cell, resources
+
+
+@pass_context
+def markdown_to_html(context: Any, source: str) -> str:
+    """A text cell as a page shows it, without what could act there.
+
+    Formgrader shows a student's text in the instructor's browser, at the address of the instructor's Jupyter server, and
+    nbgrader leaves all HTML in it: a script in an explanation could give all points, or open a terminal. No element keeps
+    an id or a class, either: Formgrader's own fields are found by those."""
+    renderer = IPythonRenderer(escape=False, attachments=context.get("cell", {}).get("attachments", {}))
+    return bleach.clean(
+        MarkdownWithMath(renderer=renderer).render(source),
+        tags=_TAGS,
+        attributes=_kept,
+        protocols=["http", "https", "mailto", "data"],  # data: is for images, see `_kept`
+    )
+
+
+def _kept(tag: str, name: str, value: str) -> bool:
+    """Whether an element keeps an attribute."""
+    if (tag, name) in (("a", "href"), ("img", "src")):
+        return bool((_LINK if tag == "a" else _IMAGE).match(value))
+    return name == "title" or (tag == "img" and name in ("alt", "width", "height"))
 
 
 class RestoreMetadata(NbGraderPreprocessor):
