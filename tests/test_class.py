@@ -25,7 +25,7 @@ from grader import labs
 from grader.classroom import pool, summary
 from grader.classroom.coordinator import grade_all
 from grader.classroom.store import FAILED, Store
-from grader.classroom.submissions import Call, HandedIn, Job, read_class, version
+from grader.classroom.submissions import Call, HandedIn, Job, misplaced, no_plain_files, read_class, version
 from grader.errors import UserError
 from grader.submission import MAGIC, Submission
 from tests import adversaries
@@ -392,6 +392,79 @@ def test_unusable_input_is_one_clear_line(tmp_path, arguments, says):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and says in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def hand_in(submitted: Path, student: str) -> Path:
+    folder = submitted / student / NAME
+    shutil.copytree(REPOSITORY / "labs" / NAME, folder)
+    return folder / f"{NAME}.ipynb"
+
+
+def test_a_link_is_no_submission(tmp_path):
+    """It could lead to the solution, or to somebody else's work."""
+    ann, bob, cid = (hand_in(tmp_path / "real", student) for student in ("ann", "bob", "cid"))
+    ann.unlink()
+    ann.symlink_to(REPOSITORY / "solutions" / NAME / ann.name)
+    shutil.rmtree(cid.parent)
+    cid.parent.symlink_to(bob.parent)
+    hand_in(tmp_path / "real", "dan").unlink()
+    (tmp_path / "real" / "dan" / NAME / ann.name).symlink_to(ann.name)  # to itself
+    (tmp_path / "submitted").symlink_to("real")  # the instructor's own link
+    found = {one.student: one for one in read_class(REPOSITORY / "labs", tmp_path / "submitted")}
+    assert found["bob"].submission and len(found) == 4
+    assert all("is a link" in found[student].problem for student in ("ann", "cid"))
+    assert "cannot be read" in found["dan"].problem
+    os.mkfifo(bob.with_name("timestamp.txt"))
+    links = [f"{student}/{NAME}/{NAME}.ipynb" for student in ("ann", "dan")]
+    pipe = f"bob/{NAME}/timestamp.txt"
+    assert no_plain_files(tmp_path / "submitted") == [links[0], pipe, f"cid/{NAME}", links[1]]
+
+
+def test_a_folder_that_cannot_be_read_is_its_student_s_own_matter(tmp_path):
+    ann = hand_in(tmp_path / "submitted", "ann")
+    hand_in(tmp_path / "submitted", "bob")
+    ann.parent.chmod(0)
+    program = f"""
+import os, sys
+from pathlib import Path
+from grader.classroom.submissions import misplaced, read_class
+os.geteuid() or os.seteuid(12345)  # root can read it
+found = read_class(Path({str(REPOSITORY / "labs")!r}), Path("submitted"))
+print([(one.student, bool(one.submission), one.problem) for one in found], misplaced(Path("submitted")))
+"""
+    tmp_path.chmod(0o755)
+    for folder in tmp_path.parents:
+        if folder.owner() == "root" and str(folder).startswith("/tmp/"):
+            folder.chmod(0o755)
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    ann.parent.chmod(0o755)
+    assert "('ann', False," in done.stdout and "Permission denied" in done.stdout, done.stderr
+    assert "('bob', True, '')] []" in done.stdout
+
+
+def test_more_code_than_a_submission_can_be_is_not_parsed(tmp_path):
+    """A megabyte of it takes a gigabyte to parse, so the sixty that a notebook may have would end the class."""
+    path = hand_in(tmp_path / "submitted", "ann")
+    nb = notebook(REPOSITORY / "labs")
+    nb.cells.append(nbformat.v4.new_code_cell("a\n" * (1 << 20)))
+    nbformat.write(nb, path)
+    (one,) = read_class(REPOSITORY / "labs", tmp_path / "submitted")
+    assert one.submission is None and "more than 1 MB of code" in one.problem
+
+
+def test_it_does_not_matter_how_deep_a_folder_is(tmp_path):
+    deep = hand_in(tmp_path / "submitted", "ann").parent / "d"
+    here = os.getcwd()
+    try:
+        os.chdir(deep.parent)
+        for _ in range(1200):
+            os.mkdir("d")
+            os.chdir("d")
+        Path("x.ipynb").touch()
+        assert len(misplaced(tmp_path / "submitted")) == 1
+    finally:
+        os.chdir(here)
+        subprocess.run(["rm", "-r", deep], check=True)  # too deep for pytest
 
 
 def test_a_notebook_that_is_none(tmp_path):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +16,7 @@ import grader
 from grader import data, labs
 from grader.errors import UserError
 from grader.measure.blocks import Plan
-from grader.submission import Submission, code_cells, from_cells, load_notebook
+from grader.submission import MAX_SOURCE, Submission, code_cells, from_cells, load_notebook
 
 # what decides a grade; front ends and this room only carry it
 _GRADING = ("*.py", "checks/*.py", "measure/*.py", "sandbox/*.py", "trace/*.py", "workloads/*.py", "labs/[a-z]*.py")
@@ -137,9 +139,8 @@ def read_class(release: Path, submitted: Path, only: Iterable[str] = ()) -> list
     found = []
     for student in sorted(path for path in submitted.iterdir() if path.is_dir() and path.name[0] not in "._"):
         for lab, notebook in released.items():
-            path = student / lab / f"{lab}.ipynb"
-            if path.exists():
-                found.append(_read(student.name, lab, path, notebook))
+            if _handed_in(student, lab):
+                found.append(_read(student, lab, notebook))
     if not found:
         raise UserError(f"{submitted} holds no submission: none lies at STUDENT/LAB/LAB.ipynb.")
     return found
@@ -147,18 +148,68 @@ def read_class(release: Path, submitted: Path, only: Iterable[str] = ()) -> list
 
 def misplaced(submitted: Path) -> list[str]:
     """Notebooks below SUBMITTED that are at no lab's place, STUDENT/LAB/LAB.ipynb: nobody grades them."""
-    found = [path.relative_to(submitted) for path in sorted(submitted.rglob("*.ipynb"))]
     places = {(name, f"{name}.ipynb") for name in labs.NAMES}
+    found = [Path(entry.path).relative_to(submitted) for entry in _below(submitted) if entry.name.endswith(".ipynb")]
     return [str(path) for path in found if path.parts[1:] not in places and not any(p[0] in "._" for p in path.parts)]
 
 
-def _read(student: str, lab: str, path: Path, released: Any) -> HandedIn:
-    name = "The notebook"  # as `nbgrader autograde` calls it
+def no_plain_files(submitted: Path) -> list[str]:
+    """Links, pipes and the like below SUBMITTED. nbgrader reads and copies whatever they lead to: a file of the instructor's,
+    or one without an end."""
+    return [
+        os.path.relpath(each.path, submitted) for each in _below(submitted) if not each.is_file(follow_symlinks=False)
+    ]
+
+
+def _below(folder: Path) -> list[os.DirEntry]:
+    """All that is no folder, however deep it lies, by path. Follows no links; leaves out what cannot be read."""
+    found, folders = [], [os.fspath(folder)]
+    while folders:
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                else:
+                    found.append(entry)
+    return sorted(found, key=lambda entry: entry.path)
+
+
+def _handed_in(student: Path, lab: str) -> bool:
+    """Whether there is something at the place of a student's notebook, though it may not be readable."""
     try:
-        cells = code_cells(restored(load_notebook(path), released), name)
-        return HandedIn(student, lab, replace(from_cells(cells, name), student=student))
+        (student / lab / f"{lab}.ipynb").lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def is_link(student: Path, lab: str) -> bool:
+    """Whether what lies at the place of a student's notebook lies elsewhere: the solution, say, or somebody else's."""
+    place = os.path.join(lab, f"{lab}.ipynb")
+    return os.path.realpath(student / place) != os.path.join(os.path.realpath(student), place)
+
+
+def _read(student: Path, lab: str, released: Any) -> HandedIn:
+    try:
+        if is_link(student, lab):
+            raise UserError("The notebook is a link to another file, which is not graded. Hand in the notebook itself.")
+        notebook = restored(load_notebook(student / lab / f"{lab}.ipynb"), released)
+        return HandedIn(student.name, lab, replace(submission_in(notebook), student=student.name))
     except UserError as error:
-        return HandedIn(student, lab, None, str(error))
+        return HandedIn(student.name, lab, None, str(error))
+
+
+def submission_in(notebook: Any) -> Submission:
+    """The submission in a student's notebook (its JSON), as `grader class` and `nbgrader autograde` both read it. Raises
+    UserError where there is none that can be used."""
+    name = "The notebook"
+    cells = code_cells(notebook, name)
+    # a megabyte of code takes a gigabyte to parse, and that is done here, for one student after the other
+    if sum(len(cell.source) for cell in cells) > MAX_SOURCE:
+        raise UserError(f"{name} has more than {MAX_SOURCE >> 20} MB of code in its cells.")
+    return from_cells(cells, name)
 
 
 def restored(notebook: Any, released: Any) -> Any:

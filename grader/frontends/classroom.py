@@ -145,7 +145,7 @@ def grade_class(options: argparse.Namespace) -> int:
     from grader.classroom import summary
     from grader.classroom.coordinator import LIMIT_S, grade_all
     from grader.classroom.store import Store
-    from grader.classroom.submissions import Job, misplaced, read_class
+    from grader.classroom.submissions import Job, misplaced, no_plain_files, read_class
 
     everyone = read_class(options.release, options.submitted, options.lab)
     store = Store(options.results or options.submitted.resolve().parent / RESULTS)
@@ -179,6 +179,9 @@ def grade_class(options: argparse.Namespace) -> int:
     made = summary.rows(everyone, records)
     also = {
         "Not where a submission lies, so not graded": misplaced(options.submitted),
+        "Links and other things that are no files: delete them before nbgrader reads or copies what they lead to": (
+            no_plain_files(options.submitted)
+        ),
         "In the gradebook with other points": summary.stale(options.submitted.resolve().parent / GRADEBOOK, made),
     }
     name = "-".join(["summary", *options.lab])  # that of all labs stays as it is

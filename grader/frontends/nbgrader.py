@@ -30,7 +30,7 @@ from grader.errors import UserError
 from grader.frontends import report
 from grader.labs.lab import AnyLab
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Result, write_json
-from grader.submission import MAGIC, code_cells, from_cells, is_submission
+from grader.submission import MAGIC, is_submission
 
 SOLUTION_ONLY = "solution-only"  # tag of cells that are not released
 PREDICT = "predict"  # grade_id of the cell with the prediction
@@ -98,7 +98,12 @@ class RestoreMetadata(NbGraderPreprocessor):
     students that come later. Goes first; after it, nothing in a notebook's metadata is the student's word."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        from grader.classroom.submissions import is_link
+
         ours = resources["nbgrader"]
+        if is_link(Path(resources["metadata"]["path"]).parent, ours["assignment"]):
+            self.log.warning("%s: the notebook is a link to another file, which is not graded", ours["student"])
+            nb.cells = []
         with Gradebook(ours["db_url"]) as gradebook:
             released = gradebook.find_notebook(ours["notebook"], ours["assignment"])
             sources = {cell.name: cell for cell in released.source_cells}
@@ -200,11 +205,11 @@ class MeasuredGrade(NbGraderPreprocessor):
     def measure(self, nb: NotebookNode, lab: AnyLab, student: str = "") -> Result:
         """The grade of a notebook's submission."""
         from grader.classroom.store import Store  # only here: releasing and feedback need none of it
-        from grader.classroom.submissions import Job
+        from grader.classroom.submissions import Job, submission_in
         from grader.grade import choose_form, grade
 
         try:
-            submission = replace(from_cells(code_cells(nb, "The notebook"), "The notebook"), student=student)
+            submission = replace(submission_in(nb), student=student)
         except UserError as error:
             form = "cpu" if self.only_measured else choose_form(lab, self.device)
             checks = [CheckResult(c.name, c.title, FAIL, 0, c.points, "Not graded: see above.") for c in lab.checks]
