@@ -452,6 +452,19 @@ def test_more_code_than_a_submission_can_be_is_not_parsed(tmp_path):
     assert one.submission is None and "more than 1 MB of code" in one.problem
 
 
+def test_names_of_files_reach_no_terminal_as_they_are(tmp_path):
+    """They need be no text, and can hold what a terminal obeys."""
+    path = hand_in(tmp_path / "submitted", "ann")
+    for name in (b"\xff.ipynb", b"\x1b]52;c;eA==\x07\x1b[2J.ipynb"):
+        open(os.path.join(os.fsencode(path.parent), name), "w").close()
+    made = summary.rows([HandedIn("ann", NAME, None, "\x1b[2J = 1")], {})
+    found = {"Misplaced": misplaced(tmp_path / "submitted")}
+    said = summary.text(made, found).encode()
+    written = [path.read_bytes() for path in summary.write(made, tmp_path / "measured", found)]
+    assert b"\x1b" not in said + b"".join(written) and b"Misplaced: 2" in said
+    assert b",'= 1," in written[1]
+
+
 def test_it_does_not_matter_how_deep_a_folder_is(tmp_path):
     deep = hand_in(tmp_path / "submitted", "ann").parent / "d"
     here = os.getcwd()

@@ -265,7 +265,9 @@ def attention(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY) -> dic
 
 
 def text(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY, most: int = 10) -> str:
-    """For the terminal."""
+    """For the terminal, which obeys control characters: none of a file's name or an error's text gets there."""
+    from grader.frontends.report import _clean
+
     lines = []
     for each in figures(made):
         lines.append(f"{each.lab}: {each.handed_in} handed in, {each.graded} graded{' (quick)' * each.quick}")
@@ -280,7 +282,11 @@ def text(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY, most: int =
         if each.seconds is not None:
             lines.append(f"  {each.seconds:.0f} seconds of a device per submission (median)")
     for heading, found in attention(made, also).items():
-        lines += ["", f"{heading}: {len(found)}", *(f"  {' '.join(line.split())[:200]}" for line in found[:most])]
+        lines += [
+            "",
+            f"{heading}: {len(found)}",
+            *(f"  {_clean(' '.join(line.split()), 200)}" for line in found[:most]),
+        ]
         if len(found) > most:
             lines.append(f"  and {len(found) - most} more, in the summary's files")
     return "\n".join(lines)
@@ -317,9 +323,11 @@ def _csv(made: list[Row]) -> str:
 
 
 def _safe(cell: Any) -> Any:
-    """Text that a spreadsheet would take for a formula is marked as text."""
+    """Text without control characters; what a spreadsheet would take for a formula is marked as text."""
+    from grader.frontends.report import _clean
+
     if isinstance(cell, str):
-        cell = " ".join(cell.split())
+        cell = " ".join(_clean(cell).split())
         return f"'{cell}" if cell[:1] in ("=", "+", "-", "@") else cell
     if isinstance(cell, float):
         return round(cell, 3)
