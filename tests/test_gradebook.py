@@ -6,13 +6,17 @@ import collections
 import multiprocessing
 import os
 import shutil
+import sqlite3
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from nbgrader.api import Gradebook
 from traitlets.config import PyFileConfigLoader
+
+from grader.classroom import summary
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PROCESSES, THREADS = 4, 16
@@ -77,3 +81,16 @@ def test_64_at_once(tmp_path, monkeypatch):
             grades = gradebook.find_submission_notebook("lab", "lab", student.id).grades
             assert [grade.auto_score for grade in grades] == [7.0] * len(CELLS)
         assert len(gradebook.students) == PROCESSES * THREADS
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_summary_waits_for_whoever_writes(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    with Gradebook(url(tmp_path)):
+        pass
+    writer = sqlite3.connect(tmp_path / "gradebook.db", check_same_thread=False)
+    writer.execute("BEGIN EXCLUSIVE")
+    done = threading.Thread(target=lambda: (time.sleep(6), writer.rollback()))  # SQLite by itself waits for 5
+    done.start()
+    assert not summary.stale(tmp_path / "gradebook.db", [summary.Row("ann", "2a_workers", summary.GRADED, 5.0, 70.0)])
+    done.join()

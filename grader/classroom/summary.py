@@ -221,7 +221,7 @@ def stale(gradebook: Path, made: list[Row]) -> list[str]:
     from nbgrader.api import Gradebook, MissingEntry
 
     found = []
-    with Gradebook(f"sqlite:///{gradebook}") as book:
+    with Gradebook(f"sqlite:///{gradebook}?timeout=120") as book:  # somebody may be writing
         for row in made:
             if row.status != GRADED or row.quick:
                 continue
