@@ -27,7 +27,7 @@ from grader.classroom.coordinator import grade_all
 from grader.classroom.store import FAILED, Store
 from grader.classroom.submissions import Call, HandedIn, Job, misplaced, no_plain_files, read_class, version
 from grader.errors import UserError
-from grader.submission import MAGIC, Submission
+from grader.submission import MAGIC, Submission, solution
 from tests import adversaries
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -372,6 +372,15 @@ def test_outliers():
     found = {row.student: row.outlier for row in summary.rows(made, records) if row.outlier}
     assert found.keys() == {"s0", "s1"}
     assert "30.0 times as fast" in found["s0"] and "200 s" in found["s1"]
+
+
+def test_whoever_has_the_solution_is_named():
+    """Though nobody else handed it in."""
+    theirs = replace(solution(labs.get(NAME)), source="# mine\n\n" + solution(labs.get(NAME)).source)
+    everyone = [HandedIn("ann", NAME, theirs), HandedIn("bob", NAME, Submission(RAISES))]
+    everyone.append(HandedIn("cid", "2g_healthy", Submission(labs.get("2g_healthy").starter)))  # right as it is
+    found = {row.student: row.outlier for row in summary.rows(everyone, {})}
+    assert "own solution" in found["ann"] and not found["bob"] and not found["cid"]
 
 
 @pytest.mark.parametrize(
