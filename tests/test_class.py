@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import psutil
@@ -22,7 +23,7 @@ from nbgrader.api import Gradebook
 from test_nbgrader import by_id, nbgrader, notebook
 
 from grader import labs
-from grader.classroom import pool, summary
+from grader.classroom import coordinator, pool, summary
 from grader.classroom.coordinator import grade_all
 from grader.classroom.store import FAILED, Store
 from grader.classroom.submissions import Call, HandedIn, Job, misplaced, no_plain_files, read_class, version
@@ -255,6 +256,14 @@ def test_only_the_course_s_own_loops_share_a_process(tmp_path):
         assert anew not in (None, kept) and of(4, True) == anew
         alone = [of(5, False), of(6, False)]
         assert alone[0] != alone[1]
+
+
+def test_a_worker_of_another_version_gives_no_marks():
+    """Those that are there at the start are asked; others may join later."""
+    for theirs, kept in ((version(), True), ("0.1+old", False)):
+        made = {"result": {}, "machine": "m", "version": theirs, "seconds": 1.0, "worker": "w"}
+        record = coordinator._record(SimpleNamespace(status="finished", result=lambda made=made: json.dumps(made)))
+        assert ("result" in record) == kept and (FAILED in record) != kept
 
 
 def test_an_error_of_the_grading_process_is_told(tmp_path):

@@ -16,7 +16,7 @@ from distributed import Future
 from grader.classroom import worker
 from grader.classroom.pool import Pool
 from grader.classroom.store import FAILED, Store
-from grader.classroom.submissions import Call, Job
+from grader.classroom.submissions import Call, Job, version
 
 LIMIT_S = 900.0  # of one grade; a usual one takes less than one minute
 TRIES = 2
@@ -88,7 +88,11 @@ def _forget(pool: Pool, future: Future) -> None:
 
 def _record(future: Future) -> dict[str, Any]:
     if future.status == "finished":
-        return json.loads(future.result())
+        record = json.loads(future.result())
+        if record["version"] == version():
+            return record
+        what = f"a worker that joined meanwhile has another version of the grader ({record['version']})"
+        return {FAILED: what, "seconds": record["seconds"], "worker": record["worker"]}
     error = future.exception() if future.status == "error" else None
     what = (
         "the worker that graded it died"
