@@ -24,7 +24,7 @@ from nbgrader.preprocessors import (
     SaveCells,
 )
 
-from grader.frontends.nbgrader import MeasuredGrade, ReleaseLab, RestoreMetadata, markdown_to_html
+from grader.frontends.nbgrader import MeasuredGrade, ReleaseLab, RestoreMetadata, code_to_html, markdown_to_html
 from grader.frontends.release import IGNORED
 
 c = get_config()  # noqa: F821
@@ -68,7 +68,7 @@ c.Autograde.autograde_preprocessors = [
 ]
 
 # Formgrader's pages and the feedback: what a student wrote is shown, never run.
-c.HTMLExporter.filters = {"markdown2html": markdown_to_html}
+c.HTMLExporter.filters = {"markdown2html": markdown_to_html, "highlight_code": code_to_html}
 
 # The Validate button in JupyterLab does run the notebook, in the learner's own kernel; a grade takes a few minutes there.
 c.Execute.timeout = 900  # seconds a cell

@@ -239,6 +239,16 @@ def elements(page: str) -> collections.Counter:
     return found
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "cell",
+    [new_markdown_cell(r"\begin{a}" * 90_000), new_code_cell("a." * 200_000), new_code_cell(" \n" * 200_000)],
+)
+def test_a_cell_without_an_end_holds_nobody_up(cell):
+    """These, shown whole, take minutes, and feedback goes from one student to the next."""
+    assert "more in the notebook itself" in formgrader_page(new_notebook(cells=[cell]))
+
+
 def test_text_is_shown_as_it_was():
     page = formgrader_page(notebook(REPOSITORY / "labs"))
     for kept in ("<details>", "<summary>", "<table>", "<img alt=", "data:image/svg+xml", "<strong>"):

@@ -16,6 +16,7 @@ from typing import Any
 
 import bleach
 from jinja2 import pass_context
+from nbconvert.filters.highlight import Highlight2HTML
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat.notebooknode import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
@@ -37,6 +38,7 @@ PREDICT = "predict"  # grade_id of the cell with the prediction
 _FORMS = {"auto": None, "cuda": "cuda", "cpu": "cpu"}  # of a result; None: any
 PREDICTION = "lab.predict(cause=..., gain=...)"
 
+SHOWN = 20_000  # characters of a cell: with some, showing takes as long as the square of their number
 # what a page shows of text cells: what Markdown makes, and what the labs' own cells hold
 _TAGS = bleach.sanitizer.ALLOWED_TAGS | {f"h{n}" for n in range(1, 7)}
 _TAGS |= {"br", "del", "details", "hr", "img", "p", "pre", "sub", "summary", "sup"}
@@ -75,13 +77,24 @@ def markdown_to_html(context: Any, source: str) -> str:
     Formgrader shows a student's text in the instructor's browser, at the address of the instructor's Jupyter server, and
     nbgrader leaves all HTML in it: a script in an explanation could give all points, or open a terminal. No element keeps
     an id or a class, either: Formgrader's own fields are found by those."""
-    renderer = IPythonRenderer(escape=False, attachments=context.get("cell", {}).get("attachments", {}))
+    attachments = context.get("cell", {}).get("attachments", {})
+    renderer = IPythonRenderer(escape=False, exclude_anchor_links=True, attachments=attachments)
     return bleach.clean(
-        MarkdownWithMath(renderer=renderer).render(source),
+        MarkdownWithMath(renderer=renderer).render(_cut(source)),
         tags=_TAGS,
         attributes=_kept,
         protocols=["http", "https", "mailto", "data"],  # data: is for images, see `_kept`
     )
+
+
+def code_to_html(source: str, metadata: Any = None) -> str:
+    """A code cell as a page shows it."""
+    lines = (line.rstrip() for line in _cut(source, "# ").split("\n"))  # Pygments is slowest with blank lines of spaces
+    return Highlight2HTML(pygments_lexer="python")("\n".join(lines), metadata=metadata)
+
+
+def _cut(source: str, mark: str = "") -> str:
+    return source if len(source) <= SHOWN else f"{source[:SHOWN]}\n\n{mark}… (more in the notebook itself)"
 
 
 def _kept(tag: str, name: str, value: str) -> bool:
