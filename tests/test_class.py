@@ -276,6 +276,14 @@ def test_an_error_of_the_grading_process_is_told(tmp_path):
     )
 
 
+def test_a_result_that_cannot_be_kept_costs_only_itself(tmp_path):
+    """JSON has no NaN: such a record cannot be written."""
+    with pool.embedded("cpu") as workers:
+        calls = [Call("any", "json:loads", {"s": text}, device="cpu") for text in ("NaN", "3")]
+        made = {job.arguments["s"]: record for job, record in grade_all(calls, workers, Store(tmp_path))}
+    assert FAILED in made["NaN"] and made["3"]["result"] == 3
+
+
 def test_workers_have_their_own_cores():
     """Each worker, and so each grade, runs on its fair share and no other's."""
     shares = pool.shares(2)

@@ -25,7 +25,7 @@ def main() -> None:
     os.dup2(2, 1)
 
     def reply(what: dict[str, Any]) -> None:
-        replies.write(json.dumps(what) + "\n")
+        replies.write(json.dumps(what, allow_nan=False) + "\n")  # else keeping it would fail, and end the class
 
     from grader.grade import grade  # noqa: F401  (what it imports takes a second)
     from grader.sandbox.parent import fork_server
