@@ -193,6 +193,8 @@ def is_link(student: Path, lab: str) -> bool:
 
 def _read(student: Path, lab: str, released: Any) -> HandedIn:
     try:
+        if not student.name.isprintable():  # nor can the gradebook hold it: unpacked from another system's archive, say
+            raise UserError("The name of the student's folder holds what is no text. Rename the folder.")
         if is_link(student, lab):
             raise UserError("The notebook is a link to another file, which is not graded. Hand in the notebook itself.")
         notebook = restored(load_notebook(student / lab / f"{lab}.ipynb"), released)
