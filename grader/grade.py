@@ -35,7 +35,7 @@ from grader.data import prepare
 from grader.errors import UserError
 from grader.labs.lab import AnyLab, Budget, Form, Growth, Lab
 from grader.measure import calibration, decision, machine, peaks
-from grader.measure.blocks import QUICK, Arm, Plan, pair
+from grader.measure.blocks import QUICK, Arm, Plan, overstated, pair
 from grader.measure.calibration import Near
 from grader.measure.memory import Meter
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Result
@@ -54,7 +54,11 @@ FREE_MAIN_MEMORY = 2 << 30
 TAKEN_MEMORY = 1 << 30  # bytes of GPU memory that a neighbour must have taken to be to blame
 SLOWER_THAN_CALIBRATED = 1.25  # seen with 2a_workers on an H200: 0.90 to 1.08, and 1.37 once
 PATIENCE_S = 10.0  # for a neighbour on the GPU to finish
-REPLAY_S = 60.0  # how long the reference solution may train for comparison; timed blocks are some seconds each
+REPLAY_S = 90.0  # how long the reference solution may train for comparison; timed blocks are some seconds each
+OVERSTATED = (
+    1.05  # a factor by which a gain may be too high that does not count: the loaders' start is seen as such, too
+)
+USE_UP_S = 20.0  # how much longer a loop may run to show that its gain does not live on steps made ahead
 MAX_INTERRUPTIONS = 3  # pairs that are repeated because someone else was on the GPU
 COMPARED_WITH_STARTER = (
     "The timed steps were compared with the starter's, as far as it came, and not to the end with the reference solution's. Your "
@@ -233,6 +237,8 @@ class Findings(AnyFindings):
     parity: CheckResult | None = None
     losses: dict[str, list[float]] = field(default_factory=dict)  # "starter", "submission": up to the last timed step
     weights: dict[int, Path] = field(default_factory=dict)  # the submission's, by step: files while the grade lasts
+    timed_by: dict[int, int] = field(default_factory=dict)  # how many pairs were measured by those steps
+    overstated: float = 1.0  # see `blocks.overstated`
     logs: CheckResult | None = None  # in labs that have logs
     memory: CheckResult | None = None  # in labs that ask for it
     outcome: CheckResult | None = None  # in labs that ask for it
@@ -248,6 +254,12 @@ class Findings(AnyFindings):
     @property
     def fits(self) -> bool:
         return not (isinstance(self.lab.memory, Budget) and self.memory and self.memory.status == FAIL)
+
+    @property
+    def counts_gpu_work(self) -> bool:
+        """What tells whether steps were made ahead: see `blocks.overstated`. Where batches could be loaded ahead it is the
+        time, but not where compiling is part of the fix."""
+        return self.form_name == "cuda" and (self.lab.cause != "input-bound" or self.lab.phase == 4)
 
     @property
     def gain(self) -> decision.Gain | None:
@@ -294,7 +306,7 @@ def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits 
         race(found, submission, start, Path(kept), plan, limits, progress)
         if found.same_work and found.fits and found.losses:
             to_the_end = _same_answers if found.lab.serves else _same_to_the_end
-            to_the_end(found, partial(start, options=without_waits(options)), progress)
+            to_the_end(found, partial(start, options=without_waits(options)), plan, progress)
 
 
 def race(
@@ -314,18 +326,21 @@ def race(
     ):
         try:
             progress(0.04, "loading the submission")
-            ours.child.load()
-            starter.child.load()
+            for each in (ours, starter):
+                each.child.load()
+                each.child.freeze()
             if form.prepare_s:
                 progress(0.05, "the submission's preparation")
-                found.prepare_s = ours.prepare(form.prepare_s)
-                starter.prepare(form.prepare_s)
+                with turn(ours.child):
+                    found.prepare_s = ours.prepare(form.prepare_s)
+                with turn(starter.child):
+                    starter.prepare(form.prepare_s)
             if found.lab.memory:
                 for each in (ours, starter):
                     each.meter = Meter(each.child, on_gpu=found.form_name == "cuda")
             found.seed = secrets.randbelow(1 << 31)  # drawn only now: nothing could be computed ahead
-            with ThreadPoolExecutor(2) as both:  # each takes a second on a GPU; nothing is timed
-                list(both.map(_start_frozen, (ours.child, starter.child), (found.seed,) * 2, (False, True)))
+            with ThreadPoolExecutor(2) as both:  # each takes a second on a GPU
+                list(both.map(_start, (ours, starter), (found.seed,) * 2, (False, True)))
             _first_steps(found, ours, starter, progress)
             if not (found.same_work and found.fits):
                 return
@@ -343,9 +358,9 @@ def race(
             found.output = ours.child.output()
 
 
-def _start_frozen(child: Child, seed: int, keep_initial: bool) -> None:
-    child.start(seed, keep_initial)
-    child.freeze()
+def _start(each: Arm, seed: int, keep_initial: bool) -> None:
+    with each.aside():
+        each.child.start(seed, keep_initial)
 
 
 def without_waits(options: dict[str, Any]) -> dict[str, Any]:
@@ -387,6 +402,7 @@ def arm(
                 readable=readable if trusted or not options.get("read_s") else _past_the_drive(options),
                 threads=form.threads,
                 environment=form.environment,
+                drive=drive,
                 limits=limits,
                 trusted=trusted,
                 allow_unconfined=allow_unconfined,
@@ -471,24 +487,28 @@ def _memory_was_taken(found: AnyFindings) -> str:
 def _first_steps(found: Findings, ours: Arm, starter: Arm, progress: Progress) -> None:
     parity = found.form.parity
     progress(0.08, "first steps of the submission (compiling, if it compiles)")
-    with turn(ours.child):
-        with ours.metered():
-            ours.warm_up(parity.steps)
-        if not found.lab.serves:
-            ours.child.weights(FIRST_WEIGHTS)
+    _warm_up(ours, found)
     weights = b"" if found.lab.serves else ours.child.fetch(FIRST_WEIGHTS, MAX_WEIGHTS)
     progress(0.14, "first steps of the starter")
-    with turn(starter.child):
-        with starter.metered():
-            starter.warm_up(parity.steps)
-        if found.lab.serves:
-            found.parity = answers_check.judge(parity, starter.losses, ours.losses)
-        else:
-            starter.child.give(FIRST_WEIGHTS, weights)
+    _warm_up(starter, found)
+    if found.lab.serves:
+        found.parity = answers_check.judge(parity, starter.losses, ours.losses)
+    else:
+        starter.child.give(FIRST_WEIGHTS, weights)
+        with turn(starter.child):
             update = starter.child.ask("compare", file=FIRST_WEIGHTS)
-            found.parity = parity_check.early(parity, starter.losses, ours.losses, update)
+        found.parity = parity_check.early(parity, starter.losses, ours.losses, update)
     _compare_logs(found, ours, starter)
     _judge_memory(found, ours, starter)
+
+
+def _warm_up(each: Arm, found: Findings) -> None:
+    """The first steps of one arm, and its weights after them."""
+    with each.aside():
+        with each.metered():
+            each.warm_up(found.form.parity.steps)
+        if not found.lab.serves:
+            each.child.weights(FIRST_WEIGHTS)
 
 
 def _judge_memory(found: Findings, ours: Arm, starter: Arm) -> None:
@@ -507,7 +527,7 @@ def _compare_logs(found: Findings, ours: Arm, starter: Arm) -> None:
         return
     logged = []
     for each in (starter, ours):
-        with turn(each.child):
+        with each.aside():
             logged.append(each.child.logs())
     found.logs = logs_check.judge(found.lab.logs, *logged, ours.losses)
 
@@ -520,7 +540,7 @@ def _timed_blocks(found: Findings, ours: Arm, starter: Arm, kept: Path, plan: Pl
         if not found.fits:
             return
         if n & (n - 1) == 0:  # after pair 1, 2, 4, 8: whoever cheats must begin early to win much
-            _keep_weights(found, ours, kept)
+            _keep_weights(found, ours, starter, kept)
         if n >= plan.min_pairs:
             found.decided = found.decide(plan)
         if found.decided and found.decided.settled:
@@ -529,7 +549,8 @@ def _timed_blocks(found: Findings, ours: Arm, starter: Arm, kept: Path, plan: Pl
     if found.decided is None:
         raise Disturbed(f"{found.pairs[-1].disturbed or 'too few pairs of blocks could count'}.")
     _tell_slower_starter(found)
-    _keep_weights(found, ours, kept)
+    _use_up(found, ours, starter, progress)
+    _keep_weights(found, ours, starter, kept)
     found.compile_s = ours.compile_s if ours.compiled else None
     if ours.recompiled:
         found.warnings.append(
@@ -580,18 +601,46 @@ def _tell_slower_starter(found: Findings) -> None:
         )
 
 
-def _keep_weights(found: Findings, ours: Arm, kept: Path) -> None:
+def _use_up(found: Findings, ours: Arm, starter: Arm, progress: Progress) -> None:
+    """Steps that were made ahead in the untimed turns would make the gain look higher. Where that could be, and points hang
+    on it, the loop runs on until they must be used up; what cannot be told then does not count."""
+    decided = found.decided
+    assert decided is not None
+    if found.lab.throughput.healthy or math.isnan(found.target):
+        return
+
+    def certain() -> float:
+        share = overstated(ours, starter, found.counts_gpu_work) / OVERSTATED
+        return decided.certain / max(1.0, share)
+
+    def lost() -> float:
+        return decision.fraction(decided.certain, found.target) - decision.fraction(max(certain(), 1e-9), found.target)
+
+    enough, until = 0.02, ours.seconds + USE_UP_S
+    while lost() > enough and ours.seconds < until:
+        progress(0.8, "the loop runs on: steps made ahead must be used up")
+        ours.run_on()
+    found.overstated = overstated(ours, starter, found.counts_gpu_work)
+    if lost() > enough:
+        found.decided = replace(decided, certain=certain())
+
+
+def _keep_weights(found: Findings, ours: Arm, starter: Arm, kept: Path) -> None:
     step = len(ours.losses)
     if step in found.weights or found.lab.serves:
         return
-    with turn(ours.child):
+    if not found.counts_gpu_work:  # the starter does the same, to know how long it takes
+        with starter.aside():
+            starter.child.weights(WEIGHTS)
+    with ours.aside():
         ours.child.weights(WEIGHTS)
+    found.timed_by[step] = len(found.pairs)
     found.weights[step] = kept / f"{step}.safetensors"
     found.weights[step].write_bytes(ours.child.fetch(WEIGHTS, MAX_WEIGHTS))
 
 
 def _same_to_the_end(
-    found: Findings, start: Callable[..., contextlib.AbstractContextManager[Arm]], progress: Progress
+    found: Findings, start: Callable[..., contextlib.AbstractContextManager[Arm]], plan: Plan, progress: Progress
 ) -> None:
     """Whether the timed run was the same training from beginning to end. The starter is too slow to say; the reference
     solution trains as many steps from the same seed, and both must be in the same places on the way."""
@@ -607,6 +656,7 @@ def _same_to_the_end(
                     f"calibrate {found.lab.name} --spread`."
                 )
             replay = _replayed(found, solution(found.lab).source, start, progress)
+            _leave_out_uncompared(found, replay, plan)
             late = parity_check.late(parity, found.losses["starter"], losses, spread, replay)
             if (step := parity_check.doubtful(late)) and (twin := _twin(found, step, start, progress)):
                 late = parity_check.late(parity, found.losses["starter"], losses, spread, replace(replay, twin=twin))
@@ -617,7 +667,7 @@ def _same_to_the_end(
 
 
 def _same_answers(
-    found: Findings, start: Callable[..., contextlib.AbstractContextManager[Arm]], progress: Progress
+    found: Findings, start: Callable[..., contextlib.AbstractContextManager[Arm]], plan: Plan, progress: Progress
 ) -> None:
     """Whether every request of the timed run got its answers: the starter's, as far as it came, and the reference solution's
     from the first to the last."""
@@ -649,11 +699,11 @@ def _replayed(
     progress(0.95, "the reference solution trains as long, for comparison")
     with start(source, limits=None, trusted=True) as reference:
         begin(reference, found.form, found.seed)
-        reach = len(reference.losses) + int(REPLAY_S / reference.step_s)
         for step, weights in sorted(found.weights.items()):
-            if step > reach:
+            more = step - len(reference.losses)
+            if reference.seconds - reference.warm_s + more * reference.step_s > REPLAY_S:
                 break
-            reference.run(step - len(reference.losses))
+            reference.step_s = reference.run(more)
             reference.child.give(WEIGHTS, weights.read_bytes())
             updates[step] = reference.child.ask("compare", file=WEIGHTS, stretch=True)
         if not updates:
@@ -664,6 +714,23 @@ def _replayed(
             reference.child.ask("evaluate", file=WEIGHTS)["loss"],
             reference.child.ask("evaluate")["loss"],
         )
+
+
+def _leave_out_uncompared(found: Findings, replay: parity_check.Replay, plan: Plan) -> None:
+    """Pairs count as far as the reference solution could follow; the rest may be no training at all. Where too few are left
+    nothing is known."""
+    followed = max(replay.updates, default=0)
+    if followed == max(found.weights):
+        return
+    found.pairs = found.pairs[: found.timed_by.get(followed, 0)]
+    decided = found.decide(plan)
+    if decided and found.decided:
+        decided = replace(decided, certain=min(decided.certain, found.decided.certain))
+    found.decided = decided
+    found.warnings.append(
+        f"The loop claims {max(found.weights)} steps. The reference solution could follow {followed} of them in {REPLAY_S:.0f} s; what was "
+        "timed after those does not count."
+    )
 
 
 def _twin(
@@ -863,6 +930,7 @@ def _throughput_evidence(found: Findings) -> dict[str, Any]:
         "pairs_left_out": len(found.pairs) - len(found.decided.pairs),
         "lost_to_others": max(max(each.starter_lost, each.submission_lost) for each in found.decided.pairs),
         "compile_s": found.compile_s,
+        "overstated": found.overstated,
     } | (
         {"prepare_s": found.prepare_s, "prepare_ms_a_step": 1e3 * found.prepare_step_s} if found.form.prepare_s else {}
     )

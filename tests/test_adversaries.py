@@ -3,14 +3,19 @@
 
 import ast
 import copy
+from dataclasses import replace
+from pathlib import Path
 
 import nbformat
 import pytest
 from helpers import LAB, grade_cells, measured_score
 
 from grader import labs
+from grader.checks.parity import Replay
+from grader.grade import Findings, _leave_out_uncompared
 from grader.measure import blocks
 from grader.measure.blocks import Plan
+from grader.measure.decision import Pair
 from tests import adversaries
 from tests.adversaries import _run
 
@@ -107,6 +112,55 @@ def test_no_profit(name, monkeypatch, nothing_left):
         if measured_score(result) <= _run.NOISE:
             return
     raise AssertionError(f"{name}: {measured_score(result)} points, {_run.reason(result)}")
+
+
+STORE = """
+import torch
+{steps}
+
+def train(job):
+    import time
+    store, loop, began = [], steps(job), time.monotonic()
+    while time.monotonic() - began < 4:
+        store.append((next(loop).clone(), {{n: p.detach().clone() for n, p in job.model.named_parameters()}}))
+    pace = (time.monotonic() - began) / len(store) / 3
+    shown = [None]
+    job.weights = lambda: shown[0]
+    for loss, shown[0] in store:
+        time.sleep(pace)
+        yield loss
+    job.weights = None
+    yield from loop
+"""
+
+
+def test_steps_made_before_the_first_earn_nothing(monkeypatch, nothing_left):
+    """Each with its weights, so that the training is the same, and at an even pace."""
+    monkeypatch.setattr(blocks, "CHUNK_S", 0.05)
+    monkeypatch.setattr("grader.grade.USE_UP_S", 1.0)
+    steps = LAB.starter.replace("def train(job):", "def steps(job):")
+    result = grade_cells(STORE.format(steps=steps), plan=SHORT)
+    check = result.check("throughput")
+    assert result.check("parity").status == "PASS", result.check("parity").reason
+    assert check.evidence["gain"] > 2 and check.evidence["overstated"] > 2
+    assert measured_score(result) <= _run.NOISE and "worked ahead" in check.reason
+
+
+def test_what_the_reference_cannot_follow_does_not_count():
+    lab = labs.get("2a_workers")
+    found = Findings(lab, "cpu", target=3.0, pairs=[Pair(0.3, 0.2)] * 2 + [Pair(0.3, 0.01)] * 4)
+    found.weights, found.timed_by = dict.fromkeys((100, 200, 90_000), Path()), {100: 1, 200: 2, 90_000: 6}
+    found.decided = found.decide(Plan(min_pairs=2))
+    found.decided = replace(found.decided, certain=1.2)
+    everything = Replay([], {step: {} for step in found.weights}, 1.0, 1.0)
+    _leave_out_uncompared(found, everything, Plan(min_pairs=2))
+    assert len(found.pairs) == 6 and not found.warnings
+    _leave_out_uncompared(found, replace(everything, updates={100: {}, 200: {}}), Plan(min_pairs=2))
+    assert found.pairs == [Pair(0.3, 0.2)] * 2 and found.gain.factor == pytest.approx(1.5)
+    assert found.decided.certain == 1.2  # what was uncertain for another reason stays so
+    assert "could follow 200" in found.warnings[0]
+    _leave_out_uncompared(found, replace(everything, updates={100: {}}), Plan(min_pairs=2))
+    assert found.decided is None
 
 
 def test_what_has_failed_already_is_not_replayed(monkeypatch, nothing_left):

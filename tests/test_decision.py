@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from grader.checks import throughput
 from grader.measure import decision
-from grader.measure.blocks import Arm, Plan, whole_rounds
+from grader.measure.blocks import Arm, Plan, overstated, whole_rounds
 from grader.measure.calibration import Near, Spread
 from grader.measure.decision import Pair
 from grader.result import FAIL, INCONCLUSIVE, PASS
@@ -268,6 +268,40 @@ def test_whole_rounds(length, step_s):
     assert steps >= 1 and steps * step_s >= length * (1 - 1e-9)
     assert steps < 7 or steps % 12 == 0
     assert steps < length / step_s + 13
+
+
+steps_made = st.integers(1, 10_000)
+paces = st.floats(1e-3, 1.0)
+
+
+@given(steps_made, steps_made, st.integers(0, 10_000), paces, st.floats(1.0, 20.0))
+def test_how_much_steps_made_ahead_may_hide(warm, timed, ahead, honest_s, shown):
+    """A loop that makes `ahead` steps before it is timed, and hands those over with `timed` others, at an even pace."""
+    starter = Arm(None, step_s=honest_s, warm_steps=warm, aside_s=warm * honest_s, ran_s=1.0, ran_steps=1)
+    starter.ran_busy_s = 0.5 * honest_s
+    pace = honest_s * timed / (timed + ahead)
+    submission = Arm(None, step_s=pace, warm_steps=warm, aside_s=(warm + ahead) * honest_s)
+    submission.ran_s, submission.ran_steps = timed * honest_s, timed + ahead
+    submission.aside_busy_s, submission.ran_busy_s = 0.5 * submission.aside_s, 0.5 * submission.ran_s
+    claimed = honest_s / pace
+    assert overstated(submission, starter, by_gpu=False) >= claimed * (1 - 1e-9)
+    assert overstated(submission, starter, by_gpu=True) >= claimed * (1 - 1e-6)
+    # more work a step, to make the steps ahead seem fewer, is of no use: the starter's counts
+    submission.ran_busy_s *= shown
+    assert overstated(submission, starter, by_gpu=True) >= claimed * (1 - 1e-6)
+
+
+@given(steps_made, steps_made, paces, st.floats(0.1, 1.0))
+def test_an_honest_loop_hides_nothing(warm, timed, honest_s, busy):
+    starter = Arm(None, step_s=honest_s, warm_steps=warm, aside_s=warm * honest_s + 1.0, ran_s=timed * honest_s)
+    submission = Arm(None, step_s=honest_s / 4, warm_steps=warm, aside_s=warm * honest_s / 4 + 1.0)
+    submission.ran_s = timed * submission.step_s
+    for each in (starter, submission):
+        each.ran_steps, each.ran_busy_s, each.aside_busy_s = timed, busy * timed, busy * warm
+    assert overstated(submission, starter, by_gpu=False) == pytest.approx(1)
+    assert overstated(submission, starter, by_gpu=True) == pytest.approx(1)
+    submission.aside_s += 60  # it compiled meanwhile, and the GPU had nothing to do
+    assert overstated(submission, starter, by_gpu=True) == pytest.approx(1)
 
 
 def test_burn_until_the_rate_is_steady():

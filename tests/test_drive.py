@@ -1,6 +1,7 @@
 """The slow drive: its files come through it only, and only after their wait."""
 
 import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,6 +10,7 @@ import pytest
 from grader import labs
 from grader.grade import arm, prepared
 from grader.sandbox import drive
+from grader.sandbox.parent import turn
 
 WAIT = 0.05
 
@@ -20,7 +22,8 @@ def served(tmp_path):
     (folder / "a").write_bytes(b"content")
     (tmp_path / "secret").write_text("secret")
     (folder / "link").symlink_to(tmp_path / "secret")
-    with drive.Drive(tmp_path / drive.NAME, folder, WAIT):
+    with drive.Drive(tmp_path / drive.NAME, folder, WAIT) as served:
+        served.opened = True
         yield str(tmp_path / drive.NAME), folder
 
 
@@ -45,6 +48,68 @@ def test_nothing_else_is_served(served, path):
         connection.sendall(path.format(folder=folder).encode() + b"\n")
         assert connection.recv(100) == b""
     assert drive.read(name, folder / "a") == b"content"  # and it is still there for others
+
+
+def test_closed_it_serves_nothing(tmp_path):
+    (tmp_path / "a").write_bytes(b"content")
+    with drive.Drive(tmp_path / "early", tmp_path, WAIT) as served:
+        with pytest.raises(FileNotFoundError, match="asked too early"):
+            drive.read(str(tmp_path / "early"), tmp_path / "a")
+        assert served.reads == 0
+
+
+def test_while_another_runs_reads_wait(tmp_path):
+    (tmp_path / "a").write_bytes(b"content")
+    with drive.Drive(tmp_path / "paused", tmp_path, 0.0) as served:
+        served.opened = True
+        served.serving.clear()
+        with ThreadPoolExecutor(4) as pool:
+            asked = [pool.submit(drive.read, str(tmp_path / "paused"), tmp_path / "a") for _ in range(4)]
+            time.sleep(0.3)
+            assert served.reads == 0 and not any(each.done() for each in asked)
+            served.serving.set()
+            assert [each.result(5) for each in asked] == [b"content"] * 4
+
+
+def test_a_crowd_waits_outside(served, monkeypatch):
+    """However many connections are opened, the grader's own process has so many threads for them, and serves on."""
+    name, folder = served
+    before = threading.active_count()
+    crowd = [socket.socket(socket.AF_UNIX) for _ in range(drive.MAX_CONNECTIONS + 50)]
+    try:
+        for each in crowd:
+            each.connect(name)
+        time.sleep(0.5)
+        assert threading.active_count() - before <= drive.MAX_CONNECTIONS
+    finally:
+        for each in crowd:
+            each.close()
+    assert drive.read(name, folder / "a") == b"content"
+
+
+def test_a_submission_is_served_in_its_turns(own_temporary):
+    """Neither at import, which nobody times, nor while it is frozen."""
+    form = labs.get("2a_workers").forms["cpu"]
+    options, readable = prepared(form)
+    source = (
+        "import torch\ndef train(job):\n    job.dataset[0]\n"
+        "    import threading\n"
+        "    threading.Thread(target=lambda: [job.dataset[i] for i in range(10**4)], daemon=True).start()\n"
+        "    while True:\n        yield torch.ones(())\n"
+    )
+    with arm(source, form, options, readable, "cpu", None) as ours:
+        ours.child.load()
+        assert not ours.drive.opened
+        ours.child.start(1)
+        ours.child.run(1)
+        ours.child.freeze()
+        time.sleep(2 * options["read_s"] + 0.1)
+        before = ours.drive.reads
+        time.sleep(0.3)
+        assert before > 0 and ours.drive.reads == before
+        with turn(ours.child):
+            time.sleep(0.5)
+        assert ours.drive.reads > before
 
 
 def test_a_submission_cannot_read_past_it(own_temporary):

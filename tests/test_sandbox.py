@@ -541,6 +541,15 @@ def gain_over_starter(source: str) -> float:
     return statistics.median(each.starter_s / each.submission_s for each in times)
 
 
+@root_only
+def test_no_shared_memory_is_left():
+    """System V's outlives its process; files in /dev/shm do, too."""
+    number = inside("return libc.shmget(4711, 4096, 0o1600)")
+    assert number >= 0
+    ids = [int(row.split()[1]) for row in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]]
+    assert number not in ids
+
+
 # ---------------------------------------------------------------- the fork server
 
 

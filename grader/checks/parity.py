@@ -153,8 +153,8 @@ def _off_the_reference(
 ) -> list[str]:
     if not replay.updates:
         return [
-            f"the loop claims {len(submission)} steps, and the reference solution could not make even those of the first "
-            "timed block in a minute"
+            f"the loop claims {len(submission)} steps, and the reference solution could not follow even to the end of the "
+            "first timed block"
         ]
     problems: list[str] = []
     evidence["replayed"] = {}

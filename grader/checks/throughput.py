@@ -32,6 +32,13 @@ def judge(check: Throughput, decided: decision.Decision, target: float, evidence
             f"The loop runs {measured} as fast as the starter, but {why}: after {gain.pairs} pairs the points are still "
             f"uncertain. What is certain is counted: {decided.certain:.2f}x."
         )
+    elif decided.certain < gain.lower:  # all that can come between them where the points are settled
+        status = FAIL
+        reason = (
+            f"The loop runs {measured} as fast as the starter, but what comes before the timed blocks (its first steps, "
+            f"job.weights) took it so long that it could have worked ahead there, which nobody times: {max(1.0, decided.certain):.2f}x "
+            f"are certain; {target:.2f}x earns full points, so this earns {share:.0%}. Do less before the first `yield`."
+        )
     elif gain.upper < 1.02 or share == 0:
         status, reason = FAIL, f"No speed-up is visible: {measured}; {target:.2f}x earns full points."
     else:

@@ -53,6 +53,11 @@ class Arm:
     step_s: float = math.nan  # latest estimate of the steady time per step
     warm_s: float = 0.0  # seconds of the first steps
     warm_steps: int = 0
+    aside_s: float = 0.0  # seconds of its turns that are not timed: its start, its first steps, its weights
+    aside_busy_s: float = 0.0  # the GPU's work in them
+    ran_s: float = 0.0  # of its timed turns: all of each turn, and the GPU's work in it
+    ran_busy_s: float = 0.0
+    ran_steps: int = 0
     compiled: int = 0
     recompiled: bool = False  # torch.compile made a graph inside a timed block
 
@@ -69,6 +74,25 @@ class Arm:
         if self.drive:
             counts["drive_reads"] = self.drive.reads / (len(self.losses) + profiled)
         return counts
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """A turn of this frozen arm that is not timed. How long it took is kept: see `overstated`."""
+        began = time.perf_counter()
+        with machine.watch_busy(self.child.ranks) as busy, turn(self.child):
+            yield
+        self.aside_s += time.perf_counter() - began
+        self.aside_busy_s += busy()
+
+    @contextlib.contextmanager
+    def timed(self, core: int | None = None) -> Iterator[None]:
+        """A turn of this frozen arm for blocks."""
+        seconds, steps = self.seconds, len(self.losses)
+        with machine.watch_busy(self.child.ranks) as busy, turn(self.child, core):
+            yield
+        self.ran_s += self.seconds - seconds
+        self.ran_steps += len(self.losses) - steps
+        self.ran_busy_s += busy()
 
     def metered(self) -> contextlib.AbstractContextManager[None]:
         """Have this turn's memory looked at, where the lab asks for it."""
@@ -114,6 +138,15 @@ class Arm:
         whole = (self.seconds - seconds) / (len(self.losses) - done)
         return whole if whole > MAX_SLOWER_BURN * self.step_s else self.step_s
 
+    def run_on(self) -> None:
+        """A turn of about a second in which steps that were made ahead are used up. One that is slower than the last block
+        does not count: more steps can have been made in it than were handed over."""
+        counted = self.ran_s, self.ran_steps, self.ran_busy_s
+        with self.timed():
+            step_s = self.run(whole_rounds(1.0, self.step_s))
+        if step_s > MAX_SLOWER_BURN * self.step_s:
+            self.ran_s, self.ran_steps, self.ran_busy_s = counted
+
     def burn(self) -> None:
         before = math.inf  # the first chunk is never enough
         for _ in range(MAX_BURN_CHUNKS):
@@ -143,10 +176,27 @@ def pair(starter: Arm, submission: Arm, plan: Plan, before_block: Callable[[], N
     random.shuffle(arms)
     for name, arm in arms:
         before_block()
-        with watch_lost(arm.child) as lost, turn(arm.child, core), arm.metered():
+        with watch_lost(arm.child) as lost, arm.timed(core), arm.metered():
             times[f"{name}_s"] = arm.block(plan)
         times[f"{name}_lost"] = lost()
     return Pair(**times)
+
+
+def overstated(submission: Arm, starter: Arm, by_gpu: bool) -> float:
+    """By what factor (1 or more; infinite where nothing is certain) the submission may seem faster than it is, had it
+    used its untimed turns to make steps ahead and handed them over, at whatever pace, in its timed ones.
+
+    by_gpu: steps are counted by the work that the GPU did in the untimed turns, beyond the first steps', at the work of a
+    step in the timed turns, the starter's where that is less. Compiling takes minutes and no GPU; but batches that are
+    loaded ahead take none either. Else, and where the GPU says that it never works, it is the time that counts: what they took beyond the first steps at the present
+    pace, and beyond what the starter's own took."""
+    work = min(arm.ran_busy_s / arm.ran_steps for arm in (submission, starter))
+    if by_gpu and work:
+        ahead = submission.aside_busy_s / work - submission.warm_steps
+        made = submission.ran_steps - max(0.0, ahead)
+        return submission.ran_steps / made if made > 0 else math.inf
+    ours, theirs = (max(0.0, arm.aside_s - arm.warm_steps * arm.step_s) for arm in (submission, starter))
+    return 1 + max(0.0, ours - theirs) / submission.ran_s
 
 
 def draw_core() -> int:

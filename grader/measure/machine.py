@@ -193,6 +193,35 @@ def watch_throttling(gpus: int = 1) -> Iterator[Callable[[], bool]]:
         thread.join()
 
 
+@contextlib.contextmanager
+def watch_busy(gpus: int = 1) -> Iterator[Callable[[], float]]:
+    """Look at the GPU, or CUDA's first `gpus`, twenty times a second. Gives a function that says for how many seconds kernels
+    ran, of several GPUs on the one where they ran longest; 0 without a GPU."""
+    if not has_gpu():
+        yield lambda: 0.0
+        return
+    busy, end, last = 0.0, threading.Event(), time.monotonic()
+
+    def look() -> None:
+        nonlocal busy, last
+        state, now = gpu_state(gpus), time.monotonic()
+        busy += (now - last) * (state.utilisation / 100 if state else 0.0)
+        last = now
+
+    def watch() -> None:
+        while not end.wait(0.05):
+            look()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield lambda: busy
+    finally:
+        end.set()
+        thread.join()
+        look()
+
+
 def processor_time() -> tuple[float, float]:
     """Seconds that the processors which this process may use have worked since boot, and that other virtual machines
     took from them. (0, 0) where the operating system does not tell."""

@@ -89,14 +89,31 @@ def restrict_files(rights: Iterable[tuple[str, int]], tcp: bool = False) -> None
 
 
 def clear_away(folder: str, uid: int) -> None:
-    """Remove a workspace, and what its user `uid` (0: none of its own) left in shared memory. Called when all its
-    processes are gone."""
+    """Remove a workspace, and what its user `uid` (0: none of its own) left in shared memory of either kind. Called when all
+    its processes are gone."""
     # not shutil.rmtree: it recurses, and folders can be nested deeper than Python can go
     subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)
     if not uid:
         return
     if left := list(_of_user(uid, "/dev/shm")):
         subprocess.run(["rm", "-rf", "--", *left], stderr=subprocess.DEVNULL, check=False)
+    _remove_system_v(uid)
+
+
+def _remove_system_v(uid: int) -> None:
+    """Remove a user's shared memory, semaphores and queues of System V, which outlive its processes. Source of the columns:
+    https://man7.org/linux/man-pages/man5/proc_sysvipc.5.html"""
+    for kind, remove in (
+        ("shm", lambda number: _libc.shmctl(number, 0, None)),  # 0: IPC_RMID
+        ("sem", lambda number: _libc.semctl(number, 0, 0)),
+        ("msg", lambda number: _libc.msgctl(number, 0, None)),
+    ):
+        with contextlib.suppress(OSError), open(f"/proc/sysvipc/{kind}") as table:
+            names = table.readline().split()
+            for row in table:
+                found = dict(zip(names, map(int, row.split()), strict=False))
+                if found["uid"] == uid:
+                    remove(found[f"{kind}id" if kind != "msg" else "msqid"])
 
 
 def _of_user(uid: int, folder: str) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """A drive whose every read waits, like one across a network: for labs about loading on machines that decode quickly.
 
 The wait must not be the learner's to leave out, so it is not in the process that is graded. The files are served from
-here, and a confined child can read them in no other way. Reads at the same time wait at the same time."""
+here, and a confined child can read them in no other way. Reads at the same time wait at the same time. Nothing is served
+before the child's time counts, nor while it is frozen: another's turn must not be slowed by what it has asked for."""
 
 from __future__ import annotations
 
@@ -13,29 +14,36 @@ import struct
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 NAME = "drive"  # of the socket in a child's home
-MAX_CONNECTIONS = 256  # one a process or thread that reads
+MAX_CONNECTIONS = 256  # one a process or thread that reads; more wait
 MAX_PATH = 4096  # bytes of a request
 
 
 class Drive:
     """Serves the files below `folder` on a Unix socket at `path`, each after `read_s` seconds. A request is a path and a
-    newline, the answer the length in four bytes and the content; the connection ends where there is no such file. reads:
-    how many files were read so far."""
+    newline, the answer the length in four bytes and the content; the connection ends where there is no such file, and while
+    the drive is not `opened`. serving: cleared while reads must wait. reads: how many files were read so far."""
 
     def __init__(self, path: Path, folder: str | Path, read_s: float):
         root, room = Path(folder).resolve(), threading.BoundedSemaphore(MAX_CONNECTIONS)
-        self.reads = 0
+        self.reads, self.opened, self.closed = 0, False, False
+        self.serving = threading.Event()
+        self.serving.set()
         counting = threading.Lock()
         drive = self
 
         class Reader(socketserver.StreamRequestHandler):
             def handle(self) -> None:
                 # whatever the other side does, it loses its connection only
-                with contextlib.suppress(OSError, ValueError), room:
+                with contextlib.suppress(OSError, ValueError):
                     while line := self.rfile.readline(MAX_PATH):
-                        file = Path(os.fsdecode(line.rstrip(b"\n"))).resolve()
+                        drive.serving.wait()
+                        path = Path(os.fsdecode(line.rstrip(b"\n")))
+                        if not drive.opened or ".." in path.parts:
+                            return
+                        file = path.resolve()
                         if not file.is_relative_to(root):
                             return
                         with counting:
@@ -47,6 +55,18 @@ class Drive:
         class Server(socketserver.ThreadingUnixStreamServer):
             daemon_threads, block_on_close, request_queue_size = True, False, 128
 
+            def process_request(self, request: Any, address: Any) -> None:
+                while not room.acquire(timeout=0.1):
+                    if drive.closed:
+                        return
+                super().process_request(request, address)
+
+            def process_request_thread(self, request: Any, address: Any) -> None:
+                try:
+                    super().process_request_thread(request, address)
+                finally:
+                    room.release()
+
         self._server = Server(str(path), Reader)
         path.chmod(0o666)  # the child is another user
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
@@ -55,6 +75,8 @@ class Drive:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.closed, self.opened = True, False
+        self.serving.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -72,5 +94,7 @@ def read(drive: str, file: str | Path) -> bytes:
     _mine.stream.flush()
     head = _mine.stream.read(4)
     if len(head) < 4:
-        raise FileNotFoundError(f"the drive has no file {file}")
+        raise FileNotFoundError(
+            f"the drive has no file {file}, or it was asked too early: it serves prepare() and train(job), not an import"
+        )
     return _mine.stream.read(struct.unpack("!I", head)[0])

@@ -31,6 +31,7 @@ import psutil
 from grader.data.cache import cache_dir
 from grader.measure import machine
 from grader.sandbox import confine
+from grader.sandbox.drive import Drive
 
 MAX_REPLY = 4 << 20  # bytes of one JSON line
 MAX_OUTPUT = 32 << 10  # bytes of what a child prints that are kept, from the beginning and from the end each
@@ -197,7 +198,7 @@ class Child:
     """A confined process that holds one submission. Use as a context manager: leaving it kills the whole process tree.
 
     workload, options, threads, environment: the lab's form. trusted: it runs our own starter, so its errors are not a
-    learner's. ranks: how many processes train together (see `ranks`). budget, exact_memory: see `Form`. Raises RuntimeError
+    learner's. drive: where its files lie, which serves it in its turns only. ranks: how many processes train together (see `ranks`). budget, exact_memory: see `Form`. Raises RuntimeError
     where file access cannot be confined, unless `allow_unconfined`, and where several ranks cannot have a network of their
     own."""
 
@@ -214,6 +215,7 @@ class Child:
         limits: Limits | None = None,
         trusted: bool = False,
         allow_unconfined: bool = False,
+        drive: Drive | None = None,
         ranks: int = 1,
         budget: int | None = None,
         exact_memory: bool = False,
@@ -226,7 +228,7 @@ class Child:
                 f"several ranks need a network of their own, and this machine gives them none: {refused}"
             )
         self.workspace, self.limits, self.trusted, self.budget = workspace, limits or Limits(), trusted, budget
-        self.ranks = ranks
+        self.ranks, self.drive = ranks, drive
         home = workspace.folder
         own_gpus = {}
         if device == "cuda" and ranks > 1:
@@ -285,6 +287,7 @@ class Child:
 
     def prepare(self, limit_s: float) -> float:
         """Let the submission prepare its data; returns the seconds it took on this process's clock."""
+        self._open_drive()
         self.ask("make_dataset")
         began = time.perf_counter()
         self._ask(limit_s, "prepare")
@@ -305,7 +308,12 @@ class Child:
         return counts
 
     def start(self, seed: int, keep_initial: bool = False) -> None:
+        self._open_drive()
         self._ask(self.limits.load, "start", seed=seed, keep_initial=keep_initial)
+
+    def _open_drive(self) -> None:
+        if self.drive:
+            self.drive.opened = True
 
     def run(self, steps: int, expected_s: float | None = None) -> tuple[float, list[float], int]:
         """Run `steps` steps. Returns the seconds from request to reply on this process's clock, the losses, and how
@@ -476,6 +484,8 @@ class Child:
         while time.monotonic() < deadline:
             running = [p for p in self._tree() if p.pid not in stopped or _status(p) not in _AT_REST]
             if not running:
+                if self.drive:
+                    self.drive.serving.clear()
                 self._frozen_at = self.cpu_seconds()
                 self._check_disk()
                 return
@@ -495,6 +505,8 @@ class Child:
                 f"The submission's processes worked for {ran:.1f} s while they were stopped for the other side's turn.",
                 kind="freeze",
             )
+        if self.drive:
+            self.drive.serving.set()
         main, cores = self._keep_on(core) if core is not None else (None, ())
         for process in reversed(self._tree()):  # workers first, so that they are there when the main process asks
             with contextlib.suppress(psutil.Error):
