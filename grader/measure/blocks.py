@@ -20,6 +20,7 @@ from grader.sandbox.parent import Child, turn
 CHUNK_S = 0.25  # a burn goes in chunks of about this long
 MAX_BURN_CHUNKS = 8
 MAX_PROBED = 32  # cores whose speed is looked at before a pair; it takes some 5 ms each
+MOST_OVERSTATED = 1000.0  # a gain that may be too high by so much is none
 MAX_SLOWER_BURN = 1.1  # whole turn over timed block; seen: at most 1.09 with eight loader workers, 1.02 without
 
 
@@ -183,7 +184,7 @@ def pair(starter: Arm, submission: Arm, plan: Plan, before_block: Callable[[], N
 
 
 def overstated(submission: Arm, starter: Arm, by_gpu: bool) -> float:
-    """By what factor (1 or more; infinite where nothing is certain) the submission may seem faster than it is, had it
+    """By what factor (1 or more, at most MOST_OVERSTATED) the submission may seem faster than it is, had it
     used its untimed turns to make steps ahead and handed them over, at whatever pace, in its timed ones.
 
     by_gpu: steps are counted by the work that the GPU did in the untimed turns, beyond the first steps', at the work of a
@@ -193,10 +194,10 @@ def overstated(submission: Arm, starter: Arm, by_gpu: bool) -> float:
     work = min(arm.ran_busy_s / arm.ran_steps for arm in (submission, starter))
     if by_gpu and work:
         ahead = submission.aside_busy_s / work - submission.warm_steps
-        made = submission.ran_steps - max(0.0, ahead)
-        return submission.ran_steps / made if made > 0 else math.inf
+        made = 1 - max(0.0, ahead) / submission.ran_steps  # in its timed turns, as a share of those handed over there
+        return 1 / max(made, 1 / MOST_OVERSTATED)
     ours, theirs = (max(0.0, arm.aside_s - arm.warm_steps * arm.step_s) for arm in (submission, starter))
-    return 1 + max(0.0, ours - theirs) / submission.ran_s
+    return min(MOST_OVERSTATED, 1 + max(0.0, ours - theirs) / submission.ran_s)
 
 
 def draw_core() -> int:
