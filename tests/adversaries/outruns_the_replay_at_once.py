@@ -3,7 +3,6 @@
 from tests.adversaries import starter, wrap
 
 CATEGORY = "work"
-LABS = ("2a_workers", "3a_precision", "2c_transforms")
 CONTROL = "starter"
 
 

@@ -3,8 +3,6 @@
 from tests.adversaries import wrap
 
 CATEGORY = "timing"
-LABS = ("2c_transforms", "3d_tiny_ops", "4c_unet", "2f_end_to_end")
-DEVICES = ("cpu",)
 
 
 def source(lab: str) -> str:
