@@ -136,7 +136,7 @@ def compare(
         progress(0.0, "looking at the machine")
         gate(found)
         with tempfile.TemporaryDirectory() as kept:
-            race(found, Submission(sources[1]), start, Path(kept), plan or Plan(), limits, told)
+            race(found, Submission(sources[1]), start, start, Path(kept), plan or Plan(), limits, told)
     except ChildError as error:
         result.message = _explained(error, before if error.trusted else after)
         result.output = error.details

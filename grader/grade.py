@@ -74,6 +74,11 @@ UNCONFINED = (
 OPEN_FILES = "Graded without confined files, because that was allowed: the submission could read the solutions and change results."
 
 
+class Compiled(Exception):
+    """The loop compiled before it was timed, which takes as long as working ahead would. Started again it finds what it
+    compiled, and has no such excuse."""
+
+
 class Disturbed(Exception):
     """Someone else uses the machine: what is measured now would say nothing about the submission."""
 
@@ -239,6 +244,8 @@ class Findings(AnyFindings):
     weights: dict[int, Path] = field(default_factory=dict)  # the submission's, by step: files while the grade lasts
     timed_by: dict[int, int] = field(default_factory=dict)  # how many pairs were measured by those steps
     overstated: float = 1.0  # see `blocks.overstated`
+    worked_ahead: bool = False  # so that some of the gain is not certain
+    warm: bool = False  # it was started again, with what it had compiled at hand
     logs: CheckResult | None = None  # in labs that have logs
     memory: CheckResult | None = None  # in labs that ask for it
     outcome: CheckResult | None = None  # in labs that ask for it
@@ -254,6 +261,13 @@ class Findings(AnyFindings):
     @property
     def fits(self) -> bool:
         return not (isinstance(self.lab.memory, Budget) and self.memory and self.memory.status == FAIL)
+
+    def start_again(self) -> None:
+        """Forget what was measured, not what is known of the lab."""
+        fresh = Findings(self.lab, self.form_name)
+        for name in ("pairs", "decided", "losses", "weights", "timed_by", "parity", "logs", "memory"):
+            setattr(self, name, getattr(fresh, name))
+        self.warm = True
 
     @property
     def counts_gpu_work(self) -> bool:
@@ -302,26 +316,42 @@ def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits 
         form_name=found.form_name,
         allow_unconfined=found.allow_unconfined,
     )
-    with tempfile.TemporaryDirectory() as kept:
-        race(found, submission, start, Path(kept), plan, limits, progress)
+    with tempfile.TemporaryDirectory() as kept, _workspace(submission.source) as workspace:
+        ours = partial(start, kept=workspace)
+        try:
+            race(found, submission, start, ours, Path(kept), plan, limits, progress)
+        except Compiled:
+            found.start_again()
+            race(found, submission, start, ours, Path(kept), plan, limits, progress)
         if found.same_work and found.fits and found.losses:
             to_the_end = _same_answers if found.lab.serves else _same_to_the_end
             to_the_end(found, partial(start, options=without_waits(options)), plan, progress)
+
+
+@contextlib.contextmanager
+def _workspace(source: str) -> Iterator[Workspace]:
+    workspace = Workspace(source)
+    try:
+        yield workspace
+    finally:
+        workspace.remove()
 
 
 def race(
     found: Findings,
     submission: Submission,
     start: Callable[..., contextlib.AbstractContextManager[Arm]],
+    start_ours: Callable[..., contextlib.AbstractContextManager[Arm]],
     kept: Path,
     plan: Plan,
     limits: Limits | None,
     progress: Progress,
 ) -> None:
-    """The submission beside the starter: first steps, timed pairs, profiles. Its weights on the way go to `kept`."""
+    """The submission beside the starter: first steps, timed pairs, profiles. Its weights on the way go to `kept`. Raises
+    Compiled where it should be made once more."""
     form = found.form
     with (
-        start(submission.source, limits=limits) as ours,
+        start_ours(submission.source, limits=limits) as ours,
         start(found.lab.starter, limits=None, trusted=True) as starter,
     ):
         try:
@@ -410,7 +440,7 @@ def arm(
                 **{name: getattr(form, name) for name in ("ranks", "budget", "exact_memory") if hasattr(form, name)},
             ) as child,
         ):
-            yield Arm(child, drive)
+            yield Arm(child, drive, gpus=getattr(form, "ranks", 1) if form_name == "cuda" else 0)
     finally:
         workspace.empty() if kept else workspace.remove()
 
@@ -419,7 +449,7 @@ def _drive(workspace: Workspace, options: dict) -> contextlib.AbstractContextMan
     """The slow drive that the lab's files lie on, where it has one."""
     if not options.get("read_s"):
         return contextlib.nullcontext()
-    return Drive(workspace.folder / NAME, options["folder"], options["read_s"])
+    return Drive(workspace.folder / NAME, options["folder"], options["read_s"], opened=False)
 
 
 def _past_the_drive(options: dict) -> list[Path]:
@@ -549,9 +579,10 @@ def _timed_blocks(found: Findings, ours: Arm, starter: Arm, kept: Path, plan: Pl
     if found.decided is None:
         raise Disturbed(f"{found.pairs[-1].disturbed or 'too few pairs of blocks could count'}.")
     _tell_slower_starter(found)
+    if not found.warm:
+        found.compile_s = ours.compile_s if ours.compiled else None
     _use_up(found, ours, starter, progress)
     _keep_weights(found, ours, starter, kept)
-    found.compile_s = ours.compile_s if ours.compiled else None
     if ours.recompiled:
         found.warnings.append(
             "torch.compile compiled again inside a timed block: a shape or a constant changes from step to step."
@@ -617,11 +648,14 @@ def _use_up(found: Findings, ours: Arm, starter: Arm, progress: Progress) -> Non
         return decision.fraction(decided.certain, found.target) - decision.fraction(max(certain(), 1e-9), found.target)
 
     enough, until = 0.02, ours.seconds + USE_UP_S
+    if lost() > enough and ours.compiled and not found.warm:
+        raise Compiled
     while lost() > enough and ours.seconds < until:
         progress(0.8, "the loop runs on: steps made ahead must be used up")
         ours.run_on()
     found.overstated = overstated(ours, starter, found.counts_gpu_work)
-    if lost() > enough:
+    found.worked_ahead = lost() > enough
+    if found.worked_ahead:
         found.decided = replace(decided, certain=certain())
 
 
@@ -931,6 +965,7 @@ def _throughput_evidence(found: Findings) -> dict[str, Any]:
         "lost_to_others": max(max(each.starter_lost, each.submission_lost) for each in found.decided.pairs),
         "compile_s": found.compile_s,
         "overstated": found.overstated,
+        "worked_ahead": found.worked_ahead,
     } | (
         {"prepare_s": found.prepare_s, "prepare_ms_a_step": 1e3 * found.prepare_step_s} if found.form.prepare_s else {}
     )

@@ -146,6 +146,46 @@ def test_steps_made_before_the_first_earn_nothing(monkeypatch, nothing_left):
     assert measured_score(result) <= _run.NOISE and "worked ahead" in check.reason
 
 
+def slow_starter(monkeypatch) -> str:
+    """Makes a detour that the loop it returns does not make."""
+    fast = LAB.starter
+    slow = fast.replace("        loss.backward()", "        torch.randn(300_000).sort()\n        loss.backward()")
+    monkeypatch.setattr(type(LAB), "starter", property(lambda self: slow))
+    return fast
+
+
+COMPILES = """
+import os, time, torch, torch._dynamo.utils
+{steps}
+
+def train(job):
+    torch._dynamo.utils.counters["stats"]["unique_graphs"] += 1
+    cache = os.environ["XDG_CACHE_HOME"] + "/compiled"
+    if not os.path.exists(cache) or {always}:
+        time.sleep(4)
+        open(cache, "w").close()
+    yield from steps(job)
+"""
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_loop_that_compiled_is_started_again(always, monkeypatch, nothing_left):
+    """What it compiled is at hand then, so its first steps take no longer than another's; one whose still do could work ahead."""
+    monkeypatch.setattr(blocks, "CHUNK_S", 0.05)
+    monkeypatch.setattr("grader.grade.USE_UP_S", 1.0)
+    steps = slow_starter(monkeypatch).replace("def train(job):", "def steps(job):")
+    best = 0.0
+    for _ in range(_run.TRIES):
+        result = grade_cells(COMPILES.format(steps=steps, always=always), plan=SHORT)
+        check = result.check("throughput")
+        assert result.check("parity").status == "PASS", result.check("parity").reason
+        assert check.evidence["compile_s"] > 3 and check.evidence["worked_ahead"] == always
+        best = max(best, check.points)
+        if best > 0.9 * check.max_points or always:
+            break
+    assert best < check.max_points if always else best > 0.5 * check.max_points
+
+
 def test_what_the_reference_cannot_follow_does_not_count():
     lab = labs.get("2a_workers")
     found = Findings(lab, "cpu", target=3.0, pairs=[Pair(0.3, 0.2)] * 2 + [Pair(0.3, 0.01)] * 4)
@@ -174,10 +214,7 @@ def test_what_has_failed_already_is_not_replayed(monkeypatch, nothing_left):
 def test_honest_work_keeps_its_points(monkeypatch, nothing_left):
     """The same training without a detour that the slow loop makes: a few hundred steps in all."""
     monkeypatch.setattr(blocks, "CHUNK_S", 0.05)
-    fast = LAB.starter
-    detour = "        torch.randn(300_000).sort()\n        loss.backward()"
-    slow = fast.replace("        loss.backward()", detour)
-    monkeypatch.setattr(type(LAB), "starter", property(lambda self: slow))
+    fast = slow_starter(monkeypatch)
     best = 0.0
     for _ in range(_run.TRIES):  # the machine may be busy; that the training is the same may never be in doubt
         result = grade_cells(fast, plan=SHORT)

@@ -22,8 +22,7 @@ def served(tmp_path):
     (folder / "a").write_bytes(b"content")
     (tmp_path / "secret").write_text("secret")
     (folder / "link").symlink_to(tmp_path / "secret")
-    with drive.Drive(tmp_path / drive.NAME, folder, WAIT) as served:
-        served.opened = True
+    with drive.Drive(tmp_path / drive.NAME, folder, WAIT):
         yield str(tmp_path / drive.NAME), folder
 
 
@@ -52,7 +51,7 @@ def test_nothing_else_is_served(served, path):
 
 def test_closed_it_serves_nothing(tmp_path):
     (tmp_path / "a").write_bytes(b"content")
-    with drive.Drive(tmp_path / "early", tmp_path, WAIT) as served:
+    with drive.Drive(tmp_path / "early", tmp_path, WAIT, opened=False) as served:
         with pytest.raises(FileNotFoundError, match="asked too early"):
             drive.read(str(tmp_path / "early"), tmp_path / "a")
         assert served.reads == 0
@@ -61,7 +60,6 @@ def test_closed_it_serves_nothing(tmp_path):
 def test_while_another_runs_reads_wait(tmp_path):
     (tmp_path / "a").write_bytes(b"content")
     with drive.Drive(tmp_path / "paused", tmp_path, 0.0) as served:
-        served.opened = True
         served.serving.clear()
         with ThreadPoolExecutor(4) as pool:
             asked = [pool.submit(drive.read, str(tmp_path / "paused"), tmp_path / "a") for _ in range(4)]

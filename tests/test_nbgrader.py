@@ -214,6 +214,8 @@ def formgrader_page(nb: nbformat.NotebookNode) -> str:
         "<b onmouseover=harm()>bold</b>",
         "[a link](javascript:harm())",
         "[a link](data:text/html,harm())",
+        "[a link](files/javascript:harm())",
+        "<a href='files/javascript&colon;harm()'>a link</a>",
         "<a href='java&#10;script:harm()'>a link</a>",
         "![a picture](attachment:a)",
         "<iframe srcdoc='<script>harm()</script>'></iframe>",

@@ -288,4 +288,4 @@ def test_what_is_far_away_is_no_matter_of_rounding():
 def test_more_steps_than_anything_could_make():
     replay = parity.Replay(REFERENCE[:20], {}, None, float("nan"))
     result = parity.late(TOLERANCES, REFERENCE[:60], REFERENCE, Spread(), replay)
-    assert result.status == FAIL and "could not make even those of the first timed block" in result.reason
+    assert result.status == FAIL and "could not follow even to the end of the first timed block" in result.reason

@@ -44,5 +44,5 @@ def judge(answers: Answers, right: Sequence[float], submission: Sequence[float],
 
 
 def too_many(requests: int) -> CheckResult:
-    reason = f"The loop claims to have answered {requests} requests, and the reference solution could not answer as many in a minute."
+    reason = f"The loop claims to have answered {requests} requests, and the reference solution could not answer as many in as long a time as a grade may take."
     return CheckResult(NAME, TITLE, FAIL, 0, 0, reason, HINT, {"requests": requests})

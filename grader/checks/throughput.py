@@ -20,6 +20,14 @@ def judge(check: Throughput, decided: decision.Decision, target: float, evidence
     measured = f"{gain.factor:.2f}x (90% interval {gain.lower:.2f} to {gain.upper:.2f})"
     if share >= 1:
         status, reason = PASS, f"The loop runs {measured} as fast as the starter; {target:.2f}x earns full points."
+    elif evidence.get("worked_ahead"):
+        status = FAIL
+        reason = (
+            f"The loop runs {measured} as fast as the starter, but what comes before the timed blocks (its first steps, compiling "
+            "among them, and job.weights) took so long that it could have worked ahead there, which nobody times. "
+            f"{max(1.0, decided.certain):.2f}x are certain; {target:.2f}x earns full points, so this earns {share:.0%}. Do less "
+            "before the first `yield`."
+        )
     elif not settled:
         status = INCONCLUSIVE
         lost = max(max(pair.starter_lost, pair.submission_lost) for pair in decided.pairs)
@@ -31,13 +39,6 @@ def judge(check: Throughput, decided: decision.Decision, target: float, evidence
         reason = (
             f"The loop runs {measured} as fast as the starter, but {why}: after {gain.pairs} pairs the points are still "
             f"uncertain. What is certain is counted: {decided.certain:.2f}x."
-        )
-    elif decided.certain < gain.lower:  # all that can come between them where the points are settled
-        status = FAIL
-        reason = (
-            f"The loop runs {measured} as fast as the starter, but what comes before the timed blocks (its first steps, "
-            f"job.weights) took it so long that it could have worked ahead there, which nobody times: {max(1.0, decided.certain):.2f}x "
-            f"are certain; {target:.2f}x earns full points, so this earns {share:.0%}. Do less before the first `yield`."
         )
     elif gain.upper < 1.02 or share == 0:
         status, reason = FAIL, f"No speed-up is visible: {measured}; {target:.2f}x earns full points."

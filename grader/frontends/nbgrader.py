@@ -43,7 +43,8 @@ SHOWN = 20_000  # characters of a cell: with some, showing takes as long as the 
 _TAGS = bleach.sanitizer.ALLOWED_TAGS | {f"h{n}" for n in range(1, 7)}
 _TAGS |= {"br", "del", "details", "hr", "img", "p", "pre", "sub", "summary", "sup"}
 _TAGS |= {"table", "tbody", "td", "th", "thead", "tr"}
-_LINK = re.compile(r"(https?://|mailto:|#|\.\./|[\w-]+(/|$))", re.IGNORECASE)
+# relative ones without a colon: nbgrader's pages strip "files/" from the beginning of a link after this
+_LINK = re.compile(r"https?://|mailto:|#|(\.\./|[\w-]+(/|\Z))[^:&]*\Z", re.IGNORECASE)
 _IMAGE = re.compile(r"(https?://|data:image/)", re.IGNORECASE)
 
 

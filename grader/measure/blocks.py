@@ -48,15 +48,16 @@ class Arm:
 
     child: Child
     drive: Drive | None = None  # that its files lie on, in labs that have one
+    gpus: int = 0  # that it trains on
     meter: Meter | None = None  # of its memory, in labs that ask for it
     losses: list[float] = field(default_factory=list)
     seconds: float = 0.0  # all of its running time so far
     step_s: float = math.nan  # latest estimate of the steady time per step
     warm_s: float = 0.0  # seconds of the first steps
     warm_steps: int = 0
-    aside_s: float = 0.0  # seconds of its turns that are not timed: its start, its first steps, its weights
+    aside_s: float = 0.0  # seconds of its turns that are not timed: its start, its first steps, its weights and logs
     aside_busy_s: float = 0.0  # the GPU's work in them
-    ran_s: float = 0.0  # of its timed turns: all of each turn, and the GPU's work in it
+    ran_s: float = 0.0  # of its timed turns: seconds of steps, those of burns included, and the GPU's work
     ran_busy_s: float = 0.0
     ran_steps: int = 0
     compiled: int = 0
@@ -80,20 +81,29 @@ class Arm:
     def aside(self) -> Iterator[None]:
         """A turn of this frozen arm that is not timed. How long it took is kept: see `overstated`."""
         began = time.perf_counter()
-        with machine.watch_busy(self.child.ranks) as busy, turn(self.child):
+        with self._turn() as busy:
             yield
-        self.aside_s += time.perf_counter() - began
+            self.aside_s += time.perf_counter() - began
         self.aside_busy_s += busy()
 
     @contextlib.contextmanager
     def timed(self, core: int | None = None) -> Iterator[None]:
         """A turn of this frozen arm for blocks."""
         seconds, steps = self.seconds, len(self.losses)
-        with machine.watch_busy(self.child.ranks) as busy, turn(self.child, core):
+        with self._turn(core) as busy:
             yield
         self.ran_s += self.seconds - seconds
         self.ran_steps += len(self.losses) - steps
         self.ran_busy_s += busy()
+
+    @contextlib.contextmanager
+    def _turn(self, core: int | None = None) -> Iterator[Callable[[], float]]:
+        """Gives a function that says, afterwards, how long the GPU worked: also on what was queued when the turn ended."""
+        with machine.watch_busy(self.gpus) as busy:
+            with turn(self.child, core):
+                yield busy
+            if self.gpus:
+                machine.wait_idle(gpus=self.gpus)
 
     def metered(self) -> contextlib.AbstractContextManager[None]:
         """Have this turn's memory looked at, where the lab asks for it."""
@@ -140,13 +150,14 @@ class Arm:
         return whole if whole > MAX_SLOWER_BURN * self.step_s else self.step_s
 
     def run_on(self) -> None:
-        """A turn of about a second in which steps that were made ahead are used up. One that is slower than the last block
-        does not count: more steps can have been made in it than were handed over."""
-        counted = self.ran_s, self.ran_steps, self.ran_busy_s
+        """A turn of about a second in which steps that were made ahead are used up. What it takes longer than the last
+        block's pace does not count as timed: more steps can have been made in it than were handed over."""
+        seconds, busy, steps = self.ran_s, self.ran_busy_s, self.ran_steps
         with self.timed():
-            step_s = self.run(whole_rounds(1.0, self.step_s))
-        if step_s > MAX_SLOWER_BURN * self.step_s:
-            self.ran_s, self.ran_steps, self.ran_busy_s = counted
+            self.run(whole_rounds(1.0, self.step_s))
+        made = self.ran_steps - steps
+        self.aside_s += max(0.0, self.ran_s - seconds - made * self.step_s)
+        self.aside_busy_s += max(0.0, self.ran_busy_s - busy - made * busy / steps)
 
     def burn(self) -> None:
         before = math.inf  # the first chunk is never enough
@@ -177,25 +188,27 @@ def pair(starter: Arm, submission: Arm, plan: Plan, before_block: Callable[[], N
     random.shuffle(arms)
     for name, arm in arms:
         before_block()
-        with watch_lost(arm.child) as lost, arm.timed(core), arm.metered():
+        with arm.timed(core), watch_lost(arm.child) as lost, arm.metered():
             times[f"{name}_s"] = arm.block(plan)
         times[f"{name}_lost"] = lost()
     return Pair(**times)
 
 
 def overstated(submission: Arm, starter: Arm, by_gpu: bool) -> float:
-    """By what factor (1 or more, at most MOST_OVERSTATED) the submission may seem faster than it is, had it
-    used its untimed turns to make steps ahead and handed them over, at whatever pace, in its timed ones.
+    """By what factor (1 or more, at most MOST_OVERSTATED) the submission may seem faster than it is, had it used its
+    untimed turns to make steps ahead and handed them over, at whatever pace, in its timed ones.
 
-    by_gpu: steps are counted by the work that the GPU did in the untimed turns, beyond the first steps', at the work of a
-    step in the timed turns, the starter's where that is less. Compiling takes minutes and no GPU; but batches that are
-    loaded ahead take none either. Else, and where the GPU says that it never works, it is the time that counts: what they took beyond the first steps at the present
-    pace, and beyond what the starter's own took."""
-    work = min(arm.ran_busy_s / arm.ran_steps for arm in (submission, starter))
-    if by_gpu and work:
-        ahead = submission.aside_busy_s / work - submission.warm_steps
-        made = 1 - max(0.0, ahead) / submission.ran_steps  # in its timed turns, as a share of those handed over there
-        return 1 / max(made, 1 / MOST_OVERSTATED)
+    by_gpu: steps are counted by the GPU's work in the untimed turns, beyond that of the first steps and beyond what the
+    starter's own took (libraries start there); a step is the work of one in the timed turns, the starter's where that is
+    less. Compiling takes minutes, and of the GPU little; but batches that are loaded ahead take none either. Else, and
+    where the GPU seems never to work, time counts: that of the untimed turns, beyond the first steps at the present pace,
+    and beyond the starter's likewise."""
+    ours, theirs = (arm.ran_busy_s / arm.ran_steps for arm in (submission, starter))
+    if by_gpu and min(ours, theirs) > 0:
+        usual = max(0.0, starter.aside_busy_s - starter.warm_steps * theirs)
+        ahead = (submission.aside_busy_s - usual) / min(ours, theirs) - submission.warm_steps
+        share_made = 1 - max(0.0, ahead) / submission.ran_steps  # in the timed turns, of what was handed over there
+        return 1 / max(share_made, 1 / MOST_OVERSTATED)
     ours, theirs = (max(0.0, arm.aside_s - arm.warm_steps * arm.step_s) for arm in (submission, starter))
     return min(MOST_OVERSTATED, 1 + max(0.0, ours - theirs) / submission.ran_s)
 

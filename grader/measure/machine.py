@@ -194,10 +194,10 @@ def watch_throttling(gpus: int = 1) -> Iterator[Callable[[], bool]]:
 
 
 @contextlib.contextmanager
-def watch_busy(gpus: int = 1) -> Iterator[Callable[[], float]]:
-    """Look at the GPU, or CUDA's first `gpus`, twenty times a second. Gives a function that says for how many seconds kernels
-    ran, of several GPUs on the one where they ran longest; 0 without a GPU."""
-    if not has_gpu():
+def watch_busy(gpus: int) -> Iterator[Callable[[], float]]:
+    """Look at CUDA's first `gpus` GPUs twenty times a second. Gives a function that says for how many seconds kernels ran, of
+    several GPUs on the one where most did; always 0 where `gpus` is."""
+    if not gpus:
         yield lambda: 0.0
         return
     busy, end, last = 0.0, threading.Event(), time.monotonic()

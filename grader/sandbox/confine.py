@@ -112,7 +112,7 @@ def _remove_system_v(uid: int) -> None:
             names = table.readline().split()
             for row in table:
                 found = dict(zip(names, map(int, row.split()), strict=False))
-                if found["uid"] == uid:
+                if uid in (found["uid"], found["cuid"]):  # an owner can give it away, its creator stays
                     remove(found[f"{kind}id" if kind != "msg" else "msqid"])
 
 

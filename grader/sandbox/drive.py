@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 NAME = "drive"  # of the socket in a child's home
-MAX_CONNECTIONS = 256  # one a process or thread that reads; more wait
+MAX_CONNECTIONS = 256  # one a process or thread that reads; more wait until one of these closes
 MAX_PATH = 4096  # bytes of a request
 
 
@@ -26,9 +26,9 @@ class Drive:
     newline, the answer the length in four bytes and the content; the connection ends where there is no such file, and while
     the drive is not `opened`. serving: cleared while reads must wait. reads: how many files were read so far."""
 
-    def __init__(self, path: Path, folder: str | Path, read_s: float):
+    def __init__(self, path: Path, folder: str | Path, read_s: float, opened: bool = True):
         root, room = Path(folder).resolve(), threading.BoundedSemaphore(MAX_CONNECTIONS)
-        self.reads, self.opened, self.closed = 0, False, False
+        self.reads, self.opened, self.closed = 0, opened, False
         self.serving = threading.Event()
         self.serving.set()
         counting = threading.Lock()
