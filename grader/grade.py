@@ -55,9 +55,7 @@ TAKEN_MEMORY = 1 << 30  # bytes of GPU memory that a neighbour must have taken t
 SLOWER_THAN_CALIBRATED = 1.25  # seen with 2a_workers on an H200: 0.90 to 1.08, and 1.37 once
 PATIENCE_S = 10.0  # for a neighbour on the GPU to finish
 REPLAY_S = 90.0  # how long the reference solution may train for comparison; timed blocks are some seconds each
-OVERSTATED = (
-    1.05  # a factor by which a gain may be too high that does not count: the loaders' start is seen as such, too
-)
+OVERSTATED = 1.05  # by what factor a gain may be too high and still count: the start of loaders looks like it
 USE_UP_S = 20.0  # how much longer a loop may run to show that its gain does not live on steps made ahead
 MAX_INTERRUPTIONS = 3  # pairs that are repeated because someone else was on the GPU
 COMPARED_WITH_STARTER = (
