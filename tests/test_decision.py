@@ -331,6 +331,26 @@ def test_burn_until_the_rate_is_steady():
     assert arm.seconds > 0.3
 
 
+def test_a_slow_turn_counts_at_the_pace_that_was_timed():
+    """Steps take 10 ms at first, then 40 ms: what the later ones take longer is time in which others could be made."""
+    source = loop(
+        "import time\nfor i in range(10**6):\n    time.sleep(0.01 if i < 60 else 0.04)\n    yield torch.ones(())"
+    )
+    with running(source) as child:
+        child.load()
+        child.start(1)
+        arm = Arm(child)
+        arm.warm_up(2)
+        child.freeze()
+        with arm.timed():
+            arm.step_s = arm.run(58)
+        steps, aside_s = arm.ran_steps, arm.aside_s
+        arm.run_on()
+    made = arm.ran_steps - steps
+    assert arm.ran_s / arm.ran_steps == pytest.approx(arm.step_s, rel=1e-3)
+    assert arm.aside_s - aside_s > 2 * made * arm.step_s
+
+
 def test_compile_time_is_told_apart():
     with running(loop("import time\ntime.sleep(0.3)")) as child:
         child.load()

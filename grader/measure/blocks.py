@@ -156,8 +156,10 @@ class Arm:
         with self.timed():
             self.run(whole_rounds(1.0, self.step_s))
         made = self.ran_steps - steps
-        self.aside_s += max(0.0, self.ran_s - seconds - made * self.step_s)
-        self.aside_busy_s += max(0.0, self.ran_busy_s - busy - made * busy / steps)
+        slow_s = max(0.0, self.ran_s - seconds - made * self.step_s)
+        slow_busy_s = max(0.0, self.ran_busy_s - busy - made * busy / steps)
+        self.ran_s, self.aside_s = self.ran_s - slow_s, self.aside_s + slow_s
+        self.ran_busy_s, self.aside_busy_s = self.ran_busy_s - slow_busy_s, self.aside_busy_s + slow_busy_s
 
     def burn(self) -> None:
         before = math.inf  # the first chunk is never enough
