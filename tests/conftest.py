@@ -1,4 +1,6 @@
+import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -34,6 +36,12 @@ def own_temporary():
     yield folder
     tempfile.tempdir = before
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def alembic(monkeypatch):
+    """For a test that makes a gradebook: nbgrader starts alembic then, and looks for it on the PATH only."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
 
 @pytest.fixture

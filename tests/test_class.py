@@ -491,7 +491,7 @@ def test_names_of_files_reach_no_terminal_as_they_are(tmp_path):
     assert b",'= 1," in written[1]
 
 
-def test_a_folder_s_name_that_is_no_text(tmp_path):
+def test_a_folder_s_name_that_is_no_text(tmp_path, alembic):
     """As archives of other systems leave them."""
     hand_in(tmp_path / "submitted", os.fsdecode("Jörg".encode("latin-1")))
     (one,) = read_class(REPOSITORY / "labs", tmp_path / "submitted")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import collections
 import multiprocessing
-import os
 import shutil
 import sqlite3
-import sys
 import threading
 import time
 from pathlib import Path
@@ -58,9 +56,7 @@ def _together(at: str, number: int, barrier, said) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_64_at_once(tmp_path, monkeypatch):
-    # nbgrader starts alembic, and looks for it on the PATH only
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+def test_64_at_once(tmp_path, alembic):
     at = url(tmp_path)
     with Gradebook(at) as gradebook:
         gradebook.add_assignment("lab")
@@ -84,8 +80,7 @@ def test_64_at_once(tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_summary_waits_for_whoever_writes(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+def test_a_summary_waits_for_whoever_writes(tmp_path, alembic):
     with Gradebook(url(tmp_path)):
         pass
     writer = sqlite3.connect(tmp_path / "gradebook.db", check_same_thread=False)
