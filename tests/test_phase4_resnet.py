@@ -37,7 +37,9 @@ def graded(source: str, device: str = "cpu", small: bool = False) -> Result:
     lab = LAB
     if small:
         form = lab.forms["cpu"]
-        lab = replace(lab, forms={"cpu": replace(form, options=form.options | SMALL)})
+        # of fewer and smaller pictures a decoder's grey levels weigh more: 0.986 to 0.993 over 15 seeds, 0.995 at full size
+        parity = replace(form.parity, cosine=0.97)
+        lab = replace(lab, forms={"cpu": replace(form, options=form.options | SMALL, parity=parity)})
     return grade(Submission(source), lab, device=device, plan=PLAN)
 
 
