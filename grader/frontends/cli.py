@@ -25,7 +25,9 @@ def main(arguments: list[str] | None = None) -> int:
     or a slower night, 4 an unfinished one, 130 stopped."""
     options = _parser().parse_args(arguments)
     try:
-        return options.run(options) or 0
+        status = options.run(options) or 0
+        sys.stdout.flush()  # here, where it is known what to do about a reader who has gone
+        return status
     except UserError as error:
         print(f"grader: {error}", file=sys.stderr)
         return 2
