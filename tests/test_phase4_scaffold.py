@@ -70,7 +70,7 @@ def test_a_file_that_is_there_stays(folder, capsys):
         ("--workers", "say --name=value"),
         ("--workers=two", "'two' is no int"),
         ("--pin=1", "1 is no bool"),
-        ("--precision=fp8", "one of fp32, tf32, bf16"),
+        ("--precision=fp8", "one of fp32, tf32, bf16, fp16"),
         ("--batch_size=512", "has 256 samples"),
         ("--accumulation=3", "cannot be split"),
         ("--model=resnet --accumulation=2", "batch normalisation"),
@@ -90,7 +90,8 @@ def test_knobs_for_speed_train_the_same(folder):
         if knobs == ["--profiled=0"]:  # nothing is left out of the log then
             found = [found[0], found[-1]]
         assert found == pytest.approx(plain, rel=1e-4), knobs
-    assert losses(folder, "--precision=bf16") == pytest.approx(plain, rel=0.01)
+    for precision in ("bf16", "fp16"):
+        assert losses(folder, f"--precision={precision}") == pytest.approx(plain, rel=0.01), precision
     np.random.default_rng(1).integers(250, size=256 * 16 + 1, dtype=np.uint16).tofile(folder / "tokens.bin")
     assert losses(folder, "--data=tokens.bin") == pytest.approx(plain, rel=1e-6)
     assert losses(folder, "--seed=1") != pytest.approx(plain, rel=1e-4)

@@ -58,7 +58,7 @@ workers = 4  # processes that load data; measure for your data, there is an opti
 prefetch = 2  # batches that each worker keeps ready
 pin = True  # copy batches from pinned memory
 overlap = True  # copy the next batch on a stream of its own while this one is computed
-precision = "bf16"  # "fp32", "tf32" or "bf16"
+precision = "bf16"  # "fp32", "tf32", "bf16", or "fp16" with a loss that is scaled: for GPUs without bf16
 compiled = True  # torch.compile
 channels_last = True  # memory layout of images: what convolutions on tensor cores want
 pad_vocabulary = 64  # round the vocabulary up to a multiple of this; 1: not
@@ -94,7 +94,8 @@ def read_command_line(arguments):
             sys.exit(f"train.py: {argument!r}: {value!r} is no {type(KNOBS[knob]).__name__}.")
         KNOBS[knob] = value
     globals().update(KNOBS)
-    allowed = {"model": ("gpt", "resnet"), "precision": ("fp32", "tf32", "bf16"), "device": ("auto", "cuda", "cpu")}
+    precisions = ("fp32", "tf32", "bf16", "fp16")
+    allowed = {"model": ("gpt", "resnet"), "precision": precisions, "device": ("auto", "cuda", "cpu")}
     for knob, values in allowed.items():
         if KNOBS[knob] not in values:
             sys.exit(f"train.py: --{knob}={KNOBS[knob]}: one of {', '.join(values)}.")
@@ -136,7 +137,10 @@ def main():
         pin_memory=pin and kind == "cuda",
     )
     batches = on_device(loader, place)
-    autocast = torch.autocast(kind, torch.bfloat16, enabled=precision == "bf16")
+    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+    autocast = torch.autocast(kind, half, enabled=half is not None)
+    # the gradients of most losses are too small for fp16: it scales them up, and skips a step where they overflow
+    scaler = torch.amp.GradScaler(kind, enabled=precision == "fp16")
     keeper = Keeper(place, rank, ranks)
 
     for step in range(steps):
@@ -150,10 +154,11 @@ def main():
                 with keeper.phase("fwd"), autocast:
                     loss = loss_of(network(x), y) / accumulation
                 with keeper.phase("bwd"):
-                    loss.backward()
+                    scaler.scale(loss).backward()
             total += loss.detach()
         with keeper.phase("opt"):
-            optimizer.step()
+            scaler.step(optimizer)
+            scaler.update()
             optimizer.zero_grad()
         keeper.after(step, total)
     keeper.close(raw)
