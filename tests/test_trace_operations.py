@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_trace import BACKWARD, MAIN, PAGEABLE, PINNED, Recording
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from grader import trace
 from grader.trace import nesting, roofline
@@ -20,6 +20,8 @@ from grader.trace.operations import operations
 from grader.trace.roofline import Tensor, Work, inputs, work
 
 US = 1000
+# torch 2.11 counts neither the CPU's attention nor grouped queries
+COUNTS_THE_CPUS_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu in flop_registry
 SGEMM, ADD = "ampere_sgemm_128x64_tn", "void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add<float> >"
 NVJET = "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT"
 
@@ -146,9 +148,8 @@ def test_convolutions_are_counted_as_torch_counts_them(d, batch, c_in, c_out, ke
 @given(st.integers(1, 4), st.sampled_from([(4, 4), (4, 2), (8, 1)]), SIZE, SIZE, SIZE, SIZE)
 @settings(deadline=None)
 def test_attention_is_counted_as_torch_counts_it(b, heads, s, t, d, e):
+    assume(heads[0] == heads[1] or COUNTS_THE_CPUS_ATTENTION)
     q, k, v, gradient = (b, heads[0], s, d), (b, heads[1], t, d), (b, heads[1], t, e), (b, heads[0], s, e)
-    from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
-
     name = "aten::_scaled_dot_product_flash_attention"
     assert work(name, floats(q, k, v)).flops == sdpa_flop_count(q, k, v)
     assert work(f"{name}_backward", floats(gradient, q, k, v)).flops == sdpa_backward_flop_count(gradient, q, k, v)
@@ -530,14 +531,17 @@ def test_a_real_step_has_the_operations_that_torch_counts(tmp_path):
     ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=200)
     t = trace.read_bytes(as_if_on_a_gpu(json.loads(path.read_text())))
     found = operations(t, top=100)
-    assert sum(o.flops for o in found) == int(ran.stdout.split()[-1])
+    counts = [o.flops for o in found if COUNTS_THE_CPUS_ATTENTION or "attention" not in o.name]
+    assert sum(counts) == int(ran.stdout.split()[-1])
     source = ["", *TRAIN.split("\n")]
     lines = {(o.name, o.phase): source[int(o.line.removeprefix("train.py:"))].strip() for o in found if o.line}
     assert {o.phase for o in found} == {"forward", "backward"} and all(o.line for o in found)
-    assert lines["aten::conv_transpose2d", "forward"] == "x = self.up(self.second(x))"
-    assert lines["aten::linear", "forward"] == "return self.head(x).mean(1)"
+    # torch 2.11 records no line of a call, only where the function begins
+    begins = None if (t.called_from >= 0).any() else "def forward(self, x):"
+    assert lines["aten::conv_transpose2d", "forward"] == (begins or "x = self.up(self.second(x))")
+    assert lines["aten::linear", "forward"] == (begins or "return self.head(x).mean(1)")
     own = {o.line for o in found if o.name == "aten::matmul" and o.phase == "forward"}
     assert [source[int(line.removeprefix("train.py:"))].strip() for line in own] == ["def forward(self, x):"]
     first = next(o for o in found if o.name == "aten::conv2d" and o.shapes.startswith("[4, 3, 20, 20]"))
-    assert source[int(first.line.removeprefix("train.py:"))].strip() == "x = torch.relu(self.first(x))"
+    assert source[int(first.line.removeprefix("train.py:"))].strip() == (begins or "x = torch.relu(self.first(x))")
     assert all(o.count == pytest.approx(round(o.count)) and o.tensor_cores is False for o in found)
