@@ -27,7 +27,7 @@ LAB = Lab(
         # two processes that talk by gloo: what a message costs is larger, what is counted is the same
         "cpu": Form(
             workload="grader.workloads.gpt",
-            options={"layers": 4, "width": 96, "heads": 4, "length": 16, "batch_size": 16, "lr": 1e-3},
+            options={"layers": 4, "width": 96, "heads": 4, "length": 16, "batch_size": 16, "lr": 2e-4},
             data="text",
             minimum_gain=1.8,
             noise=0.05,
