@@ -15,7 +15,7 @@ from grader import labs
 from grader.checks import logs as logs_check
 from grader.grade import grade
 from grader.look import peek
-from grader.measure import machine
+from grader.measure import decision, machine
 from grader.measure.blocks import Plan
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
 from grader.submission import Submission
@@ -89,7 +89,8 @@ def test_points_follow_the_fix(name):
     for source in variants.halves(name).values():
         half = graded(name, source)
         assert 1.15 * gain(starter) < gain(half) < gain(solution), said(half)
-        assert share(half) < 1
+        # on a calibrated machine; without, the lab's minimum is enough for all points
+        assert decision.fraction(gain(half), decision.target(gain(solution))) < 1
 
 
 def gain(result: Result) -> float:
