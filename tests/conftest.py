@@ -1,10 +1,10 @@
-import os
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+
+from tests import scripts
 
 TOGETHER = {  # the tests of each of these files share a costly fixture
     "test_browser", "test_class", "test_data", "test_diagnose", "test_explorer_browser",
@@ -41,7 +41,7 @@ def own_temporary():
 @pytest.fixture
 def alembic(monkeypatch):
     """For a test that makes a gradebook: nbgrader starts alembic then, and looks for it on the PATH only."""
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", scripts.environment()["PATH"])
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from helpers import IS_ROOT
 from grader.frontends import report
 from grader.result import Result
 from grader.sandbox import confine, probe
+from tests import scripts
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 NAME = "2a_workers"
@@ -50,13 +51,11 @@ def test_a_trial_that_fails_is_no_confinement():
 
 
 def without_landlock(*arguments: str | Path, cwd: Path = REPOSITORY) -> subprocess.CompletedProcess:
-    # nbgrader starts alembic, and looks for it on the PATH only
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     python = [sys.executable, REPOSITORY / "tests/without_landlock.py", sys.executable, "-m"]
     return subprocess.run(
         [*map(str, [*python, *arguments])],
         cwd=cwd,
-        env=os.environ | {"PATH": path, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+        env=scripts.environment(PYTHONPATH=f"{REPOSITORY}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"),
         capture_output=True,
         text=True,
         timeout=240,

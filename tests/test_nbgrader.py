@@ -6,7 +6,6 @@ import collections
 import copy
 import csv
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from grader import labs
 from grader.frontends.nbgrader import _outputs
 from grader.result import PASS, CheckResult, Result
 from grader.submission import MAGIC
+from tests import scripts
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 NAME = "2a_workers"
@@ -37,10 +37,8 @@ EXPLANATION = "The loop waited for its images, 82% of each step.\n<script>harm()
 
 def nbgrader(course: Path, *arguments: str) -> str:
     """Run a command in the course folder; returns its log."""
-    # nbgrader starts alembic, and looks for it on the PATH only
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     command = [sys.executable, "-m", "nbgrader", *arguments]
-    done = subprocess.run(command, cwd=course, env=os.environ | {"PATH": path}, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=course, env=scripts.environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stderr
 

@@ -98,9 +98,9 @@ def nightly(options: argparse.Namespace) -> int:
                 classroom._confined_here(allow_unconfined=False)
                 classroom._prepare({part.subject for part in made if part.kind in ("grade", "adversary")}, device)
             until = time.monotonic() + 60 * options.minutes if options.minutes else math.inf
-            # on a CPU the corpus is about waiting for a drive: a grade computes for a sixth of its time
+            # on a CPU the corpus is about waiting for a drive: with four on a core, that core is just busy
             busy = set(parts.KINDS) - {"adversary"}
-            stages = [(busy, 1), ({"adversary"}, 3)] if device == "cpu" and not elsewhere else [(parts.KINDS, 1)]
+            stages = [(busy, 1), ({"adversary"}, 4)] if device == "cpu" and not elsewhere else [(parts.KINDS, 1)]
             for kinds, on_one_core in stages:
                 if not any(part.kind in kinds for part in made):
                     continue

@@ -21,6 +21,7 @@ from grader.classroom.submissions import Job, read_class
 from grader.grade import choose_form
 from grader.labs.lab import Lab
 from grader.measure import machine
+from tests import scripts
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 STUDENT = "student"
@@ -85,10 +86,8 @@ def _keep(lab: Lab, device: str, course: Path) -> None:
 
 
 def _nbgrader(course: Path, *arguments: str) -> str:
-    # nbgrader starts alembic, and looks for it on the PATH only
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     modules = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
-    environment = os.environ | {"PATH": path, "PYTHONPATH": modules}
+    environment = scripts.environment(PYTHONPATH=modules)
     command = [sys.executable, "-m", "nbgrader", *arguments]
     done = subprocess.run(command, cwd=course, env=environment, capture_output=True, text=True)
     return done.stderr if done.returncode == 0 else f"failed: {done.stderr}"
