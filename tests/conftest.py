@@ -3,8 +3,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-
-from tests import scripts
+import scripts
 
 TOGETHER = {  # the tests of each of these files share a costly fixture
     "test_browser", "test_class", "test_data", "test_diagnose", "test_explorer_browser",

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import scripts
 from helpers import IS_ROOT
 
 from grader.frontends import report
 from grader.result import Result
 from grader.sandbox import confine, probe
-from tests import scripts
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 NAME = "2a_workers"

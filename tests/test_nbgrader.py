@@ -15,6 +15,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import scripts
 from nbconvert.exporters import HTMLExporter
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from nbgrader.api import Gradebook
@@ -26,7 +27,6 @@ from grader import labs
 from grader.frontends.nbgrader import _outputs
 from grader.result import PASS, CheckResult, Result
 from grader.submission import MAGIC
-from tests import scripts
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 NAME = "2a_workers"
