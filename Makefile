@@ -1,4 +1,4 @@
-# Every target sets up what it needs on a machine that has Python >= 3.11 and make; once set up, none needs the network.
+# Every target sets up what it needs on a machine that has Python 3.11 to 3.13 and make; once set up, none needs the network.
 PYTHON ?= python3
 BIN := .venv/bin
 # which one is installed: make TORCH='torch==2.11.*'
@@ -18,7 +18,7 @@ help:
 	@echo "make measured  measure on this machine what the course says of its labs (long; for maintainers); one lab: make measured MEASURED='--labs 2a_workers'"
 
 .venv/ready: pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "The course needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say which with: make PYTHON=python3.12 ...")'
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "The course needs Python 3.11 to 3.13; this is " + sys.version.split()[0] + ". Say which with: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --disable-pip-version-check --editable ".[test]" "$(TORCH)"
 	touch $@

@@ -40,7 +40,7 @@ LAB = Lab(
             "How many bytes cross the bus in a step, how fast, and what does the GPU do meanwhile?",
             "In `lab.profile()` look at the copies (`Memcpy HtoD`): nothing runs beside them, and they are slow for this bus. "
             "Compare their bytes with what a tile really holds: each value is a whole number, divided by 64.",
-            "Four changes, each of which helps alone: stage batches in pinned memory; copy the next batch on a stream of its own "
+            "Four changes: stage batches in pinned memory; copy the next batch on a stream of its own "
             "while the GPU trains on this one; send bytes and convert on the device; send the labels as one block.",
         ),
     ),

@@ -5,7 +5,7 @@ LAB = Lab(
     title="Shapes that fit: an odd vocabulary and a needless transposition",
     phase=3,
     goal="This GPT is in bf16 already, and its largest product is slow all the same. Give it a shape that fits, and train the same model.",
-    cause="compute-bound",
+    cause="memory-bound",
     forms={
         # GPT-2's vocabulary and width, half its layers, so that the head is most of a step
         "cuda": Form(
@@ -52,7 +52,7 @@ LAB = Lab(
     throughput=Throughput(
         points=50,
         hints=(
-            "The GPU is busy, in bf16, on tensor cores. Which product is far below what they can do?",
+            "The GPU is busy, in bf16, on tensor cores. Which product is far below what they can do? And how long do products take at all?",
             "Read the sizes off the code: three products of a step have the vocabulary among "
             "their sizes. What is 50257 divisible by? And what happens to the logits between the product and the loss?",
             "Give the tied weight some rows more, up to the next multiple of 64, and see to it that they take no part in the "
