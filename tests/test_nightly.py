@@ -268,11 +268,12 @@ def test_notebooks_that_were_tampered_with_are_one_task(tmp_path):
 
 
 @pytest.mark.slow
-def test_each_tampered_notebook_gets_its_own_marks():
+def test_each_tampered_notebook_gets_its_own_marks(own_temporary):
     marks = _run.tampered(DATA_BOUND, "cpu", ["nb_edited_points", "nb_manual_cells"])
     assert [mark["points"] for mark in marks.values()] == [0, 0] and all(
         "gradebook" in m["reason"] for m in marks.values()
     )
+    assert not list(own_temporary.glob("adversar*"))
 
 
 CONTROLLED = ("starter", "half fix", "solution", "patched_clocks")

@@ -29,7 +29,7 @@ STUDENT = "student"
 
 @functools.cache
 def _shared() -> Path:
-    """A folder for as long as this process lives: what these notebooks have in common is made once."""
+    """A folder, until `forget` or for as long as this process lives: what these notebooks have in common is made once."""
     folder = Path(tempfile.mkdtemp(prefix="adversaries-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -71,6 +71,13 @@ def grade_tampered(lab: Lab, device: str, tamper: Callable[[Any], None]) -> dict
             raise AssertionError("a kernel ran a student's code")
     measured = [scores.get(name) or 0.0 for name in scores if name not in ("prediction", "explanation")]
     return {"points": sum(measured), "reason": f"the gradebook holds {scores}", "output": log[-500:]}
+
+
+def forget() -> None:
+    """Remove what notebooks had in common. A pool's worker is killed in the end, so nothing would do it at its exit."""
+    shutil.rmtree(_shared(), ignore_errors=True)
+    _shared.cache_clear()
+    _released.cache_clear()
 
 
 def _keep(lab: Lab, device: str, course: Path) -> None:

@@ -76,10 +76,13 @@ def adversary(lab: Lab, device: str, each: Adversary, plan: Plan = PLAN) -> dict
 def tampered(lab: str, device: str, names: list[str]) -> dict[str, Any]:
     """nbgrader's marks of notebooks that the adversaries of these names tampered with, by name, with the seconds that each took."""
     corpus, marks = {each.name: each for each in adversaries.corpus()}, {}
-    for name in names:
-        began = time.monotonic()
-        marks[name] = _class.grade_tampered(labs.get(lab), device, corpus[name].tamper)
-        marks[name]["seconds"] = round(time.monotonic() - began, 1)
+    try:
+        for name in names:
+            began = time.monotonic()
+            marks[name] = _class.grade_tampered(labs.get(lab), device, corpus[name].tamper)
+            marks[name]["seconds"] = round(time.monotonic() - began, 1)
+    finally:
+        _class.forget()
     return marks
 
 
