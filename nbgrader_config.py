@@ -69,6 +69,7 @@ c.Autograde.autograde_preprocessors = [
 
 # Formgrader's pages and the feedback: what a student wrote is shown, never run.
 c.HTMLExporter.filters = {"markdown2html": markdown_to_html, "highlight_code": code_to_html}
+c.HTMLExporter.exclude_raw = True  # these are shown as the HTML that they hold, past the filters; no lab has one
 
 # The Validate button in JupyterLab does run the notebook, in the learner's own kernel; a grade takes a few minutes there.
 c.Execute.timeout = 900  # seconds a cell

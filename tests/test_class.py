@@ -195,6 +195,13 @@ def test_who_has_other_points_in_the_gradebook_is_named(course):
     hal.score += 20
     (line,) = summary.stale(gradebook, made)
     assert f"{hal.score:g} measured" in line and f"nbgrader autograde {NAME} --student hal --force" in line
+    hal.status = summary.UNREADABLE  # handed in anew, and cannot be read
+    (line,) = summary.stale(gradebook, made)
+    assert "hal" in line
+    damaged = course.root / "damaged.db"
+    damaged.write_bytes(b"not a database, but long enough to be looked at")
+    (line,) = summary.stale(damaged, made)
+    assert "cannot be read" in line and str(damaged) in line
     assert not summary.stale(course.root / "no gradebook.db", made)
 
 
@@ -320,6 +327,10 @@ def test_disturbed_grades_do_not_stand(tmp_path):
     assert store.final(job) and store.final(job, ["a"]) and not store.final(job, ["b"])
     store.put(job, {"machine": "b", "result": result | {"form": "cuda"}})
     assert store.final(job)["machine"] == "b" and store.final(job, form="cpu")["machine"] == "a"
+    store.put(job, {"machine": "a", "result": result | {"disturbed": "somebody else."}})  # graded again, in vain
+    assert store.final(job, ["a"]) and store.failed(job)[FAILED] == "somebody else."
+    store.put(job, {"machine": "a", "result": result})
+    assert store.final(job, ["a"]) and not store.failed(job)
     (next(tmp_path.glob("*/*-*.json"))).write_text("{")  # damaged by hand: as if it were not there
     assert len(store.all_of(job)) == 1
 

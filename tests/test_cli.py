@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import math
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +18,7 @@ from grader import calibrate, labs
 from grader.errors import UserError
 from grader.frontends import cli
 from grader.measure import calibration, machine
+from grader.result import FAIL, CheckResult, Result
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -34,6 +39,49 @@ def test_doctor_says_what_can_be_measured():
     done = grader("doctor")
     assert done.returncode == 0, done.stderr
     assert "confinement" in done.stdout and "2a_workers" in done.stdout
+
+
+def test_a_calibration_for_a_class_has_a_worker_s_cores(monkeypatch, tmp_path):
+    cores, seen = os.sched_getaffinity(0), []
+    monkeypatch.setattr(
+        calibrate, "measure_gain", lambda *_: seen.append(machine.cores()) or {"gain": 5.0, "interval": [4.9, 5.1]}
+    )
+    monkeypatch.setattr(calibration, "store_gain", lambda *_: tmp_path / "calibration.json")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    of_class = ["--for-class", "--workers", str(len(cores))]
+    options = cli._parser().parse_args(["calibrate", "2d_formats", "--device", "cpu", *of_class])
+    try:
+        options.run(options)
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert seen == [1]
+
+
+def test_what_a_lab_lacks_here_is_said_before_it_is_begun(monkeypatch, capsys):
+    monkeypatch.setattr(machine, "has_gpu", lambda: True)
+    monkeypatch.setattr(machine, "gpus", lambda: ["GPU-1"])
+    assert cli._form_here(labs.get("3j_communication")) == "cpu" and cli._form_here(labs.get("2a_workers")) == "cuda"
+    monkeypatch.undo()
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "accelerate" else find(name, *more)
+    )
+    assert cli.main(["doctor"]) == 0
+    assert re.search("^4d_trainer +not here: .*pip install .*accelerate", capsys.readouterr().out, re.M)
+    assert cli.main(["labs", "--json"]) == 0
+    assert {row["name"]: row["points_here"] for row in json.loads(capsys.readouterr().out)}["4d_trainer"] == 0
+
+
+def test_a_number_that_json_does_not_have(monkeypatch, tmp_path, capsys):
+    lab = labs.get("1c_diagnose")
+    checks = [CheckResult(c.name, c.title, FAIL, 0, c.points, "no", evidence={"off": [math.inf]}) for c in lab.checks]
+    monkeypatch.setattr("grader.grade.grade", lambda *_, **__: Result(lab.name, lab.title, "traces", checks, {}, {}))
+    notebook = REPOSITORY / "solutions" / lab.name / f"{lab.name}.ipynb"
+    assert cli.main(["grade", lab.name, str(notebook), "--json", str(tmp_path / "r.json")]) == 0
+    assert json.loads((tmp_path / "r.json").read_text())["checks"][0]["evidence"] == {"off": [None]}
+    capsys.readouterr()
+    assert cli.main(["grade", lab.name, str(notebook), "--json", "-"]) == 0
+    assert "Infinity" not in capsys.readouterr().out
 
 
 def test_a_lab_that_cannot_be_calibrated_keeps_no_other_back(monkeypatch, capsys, tmp_path):
@@ -60,6 +108,9 @@ def test_start_makes_a_copy_and_never_overwrites_it(tmp_path, monkeypatch):
     notebook.write_text("mine")
     assert cli.start("2a_workers").read_text() == "mine"
     assert [p.name for p in (tmp_path / "work").iterdir()] == ["2a_workers"]
+    notebook.rename(notebook.with_name("first try.ipynb"))  # as the start notebook says, to begin anew
+    assert cli.start("2a_workers").read_text() == "released"
+    assert notebook.with_name("first try.ipynb").read_text() == "mine" and len(list(notebook.parent.iterdir())) == 2
 
 
 @pytest.mark.parametrize(

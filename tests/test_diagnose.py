@@ -275,6 +275,8 @@ def test_long_names_and_many_operations_still_fit(tmp_path):
     said = diagnose.text(["n" * 400], [a])
     assert len(said.splitlines()) <= 40 and max(map(len, said.splitlines())) <= 100
     assert len(diagnose.text(["n"], [a], top=30).splitlines()) > 60
+    for width in (60, 68, 80):
+        assert max(map(len, diagnose.text(["n" * 400], [a], width=width).splitlines())) <= width
     assert asdict(o)
 
 
@@ -284,6 +286,12 @@ def test_reports_of_the_recorded_traces_fit_a_screen(path):
     lines = diagnose.text([path.name], [a]).splitlines()
     assert len(lines) <= 40 and max(map(len, lines)) <= 100
     json.dumps(diagnose.as_json([path.name], [a]), allow_nan=False)
+
+
+def test_numbers_have_their_words():
+    facts = dict(diagnose._facts(replace(trace.analyse(SLOW.record()[0].read()).metrics, launches=1.0)))
+    assert "1 launch," in facts["host"] + ","
+    assert [diagnose._size(n) for n in (999.7e6, 1e9, 12.34e6, 1023)] == ["1 GB", "1 GB", "12.3 MB", "1.02 KB"]
 
 
 def test_lines_that_wait_are_named():

@@ -17,7 +17,7 @@ import nbformat
 import pytest
 import scripts
 from nbconvert.exporters import HTMLExporter
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
 from nbgrader.api import Gradebook
 from nbgrader.server_extensions.formgrader import handlers
 from nbgrader.utils import determine_grade
@@ -223,7 +223,8 @@ def formgrader_page(nb: nbformat.NotebookNode) -> str:
 )
 def test_what_a_student_wrote_does_nothing_in_the_instructor_s_browser(text):
     cell = new_markdown_cell(text, attachments={"a": {"image/png": "' onerror=harm() '"}})
-    plain, page = (elements(formgrader_page(new_notebook(cells=[c]))) for c in (new_markdown_cell("text"), cell))
+    raw = new_raw_cell(text)
+    plain, page = (elements(formgrader_page(new_notebook(cells=c))) for c in ([new_markdown_cell("text")], [cell, raw]))
     for tag, attributes in page - plain:
         assert tag in ("p", "b", "a", "img"), tag
         for name, value in attributes:

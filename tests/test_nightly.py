@@ -252,6 +252,30 @@ def test_an_adversary_that_profits_is_measured_again(tmp_path):
     assert "PROFITS" in next(each.why for each in found.outcomes if each.part.what == "patched_clocks")
 
 
+def test_a_control_that_cannot_be_graded_ends_the_night_as_failed(tmp_path):
+    some = [p for p in parts.plan("cpu", True, ["adversary"], [DATA_BOUND]) if p.what in ("starter", "patched_clocks")]
+    night = nights.open_night(
+        tmp_path / "n", TOLD | {"device": "cpu", "quick": True}, some, History(tmp_path / "h.jsonl")
+    )
+    starter, clocks = sorted(some, key=lambda part: part.what != "starter")
+    result = {"points": 0.0, "reason": "", "output": ""}
+    night.records.put(
+        clocks.again(0), {"result": result, "machine": "m", "version": "1", "seconds": 1.0, "worker": "0"}
+    )
+    for run in range(parts.TRIES):
+        assert not nights.finished(night, nights.assess(night))
+        night.records.put(starter.again(run), {NOT_MADE: "the worker died", "seconds": 1.0, "worker": "0"})
+    found = nights.assess(night)
+    assert nights.finished(night, found) and [each.status for each in found.outcomes] == [parts.FAILED] * 2
+
+
+def test_a_line_of_the_history_is_one_line(tmp_path):
+    history = History(tmp_path / "h.jsonl")
+    for _ in range(2):
+        history.append({"night": "n", "why": "a\u2028b\u0085c"})
+    assert [entry["why"] for entry in history.nights()] == ["a\u2028b\u0085c"]
+
+
 def test_notebooks_that_were_tampered_with_are_one_task(tmp_path):
     made = [p for p in parts.plan("cpu", True, ["adversary"], [DATA_BOUND]) if p.what.startswith("nb_")]
     assert len(made) > 5 and len({part.task.digest for part in made}) == 1
@@ -401,9 +425,16 @@ def test_a_night_of_another_state_is_not_mixed_in(tmp_path):
 def test_workflows_are_pinned_and_may_do_little(path):
     text = path.read_text()
     used = re.findall(r"uses: (\S+)", text)
-    assert used and all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", action) for action in used)
+    assert used and all(re.fullmatch(r"actions/[a-z-]+(/[a-z]+)?@[0-9a-f]{40}", action) for action in used)
     assert not re.search(r"\{\{[^}]*secrets", text) and "pull_request_target" not in text
     assert re.search(r"^permissions:\n  contents: read$", text, re.MULTILINE)
+    assert not any(action.startswith("actions/cache@") for action in used), "it keeps nothing of a night that failed"
+    for job in re.split(r"^  (?=[a-z]+:$)", text, flags=re.MULTILINE):
+        if "ubuntu-24.04" in job and re.search(r"run: .*(make test|grader nightly)", job):
+            assert (
+                job.index("apparmor_restrict_unprivileged_userns=0")
+                < re.search(r"make test|grader nightly", job).start()
+            )
     assert all("id-token" in line or "pages" in line for line in text.splitlines() if line.strip().endswith(": write"))
 
 

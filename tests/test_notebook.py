@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from helpers import workspaces
 from jupyter_client.manager import KernelManager, start_new_kernel
 
 from grader import labs
-from grader.result import Result
+from grader.frontends import notebook
+from grader.result import INCONCLUSIVE, PASS, CheckResult, Result
 
 LAB = labs.get("2a_workers")
 STARTER = f"%%submission\n{LAB.starter}"
@@ -170,9 +172,12 @@ def test_first_complete_prediction_counts(kernel: Kernel, tmp_path: Path) -> Non
         'cause="input-bound"',
         'cause="slow", gain=2',
         'cause="input-bound", gain=0',
+        '"input-bound", 8',  # what is handed in is read, not run: it needs names and values
+        'cause="input-bound", gain=4 * 2',
     ):
         ran = kernel.run(f"lab.predict({incomplete})")
-        assert "No prediction yet" in ran.text and "sync-bound" in ran.text and not ran.error
+        assert "No prediction yet" in ran.text and not ran.error
+        assert "sync-bound" in ran.text or 'lab.predict(cause="input-bound", gain=8)' in ran.text
         for look in ("profile", "check"):
             assert "Predict first" in kernel.run(f"lab.{look}()").text
     assert not (tmp_path / "prediction.json").exists()
@@ -183,6 +188,26 @@ def test_first_complete_prediction_counts(kernel: Kernel, tmp_path: Path) -> Non
     assert "input-bound, 8 times" in again.text, "it outlives the kernel"
     locked = json.loads((tmp_path / "prediction.json").read_text())["2a_workers"]
     assert (locked["cause"], locked["gain"]) == ("input-bound", 8) and locked["time"]
+
+
+def test_a_check_that_measured_nothing_costs_no_report(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    lab = notebook.open_lab(LAB.name, device="cpu")
+    monkeypatch.setattr(lab, "_submission", lambda: None)
+    checks = [
+        CheckResult(c.name, c.title, PASS, c.points, c.points, "yes", evidence={"off": math.inf}) for c in LAB.checks
+    ]
+    result = Result(LAB.name, LAB.title, "cpu", checks, {}, {})
+    monkeypatch.setattr(notebook, "grade", lambda *_, **__: result)
+    assert "Saved as" in lab._checked(lambda *_: None, None, None).text()
+    kept = (tmp_path / f"report-{LAB.name}.json").read_text()
+    assert json.loads(kept)["score"] == 100
+    result = replace(
+        result, checks=[replace(c, status=INCONCLUSIVE, points=0) for c in checks], disturbed="Others are busy."
+    )
+    said = lab._checked(lambda *_: None, None, None).text()
+    assert "Not saved" in said and "not fit to measure on" in said
+    assert (tmp_path / f"report-{LAB.name}.json").read_text() == kept
 
 
 def test_folder_that_cannot_be_written_costs_the_file_only(kernel: Kernel) -> None:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from helpers import LAB, grade_cells
@@ -47,6 +48,32 @@ def test_why_a_gain_does_not_count(graded):
     assert board.attempt(LAB, changed)["said"] == "not the same training" and not board.attempt(LAB, changed)["counts"]
     changed.fatal = "NameError"
     assert board.attempt(LAB, changed)["said"] == "did not run"
+    impossible = Result.from_dict(json.loads(json.dumps(graded.to_dict())))
+    speed = impossible.check("throughput")
+    speed.status, speed.points, speed.reason = (
+        "FAIL",
+        0,
+        "Not counted: a step took 0.10 ms. Something was not computed.",
+    )
+    assert not board.attempt(LAB, impossible)["counts"]
+
+
+def test_two_notebooks_in_one_folder(graded, tmp_path):
+    def keep(_):
+        board.keep(tmp_path, LAB, graded)
+
+    with ThreadPoolExecutor(4) as together:
+        list(together.map(keep, range(24)))
+    assert len(board.collect(tmp_path)) == 24
+
+
+def test_a_damaged_file_is_put_aside(graded, tmp_path):
+    path = board.file_of(tmp_path, LAB.name)
+    for damaged in ('[{"lab": "3a_precision", "note: 1}]', "{}", "[" * 100_000):
+        path.write_text(damaged)
+        board.keep(tmp_path, LAB, graded)
+        assert len(board.read(path)) == 1
+        assert damaged in [each.read_text() for each in tmp_path.glob(f"{path.name}.damaged-*")]
 
 
 def test_best_first_on_each_machine():

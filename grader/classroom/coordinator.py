@@ -95,7 +95,9 @@ def _record(future: Future) -> dict[str, Any]:
         return {FAILED: what, "seconds": record["seconds"], "worker": record["worker"]}
     error = future.exception() if future.status == "error" else None
     what = (
-        "the worker that graded it died"
+        "the pool lost it"
+        if error is None
+        else "the worker that graded it died"
         if type(error).__name__ == "KilledWorker"
         else f"{type(error).__name__}: {error}"
     )

@@ -50,14 +50,23 @@ class Store:
         return read(path)
 
     def put(self, job: Job, record: dict[str, Any]) -> dict[str, Any]:
-        """Keep what a worker returned; returns the record."""
+        """Keep what a worker returned; returns the record that is kept. One that was disturbed does not take the place of one
+        that stands: it counts as a grade that could not be made."""
         record = {"digest": job.digest, "date": datetime.now(UTC).isoformat(timespec="seconds"), **record}
         failed = self._failed(job)
+        if FAILED not in record:
+            path = failed.with_name(f"{job.digest}-{_short(record['machine'])}.json")
+            result = (
+                record["result"] if isinstance(record["result"], dict) else {}
+            )  # a night's calls may return anything
+            if result.get("disturbed") and (old := self.read(path)) and stands(old):
+                del record["result"]
+                record[FAILED] = result["disturbed"]
+            else:
+                write_json(path, record)
+                failed.unlink(missing_ok=True)
         if FAILED in record:
             write_json(failed, record)
-        else:
-            write_json(failed.with_name(f"{job.digest}-{_short(record['machine'])}.json"), record)
-            failed.unlink(missing_ok=True)
         return record
 
     def failed(self, job: Job) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ import hashlib
 import io
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -221,7 +221,7 @@ def _targets(made: list[Row]) -> dict[str, list[str]]:
             each = ", ".join(f"{target} for {count}" for target, count in counts.items())
             mixed.append(f"{lab} on {machine}: all points are for {each}; grade them anew: --again {lab}")
         elif not all(row.calibrated for row in alike):
-            uncalibrated.append(f"{lab} on {machine}: `grader calibrate {lab}` there, then --again {lab}")
+            uncalibrated.append(f"{lab} on {machine}: `grader calibrate {lab} --for-class` there, then --again {lab}")
     return {
         "Not calibrated: all points are for the lab's minimum gain": uncalibrated,
         "Graded against different targets, before and after a calibration": mixed,
@@ -233,23 +233,30 @@ def stale(gradebook: Path, made: list[Row]) -> list[str]:
     came to belongs in no gradebook."""
     if not gradebook.exists():
         return []
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        return list(_others(gradebook, made))
+    except (SQLAlchemyError, OSError) as error:  # the class is graded: that must not be lost for this
+        return [f"{gradebook} cannot be read ({str(error).splitlines()[0]}); `nbgrader db upgrade` mends an old one"]
+
+
+def _others(gradebook: Path, made: list[Row]) -> Iterator[str]:
     from nbgrader.api import Gradebook, MissingEntry
 
-    found = []
     with Gradebook(f"sqlite:///{gradebook}?timeout=120") as book:  # somebody may be writing
         for row in made:
-            if row.status != GRADED or row.quick:
+            if row.status not in (GRADED, UNREADABLE) or row.quick:
                 continue
             try:
                 grades = book.find_submission_notebook(row.lab, row.lab, row.student).grades
-            except MissingEntry:
+            except (MissingEntry, UnicodeEncodeError):  # a folder's name that is no text is in no gradebook
                 continue
             measured = {check.name for check in labs.get(row.lab).checks}
             there = sum(grade.auto_score or 0.0 for grade in grades if grade.name in measured)
             if abs(there - row.score) > 0.01:
                 again = f"nbgrader autograde {row.lab} --student {row.student} --force"
-                found.append(f"{row.student}, {row.lab}: {there:g} there, {row.score:g} measured: `{again}`")
-    return found
+                yield f"{row.student}, {row.lab}: {there:g} there, {row.score:g} measured: `{again}`"
 
 
 def attention(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY) -> dict[str, list[str]]:

@@ -146,7 +146,11 @@ def describe(device: str) -> dict[str, Any]:
     from grader.grade import choose_device
     from grader.measure import machine
 
-    start_ahead()
+    if _lock.acquire(blocking=False):  # not beside a grade, whose cores its imports would take
+        try:
+            start_ahead()
+        finally:
+            _lock.release()
     form = choose_device(device)
     return {
         "machines": sorted({machine.key(form), machine.key("traces")}),  # as its results name it, whatever the lab

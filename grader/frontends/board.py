@@ -3,10 +3,14 @@ the last one and draws the ladder so far, `grader board` makes the leaderboard o
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import fcntl
 import io
 import json
 import math
+import os
+import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from html import escape
@@ -73,11 +77,13 @@ def _said(result: Result) -> str:
     if result.disturbed:
         return "not measured"
     why = {"parity": "not the same training", "outcome": "not the same outcome", "logs": "other logs", "budget": "too much memory"}  # fmt: skip
-    return next((why[check.name] for check in result.checks if check.name in why and check.status == FAIL), "") or (
-        "undecided"
-        if any(c.name == "throughput" and c.status == INCONCLUSIVE and not c.points for c in result.checks)
-        else ""
-    )
+    other = next((why[check.name] for check in result.checks if check.name in why and check.status == FAIL), "")
+    speed = next((check for check in result.checks if check.name == "throughput" and not check.points), None)
+    if other or not speed:
+        return other
+    if speed.status == FAIL and speed.reason.startswith("Not counted"):
+        return "faster than this GPU can be"  # all else that does not count has its own check
+    return "undecided" if speed.status == INCONCLUSIVE else ""
 
 
 # ---------------------------------------------------------------- kept on disk
@@ -90,10 +96,16 @@ def file_of(folder: Path, lab: str) -> Path:
 def read(path: Path) -> list[Attempt]:
     """The attempts in a file, oldest first; what is damaged is left out."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        return _rows(path)
     except (OSError, ValueError, RecursionError):
         return []
-    return [_whole(each) for each in found if isinstance(each, dict) and each.get("lab") in labs.NAMES] if isinstance(found, list) else []  # fmt: skip
+
+
+def _rows(path: Path) -> list[Attempt]:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, list):
+        raise ValueError(f"{path} holds no list")
+    return [_whole(each) for each in found if isinstance(each, dict) and each.get("lab") in labs.NAMES]
 
 
 def _whole(found: dict[str, Any]) -> Attempt:
@@ -113,18 +125,41 @@ def _whole(found: dict[str, Any]) -> Attempt:
 
 
 def keep(folder: Path, lab: AnyLab, result: Result) -> None:
-    """Add a grade to those of its lab in `folder`. Raises OSError."""
+    """Add a grade to those of its lab in `folder`; a file that is damaged is put aside. Raises OSError."""
     path = file_of(folder, lab.name)
-    write_json(path, [*read(path), attempt(lab, result)][-MOST:])
+    with _alone(folder):
+        write_json(path, [*_kept(path), attempt(lab, result)][-MOST:])
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two notebooks may keep a grade in one folder at the same time."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
+def _kept(path: Path) -> list[Attempt]:
+    try:
+        return _rows(path)
+    except FileNotFoundError:
+        return []
+    except (ValueError, RecursionError):
+        path.rename(path.with_name(f"{path.name}.damaged-{time.time_ns()}"))
+        return []
 
 
 def note(folder: Path, lab: str, words: str) -> None:
     """Put a note to the last attempt. Raises UserError where there is none, OSError."""
-    attempts = read(file_of(folder, lab))
-    if not attempts:
-        raise UserError("There is nothing to note yet: run lab.check() first.")
-    attempts[-1]["note"] = report._clean(words, NOTE)
-    write_json(file_of(folder, lab), attempts)
+    with _alone(folder):
+        attempts = read(file_of(folder, lab))
+        if not attempts:
+            raise UserError("There is nothing to note yet: run lab.check() first.")
+        attempts[-1]["note"] = report._clean(words, NOTE)
+        write_json(file_of(folder, lab), attempts)
 
 
 def collect(folder: Path, lab: str | None = None) -> list[Attempt]:

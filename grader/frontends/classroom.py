@@ -187,8 +187,9 @@ def grade_class(options: argparse.Namespace) -> int:
         "In the gradebook with other points": summary.stale(options.submitted.resolve().parent / GRADEBOOK, made),
     }
     name = "-".join(["summary", *options.lab])  # that of all labs stays as it is
+    files = summary.write(made, store.folder, also, name)  # first: whoever reads the text may close it
     print(summary.text(made, also))
-    print("\nThe summary as files:", *(f"  {path}" for path in summary.write(made, store.folder, also, name)), sep="\n")
+    print("\nThe summary as files:", *(f"  {path}" for path in files), sep="\n")
     return int(any(row.status in summary.UNFINISHED for row in made))
 
 

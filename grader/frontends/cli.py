@@ -38,7 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        print(f"grader: {error.filename or ''}: {error.strerror}", file=sys.stderr)
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"grader: {where}{error.strerror or error or type(error).__name__}", file=sys.stderr)
         return 2
     except RuntimeError as error:
         print(f"grader: {error}", file=sys.stderr)
@@ -124,6 +125,14 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("calibrate", _calibrate, "measure what the solutions gain on this machine, and keep it")
     sub.add_argument("lab", nargs="?", help="default: all that this machine can grade")
     sub.add_argument(
+        "--for-class",
+        action="store_true",
+        help="with as many cores as a worker of `grader class` has here: where there are several, each has its share",
+    )
+    sub.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="of --for-class without GPUs: its workers (default: 1)"
+    )
+    sub.add_argument(
         "--spread", action="store_true", help="maintainers: how far honest forms end from each other, part of the lab"
     )
     sub.add_argument(
@@ -187,17 +196,20 @@ class Terminal:
 
 def _form_here(lab: AnyLab) -> str | None:
     """The form in which this machine can grade a lab; None for none."""
-    from grader.measure import machine
+    from grader.grade import choose_form
 
-    usable = ("traces", "cuda", "cpu") if machine.has_gpu() else ("traces", "cpu")
-    return next((form for form in usable if form in lab.forms), None)
+    form = choose_form(lab, "auto")
+    return form if form in lab.forms else None
 
 
 def _labs(options: argparse.Namespace) -> None:
+    from grader.grade import missing_packages
+
     rows = []
     for name in labs.NAMES:
         lab = labs.get(name)
         form = _form_here(lab)
+        lacks = missing_packages(lab)
         rows.append(
             {
                 "name": name,
@@ -206,7 +218,8 @@ def _labs(options: argparse.Namespace) -> None:
                 "goal": lab.goal,
                 "points": lab.max_score,
                 "form_here": form,
-                "points_here": sum(check.points for check in lab.checks if lab.measures(check, form)),
+                "lacks": lacks,
+                "points_here": 0 if lacks else sum(check.points for check in lab.checks if lab.measures(check, form)),
             }
         )
     if options.json:
@@ -219,7 +232,9 @@ def _labs(options: argparse.Namespace) -> None:
             "cpu": "graded in its CPU form",
             None: "needs an NVIDIA GPU",
         }[row["form_here"]]
-        if row["form_here"] == "cpu" and not row["points_here"]:
+        if row["lacks"]:
+            here = "needs packages that are not installed here: grader doctor says which"
+        elif row["form_here"] == "cpu" and not row["points_here"]:
             here = "needs an NVIDIA GPU; on this CPU only the training is compared"
         print(f"{row['name']:<16} {row['title']} ({row['points']:g} points, {here})\n{'':16} {row['goal']}")
     print("\nBegin with: grader start LAB")
@@ -231,9 +246,11 @@ def _start(options: argparse.Namespace) -> None:
 
 
 def start(name: str) -> Path:
-    """Copy a lab's released folder to work/, never over a copy that is there. Returns the notebook's path."""
+    """Copy a lab's released folder to work/, never over a notebook that is there. Where only the notebook is gone, deleted or
+    renamed to begin anew, all else in the folder stays. Returns the notebook's path."""
     lab = labs.get(name)
     source, target = REPOSITORY / "labs" / lab.name, REPOSITORY / "work" / lab.name
+    notebook = target / f"{lab.name}.ipynb"
     if not source.is_dir():
         raise UserError(f"{source} is missing. Run `make release`, or get the course anew.")
     if not target.exists():
@@ -242,7 +259,11 @@ def start(name: str) -> Path:
         shutil.rmtree(partial, ignore_errors=True)
         shutil.copytree(source, partial)
         partial.rename(target)
-    return target / f"{lab.name}.ipynb"
+    elif not notebook.exists():
+        partial = notebook.with_name(f".{lab.name}.partial")
+        shutil.copyfile(source / notebook.name, partial)
+        partial.rename(notebook)
+    return notebook
 
 
 def _hint(options: argparse.Namespace) -> None:
@@ -286,10 +307,10 @@ def _grade(options: argparse.Namespace) -> None:
     if options.html:
         report.write_html(result, options.html)
     if options.json == "-":
-        print(json.dumps(result.to_dict(), indent=1))
+        print(json.dumps(report.json_value(result.to_dict()), indent=1))
     else:
         if options.json:
-            write_json(options.json, result.to_dict())
+            write_json(options.json, report.json_value(result.to_dict()))
         print(report.text(result, width=min(100, shutil.get_terminal_size().columns), colour=sys.stdout.isatty()))
 
 
@@ -322,6 +343,8 @@ def _calibrate(options: argparse.Namespace) -> None:
     chosen = [lab for lab in chosen if isinstance(lab, Lab)]
     if not chosen:
         raise UserError(f"{options.lab} has no gain to calibrate: it is about measuring, not about a faster loop.")
+    if options.for_class:
+        _as_a_worker(options)
     failed = []
     for lab in chosen:
         try:
@@ -335,6 +358,17 @@ def _calibrate(options: argparse.Namespace) -> None:
         raise UserError(
             f"Not calibrated: {', '.join(failed)}. The others are kept; go on with `grader calibrate {failed[0]}`."
         )
+
+
+def _as_a_worker(options: argparse.Namespace) -> None:
+    """Give this process the GPU and the cores of a worker of `grader class`: a gain holds for a number of cores."""
+    from grader.classroom import pool, worker
+
+    environment = pool.environments(options.device, cpu_workers=max(1, options.workers))[0]
+    cores = environment.pop(worker.CORES)
+    os.environ.update(environment)
+    os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
+    print(f"measured as by a worker of `grader class`: on cores {cores}", file=sys.stderr)
 
 
 def _calibrate_lab(lab: Lab, options: argparse.Namespace) -> None:
@@ -367,6 +401,7 @@ def _calibrate_lab(lab: Lab, options: argparse.Namespace) -> None:
 def _doctor(options: argparse.Namespace) -> int:
     from grader import calibrate
     from grader.data.cache import cache_dir
+    from grader.grade import missing_packages
     from grader.measure import calibration, machine
     from grader.sandbox.probe import confinement
 
@@ -394,6 +429,9 @@ def _doctor(options: argparse.Namespace) -> int:
         form = _form_here(lab)
         if form is None:
             print(f"{name:<16} not here: needs an NVIDIA GPU")
+            continue
+        if lacks := missing_packages(lab):
+            print(f"{name:<16} not here: {lacks}")
             continue
         points = sum(c.points for c in lab.checks if lab.measures(c, form))
         known = ""

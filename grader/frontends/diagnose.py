@@ -130,7 +130,7 @@ def as_json(names: list[str], analyses: list[Analysis]) -> dict[str, Any]:
     if len(analyses) > 1:
         data["other"] = _one(names[1], analyses[1])
         data["comparison"] = dataclasses.asdict(compare(*analyses))
-    return _json_value(data)
+    return report.json_value(data)
 
 
 def _one(name: str, a: Analysis) -> dict[str, Any]:
@@ -185,19 +185,6 @@ def _gaps(a: Analysis) -> list[dict[str, Any]]:
     return rows
 
 
-def _json_value(value: Any) -> Any:
-    """Plain JSON: numpy's numbers as Python's, tuples as lists, what is not finite as null."""
-    if isinstance(value, dict):
-        return {str(key): _json_value(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_json_value(item) for item in value]
-    if hasattr(value, "tolist"):
-        return _json_value(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
 # ---- what the numbers say -----------------------------------------------------------------------------------------
 
 
@@ -244,10 +231,10 @@ def _facts(m: Metrics) -> list[tuple[str, str]]:
     def share(value: float | None, words: str) -> str | None:
         return None if value is None else f"{value:.0%} {words}"
 
-    def count(value: float | None, words: str) -> str | None:
-        return (
-            None if value is None else f"{report._digits(value, 3)} {words.removesuffix('s') if value == 1 else words}"
-        )
+    def count(value: float | None, words: str, one: str = "") -> str | None:
+        if value is None:
+            return None
+        return f"{report._digits(value, 3)} {words if value != 1 else one or words.removesuffix('s')}"
 
     def time(value: float | None, words: str) -> str | None:
         return None if value is None else f"{milliseconds(value)} {words}"
@@ -272,7 +259,7 @@ def _facts(m: Metrics) -> list[tuple[str, str]]:
             "host",
             some(
                 share(m.data_wait, "waiting for data"),
-                count(m.launches, "launches"),
+                count(m.launches, "launches", "launch"),
                 count(m.syncs, "syncs"),
                 time(m.sync_ns or None, "in them"),
             ),
@@ -338,7 +325,7 @@ def text(
 
     lines: list[str] = []
     for number, (name, a) in enumerate(zip(names, analyses, strict=True)):
-        device = f"{_device(a)}, {a.metrics.steps} steps counted"
+        device = report._wrap(f"{_device(a)}, {a.metrics.steps} steps counted", width - 20, 1)[0]
         name = f"{('before: ', 'after: ')[number]}{name}" if len(analyses) > 1 else name
         title = report._wrap(name, width - len(device) - 2, 1)[0]
         lines += [paint(title.ljust(width - len(device)) + device, "1"), "─" * width]
@@ -399,12 +386,17 @@ def _operations_text(a: Analysis, width: int, paint: Any, most: int) -> list[str
     lines = [paint("Operations that cost the GPU most, a step", "1")]
     for o in shown:
         numbers = f"{milliseconds(o.gpu_ns):>8} {o.share:>4.0%} {f'{plain_number(o.count)}x':>6}  "
-        where = report._clean(_line(o), 42, tail=True)
+        where = report._clean(_line(o), min(42, width - len(numbers) - 20), tail=True)  # the name needs some room, too
         name = report._wrap(_operation_name(o), width - len(numbers) - len(where) - 2, 1)[0]
         lines.append(numbers + name.ljust(width - len(numbers) - len(where)) + where)
         lines += report._wrap(o.why, width, 1, " " * 10)
     if len(a.operations) > len(shown):
-        lines[0] += f" ({len(shown)} of {len(a.operations)}; more: --top, --html, --json)"
+        more = f" ({len(shown)} of {len(a.operations)}; more: --top, --html, --json)"
+        lines[0] += (
+            more
+            if len("Operations that cost the GPU most, a step") + len(more) <= width
+            else more.partition(";")[0] + ")"
+        )
     return lines
 
 
@@ -486,7 +478,7 @@ def _written(value: float | None, kind: str, sign: str = "") -> str:
 def _size(size: float) -> str:
     """ "12.3 GB" """
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
-        if abs(size) >= unit:
+        if abs(size) >= 0.9995 * unit:  # what three digits round to it
             return f"{size / unit:.3g} {name}"
     return f"{size:.3g} bytes"
 

@@ -131,8 +131,9 @@ class RestoreMetadata(NbGraderPreprocessor):
                     cell = _new_cell(sources[name].cell_type, sources[name].source)
                     cell.metadata["nbgrader"] = metadata[name]
                     nb.cells.append(cell)
-        if nb.nbformat_minor < 5:
-            for cell in nb.cells:
+        for cell in nb.cells:
+            cell.metadata.pop("tags", None)  # a page makes them classes of its elements
+            if nb.nbformat_minor < 5:
                 cell.pop("id", None)
         return nb, resources
 
@@ -213,7 +214,8 @@ class MeasuredGrade(NbGraderPreprocessor):
         for cell in nb.cells:
             if is_grade(cell) and not is_solution(cell):
                 cell.outputs = _outputs(result, cell.metadata.nbgrader["grade_id"], cell.metadata.nbgrader["points"])
-        write_json(Path(resources["metadata"]["path"]) / f"{ours['notebook']}.result.json", result.to_dict())
+        kept = report.json_value(result.to_dict())
+        write_json(Path(resources["metadata"]["path"]) / f"{ours['notebook']}.result.json", kept)
         return nb, resources
 
     def measure(self, nb: NotebookNode, lab: AnyLab, student: str = "") -> Result:

@@ -28,14 +28,14 @@ from grader.checks.memory import judge_budget, size
 from grader.classroom.visit import grade_at
 from grader.errors import UserError
 from grader.frontends import board, magic, report
-from grader.grade import Progress, choose_form, grade
+from grader.grade import Progress, choose_form, grade, missing_packages
 from grader.labs.lab import CAUSES, Budget, Growth
 from grader.look import Look, look, peek, profile
 from grader.measure import machine
 from grader.result import Result, write_json
 from grader.sandbox import parent
 from grader.sandbox.parent import Workspace
-from grader.submission import Submission, from_cells
+from grader.submission import Submission, _prediction, from_cells
 from grader.trace import Metrics
 from grader.trace.words import plain_number
 
@@ -178,6 +178,8 @@ class NotebookLab:
         return Note(f"Lab {lab.name}: {lab.title}", [lab.goal, where], [checks, list(self.steps)])
 
     def _where(self) -> str:
+        if lacks := missing_packages(self.lab):
+            return lacks
         gpu = machine.gpu_name()
         if self.device == "traces":
             return "Graded from recorded traces: nothing is measured, and no GPU is needed."
@@ -212,9 +214,11 @@ class NotebookLab:
                 allow_unconfined=True,
                 progress=progress,
             )
+        if self.result.disturbed:
+            return _Report(self.result, ["Not saved, for nothing was measured: an earlier report stays as it is."])
         name, lines = f"report-{self.lab.name}", []
         with _as_warning(lines, "The report is shown here only"):
-            write_json(self._folder / f"{name}.json", self.result.to_dict())
+            write_json(self._folder / f"{name}.json", report.json_value(self.result.to_dict()))
             report.write_html(self.result, self._folder / f"{name}.html")
             board.keep(self._folder, self.lab, self.result)
             lines.append(f"Saved as {name}.html and {name}.json.")
@@ -304,12 +308,23 @@ class LoopLab(NotebookLab):
             lines = [wrong, "What holds the loop back, and how many times as fast can the full fix make it?"]
             example = 'The form of an answer: lab.predict(cause="launch-bound", gain=1.5).'
             Note("No prediction yet", lines, [choices], after=[example]).show()
+        elif not self._written(cause, gain):
+            lines = [
+                "What is handed in is the cell, and it is read without being run. So write both out there, with their names:",
+                f'lab.predict(cause="{cause}", gain={gain:g})',
+            ]
+            Note("No prediction yet", lines).show()
         else:
             self._prediction = {"cause": cause, "gain": gain, "time": datetime.now(UTC).isoformat(timespec="seconds")}
             lines = [f"It is {_said(self._prediction)}."]
             with _as_warning(lines, "It counts in this session only"):
                 write_json(self._folder / PREDICTIONS, self._predictions() | {self.lab.name: self._prediction})
             Note("Your prediction is locked", lines, after=["Now measure: lab.profile()."]).show()
+
+    def _written(self, cause: str, gain: float) -> bool:
+        """Whether a cell holds this prediction so that it can be read there."""
+        cells = [cell.source for cell in self._recorder.cells if ".predict(" in cell.source] if self._recorder else []
+        return not cells or any(dict(_prediction(source) or ()) == {"cause": cause, "gain": gain} for source in cells)
 
     def _predictions(self) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError, RecursionError):

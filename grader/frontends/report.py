@@ -50,6 +50,19 @@ _ESCAPES = re.compile(
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 
+def json_value(value: Any) -> Any:
+    """Plain JSON: numpy's numbers as Python's, tuples as lists, what is not finite as null."""
+    if isinstance(value, dict):
+        return {str(key): json_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(item) for item in value]
+    if hasattr(value, "tolist"):
+        return json_value(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
 def _clean(value: Any, limit: int = 1200, tail: bool = False) -> str:
     """Plain printable text of at most `limit` characters; `tail` keeps the end and drops the beginning."""
     text = value if isinstance(value, str) else _inline(value)
@@ -273,7 +286,12 @@ def _headline(result: Result) -> tuple[str, list[str]]:
         notes.append(f"{_points(missing)} of {_points(result.max_score)} points {how}.")
     undecided = sum(c.max_points - c.points for c in result.checks if c.status == INCONCLUSIVE)
     if undecided > 0:
-        notes.append(f"{_points(undecided)} points are undecided: the measurement was too noisy for a verdict.")
+        why = (
+            "the machine was not fit to measure on"
+            if result.disturbed
+            else "the measurement was too noisy for a verdict"
+        )
+        notes.append(f"{_points(undecided)} points are undecided: {why}.")
     if result.quick:
         notes.append("A quick look: fewer measurements than a full grade takes, so points may still change.")
     if not result.measured_max and not result.fatal:

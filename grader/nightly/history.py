@@ -32,7 +32,7 @@ class History:
         """All lines, oldest first. One that a kill cut short is left out."""
         found = []
         text = self.path.read_text(encoding="utf-8", errors="replace") if self.path.exists() else ""
-        for line in text.splitlines():
+        for line in text.split("\n"):  # no other separator: a message may hold them
             try:
                 entry = json.loads(line)
             except ValueError:

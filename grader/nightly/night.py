@@ -319,11 +319,13 @@ def again(night: Night, found: Assessed) -> list[tuple[Part, int]]:
             gradable = each.points is not None or each.part.retry
             if gradable and (unclear or any(c.suspicious for c in found.changes.get(name, []))):
                 want(each)
-        elif each.part.kind == "adversary" and each.status == parts.FAILED and each.repeats:
-            want(each)
+        elif each.part.kind == "adversary" and each.status == parts.FAILED:
             control = by_name.get(f"adversary {each.part.subject} {_control(each.part)}")
-            if control:
-                want(control)
+            lost = control is not None and not control.repeats  # it says nothing of an adversary
+            if control is each or (each.repeats and not lost):
+                want(each)
+                if control:
+                    want(control)
     return list(wanted.values())
 
 
@@ -364,7 +366,13 @@ def _compare_adversaries(night: Night, outcomes: list[Outcome]) -> list[str]:
             if row.verdict.startswith(("PROFITS", "BROKEN", "LOST")):
                 each.status, each.why = parts.FAILED, f"{row.verdict}: {row.reason}"
             elif row.verdict == "not graded":
-                each.status, each.why = parts.MISSING, "its control is missing"
+                control = here.get(corpus[row.name].control)
+                lost = control is not None and control.status == parts.FAILED
+                each.status, each.why = (
+                    (parts.FAILED, "its control could not be graded")
+                    if lost
+                    else (parts.MISSING, "its control is missing")
+                )
         tables.append(run.table(f"{lab} on {night.told['device']}", rows))
     return tables
 
