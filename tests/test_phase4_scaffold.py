@@ -56,6 +56,21 @@ def test_a_run_keeps_what_explains_it(folder, capsys):
     assert "before: trace.json.gz" in capsys.readouterr().out
 
 
+def test_each_row_and_the_timed_steps_have_a_clock_of_their_own(folder):
+    # steps of 100 ms or more, and the first timed one of 400 or more, on a busy machine as well
+    script, end = (folder / "train.py").read_text(), "keeper.after(step, total)"
+    assert script.count(end) == 1
+    (folder / "train.py").write_text(script.replace(end, f"time.sleep(0.4 if step == 2 else 0.1); {end}"))
+    done = train(folder, "--log_every=1", "--profiled=3")
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    (run,) = folder.glob("runs/*")
+    step_ms = json.loads((run / "config.json").read_text())["step_ms"]
+    rows = {row["step"]: row for row in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())}
+    assert list(rows) == [1, 2, 3, 4, 5, 11, 12], "none while the profiler records, and all others"
+    assert all(row["step_ms"] >= 100 for row in rows.values()), rows
+    assert step_ms >= 200 and step_ms == pytest.approx(np.mean([rows[step]["step_ms"] for step in (3, 4, 5)]), rel=0.1)
+
+
 def test_a_file_that_is_there_stays(folder, capsys):
     (folder / "train.py").write_text("mine")
     assert cli.main(["scaffold", str(folder)]) == 2
@@ -74,11 +89,38 @@ def test_a_file_that_is_there_stays(folder, capsys):
         ("--batch_size=512", "has 256 samples"),
         ("--accumulation=3", "cannot be split"),
         ("--model=resnet --accumulation=2", "batch normalisation"),
+        ("--model=resnet --checkpointing=True", "--checkpointing=True: only the GPT"),
+        ("--accumulation=0", "train.py: --accumulation=0: at least 1."),
+        ("--log-every=0", "train.py: --log_every=0: at least 1."),
+        ("--timed=0", "train.py: --timed=0: at least 1."),
+        ("--steps=-1", "train.py: --steps=-1: at least 1."),
+        ("--batch_size=-8", "train.py: --batch_size=-8: at least 1."),
+        ("--warm_up=-1", "train.py: --warm_up=-1: at least 0."),
+        ("--weight_decay=-1", "train.py: --weight_decay=-1.0: at least 0."),
     ],
 )
 def test_knobs_that_cannot_be(folder, knob, says):
     done = train(folder, *knob.split())
     assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.slow
+def test_a_run_too_short_for_its_trace_says_so(folder):
+    def kept(*knobs):
+        done = train(folder, *knobs)
+        assert done.returncode == 0 and not done.stderr, done.stderr
+        (run,) = folder.glob("runs/*")
+        step_ms = json.loads((run / "config.json").read_text())["step_ms"]
+        traced = (run / "trace.json.gz").exists()
+        run.rename(folder / f"done-{len(list(folder.iterdir()))}")
+        return "No trace: it needs 11 steps or more." in done.stdout, traced, step_ms
+
+    assert kept("--steps=4") == (True, False, None), "the profiler has not begun"
+    assert kept("--steps=10")[:2] == (True, False), "it has not ended"
+    assert kept("--steps=11")[:2] == (False, True)
+    says, traced, step_ms = kept("--steps=4", "--warm_up=0", "--profiled=0")
+    assert not says and not traced, "none was asked for"
+    assert step_ms > 0, "without a warm-up, steps are timed from the first one on"
 
 
 @pytest.mark.slow

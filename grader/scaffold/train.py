@@ -7,7 +7,8 @@
 Each run leaves a folder, runs/DATE-NAME/:
 
     config.json     the knobs, the machine, versions, and the length of a step without the profiler
-    metrics.jsonl   a line every `log_every` steps: loss (of the first GPU's share), length of a step, samples a second, memory
+    metrics.jsonl   a line every `log_every` steps: loss (of the first GPU's share), length of a step, samples a second, memory;
+                    no line while the profiler records: steps take longer then
     trace.json.gz   a profile of the first steady steps: `grader diagnose` reads it
     weights.pt      the trained weights
 
@@ -99,6 +100,14 @@ def read_command_line(arguments):
     for knob, values in allowed.items():
         if KNOBS[knob] not in values:
             sys.exit(f"train.py: --{knob}={KNOBS[knob]}: one of {', '.join(values)}.")
+    may_be_0 = ("learning_rate", "weight_decay", "layers", "workers", "warm_up", "profiled")
+    positive = ("steps", "batch_size", "width", "heads", "length", "vocabulary", "size", "classes", "prefetch", "pad_vocabulary", "accumulation", "log_every", "timed")  # fmt: skip
+    least = dict.fromkeys(may_be_0, 0) | dict.fromkeys(positive, 1)
+    for knob, value in KNOBS.items():  # not those of `least`: with a model of your own some of them go, others come
+        if knob in least and value < least[knob]:
+            sys.exit(f"train.py: --{knob}={value}: at least {least[knob]}.")
+    if model == "resnet" and checkpointing:
+        sys.exit("train.py: --checkpointing=True: only the GPT has it.")
 
 
 # ---- the loop -----------------------------------------------------------------------------------------------------
@@ -218,11 +227,16 @@ def loss_of(outputs, targets):
 
 class Keeper:
     """Times, profiles and logs the run into its folder; on the first rank only. Between two entries of the log the host
-    never waits for the GPU."""
+    never waits for the GPU. An entry among the timed steps makes it wait there, too, and they are timed so; only the time
+    in which the entry is written is taken off."""
 
     def __init__(self, place, rank, ranks):
         self.place, self.rank, self.ranks = place, rank, ranks
-        self.profiler, self.loss, self.began, self.since = None, None, time.perf_counter(), 0
+        self.profiler, self.loss = None, None
+        self.needed = warm_up + timed + profiled + 2  # steps until the trace is written: the profiler takes two more
+        # two clocks: an entry of the log restarts its own, while that of the timed steps goes on
+        self.began = self.timed_from = time.perf_counter()
+        self.since = 0
         if rank:
             return
         stamp = f"{datetime.now():%Y-%m-%d-%H%M%S}-{name}"
@@ -263,28 +277,25 @@ class Keeper:
         done, self.loss = step + 1, loss
         if self.profiler:
             self.profiler.step()
-            if done == warm_up + timed + profiled + 2:
-                self.finish()
+            if done == self.needed:
+                self.finish(done)
+            return  # no entry either: its clock has only just been restarted
+        if done % log_every == 0:
+            self.log(done)
         if done == warm_up:
-            self.start_clock(done)
+            self.began = self.timed_from = self.now()
+            self.since = done
         elif done == warm_up + timed:
-            self.config["step_ms"] = 1e3 * self.seconds(done)
+            self.config["step_ms"] = 1e3 * (self.now() - self.timed_from) / timed
             self.write_config()
             if profiled:
                 self.record()
-        elif done % log_every == 0 and not self.profiler:
-            self.log(done)
 
-    def start_clock(self, done):
+    def now(self):
+        """The time at which all that was begun is done."""
         if self.place.type == "cuda":
             torch.cuda.synchronize(self.place)
-        self.began, self.since = time.perf_counter(), done
-
-    def seconds(self, done):
-        """A step, since the clock was started."""
-        if self.place.type == "cuda":
-            torch.cuda.synchronize(self.place)
-        return (time.perf_counter() - self.began) / max(1, done - self.since)
+        return time.perf_counter()
 
     def record(self):
         if self.place.type != "cuda":
@@ -296,16 +307,17 @@ class Keeper:
         self.profiler = torch.profiler.profile(activities=activities, schedule=plan, record_shapes=True)
         self.profiler.start()
 
-    def finish(self):
+    def finish(self, done):
         self.profiler.stop()
         trace = self.folder / "trace.json.gz"
         self.profiler.export_chrome_trace(str(trace))
         self.profiler = None
         print(f"grader diagnose {trace} --step-ms {self.config['step_ms']:.4g}", flush=True)
-        self.start_clock(warm_up + timed + profiled + 2)
+        self.began, self.since = self.now(), done
 
     def log(self, done):
-        seconds, loss = self.seconds(done), self.loss.item()
+        ended = self.now()
+        seconds, loss = (ended - self.began) / (done - self.since), self.loss.item()
         row = {"step": done, "loss": loss, "step_ms": 1e3 * seconds, "samples_per_s": batch_size / seconds}
         if self.place.type == "cuda":
             row["peak_memory_gb"] = torch.cuda.max_memory_allocated(self.place) / 1e9
@@ -315,14 +327,16 @@ class Keeper:
         print(f"step {done}: loss {loss:.4f}, {1e3 * seconds:.4g} ms, {row['samples_per_s']:,.0f} samples/s, {left:.0f} s left", flush=True)  # fmt: skip
         if not math.isfinite(loss):
             sys.exit(f"train.py: the loss of step {done} is {loss}.")
-        self.start_clock(done)
+        self.began, self.since = self.now(), done
+        self.timed_from += self.began - ended  # the timed steps do not pay for it
 
     def close(self, raw):
         if self.rank:
             return
         if self.profiler:
             self.profiler.stop()
-            print(f"No trace: it needs {warm_up + timed + profiled + 2} steps or more.")
+        if profiled and not (self.folder / "trace.json.gz").exists():
+            print(f"No trace: it needs {self.needed} steps or more.")
         if save:
             weights = {key: tensor.detach().cpu() for key, tensor in raw.state_dict().items()}
             if model == "gpt":
