@@ -56,12 +56,11 @@ class Store:
         failed = self._failed(job)
         if FAILED not in record:
             path = failed.with_name(f"{job.digest}-{_short(record['machine'])}.json")
-            result = (
-                record["result"] if isinstance(record["result"], dict) else {}
-            )  # a night's calls may return anything
-            if result.get("disturbed") and (old := self.read(path)) and stands(old):
+            result = record["result"]  # of a grade, or whatever a night's call returned
+            disturbed = result.get("disturbed") if isinstance(result, dict) else ""
+            if disturbed and (old := self.read(path)) and stands(old):
                 del record["result"]
-                record[FAILED] = result["disturbed"]
+                record[FAILED] = disturbed
             else:
                 write_json(path, record)
                 failed.unlink(missing_ok=True)

@@ -391,12 +391,7 @@ def _operations_text(a: Analysis, width: int, paint: Any, most: int) -> list[str
         lines.append(numbers + name.ljust(width - len(numbers) - len(where)) + where)
         lines += report._wrap(o.why, width, 1, " " * 10)
     if len(a.operations) > len(shown):
-        more = f" ({len(shown)} of {len(a.operations)}; more: --top, --html, --json)"
-        lines[0] += (
-            more
-            if len("Operations that cost the GPU most, a step") + len(more) <= width
-            else more.partition(";")[0] + ")"
-        )
+        lines[0] += f" ({len(shown)} of {len(a.operations)}{'; more: --top, --html, --json' if width > 80 else ''})"
     return lines
 
 
