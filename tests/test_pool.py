@@ -24,6 +24,8 @@ from grader.classroom.submissions import Job
 from grader.classroom.visit import address, grade_at
 from grader.data.cache import cache_dir
 from grader.errors import UserError
+from grader.frontends import classroom, cli
+from grader.measure import machine
 from grader.submission import MAX_SOURCE, Submission
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -38,6 +40,15 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def test_workers_with_two_gpus_each(monkeypatch):
+    monkeypatch.setattr(machine, "has_gpu", lambda: True)
+    monkeypatch.setattr(machine, "gpus", lambda: [f"GPU-{n}" for n in range(4)])
+    options = cli._parser().parse_args(["class", "labs", "submitted", "--device", "cuda", "--gpus-each", "2"])
+    with classroom.open_pool(options) as opened:
+        seen = opened.client.run(os.getenv, "CUDA_VISIBLE_DEVICES")
+    assert sorted(seen.values()) == ["GPU-0,GPU-1", "GPU-2,GPU-3"]
 
 
 class Running:

@@ -74,6 +74,13 @@ def add_device(sub: argparse.ArgumentParser) -> None:
 def add_pool(sub: argparse.ArgumentParser) -> None:
     """The options that say where to grade."""
     add_device(sub)
+    sub.add_argument(
+        "--gpus-each",
+        type=int,
+        default=1,
+        metavar="N",
+        help="GPUs of this machine that a worker has: as many as the lab trains on (default: 1)",
+    )
     sub.add_argument("--cluster", metavar="ADDRESS", help="a pool that runs already: tls://HOST:PORT, with --keys")
     sub.add_argument("--keys", type=Path, metavar="DIR", help="the pool's certificates (`grader pool keys`)")
     sub.add_argument("--slurm", type=int, metavar="N", help="N SLURM jobs, a worker each")
@@ -93,7 +100,9 @@ def open_pool(options: argparse.Namespace, on_one_core: int = 1) -> Any:
         return pool.at_address(options.cluster, options.device, options.keys)
     if options.slurm is not None:
         return pool.slurm(options.slurm, options.device, options.sbatch)
-    return pool.embedded(options.device, _chosen(options), on_one_core * max(1, options.workers))
+    return pool.embedded(
+        options.device, _chosen(options), on_one_core * max(1, options.workers), gpus_each=max(1, options.gpus_each)
+    )
 
 
 def _chosen(options: argparse.Namespace) -> list[int] | None:
