@@ -161,6 +161,21 @@ def test_one_slow_run_is_noise(tmp_path):
     assert found.worst() == parts.OK
 
 
+def test_a_disturbed_run_hides_no_slowness(tmp_path):
+    replayed = Replayed(tmp_path)
+    for _ in range(6):
+        replayed.night()
+    (part,) = (p for p in replayed.parts if p.subject == GPU_BOUND and p.what == "solution")
+    night = nights.open_night(tmp_path / "one", TOLD, [part], replayed.history)
+    for run, disturbed in enumerate(("", "Somebody else.", "", "")):
+        assert run in (0, *(run for _, run in nights.again(night, nights.assess(night))))
+        record = recorded(part.subject, part.what, run + 1, 1.03)
+        record["result"]["disturbed"] = disturbed
+        night.records.put(part.again(run), record)
+    found = nights.assess(night)
+    assert found.worst() == parts.SLOWER and nights.finished(night, found)
+
+
 def test_command_line_closes_a_replayed_night(tmp_path, capsys):
     """Exit statuses, the three files, and that a night is in the history once."""
     replayed = Replayed(tmp_path)

@@ -87,7 +87,7 @@ class Night:
     def runs(self, part: Part) -> list[dict[str, Any]]:
         """The records of a part, one a run, as far as they are there without a gap."""
         found = []
-        for repeat in range(parts.TRIES if part.task else 0):
+        for repeat in range(parts.MOST_TRIES if part.task else 0):
             record = self.records.final(part.again(repeat))
             if record is None:
                 break
@@ -177,7 +177,7 @@ def measure(
     from `until` on (`time.monotonic()`) nothing is begun."""
     mine = [part for part in share(night.parts, *shard) if part.kind in kinds]
     grade_all_of(night, pool, [(part, 0) for part in mine if part.task], until)
-    for _ in range(1, parts.TRIES):
+    for _ in range(1, parts.MOST_TRIES):
         found = assess(night)
         wanted = [(part, run) for part, run in again(night, found) if part in mine]
         if not wanted:
@@ -308,7 +308,8 @@ def again(night: Night, found: Assessed) -> list[tuple[Part, int]]:
     by_name = {each.part.name: each for each in found.outcomes}
 
     def want(each: Outcome) -> None:
-        if 0 < each.runs < parts.TRIES and each.part.task:
+        lost = each.runs - len(each.repeats) if each.repeats else 0  # runs that measured nothing
+        if 0 < each.runs < min(parts.TRIES + lost, parts.MOST_TRIES) and each.part.task:
             wanted[each.part.name] = (each.part, each.runs)
 
     for each in found.outcomes:
