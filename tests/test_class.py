@@ -420,6 +420,8 @@ def test_whoever_has_the_solution_is_named():
         (("labs", "submitted", "--on", "x"), "give numbers of GPUs"),
         (("labs", "submitted", "--cluster", "tls://127.0.0.1:1"), "goes with --keys"),
         (("labs", "submitted", "--on", "0", "--slurm", "1"), "give one of them"),
+        (("labs", "submitted", "--slurm", "0"), "1 or more"),
+        (("labs", "submitted", "--slurm", "1"), "needs sbatch"),
     ],
 )
 def test_unusable_input_is_one_clear_line(tmp_path, arguments, says):

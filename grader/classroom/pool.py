@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -188,6 +189,12 @@ def node_security(keys: Path) -> Security:
 def slurm(jobs: int, device: str = "auto", directives: Sequence[str] = (), **options: Any) -> Iterator[Pool]:
     """`jobs` SLURM jobs with a worker each. directives: lines for sbatch ("--gres=gpu:1"); whatever else a site needs
     stands in dask-jobqueue's own configuration (~/.config/dask/jobqueue.yaml)."""
+    if jobs < 1:
+        raise UserError(f"--slurm {jobs}: give the number of jobs, 1 or more.")
+    if not shutil.which("sbatch"):
+        raise UserError(
+            "--slurm needs sbatch, and there is none here: start this on a machine that submits SLURM jobs."
+        )
     try:
         from dask_jobqueue import SLURMCluster
     except ImportError:
