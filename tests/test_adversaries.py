@@ -174,16 +174,18 @@ def test_a_loop_that_compiled_is_started_again(always, monkeypatch, nothing_left
     monkeypatch.setattr(blocks, "CHUNK_S", 0.05)
     monkeypatch.setattr("grader.grade.USE_UP_S", 1.0)
     steps = slow_starter(monkeypatch).replace("def train(job):", "def steps(job):")
-    best = 0.0
-    for _ in range(_run.TRIES):
+    best, seen = 0.0, False
+    for _ in range(_run.TRIES):  # other programs may hide what is looked for
         result = grade_cells(COMPILES.format(steps=steps, always=always), plan=SHORT)
         check = result.check("throughput")
         assert result.check("parity").status == "PASS", result.check("parity").reason
-        assert check.evidence["compile_s"] > 3 and check.evidence["worked_ahead"] == always
+        assert check.evidence["compile_s"] > 3
+        seen |= check.evidence["worked_ahead"]
         best = max(best, check.points)
-        if best > 0.9 * check.max_points or always:
+        if seen if always else best > 0.9 * check.max_points:
             break
-    assert best < check.max_points if always else best > 0.5 * check.max_points
+    assert seen == always
+    assert check.points < check.max_points if always else best > 0.5 * check.max_points
 
 
 def test_what_the_reference_cannot_follow_does_not_count():
