@@ -15,6 +15,7 @@ import papermill
 import pytest
 
 from grader import calibrate, labs
+from grader.classroom import worker
 from grader.errors import UserError
 from grader.frontends import cli
 from grader.measure import calibration, machine
@@ -47,13 +48,15 @@ def test_a_calibration_for_a_class_has_a_worker_s_cores(monkeypatch, tmp_path):
         calibrate, "measure_gain", lambda *_: seen.append(machine.cores()) or {"gain": 5.0, "interval": [4.9, 5.1]}
     )
     monkeypatch.setattr(calibration, "store_gain", lambda *_: tmp_path / "calibration.json")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for name in ("CUDA_VISIBLE_DEVICES", worker.CORES):
+        monkeypatch.setenv(name, "")
     of_class = ["--for-class", "--workers", str(len(cores))]
     options = cli._parser().parse_args(["calibrate", "2d_formats", "--device", "cpu", *of_class])
     try:
         options.run(options)
     finally:
-        os.sched_setaffinity(0, cores)
+        monkeypatch.setenv(worker.CORES, ",".join(map(str, cores)))
+        worker.dask_setup(None)
     assert seen == [1]
 
 

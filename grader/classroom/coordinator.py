@@ -94,13 +94,12 @@ def _record(future: Future) -> dict[str, Any]:
         what = f"a worker that joined meanwhile has another version of the grader ({record['version']})"
         return {FAILED: what, "seconds": record["seconds"], "worker": record["worker"]}
     error = future.exception() if future.status == "error" else None
-    what = (
-        "the pool lost it"
-        if error is None
-        else "the worker that graded it died"
-        if type(error).__name__ == "KilledWorker"
-        else f"{type(error).__name__}: {error}"
-    )
+    if error is None:
+        what = "the pool lost it"
+    elif type(error).__name__ == "KilledWorker":
+        what = "the worker that graded it died"
+    else:
+        what = f"{type(error).__name__}: {error}"
     return {FAILED: what, "seconds": 0.0, "worker": ""}
 
 

@@ -366,10 +366,9 @@ def _as_a_worker(options: argparse.Namespace) -> None:
 
     gpus = getattr(labs.get(options.lab).forms.get("cuda"), "ranks", 1) if options.lab else 1
     environment = pool.environments(options.device, cpu_workers=max(1, options.workers), gpus_each=gpus)[0]
-    cores = environment.pop(worker.CORES)
     os.environ.update(environment)
-    os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
-    print(f"measured as by a worker of `grader class`: on cores {cores}", file=sys.stderr)
+    worker.dask_setup(None)  # pins this process
+    print(f"measured as by a worker of `grader class`: on cores {environment[worker.CORES]}", file=sys.stderr)
 
 
 def _calibrate_lab(lab: Lab, options: argparse.Namespace) -> None:
