@@ -30,13 +30,13 @@ def test_all_that_is_tried_would_work_if_nothing_were_confined():
             [sys.executable, "-c", program], cwd=REPOSITORY, input=json.dumps(spec), capture_output=True, text=True
         )
     through = json.loads(done.stdout)
-    assert len(through) == 11 and all(through.values()), through
+    assert len(through) == 12 and all(through.values()), through
 
 
 def test_each_barrier_is_named():
     found = probe.confinement()
     assert found.files and found.landlock == confine.landlock_abi()
-    assert list(found.to_dict()) == ["landlock", "files", "network", "others", "user", "processes", "memory"]
+    assert list(found.to_dict()) == ["landlock", "files", "network", "sockets", "others", "user", "processes", "memory"]
     if IS_ROOT:
         assert all(barrier.holds for barrier in found.barriers), found.lines()
     assert [line.split()[0] for line in found.lines()] == list(found.to_dict())[1:]

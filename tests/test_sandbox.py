@@ -484,6 +484,34 @@ def work():
             child.thaw()
 
 
+@pytest.mark.parametrize("change", ["cores", "priority", "policy"])
+def test_a_starter_that_somebody_slows_is_not_measured(change):
+    """Without root a submission has the same user as the starter, and may do so."""
+    with running(LAB.starter, trusted=True) as child:
+        child.load()
+        child.freeze()
+        child.thaw()
+        child.freeze()
+        main = min(child._tree(), key=psutil.Process.create_time)
+        if change == "cores":
+            os.sched_setaffinity(main.pid, {min(os.sched_getaffinity(main.pid))})
+        elif change == "priority":
+            main.nice(5)
+        else:
+            os.sched_setscheduler(main.pid, os.SCHED_IDLE, os.sched_param(0))
+        with pytest.raises(ChildError, match="changed on which cores it runs, or how soon"):
+            child.thaw()
+
+
+def test_a_starter_that_somebody_slows_while_it_runs_is_not_measured():
+    with running(LAB.starter, trusted=True) as child:
+        child.load()
+        main = min(child._tree(), key=psutil.Process.create_time)
+        os.sched_setaffinity(main.pid, {min(os.sched_getaffinity(main.pid))})
+        with pytest.raises(ChildError, match="changed on which cores it runs, or how soon"):
+            child.freeze()
+
+
 def test_training_ahead_gains_nothing():
     """A background thread that trains ahead of being asked, while the other side's blocks are timed."""
     assert gain_over_starter(trains_ahead("3a_precision")) < 1.25

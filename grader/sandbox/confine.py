@@ -24,11 +24,12 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 _MODIFY = 0x1FF0  # remove and make of every kind, bits 4 to 12
-_REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15  # since ABI 2, 3, 5
-_FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | _TRUNCATE | _IOCTL_DEV  # the rights that make sense for a plain file
+_REFER, _TRUNCATE, _IOCTL_DEV, CONNECT = 1 << 13, 1 << 14, 1 << 15, 1 << 16  # since ABI 2, 3, 5, 9 (Linux 7.1)
+# the rights that make sense for a plain file
+_FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | _TRUNCATE | _IOCTL_DEV | CONNECT
 
 READ = READ_FILE | READ_DIR | EXECUTE
-WRITE = READ | WRITE_FILE | _MODIFY | _REFER | _TRUNCATE | _IOCTL_DEV
+WRITE = READ | WRITE_FILE | _MODIFY | _REFER | _TRUNCATE | _IOCTL_DEV | CONNECT
 LIST = READ_DIR
 
 _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_SET_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 4, 8, 36, 38, 47
@@ -56,9 +57,9 @@ def become_subreaper() -> None:
 
 
 def restrict_files(rights: Iterable[tuple[str, int]], tcp: bool = False) -> None:
-    """Allow this process, and all it will start, only the file accesses in `rights`: (path, READ | WRITE | LIST), each
-    for everything below the path. Paths that do not exist are left out. Also closed, where the kernel can: TCP,
-    signals to processes outside, abstract sockets. tcp: leave TCP open. The process must have no_new_privs. Raises
+    """Allow this process, and all it will start, only the file accesses in `rights`: (path, READ | WRITE | LIST | CONNECT),
+    each for everything below the path; CONNECT: to sockets that lie there, WRITE has it. Paths that do not exist are left out.
+    Also closed, where the kernel can: TCP, signals to processes outside, sockets without a path. tcp: leave TCP open. The process must have no_new_privs. Raises
     OSError where Landlock is missing or refuses."""
     abi = landlock_abi()
     if not abi:
@@ -67,6 +68,7 @@ def restrict_files(rights: Iterable[tuple[str, int]], tcp: bool = False) -> None
     handled |= _REFER if abi >= 2 else 0
     handled |= _TRUNCATE if abi >= 3 else 0
     handled |= _IOCTL_DEV if abi >= 5 else 0
+    handled |= CONNECT if abi >= 9 else 0
     network = 3 if abi >= 4 and not tcp else 0  # bind and connect of TCP
     scoped = 3 if abi >= 6 else 0  # abstract UNIX sockets, signals
     attributes = struct.pack("QQQ", handled, network, scoped)

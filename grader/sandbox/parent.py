@@ -257,6 +257,7 @@ class Child:
         }
         self.steps = 0
         self._frozen_at = math.inf  # processor time used when it was stopped; infinite while it runs
+        self._scheduled: dict[int, tuple] = {}  # as it was stopped; of a trusted one
         self._next_look = 1.0  # when to look at the disk again, in seconds on the monotonic clock
         requests, self._requests = os.pipe()
         self._replies, replies = os.pipe()
@@ -266,6 +267,7 @@ class Child:
         theirs = [requests, replies, output_write, status, lifeline]
         try:
             self.warden = fork_server().fork(spec, theirs)
+            self._cores = os.sched_getaffinity(self.warden)
         finally:
             for fd in theirs:
                 os.close(fd)
@@ -488,6 +490,9 @@ class Child:
                     self.drive.serving.clear()
                 self._frozen_at = self.cpu_seconds()
                 self._check_disk()
+                if self.trusted:
+                    self._check_scheduling()
+                    self._scheduled = self._scheduling()
                 return
             for process in running:
                 with contextlib.suppress(psutil.Error):
@@ -505,6 +510,8 @@ class Child:
                 f"The submission's processes worked for {ran:.1f} s while they were stopped for the other side's turn.",
                 kind="freeze",
             )
+        if self.trusted:
+            self._check_scheduling()
         if self.drive:
             self.drive.serving.set()
         main, cores = self._keep_on(core) if core is not None else (None, ())
@@ -528,6 +535,24 @@ class Child:
                 os.sched_setaffinity(main.pid, {core})
                 return main, cores
         return None, ()
+
+    def _scheduling(self) -> dict[int, tuple]:
+        """By thread: on which cores it may run, and how soon."""
+        found = {}
+        for process in self._tree():
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                for thread in map(int, os.listdir(f"/proc/{process.pid}/task")):
+                    priority = os.sched_getscheduler(thread), os.getpriority(os.PRIO_PROCESS, thread)
+                    found[thread] = os.sched_getaffinity(thread), *priority
+        return found
+
+    def _check_scheduling(self) -> None:
+        """Raises ChildError where another process made this one slower: without root all of them are the same user's, and may.
+        The loop's main thread has the cores that it began with; what else is as it was when all was stopped."""
+        now, main = self._scheduling(), min(self._tree(), key=psutil.Process.create_time, default=None)
+        kept = main is None or now.get(main.pid, (self._cores,))[0] == self._cores
+        if not kept or any(now[thread] != was for thread, was in self._scheduled.items() if thread in now):
+            raise ChildError("Another program changed on which cores it runs, or how soon.", kind="freeze")
 
     def cpu_seconds(self) -> float:
         """Processor time that the child's processes have used so far, those included that ended."""
@@ -748,14 +773,16 @@ def file_rights(home: Path, readable: Iterable[str | Path], device: str, ranks: 
     python = {sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")}
     python |= set(_python_path())
     code = [REPOSITORY / "grader", *sorted((REPOSITORY / "data").glob("*.py"))]
-    system = ["/usr", "/lib", "/lib64", "/bin", "/sbin", "/sys", "/run/nvidia-persistenced"]
-    system.append("/run/nvidia-topologyd")  # how the GPUs of a virtual machine are linked: NCCL looks there
+    system = ["/usr", "/lib", "/lib64", "/bin", "/sbin", "/sys"]
+    # the driver's daemons; the second knows how the GPUs of a virtual machine are linked: NCCL asks it
+    daemons = ["/run/nvidia-persistenced", "/run/nvidia-topologyd"]
     system += [f"/etc/{name}" for name in _SETTINGS]
     rights = [(str(home), confine.WRITE), ("/dev/shm", confine.WRITE)]
     # CUDA writes and truncates files in /proc/self and fails (error 304) where it cannot. Without root little outside
     # the child's own processes can be written there: of the same user's, how soon they are killed when memory runs out
     rights.append(("/proc", confine.WRITE if device == "cuda" else confine.READ))
     rights += [(str(path), confine.READ) for path in (*sorted(python), *code, *system, *readable)]
+    rights += [(path, confine.READ | confine.CONNECT) for path in daemons]
     # not the repository itself: the names of a class's submissions are in it, and a right holds for all that is below
     rights += [(str(path), confine.LIST) for path in (REPOSITORY / "data", "/dev")]
     gpus = {str(path) for path in Path("/dev").glob("nvidia*")}

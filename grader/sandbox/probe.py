@@ -77,7 +77,13 @@ def _trial() -> Iterator[dict[str, Any]]:
     secret.touch()
     secret.chmod(0o666)
     try:
-        with _listener(socket.SOCK_STREAM) as tcp, _listener(socket.SOCK_DGRAM) as udp, _abstract() as abstract:
+        with (
+            _listener(socket.SOCK_STREAM) as tcp,
+            _listener(socket.SOCK_DGRAM) as udp,
+            _local("") as abstract,  # the kernel chooses a name
+            _local(str(outside / "socket")),
+        ):
+            (outside / "socket").chmod(0o700)  # D-Bus of a user's session is such a one, and starts programs
             yield {
                 "home": str(workspace.folder),
                 "uid": workspace.uid,
@@ -121,9 +127,9 @@ def _listener(kind: int) -> socket.socket:
     return listener
 
 
-def _abstract() -> socket.socket:
+def _local(name: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind("")  # the kernel chooses a name
+    listener.bind(name)
     listener.listen()
     return listener
 
@@ -145,6 +151,13 @@ def _barriers(through: dict[str, bool], memory: int) -> tuple[Barrier, ...]:
             ("TCP", "UDP", "abstract sockets"),
             "no TCP, no UDP, no abstract sockets",
             "{} went through (only where the grader is root there is no network at all)",
+        ),
+        barrier(
+            "sockets",
+            ("sockets with a path",),
+            "no sockets in the file system that are for the grader's user",
+            "{} can be reached, as by the user who grades: D-Bus and others that listen on one can start programs for it (a user "
+            "of its own closes them, or Linux 7.1)",
         ),
         barrier(
             "others",
@@ -181,6 +194,7 @@ def _try_all(spec: dict[str, Any]) -> dict[str, bool]:
         "TCP": lambda: socket.create_connection((ip, spec["tcp"]), timeout=5),
         "UDP": lambda: socket.socket(type=socket.SOCK_DGRAM).sendto(b"x", (ip, spec["udp"])),
         "abstract sockets": lambda: socket.socket(socket.AF_UNIX).connect(spec["abstract"]),
+        "sockets with a path": lambda: socket.socket(socket.AF_UNIX).connect(str(outside / "socket")),
         "signals": lambda: os.kill(spec["pid"], signal.SIGCONT),  # does nothing to a process that runs
         "a look into the grader's process": lambda: Path(f"/proc/{spec['pid']}/environ").read_bytes(),
         "memory": lambda: mmap.mmap(-1, spec["memory"] + 1, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS),
