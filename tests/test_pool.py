@@ -19,7 +19,7 @@ from distributed import Client, Security
 from helpers import eventually
 
 from grader import labs
-from grader.classroom import door, keys, pool
+from grader.classroom import coordinator, door, keys, pool
 from grader.classroom.submissions import Job
 from grader.classroom.visit import address, grade_at
 from grader.data.cache import cache_dir
@@ -288,6 +288,46 @@ def test_keys_are_for_their_owner_and_made_once(tmp_path):
             keys.make_keys(folder, [name])
     with pytest.raises(UserError, match=r"pool-ca\.pem is missing"):
         pool.node_security(tmp_path)
+
+
+def test_a_certificate_that_has_ended_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(keys, "DAYS", 0)
+    keys.make_keys(tmp_path, ["ann"])
+    for connect in (
+        lambda: pool.node_security(tmp_path),
+        lambda: keys.door_context(tmp_path),
+        lambda: keys.user_context(tmp_path / "users" / "ann.pem"),
+    ):
+        with pytest.raises(UserError, match=r"The certificate in .*pem ended on \d{4}-\d\d-\d\d"):
+            connect()
+
+
+class Empty:
+    """In the place of a pool, or of a client of one, that has so many workers at each look."""
+
+    def __init__(self, *workers: int):
+        self.workers = list(workers)
+
+    def size(self) -> int:
+        return self.workers.pop(0)
+
+    nthreads = size
+
+
+def test_a_pool_without_a_worker_is_spoken_of(monkeypatch, capsys):
+    monkeypatch.setattr(coordinator, "PATIENCE_S", 0.2)
+    alone, looks = coordinator.Alone(), Empty(1, *[0] * 100)
+    while looks.workers:
+        alone.look(looks)
+        time.sleep(0.01)
+    said = capsys.readouterr().err
+    assert 1 < said.count("No worker is left in the pool") < 10 and "what is graded is kept" in said
+
+
+def test_slurm_jobs_that_do_not_start_are_spoken_of(monkeypatch, capsys):
+    monkeypatch.setattr(pool, "REMIND_S", 0.2)
+    pool._wait(Empty(0, 0, 1), None)
+    assert "no SLURM job has started a worker" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "host:1", "tcp://h:1", "tls://", "tls://h:x", "tls://h:99999999", "https://h"])

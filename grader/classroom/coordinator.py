@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -21,6 +22,11 @@ from grader.classroom.submissions import Call, Job, version
 LIMIT_S = 900.0  # of one grade; a usual one takes less than one minute
 TRIES = 2
 LOOK_S = 0.1  # between two looks at what is done
+PATIENCE_S = 60.0  # without a worker, until that is said
+HELP = (
+    "Start one (`grader pool start`, or the SLURM job that ended), or stop this with Ctrl-C: what is graded is kept, and the same "
+    "command goes on."
+)
 
 Task = Job | Call
 Done = Callable[[Task, dict[str, Any]], None]
@@ -49,6 +55,7 @@ def grade_all(
         begun(len(waiting))
         made = []
         running: dict[Future, tuple[Task, int]] = {}
+        alone = Alone()
         try:
             while running or (waiting and time.monotonic() < until):
                 # no more than there are workers: none waits behind another, and none is blamed for another's death
@@ -56,6 +63,7 @@ def grade_all(
                     job = waiting.pop(0)
                     running[_submit(pool, job, 1, limit_s, keep)] = (job, 1)
                 time.sleep(LOOK_S)
+                alone.look(pool)
                 for future in [future for future in running if future.done()]:
                     job, tried = running.pop(future)
                     record = _record(future)
@@ -70,6 +78,25 @@ def grade_all(
                 for future in running:
                     future.cancel()
     return made
+
+
+class Alone:
+    """Says so when a pool has had no worker for `PATIENCE_S`, and again each time as long: a grade that waits for one would look
+    like one that is being made."""
+
+    def __init__(self) -> None:
+        self.said = self.looked = time.monotonic()
+
+    def look(self, pool: Pool) -> None:
+        now = time.monotonic()
+        if now - self.looked < PATIENCE_S / 20:
+            return
+        self.looked = now
+        if pool.size():
+            self.said = now
+        elif now - self.said >= PATIENCE_S:
+            self.said = now
+            print(f"No worker is left in the pool for {PATIENCE_S:.0f} s now. {HELP}", file=sys.stderr, flush=True)
 
 
 def _submit(pool: Pool, job: Task, attempt: int, limit_s: float, keep: bool) -> Future:

@@ -66,6 +66,18 @@ def read_users(folder: Path) -> dict[str, str]:
     return {fields[1]: fields[0] for line in lines if len(fields := line.split()) == 2}
 
 
+def check_valid(path: Path) -> None:
+    """Raises UserError for a certificate that has ended: without this, connections just fail."""
+    from cryptography import x509
+
+    ends = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+    if ends < datetime.now(UTC):
+        raise UserError(
+            f"The certificate in {path} ended on {ends:%Y-%m-%d}; they hold for {DAYS} days. Whoever runs the pool makes new ones: "
+            "move the folder with the keys away, `grader pool keys` again, and give out the users' new files."
+        )
+
+
 def fingerprint(der: bytes) -> str:
     return hashlib.sha256(der).hexdigest()
 
@@ -75,6 +87,7 @@ def door_context(folder: Path) -> ssl.SSLContext:
     for name in ("door.pem", "door-ca.pem"):
         if not (folder / name).exists():
             raise UserError(f"{folder / name} is missing. `grader pool keys {folder}` makes a pool's certificates.")
+        check_valid(folder / name)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(folder / "door.pem")
@@ -96,6 +109,7 @@ def user_context(key: Path) -> ssl.SSLContext:
         raise UserError(
             f"{key} cannot be used as your key to the pool: {why}. Ask whoever runs the pool for it."
         ) from None
+    check_valid(key)
     return context
 
 

@@ -21,6 +21,7 @@ import dask
 from distributed import Client, Nanny, Scheduler, Security, SpecCluster
 
 from grader.classroom import worker
+from grader.classroom.keys import check_valid
 from grader.classroom.submissions import version
 from grader.errors import UserError
 from grader.grade import choose_device
@@ -35,6 +36,7 @@ SETTINGS = {
     "distributed.worker.http.routes": [],
 }
 START_S = 120  # how long workers may take to start
+REMIND_S = 60.0  # of SLURM jobs that do not start
 
 
 @dataclass
@@ -181,6 +183,7 @@ def node_security(keys: Path) -> Security:
     for path in (ca, own):
         if not path.exists():
             raise UserError(f"{path} is missing. `grader pool keys {keys}` makes a pool's certificates.")
+        check_valid(path)
     ends = {f"tls_{role}_{what}": str(own) for role in ("client", "scheduler", "worker") for what in ("cert", "key")}
     return Security(require_encryption=True, tls_ca_file=str(ca), **ends)
 
@@ -235,8 +238,18 @@ def _client(where: Any, wait_s: float | None = START_S, **options: Any) -> Itera
 
 
 def _wait(client: Client, limit_s: float | None) -> None:
-    began = time.monotonic()
+    """Wait for the first worker; without a limit for as long as it takes, for SLURM's queue can be long."""
+    began = said = time.monotonic()
     while not client.nthreads():
-        if limit_s is not None and time.monotonic() - began > limit_s:
+        now = time.monotonic()
+        if limit_s is not None and now - began > limit_s:
             raise UserError(f"The pool has no worker after {limit_s:.0f} s. Start one: `grader pool start`.")
+        if limit_s is None and now - said > REMIND_S:
+            said = now
+            print(
+                f"no SLURM job has started a worker after {now - began:.0f} s: `squeue --me` shows what they wait for; where it "
+                "shows none, sbatch refused them or they ended (their logs are slurm-*.out)",
+                file=sys.stderr,
+                flush=True,
+            )
         time.sleep(0.5)
