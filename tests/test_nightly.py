@@ -410,6 +410,7 @@ def test_a_grade_as_it_should_not_be():
         (["--lessons", "9_none"], "There is no lesson '9_none'"),
         (["--kinds", "song"], "no kind of part called song"),
         (["--shard", "3/2"], "give I/N"),
+        (["--now", "grades"], "--now grades: the kinds are lesson"),
         (["--night", "../elsewhere"], "make a name"),
         (["--accept", "grade 9z_none solution"], "No night has a part"),
         (["--report"], "Name one with --night"),
@@ -419,6 +420,16 @@ def test_unusable_input_is_one_clear_line(tmp_path, arguments, says, capsys):
     assert cli.main(["nightly", "--device", "cpu", "--out", str(tmp_path), *arguments]) == 2
     assert says in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_only_some_kinds_are_made_now(tmp_path, capsys):
+    command = ["nightly", "--quick", "--device", "cpu", "--out", str(tmp_path), "--labs", "1c_diagnose"]
+    command += ["--kinds", "solution,grade", "--night", "n"]
+    assert cli.main([*command, "--now", "solution"]) == 4
+    told = nights.read(tmp_path / "n")
+    night = nights.open_night(tmp_path / "n", told, parts.planned(told), History(tmp_path / "history.jsonl"))
+    made = {each.part.name: each.status for each in nights.assess(night).outcomes}
+    assert made["solution 1c_diagnose"] == parts.OK and made["grade 1c_diagnose starter"] == parts.MISSING
 
 
 def test_a_night_of_another_state_is_not_mixed_in(tmp_path):

@@ -41,6 +41,12 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("--kinds", default=KINDS, metavar="KIND,...", help=f"only these (default: {KINDS})")
     sub.add_argument("--adversaries", default="1/1", metavar="I/N", help="grade only the I-th of N shares of them")
     sub.add_argument("--shard", default="1/1", metavar="I/N", help="make only the I-th of N shares of the parts")
+    sub.add_argument(
+        "--now",
+        default="",
+        metavar="KIND,...",
+        help="make only parts of these kinds now, of a night that has others as well",
+    )
     sub.add_argument("--minutes", type=float, metavar="M", help="begin no part after so many minutes")
     sub.add_argument(
         "--report",
@@ -72,6 +78,9 @@ def nightly(options: argparse.Namespace) -> int:
         return 0
     shard, name = _share("--shard", options.shard), _name(options.night)
     adversaries = _share("--adversaries", options.adversaries)
+    now = set(_names(options.now)) or set(parts.KINDS)
+    if unknown := now - set(parts.KINDS):
+        raise UserError(f"--now {', '.join(sorted(unknown))}: the kinds are {', '.join(parts.KINDS)}.")
     elsewhere = options.cluster is not None or options.slurm is not None
     with contextlib.ExitStack() as stack:
         pool = None
@@ -100,8 +109,9 @@ def nightly(options: argparse.Namespace) -> int:
             until = time.monotonic() + 60 * options.minutes if options.minutes else math.inf
             # on a CPU the corpus is about waiting for a drive: with four on a core, that core is just busy
             busy = set(parts.KINDS) - {"adversary"}
-            stages = [(busy, 1), ({"adversary"}, 4)] if device == "cpu" and not elsewhere else [(parts.KINDS, 1)]
+            stages = [(busy, 1), ({"adversary"}, 4)] if device == "cpu" and not elsewhere else [(set(parts.KINDS), 1)]
             for kinds, on_one_core in stages:
+                kinds &= now
                 if not any(part.kind in kinds for part in made):
                     continue
                 with contextlib.nullcontext(pool) if pool else classroom.open_pool(options, on_one_core) as opened:
