@@ -24,6 +24,7 @@ class Look:
     step_s: float | None = None
     metrics: trace.Metrics | None = None
     timeline: dict[str, Any] | None = None
+    recorded: trace.Trace | None = None  # what metrics and timeline are made of
     compiled: dict[str, int] | None = None  # what torch.compile did: graphs, graph_breaks, recompiles
     peak_memory: int | None = None  # bytes at the allocator's peak; None without a GPU
     meter: Meter | None = None  # of the loop's memory as seen from outside, in labs that ask for it
@@ -79,10 +80,11 @@ def look(
                 steps = min(steps, form.profiled or steps)
                 progress(0.6, f"profiling {steps} steps")
                 found.compiled = ours.child.profile(steps, "trace.json")
-                recorded = trace.read_bytes(ours.child.fetch("trace.json", MAX_TRACE), expect_gpu=form_name == "cuda")
+                data = ours.child.fetch("trace.json", MAX_TRACE)
+                found.recorded = trace.read_bytes(data, expect_gpu=form_name == "cuda")
                 step_ns = found.step_s * 1e9 if found.step_s else None
-                found.metrics = trace.metrics(recorded, step_ns=step_ns, count=steps)
-                found.timeline = trace.timeline(recorded, step_ns=step_ns)
+                found.metrics = trace.metrics(found.recorded, step_ns=step_ns, count=steps)
+                found.timeline = trace.timeline(found.recorded, step_ns=step_ns)
                 found.metrics.counted = ours.counted(steps + 3)
                 found.peak_memory = ours.child.ask("peak_memory")
         except ChildError as error:

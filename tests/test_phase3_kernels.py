@@ -111,50 +111,26 @@ def test_kernel_starter():
     assert result.score == 0 and "aten::gelu" in result.check("shapes").reason
 
 
-MASKED = "tl.where(inside, y - mean, 0.0)"
-KERNELS = {
-    # name: (edits of the solution, points of shapes and types that are left, words of the report)
-    "the mask forgotten in the variance": ([(MASKED, "y - mean")], (5, 0), "no power of two: off by"),
-    "the stride of a row taken for its width": (
-        [("row * x_stride", "row * width"), ("row * residual_stride", "row * width")],
-        (25, 25),
-        "rows that lie apart: off by",
-    ),
-    "mean square less squared mean": (
-        [
-            (
-                "variance = tl.sum(centred * centred, axis=0) / width",
-                "variance = tl.sum(y * y, axis=0) / width - mean * mean",
-            )
-        ],
-        (30, 20),
-        "float32, far from zero: off by",
-    ),
-    "calculated in 16 bits": ([(".to(tl.float32)", "")], (30, 5), "bfloat16: The submission raised"),
-    "float32 for every result": ([("dtype=x.dtype", "dtype=torch.float32")], (30, 5), "in place of"),
-    "layer norm left to torch": (
-        [("    return out", "    return torch.nn.functional.layer_norm(out, (width,))")],
-        (0, 0),
-        "operators of torch calculated: aten::native_layer_norm",
-    ),
-    "numpy": (
-        [
-            ("@triton.jit\n", ""),
-            ("    rows, width = x.shape\n", "    return torch.from_numpy(x.float().numpy() * 1)\n"),
-        ],
-        (0, 0),
-        "no function is decorated with @triton.jit",
-    ),
+POINTS = {  # of shapes and of types that are left
+    "the mask forgotten in the variance": (5, 0),
+    "the stride of a row taken for its width": (25, 25),
+    "mean square less squared mean": (30, 20),
+    "calculated in 16 bits": (30, 5),
+    "float32 for every result": (30, 5),
+    "layer norm left to torch": (0, 0),
+    "numpy": (0, 0),
 }
 
 
-@pytest.mark.parametrize("what", KERNELS)
-def test_kernel_half_and_wrong(what):
-    edits, points, words = KERNELS[what]
-    result = checked(variants.edit(OWN, edits))
+@pytest.mark.parametrize("what", variants.WRONGS[TRITON.name])
+def test_kernel_that_is_wrong(what):
+    source, words = variants.wrongs(TRITON.name)[what]
+    result = checked(source)
     assert words in said(result)
     # sizes are drawn: a case of 5 points more or less can be right by luck
-    assert [result.check(name).points for name in ("shapes", "types")] == pytest.approx(points, abs=5.01), said(result)
+    assert [result.check(name).points for name in ("shapes", "types")] == pytest.approx(POINTS[what], abs=5.01), said(
+        result
+    )
 
 
 @pytest.mark.parametrize(

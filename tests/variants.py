@@ -313,6 +313,36 @@ RESNET_GRAPHED: Edits = [
     ("yield loss.detach()", "yield loss.detach().clone()"),
 ]
 RESIDENT_GRAPHED: Edits = [*RESIDENT, *RESNET_GRAPHED[2:]]
+
+
+def _compiled_with(options: str) -> tuple[str, str]:
+    return "torch.compile(loss_of)", f"torch.compile(loss_of, options={{{options}}})"
+
+
+_BENCHMARK = "    torch.backends.cudnn.benchmark = True\n"
+_EVERY_ALGORITHM = (_BENCHMARK, _BENCHMARK + "    torch.backends.cudnn.benchmark_limit = 0\n")  # 10 of them otherwise
+# the first convolution on four channels, one of them zero: three are no size that tensor cores read
+_FOUR_CHANNELS = (
+    "    compiled = torch.compile",
+    """    fourth = (0, 0, 0, 0, 0, 1)
+    first = model.conv1
+    first.forward = lambda images: F.conv2d(F.pad(images, fourth), F.pad(first.weight, fourth), stride=2, padding=3)
+    compiled = torch.compile""",
+)
+_SEARCHED, _AS_PRODUCTS = '"coordinate_descent_tuning": True', '"conv_1x1_as_mm": True'
+# what could make the step itself faster, each alone and all together
+RESIDENT_TRIED: dict[str, Edits] = {
+    "every algorithm of cuDNN's tried": [*RESIDENT, _EVERY_ALGORITHM],
+    "a first convolution of four channels": [*RESIDENT, _FOUR_CHANNELS],
+    "the compiler searches block sizes": [*RESIDENT, _compiled_with(_SEARCHED)],
+    "1x1 convolutions as matrix products": [*RESIDENT, _compiled_with(_AS_PRODUCTS)],
+    "all of these": [
+        *RESIDENT,
+        _EVERY_ALGORITHM,
+        _FOUR_CHANNELS,
+        _compiled_with(f"{_SEARCHED}, {_AS_PRODUCTS}"),
+    ],
+}
 # for data sets that no GPU has room for
 KEPT_BY_THE_HOST: Edits = [
     *DECODED_EACH_STEP,
@@ -979,6 +1009,7 @@ _FIVE_SYNCS_LESS: Edits = [
     ("logits.detach().cpu().argmax(-1) == targets.cpu()", "logits.detach().argmax(-1) == targets"),
 ]
 
+UNMADE = ("3i_triton",)  # the starter has none of what is asked for: halves of the fix are edits of the solution
 HALVES: dict[str, dict[str, Edits]] = {
     "2a_workers": {
         "two workers": [(LOADER, LOADER + ", num_workers=2")],
@@ -1179,6 +1210,7 @@ class Copied(torch.utils.data.Dataset):
             ("/ len(tokens)", "* (len(part) / len(tokens))"),
         ],
     },
+    "3i_triton": {"one warp a row": [("num_warps=min(16, max(1, block // 512))", "num_warps=1")]},
     # nothing to fix here either
     "3k_healthy": {
         "TF32 for what autocast leaves": TF32,
@@ -1627,6 +1659,43 @@ WRONGS: dict[str, dict[str, tuple[str, Edits, str]]] = {
                 )
             ],
             "not the same training",
+        ),
+    },
+    "3i_triton": {
+        "the mask forgotten in the variance": (
+            "solution",
+            [("tl.where(inside, y - mean, 0.0)", "y - mean")],
+            "no power of two: off by",
+        ),
+        "the stride of a row taken for its width": (
+            "solution",
+            [("row * x_stride", "row * width"), ("row * residual_stride", "row * width")],
+            "rows that lie apart: off by",
+        ),
+        "mean square less squared mean": (
+            "solution",
+            [
+                (
+                    "variance = tl.sum(centred * centred, axis=0) / width",
+                    "variance = tl.sum(y * y, axis=0) / width - mean * mean",
+                )
+            ],
+            "float32, far from zero: off by",
+        ),
+        "calculated in 16 bits": ("solution", [(".to(tl.float32)", "")], "bfloat16: The submission raised"),
+        "float32 for every result": ("solution", [("dtype=x.dtype", "dtype=torch.float32")], "in place of"),
+        "layer norm left to torch": (
+            "solution",
+            [("    return out", "    return torch.nn.functional.layer_norm(out, (width,))")],
+            "operators of torch calculated: aten::native_layer_norm",
+        ),
+        "numpy": (
+            "solution",
+            [
+                ("@triton.jit\n", ""),
+                ("    rows, width = x.shape\n", "    return torch.from_numpy(x.float().numpy() * 1)\n"),
+            ],
+            "no function is decorated with @triton.jit",
         ),
     },
     "3k_healthy": {
@@ -2185,7 +2254,8 @@ def half_fix(lab: str) -> str:
 
 def halves(lab: str) -> dict[str, str]:
     """Parts of the fix, by name: they must land between the starter and the solution."""
-    return {name: edit(starter(lab), edits) for name, edits in entry("HALVES", HALVES, lab).items()}
+    base = solution(lab) if lab in UNMADE else starter(lab)
+    return {name: edit(base, edits) for name, edits in entry("HALVES", HALVES, lab).items()}
 
 
 def wrongs(lab: str) -> dict[str, tuple[str, str]]:

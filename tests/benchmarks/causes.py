@@ -10,34 +10,23 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from grader import labs, trace
+from grader import labs, look, trace
 from grader.errors import UserError
-from grader.grade import MAX_TRACE, arm, missing_packages, prepared, too_few_gpus
+from grader.grade import missing_packages, too_few_gpus
 from grader.labs.lab import Lab
-from grader.look import SHORT_S
 from grader.measure import machine
 from grader.result import write_text
-from grader.sandbox.parent import ChildError
+from grader.submission import Submission
 
-WARM, TIMED, PROFILED, SHORT = 6, 12, 4, 12  # steps, as `grader.look.profile` takes them
 HEAD = "| lab | it asks for | the trace shows | how sure | next | ms a step | of it the GPU idle |\n|---|---|---|---|---|---|---|"
 
 
 def analysed(lab: Lab, device: str) -> trace.Analysis:
-    form = lab.forms[device]
-    options, readable = prepared(form)
-    with arm(lab.starter, form, options, readable, device, None, trusted=True) as loop:
-        loop.child.load()
-        if form.prepare_s:
-            loop.prepare(form.prepare_s)
-        loop.child.start(1)
-        loop.run(1)
-        loop.step_s = loop.run(WARM - 1)
-        step_s = loop.run(TIMED)
-        steps = SHORT if step_s < SHORT_S else PROFILED
-        loop.child.profile(min(steps, form.profiled or steps), "trace.json")
-        recorded = trace.read_bytes(loop.child.fetch("trace.json", MAX_TRACE), expect_gpu=device == "cuda")
-    return trace.analyse(recorded, step_ns=step_s * 1e9)
+    """Raises UserError where the loop or its trace failed."""
+    seen = look.profile(Submission(lab.starter), lab, device=device)
+    if not seen or seen.message or not seen.recorded:
+        raise UserError(seen.message if seen else "it has no form for this device")
+    return trace.analyse(seen.recorded, step_ns=seen.step_s * 1e9)
 
 
 def row(lab: Lab, found: trace.Analysis) -> str:
@@ -70,7 +59,7 @@ def main() -> int:
             continue
         try:
             found = analysed(lab, options.device)
-        except (ChildError, UserError, OSError) as error:  # a lab that fails here must not hide the others
+        except (UserError, OSError) as error:  # a lab that fails here must not hide the others
             rows.append(f"| {lab.name} | {lab.cause} | not measured: {str(error).splitlines()[0][:100]} | | | | |")
         else:
             rows.append(row(lab, found))

@@ -17,6 +17,7 @@ from typing import Any
 from grader.result import write_text
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+TURNS = "Each gain was measured beside the starter of its own run, and hosts differ: so gains are no ratios of these milliseconds."
 MEASURED = REPOSITORY / "data" / "measured" / "nvidia-h200"
 
 
@@ -43,12 +44,12 @@ def _headed(lines: list[str], ladder: dict[str, Any], empty: int, lab: str) -> l
     end = next(n for n, line in enumerate(lines) if n > begin and not line.strip())
     machine, versions = ladder["machine"], ladder["versions"]
     python = ".".join(versions["python"].split(".")[:2])
-    said = f"{machine['gpu']}, {machine['cores']} CPU cores, torch {versions['torch']}, Python {python}, {ladder['date']}.\n"
+    said = (
+        f"{machine['gpu']}, {machine['cores']} CPU cores, torch {versions['torch']}, Python {python}, {ladder['date']}."
+    )
     if empty:
-        said = (
-            said.rstrip() + f" Empty rungs were not measured yet: `python -m tests.benchmarks.measured --labs {lab}`.\n"
-        )
-    return [*lines[:begin], said, *lines[end:]]
+        said += f" Empty rungs were not measured yet: `python -m tests.benchmarks.measured --labs {lab}`."
+    return [*lines[:begin], f"{said}\n", f"{TURNS}\n", *lines[end:]]
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ from grader.classroom.store import Store, stands
 from grader.classroom.submissions import Job, version
 from grader.errors import UserError
 from grader.grade import arm, choose_device, choose_form, prepared, too_few_gpus
-from grader.labs.lab import Lab
+from grader.labs.lab import AnyLab, Lab
 from grader.measure import calibration, machine
 from grader.measure.blocks import Plan, whole_rounds
 from grader.nightly.night import Records
@@ -299,7 +299,7 @@ def main() -> None:
     shard, shards = map(int, options.shard.split("/"))
     _grade(dict(list(jobs.items())[shard - 1 :: shards]), out, options.device, options.on)
     for lab in chosen:
-        if "ladder" in parts:
+        if "ladder" in parts and isinstance(lab, Lab):
             _ladder(lab, choose_form(lab, options.device), out / lab.name)
     if out.is_dir():
         summary = _summary(out)
@@ -316,18 +316,19 @@ def _calibrate(lab: Lab, form: str, device: str, shipped: Path) -> None:
         print(f"{lab.name}: reference gain {entry['gain']:.2f}x, interval {entry['interval']}", flush=True)
 
 
-def _jobs(lab: Lab, parts: list[str], rounds: int, device: str) -> list[tuple[str, Job]]:
+def _jobs(lab: AnyLab, parts: list[str], rounds: int, device: str) -> list[tuple[str, Job]]:
     """The grades to be made, each with its name."""
     made: list[tuple[str, str, int, Plan | None]] = []
-    starter, half, best = lab.starter, variants.half_fix(lab.name), ""
+    starter, best = lab.starter, ""
     for n in range(rounds):
         if "grades" in parts or "rounds" in parts:
             made += [(f"starter-{n + 1}", starter, n, None), (f"solution-{n + 1}", best, n, None)]
         if "rounds" in parts:
-            made.append((f"half-{n + 1}", half, n, None))
-    if "half" in parts:
+            made.append((f"half-{n + 1}", variants.half_fix(lab.name), n, None))
+    edited = isinstance(lab, Lab) or lab.name in variants.UNMADE  # answers are no loops to be edited
+    if "half" in parts and edited:
         made += [(f"half, {what}", source, 0, None) for what, source in variants.halves(lab.name).items()]
-    if "wrong" in parts:
+    if "wrong" in parts and edited:
         made += [(f"wrong, {what}", source, 0, None) for what, (source, _) in variants.wrongs(lab.name).items()]
     if "cheat" in parts:
         made.append(("trains-ahead-1", variants.trains_ahead(lab.name), 0, None))
@@ -342,11 +343,11 @@ def _jobs(lab: Lab, parts: list[str], rounds: int, device: str) -> list[tuple[st
     ]
 
 
-def _submission(lab: Lab, what: str, source: str) -> Submission:
+def _submission(lab: AnyLab, what: str, source: str) -> Submission:
     if not source:
         return solution(lab)
     # where nothing is wrong there is nothing to fix, and no points for who predicts nothing: half of it is the cause alone
-    named = lab.throughput.healthy and not lab.memory and what.startswith("half")
+    named = isinstance(lab, Lab) and lab.throughput.healthy and not lab.memory and what.startswith("half")
     return Submission(source, prediction=(("cause", lab.cause), ("gain", 3.0)) if named else None)
 
 
@@ -373,7 +374,8 @@ def _grade(jobs: dict[Path, tuple[str, Job]], out: Path, device: str, on: list[i
     for lab in dict.fromkeys(job.lab for _, job in missing.values()):
         form_name = choose_form(labs.get(lab), device)
         form = labs.get(lab).forms[form_name]
-        prepared(form)  # once, not by each worker
+        if isinstance(labs.get(lab), Lab):
+            prepared(form)  # once, not by each worker
         gpus = getattr(form, "ranks", 1) if form_name == "cuda" else 1
         by_gpus.setdefault(gpus, []).extend(job for _, job in missing.values() if job.lab == lab)
     for gpus, wanted in sorted(by_gpus.items()):

@@ -41,6 +41,7 @@ def rows(only: str) -> list[tuple[str, str]]:
     edited = {
         RESIDENT: variants.RESIDENT,
         f"{RESIDENT}, in a CUDA graph": variants.RESIDENT_GRAPHED,
+        **{f"{RESIDENT}, {what}": edits for what, edits in variants.RESIDENT_TRIED.items()},
         "the solution in a CUDA graph": variants.RESNET_GRAPHED,
     }
     made = [(name, variants.edit(solution, edits)) for name, edits in edited.items()]
