@@ -35,6 +35,7 @@ from grader.data import prepare
 from grader.errors import UserError
 from grader.labs.lab import AnyLab, Budget, Form, Growth, Lab
 from grader.measure import calibration, decision, machine, peaks
+from grader.measure import starter as starters
 from grader.measure.blocks import QUICK, Arm, Plan, overstated, pair
 from grader.measure.calibration import Near
 from grader.measure.memory import Meter
@@ -56,7 +57,6 @@ SLOWER_THAN_CALIBRATED = 1.25  # seen with 2a_workers on an H200: 0.90 to 1.08, 
 PATIENCE_S = 10.0  # for a neighbour on the GPU to finish
 REPLAY_S = 90.0  # how long the reference solution may train for comparison; timed blocks are some seconds each
 OVERSTATED = 1.05  # by what factor a gain may be too high and still count: the start of loaders looks like it
-USE_UP_S = 20.0  # how much longer a loop may run to show that its gain does not live on steps made ahead
 MAX_INTERRUPTIONS = 3  # pairs that are repeated because someone else was on the GPU
 COMPARED_WITH_STARTER = (
     "The timed steps were compared with the starter's, as far as it came, and not to the end with the reference solution's. Your "
@@ -579,7 +579,7 @@ def _timed_blocks(found: Findings, ours: Arm, starter: Arm, kept: Path, plan: Pl
     _tell_slower_starter(found)
     if not found.warm:
         found.compile_s = ours.compile_s if ours.compiled else None
-    _use_up(found, ours, starter, progress)
+    _use_up(found, ours, starter, plan, progress)
     _keep_weights(found, ours, starter, kept)
     if ours.recompiled:
         found.warnings.append(
@@ -630,7 +630,7 @@ def _tell_slower_starter(found: Findings) -> None:
         )
 
 
-def _use_up(found: Findings, ours: Arm, starter: Arm, progress: Progress) -> None:
+def _use_up(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Progress) -> None:
     """Steps that were made ahead in the untimed turns would make the gain look higher. Where that could be, and points hang
     on it, the loop runs on until they must be used up; what cannot be told then does not count."""
     decided = found.decided
@@ -645,7 +645,7 @@ def _use_up(found: Findings, ours: Arm, starter: Arm, progress: Progress) -> Non
     def lost() -> float:
         return decision.fraction(decided.certain, found.target) - decision.fraction(max(certain(), 1e-9), found.target)
 
-    enough, until = 0.02, ours.seconds + USE_UP_S
+    enough, until = 0.02, ours.seconds + plan.use_up_s
     if lost() > enough and ours.compiled and not found.warm:
         raise Compiled
     while lost() > enough and ours.seconds < until:
@@ -811,6 +811,12 @@ def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Pr
     steps = min(plan.profile_steps, found.form.profiled or plan.profile_steps)
     arms = [("starter", "before", starter, starter_s), ("submission", "after", ours, ours_s)]
     for name, shown, each, step_s in arms if plan.profile_starter else arms[1:]:
+        seen_before = None
+        if each is starter and not found.keep_traces:
+            seen_before = starters.timeline(found.lab, found.form_name, step_s)
+        if seen_before:
+            found.timelines[shown] = seen_before
+            continue
         progress(0.86 if each is starter else 0.93, f"profiling the {name}")
         try:
             with turn(each.child):
@@ -827,6 +833,8 @@ def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Pr
                 found.traces[shown] = recorded
             counts = {"kernels": metrics.kernels, "gpu_idle": metrics.gpu_idle_unprofiled}
             found.timelines[shown] = trace.timeline(recorded, step_ns=step_s * 1e9) | counts
+            if each is starter and not found.keep_traces:
+                starters.keep(found.lab, found.form_name, step_s, found.timelines[shown])
         except (trace.TraceError, ChildError) as error:  # the throughput stands; no check needs the starter's trace
             problem = f"there is no trace of the {name}: {error}"
             (found.warnings if each is starter else found.trace_problems).append(problem)
@@ -868,7 +876,7 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
         checks.append(prediction_check.judge(lab.prediction, lab.cause, gain, known_from, submission.prediction))
     checks += [check for check in (found.parity, found.logs, found.outcome) if check]
 
-    stopped = None  # why throughput and trace earn nothing, with the status that says so
+    stopped, impossible = None, ""  # why throughput and trace earn nothing, with the status that says so
     if found.fatal:
         stopped = (FAIL, "Not counted: the submission did not run (see above).")
     elif found.disturbed:
@@ -890,7 +898,8 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
 
     supported = 0.0
     if stopped:
-        checks.append(plain(lab.throughput, *stopped, evidence=_throughput_evidence(found)))
+        evidence = _throughput_evidence(found) | ({"impossible": True} if impossible else {})
+        checks.append(plain(lab.throughput, *stopped, evidence=evidence))
     else:
         assert found.decided is not None
         evidence = _throughput_evidence(found)

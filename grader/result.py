@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from dataclasses import asdict, dataclass, field
@@ -79,19 +80,35 @@ class Result:
         return next(c for c in self.checks if c.name == name)
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain JSON, see `json_value`."""
         own = asdict(self)
-        return {
-            "lab": own.pop("lab"),
-            "score": self.score,
-            "max_score": self.max_score,
-            "measured_max": self.measured_max,
-            **own,
-        }
+        return json_value(
+            {
+                "lab": own.pop("lab"),
+                "score": self.score,
+                "max_score": self.max_score,
+                "measured_max": self.measured_max,
+                **own,
+            }
+        )
 
     @classmethod
     def from_dict(cls, d: dict[str, Any]) -> Result:
         d = {k: v for k, v in d.items() if k not in ("score", "max_score", "measured_max")}
         return cls(**{**d, "checks": [CheckResult(**c) for c in d["checks"]]})
+
+
+def json_value(value: Any) -> Any:
+    """Plain JSON: numpy's numbers as Python's, tuples as lists, what is not finite as null."""
+    if isinstance(value, dict):
+        return {str(key): json_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(item) for item in value]
+    if hasattr(value, "tolist"):
+        return json_value(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def check_writable(target: str) -> None:

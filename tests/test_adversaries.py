@@ -137,9 +137,8 @@ def train(job):
 def test_steps_made_before_the_first_earn_nothing(monkeypatch, nothing_left):
     """Each with its weights, so that the training is the same, and at an even pace."""
     monkeypatch.setattr(blocks, "CHUNK_S", 0.05)
-    monkeypatch.setattr("grader.grade.USE_UP_S", 1.0)
     steps = LAB.starter.replace("def train(job):", "def steps(job):")
-    result = grade_cells(STORE.format(steps=steps), plan=SHORT)
+    result = grade_cells(STORE.format(steps=steps), plan=replace(SHORT, use_up_s=1.0))
     check = result.check("throughput")
     assert result.check("parity").status == "PASS", result.check("parity").reason
     assert check.evidence["gain"] > 2 and check.evidence["overstated"] > 2
@@ -172,11 +171,10 @@ def train(job):
 def test_a_loop_that_compiled_is_started_again(always, monkeypatch, nothing_left):
     """What it compiled is at hand then, so its first steps take no longer than another's; one whose still do could work ahead."""
     monkeypatch.setattr(blocks, "CHUNK_S", 0.05)
-    monkeypatch.setattr("grader.grade.USE_UP_S", 1.0)
     steps = slow_starter(monkeypatch).replace("def train(job):", "def steps(job):")
     best, seen = 0.0, False
     for _ in range(_run.TRIES):  # other programs may hide what is looked for
-        result = grade_cells(COMPILES.format(steps=steps, always=always), plan=SHORT)
+        result = grade_cells(COMPILES.format(steps=steps, always=always), plan=replace(SHORT, use_up_s=1.0))
         check = result.check("throughput")
         assert result.check("parity").status == "PASS", result.check("parity").reason
         assert check.evidence["compile_s"] > 3

@@ -14,6 +14,7 @@ from grader.checks import throughput as throughput_check
 from grader.checks import trace as trace_check
 from grader.grade import grade
 from grader.labs.lab import Logs, Prediction, TraceCheck
+from grader.measure import starter as starters
 from grader.measure.decision import Pair, decide_healthy
 from grader.result import FAIL, INCONCLUSIVE, PASS
 from grader.sandbox.parent import ChildError
@@ -236,3 +237,38 @@ def test_hints_get_plainer(name):
             continue
         assert len(check.hints) == 3 and all(hint.endswith((".", "?")) for hint in check.hints), check.name
         assert not any("\n" in hint for hint in check.hints), check.name  # no code to paste
+
+
+# ---------------------------------------------------------------- the starter's timeline
+
+
+def test_the_starters_timeline_is_recorded_once(monkeypatch, tmp_path):
+    """However much slower this busy machine is the second time."""
+    monkeypatch.setattr(starters, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(starters, "ALIKE", 100)
+    first, second = (grade_cells(LAB.starter, plan=PLAN).timelines["before"] for _ in range(2))
+    assert first["lanes"] and first == second
+
+
+@pytest.mark.parametrize("step_s, alike", [(0.105, True), (0.12, False), (0.08, False)])
+def test_a_timeline_holds_for_a_starter_as_fast(monkeypatch, tmp_path, step_s, alike):
+    monkeypatch.setattr(starters, "cache_dir", lambda: tmp_path)
+    assert starters.timeline(LAB, "cpu", 0.1) is None
+    starters.keep(LAB, "cpu", 0.1, {"lanes": ["one"]})
+    assert bool(starters.timeline(LAB, "cpu", step_s)) == alike
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"of": 1}'])
+def test_a_damaged_timeline_is_recorded_anew(monkeypatch, tmp_path, text):
+    monkeypatch.setattr(starters, "cache_dir", lambda: tmp_path)
+    starters.keep(LAB, "cpu", 0.1, {"lanes": ["one"]})
+    (file,) = tmp_path.rglob("*.json")
+    file.write_text(text)
+    assert starters.timeline(LAB, "cpu", 0.1) is None
+
+
+def test_another_starter_has_another_timeline(monkeypatch, tmp_path):
+    monkeypatch.setattr(starters, "cache_dir", lambda: tmp_path)
+    starters.keep(LAB, "cpu", 0.1, {"lanes": ["one"]})
+    monkeypatch.setattr(type(LAB), "starter", property(lambda self: "another"))
+    assert starters.timeline(LAB, "cpu", 0.1) is None

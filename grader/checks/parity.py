@@ -45,8 +45,9 @@ def early(parity: Parity, starter: Sequence[float], submission: Sequence[float],
     """The first steps against the starter's own from the same seed. `update` is what the trusted arm's `compare` says of
     the submission's total update after those steps."""
     n = parity.steps
-    loss = fmean(abs(a - b) / abs(b) for a, b in zip(submission[:n], starter[:n], strict=True))
-    first = abs(submission[0] - starter[0]) / abs(starter[0])
+    # a loss of exactly 0 has no relative difference
+    off = [abs(a - b) / (abs(b) or 1.0) for a, b in zip(submission[:n], starter[:n], strict=True)]
+    loss, first = fmean(off), off[0]
     evidence: dict[str, Any] = {
         "steps": n,
         "loss_difference": loss,

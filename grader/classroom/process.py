@@ -43,7 +43,6 @@ def main() -> None:
 
 def _do(line: str, reply: Reply) -> None:
     from grader.classroom.submissions import Job
-    from grader.frontends.report import json_value
     from grader.grade import choose_device, choose_form, grade
     from grader.labs import get
     from grader.measure import machine
@@ -63,7 +62,7 @@ def _do(line: str, reply: Reply) -> None:
         allow_unconfined=job.allow_unconfined,
         progress=lambda share, what: reply({"share": share, "what": what}),
     )
-    reply({"result": json_value(result.to_dict()), "machine": machine.key(choose_form(lab, job.device))})
+    reply({"result": result.to_dict(), "machine": machine.key(choose_form(lab, job.device))})
 
 
 def _take(jobs: queue.Queue[str]) -> None:

@@ -81,8 +81,8 @@ def _said(result: Result) -> str:
     speed = next((check for check in result.checks if check.name == "throughput" and not check.points), None)
     if other or not speed:
         return other
-    if speed.status == FAIL and speed.reason.startswith("Not counted"):
-        return "faster than this GPU can be"  # all else that does not count has its own check
+    if speed.evidence.get("impossible"):
+        return "faster than this GPU can be"
     return "undecided" if speed.status == INCONCLUSIVE else ""
 
 

@@ -307,10 +307,10 @@ def _grade(options: argparse.Namespace) -> None:
     if options.html:
         report.write_html(result, options.html)
     if options.json == "-":
-        print(json.dumps(report.json_value(result.to_dict()), indent=1))
+        print(json.dumps(result.to_dict(), indent=1))
     else:
         if options.json:
-            write_json(options.json, report.json_value(result.to_dict()))
+            write_json(options.json, result.to_dict())
         print(report.text(result, width=min(100, shutil.get_terminal_size().columns), colour=sys.stdout.isatty()))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from grader.errors import UserError
 from grader.frontends import report
-from grader.result import check_writable, write_json, write_text
+from grader.result import check_writable, json_value, write_json, write_text
 from grader.trace import Analysis, Metrics, Trace, TraceError, analyse, read, timeline
 from grader.trace.breakdown import IDLE, PARTS
 from grader.trace.compare import Change, compare
@@ -130,7 +130,7 @@ def as_json(names: list[str], analyses: list[Analysis]) -> dict[str, Any]:
     if len(analyses) > 1:
         data["other"] = _one(names[1], analyses[1])
         data["comparison"] = dataclasses.asdict(compare(*analyses))
-    return report.json_value(data)
+    return json_value(data)
 
 
 def _one(name: str, a: Analysis) -> dict[str, Any]:

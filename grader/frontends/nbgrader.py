@@ -214,8 +214,7 @@ class MeasuredGrade(NbGraderPreprocessor):
         for cell in nb.cells:
             if is_grade(cell) and not is_solution(cell):
                 cell.outputs = _outputs(result, cell.metadata.nbgrader["grade_id"], cell.metadata.nbgrader["points"])
-        kept = report.json_value(result.to_dict())
-        write_json(Path(resources["metadata"]["path"]) / f"{ours['notebook']}.result.json", kept)
+        write_json(Path(resources["metadata"]["path"]) / f"{ours['notebook']}.result.json", result.to_dict())
         return nb, resources
 
     def measure(self, nb: NotebookNode, lab: AnyLab, student: str = "") -> Result:

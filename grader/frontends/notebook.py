@@ -218,7 +218,7 @@ class NotebookLab:
             return _Report(self.result, ["Not saved, for nothing was measured: an earlier report stays as it is."])
         name, lines = f"report-{self.lab.name}", []
         with _as_warning(lines, "The report is shown here only"):
-            write_json(self._folder / f"{name}.json", report.json_value(self.result.to_dict()))
+            write_json(self._folder / f"{name}.json", self.result.to_dict())
             report.write_html(self.result, self._folder / f"{name}.html")
             board.keep(self._folder, self.lab, self.result)
             lines.append(f"Saved as {name}.html and {name}.json.")

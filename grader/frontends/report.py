@@ -50,19 +50,6 @@ _ESCAPES = re.compile(
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 
-def json_value(value: Any) -> Any:
-    """Plain JSON: numpy's numbers as Python's, tuples as lists, what is not finite as null."""
-    if isinstance(value, dict):
-        return {str(key): json_value(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [json_value(item) for item in value]
-    if hasattr(value, "tolist"):
-        return json_value(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
 def _clean(value: Any, limit: int = 1200, tail: bool = False) -> str:
     """Plain printable text of at most `limit` characters; `tail` keeps the end and drops the beginning."""
     text = value if isinstance(value, str) else _inline(value)

@@ -28,7 +28,8 @@ MAX_SLOWER_BURN = 1.1  # whole turn over timed block; seen: at most 1.09 with ei
 class Plan:
     """How much is measured. `block_s`: length of a timed block in seconds, at least `block_steps` steps. The points must
     be known to within `precision` (a fraction of all points), else pairs are added up to `max_pairs`. profile_starter:
-    the starter's profile is for a picture only, and takes some seconds."""
+    the starter's profile is for a picture only, and takes some seconds. use_up_s: how much longer a loop may run to show
+    that its gain does not live on steps made ahead."""
 
     block_s: float = 1.5
     block_steps: int = 4
@@ -37,6 +38,7 @@ class Plan:
     precision: float = 0.05
     profile_steps: int = 4
     profile_starter: bool = True
+    use_up_s: float = 20.0
 
 
 QUICK = Plan(block_s=0.8, block_steps=2, min_pairs=3, max_pairs=6, precision=0.12, profile_steps=2)

@@ -20,7 +20,14 @@ from tests import adversaries
 from tests.adversaries import Adversary, _class
 
 PLAN = Plan(
-    block_s=0.8, block_steps=2, min_pairs=3, max_pairs=8, precision=0.12, profile_steps=2, profile_starter=False
+    block_s=0.8,
+    block_steps=2,
+    min_pairs=3,
+    max_pairs=8,
+    precision=0.12,
+    profile_steps=2,
+    profile_starter=False,
+    use_up_s=6.0,
 )
 
 # Two grades of the same loop differ: a gain of 2% in a lab with a target of 3x is one point of fifty. An adversary that is

@@ -1,0 +1,43 @@
+"""The starter's timeline on this machine. It is in every report, for comparison, and it is always the same: it is recorded once."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from grader.data.cache import cache_dir
+from grader.errors import UserError
+from grader.labs.lab import Lab
+from grader.measure import machine
+from grader.measure.calibration import read_table
+from grader.result import write_json
+
+ALIKE = 1.1  # a starter whose step takes longer or shorter by more than this is recorded anew
+
+
+def timeline(lab: Lab, form: str, step_s: float) -> dict[str, Any] | None:
+    """What `keep` kept of this starter on a machine like this one, where its step took as long; else None."""
+    with contextlib.suppress(UserError, KeyError, TypeError):
+        kept = read_table(_file(lab, form))
+        if kept["of"] == _of(lab, form) and 1 / ALIKE < kept["step_s"] / step_s < ALIKE and kept["timeline"]["lanes"]:
+            return kept["timeline"]
+    return None
+
+
+def keep(lab: Lab, form: str, step_s: float, made: dict[str, Any]) -> None:
+    """Keep a timeline with the unprofiled step time, in seconds, that it was made for. A cache that cannot be written keeps
+    nothing."""
+    with contextlib.suppress(UserError, OSError, ValueError):
+        write_json(_file(lab, form), {"of": _of(lab, form), "step_s": step_s, "timeline": made})
+
+
+def _file(lab: Lab, form: str) -> Path:
+    return cache_dir() / "starters" / f"{lab.name}-{form}.json"
+
+
+def _of(lab: Lab, form: str) -> str:
+    told = [lab.starter, repr(lab.forms[form]), machine.key(form)]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
