@@ -88,6 +88,8 @@ def test_a_file_that_is_there_stays(folder, capsys):
         ("--precision=fp8", "one of fp32, tf32, bf16, fp16"),
         ("--batch_size=512", "has 256 samples"),
         ("--accumulation=3", "cannot be split"),
+        ("--heads=3", "a width of 32 cannot be split among 3 heads"),
+        (f"--seed={2**64}", "torch takes 64 bits"),
         ("--model=resnet --accumulation=2", "batch normalisation"),
         ("--model=resnet --checkpointing=True", "--checkpointing=True: only the GPT"),
         ("--accumulation=0", "train.py: --accumulation=0: at least 1."),

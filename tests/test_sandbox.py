@@ -484,6 +484,13 @@ def work():
             child.thaw()
 
 
+def test_half_a_surrogate_pair_is_no_traceback():
+    with running("# \ud800\n" + loop('assert len("\ud800") == 1')) as child:
+        child.load()
+        child.start(1)
+        assert child.run(1)[1] == [1.0]
+
+
 @pytest.mark.parametrize("change", ["cores", "priority", "policy"])
 def test_a_starter_that_somebody_slows_is_not_measured(change):
     """Without root a submission has the same user as the starter, and may do so."""

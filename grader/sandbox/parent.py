@@ -167,7 +167,8 @@ class Workspace:
             (self.folder / name).mkdir()
         # where Python programs that a child starts find this package: they cannot list the folder that it lies in
         (self.folder / "lib" / "grader").symlink_to(REPOSITORY / "grader")
-        (self.folder / "submission.py").write_text(self.source, encoding="utf-8")
+        # a notebook can hold half a surrogate pair, which no file can: in a text it means the same when it is escaped
+        (self.folder / "submission.py").write_text(self.source, encoding="utf-8", errors="backslashreplace")
         if self.uid:
             for path in (self.folder, *self.folder.iterdir(), self.folder / "lib" / "grader"):
                 os.chown(path, self.uid, -1, follow_symlinks=False)

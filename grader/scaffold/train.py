@@ -108,6 +108,10 @@ def read_command_line(arguments):
             sys.exit(f"train.py: --{knob}={value}: at least {least[knob]}.")
     if model == "resnet" and checkpointing:
         sys.exit("train.py: --checkpointing=True: only the GPT has it.")
+    if model == "gpt" and KNOBS.get("width", 0) % KNOBS.get("heads", 1):
+        sys.exit(f"train.py: a width of {width} cannot be split among {heads} heads.")
+    if not -(2**63) <= seed < 2**64:
+        sys.exit(f"train.py: --seed={seed}: torch takes 64 bits.")
 
 
 # ---- the loop -----------------------------------------------------------------------------------------------------
