@@ -258,7 +258,7 @@ class Child:
         }
         self.steps = 0
         self._frozen_at = math.inf  # processor time used when it was stopped; infinite while it runs
-        self._scheduled: dict[int, tuple] = {}  # as it was stopped; of a trusted one
+        self._scheduled: dict[int, tuple] = {}  # as it was stopped; of a trusted one, and while it is
         self._next_look = 1.0  # when to look at the disk again, in seconds on the monotonic clock
         requests, self._requests = os.pipe()
         self._replies, replies = os.pipe()
@@ -513,6 +513,7 @@ class Child:
             )
         if self.trusted:
             self._check_scheduling()
+            self._scheduled = {}  # a thread may choose its own
         if self.drive:
             self.drive.serving.set()
         main, cores = self._keep_on(core) if core is not None else (None, ())
@@ -549,7 +550,7 @@ class Child:
 
     def _check_scheduling(self) -> None:
         """Raises ChildError where another process made this one slower: without root all of them are the same user's, and may.
-        The loop's main thread has the cores that it began with; what else is as it was when all was stopped."""
+        The loop's main thread has the cores that it began with; the others are as they were when they were stopped."""
         now, main = self._scheduling(), min(self._tree(), key=psutil.Process.create_time, default=None)
         kept = main is None or now.get(main.pid, (self._cores,))[0] == self._cores
         if not kept or any(now[thread] != was for thread, was in self._scheduled.items() if thread in now):
