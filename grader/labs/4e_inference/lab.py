@@ -47,7 +47,7 @@ LAB = Lab(
                 "images": 64,
             },
             data="text",
-            minimum_gain=4.0,
+            minimum_gain=3.0,
             noise=0.03,
             block_s=0.8,
             min_pairs=3,
