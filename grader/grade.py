@@ -14,7 +14,6 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -354,7 +353,7 @@ def race(
     ):
         try:
             progress(0.04, "loading the submission")
-            for each in (ours, starter):
+            for each in (starter, ours):  # the starter's is stopped before anything of the submission runs
                 each.child.load()
                 each.child.freeze()
             if form.prepare_s:
@@ -367,8 +366,8 @@ def race(
                 for each in (ours, starter):
                     each.meter = Meter(each.child, on_gpu=found.form_name == "cuda")
             found.seed = secrets.randbelow(1 << 31)  # drawn only now: nothing could be computed ahead
-            with ThreadPoolExecutor(2) as both:  # each takes a second on a GPU
-                list(both.map(_start, (ours, starter), (found.seed,) * 2, (False, True)))
+            for each in (ours, starter):  # one after the other: nothing of the submission runs beside the starter
+                _start(each, found.seed, keep_initial=each is starter)
             _first_steps(found, ours, starter, progress)
             if not (found.same_work and found.fits):
                 return

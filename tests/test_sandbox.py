@@ -506,7 +506,7 @@ def test_a_starter_that_somebody_slows_is_not_measured(change):
             main.nice(5)
         else:
             os.sched_setscheduler(main.pid, os.SCHED_IDLE, os.sched_param(0))
-        with pytest.raises(ChildError, match="changed on which cores it runs, or how soon"):
+        with pytest.raises(ChildError, match="changed on which cores the starter runs, or how soon"):
             child.thaw()
 
 
@@ -515,7 +515,7 @@ def test_a_starter_that_somebody_slows_while_it_runs_is_not_measured():
         child.load()
         main = min(child._tree(), key=psutil.Process.create_time)
         os.sched_setaffinity(main.pid, {min(os.sched_getaffinity(main.pid))})
-        with pytest.raises(ChildError, match="changed on which cores it runs, or how soon"):
+        with pytest.raises(ChildError, match="changed on which cores the starter runs, or how soon"):
             child.freeze()
 
 

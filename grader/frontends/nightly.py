@@ -126,6 +126,7 @@ def nightly(options: argparse.Namespace) -> int:
         missing = sum(each.status == parts.MISSING for each in found.outcomes)
         again = len(nights.again(night, found))
         goes = "the command that made the others" if options.report else "the same command"
+        goes = "the command without --now" if options.now else goes
         print(f"{missing} parts are missing, {again} are to be measured again: {goes} goes on.", file=sys.stderr)
     if found.worst() == parts.FAILED:
         return 1

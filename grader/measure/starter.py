@@ -23,7 +23,7 @@ def timeline(lab: Lab, form: str, step_s: float) -> dict[str, Any] | None:
     with contextlib.suppress(UserError, KeyError, TypeError):
         kept = read_table(_file(lab, form))
         if kept["of"] == _of(lab, form) and 1 / ALIKE < kept["step_s"] / step_s < ALIKE and kept["timeline"]["lanes"]:
-            return kept["timeline"]
+            return kept["timeline"] | {"step_ns": step_s * 1e9}  # drawn as long as it was now
     return None
 
 

@@ -554,7 +554,9 @@ class Child:
         now, main = self._scheduling(), min(self._tree(), key=psutil.Process.create_time, default=None)
         kept = main is None or now.get(main.pid, (self._cores,))[0] == self._cores
         if not kept or any(now[thread] != was for thread, was in self._scheduled.items() if thread in now):
-            raise ChildError("Another program changed on which cores it runs, or how soon.", kind="freeze")
+            error = ChildError("Another program changed on which cores the starter runs, or how soon.", kind="freeze")
+            error.trusted = True  # whoever it was: nothing is measured, and nobody blamed
+            raise error
 
     def cpu_seconds(self) -> float:
         """Processor time that the child's processes have used so far, those included that ended."""
