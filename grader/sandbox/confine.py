@@ -59,8 +59,8 @@ def become_subreaper() -> None:
 def restrict_files(rights: Iterable[tuple[str, int]], tcp: bool = False) -> None:
     """Allow this process, and all it will start, only the file accesses in `rights`: (path, READ | WRITE | LIST | CONNECT),
     each for everything below the path; CONNECT: to sockets that lie there, WRITE has it. Paths that do not exist are left out.
-    Also closed, where the kernel can: TCP, signals to processes outside, sockets without a path. tcp: leave TCP open. The process must have no_new_privs. Raises
-    OSError where Landlock is missing or refuses."""
+    Also closed, where the kernel can: TCP, signals to processes outside, sockets without a path. tcp: leave TCP open. The
+    process must have no_new_privs. Raises OSError where Landlock is missing or refuses."""
     abi = landlock_abi()
     if not abi:
         raise OSError("this kernel has no Landlock")

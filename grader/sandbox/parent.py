@@ -492,8 +492,7 @@ class Child:
                 self._frozen_at = self.cpu_seconds()
                 self._check_disk()
                 if self.trusted:
-                    self._check_scheduling()
-                    self._scheduled = self._scheduling()
+                    self._scheduled = self._check_scheduling()
                 return
             for process in running:
                 with contextlib.suppress(psutil.Error):
@@ -548,8 +547,8 @@ class Child:
                     found[thread] = os.sched_getaffinity(thread), *priority
         return found
 
-    def _check_scheduling(self) -> None:
-        """Raises ChildError where another process made this one slower: without root all of them are the same user's, and may.
+    def _check_scheduling(self) -> dict[int, tuple]:
+        """What `_scheduling` says now. Raises ChildError where another process made this one slower: without root all of them are the same user's, and may.
         The loop's main thread has the cores that it began with; the others are as they were when they were stopped."""
         now, main = self._scheduling(), min(self._tree(), key=psutil.Process.create_time, default=None)
         kept = main is None or now.get(main.pid, (self._cores,))[0] == self._cores
@@ -557,6 +556,7 @@ class Child:
             error = ChildError("Another program changed on which cores the starter runs, or how soon.", kind="freeze")
             error.trusted = True  # whoever it was: nothing is measured, and nobody blamed
             raise error
+        return now
 
     def cpu_seconds(self) -> float:
         """Processor time that the child's processes have used so far, those included that ended."""
