@@ -811,7 +811,7 @@ def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Pr
     arms = [("starter", "before", starter, starter_s), ("submission", "after", ours, ours_s)]
     for name, shown, each, step_s in arms if plan.profile_starter else arms[1:]:
         once = each is starter and not found.keep_traces
-        if once and (seen_before := starters.timeline(found.lab, found.form_name, step_s)):
+        if once and (seen_before := starters.timeline(found.lab, found.form_name, step_s, steps)):
             found.timelines[shown] = seen_before
             continue
         progress(0.86 if each is starter else 0.93, f"profiling the {name}")
@@ -831,7 +831,7 @@ def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Pr
             counts = {"kernels": metrics.kernels, "gpu_idle": metrics.gpu_idle_unprofiled}
             found.timelines[shown] = trace.timeline(recorded, step_ns=step_s * 1e9) | counts
             if once:
-                starters.keep(found.lab, found.form_name, step_s, found.timelines[shown])
+                starters.keep(found.lab, found.form_name, step_s, steps, found.timelines[shown])
         except (trace.TraceError, ChildError) as error:  # the throughput stands; no check needs the starter's trace
             problem = f"there is no trace of the {name}: {error}"
             (found.warnings if each is starter else found.trace_problems).append(problem)

@@ -84,10 +84,10 @@ def _children(found: Findings, submission: Submission, limits: Limits | None) ->
         arm(SOURCE, *shared, None, trusted=True, allow_unconfined=found.allow_unconfined) as ours,
     ):
         try:
+            ours.child.load(OURS[0])
+            ours.child.freeze()  # before anything of the submission runs
             theirs.child.load(found.lab.entry)
             theirs.child.freeze()
-            ours.child.load(OURS[0])
-            ours.child.freeze()
             found.seed = secrets.randbelow(1 << 31)  # drawn only now: nothing could be computed ahead
             yield theirs.child, ours.child
         finally:

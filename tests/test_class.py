@@ -304,6 +304,24 @@ def test_workers_have_their_own_cores():
     assert json.loads(record)["result"]["machine"]["cores"] == len(shares[0])
 
 
+def _slow_down(dask_worker) -> None:
+    """What a submission may do to processes of the same user: the worker's thread, and the process that it has started ahead."""
+    ahead = pool.worker._next
+    for process in (0, ahead._process.pid):
+        os.sched_setaffinity(process, {min(os.sched_getaffinity(0))})
+    os.setpriority(os.PRIO_PROCESS, ahead._process.pid, 19)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core only")
+def test_a_worker_that_somebody_slows_grades_as_it_began():
+    job = Job("3a_precision", Submission("x = 1\n"), "cpu")
+    with pool.embedded("cpu") as workers:
+        cores = {each["cores"] for each in workers.workers().values()}
+        workers.client.run(_slow_down)
+        record = json.loads(workers.client.submit(pool.worker.run, job.to_json(), 60, pure=False).result())
+    assert {record["result"]["machine"]["cores"]} == cores
+
+
 def test_what_makes_a_grade_another():
     job = Job(NAME, Submission(RAISES))
     for other in (

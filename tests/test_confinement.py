@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import nbformat
@@ -40,6 +41,17 @@ def test_each_barrier_is_named():
     if IS_ROOT:
         assert all(barrier.holds for barrier in found.barriers), found.lines()
     assert [line.split()[0] for line in found.lines()] == list(found.to_dict())[1:]
+
+
+def test_a_temporary_folder_with_a_long_path(tmp_path, monkeypatch):
+    """A socket's path has 107 bytes at most."""
+    folder = tmp_path / ("x" * 120)
+    folder.mkdir()
+    for path in (folder, *folder.parents[:3]):  # open to the trial's own user
+        path.chmod(0o755)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with probe._trial() as spec:
+        assert not probe._tried(spec)["read"]
 
 
 def test_a_trial_that_fails_is_no_confinement():

@@ -12,6 +12,7 @@ from grader.checks import logs as logs_check
 from grader.checks import prediction as prediction_check
 from grader.checks import throughput as throughput_check
 from grader.checks import trace as trace_check
+from grader.classroom import submissions
 from grader.grade import grade
 from grader.labs.lab import Logs, Prediction, TraceCheck
 from grader.measure import starter as starters
@@ -253,22 +254,30 @@ def test_the_starters_timeline_is_recorded_once(monkeypatch, tmp_path):
 @pytest.mark.parametrize("step_s, alike", [(0.105, True), (0.12, False), (0.08, False)])
 def test_a_timeline_holds_for_a_starter_as_fast(monkeypatch, tmp_path, step_s, alike):
     monkeypatch.setattr(starters, "cache_dir", lambda: tmp_path)
-    assert starters.timeline(LAB, "cpu", 0.1) is None
-    starters.keep(LAB, "cpu", 0.1, {"lanes": ["one"]})
-    assert bool(starters.timeline(LAB, "cpu", step_s)) == alike
+    assert starters.timeline(LAB, "cpu", 0.1, 4) is None
+    starters.keep(LAB, "cpu", 0.1, 4, {"lanes": ["one"]})
+    assert bool(starters.timeline(LAB, "cpu", step_s, 4)) == alike
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"of": 1}'])
 def test_a_damaged_timeline_is_recorded_anew(monkeypatch, tmp_path, text):
     monkeypatch.setattr(starters, "cache_dir", lambda: tmp_path)
-    starters.keep(LAB, "cpu", 0.1, {"lanes": ["one"]})
+    starters.keep(LAB, "cpu", 0.1, 4, {"lanes": ["one"]})
     (file,) = tmp_path.rglob("*.json")
     file.write_text(text)
-    assert starters.timeline(LAB, "cpu", 0.1) is None
+    assert starters.timeline(LAB, "cpu", 0.1, 4) is None
 
 
 def test_another_starter_has_another_timeline(monkeypatch, tmp_path):
     monkeypatch.setattr(starters, "cache_dir", lambda: tmp_path)
-    starters.keep(LAB, "cpu", 0.1, {"lanes": ["one"]})
+    starters.keep(LAB, "cpu", 0.1, 4, {"lanes": ["one"]})
+    assert starters.timeline(LAB, "cpu", 0.1, 4) and not starters.timeline(LAB, "cpu", 0.1, 2)  # of fewer steps
     monkeypatch.setattr(type(LAB), "starter", property(lambda self: "another"))
-    assert starters.timeline(LAB, "cpu", 0.1) is None
+    assert starters.timeline(LAB, "cpu", 0.1, 4) is None
+
+
+def test_another_version_of_the_grader_draws_anew(monkeypatch, tmp_path):
+    monkeypatch.setattr(starters, "cache_dir", lambda: tmp_path)
+    starters.keep(LAB, "cpu", 0.1, 4, {"lanes": ["one"]})
+    monkeypatch.setattr(submissions, "version", lambda: "another")
+    assert starters.timeline(LAB, "cpu", 0.1, 4) is None

@@ -132,6 +132,14 @@ def test_two_loops_that_train_the_same(files):
     assert not any("submission" in what or "starter" in what for what in progress)
 
 
+def test_a_loop_may_choose_its_cores(files):
+    chosen = BEFORE.replace(
+        "    optimizer =", "    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n    optimizer ="
+    )
+    found = files.write(before="import os\n" + chosen).compared()
+    assert not found.message and found.before_s > 0
+
+
 def test_a_loop_that_trains_another_model_is_timed_and_told_so(files):
     files.write(after=AFTER.replace("lr=job.lr", "lr=2 * job.lr"))
     found = files.compared()

@@ -519,6 +519,18 @@ def test_a_starter_that_somebody_slows_while_it_runs_is_not_measured():
             child.freeze()
 
 
+def test_a_fork_server_that_somebody_slows_starts_nobody():
+    """Both loops would begin with its cores; the submission could take back the others."""
+    parent.fork_server().wait_ready()
+    server = psutil.Process(parent.fork_server()._process.pid)
+    os.sched_setaffinity(server.pid, {min(os.sched_getaffinity(server.pid))})
+    with pytest.raises(ChildError, match="on which cores the grader runs, or how soon") as raised, running(LAB.starter):
+        pass
+    assert raised.value.trusted  # nothing is measured, nobody blamed
+    with running(LAB.starter) as child:  # by another server
+        child.load()
+
+
 def test_training_ahead_gains_nothing():
     """A background thread that trains ahead of being asked, while the other side's blocks are timed."""
     assert gain_over_starter(trains_ahead("3a_precision")) < 1.25

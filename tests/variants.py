@@ -792,6 +792,25 @@ _GPT2_SHORT_BACKWARD: Edits = [
         "        return F.linear(x.bfloat16(), weight.bfloat16())\n",
     ),
 ]
+# of all layers only the product that makes the weights' gradient in 8 bits: neither what goes on up nor what goes on below is rounded
+_GPT2_SHORT_WEIGHTS: Edits = [
+    (
+        "        a, b = short(x.flatten(0, -2), INPUTS), short(weight, WEIGHTS)\n"
+        "        ctx.save_for_backward(a.t().contiguous(), b.t().contiguous(), inputs, weights, gradients)\n"
+        "        return product(a, b, inputs, weights, fast=True).unflatten(0, x.shape[:-1])\n",
+        "        long = weight.bfloat16()\n"
+        "        ctx.save_for_backward(short(x.flatten(0, -2), INPUTS).t().contiguous(), long, inputs, gradients)\n"
+        "        return F.linear(x.bfloat16(), long)\n",
+    ),
+    (
+        "        a, b, inputs, weights, gradients = ctx.saved_tensors\n",
+        "        a, long, inputs, gradients = ctx.saved_tensors\n",
+    ),
+    (
+        "        d_x = product(wrong, b, gradients, weights).unflatten(0, gradient.shape[:-1])\n",
+        "        d_x = gradient.bfloat16() @ long\n",
+    ),
+]
 # e4m3 for the gradients of linear layers as well: one more bit, and a range that the factor has to meet
 _GPT2_E4M3: Edits = [
     (
@@ -956,6 +975,19 @@ def loss_of(""",
         *_GPT2_SHORT_MLP,
         *_GPT2_SHORT_BACKWARD,
         *_GPT2_E4M3,
+    ],
+    "the head and the feed-forward's weights' gradients in 8 bits, sums row by row": [
+        *_GPT2_8_BITS,
+        *_GPT2_ROWS,
+        *_GPT2_SHORT_MLP,
+        *_GPT2_SHORT_WEIGHTS,
+    ],
+    "the head and all weights' gradients in 8 bits, sums row by row": [
+        *_GPT2_8_BITS,
+        *_GPT2_ROWS,
+        *_GPT2_SHORT_MLP,
+        *_GPT2_SHORT_ATTENTION,
+        *_GPT2_SHORT_WEIGHTS,
     ],
     "all products in 8 bits, FlashAttention's": [
         *_GPT2_8_BITS,

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from grader.measure import machine
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 CORES = "GRADER_CORES"  # in a worker's environment: the cores it may use, "0,1,2"
 TIMED = 0.86  # the share of a grade after which nothing is timed any more
@@ -48,6 +50,12 @@ class Process:
 
     def alive(self) -> bool:
         return self._process.poll() is None
+
+    def as_scheduled(self) -> bool:
+        """Whether it runs on the cores, and as soon, as this worker began. Without root, a submission may change that."""
+        with contextlib.suppress(OSError):
+            return machine.scheduling(self._process.pid) == _scheduled
+        return False
 
     def grade(self, job: str, limit_s: float, tell: Tell) -> dict[str, Any]:
         """Hand it its job, wait for the result: {"result", "machine"}. Raises GradeFailed."""
@@ -92,6 +100,7 @@ class Process:
 
 
 _next: Process | None = None
+_scheduled = machine.scheduling(0)  # of each thread here
 _lock = threading.Lock()  # one grade at a time: two would disturb each other
 
 
@@ -122,10 +131,16 @@ def run(job: str, limit_s: float, topic: str = "", keep: bool = False) -> str:
             worker.log_event(topic, {"key": key, "share": share, "what": what})
 
     with _lock:
-        process = _next if _next is not None and _next.alive() else Process()
-        _next = None
+        process, _next = _next, None
+        if process is None or not process.as_scheduled():
+            if process:
+                process.close()
+            _pin()
+            process = Process()
         began, found = time.monotonic(), {}
         try:
+            if not process.as_scheduled():
+                raise GradeFailed("another program changed how soon this worker runs: start the worker again")
             found = process.grade(job, limit_s, tell)
         except GradeFailed as error:
             found = {"failed": str(error)}
@@ -144,7 +159,6 @@ def describe(device: str) -> dict[str, Any]:
     that device."""
     from grader.classroom.submissions import version
     from grader.grade import choose_device
-    from grader.measure import machine
 
     if _lock.acquire(blocking=False):  # not beside a grade, whose cores its imports would take
         try:
@@ -163,6 +177,12 @@ def describe(device: str) -> dict[str, Any]:
 
 def dask_setup(worker: Any) -> None:
     """Dask calls this when a worker starts (`preload`): pins every thread it has, so that all it starts is pinned."""
+    global _scheduled
+    _pin()
+    _scheduled = machine.scheduling(0)
+
+
+def _pin() -> None:
     cores = {int(core) for core in os.environ.get(CORES, "").split(",") if core}
     if cores:
         for thread in os.listdir("/proc/self/task"):

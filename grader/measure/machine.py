@@ -84,6 +84,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def scheduling(thread: int) -> tuple[set[int], int, int]:
+    """On which cores a thread may run, by which policy, and how nice it is; 0 for the one that asks. Raises OSError where
+    there is no such thread."""
+    return os.sched_getaffinity(thread), os.sched_getscheduler(thread), os.getpriority(os.PRIO_PROCESS, thread)
+
+
 def facts() -> dict[str, Any]:
     """What a result says about the hardware."""
     found: dict[str, Any] = {

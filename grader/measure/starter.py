@@ -18,26 +18,32 @@ from grader.result import write_json
 ALIKE = 1.1  # a starter whose step takes longer or shorter by more than this is recorded anew
 
 
-def timeline(lab: Lab, form: str, step_s: float) -> dict[str, Any] | None:
-    """What `keep` kept of this starter on a machine like this one, where its step took as long; else None."""
+def timeline(lab: Lab, form: str, step_s: float, steps: int) -> dict[str, Any] | None:
+    """What `keep` kept of so many steps of this starter on a machine like this one, where its step took as long; else None."""
     with contextlib.suppress(UserError, KeyError, TypeError):
         kept = read_table(_file(lab, form))
-        if kept["of"] == _of(lab, form) and 1 / ALIKE < kept["step_s"] / step_s < ALIKE and kept["timeline"]["lanes"]:
+        if (
+            kept["of"] == _of(lab, form, steps)
+            and 1 / ALIKE < kept["step_s"] / step_s < ALIKE
+            and kept["timeline"]["lanes"]
+        ):
             return kept["timeline"] | {"step_ns": step_s * 1e9}  # drawn as long as it was now
     return None
 
 
-def keep(lab: Lab, form: str, step_s: float, made: dict[str, Any]) -> None:
-    """Keep a timeline with the unprofiled step time, in seconds, that it was made for. A cache that cannot be written keeps
-    nothing."""
+def keep(lab: Lab, form: str, step_s: float, steps: int, made: dict[str, Any]) -> None:
+    """Keep the timeline of so many profiled steps with the unprofiled step time, in seconds, that it was made for. A cache that
+    cannot be written keeps nothing."""
     with contextlib.suppress(UserError, OSError, ValueError):
-        write_json(_file(lab, form), {"of": _of(lab, form), "step_s": step_s, "timeline": made})
+        write_json(_file(lab, form), {"of": _of(lab, form, steps), "step_s": step_s, "timeline": made})
 
 
 def _file(lab: Lab, form: str) -> Path:
     return cache_dir() / "starters" / f"{lab.name}-{form}.json"
 
 
-def _of(lab: Lab, form: str) -> str:
-    told = [lab.starter, repr(lab.forms[form]), machine.key(form)]
+def _of(lab: Lab, form: str, steps: int) -> str:
+    from grader.classroom.submissions import version  # which reads all that is graded with
+
+    told = [lab.starter, repr(lab.forms[form]), machine.key(form), steps, version()]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()

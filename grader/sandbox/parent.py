@@ -76,6 +76,7 @@ class ForkServer:
         self._socket, theirs = socket.socketpair()
         self._lock = threading.Lock()
         self._ready = False
+        self._scheduled = machine.scheduling(0)  # which it begins with
         self._process = subprocess.Popen(
             [sys.executable, "-m", "grader.sandbox.server", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
@@ -91,9 +92,13 @@ class ForkServer:
         return self.owner == os.getpid() and self._process.poll() is None
 
     def fork(self, spec: dict[str, Any], fds: list[int]) -> int:
-        """Start a child; returns its warden's process id. Raises RuntimeError when the server is dead."""
+        """Start a child; returns its warden's process id. Raises RuntimeError when the server is dead, and ChildError where
+        another process made it slower: its children would begin with the cores and the priority that it has now."""
         with self._lock:
             self.wait_ready()
+            if self.alive() and machine.scheduling(self._process.pid) != self._scheduled:
+                self.close()  # the next grade has another one
+                raise _slowed("the grader")
             socket.send_fds(self._socket, [json.dumps(spec).encode()], fds)
             answer = self._socket.recv(64)
         if not answer:
@@ -258,7 +263,9 @@ class Child:
         }
         self.steps = 0
         self._frozen_at = math.inf  # processor time used when it was stopped; infinite while it runs
-        self._scheduled: dict[int, tuple] = {}  # as it was stopped; of a trusted one, and while it is
+        # a loop of one's own may choose its cores by itself, and nobody runs beside it who would gain by that
+        self._watched = trusted and workload != "grader.workloads.own"
+        self._scheduled: dict[int, tuple] = {}  # as it was stopped; of a watched one, and while it is
         self._next_look = 1.0  # when to look at the disk again, in seconds on the monotonic clock
         requests, self._requests = os.pipe()
         self._replies, replies = os.pipe()
@@ -268,7 +275,7 @@ class Child:
         theirs = [requests, replies, output_write, status, lifeline]
         try:
             self.warden = fork_server().fork(spec, theirs)
-            self._cores = os.sched_getaffinity(self.warden)
+            self._began = machine.scheduling(self.warden)
         finally:
             for fd in theirs:
                 os.close(fd)
@@ -491,7 +498,7 @@ class Child:
                     self.drive.serving.clear()
                 self._frozen_at = self.cpu_seconds()
                 self._check_disk()
-                if self.trusted:
+                if self._watched:
                     self._scheduled = self._check_scheduling()
                 return
             for process in running:
@@ -510,7 +517,7 @@ class Child:
                 f"The submission's processes worked for {ran:.1f} s while they were stopped for the other side's turn.",
                 kind="freeze",
             )
-        if self.trusted:
+        if self._watched:
             self._check_scheduling()
             self._scheduled = {}  # a thread may choose its own
         if self.drive:
@@ -537,25 +544,19 @@ class Child:
                 return main, cores
         return None, ()
 
-    def _scheduling(self) -> dict[int, tuple]:
-        """By thread: on which cores it may run, and how soon."""
-        found = {}
-        for process in self._tree():
+    def _check_scheduling(self) -> dict[int, tuple]:
+        """Where and how soon each thread may run now. Raises ChildError where another process made this one slower: without
+        root all of them are the same user's, and may. The loop's main thread has what it began with; the others, which
+        libraries may pin, are as they were when they were stopped."""
+        now, processes = {}, self._tree()
+        for process in processes:
             with contextlib.suppress(OSError):  # it ended meanwhile
                 for thread in map(int, os.listdir(f"/proc/{process.pid}/task")):
-                    priority = os.sched_getscheduler(thread), os.getpriority(os.PRIO_PROCESS, thread)
-                    found[thread] = os.sched_getaffinity(thread), *priority
-        return found
-
-    def _check_scheduling(self) -> dict[int, tuple]:
-        """What `_scheduling` says now. Raises ChildError where another process made this one slower: without root all of them are the same user's, and may.
-        The loop's main thread has the cores that it began with; the others are as they were when they were stopped."""
-        now, main = self._scheduling(), min(self._tree(), key=psutil.Process.create_time, default=None)
-        kept = main is None or now.get(main.pid, (self._cores,))[0] == self._cores
-        if not kept or any(now[thread] != was for thread, was in self._scheduled.items() if thread in now):
-            error = ChildError("Another program changed on which cores the starter runs, or how soon.", kind="freeze")
-            error.trusted = True  # whoever it was: nothing is measured, and nobody blamed
-            raise error
+                    now[thread] = machine.scheduling(thread)
+        first = min(processes, key=psutil.Process.create_time, default=None)
+        as_it_was = self._scheduled | ({first.pid: self._began} if first else {})
+        if any(now[thread] != was for thread, was in as_it_was.items() if thread in now):
+            raise _slowed("the starter")
         return now
 
     def cpu_seconds(self) -> float:
@@ -624,6 +625,13 @@ class Child:
 
 
 _AT_REST = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+
+
+def _slowed(whom: str) -> ChildError:
+    """Whoever it was: nothing is measured, and nobody blamed."""
+    error = ChildError(f"Another program changed on which cores {whom} runs, or how soon.", kind="freeze")
+    error.trusted = True
+    return error
 
 
 def _status(process: psutil.Process) -> str:

@@ -81,7 +81,7 @@ def _trial() -> Iterator[dict[str, Any]]:
             _listener(socket.SOCK_STREAM) as tcp,
             _listener(socket.SOCK_DGRAM) as udp,
             _local("") as abstract,  # the kernel chooses a name
-            _local(str(outside / "socket")),
+            _local("socket", outside),
         ):
             (outside / "socket").chmod(0o700)  # D-Bus of a user's session is such a one, and starts programs
             yield {
@@ -127,11 +127,25 @@ def _listener(kind: int) -> socket.socket:
     return listener
 
 
-def _local(name: str) -> socket.socket:
+def _local(name: str, folder: Path | None = None) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(name)
+    if folder:
+        with _short(folder) as short:
+            listener.bind(f"{short}/{name}")
+    else:
+        listener.bind(name)
     listener.listen()
     return listener
+
+
+@contextlib.contextmanager
+def _short(folder: Path) -> Iterator[str]:
+    """Another path of a folder: that of a socket may not be longer than 107 bytes."""
+    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
 
 
 def _barriers(through: dict[str, bool], memory: int) -> tuple[Barrier, ...]:
@@ -194,7 +208,7 @@ def _try_all(spec: dict[str, Any]) -> dict[str, bool]:
         "TCP": lambda: socket.create_connection((ip, spec["tcp"]), timeout=5),
         "UDP": lambda: socket.socket(type=socket.SOCK_DGRAM).sendto(b"x", (ip, spec["udp"])),
         "abstract sockets": lambda: socket.socket(socket.AF_UNIX).connect(spec["abstract"]),
-        "sockets with a path": lambda: socket.socket(socket.AF_UNIX).connect(str(outside / "socket")),
+        "sockets with a path": lambda: _connect("socket", outside),
         "signals": lambda: os.kill(spec["pid"], signal.SIGCONT),  # does nothing to a process that runs
         "a look into the grader's process": lambda: Path(f"/proc/{spec['pid']}/environ").read_bytes(),
         "memory": lambda: mmap.mmap(-1, spec["memory"] + 1, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS),
@@ -203,6 +217,11 @@ def _try_all(spec: dict[str, Any]) -> dict[str, bool]:
     return {name: _gets_through(attempt) for name, attempt in attempts.items()} | {
         "as the grader's user": os.geteuid() == spec["user"]
     }
+
+
+def _connect(name: str, folder: Path) -> None:
+    with _short(folder) as short:
+        socket.socket(socket.AF_UNIX).connect(f"{short}/{name}")
 
 
 def _gets_through(attempt: Callable[[], object]) -> bool:

@@ -15,7 +15,7 @@ LAB = Lab(
             options={"layers": 2, "width": 3072, "heads": 24, "length": 256, "batch_size": 64, "lr": 5e-5},
             data="text",
             minimum_gain=1.3,
-            noise=0.03,
+            noise=0.05,
             parity=Parity(steps=24, loss=0.003, norm=0.01, cosine=0.99, drift=0.02, held_out=0.05),
             flops=6 * 226e6 * 32 * 256,  # 2 forward, 4 backward for each weight and each of a rank's tokens
             # NVLink multicast can upset a host whose GPUs others share, and two ranks gain nothing from it
