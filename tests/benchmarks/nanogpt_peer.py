@@ -1,11 +1,11 @@
 """Lab 4b's reference and all candidates for its last rung beside stock nanoGPT, in one run on one GPU: tokens per second, their ratio,
 MFU against the peak that was measured on this device, and the loss curves of the reference and of --curves beside that of the fp32 run.
 
-    python -m tests.benchmarks.nanogpt_peer --peer CHECKOUT [--batches 12,32,64] [--ours 32,64] [--forms NAME;NAME] [--curve 50] [--curves NAME;NAME]
+    python -m tests.benchmarks.nanogpt_peer --peer CHECKOUT [--batches 12,32,64] [--ours 32,64] [--forms NAME;NAME] [--kernels] [--curve 50] [--curves NAME;NAME]
 
 CHECKOUT is one of github.com/karpathy/nanoGPT; its bench.py runs as it is, on random tokens (`--real_data=False`), compiled, in
 bf16. Ours are asked for real batches of tokens and driven without the grader. Several of them compile at once, one at a time is
-timed. `--list` names the forms. The figures go to `data/measured/DEVICE/nanogpt_peer.json`; run again with other --forms or
+timed. `--list` names the forms; `--kernels` also records which kernels a step's GPU time goes to. The figures go to `data/measured/DEVICE/nanogpt_peer.json`; run again with other --forms or
 --ours, new ones are added to those of the same day."""
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def loaded(source: str, folder: Path) -> ModuleType:
     return module
 
 
-def child(form: str, batch: int, device: str, data: str) -> None:
+def child(form: str, batch: int, device: str, data: str, with_kernels: bool) -> None:
     """Compile and warm up, say so, wait for a line that says how many steps to time, and print what they took."""
     import torch
 
@@ -115,20 +115,38 @@ def child(form: str, batch: int, device: str, data: str) -> None:
             kept.append(next(loop).clone())
         kept[-1].item()
         seconds = time.perf_counter() - began
+        kernels = kernels_of(loop) if with_kernels and device == "cuda" else []
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
     losses += [loss.item() for loss in kept]
-    print(json.dumps({"step_s": seconds / steps, "compile_s": compile_s, "peak_bytes": peak, "losses": losses}))
+    found = {"step_s": seconds / steps, "compile_s": compile_s, "peak_bytes": peak, "losses": losses}
+    print(json.dumps(found | ({"kernels": kernels} if kernels else {})))
 
 
-def started(form: str, batch: int, device: str, data: str, errors: IO[str]) -> subprocess.Popen:
+def kernels_of(loop: Iterator[Any], steps: int = 3) -> list[dict[str, Any]]:
+    """The kernels, copies and fills of a step, those that take longest in all first: name, ms a step, how many a step."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        for _ in range(steps):
+            next(loop).item()
+    spent: dict[str, list[float]] = {}
+    for event in recorded.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA and not event.is_user_annotation:
+            spent.setdefault(event.name, []).append(event.time_range.elapsed_us() / 1e3)
+    longest = sorted(spent.items(), key=lambda item: -sum(item[1]))
+    return [{"name": name[:130], "ms": sum(ms) / steps, "count": len(ms) / steps} for name, ms in longest]
+
+
+def started(form: str, batch: int, device: str, data: str, with_kernels: bool, errors: IO[str]) -> subprocess.Popen:
     command = [sys.executable, "-m", "tests.benchmarks.nanogpt_peer", "--child", form]
-    command += ["--ours", str(batch), "--device", device, "--data", data]
+    command += ["--ours", str(batch), "--device", device, "--data", data, *(["--kernels"] if with_kernels else [])]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=REPOSITORY, text=True, stdin=pipe, stdout=pipe, stderr=errors)
 
 
 def run(
-    wanted: list[tuple[str, int, int]], device: str, data: str, at_once: int
+    wanted: list[tuple[str, int, int]], device: str, data: str, at_once: int, with_kernels: bool = False
 ) -> Iterator[tuple[str, int, dict[str, Any]]]:
     """Time forms: (name, batch, steps) each. `at_once` of them compile side by side, then each is timed alone."""
     for first in range(0, len(wanted), at_once):
@@ -137,7 +155,7 @@ def run(
             compiling = []
             for form, batch, _ in some:
                 errors = stack.enter_context(tempfile.TemporaryFile("w+"))
-                process = stack.enter_context(started(form, batch, device, data, errors))
+                process = stack.enter_context(started(form, batch, device, data, with_kernels, errors))
                 stack.callback(process.kill)
                 compiling.append((process, errors))
             ready = [_until_ready(process) for process, _ in compiling]
@@ -207,6 +225,7 @@ def main() -> None:
     parser.add_argument("--forms", help="names separated by semicolons, with --list's words; all by default")
     parser.add_argument("--curve", type=int, default=50, metavar="STEPS", help="of the loss curve; 0 for none")
     parser.add_argument("--curves", default=THE_SOLUTION, help="the forms whose curve is wanted, as --forms")
+    parser.add_argument("--kernels", action="store_true", help="profile three steps of each form, too (on a GPU)")
     parser.add_argument("--at-once", type=int, default=3, help="how many compile side by side")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument(
@@ -217,7 +236,7 @@ def main() -> None:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        child(options.child, options.ours[0], options.device, options.data)
+        child(options.child, options.ours[0], options.device, options.data, options.kernels)
         return
     if options.list:
         print("\n".join(forms()))
@@ -268,7 +287,7 @@ def measure(options: argparse.Namespace) -> None:
         except UserError as error:
             add("nanoGPT", batch, {"error": str(error)})
     wanted = [(form, batch, TIMED) for batch in options.ours for form in chosen]
-    for form, batch, found in run(wanted, options.device, data, options.at_once):
+    for form, batch, found in run(wanted, options.device, data, options.at_once, options.kernels):
         add(form, batch, found)
     if curves:
         batch = LAB.forms[options.device].options["batch_size"]
