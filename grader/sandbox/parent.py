@@ -536,8 +536,8 @@ class Child:
     def _keep_on(self, core: int) -> tuple[psutil.Process | None, Collection[int]]:
         """Let the loop's main thread run on this core only; returns its process, and the cores that it may use otherwise.
         None where that is not this core (a loop may choose its own), and where several processes train together."""
-        with contextlib.suppress(OSError, psutil.Error, ValueError):  # it died: the next request tells
-            main = min(self._tree(), key=psutil.Process.create_time)
+        with contextlib.suppress(OSError, psutil.Error, IndexError):  # it died: the next request tells
+            main = self._oldest_first()[0]
             cores = os.sched_getaffinity(main.pid)
             if core in cores and self.ranks == 1:
                 os.sched_setaffinity(main.pid, {core})
@@ -548,13 +548,12 @@ class Child:
         """Where and how soon each thread may run now. Raises ChildError where another process made this one slower: without
         root all of them are the same user's, and may. The loop's main thread has what it began with; the others, which
         libraries may pin, are as they were when they were stopped."""
-        now, processes = {}, self._tree()
+        now, processes = {}, self._oldest_first()
         for process in processes:
             with contextlib.suppress(OSError):  # it ended meanwhile
                 for thread in map(int, os.listdir(f"/proc/{process.pid}/task")):
                     now[thread] = machine.scheduling(thread)
-        first = min(processes, key=psutil.Process.create_time, default=None)
-        as_it_was = self._scheduled | ({first.pid: self._began} if first else {})
+        as_it_was = self._scheduled | {main.pid: self._began for main in processes[:1]}
         if any(now[thread] != was for thread, was in as_it_was.items() if thread in now):
             raise _slowed("the starter")
         return now
@@ -574,8 +573,8 @@ class Child:
     def main_memory(self) -> int:
         """Bytes of main memory that the child's processes hold, shared memory and what was swapped out included; not the
         files that they have mapped. Of those that it started only what is theirs alone: a fork shares the rest with it."""
-        oldest_first = sorted(self._tree(), key=psutil.Process.create_time)
-        return sum(_resident(p.pid) if p is oldest_first[0] else _private(p.pid) for p in oldest_first)
+        pids = [process.pid for process in self._oldest_first()]
+        return sum(map(_resident, pids[:1])) + sum(map(_private, pids[1:]))
 
     def waited(self) -> dict[tuple[int, int], float]:
         """Seconds that each thread (process id, thread id) could have run but had to wait for a processor. Empty where the
@@ -587,6 +586,10 @@ class Child:
                     text = Path(entry.path, "schedstat").read_text()
                     found[process.pid, int(entry.name)] = int(text.split()[1]) / 1e9
         return found
+
+    def _oldest_first(self) -> list[psutil.Process]:
+        """The child's processes; the one that it began as, which is the loop's, first."""
+        return sorted(self._tree(), key=psutil.Process.create_time)
 
     def _tree(self) -> list[psutil.Process]:
         try:
