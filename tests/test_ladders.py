@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from benchmarks import ladders, measured
 
-from grader import trace
+from grader import labs, trace
 from grader.result import Result
 
 CELL = """## The ladder, measured
@@ -53,6 +54,37 @@ def test_notebooks_say_what_was_measured():
         assert all(f" | {row['gain']:.1f}x |" in notebook for row in rungs), lab
 
 
+@pytest.mark.parametrize("name", labs.loops())
+def test_each_rung_has_a_row(name):
+    """Else it is measured and never shown."""
+    notebook = json.loads((ladders.REPOSITORY / "solutions" / name / f"{name}.ipynb").read_text(encoding="utf-8"))
+    cell = next((cell for cell in notebook["cells"] if cell["id"] == "ladder"), None)
+    if not cell or "cuda" not in labs.get(name).forms:
+        return
+    rows = [line.removeprefix("| ").split(" |")[0] for line in cell["source"] if line.count("|") == 4]
+    if not rows:  # 3g's is of memory
+        return
+    for rung in ("starter", *dict(measured.rungs(name))):
+        assert sum(ladders.bears(row, rung) for row in rows) == 1, rung
+
+
+def test_a_figure_is_that_of_one_loop(tmp_path):
+    lab, path = labs.get("3a_precision"), tmp_path / "one.json"
+    of = measured.digest(lab, "cuda", lab.starter)
+    assert of != measured.digest(lab, "cuda", lab.starter + "\n") and of == measured.digest(lab, "cuda", lab.starter)
+    assert not measured._is_there(path, of)
+    path.write_text(json.dumps({"what": "starter-1", "source": of}))
+    assert measured._is_there(path, of)
+    path.write_text(json.dumps({"what": "starter-1"}))
+    assert not measured._is_there(path, of)
+
+
+def test_a_ladder_that_was_measured_on_several_days_says_so():
+    rows = [row | {"date": date} for row, date in zip(ladder(*ROWS)["rungs"], ("2026-11-20", "2026-11-21", "2026-11-22"), strict=True)]  # fmt: skip
+    text = "".join(ladders.filled(CELL, ladder() | {"rungs": rows}, "3x_lab"))
+    assert "Python 3.12, 2026-11-20 to 2026-11-22." in text
+
+
 def test_a_solution_s_first_grade_leaves_the_trace_before_and_after(tmp_path):
     traces = ladders.REPOSITORY / "data" / "traces"
     timelines = {
@@ -62,7 +94,7 @@ def test_a_solution_s_first_grade_leaves_the_trace_before_and_after(tmp_path):
     facts = {"machine": FACTS["machine"], "versions": FACTS["versions"], "date": "2026-11-21 10:00 UTC"}
     graded = Result(lab="3x_lab", title="", form="cuda", checks=[], timelines=timelines, **facts).to_dict()
     for what in ("starter-1", "solution-1"):
-        measured._keep(tmp_path / "3x_lab" / f"{what}.json", what, graded)
+        measured._keep(tmp_path / "3x_lab" / f"{what}.json", what, "", graded)
         assert (tmp_path / "3x_lab" / measured.TIMELINES).exists() == (what == "solution-1")
     assert json.loads((tmp_path / "3x_lab" / "solution-1.json").read_text())["timelines"] == {}
     text = measured._table(tmp_path, [])

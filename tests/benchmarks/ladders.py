@@ -21,15 +21,18 @@ TURNS = "Each gain was measured beside the starter of its own run, and hosts dif
 MEASURED = REPOSITORY / "data" / "measured" / "nvidia-h200"
 
 
+def bears(name: str, rung: str) -> bool:
+    """Whether a row of this name is this rung's."""
+    return bool(re.fullmatch(re.escape(rung) + r"(:.*| \(.*)?", name))
+
+
 def filled(lines: list[str], ladder: dict[str, Any], lab: str) -> list[str]:
     """The lines of a ladder cell with milliseconds and gains of its rungs, and what they were measured on in place of what
     said that they were not."""
     made, empty = [], 0
     for line in lines:
         name = line.removeprefix("| ").split(" |")[0]
-        row = next(
-            (row for row in ladder["rungs"] if re.fullmatch(re.escape(row["rung"]) + r"(:.*| \(.*)?", name)), None
-        )
+        row = next((row for row in ladder["rungs"] if bears(name, row["rung"])), None)
         if line.startswith("| ") and row and line.count("|") == 4:
             line = f"| {name} | {row['step_ms']:,.1f} | {row['gain']:.1f}x |\n"
         empty += bool(re.search(r"\|\s*\|", line))
@@ -44,9 +47,9 @@ def _headed(lines: list[str], ladder: dict[str, Any], empty: int, lab: str) -> l
     end = next(n for n, line in enumerate(lines) if n > begin and not line.strip())
     machine, versions = ladder["machine"], ladder["versions"]
     python = ".".join(versions["python"].split(".")[:2])
-    said = (
-        f"{machine['gpu']}, {machine['cores']} CPU cores, torch {versions['torch']}, Python {python}, {ladder['date']}."
-    )
+    dates = sorted({row.get("date", ladder["date"]) for row in ladder["rungs"]})
+    when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+    said = f"{machine['gpu']}, {machine['cores']} CPU cores, torch {versions['torch']}, Python {python}, {when}."
     if empty:
         said += f" Empty rungs were not measured yet: `python -m tests.benchmarks.measured --labs {lab}`."
     return [*lines[:begin], f"{said}\n", f"{TURNS}\n", *lines[end:]]

@@ -9,13 +9,14 @@ are taken over by `--night FOLDER`, also of labs that are no training loops.
 
 Grades are made on all GPUs of the machine at once, or on those that `--on 0,1` names; `--parts rounds --rounds 10` makes ten
 rounds of starter, half fix and solution, `--shard 1/3` a third of whatever grades were asked for. Each result is written when
-it is there, and one that is there is not measured again: a stopped run goes on where it was. `--table` only makes the table
+it is there, and one that is there is not measured again, unless the loop or its lab's form was changed: a stopped run goes on where it was. `--table` only makes the table
 from what is there."""
 
 from __future__ import annotations
 
 import argparse
 import functools
+import hashlib
 import json
 import re
 import sys
@@ -353,7 +354,7 @@ def _submission(lab: AnyLab, what: str, source: str) -> Submission:
 
 def _grade(jobs: dict[Path, tuple[str, Job]], out: Path, device: str, on: list[int] | None) -> None:
     """Make the grades whose files are missing. What a stopped run had measured is in the store already."""
-    missing = {path: (what, job) for path, (what, job) in jobs.items() if not path.exists()}
+    missing = {path: (what, job) for path, (what, job) in jobs.items() if not _is_there(path, _source_of(job))}
     if not missing:
         return
     paths: dict[str, list[Path]] = {}
@@ -368,7 +369,7 @@ def _grade(jobs: dict[Path, tuple[str, Job]], out: Path, device: str, on: list[i
                 why = record.get("failed") or record["result"]["disturbed"]
                 print(f"{job.lab}: {what}: not measured, {why}", flush=True)
                 continue
-            print(f"{job.lab}: {_keep(path, what, record['result'])}", flush=True)
+            print(f"{job.lab}: {_keep(path, what, _source_of(job), record['result'])}", flush=True)
 
     by_gpus: dict[int, list[Job]] = {}
     for lab in dict.fromkeys(job.lab for _, job in missing.values()):
@@ -402,17 +403,34 @@ def _take_over(night: Path, out: Path) -> None:
         result = (record or {}).get("result", {})
         if result := result.get("grade", result):
             what = f"{part.what}-1"
-            print(f"{part.subject}: {_keep(out / part.subject / f'{what}.json', what, result)}", flush=True)
+            lab = labs.get(part.subject)
+            source = (solution(lab) if part.what == "solution" else Submission(lab.starter)).source
+            path = out / lab.name / f"{what}.json"
+            print(f"{lab.name}: {_keep(path, what, digest(lab, result['form'], source), result)}", flush=True)
 
 
-def _keep(path: Path, what: str, graded: dict[str, Any]) -> str:
+def digest(lab: AnyLab, form_name: str, source: str) -> str:
+    """What a figure is of: the loop, the starter beside it and the form of the lab."""
+    return hashlib.sha256(json.dumps([source, lab.starter, repr(lab.forms[form_name])]).encode()).hexdigest()[:12]
+
+
+def _source_of(job: Job) -> str:
+    lab = labs.get(job.lab)
+    return digest(lab, choose_form(lab, job.device), job.submission.source)
+
+
+def _is_there(path: Path, source: str) -> bool:
+    return path.exists() and json.loads(path.read_text(encoding="utf-8")).get("source") == source
+
+
+def _keep(path: Path, what: str, source: str, graded: dict[str, Any]) -> str:
     """Write a grade, and the trace before and after as a picture if it is the first of a solution; what to say of it."""
     result = Result.from_dict(graded)
     if what == "solution-1" and all(result.timelines.get(each, {}).get("lanes") for each in ("before", "after")):
         path.parent.mkdir(parents=True, exist_ok=True)
         draw(result.timelines).savefig(path.with_name(TIMELINES), dpi=80)
     result.timelines, result.output = {}, ""  # large; and full of the paths of this machine
-    write_json(path, {"what": what, **result.to_dict()})
+    write_json(path, {"what": what, "source": source, **result.to_dict()})
     return _line(what, result)
 
 
@@ -426,26 +444,41 @@ def _line(what: str, result: Result) -> str:
 def _ladder(lab: Any, form_name: str, folder: Path) -> None:
     """Write the lab's ladder.json: milliseconds a step and gain of each rung, from its grade where there is one. The others
     are timed alone, each beside the starter of the same run: machines of one kind differ. Each rung is written when it is
-    there, and one that is there is not measured again."""
+    there, and one that is there is not measured again, unless it was changed."""
     path, wanted = folder / "ladder.json", {"starter": lab.starter, **dict(rungs(lab.name))}
-    rows = {row["rung"]: row for row in (json.loads(path.read_text())["rungs"] if path.exists() else [])}
+    sources = {what: digest(lab, form_name, source) for what, source in wanted.items()}
+    there = json.loads(path.read_text())["rungs"] if path.exists() else []
+    rows = {row["rung"]: row for row in there if row.get("source") == sources.get(row["rung"])}
     facts = {"machine": machine.facts(), "versions": machine.versions(), "date": time.strftime("%Y-%m-%d")}
     alone = functools.cache(lambda what: _alone(lab.forms[form_name], form_name, wanted[what]))
     for what in [what for what in wanted if what not in rows]:
-        step_ms, gain = _graded(folder, what) or (alone(what), alone("starter") / alone(what))
+        step_ms, gain, date = _graded(folder, what, digest(lab, form_name, solution(lab).source), sources[what]) or (
+            alone(what),
+            alone("starter") / alone(what),
+            facts["date"],
+        )
         rows[what] = {"rung": what, "step_ms": round(step_ms, 2), "gain": round(gain, 2)}
+        rows[what] |= {"source": sources[what], "date": date}
         write_json(path, {"rungs": sorted(rows.values(), key=lambda row: [*wanted].index(row["rung"])), **facts})
         print(f"{lab.name}: {rows[what]}", flush=True)
 
 
-def _graded(folder: Path, what: str) -> tuple[float, float] | None:
-    """Milliseconds a step and gain of a rung as its grade found them; None where it was not graded, or nothing was timed."""
+def _graded(folder: Path, what: str, solved: str, source: str) -> tuple[float, float, str] | None:
+    """Milliseconds a step and gain of a rung as its grade found them, and when; None where it was not graded, or nothing was
+    timed. The starter's are those beside the solution, whose digest is `solved`."""
     graded = {"starter": "solution-1", "the solution": "solution-1"}.get(what) or _slug(f"half, {what}")
     path = folder / f"{graded}.json"
-    evidence = _timed(json.loads(path.read_text())) if path.exists() else {}
+    if not _is_there(path, solved if what == "starter" else source):
+        return None
+    result = json.loads(path.read_text())
+    evidence, date = _timed(result), result["date"][:10]
     if not evidence:
         return None
-    return (evidence["starter_ms"], 1.0) if what == "starter" else (evidence["submission_ms"], evidence["gain"])
+    return (
+        (evidence["starter_ms"], 1.0, date)
+        if what == "starter"
+        else (evidence["submission_ms"], evidence["gain"], date)
+    )
 
 
 def _alone(form: Any, form_name: str, source: str) -> float:
@@ -597,9 +630,8 @@ def _table(out: Path, summary: list[Row]) -> str:
             e = _timed(r)
             gain = f"{e['gain']:.2f} | {e['gain_lower']:.2f} to {e['gain_upper']:.2f}" if e else "- | -"
             same = checks["parity"]["status"] if "parity" in checks else r["fatal"] or "-"
-            text.append(
-                f"| {r['what']} | {r['score']:g} of {r['measured_max']:g} | {gain} | {same} | {r['seconds']:.0f} |"
-            )
+            what = r["what"] if r.get("source") else f"{r['what']}, before the loop or its form was changed"
+            text.append(f"| {what} | {r['score']:g} of {r['measured_max']:g} | {gain} | {same} | {r['seconds']:.0f} |")
         text += _parity_table([r for r in graded if r["what"].startswith(KINDS)])
         if (folder / TIMELINES).exists():
             text += ["", f"![Trace of the starter and of the solution]({folder.name}/{TIMELINES})"]

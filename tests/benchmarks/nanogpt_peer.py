@@ -5,8 +5,8 @@ MFU against the peak that was measured on this device, and the loss curves of th
 
 CHECKOUT is one of github.com/karpathy/nanoGPT; its bench.py runs as it is, on random tokens (`--real_data=False`), compiled, in
 bf16. Ours are asked for real batches of tokens and driven without the grader. Several of them compile at once, one at a time is
-timed. `--list` names the forms; `--kernels` also records which kernels a step's GPU time goes to. The figures go to `data/measured/DEVICE/nanogpt_peer.json`; run again with other --forms or
---ours, new ones are added to those of the same day."""
+timed. `--list` names the forms; `--kernels` also records which kernels a step's GPU time goes to. The figures go to
+`data/measured/DEVICE/nanogpt_peer_DATE.json`; run again with other --forms or --ours, new ones are added to those of the same day."""
 
 from __future__ import annotations
 
@@ -257,8 +257,8 @@ def measure(options: argparse.Namespace) -> None:
         raise UserError(f"no such form: {', '.join(unknown)}. --list names them.")
     name = (machine.gpu_name() if options.device == "cuda" else machine.cpu_name()) or "unknown"
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    out = options.out or MEASURED / slug / "nanogpt_peer.json"
     today = time.strftime("%Y-%m-%d")
+    out = options.out or MEASURED / slug / f"nanogpt_peer_{today}.json"
     kept = json.loads(out.read_text()) if out.exists() else {}
     if kept.get("date") != today:
         kept = {}
