@@ -1,6 +1,7 @@
 """The training script that people begin with: its knobs train the same, and each run keeps what explains its speed."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,19 @@ def test_each_row_and_the_timed_steps_have_a_clock_of_their_own(folder):
     assert list(rows) == [1, 2, 3, 4, 5, 11, 12], "none while the profiler records, and all others"
     assert all(row["step_ms"] >= 100 for row in rows.values()), rows
     assert step_ms >= 200 and step_ms == pytest.approx(np.mean([rows[step]["step_ms"] for step in (3, 4, 5)]), rel=0.1)
+
+
+def test_without_a_gpu_it_says_what_takes_seconds(folder):
+    without = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    run = {"cwd": folder, "capture_output": True, "text": True, "timeout": 200, "env": without}
+    done = subprocess.run([sys.executable, "train.py"], **run)
+    assert done.returncode == 1 and not (folder / "runs").exists(), done.stdout
+    said, command = done.stderr.strip().split(": python train.py ")
+    assert said.startswith("train.py: there is no GPU") and "\n" not in said
+    assert f"python train.py {command}\n" in (folder / "train.py").read_text(), "the docstring has it as well"
+    done = subprocess.run([sys.executable, "train.py", *command.split(), "--steps=26"], **run)
+    assert done.returncode == 0, done.stderr
+    assert len(list(folder.glob("runs/*/trace.json.gz"))) == 1
 
 
 def test_a_file_that_is_there_stays(folder, capsys):

@@ -4,6 +4,10 @@
     python train.py --name=bf16 --precision=bf16        # any knob, by its name
     torchrun --standalone --nproc_per_node=8 train.py   # on eight GPUs
 
+The knobs are for a GPU, of a size that fills one. Without any, a small model on the CPU takes seconds:
+
+    python train.py --device=cpu --layers=2 --width=64 --heads=2 --length=64 --vocabulary=256 --batch_size=4 --compiled=False
+
 Each run leaves a folder, runs/DATE-NAME/:
 
     config.json     the knobs, the machine, versions, and the length of a step without the profiler
@@ -43,7 +47,7 @@ name = "run"  # of the run's folder
 out = "runs"
 model = "gpt"  # "gpt" or "resnet"
 data = ""  # a file of uint16 tokens, for the GPT; "" for made-up data
-device = "auto"  # "auto", "cuda" or "cpu"
+device = "cuda"  # "cuda" or "cpu"
 seed = 0
 
 # what is learned: a change of these is another training
@@ -75,6 +79,7 @@ profiled = 4  # steps in the trace; 0: no trace
 save = True  # write weights.pt
 
 KNOBS = {k: v for k, v in globals().items() if not k.startswith("_") and isinstance(v, int | float | str | bool)}
+SMALL = "python train.py --device=cpu --layers=2 --width=64 --heads=2 --length=64 --vocabulary=256 --batch_size=4 --compiled=False"  # fmt: skip
 
 
 def read_command_line(arguments):
@@ -96,7 +101,7 @@ def read_command_line(arguments):
         KNOBS[knob] = value
     globals().update(KNOBS)
     precisions = ("fp32", "tf32", "bf16", "fp16")
-    allowed = {"model": ("gpt", "resnet"), "precision": precisions, "device": ("auto", "cuda", "cpu")}
+    allowed = {"model": ("gpt", "resnet"), "precision": precisions, "device": ("cuda", "cpu")}
     for knob, values in allowed.items():
         if KNOBS[knob] not in values:
             sys.exit(f"train.py: --{knob}={KNOBS[knob]}: one of {', '.join(values)}.")
@@ -110,6 +115,8 @@ def read_command_line(arguments):
         sys.exit("train.py: --checkpointing=True: only the GPT has it.")
     if model == "gpt" and KNOBS.get("width", 0) % KNOBS.get("heads", 1):
         sys.exit(f"train.py: a width of {width} cannot be split among {heads} heads.")
+    if device == "cuda" and not torch.cuda.is_available():
+        sys.exit(f"train.py: there is no GPU; on the CPU a small model takes seconds: {SMALL}")
     if not -(2**63) <= seed < 2**64:
         sys.exit(f"train.py: --seed={seed}: torch takes 64 bits.")
 
@@ -120,12 +127,11 @@ def read_command_line(arguments):
 def main():
     read_command_line(sys.argv[1:])
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    place = torch.device(kind, int(os.environ.get("LOCAL_RANK", 0))) if kind == "cuda" else torch.device("cpu")
-    if kind == "cuda":
+    place = torch.device(device, int(os.environ.get("LOCAL_RANK", 0))) if device == "cuda" else torch.device("cpu")
+    if device == "cuda":
         torch.cuda.set_device(place)
     if ranks > 1:
-        torch.distributed.init_process_group("nccl" if kind == "cuda" else "gloo")
+        torch.distributed.init_process_group("nccl" if device == "cuda" else "gloo")
     if batch_size % (ranks * accumulation):
         sys.exit(f"train.py: a batch of {batch_size} cannot be split among {ranks} GPUs in {accumulation} parts each.")
     if model == "resnet" and accumulation > 1:
@@ -138,7 +144,7 @@ def main():
     raw = make_model().to(place)
     if model == "resnet" and channels_last:
         raw = raw.to(memory_format=torch.channels_last)
-    together = DistributedDataParallel(raw, [place.index] if kind == "cuda" else None) if ranks > 1 else None
+    together = DistributedDataParallel(raw, [place.index] if device == "cuda" else None) if ranks > 1 else None
     network = torch.compile(together or raw) if compiled else together or raw
     optimizer = torch.optim.AdamW(raw.parameters(), lr=learning_rate, weight_decay=weight_decay, fused=fused)
     loader = DataLoader(
@@ -147,13 +153,13 @@ def main():
         num_workers=workers,
         prefetch_factor=prefetch if workers else None,
         persistent_workers=workers > 0,
-        pin_memory=pin and kind == "cuda",
+        pin_memory=pin and device == "cuda",
     )
     batches = on_device(loader, place)
     half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
-    autocast = torch.autocast(kind, half, enabled=half is not None)
+    autocast = torch.autocast(device, half, enabled=half is not None)
     # the gradients of most losses are too small for fp16: it scales them up, and skips a step where they overflow
-    scaler = torch.amp.GradScaler(kind, enabled=precision == "fp16")
+    scaler = torch.amp.GradScaler(device, enabled=precision == "fp16")
     keeper = Keeper(place, rank, ranks)
 
     for step in range(steps):
