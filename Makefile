@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # which one is installed: make TORCH='torch==2.11.*'
 TORCH ?= torch
+# Jupyter refuses to start as root without it
+ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .PHONY: demo test test-all lab lessons release lint measured nightly site help
 
@@ -31,7 +33,7 @@ demo: .venv/ready
 	$(BIN)/grader demo
 
 lab: .venv/ready
-	$(BIN)/jupyter lab --ServerApp.root_dir=$(CURDIR) notebooks/00_start_here.ipynb
+	$(BIN)/jupyter lab $(ALLOW_ROOT) --ServerApp.root_dir=$(CURDIR) notebooks/00_start_here.ipynb
 
 # Two at a time. What fails beside another test, on a busy machine, gets one more try alone, and has to pass it.
 test: .venv/ready lint
