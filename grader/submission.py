@@ -96,7 +96,7 @@ def from_cells(cells: Iterable[Cell], name: str = "The notebook") -> Submission:
     source, starts, elsewhere, prediction = "", [], [], None
     for cell in cells:
         if is_submission(cell.source):
-            body = cell.source.lstrip("\n").partition("\n")[2]
+            body = _from_first_line(cell.source).partition("\n")[2]
             _parse(body, f"{name}, cell {cell.number}")
             source += f"# cell {cell.number}\n"
             starts.append((source.count("\n") + 1, cell.number))
@@ -114,8 +114,13 @@ def from_cells(cells: Iterable[Cell], name: str = "The notebook") -> Submission:
 
 
 def is_submission(cell_source: str) -> bool:
-    first = cell_source.lstrip("\n").partition("\n")[0].split()
+    first = _from_first_line(cell_source).partition("\n")[0].split()
     return bool(first) and first[0] == MAGIC
+
+
+def _from_first_line(cell_source: str) -> str:
+    """Without the blank lines above, which IPython ignores as well."""
+    return re.sub(r"\A\s*\n", "", cell_source)
 
 
 def _parse(source: str, where: str) -> None:

@@ -101,6 +101,12 @@ def test_broken_notebook(tmp_path, content, says):
     assert "lab.ipynb" in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("above", ["", "\n", "  \n", "\t\n\n \n"])
+def test_blank_lines_above_the_magic_do_not_matter(tmp_path, above):
+    found = read_notebook(notebook(tmp_path, code(f"{above}%%submission\n\n    # a comment\nx = 1")))
+    assert found.source == "# cell 1\n\n    # a comment\nx = 1\n\n"
+
+
 def test_unreadable_notebook(tmp_path):
     for path, says in ((tmp_path / "none.ipynb", "No such file"), (tmp_path, "Is a directory")):
         with pytest.raises(UserError, match=f"cannot be read: {says}.*Give the path of a notebook"):

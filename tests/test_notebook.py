@@ -157,7 +157,8 @@ def test_cell_without_an_id_that_failed_is_forgotten(kernel: Kernel) -> None:
 
 def test_what_is_wrong_with_a_submission_is_one_sentence(kernel: Kernel) -> None:
     ran = kernel.run("lab.peek()")
-    assert "no cell begins with %%submission" in ran.text and not ran.error
+    says = "No %%submission cell has been run since this kernel started: run it, then this one."
+    assert says in ran.text and not ran.error
     kernel.run("%%submission\ndef train(job):\n    yield job.nothing(", cell="one")
     ran = kernel.run("lab.peek()")
     assert "syntax error" in ran.text and "line 3" in ran.text and not ran.error

@@ -35,7 +35,7 @@ from grader.measure import machine
 from grader.result import Result, write_json
 from grader.sandbox import parent
 from grader.sandbox.parent import Workspace
-from grader.submission import Submission, _prediction, from_cells
+from grader.submission import Submission, _prediction, from_cells, is_submission
 from grader.trace import Metrics
 from grader.trace.words import plain_number
 
@@ -258,7 +258,10 @@ class NotebookLab:
     def _submission(self) -> Submission:
         if self._recorder is None:
             raise UserError("This is no notebook. On the command line: grader grade LAB NOTEBOOK.ipynb.")
-        return from_cells(self._recorder.cells, "This notebook")
+        cells = self._recorder.cells
+        if not any(is_submission(cell.source) for cell in cells):
+            raise UserError("No %%submission cell has been run since this kernel started: run it, then this one.")
+        return from_cells(cells, "This notebook")
 
     def _work(self, work: Callable[[Progress], Note]) -> None:
         """Do what takes a while, with its progress shown, and show the note it returns in the same place."""
