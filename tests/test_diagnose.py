@@ -248,6 +248,38 @@ def test_bad_options_are_one_clear_line(files, arguments, says):
     assert len(done.stderr.splitlines()) == 1 and says in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("ms", "says"),
+    [
+        ("4", "kernels took 6 ms a step"),  # below 0.8 times that
+        ("0.0245", "kernels took 6 ms a step"),  # in seconds
+        ("110", "took 21.8 ms under the profiler"),  # of another loop
+        ("24500", "took 21.8 ms under the profiler"),  # in microseconds
+    ],
+)
+def test_a_step_that_cannot_be_is_refused(files, ms, says):
+    done = run(files / "slow.json.gz", "--step-ms", ms)
+    assert done.returncode == 2 and not done.stdout and len(done.stderr.splitlines()) == 1
+    assert f"--step-ms {ms}: " in done.stderr and says in done.stderr and "slow.json.gz" in done.stderr
+    assert "in milliseconds, of the same loop?" in done.stderr
+    done = run(files / "slow.json.gz", files / "fast.json.gz", "--step-ms", "24", "--step-ms", "600")
+    assert done.returncode == 2 and "--step-ms 600: " in done.stderr and "fast.json.gz" in done.stderr
+
+
+@pytest.mark.parametrize("side", sorted((REPOSITORY / "data/traces").glob("*.json")), ids=lambda path: path.stem)
+def test_the_measured_length_of_a_recorded_step_is_taken(side):
+    ms, file = json.loads(side.read_text())["step_ms"], side.with_suffix(".json.gz")
+    recorded = trace.read(file)
+    diagnose._check_step(trace.analyse(recorded, ms * 1e6), str(file))
+    for wrong in (ms / 1e3, ms * 1e3):
+        with pytest.raises(UserError, match="in milliseconds"):
+            diagnose._check_step(trace.analyse(recorded, wrong * 1e6), str(file))
+
+
+def test_without_steps_no_length_is_refused(files):
+    assert run(files / "nosteps.json", "--step-ms", "1000").returncode == 3
+
+
 @pytest.mark.parametrize("form", ["--json -", ""])  # more than a buffer holds, and less
 @pytest.mark.parametrize("reader", ["head -c 10", "true"])
 def test_output_that_nobody_reads_is_no_error(files, form, reader):

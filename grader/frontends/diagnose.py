@@ -25,12 +25,16 @@ from grader.trace.compare import Change, compare
 from grader.trace.diagnosis import WORDS
 from grader.trace.timeline import used_devices
 from grader.trace.words import PART_NAMES, milliseconds, plain_number, short_kernel
+from grader.trace.work import devices_of, union_length
 
 SCREEN = 38  # lines
 TOP = 10  # operations looked into; the terminal shows as many of them as fit a screen
 MOST_GAPS = 20
 MOST_EVENTS = 5  # of each operation, in the JSON
 INCOMPLETE = 3  # exit status
+# a step without the profiler that is shorter than this share of its kernels' time, or so many times as long as under the
+# profiler, is not of that trace
+SHORTEST, LONGEST = 0.8, 5
 
 
 def run(options: argparse.Namespace) -> int:
@@ -50,6 +54,7 @@ def run(options: argparse.Namespace) -> int:
     for number, path in enumerate(paths):
         step_ms = steps_ms[number] if number < len(steps_ms) else None
         analyses.append(analyse(_read(path), step_ms and step_ms * 1e6, top))
+        _check_step(analyses[-1], path)
     names = [Path(path).name or path for path in paths]
     most = None if options.top is None else top
     deliver(
@@ -110,6 +115,26 @@ def _step_ms(value: str) -> float:
             f"--step-ms {report._clean(value, 40)}: give the length of a step in milliseconds, such as 12.5."
         )
     return ms
+
+
+def _check_step(a: Analysis, path: str) -> None:
+    """Raises UserError for a --step-ms that is not of this trace: kernels take as long without the profiler, and the profiler
+    does not make a step shorter by much."""
+    if not a.step_ns or not len(a.trace.steps):
+        return
+    m, traced = a.metrics, a.metrics.step_ns_traced
+    kernels = m.events.get("kernels", ())
+    busy = 0.0
+    if len(kernels):  # not copies, which may be of later steps, nor kernels that wait for another GPU
+        busy = union_length(a.trace, kernels) / len(devices_of(a.trace, kernels)) / m.steps - (m.comm_exposed_ns or 0)
+    said = ""
+    if a.step_ns < SHORTEST * busy:
+        said = f"the GPU's kernels took {milliseconds(busy)} a step"
+    elif traced and a.step_ns > LONGEST * traced:
+        said = f"a step took {milliseconds(traced)} under the profiler"
+    if said:
+        name = report._clean(Path(path).name, 200)
+        raise UserError(f"--step-ms {a.step_ns / 1e6:.6g}: in {name} {said}. Is it in milliseconds, of the same loop?")
 
 
 def _top(value: str) -> int:
