@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from test_diagnosis import US, Loop
+from test_diagnosis import US, Loop, on_cpu
 from test_trace import Recording, good
 
 from grader import trace
@@ -115,6 +115,17 @@ def test_an_incomplete_trace_says_so_first_and_shows_what_it_can(files):
     assert done.returncode == 3
     assert "no ProfilerStep" in done.stdout.splitlines()[2] and not done.stderr
     assert run(files / "slow.json", files / "nosteps.json").returncode == 3
+
+
+def test_a_trace_without_any_gpu_is_incomplete_and_diagnosed(tmp_path):
+    (tmp_path / "cpu.json").write_text(json.dumps(on_cpu(800).document()))
+    (tmp_path / "short.json").write_text(json.dumps(on_cpu(0).document()))
+    done = run(tmp_path / "cpu.json")
+    assert done.returncode == 3 and "incomplete: it has no GPU events" in done.stdout
+    assert "waited for data 80% of the step; nothing ran on a GPU." in done.stdout
+    done = run(tmp_path / "cpu.json", tmp_path / "short.json", "--html", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert done.returncode == 3 and "In numbers (before)" in page and "In numbers (after)" not in page
 
 
 def test_names_from_the_trace_are_harmless_in_the_terminal_and_on_the_page(tmp_path):

@@ -162,15 +162,39 @@ def test_the_parts_add_up_to_the_step(kernels, launch, data, copy, sync_after, c
 
 
 def test_an_incomplete_trace_gets_no_cause():
-    a = trace.analyse(Recording().step(1, 0, 100).step(2, 100, 200).read())
-    assert a.diagnosis.cause is None and "no GPU events" in a.diagnosis.text
+    r = Recording().step(1, 0, 100).step(2, 100, 200).event("cuda_runtime", "cudaLaunchKernel", 150, 5, correlation=7)
+    a = trace.analyse(r.read())
+    assert a.diagnosis.cause is None and "incomplete. it has no GPU events" in a.diagnosis.text
 
 
-def test_on_the_cpu_only_waiting_for_data_can_be_told():
+def on_cpu(wait: int) -> Recording:
+    """Steps of 1000 ns, so many of them in the DataLoader."""
     r = Recording()
     for n in range(3):
         r.step(n, n * 1000, n * 1000 + 1000)
-        r.event("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", n * 1000, 800)
+        if wait:
+            name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+            r.event("user_annotation", name, n * 1000, wait)
+    return r
+
+
+@pytest.mark.parametrize(
+    ("wait", "cause", "says"),
+    [
+        (800, "input-bound", "waited for data 80% of the step; nothing ran on a GPU."),
+        (400, None, "nothing ran on a GPU, and waiting for data is 40% of the step, less than half."),
+        (499, None, "waiting for data is 49% of the step, less than half."),
+        (0, None, "nothing ran on a GPU, and the trace does not show how long a step waits for data."),
+    ],
+)
+def test_a_trace_without_any_gpu_stays_incomplete_and_says_what_can_be_told(wait, cause, says):
+    a = trace.analyse(on_cpu(wait).read())
+    assert a.metrics.reasons == ["it has no GPU events"] and not a.metrics.complete
+    assert a.diagnosis.cause == cause and says in a.diagnosis.text
+
+
+def test_on_the_cpu_only_waiting_for_data_can_be_told():
+    r = on_cpu(800)
     m = trace.metrics(r.read(expect_gpu=False))
     d = diagnose(r.read(expect_gpu=False), m, trace.breakdown.Breakdown())
     assert d.cause == "input-bound" and d.what_if_step_ms == pytest.approx(0.0002)

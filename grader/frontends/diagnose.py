@@ -22,6 +22,7 @@ from grader.result import check_writable, json_value, write_json, write_text
 from grader.trace import Analysis, Metrics, Trace, TraceError, analyse, read, timeline
 from grader.trace.breakdown import IDLE, PARTS
 from grader.trace.compare import Change, compare
+from grader.trace.diagnosis import INCOMPLETE as NO_DIAGNOSIS
 from grader.trace.diagnosis import WORDS
 from grader.trace.timeline import used_devices
 from grader.trace.words import PART_NAMES, milliseconds, plain_number, short_kernel
@@ -357,7 +358,7 @@ def text(
         if not a.metrics.complete:
             said = "incomplete: " + "; ".join(a.metrics.reasons)
             lines += [paint(line, "33") for line in report._wrap(said, width, 4)]
-        if a.metrics.complete:
+        if not a.diagnosis.text.startswith(NO_DIAGNOSIS):  # that is said above
             lines += [paint(line, "1") for line in report._wrap(_verdict(a), width, 4)]
         lines += report._wrap(f"A step: {_step(a)}.", width, 2)
         if (what_ifs := _what_ifs(a)) and len(analyses) == 1:
@@ -540,7 +541,8 @@ def page(names: list[str], analyses: list[Analysis]) -> str:
     )
     for label, a in by_label.items():
         which = f" ({escape(label)})" if len(analyses) > 1 else ""
-        parts.append(_section(f"In numbers{which}", _facts_html(a.metrics)))
+        if _facts(a.metrics):
+            parts.append(_section(f"In numbers{which}", _facts_html(a.metrics)))
         if a.operations:
             parts.append(
                 _section(

@@ -11,6 +11,13 @@ from grader.trace.nesting import alike
 LONGEST_SPAN_NS = 24 * 3600 * 10**9  # no trace lasts a day
 MISSING_TOLERATED = 0.005  # share of launches without GPU work, or the reverse, at the edges of a recording
 CLOCKS_APART_NS = 1_000_000  # clocks of CPU and GPU differ by up to 10 us; this is no clock error
+NO_GPU = "it has no GPU events"
+
+
+def launches_of(trace: Trace) -> np.ndarray:
+    """The calls (indices) that give the GPU something to do."""
+    kinds = [trace.named(kind, trace.calls) for kind in (KERNEL_LAUNCH, COPY_LAUNCH, GRAPH_LAUNCH)]
+    return trace.calls[np.logical_or.reduce(kinds)]
 
 
 def doubts(trace: Trace, expect_gpu: bool) -> list[str]:
@@ -27,12 +34,10 @@ def doubts(trace: Trace, expect_gpu: bool) -> list[str]:
         doubts.append("its steps are on several threads")
     if (trace.start[steps][1:] < trace.end[steps][:-1]).any():
         doubts.append("its steps overlap")
-    gpu, calls = trace.gpu, trace.calls
-    kinds = [trace.named(kind, calls) for kind in (KERNEL_LAUNCH, COPY_LAUNCH, GRAPH_LAUNCH)]
-    launches = calls[np.logical_or.reduce(kinds)]
+    gpu, launches = trace.gpu, launches_of(trace)
     if not len(gpu):
         if expect_gpu or len(launches):
-            doubts.append("it has no GPU events")
+            doubts.append(NO_GPU)
         return doubts
     launch = trace.launch_of(gpu)
     if len(steps):

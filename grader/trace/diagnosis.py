@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from grader.trace.breakdown import PARTS, Breakdown
+from grader.trace.complete import NO_GPU, launches_of
 from grader.trace.metrics import Metrics
 from grader.trace.read import Trace
 from grader.trace.words import plain_number
@@ -29,6 +30,7 @@ SIGNIFICANT = 0.15  # of the step time: a smaller stall is not what the step is 
 TO_TENSOR_CORES = 51 / 418
 TO_HALF = 418 / 799
 MOST_EVENTS = 20
+INCOMPLETE = "No diagnosis: the trace is incomplete."
 
 WORDS = {
     "tensor_core": "matrix products and convolutions on tensor cores",
@@ -114,9 +116,10 @@ class Diagnosis:
 
 
 def diagnose(trace: Trace, m: Metrics, b: Breakdown) -> Diagnosis:
-    """Name the cause. An incomplete trace gets none: no answer is better than a guess."""
-    if not m.complete:
-        return Diagnosis(text="No diagnosis: the trace is incomplete. " + "; ".join(m.reasons) + ".")
+    """Name the cause. An incomplete trace gets none: no answer is better than a guess. But one that lacks nothing except a GPU may
+    be of a run on the CPU."""
+    if not m.complete and not (m.reasons == [NO_GPU] and not len(launches_of(trace))):
+        return Diagnosis(text=f"{INCOMPLETE} {'; '.join(m.reasons)}.")
     if not b.parts or not b.step_ns:
         return _without_gpu(trace, m)
     step = b.step_ns
@@ -179,7 +182,10 @@ def _without_gpu(trace: Trace, m: Metrics) -> Diagnosis:
     """A run on the CPU: the one cause that can be told is waiting for data."""
     wait, step = m.data_wait, m.step_ns or m.step_ns_traced
     if wait is None or step is None or wait < 0.5:
-        return Diagnosis(text="No diagnosis: nothing ran on a GPU, and the step does not wait for data.")
+        known = "the trace does not show how long a step waits for data"
+        if wait is not None:
+            known = f"waiting for data is {int(100 * wait)}% of the step, less than half"
+        return Diagnosis(text=f"No diagnosis: nothing ran on a GPU, and {known}.")
     what_if = step * (1 - wait) / 1e6
     return Diagnosis(
         cause="input-bound",
