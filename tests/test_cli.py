@@ -180,3 +180,28 @@ def test_the_starter_earns_next_to_nothing_and_the_result_is_complete(tmp_path):
 def test_the_start_notebook_runs(tmp_path):
     notebook = REPOSITORY / "notebooks/00_start_here.ipynb"
     papermill.execute_notebook(notebook, tmp_path / "out.ipynb", cwd=str(notebook.parent), progress_bar=False)
+
+
+@pytest.mark.parametrize("disturbed", ["", "Another program uses the GPU."])
+@pytest.mark.parametrize("place", ["work/2a_workers", "work/2d_formats", "elsewhere"])
+def test_a_grade_in_the_learner_s_own_folder_is_kept_as_by_the_notebook(
+    monkeypatch, tmp_path, capsys, disturbed, place
+):
+    checks = [CheckResult("parity", "The same training", FAIL, 0, 40, "Another loss.")]
+    result = Result("2a_workers", "Workers", "cpu", checks, {"cores": 2}, {"torch": "2.11"}, disturbed=disturbed)
+    monkeypatch.setattr("grader.grade.grade", lambda *_, **__: result)
+    monkeypatch.setattr("grader.sandbox.parent.fork_server", lambda: None)
+    monkeypatch.setattr(cli, "REPOSITORY", tmp_path)
+    folder = tmp_path / place
+    folder.mkdir(parents=True)
+    notebook = folder / "mine.ipynb"
+    notebook.write_text((REPOSITORY / "labs/2a_workers/2a_workers.ipynb").read_text())
+    assert cli.main(["grade", "2a_workers", str(notebook)]) == 0
+    kept = {path.name for path in folder.iterdir()} - {"mine.ipynb"}
+    said = capsys.readouterr().out
+    if disturbed or place != "work/2a_workers":
+        assert not kept and "Saved" not in said
+    else:
+        assert kept == {"report-2a_workers.html", "report-2a_workers.json", "attempts-2a_workers.json"}
+        assert Result.from_dict(json.loads((folder / "report-2a_workers.json").read_text())) == result
+        assert "Saved as report-2a_workers.html and report-2a_workers.json." in said

@@ -124,6 +124,26 @@ def _whole(found: dict[str, Any]) -> Attempt:
     return row | {"counts": row["counts"] is True, "quick": row["quick"] is True}
 
 
+def save(folder: Path, lab: AnyLab, result: Result) -> str:
+    """Keep a grade in the learner's own folder, where the map and the board look for it: the report, and a line of the
+    attempts. Returns what was done, in a sentence: a folder that cannot be written costs the file, not the answer."""
+    if result.disturbed:
+        return "Not saved, for nothing was measured: an earlier report stays as it is."
+    name = f"report-{lab.name}"
+    try:
+        write_json(folder / f"{name}.json", result.to_dict())
+        report.write_html(result, folder / f"{name}.html")
+        keep(folder, lab, result)
+    except (OSError, ValueError) as error:
+        return f"The report is shown here only: {unwritten(error)}"
+    return f"Saved as {name}.html and {name}.json."
+
+
+def unwritten(error: Exception) -> str:
+    why = getattr(error, "strerror", None) or str(error)
+    return f"nothing could be written into this folder ({why})."
+
+
 def keep(folder: Path, lab: AnyLab, result: Result) -> None:
     """Add a grade to those of its lab in `folder`; a file that is damaged is put aside. Raises OSError."""
     path = file_of(folder, lab.name)

@@ -278,7 +278,7 @@ def _hint(options: argparse.Namespace) -> None:
 
 def _grade(options: argparse.Namespace) -> None:
     from grader.classroom.visit import grade_at
-    from grader.frontends import report
+    from grader.frontends import board, report
     from grader.grade import choose_form, grade
     from grader.result import check_writable, write_json
     from grader.sandbox.parent import fork_server
@@ -304,6 +304,9 @@ def _grade(options: argparse.Namespace) -> None:
             allow_unconfined=options.allow_unconfined,
             progress=Terminal(lab.name),
         )
+    folder, saved = options.notebook.resolve().parent, ""
+    if folder == (REPOSITORY / "work" / lab.name).resolve():  # the learner's own: as lab.check() does there
+        saved = board.save(folder, lab, result)
     if options.html:
         report.write_html(result, options.html)
     if options.json == "-":
@@ -312,6 +315,8 @@ def _grade(options: argparse.Namespace) -> None:
         if options.json:
             write_json(options.json, result.to_dict())
         print(report.text(result, width=min(100, shutil.get_terminal_size().columns), colour=sys.stdout.isatty()))
+        if saved:
+            print(saved)
 
 
 def _diagnose(options: argparse.Namespace) -> int:

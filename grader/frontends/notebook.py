@@ -214,15 +214,7 @@ class NotebookLab:
                 allow_unconfined=True,
                 progress=progress,
             )
-        if self.result.disturbed:
-            return _Report(self.result, ["Not saved, for nothing was measured: an earlier report stays as it is."])
-        name, lines = f"report-{self.lab.name}", []
-        with _as_warning(lines, "The report is shown here only"):
-            write_json(self._folder / f"{name}.json", self.result.to_dict())
-            report.write_html(self.result, self._folder / f"{name}.html")
-            board.keep(self._folder, self.lab, self.result)
-            lines.append(f"Saved as {name}.html and {name}.json.")
-        return _Report(self.result, lines)
+        return _Report(self.result, [board.save(self._folder, self.lab, self.result)])
 
     def log(self, note: str | None = None) -> None:
         """Put a note to the last `lab.check()`, and show all that were made so far. `grader board` has them as a page."""
@@ -669,8 +661,7 @@ def _as_warning(lines: list[str], meaning: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        lines.append(f"{meaning}: nothing could be written into this folder ({why}).")
+        lines.append(f"{meaning}: {board.unwritten(error)}")
 
 
 @contextlib.contextmanager
