@@ -191,6 +191,17 @@ def test_first_complete_prediction_counts(kernel: Kernel, tmp_path: Path) -> Non
     assert (locked["cause"], locked["gain"]) == ("input-bound", 8) and locked["time"]
 
 
+def test_the_card_says_where_only_the_training_can_be_compared():
+    said = notebook.open_lab("2b_transfers", device="cpu")._where()
+    assert said == "This lab needs an NVIDIA GPU; on this CPU only the training is compared."
+    assert "in the lab's CPU form" in notebook.open_lab(LAB.name, device="cpu")._where()
+
+
+@pytest.mark.parametrize("gain", [0, -1, 1e6, 1e9, float("nan"), True, "2"])
+def test_a_gain_that_cannot_be(gain):
+    assert f"gain={gain!r} is not a number between 0 and a million" in notebook._wrong("input-bound", gain)
+
+
 def test_a_check_that_measured_nothing_costs_no_report(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     lab = notebook.open_lab(LAB.name, device="cpu")

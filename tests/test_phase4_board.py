@@ -112,6 +112,7 @@ def test_exports(tmp_path, capsys):
     assert (
         [row["note"] for row in table] == ["'=1+1", "<script>"] and table[0]["gain"] == "2.0" and table[1]["gain"] == ""
     )
+    assert rows[0]["said"] == "" == table[0]["said"], "what is empty stays empty"
     page = files["html"].read_text()
     assert "&lt;script&gt;" in page and "<script>" not in page and page.count("<img") == 1 and "http" not in page.lower().replace("http-equiv", "")  # fmt: skip
     assert cli.main(["board", "--folder", str(tmp_path), "--csv", "-"]) == 0

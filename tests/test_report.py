@@ -8,6 +8,7 @@ import random
 import re
 import sys
 import types
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -246,6 +247,15 @@ def test_hints_open_one_after_the_other():
     assert "grader hint pinned_memory h2d_pinned --depth 2" in shown and where not in shown
 
 
+def test_a_hint_is_shown_whole_however_long_the_report():
+    hint = "Ask the loader for pinned batches and copy with `non_blocking=True`, then look at the timeline again. " * 4
+    checks = [throughput(1.2, status=FAIL), *(trace_check(FAIL) for _ in range(6))]
+    for number, check in enumerate(checks):
+        check.hint = f"Hint {number}: {hint.strip()}"
+    shown = " ".join(report.text(make(checks, warnings=["A long warning. " * 30] * 4)).split())
+    assert all(check.hint in shown for check in checks)
+
+
 def test_some_of_the_points_are_no_failure():
     earned, none = trace_check(FAIL), trace_check(FAIL)
     earned.points, none.points = 12.5, 0.0
@@ -268,6 +278,21 @@ def test_not_measured_is_never_full_marks():
             assert ("no points to be had here" in form) == (not result.measured_max)
             assert "20 / 20" not in form or parity() in checks
             assert "– / 20" in form
+
+
+def test_what_is_not_judged_is_not_said_to_be_the_machine_s_fault():
+    unjudged = replace(
+        prediction(0), status=NOT_MEASURED, reason="Nothing was measured to compare the prediction with."
+    )
+    slower = throughput(1.0, status=FAIL)
+    slower.evidence = {}
+    gpu_only = replace(trace_check(FAIL), status=NOT_MEASURED, points=0)
+    shown = " ".join(report.text(make([unjudged, slower, gpu_only])).split())
+    assert "20 of 80 points could not be measured on this machine." in shown
+    assert "10 of 80 points, for the prediction, were not judged: no gain was measured to compare it with." in shown
+    assert "could not be measured" not in " ".join(report.text(make([unjudged, slower])).split())
+    slower.status, slower.points = NOT_MEASURED, 0  # only the training can be compared on this machine
+    assert "80 of 80 points could not be measured" in " ".join(report.text(make([unjudged, slower, gpu_only])).split())
 
 
 HOSTILE = (
@@ -324,7 +349,7 @@ def test_floods_are_cut(flood):
     Balanced(page)
     assert len(page) < 300_000
     shown = report.text(result).splitlines()
-    assert len(shown) <= 45 and max(map(len, shown)) <= 80
+    assert len(shown) <= 45 + report.HINT_LINES * len(checks) and max(map(len, shown)) <= 80
 
 
 def test_the_end_of_the_output_is_kept():

@@ -34,6 +34,7 @@ COLUMNS = (
     "target", "rate", "unit", "counts", "said", "quick", "note",
 )  # fmt: skip
 NUMBERS = ("points", "max_points", "measured_points", "gain", "gain_lower", "gain_upper", "target", "rate")
+FORMULA = ("=", "+", "-", "@", "\t")  # how a spreadsheet's formula begins
 MOST = 1000  # attempts that are kept of a lab
 SHOWN = 24  # in a ladder: the last ones
 NOTE = 80  # characters of a note that are shown
@@ -254,7 +255,7 @@ def as_csv(attempts: list[Attempt]) -> str:
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
     # a spreadsheet must not take a note for a formula
-    safe = lambda value: f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t" else value  # noqa: E731
+    safe = lambda value: f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value  # noqa: E731
     writer.writerows({name: safe(each[name]) for name in COLUMNS} for each in attempts)
     return out.getvalue()
 

@@ -44,6 +44,7 @@ Row = tuple[str, ...]  # of a table: as many texts in each row
 RELEASED = Path(__file__).resolve().parents[2] / "labs"
 PREDICTIONS = "prediction.json"  # in the current folder: {lab: {"cause", "gain", "time"}}
 NOT_MEASURED = "NOT MEASURED"
+ONLY_TRAINING = "This lab needs an NVIDIA GPU; on this CPU only the training is compared."
 NEEDS_GPU = "This lab needs an NVIDIA GPU: nothing of it can be measured here."
 
 MEANING = {
@@ -185,6 +186,8 @@ class NotebookLab:
             return "Graded from recorded traces: nothing is measured, and no GPU is needed."
         if self.device == "cuda":
             return f"Measured on this machine's {gpu}."
+        if "cpu" in self.lab.forms and not any(self.lab.measures(check, "cpu") for check in self.lab.checks):
+            return ONLY_TRAINING
         if "cpu" in self.lab.forms:
             return f"Measured on this machine's CPU ({machine.cores()} cores), in the lab's CPU form" + (
                 f", though there is a GPU ({gpu})." if gpu else ": no NVIDIA GPU was found."
@@ -646,7 +649,7 @@ def _wrong(cause: Any, gain: Any) -> str:
     if cause not in CAUSES:
         return f"cause={cause!r} is none of the causes below."
     if isinstance(gain, bool) or not isinstance(gain, int | float) or not 0 < gain < 1e6:
-        return f"gain={gain!r} is not a positive number: 2.5 says 2.5 times as fast."
+        return f"gain={gain!r} is not a number between 0 and a million: 2.5 says 2.5 times as fast."
     return ""
 
 

@@ -33,6 +33,7 @@ NO_SIGN = ("–", GREY, "90")
 
 TEXT_LINES = 40  # one screen
 PICTURE_BYTES = 90_000  # each of two pictures, as base64, so that the whole report stays under 300 KB
+HINT_LINES = 10  # more than any hint of the course has, at 80 columns
 HINT_NAMES = ("Where to look", "What to do")  # of the deeper ones
 EVIDENCE_CHARACTERS = 60_000  # of all checks together, after escaping
 OUTPUT_CHARACTERS = 6_000  # the end of what the submission printed; escaping can make it six times as long
@@ -266,11 +267,15 @@ def _headline(result: Result) -> tuple[str, list[str]]:
         return "not graded", []
     score = min(result.score, result.measured_max)
     notes = []
-    missing = result.max_score - result.measured_max
+    unjudged = 0 if result.fatal else _unjudged(result)
+    missing = result.max_score - result.measured_max - unjudged
     if missing > 0:
         # A grade that ended early says why itself; then it need not be the machine's fault.
         how = "were not measured" if result.fatal else "could not be measured on this machine"
         notes.append(f"{_points(missing)} of {_points(result.max_score)} points {how}.")
+    if unjudged:
+        of = f"{_points(unjudged)} of {_points(result.max_score)} points"
+        notes.append(f"{of}, for the prediction, were not judged: no gain was measured to compare it with.")
     undecided = sum(c.max_points - c.points for c in result.checks if c.status == INCONCLUSIVE)
     if undecided > 0:
         why = (
@@ -284,6 +289,15 @@ def _headline(result: Result) -> tuple[str, list[str]]:
     if not result.measured_max and not result.fatal:
         return "no points to be had here", notes
     return f"{_points(score)} of {_points(result.max_score)} points", notes
+
+
+def _unjudged(result: Result) -> float:
+    """Points of a prediction that had no gain to be compared with, though this machine can measure one."""
+    of = {check.name: check for check in result.checks}
+    prediction, speed = of.get("prediction"), of.get("throughput")
+    if not prediction or not speed or prediction.status != NOT_MEASURED or speed.status == NOT_MEASURED:
+        return 0.0
+    return prediction.max_points
 
 
 def _foot(result: Result) -> list[str]:
@@ -643,9 +657,9 @@ def write_html(result: Result, path: str | Path) -> None:
 
 # ---- text ---------------------------------------------------------------------------------------------------------
 
-# How many lines the fatal message, the output, a reason, a hint and the warnings may take: the first row that fits
-# the screen is used.
-_ROOM = [(8, 14, 4, 3, 4), (6, 12, 3, 2, 3), (6, 10, 2, 2, 3), (5, 8, 2, 1, 2), (4, 8, 1, 1, 2), (4, 6, 1, 0, 1)]
+# How many lines the fatal message, the output, a reason and the warnings may take: the first row that fits the screen is
+# used. Hints are whole: what they say to do is at their end.
+_ROOM = [(8, 14, 4, 4), (6, 12, 3, 3), (6, 10, 2, 3), (5, 8, 2, 2), (4, 8, 1, 2), (4, 6, 1, 1)]
 
 
 def text(result: Result, width: int = 80, colour: bool = False) -> str:
@@ -660,7 +674,7 @@ def text(result: Result, width: int = 80, colour: bool = False) -> str:
 
 
 def _text_lines(
-    result: Result, width: int, colour: bool, fatal: int, output: int, reason: int, hint: int, warnings: int
+    result: Result, width: int, colour: bool, fatal: int, output: int, reason: int, warnings: int
 ) -> list[str]:
     def paint(words: str, code: str) -> str:
         return f"\x1b[{code}m{words}\x1b[0m" if colour else words
@@ -692,8 +706,8 @@ def _text_lines(
         )
         lines += [paint(" " * 16 + more, "1") for more in name[1:]]
         lines += _wrap(check.reason, width, reason, "    ")
-        if check.hint and hint:
-            lines += _wrap(f"→ {_clean(check.hint)}", width, hint, "    ")
+        if check.hint:
+            lines += _wrap(f"→ {_clean(check.hint)}", width, HINT_LINES, "    ")
             if check.more_hints:
                 lines += _wrap(f"More: grader hint {result.lab} {check.name} --depth 2", width, 1, "      ")
     return [*lines, "─" * width, *_wrap(" · ".join(_foot(result)), width, 4 if reason > 1 else 2)]
