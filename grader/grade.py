@@ -870,7 +870,8 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     if gain is None and found.gain is None:
         checks.append(plain(lab.prediction, NOT_MEASURED, "Nothing was measured to compare the prediction with."))
     else:
-        checks.append(prediction_check.judge(lab.prediction, lab.cause, gain, known_from, submission.prediction))
+        least = found.target if known_from == prediction_check.OWN else None
+        checks.append(prediction_check.judge(lab.prediction, lab.cause, gain, known_from, submission.prediction, least))
     checks += [check for check in (found.parity, found.logs, found.outcome) if check]
 
     stopped, impossible = None, ""  # why throughput and trace earn nothing, with the status that says so

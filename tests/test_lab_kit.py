@@ -211,6 +211,20 @@ def test_a_prediction_says_what_it_is_compared_with(gain, known_from, said, stat
     assert bool(check.hint) == bool(missed), "no hint about what could not be judged"
 
 
+@pytest.mark.parametrize(
+    "gain, said, right", [(4.0, 2.9, True), (4.0, 1.4, True), (4.0, 1.2, False), (9.0, 12.0, True), (9.0, 14.0, False)]
+)
+def test_on_a_machine_never_calibrated_a_slower_loop_earns_no_more(gain, said, right):
+    """Full throughput begins at 2x: whoever said so is right with a faster loop as well."""
+    check, prediction = Prediction(points=10, factor=1.5), (("cause", "sync-bound"), ("gain", said))
+    found = prediction_check.judge(check, "sync-bound", gain, prediction_check.OWN, prediction, least=2.0)
+    assert found.points == (10 if right else 5)
+    assert f"the gain measured for this loop is {gain:.1f}x, and full throughput begins at 2.0x" in found.reason
+    assert found.evidence["least"] == 2.0
+    slower = prediction_check.judge(check, "sync-bound", 2.0, prediction_check.OWN, prediction, least=2.0)
+    assert slower.points <= found.points
+
+
 def test_a_loop_that_waits_for_nothing_has_no_syncs_of_the_graders_own():
     """The step in which the harness reads the losses is recorded, and not counted."""
     source = "import torch\n\n\ndef train(job):\n    x = torch.ones(8)\n    while True:\n        x = x + 1\n        yield x.sum()\n"

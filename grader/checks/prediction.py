@@ -15,12 +15,20 @@ HEALTHY = "there is nothing to gain:"
 
 
 def judge(
-    check: Prediction, cause: str, gain: float | None, known_from: str, prediction: tuple[tuple[str, Any], ...] | None
+    check: Prediction,
+    cause: str,
+    gain: float | None,
+    known_from: str,
+    prediction: tuple[tuple[str, Any], ...] | None,
+    least: float | None = None,
 ) -> CheckResult:
     """Half the points for the cause, half for a gain within a factor `check.factor` of `gain`, the full fix's on this
-    machine, which `known_from` names; None where that is not known."""
+    machine, which `known_from` names; None where that is not known. least: where `gain` is the learner's own, the gain that
+    earns full throughput. All between the two is right as well, or a slower loop would earn more for the same prediction."""
     said = dict(prediction or ())
     evidence = {"predicted": said, "gain": gain and round(gain, 3), "within_factor": check.factor}
+    if least:
+        evidence["least"] = round(least, 3)
 
     def result(status: str, points: float, reason: str, hint: str = "") -> CheckResult:
         return CheckResult(check.name, check.title, status, points, check.points, reason, hint, evidence)
@@ -32,12 +40,14 @@ def judge(
     right_cause = said.get("cause") == cause
     number = said.get("gain")
     is_number = isinstance(number, (int, float)) and math.isfinite(number) and number > 0
-    right_gain = bool(is_number and gain and abs(math.log(number / gain)) <= math.log(check.factor))
+    right_gain = bool(is_number and gain and (least or gain) / check.factor <= number <= gain * check.factor)
     parts = [f"cause {said.get('cause')!r}: {'right' if right_cause else 'not what the trace shows'}"]
     if said.get("cause") not in CAUSES:
         parts[0] = f"cause {said.get('cause')!r} is none of: {', '.join(CAUSES)}"
     if gain:
         parts.append(f"gain {number}x: {'right' if right_gain else 'off'}; {known_from} {gain:.1f}x")
+        if least:
+            parts[-1] += f", and full throughput begins at {least:.1f}x"
     else:
         parts.append(
             f"gain {number}x: not judged, as what the full fix gains on this machine is not known; its half of the points "
