@@ -21,6 +21,7 @@ from jupyter_client.manager import KernelManager, start_new_kernel
 
 from grader import labs
 from grader.frontends import notebook
+from grader.look import Look
 from grader.result import INCONCLUSIVE, PASS, CheckResult, Result
 
 LAB = labs.get("2a_workers")
@@ -195,6 +196,15 @@ def test_the_card_says_where_only_the_training_can_be_compared():
     said = notebook.open_lab("2b_transfers", device="cpu")._where()
     assert said == "This lab needs an NVIDIA GPU; on this CPU only the training is compared."
     assert "in the lab's CPU form" in notebook.open_lab(LAB.name, device="cpu")._where()
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "warned"), [("2a_workers", 10, True), ("2a_workers", 300, False), ("2d_formats", 10, True), ("3d_tiny_ops", 10, False)]
+)  # fmt: skip
+def test_few_steps_of_an_input_bound_loop_tell_little(name, steps, warned):
+    seen = Look(losses=[0.5] * (steps + 3), step_s=0.01)
+    said = notebook.open_lab(name, device="cpu")._ran(seen, steps).text()
+    assert ("Batches that a loader had ready make few steps look fast: lab.check() times many." in said) == warned
 
 
 @pytest.mark.parametrize("gain", [0, -1, 1e6, 1e9, float("nan"), True, "2"])

@@ -43,6 +43,7 @@ Row = tuple[str, ...]  # of a table: as many texts in each row
 
 RELEASED = Path(__file__).resolve().parents[2] / "labs"
 PREDICTIONS = "prediction.json"  # in the current folder: {lab: {"cause", "gain", "time"}}
+MANY_STEPS = 100
 NOT_MEASURED = "NOT MEASURED"
 ONLY_TRAINING = "This lab needs an NVIDIA GPU; on this CPU only the training is compared."
 NEEDS_GPU = "This lab needs an NVIDIA GPU: nothing of it can be measured here."
@@ -358,6 +359,8 @@ class LoopLab(NotebookLab):
             return _failed(seen)
         losses = " ".join(f"{loss:.4f}" for loss in seen.losses)
         time_ = f"{plain_number(1e3 * seen.step_s)} ms a step, over {steps} steps after {len(seen.losses) - steps} to warm up."
+        if self.lab.cause == "input-bound" and steps < MANY_STEPS:
+            time_ += " Batches that a loader had ready make few steps look fast: lab.check() times many."
         lines = [time_, *self._memory(seen), f"{'Looks at the answers' if self.lab.serves else 'Losses'}: {losses}"]
         return Note("Your loop runs", lines, printed=seen.output)
 
