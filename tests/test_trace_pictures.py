@@ -139,6 +139,9 @@ def test_labels_never_cover_each_other_nor_leave_the_picture():
         for i, a in enumerate(boxes):
             assert a.x0 >= 0 and a.x1 <= figure.bbox.width and a.y0 >= 0, case
             assert not any(a.padded(-1).overlaps(b.padded(-1)) for b in boxes[:i]), case
+        for line in figure.axes[0].lines:
+            path = line.get_transform().transform_path(line.get_path())
+            assert not any(path.intersects_bbox(box.padded(-1)) for box in boxes), f"{case}: a line through a label"
 
 
 def test_what_has_no_breakdown_says_why():

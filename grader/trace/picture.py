@@ -222,6 +222,8 @@ def _only_text(text: str, height: float = 0.9) -> Figure:
 # ---- where the time of a step goes --------------------------------------------------------------------------------
 
 SMALL = 0.02  # of the longest bar: parts below are shown as one
+FAR = 1.5  # inches from a segment to its label, at most
+SWATCH = 0.26  # inches for a patch of the part's colour before its label
 
 
 def draw_breakdown(analyses: dict[str, Analysis]) -> Figure:
@@ -236,7 +238,7 @@ def draw_breakdown(analyses: dict[str, Analysis]) -> Figure:
     tops, total = [], 0.0
     for a in bars.values():
         tops.append(total)
-        total += 0.82 + 0.2 * len(_labels_below(a.breakdown, longest, width))
+        total += 0.86 + 0.2 * len(_labels_below(a.breakdown, longest, width)[1])
     figure = Figure(figsize=(WIDTH, total))
     axes = figure.add_axes((0.15 / WIDTH, 0, width / WIDTH, 1))
     axes.set_axis_off()
@@ -258,29 +260,42 @@ def draw_breakdown(analyses: dict[str, Analysis]) -> Figure:
                 place = {"ha": "center", "va": "center", "fontsize": FONT}
                 axes.text(at + size / 2, top + 0.515, label, color="black", bbox=paper, **place)
             at += size
-        for tier, line in enumerate(_labels_below(a.breakdown, longest, width)):
-            y = top + 0.84 + 0.2 * tier
-            for middle, label, x in line:
+        near, rows = _labels_below(a.breakdown, longest, width)
+        for row, labels in enumerate(rows):
+            y = top + 0.88 + 0.2 * row
+            for name, label, middle, x in labels:
+                if near:
+                    end = min(max(middle, x + 0.05), x + _long(label) - 0.05)
+                    axes.plot([middle, end], [top + 0.68, y - 0.09], color=FAINT, linewidth=0.7, zorder=0)
+                else:  # lines to a lower row would run through the labels above it
+                    axes.add_patch(Rectangle((x, y - 0.06), SWATCH - 0.06, 0.12, **_look(name)))
+                    x += SWATCH
                 axes.text(x, y, label, fontsize=FONT, color=INK, va="center", path_effects=HALO)
-                end = min(max(middle, x + 0.05), x + _long(label) - 0.05)
-                axes.plot([middle, end], [top + 0.68, y - 0.085], color=FAINT, linewidth=0.7, zorder=0)
     return figure
 
 
-def _labels_below(breakdown: dict[str, float], longest: float, width: float) -> list[list[tuple[float, str, float]]]:
-    """The labels that do not fit into their segments, in as few lines as they need: (middle of the segment, label, its start)."""
+def _labels_below(
+    breakdown: dict[str, float], longest: float, width: float
+) -> tuple[bool, list[list[tuple[str, str, float, float]]]]:
+    """The labels that do not fit into their segments, as rows of (part, label, middle of its segment, where it begins), and whether
+    they are near their segments, in one row; else they take as many as they need, with a swatch before each."""
     labels, at = [], 0.0
     for name, ns in _grouped(breakdown, SMALL * longest):
         size = ns / longest * width
         if not _fits(label := _label(name, ns), size) and ns > 0.005 * longest:
-            labels.append((at + size / 2, label))
+            labels.append((name, label, at + size / 2))
         at += size
-    for count in (1, 2, 3):  # in several lines neighbours take turns, so that each has more room
-        lines = [labels[i::count] for i in range(count) if labels[i::count]]
-        placed = [[(m, text, x) for (m, text), x in zip(line, _spread(line, width), strict=True)] for line in lines]
-        if all(x >= 0 and abs(x + _long(text) / 2 - m) < 1 for line in placed for m, text, x in line):
-            break
-    return placed
+    starts = _spread([(middle, label) for _, label, middle in labels], width)
+    row = [(*label, x) for label, x in zip(labels, starts, strict=True)]
+    if all(x >= 0 and abs(x + _long(label) / 2 - middle) < FAR for _, label, middle, x in row):
+        return True, [row] if row else []
+    rows, x = [[]], 0.0
+    for name, label, middle in labels:
+        if x + SWATCH + _long(label) > width:
+            rows, x = [*rows, []], 0.0
+        rows[-1].append((name, label, middle, x))
+        x += SWATCH + _long(label) + 0.2
+    return False, rows
 
 
 def _label(name: str, ns: float) -> str:
