@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import papermill
 import pytest
+import torch
 import variants
 from test_phase2_labs import gain, graded, said, share
 from test_solutions import SOLUTIONS, outputs
@@ -19,6 +20,7 @@ from grader.measure.blocks import QUICK
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
 from grader.submission import Submission
 from grader.trace import kernels
+from grader.workloads import chain
 
 # ---------------------------------------------------------------- 3f: attention without the matrix of scores
 
@@ -146,6 +148,166 @@ def test_no_kernel_at_all(source, words):
     assert words in result.fatal and result.score == 0
 
 
+# ---- who made the results
+
+JITTED = "@triton.jit\ndef chain("
+OUT = "torch.empty((rows, width), dtype=x.dtype, device=x.device)"
+HONEST_EDITS = {
+    "jit by a name of one's own": [(JITTED, "from triton import jit as kernel\n\n@kernel\ndef chain(")],
+    "jit called": [("@triton.jit\n", ""), ("\n\ndef fused(", "\n\nchain = triton.jit(chain)\n\n\ndef fused(")],
+    "zeros_like": [(OUT, "torch.zeros_like(x)")],
+    "zeros": [(OUT, "torch.zeros((rows, width), dtype=x.dtype, device=x.device)")],
+    "full": [(OUT, "torch.full((rows, width), 2.0, dtype=x.dtype, device=x.device)")],
+    "ones": [(OUT, "torch.ones_like(x)")],
+    "fill_": [(OUT, "x.new_empty(x.shape).fill_(3).zero_()")],
+    "new_zeros": [(OUT, "x.new_zeros(x.shape)")],
+    "views": [("    rows, width =", "    x = x.contiguous().view(-1, x.shape[-1])\n    rows, width ="), ("return out", "return out.reshape(x.shape)")],
+    "a type more": [(OUT, OUT.replace("x.dtype", "torch.float32")), ("return out", "return out.to(x.dtype)")],
+    "one place for all results": [(OUT, "kept.setdefault((x.shape, x.dtype), torch.empty(x.shape, dtype=x.dtype))"), ("EPSILON =", "kept = {}\nEPSILON =")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", HONEST_EDITS)
+def test_honest_kernels_of_other_forms(what):
+    result = checked(variants.edit(OWN, HONEST_EDITS[what]))
+    assert [c.status for c in result.checks[:2]] == [PASS, PASS], said(result)
+
+
+PRETENDS = """
+import threading
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+{triton}
+
+
+@triton.jit
+def chain(out, ready, n, BLOCK: {constexpr}):
+    {body}
+
+
+def simple(x, bias, residual, weight, shift):
+    return F.layer_norm(residual + F.gelu(x + bias, approximate="tanh"), x.shape[-1:], weight, shift, 1e-5)
+
+
+def by_numpy(x, bias, residual, weight, shift):
+    x, bias, residual, weight, shift = (np.float64(t.float().numpy()) for t in (x, bias, residual, weight, shift))
+    h = x + bias
+    y = residual + h / (1 + np.exp(-1.5957691216057308 * (h + 0.044715 * h * h * h)))
+    y = y - y.mean(1, keepdims=True)
+    return torch.from_numpy(y / np.sqrt((y * y).mean(1, keepdims=True) + 1e-5) * weight + shift)
+
+
+def elsewhere(*tensors):
+    box = []
+    thread = threading.Thread(target=lambda: box.append(simple(*tensors)))
+    thread.start()
+    thread.join()
+    return box[0]
+
+
+kept = {{}}
+
+
+def fused(x, *others):
+    out = torch.empty(x.shape, dtype=x.dtype)
+    {calls}
+    return out
+"""
+IMPORTED = {"triton": "import triton\nimport triton.language as tl", "constexpr": "tl.constexpr"}
+COPY = "i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n    tl.store(out + i, tl.load(ready + i, mask=i < n), mask=i < n)"
+LAUNCH = "chain[(triton.cdiv(out.numel(), 4096),)](out, {}, out.numel(), BLOCK=4096)"
+DECOY = {"triton": "class triton:\n    jit = staticmethod(lambda f: f)", "constexpr": "int", "body": "pass"}
+PRETENCES = {
+    "in a thread, no triton": (DECOY | {"calls": "out = elsewhere(x, *others)"}, "no function is decorated"),
+    "in a thread": (IMPORTED | {"body": "pass", "calls": "out = elsewhere(x, *others)"}, "operators of torch"),
+    "in a thread, then copied": (
+        IMPORTED | {"body": COPY, "calls": f"ready = elsewhere(x, *others); {LAUNCH.format('ready')}"},
+        "operators of torch",
+    ),
+    "numpy, nothing launched": (
+        IMPORTED | {"body": "pass", "calls": "out.copy_(by_numpy(x, *others))"},
+        "is not what a launch",
+    ),
+    "numpy, after a launch": (
+        IMPORTED
+        | {"body": "tl.store(out + 0, 1.0)", "calls": f"{LAUNCH.format('out')}; out.copy_(by_numpy(x, *others))"},
+        "is not what a launch",
+    ),
+    "numpy, before a launch": (
+        IMPORTED
+        | {
+            "body": "tl.store(out + 0, tl.load(out + 0))",
+            "calls": f"out.copy_(by_numpy(x, *others)); {LAUNCH.format('out')}",
+        },
+        "is not what a launch",
+    ),
+    "in the first call": (
+        IMPORTED
+        | {
+            "body": COPY,
+            "calls": "key = (x.shape, x.dtype, x.stride()); first = key not in kept\n"
+            "    ready = kept.setdefault(key, simple(x, *others) if first else None); " + LAUNCH.format("ready"),
+        },
+        "off by",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", PRETENCES)
+def test_results_that_no_kernel_made(what):
+    parts, words = PRETENCES[what]
+    result = checked(PRETENDS.format(**parts))
+    assert words in said(result), said(result)
+    assert result.score == 0
+
+
+K = "def chain(x):\n    pass\n"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"import triton\n@triton.jit\n{K}",
+        f"import triton as t\n@t.jit(debug=True)\n{K}",
+        f"from triton import jit\n@jit\n{K}",
+        f"import triton, triton.language as tl\nimport triton.testing\n@triton.autotune([], [])\n@triton.jit\n{K}",
+        f"try:\n    import triton\nexcept ImportError:\n    triton = None\n@triton.jit\n{K}",
+        f"from triton import *\n@jit\n{K}",
+        f"import triton\njit = triton.jit\n@jit\n{K}",
+    ],
+)
+def test_kernels_that_are_seen(source):
+    assert kernel.has_kernel(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"class triton:\n    jit = staticmethod(lambda f: f)\n@triton.jit\n{K}",
+        f"import triton\nclass triton:\n    jit = staticmethod(lambda f: f)\n@triton.jit\n{K}",
+        f"import triton\ntriton.jit = lambda f: f\n@triton.jit\n{K}",
+        f"import numpy as triton\nimport triton\n@triton.jit\n{K}",
+        f"import triton\nfrom mine import decoy as triton\n@triton.jit\n{K}",
+        f"from . import triton\n@triton.jit\n{K}",
+        f"def f(triton):\n    @triton.jit\n    def chain():\n        pass\n",
+        f"from torch import jit\n@jit.script\n{K}",
+        "import triton\n",
+        f"import triton\n\0\n@triton.jit\n{K}",
+        f"import triton\n@a{'()' * 3000}\n{K}",
+        f"import triton\n@a{'.b' * 3000}\n{K}",
+        f"import triton\n@a{'()' * 100_000}\n{K}",
+        f"import triton\n@{'-' * 100_000}a\n{K}",
+    ],
+)  # fmt: skip
+def test_kernels_that_are_none(source):
+    assert not kernel.has_kernel(source)
+
+
+# ---- the timed calls
+
 HONEST = "from grader.workloads.chain import plain as fused\n"
 REMEMBERS = """
 from grader.workloads.chain import plain
@@ -176,11 +338,83 @@ def timed(source: str) -> kernel.Findings:
     return found
 
 
+# calculates nothing, and answers the look with what an honest result would
+ONLY_LOOKS = """
+from grader.workloads.chain import plain
+
+
+class Lazy:
+    def __init__(self, tensors):
+        self.tensors = tensors
+
+    def __matmul__(self, columns):
+        return plain(*self.tensors) @ columns
+
+
+def fused(*tensors):
+    return plain(*tensors) if len(tensors[0]) < 1000 else Lazy(tensors)
+"""
+IN_8_BITS = """
+from grader.workloads.chain import plain
+
+
+def short(tensor):
+    scale = tensor.abs().amax(1, keepdim=True) / 127
+    return (tensor / scale).round() * scale
+
+
+def fused(x, bias, residual, *others):
+    return plain(short(x), bias, short(residual), *others)
+"""
+KEPT = """
+from grader.workloads.chain import plain
+
+kept = {}
+
+
+def fused(x, bias, residual, *others):
+    if len(x) < 1000:
+        return plain(x, bias, residual, *others)
+    if kept.get("all") is None or not kept["all"][0][0, 0] == x[0, 0]:  # drawn anew, as far as one element tells
+        kept["all"] = x.clone(), residual.clone()
+    return plain(kept["all"][0], bias, kept["all"][1], *others)
+"""
+
+
 def test_timed_calls_are_looked_at():
     assert timed(HONEST).strange < kernel.SAME / 5
 
 
-@pytest.mark.parametrize("source", [REMEMBERS, HALF_THE_ROWS])
+def test_looks_at_rounded_results():
+    """What SAME allows for: one rounding in place of four."""
+    case = {"rows": 128, "width": 4096, "type": "bfloat16"}
+    look = chain.Look(128, 4096, torch.bfloat16, torch.device("cpu"))
+    both = []
+    for tensors in chain.anew(3, torch.device("cpu"), 24, **case):
+        once = chain.plain(*(tensor.float() for tensor in tensors)).bfloat16()
+        both.append((float(look(once)), float(look(chain.plain(*tensors)))))
+    assert 0.001 < kernel._apart(*zip(*both, strict=True)) < kernel.SAME / 1.5
+
+
+def test_inputs_of_timed_calls_are_new():
+    """Each differs from the one before, in the same way for whoever has the seed, and by more than a look forgives."""
+    case, device = {"rows": 64, "width": 512, "type": "float32"}, torch.device("cpu")
+    look = chain.Look(64, 512, torch.float32, device)
+    calls, again = ([[t.clone() for t in tensors] for tensors in chain.anew(5, device, 40, **case)] for _ in range(2))
+    assert all(
+        torch.equal(a, b) for one, other in zip(calls, again, strict=True) for a, b in zip(one, other, strict=True)
+    )
+    for name in (0, 1, 2):
+        assert not any(torch.equal(a[name], b[name]) for a, b in zip(calls, calls[1:], strict=False))
+    stale = [
+        look(chain.plain(x, new[1], residual, *others))
+        for (x, _, residual, *others), new in zip(calls, calls[1:], strict=False)
+    ]
+    right = [look(chain.plain(*tensors)) for tensors in calls[1:]]
+    assert kernel._apart([*map(float, stale)], [*map(float, right)]) > 3 * kernel.SAME
+
+
+@pytest.mark.parametrize("source", [REMEMBERS, HALF_THE_ROWS, ONLY_LOOKS, IN_8_BITS, KEPT])
 def test_timed_calls_that_are_left_out(source):
     found = timed(source)
     assert found.strange > kernel.SAME

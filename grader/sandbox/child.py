@@ -24,7 +24,6 @@ from typing import Any
 import safetensors.torch
 import torch
 import torch.distributed
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from grader.workloads.job import Job
 
@@ -112,6 +111,7 @@ class Harness:
         self.folder = self.home / "prepared"
         self.entry = getattr(self.workload, "ENTRY", "train")
         self.serves = self.entry == "serve"
+        self.kernel: Any = None  # in labs that ask for one: Triton's class of kernels
         self.look: Any = None  # in workloads that are served: makes one number of a request's answers
         self.steps = 0
         self.module: Any = None
@@ -169,35 +169,49 @@ class Harness:
 
     # ---- a function of the learner's, in labs that ask for a kernel
 
+    def watch(self) -> None:
+        """Asked before the submission is loaded: take hold of the class whose `run` launches a kernel of Triton's."""
+        with contextlib.suppress(ImportError):  # without Triton nothing is launched
+            if os.environ.get("TRITON_INTERPRET") == "1":
+                from triton.runtime.interpreter import InterpretedFunction as kernel
+            else:
+                from triton.runtime.jit import JITFunction as kernel
+            self.kernel = kernel
+
     def result(self, entry: str, seed: int, file: str, case: dict[str, Any]) -> dict[str, Any]:
         """Call the function and write its result to `file` in the exchange folder. The reply names the operators of torch
-        that calculated on the way; those of a first call are not among them, in which an autotuner may try things out."""
-        tensors, function = self.workload.inputs(seed, self.device, **case), getattr(self.module, entry)
-        function(*tensors)
-        with _Operators() as called:
+        that calculated on the way, and says whether a kernel of Triton's wrote the result; those of a first call do not
+        count, in which an autotuner may try things out. That one has inputs of its own: what it leaves is of no use."""
+        function = getattr(self.module, entry)
+        function(*self.workload.inputs(seed + (1 << 32), self.device, **case))
+        tensors = self.workload.inputs(seed, self.device, **case)
+        launches = _Launches(self.kernel)
+        with _operators() as names, launches:
             result = function(*tensors)
         if not isinstance(result, torch.Tensor):
             raise ContractError(f"`{entry}` must return a new tensor like x; it returned {_a(result)}")
+        made = launches.made(result)
         result = result.detach().contiguous().cpu()
         safetensors.torch.save_file({"result": result}, self.home / "exchange" / file)
-        return {"operators": sorted(called.names)[:20], "compiled": _compiled_graphs()}
+        return {"operators": sorted(names)[:20], "made": made, "compiled": _compiled_graphs()}
 
     def inputs(self, seed: int, case: dict[str, Any]) -> None:
-        """Make the inputs of the calls that are to be timed."""
-        self.tensors = self.workload.inputs(seed, self.device, **case)
-        x = self.tensors[0]
+        """Prepare for the calls that are to be timed."""
+        self.timed = case
+        x = self.workload.inputs(seed, self.device, **case)[0]
         self.look = self.workload.Look(*x.shape, x.dtype, self.device)
         self._read([self.look(x)])
 
     def calls(self, entry: str, seed: int, count: int) -> dict[str, Any]:
-        """Call the function `count` times, each time with a bias drawn from `seed`: so no call can have been made before
-        the request. The reply holds a look at every result, so all of them are there by then."""
-        function = getattr(self.module, entry)
-        x, bias, *others = self.tensors
-        generator = torch.Generator(self.device).manual_seed(seed)
-        biases = torch.randn(count, *bias.shape, generator=generator, device=self.device).to(bias.dtype)
-        looks = self._read([self.look(function(x, bias, *others)) for bias in biases])
-        return {"looks": [look if math.isfinite(look) else None for look in looks], "compiled": _compiled_graphs()}
+        """Call the function `count` times, each time with inputs that did not exist before the request: they are drawn from
+        `seed`. The reply holds a look at every result, so all of them are there by then."""
+        function, looks = getattr(self.module, entry), []
+        for tensors in self.workload.anew(seed, self.device, count, **self.timed):
+            result = function(*tensors)
+            # an object of its own could answer the look and hold nothing
+            looks.append(self.look(result) if _is_like(result, tensors[0]) else torch.tensor(math.nan))
+        values = self._read(looks)
+        return {"looks": [look if math.isfinite(look) else None for look in values], "compiled": _compiled_graphs()}
 
     def off(self, seed: int, file: str, case: dict[str, Any]) -> dict[str, Any]:
         """Asked of the trusted arm only: compare the result in `file` with the exact one. off: the largest error, in units
@@ -474,22 +488,106 @@ class _Updates:
         return self.dot / math.sqrt(self.ours * self.theirs) if self.ours and self.theirs else 0.0
 
 
-class _Operators(TorchDispatchMode):
-    """Notes the names of the operators that calculate: all but those that make, copy or view memory."""
+# what makes, fills, copies or views memory, and calculates nothing
+STORING = re.compile(
+    r"aten::((new_)?(empty|zeros|ones|full)(_like|_strided)?|scalar_tensor|zero_?|fill_?|set_|copy_?|_to_copy|to|type_as|cpu|cuda"
+    r"|clone|detach_?|alias|lift|lift_fresh|contiguous|resize_|resolve_(conj|neg)|is_pinned|_?pin_memory"
+    r"|(_unsafe_|_reshape_)?(view|alias)(_as)?|_?reshape(_as|_alias)?|as_strided_?|slice|select|narrow|split|chunk|unbind"
+    r"|tensor_split|expand(_as)?|unsqueeze_?|squeeze_?|permute|transpose_?|t_?|numpy_T|mT|movedim|swapaxes|flatten|unflatten"
+    r"|ravel|requires_grad_)$"
+)
 
-    STORING = re.compile(
-        r"aten::(new_)?empty|aten::(set_|copy_|_to_copy|clone|detach|alias|view|_unsafe_view|_reshape_alias|as_strided|slice"
-        r"|select|expand|unsqueeze|squeeze|permute|transpose|t|contiguous|resize_|lift_fresh|is_pinned|_pin_memory)(\.|$)"
+
+@contextlib.contextmanager
+def _operators() -> Iterator[set[str]]:
+    """The names of the operators of torch that calculate meanwhile, in whichever thread. Of those that are made of others
+    the inner ones."""
+    names: set[str] = set()
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU],
+        experimental_config=torch._C._profiler._ExperimentalConfig(profile_all_threads=True),
+    ) as profiler:
+        yield names
+    calculates = lambda event: "::" in event.name and not STORING.match(event.name)  # noqa: E731
+    for event in filter(calculates, profiler.events()):
+        if not any(map(calculates, event.cpu_children)):
+            names.add(event.name)
+
+
+class _Launches:
+    """Notes which memory the launches of Triton's kernels change meanwhile, and what they leave there. In the submission's
+    own process this proves nothing; it takes more than a kernel that is never called."""
+
+    def __init__(self, kernel: Any):
+        self.kernel = kernel
+        self.written: dict[
+            int, tuple[torch.Tensor, bytearray, bytearray]
+        ] = {}  # by address: before the first, after the last
+
+    def __enter__(self) -> None:
+        if self.kernel is None:
+            return
+        self.run = run = self.kernel.run
+
+        def noted(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+            tensors = list(_tensors([*args, *kwargs.values()]))
+            before = [_memory(tensor) for tensor in tensors]
+            result = run(kernel, *args, **kwargs)
+            for tensor, was in zip(tensors, before, strict=True):
+                at = tensor.untyped_storage().data_ptr()
+                self.written[at] = (tensor, self.written.get(at, (tensor, was))[1], _memory(tensor))
+            return result
+
+        self.kernel.run = noted
+
+    def __exit__(self, *_: Any) -> None:
+        if self.kernel is not None:
+            self.kernel.run = self.run
+
+    def made(self, result: torch.Tensor) -> bool:
+        """Whether a kernel has written the result, or what is the same in another type, and nothing wrote there later. Most
+        of the elements must be others than before: memory that is had again may hold one or the other by chance."""
+        at = result.untyped_storage().data_ptr()
+        for tensor, before, after in self.written.values():
+            if tensor.untyped_storage().data_ptr() == at:
+                tensor = result
+            elif tensor.numel() != result.numel() or not torch.equal(tensor.reshape(-1).to(result), result.reshape(-1)):
+                continue
+            if not tensor.numel() or _memory(tensor) != after:
+                continue
+            bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+            was, now = (
+                torch.frombuffer(memory, dtype=bits).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+                for memory in (before, after)
+            )
+            if (was != now).float().mean() > 0.5:
+                return True
+        return False
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    """Those among a kernel's arguments, which may lie in tuples, or in descriptors and reinterpretations, as their base."""
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _tensors(value)
+        elif isinstance(value := getattr(value, "base", value), torch.Tensor):
+            yield value
+
+
+def _memory(tensor: torch.Tensor) -> bytearray:
+    """A copy of all the memory that a tensor is a part of."""
+    storage = tensor.untyped_storage().cpu()
+    return bytearray(ctypes.string_at(storage.data_ptr(), storage.nbytes()))
+
+
+def _is_like(result: Any, x: torch.Tensor) -> bool:
+    """Whether it is a plain tensor that has all of its elements in memory, of x's shape, type and device."""
+    return (
+        type(result) is torch.Tensor
+        and (result.shape, result.dtype, result.device) == (x.shape, x.dtype, x.device)
+        and result.layout is torch.strided
+        and result.is_contiguous()
     )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not self.STORING.match(function.name()):
-            self.names.add(function.name())
-        return function(*args, **(kwargs or {}))
 
 
 def named_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
