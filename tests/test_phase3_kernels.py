@@ -19,6 +19,7 @@ from grader.look import peek
 from grader.measure import machine
 from grader.measure.blocks import QUICK
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
+from grader.sandbox import child
 from grader.submission import Submission
 from grader.trace import kernels
 from grader.workloads import chain
@@ -266,6 +267,28 @@ def test_results_that_no_kernel_made(what):
     assert result.score == 0
 
 
+def test_operators_that_calculate():
+    x = torch.ones(3, 2)
+    with child._operators() as names:
+        x.t().contiguous().view(-1).to(torch.bfloat16).cpu().numel()
+        torch.broadcast_to(x[None, ..., :1], (2, 3, 1)).reshape(-1).narrow(0, 0, 2).split(1)
+        torch.empty_like(x)[:] = x.new_full((2,), 1.0)
+        torch.zeros_like(x, dtype=torch.float16).fill_(2).zero_().type_as(x)
+        (
+            x.diagonal(),
+            x.mT,
+            x.unfold(0, 1, 1),
+            x.unflatten(0, (3, 1)),
+            torch.tensor([1.0]),
+            x.new_empty(2),
+            x.new_ones(2),
+        )
+    assert not names
+    with child._operators() as names:
+        torch.nn.functional.layer_norm(x + x, (2,))
+    assert names == {"aten::add", "aten::native_layer_norm"}
+
+
 K = "def chain(x):\n    pass\n"
 
 
@@ -356,18 +379,6 @@ class Lazy:
 def fused(*tensors):
     return plain(*tensors) if len(tensors[0]) < 1000 else Lazy(tensors)
 """
-IN_8_BITS = """
-from grader.workloads.chain import plain
-
-
-def short(tensor):
-    scale = tensor.abs().max() / 127
-    return (tensor / scale).round() * scale
-
-
-def fused(x, bias, residual, *others):
-    return plain(short(x), bias, short(residual), *others)
-"""
 KEPT = """
 from grader.workloads.chain import plain
 
@@ -395,7 +406,7 @@ def test_looks_at_rounded_results():
     for tensors in chain.anew(3, torch.device("cpu"), 24, **case):
         once = chain.plain(*(tensor.float() for tensor in tensors)).bfloat16()
         both.append((float(look(once)), float(look(chain.plain(*tensors)))))
-    assert 0.001 < kernel._apart(*zip(*both, strict=True)) < kernel.SAME / 1.5
+    assert 0.001 < kernel._apart(*zip(*both, strict=True)) < kernel.SAME / 2
 
 
 def test_inputs_of_timed_calls_are_new():
@@ -412,10 +423,10 @@ def test_inputs_of_timed_calls_are_new():
         look(chain.plain(x, new[1], residual, *others)) for (x, _, residual, *others), new in itertools.pairwise(calls)
     ]
     right = [look(chain.plain(*tensors)) for tensors in calls[1:]]
-    assert kernel._apart([*map(float, stale)], [*map(float, right)]) > 3 * kernel.SAME
+    assert kernel._apart([*map(float, stale)], [*map(float, right)]) > 2 * kernel.SAME
 
 
-@pytest.mark.parametrize("source", [REMEMBERS, HALF_THE_ROWS, ONLY_LOOKS, IN_8_BITS, KEPT])
+@pytest.mark.parametrize("source", [REMEMBERS, HALF_THE_ROWS, ONLY_LOOKS, KEPT])
 def test_timed_calls_that_are_left_out(source):
     found = timed(source)
     assert found.strange > kernel.SAME

@@ -492,28 +492,35 @@ class _Updates:
 
 # what makes, fills, copies or views memory, and calculates nothing
 STORING = re.compile(
-    r"aten::((new_)?(empty|zeros|ones|full)(_like|_strided)?|scalar_tensor|zero_?|fill_?|set_|copy_?|_to_copy|to|type_as|cpu|cuda"
-    r"|clone|detach_?|alias|lift|lift_fresh|contiguous|resize_|resolve_(conj|neg)|is_pinned|_?pin_memory"
-    r"|(_unsafe_|_reshape_)?(view|alias)(_as)?|_?reshape(_as|_alias)?|as_strided_?|slice|select|narrow|split|chunk|unbind"
-    r"|tensor_split|expand(_as)?|unsqueeze_?|squeeze_?|permute|transpose_?|t_?|numpy_T|mT|movedim|swapaxes|flatten|unflatten"
-    r"|ravel|requires_grad_)$"
+    r"aten::((new_)?(empty|zeros|ones|full)(_like|_strided|_permuted)?|scalar_tensor|zero_?|fill_?|set_|copy_?|_to_copy|clone"
+    r"|detach_?|alias|lift|lift_fresh|resize_|is_pinned|_pin_memory|(_unsafe_)?view|_reshape_alias"
+    r"|as_strided_?|slice|select|diagonal|split(_with_sizes)?|unbind|unfold|expand|unsqueeze_?|squeeze_?|permute|transpose_?|t_?)$"
 )
 
 
 @contextlib.contextmanager
 def _operators() -> Iterator[set[str]]:
-    """The names of the operators of torch that calculate meanwhile, in whichever thread. Of those that are made of others
-    the inner ones."""
+    """The names of the operators of torch that calculate meanwhile, in whichever thread."""
     names: set[str] = set()
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU],
         experimental_config=torch._C._profiler._ExperimentalConfig(profile_all_threads=True),
     ) as profiler:
         yield names
-    calculates = lambda event: "::" in event.name and not STORING.match(event.name)  # noqa: E731
-    for event in filter(calculates, profiler.events()):
-        if not any(map(calculates, event.cpu_children)):
-            names.add(event.name)
+    called = {event.name for event in profiler.events() if "::" in event.name}
+    names.update(name for name in called if not STORING.match(name) and not _is_made_of_others(name))
+
+
+def _is_made_of_others(name: str) -> bool:
+    """Whether an operator, by its name without that of an overload, does nothing but call others, which are seen themselves."""
+    space, _, base = name.partition("::")
+    packet = getattr(getattr(torch.ops, space), base, None)
+    implicit = []
+    for overload in packet.overloads() if packet else []:
+        with contextlib.suppress(RuntimeError):  # some are TorchScript's alone, and no operators
+            key = torch._C.DispatchKey.CompositeImplicitAutograd
+            implicit.append(getattr(packet, overload).has_kernel_for_dispatch_key(key))
+    return bool(implicit) and all(implicit)
 
 
 class _Launches:
