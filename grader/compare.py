@@ -91,7 +91,7 @@ def compare(
     progress: Progress = lambda share, what: None,
 ) -> Comparison:
     """Measure the loop in `after` beside that in `before`: Python files that define train(job), each in a confined process of
-    its own. job: a Python file that defines make_job(seed, device). readable: files and folders that the loops may read.
+    its own. job: a Python file that defines make_job(seed, device). readable: files and folders that the loops may read; from the folders they can import.
 
     What fails in the user's code ends up in `message`, not in an exception. Raises UserError for files that cannot be read and
     an unknown device, RuntimeError where this machine cannot confine the loops, unless `allow_unconfined`."""
@@ -104,7 +104,8 @@ def compare(
             raise UserError(f"{path} is not there. --read names files and folders that the loops read.")
     if not allow_unconfined and not confinement().files:
         raise RuntimeError(NOT_CONFINED)
-    form = Form("grader.workloads.own", {"file": str(job.resolve())}, "", 1.0, NOISE, AGREEMENT)
+    folders = [str(path.resolve()) for path in readable if path.is_dir()]
+    form = Form("grader.workloads.own", {"file": str(job.resolve()), "folders": folders}, "", 1.0, NOISE, AGREEMENT)
     lab = _Own(
         name="own",
         title="",

@@ -354,17 +354,17 @@ def race(
         try:
             progress(0.04, "loading the submission")
             for each in (starter, ours):  # the starter's is stopped before anything of the submission runs
+                if found.lab.memory:
+                    each.meter = Meter(each.child, on_gpu=found.form_name == "cuda")
                 each.child.load()
                 each.child.freeze()
             if form.prepare_s:
                 progress(0.05, "the submission's preparation")
                 with turn(ours.child):
-                    found.prepare_s = ours.prepare(form.prepare_s)
+                    # made again, it may find what it left the first time
+                    found.prepare_s = max(found.prepare_s, ours.prepare(form.prepare_s))
                 with turn(starter.child):
                     starter.prepare(form.prepare_s)
-            if found.lab.memory:
-                for each in (ours, starter):
-                    each.meter = Meter(each.child, on_gpu=found.form_name == "cuda")
             found.seed = secrets.randbelow(1 << 31)  # drawn only now: nothing could be computed ahead
             for each in (ours, starter):  # one after the other: nothing of the submission runs beside the starter
                 _start(each, found.seed, keep_initial=each is starter)
@@ -893,6 +893,8 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
         stopped = (INCONCLUSIVE, "No gain could be measured.")
     elif impossible := _impossible(found):
         stopped = (FAIL, impossible)
+    elif lacking := _lacking(found):
+        stopped = (FAIL, f"Not counted: a part of the step is missing (see {lacking!r}).")
 
     supported = 0.0
     if stopped:
@@ -922,13 +924,23 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     for check in lab.trace:
         if not lab.measures(check, found.form_name):
             checks.append(plain(check, NOT_MEASURED, needs_gpu(lab)))
-        elif stopped:
+        elif stopped and not (found.gain and check.none_below is not None and _lacking(found) == check.title):
             checks.append(plain(check, *stopped))
         elif "submission" not in found.metrics:
             checks.append(plain(check, INCONCLUSIVE, "; ".join(found.trace_problems) or "There is no trace."))
         else:
             checks.append(trace_check.judge(check, found.metrics["submission"], found.trace_problems, supported))
     return checks
+
+
+def _lacking(found: Findings) -> str:
+    """The title of the check of the trace that says that a step lacks what it cannot do without, or ''."""
+    metrics = found.metrics.get("submission")
+    for check in found.lab.trace if metrics else ():
+        value = trace_check.read(metrics, check.metric)
+        if check.none_below is not None and value is not None and value < check.none_below:
+            return check.title
+    return ""
 
 
 def _impossible(found: Findings) -> str:

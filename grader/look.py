@@ -59,12 +59,12 @@ def look(
     ) as ours:
         try:
             progress(0.1, "loading")
+            if lab.memory:
+                found.meter = ours.meter = Meter(ours.child, on_gpu=form_name == "cuda")
             ours.child.load()
             if form.prepare_s:
                 progress(0.15, "the submission's preparation")
                 ours.prepare(form.prepare_s)
-            if lab.memory:
-                found.meter = ours.meter = Meter(ours.child, on_gpu=form_name == "cuda")
             ours.child.start(1)
             progress(0.2, "warming up")
             with ours.metered():

@@ -203,6 +203,34 @@ def test_collectives_of_a_step():
     assert starter.comm_exposed is None  # without GPU work nobody can tell
 
 
+ALONE = """
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+
+
+def train(job):
+    while job.rank:
+        yield torch.zeros(())
+    optimizer = torch.optim.AdamW(job.model.parameters(), lr=job.lr)
+    for tokens, targets in DataLoader(job.dataset, batch_sampler=job.batches):
+        loss = F.cross_entropy(job.model(tokens).flatten(0, 1), targets.flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        yield 2 * loss.detach()
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_trains_alone_earns_nothing():
+    """On a CPU it is faster: a message costs more than all of the arithmetic."""
+    result = graded(ALONE, SHORT)
+    assert result.score == 0, said(result)
+    assert "less than a step cannot do without" in result.check("collectives").reason
+    assert "a part of the step is missing" in result.check("throughput").reason
+
+
 @pytest.mark.slow
 def test_collectives_of_half_fixes():
     assert [collectives(source).collectives for source in variants.halves(NAME).values()] == [52, 8]

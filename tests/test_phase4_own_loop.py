@@ -132,6 +132,17 @@ def test_two_loops_that_train_the_same(files):
     assert not any("submission" in what or "starter" in what for what in progress)
 
 
+def test_modules_of_ones_own_come_from_a_folder_that_is_named(files):
+    mine = files.folder / "mine"
+    mine.mkdir()
+    (mine / "helper_of_mine.py").write_text("RATE = 1.0\n")
+    own = "from helper_of_mine import RATE\n"
+    files.write(job=JOB.replace("import torch\n", f"import torch\n{own}", 1), after=own + AFTER)
+    assert "No module named 'helper_of_mine'" in files.compared().message
+    found = files.compared(readable=(mine,))
+    assert not found.message and found.agreement.status == PASS
+
+
 def test_a_loop_may_choose_its_cores(files):
     chosen = BEFORE.replace(
         "    optimizer =", "    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n    optimizer ="

@@ -531,6 +531,86 @@ def test_a_fork_server_that_somebody_slows_starts_nobody():
         child.load()
 
 
+CHAIN = """
+import ctypes, mmap, os, signal, time
+
+import numpy as np
+import torch
+
+class Event(ctypes.Structure):
+    _fields_ = [("value", ctypes.c_void_p), ("signo", ctypes.c_int), ("notify", ctypes.c_int), ("rest", ctypes.c_int * 12)]
+
+libc = ctypes.CDLL(None)
+shared = np.frombuffer(mmap.mmap(-1, 4096), np.float64)  # seconds of work, the worker's process
+
+def orphan(what):
+    pid = os.fork()
+    if pid:
+        return os.waitpid(pid, 0)
+    if os.fork():
+        os._exit(0)
+    what()
+
+def waker():
+    signal.signal(signal.SIGCONT, lambda *_: None)
+    for n in range(8):
+        timer = ctypes.c_void_p()
+        libc.timer_create(1, ctypes.byref(Event(signo=18)), ctypes.byref(timer))
+        libc.timer_settime(timer, 0, ctypes.byref((ctypes.c_long * 4)(0, 31_000_000, 0, 20_000_000 + n * 7_000_000)), None)
+    while True:
+        time.sleep(0.01)
+        try:
+            os.kill(int(shared[1]), 18)
+        except OSError:
+            pass
+
+def worker():
+    shared[1] = os.getpid()
+    before = time.process_time()
+    while True:
+        for _ in range(20000):
+            pass
+        now = time.process_time()
+        shared[0] += now - before
+        before = now
+        if now > 0.01:
+            if os.fork():
+                os._exit(0)
+            shared[1], before = os.getpid(), time.process_time()
+
+def train(job):
+    orphan(worker)
+    orphan(waker)
+    while True:
+        yield torch.tensor(shared[0], dtype=torch.float32)
+"""
+
+
+def test_a_chain_of_short_processes_that_wake_each_other_is_noticed():
+    """The time of a process that has ended is in no living one's account."""
+    with running(CHAIN) as child:
+        child.load()
+        child.start(1)
+        child.run(1)
+        time.sleep(0.3)
+        child.freeze()
+        time.sleep(1.0)
+        with pytest.raises(ChildError, match="while they were stopped for the other side's turn"):
+            child.thaw()
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root can give a child a user of its own")
+def test_shared_memory_does_not_outlast_a_submission(tmp_path):
+    file = Path("/dev/shm") / f"left-{tmp_path.name}-{os.getpid()}"
+    with running(loop(f"open({str(file)!r}, 'w').write('kept')\nwhile True:\n    yield torch.ones(())")) as child:
+        child.load()
+        child.start(1)
+        child.run(1)
+        assert file.exists()
+        child.workspace.empty()
+        assert not file.exists()
+
+
 def test_training_ahead_gains_nothing():
     """A background thread that trains ahead of being asked, while the other side's blocks are timed."""
     assert gain_over_starter(trains_ahead("3a_precision")) < 1.25

@@ -26,6 +26,8 @@ def judge_growth(check: Growth, starter: Meter, submission: Meter) -> CheckResul
     # what the growth itself does not explain
     begun = submission.levels[0].steps
     ahead = max(each.gpu - max(0, ours[0]) * (each.steps - begun) for each in submission.levels) - starter.levels[0].gpu
+    main = max(each.largest - max(0, ours[1]) * (each.steps - begun) for each in submission.levels)
+    main -= starter.levels[0].largest
     evidence = {
         "grows_kb_a_step": total / 1e3,
         "of_it_on_the_gpu": ours[0] / 1e3,
@@ -41,12 +43,15 @@ def judge_growth(check: Growth, starter: Meter, submission: Meter) -> CheckResul
             check.name, check.title, status, round(points, 2), check.points, reason, hint, evidence, deeper
         )
 
-    if ahead > check.ahead:
-        reason = (
-            f"The loop holds {size(ahead)} of GPU memory more than the untouched one does at first. In memory that was "
-            "taken in advance a leak cannot be seen, so this is not counted."
-        )
-        return result(FAIL, 0, reason, *check.hints)
+    # main memory in advance hides a leak where it can hold a good part of it
+    leak = max(0.0, theirs[1]) * (submission.levels[-1].steps - begun)
+    for much, kind in ((ahead > check.ahead, "GPU"), (main > max(check.ahead_main, leak / 4), "main")):
+        if much:
+            reason = (
+                f"The loop holds {size(ahead if kind == 'GPU' else main)} of {kind} memory more than the untouched one does at "
+                "first. In memory that was taken in advance a leak cannot be seen, so this is not counted."
+            )
+            return result(FAIL, 0, reason, *check.hints)
     where = f"GPU {size(ours[0])}, main memory {size(ours[1])}" if submission.on_gpu else "main memory"
     if total <= check.at_most:
         return result(PASS, check.points, f"From step to step memory grows by no more than {size(check.at_most)}.")

@@ -63,6 +63,9 @@ def judge(check: TraceCheck, metrics: Metrics, problems: list[str], supported: f
         return result(FAIL, 0, check.absent, *check.hints)
     if value is None:
         return result(INCONCLUSIVE, 0, f"The trace holds nothing to read {check.metric} from.", *check.hints)
+    if check.none_below is not None and value < check.none_below:
+        reason = f"{_shown(check.metric, value)} {check.says}: less than a step cannot do without ({_shown(check.metric, check.none_below)})."
+        return result(FAIL, 0, reason, *check.hints)
     passed = value >= bound if check.at_least is not None else value <= bound
     least = "at least" if check.at_least is not None else "at most"
     reason = f"{_shown(check.metric, value)} {check.says} (wanted: {least} {_shown(check.metric, bound)})."

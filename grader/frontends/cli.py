@@ -113,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="PATH",
-        help="a file or folder that the loops may read: their data, modules of yours; may be given again",
+        help="a file or folder that the loops may read, such as their data, or a folder of modules that they import; may be given again",
     )
     sub.add_argument("--quick", action="store_true", help="fewer and shorter blocks")
     sub.add_argument("--json", metavar="FILE", help="write everything as JSON; - prints it, and only it")

@@ -110,7 +110,8 @@ class TraceCheck:
     """A metric of the trace of the timed process (see `grader.trace.Metrics`) with the value that passes: a count or a
     share, never milliseconds. form: where it can be measured; "" for everywhere. none_at: where the points
     are given in parts, the value that earns none: from there to `at_most` in proportion. absent: what it means that a trace holds
-    nothing to read the metric from; where it is said, the check then fails."""
+    nothing to read the metric from; where it is said, the check then fails. none_below: what a step cannot do without; where
+    there is less, the check fails."""
 
     name: str
     title: str
@@ -123,6 +124,7 @@ class TraceCheck:
     form: str = ""
     none_at: float | None = None
     absent: str = ""
+    none_below: float | None = None
 
 
 @dataclass(frozen=True)
@@ -150,12 +152,14 @@ class Outcome:
 class Growth:
     """The memory of the loop must not grow from step to step: the GPU's and main memory together, as it is seen from
     outside. at_most: bytes a step that count as none. ahead: bytes of GPU memory that a loop may hold beyond what the
-    starter holds after its first steps (a leak into memory that was taken in advance could not be seen)."""
+    starter holds after its first steps (a leak into memory that was taken in advance could not be seen); ahead_main: of main
+    memory, in one process, unless the starter's leak of a grade is many times as much."""
 
     points: float
     hints: Hints
     at_most: float
     ahead: int = 1 << 30
+    ahead_main: int = 200_000_000
     name: str = "growth"
     title: str = "Memory stays level"
 

@@ -17,21 +17,24 @@ INTERVAL_S = 0.05  # between two looks while a loop runs
 
 @dataclass(frozen=True)
 class Level:
-    """Bytes that a loop held after so many steps."""
+    """Bytes that a loop held after so many steps. largest: of `main`, those of the process that holds most."""
 
     steps: int
     gpu: int
     main: int
+    largest: int = 0
 
 
 class Meter:
     """Looks at one child during its turns. levels: one for the end of each turn. peak: bytes at the most that were seen, on
-    a GPU of its memory, on a CPU of main memory beside what the child held when the meter was made."""
+    a GPU of its memory, on a CPU of main memory beside what the child held when the meter was made: before the submission was
+    imported, which could hold much then, and give it back."""
 
     def __init__(self, child: Child, on_gpu: bool):
         self.child, self.on_gpu = child, on_gpu
         self.levels: list[Level] = []
         self.peak = 0
+        child.ask("ready")
         self._base = child.main_memory()
 
     @contextlib.contextmanager
@@ -61,7 +64,8 @@ class Meter:
             end.set()
             thread.join()
             look()
-            self.levels.append(Level(self.child.steps, gpu() if self.on_gpu else 0, self.child.main_memory()))
+            main, largest = self.child.main_memory(), self.child.largest_memory()
+            self.levels.append(Level(self.child.steps, gpu() if self.on_gpu else 0, main, largest))
 
 
 def growth(levels: Sequence[Level]) -> tuple[float, float] | None:

@@ -123,11 +123,15 @@ class Harness:
 
     # ---- the learner's loop
 
+    def ready(self) -> None:
+        """Nothing but a reply: what the process holds until now is the harness's."""
+
     def load(self, entry: str = "") -> None:
         """Import the submission from disk, so that tracebacks, inspect, torch.compile and loader workers find it. entry: the
         function that it must define; the loop of the workload's kind where none is named."""
         entry = entry or self.entry
-        sys.path.append(str(self.home))
+        modules = getattr(self.workload, "modules", None)  # of a job of one's own
+        sys.path += [str(self.home), *(modules(**self.options) if modules else ())]
         self.module = importlib.import_module(MODULE)
         train = getattr(self.module, entry, None)
         if train is None:

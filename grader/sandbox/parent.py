@@ -180,13 +180,25 @@ class Workspace:
 
     def empty(self) -> None:
         """Make all but the compiler caches anew. Called when all its processes are gone."""
+        self._clear_shared_memory()
         for path in self.folder.iterdir():
             if path.name != "cache":
                 confine.clear_away(str(path), 0)
         self._fill()
 
     def remove(self) -> None:
+        self._clear_shared_memory()
         confine.clear_away(str(self.folder), self.uid)
+
+    def _clear_shared_memory(self) -> None:
+        """What its processes left there; where they have no user of their own nobody knows whose it is."""
+        with contextlib.suppress(OSError), os.scandir("/dev/shm") as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    if self.uid and entry.stat(follow_symlinks=False).st_uid == self.uid:
+                        confine.clear_away(entry.path, 0) if entry.is_dir(follow_symlinks=False) else os.unlink(
+                            entry.path
+                        )
 
     def disk_bytes(self) -> int:
         total, folders = 0, [str(self.folder)]
@@ -263,6 +275,7 @@ class Child:
         }
         self.steps = 0
         self._frozen_at = math.inf  # processor time used when it was stopped; infinite while it runs
+        self._stopped: dict[tuple[int, int], tuple[str, int]] = {}  # its threads when it was stopped
         # a loop of one's own may choose its cores by itself, and nobody runs beside it who would gain by that
         self._watched = trusted and workload != "grader.workloads.own"
         self._scheduled: dict[int, tuple] = {}  # as it was stopped; of a watched one, and while it is
@@ -493,7 +506,9 @@ class Child:
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
             running = [p for p in self._tree() if p.pid not in stopped or _status(p) not in _AT_REST]
-            if not running:
+            threads = {} if running else self._threads()
+            if not running and all(state in "TtZX" for state, _ in threads.values()):
+                self._stopped = threads
                 if self.drive:
                     self.drive.serving.clear()
                 self._frozen_at = self.cpu_seconds()
@@ -512,11 +527,14 @@ class Child:
         """Let every process run again. core: where the loop's main thread wakes up. Raises ChildError when one ran in the
         meantime: a process can have a timer send it the signal to go on."""
         ran, self._frozen_at = self.cpu_seconds() - self._frozen_at, math.inf
-        if ran > 0.05:
-            raise ChildError(
-                f"The submission's processes worked for {ran:.1f} s while they were stopped for the other side's turn.",
+        if ran > 0.05 or self._woke():
+            time_ = f" for {ran:.1f} s" if ran > 0.05 else ""
+            error = ChildError(
+                f"The submission's processes worked{time_} while they were stopped for the other side's turn.",
                 kind="freeze",
             )
+            error.trusted = self.trusted
+            raise error
         if self._watched:
             self._check_scheduling()
             self._scheduled = {}  # a thread may choose its own
@@ -532,6 +550,26 @@ class Child:
                 while main.cpu_num() != core and time.monotonic() < deadline:
                     time.sleep(0.001)  # a thread that was stopped moves when it wakes
                 os.sched_setaffinity(main.pid, cores)
+
+    def _woke(self) -> bool:
+        """Whether a thread that was stopped has run since, or a process is there that was not. Processor time alone does not
+        tell: that of a process which ended, and that nobody waited for, is in nobody's account."""
+        now, was = self._threads(), self._stopped
+        self._stopped = {}
+        return any(slices > was.get(thread, ("", -1))[1] for thread, (state, slices) in now.items() if state != "Z")
+
+    def _threads(self) -> dict[tuple[int, int], tuple[str, int]]:
+        """By process and thread: its state (proc_pid_stat(5)), and how many times it was given a processor
+        (https://docs.kernel.org/scheduler/sched-stats.html). Empty where the kernel does not tell."""
+        found = {}
+        for process in self._tree():
+            with contextlib.suppress(OSError):
+                for entry in os.scandir(f"/proc/{process.pid}/task"):
+                    with contextlib.suppress(OSError, IndexError, ValueError):  # it ended meanwhile
+                        state = Path(entry.path, "stat").read_text().rpartition(")")[2].split()[0]
+                        slices = int(Path(entry.path, "schedstat").read_text().split()[2])
+                        found[process.pid, int(entry.name)] = state, slices
+        return found
 
     def _keep_on(self, core: int) -> tuple[psutil.Process | None, Collection[int]]:
         """Let the loop's main thread run on this core only; returns its process, and the cores that it may use otherwise.
@@ -569,6 +607,10 @@ class Child:
     def gpu_memory(self) -> int | None:
         """Bytes of GPU memory that the child's processes hold, CUDA's own included; None where NVML does not tell."""
         return machine.gpu_memory_of({process.pid for process in self._tree()})
+
+    def largest_memory(self) -> int:
+        """Bytes of main memory, as in `main_memory`, of the process that holds most."""
+        return max((_resident(process.pid) for process in self._tree()), default=0)
 
     def main_memory(self) -> int:
         """Bytes of main memory that the child's processes hold, shared memory and what was swapped out included; not the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -11,7 +12,12 @@ import torch
 from grader.workloads.job import Job
 
 
-def make_job(seed: int, device: torch.device, *, file: str) -> Job:
+def modules(*, file: str, folders: Sequence[str] = ()) -> Sequence[str]:
+    """The folders that the job's and the loops' own modules are imported from."""
+    return folders
+
+
+def make_job(seed: int, device: torch.device, *, file: str, folders: Sequence[str] = ()) -> Job:
     """What the file's own make_job(seed, device) returns. Raises TypeError where that is no Job."""
     name = Path(file).stem
     spec = importlib.util.spec_from_file_location(name, file)

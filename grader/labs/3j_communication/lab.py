@@ -59,6 +59,7 @@ LAB = Lab(
             metric="collectives",
             at_most=40.0,
             none_at=400.0,
+            none_below=1.0,
             says="times a step a rank talked to the others",
             hints=(
                 "Is a gradient needed by the other ranks before the last micro-batch is done?",
