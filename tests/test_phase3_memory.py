@@ -112,7 +112,7 @@ import torch
 libc = ctypes.CDLL(None)
 libc.mallopt(-4, 0)  # no block of its own for what is large
 libc.mallopt(-1, 2**31 - 1)  # and nothing is given back
-blocks = [torch.ones(1 << 18) for _ in range(300)]
+blocks = [torch.ones(1 << 18) for _ in range(400)]
 del blocks
 """
 

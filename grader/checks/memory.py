@@ -43,9 +43,10 @@ def judge_growth(check: Growth, starter: Meter, submission: Meter) -> CheckResul
             check.name, check.title, status, round(points, 2), check.points, reason, hint, evidence, deeper
         )
 
-    # main memory in advance hides a leak where it can hold a good part of it
+    # where the leak is one of main memory, and what was taken in advance can hold a good part of it
     leak = max(0.0, theirs[1]) * (submission.levels[-1].steps - begun)
-    for much, kind in ((ahead > check.ahead, "GPU"), (main > max(check.ahead_main, leak / 4), "main")):
+    hides = theirs[1] > theirs[0] and main > max(check.ahead_main, leak / 4)
+    for much, kind in ((ahead > check.ahead, "GPU"), (hides, "main")):
         if much:
             reason = (
                 f"The loop holds {size(ahead if kind == 'GPU' else main)} of {kind} memory more than the untouched one does at "

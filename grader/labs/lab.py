@@ -153,13 +153,13 @@ class Growth:
     """The memory of the loop must not grow from step to step: the GPU's and main memory together, as it is seen from
     outside. at_most: bytes a step that count as none. ahead: bytes of GPU memory that a loop may hold beyond what the
     starter holds after its first steps (a leak into memory that was taken in advance could not be seen); ahead_main: of main
-    memory, in one process, unless the starter's leak of a grade is many times as much."""
+    memory, in one process, where that is what the starter leaks (torch.compile takes some 160 MB)."""
 
     points: float
     hints: Hints
     at_most: float
     ahead: int = 1 << 30
-    ahead_main: int = 200_000_000
+    ahead_main: int = 300_000_000
     name: str = "growth"
     title: str = "Memory stays level"
 
