@@ -18,7 +18,7 @@ import random
 import secrets
 import time
 from dataclasses import dataclass, field
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from grader.grade import MAX_WEIGHTS, NEEDS_GPU, AnyFindings, Disturbed, Progress, arm, gate, plain
@@ -40,6 +40,9 @@ ITEM_SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
 SAME = 0.015
 FASTEST = 1.1  # of the roof: what is faster has not moved its bytes
 QUICK_ROUNDS = 3
+HELD_UP = (
+    1.25  # times as long as in the median round; on an H200 rounds differ by 2%, but for one of 28: 1.5 times as long
+)
 UNSETTLED = 0.1  # of all points for the roof: what the interval may leave open
 
 
@@ -301,7 +304,7 @@ def _judge_roof(found: Findings, whose: str, right: bool) -> CheckResult:
     stopped = "" if right else whose or "it is not right in all cases (see there)"
     if not found.rounds:
         return result(FAIL, 0, f"Not counted: {stopped}.")
-    times = [{name: seconds - each["nothing"] for name, seconds in each.items()} for each in found.rounds]
+    times = [{name: seconds - each["nothing"] for name, seconds in each.items()} for each in _even(found.rounds)]
     own, roof, simple = ([each[name] for each in times] for name in (found.lab.entry, "roof", "plain"))
     if min(*own, *roof, *simple) <= 0:
         return result(INCONCLUSIVE, 0, "Some calls took less time than looking at their results does. Check again.")
@@ -335,6 +338,14 @@ def _judge_roof(found: Findings, whose: str, right: bool) -> CheckResult:
     if high - low > UNSETTLED:
         return result(INCONCLUSIVE, low * check.points, f"{said} The rounds differ too much for a verdict.", evidence)
     return result(FAIL, low * check.points, said, evidence)
+
+
+def _even(rounds: list[dict[str, float]]) -> list[dict[str, float]]:
+    """The rounds in which nothing took much longer than it does usually: something else held the machine up then. All of them
+    where these are most."""
+    usual = {name: median(each[name] for each in rounds) for name in rounds[0]}
+    even = [each for each in rounds if all(each[name] <= HELD_UP * usual[name] for name in usual)]
+    return even if 2 * len(even) > len(rounds) else rounds
 
 
 def _part(share: float, least: float, full: float) -> float:

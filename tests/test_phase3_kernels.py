@@ -462,6 +462,14 @@ def test_points_of_the_roof(share, spread, status, points, words):
     assert {c.status for c in kernel.judge(found, Submission(OWN))} == {NOT_MEASURED}
 
 
+def test_a_round_that_was_held_up_does_not_count():
+    even, held_up = rounds(0.9) * 2, rounds(0.3)[:1]
+    found = kernel.Findings(TIMED_HERE, "cpu", seen=dict(RIGHT), rounds=[*even, *held_up])
+    assert kernel._judge_roof(found, "", right=True).status == PASS
+    found.rounds = [*even[:3], *held_up * 3]  # as many as not: then that is how it is
+    assert kernel._judge_roof(found, "", right=True).status == INCONCLUSIVE
+
+
 @pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")
 def test_kernel_on_a_gpu():
     lab = TRITON

@@ -821,7 +821,7 @@ _GPT2_SIGMOID_GELU: Edits = [
     ),
 ]
 # the head's kernels are short of what the memory moves (an H200, 64 windows: 6.0 and 2.3 ms of 104, for 13.2 and 6.6 GB): their
-# tiles are searched once
+# tiles are searched once. (The best takes 5.6 and 2.3 ms: nothing is gained.)
 _GPT2_SEARCHED: Edits = [
     (
         "@triton.jit\ndef row_loss(",
@@ -888,7 +888,7 @@ _GPT2_E4M3: Edits = [
 # The head's gradient goes on to all layers below: with that product left in bf16, a training with the feed-forward's backward
 # pass in 8 bits is nearly as near to the one in fp32 as with the head alone in 8 bits (tried with numbers rounded to 8 bits on a
 # CPU, AMD EPYC, torch 2.15: six layers of 384, ten steps, 1 - cosine of the update 0.0020; 0.0015 with the head alone and all of it
-# in 8 bits, 0.0030 with both, 0.0003 in bf16).
+# in 8 bits, 0.0030 with both, 0.0003 in bf16). An H200 says 0.0045 for it (data/measured/nvidia-h200/nanogpt_parity_2026-11-23.json).
 _GPT2_LONG_BELOW_HEAD: Edits = [
     (
         """    share = share.to(by_token.dtype.element_ty)
