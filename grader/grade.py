@@ -32,7 +32,7 @@ from grader.checks import throughput as throughput_check
 from grader.checks import trace as trace_check
 from grader.data import prepare
 from grader.errors import UserError
-from grader.labs.lab import AnyLab, Budget, Form, Growth, Lab
+from grader.labs.lab import AnyLab, Budget, Form, Growth, Lab, TraceCheck
 from grader.measure import calibration, decision, machine, peaks
 from grader.measure import starter as starters
 from grader.measure.blocks import QUICK, Arm, Plan, overstated, pair
@@ -874,7 +874,7 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
         checks.append(prediction_check.judge(lab.prediction, lab.cause, gain, known_from, submission.prediction, least))
     checks += [check for check in (found.parity, found.logs, found.outcome) if check]
 
-    stopped, impossible = None, ""  # why throughput and trace earn nothing, with the status that says so
+    stopped, impossible, lacking = None, "", None  # why throughput and trace earn nothing, with the status that says so
     if found.fatal:
         stopped = (FAIL, "Not counted: the submission did not run (see above).")
     elif found.disturbed:
@@ -894,7 +894,7 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     elif impossible := _impossible(found):
         stopped = (FAIL, impossible)
     elif lacking := _lacking(found):
-        stopped = (FAIL, f"Not counted: a part of the step is missing (see {lacking!r}).")
+        stopped = (FAIL, f"Not counted: a part of the step is missing (see {lacking.title!r}).")
 
     supported = 0.0
     if stopped:
@@ -924,7 +924,7 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     for check in lab.trace:
         if not lab.measures(check, found.form_name):
             checks.append(plain(check, NOT_MEASURED, needs_gpu(lab)))
-        elif stopped and not (found.gain and check.none_below is not None and _lacking(found) == check.title):
+        elif stopped and check is not lacking:  # which says by itself what is missing
             checks.append(plain(check, *stopped))
         elif "submission" not in found.metrics:
             checks.append(plain(check, INCONCLUSIVE, "; ".join(found.trace_problems) or "There is no trace."))
@@ -933,14 +933,10 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     return checks
 
 
-def _lacking(found: Findings) -> str:
-    """The title of the check of the trace that says that a step lacks what it cannot do without, or ''."""
+def _lacking(found: Findings) -> TraceCheck | None:
+    """The check of the trace that says that a step lacks what it cannot do without."""
     metrics = found.metrics.get("submission")
-    for check in found.lab.trace if metrics else ():
-        value = trace_check.read(metrics, check.metric)
-        if check.none_below is not None and value is not None and value < check.none_below:
-            return check.title
-    return ""
+    return next((check for check in found.lab.trace if metrics and trace_check.lacks(check, metrics)), None)
 
 
 def _impossible(found: Findings) -> str:

@@ -322,6 +322,21 @@ def test_a_worker_that_somebody_slows_grades_as_it_began():
     assert {record["result"]["machine"]["cores"]} == cores
 
 
+def test_a_process_that_died_before_its_grade_is_replaced():
+    job = Job("3a_precision", Submission("x = 1\n"), "cpu")
+
+    def kill(dask_worker) -> None:
+        ahead = pool.worker._next._process
+        ahead.kill()
+        os.waitid(os.P_PID, ahead.pid, os.WEXITED | os.WNOWAIT)  # until it has ended, and nobody has asked
+
+    with pool.embedded("cpu") as workers:
+        workers.workers()
+        workers.client.run(kill)
+        record = json.loads(workers.client.submit(pool.worker.run, job.to_json(), 60, pure=False).result())
+    assert "result" in record, record
+
+
 def test_what_makes_a_grade_another():
     job = Job(NAME, Submission(RAISES))
     for other in (

@@ -52,10 +52,8 @@ class Process:
         return self._process.poll() is None
 
     def as_scheduled(self) -> bool:
-        """Whether it runs on the cores, and as soon, as this worker began. Without root, a submission may change that."""
-        with contextlib.suppress(OSError):
-            return machine.scheduling(self._process.pid) == _scheduled
-        return False
+        """Whether it lives, and runs on the cores, and as soon, as this worker began. Without root, a submission may change that."""
+        return self.alive() and machine.scheduling(self._process.pid) == _scheduled
 
     def grade(self, job: str, limit_s: float, tell: Tell) -> dict[str, Any]:
         """Hand it its job, wait for the result: {"result", "machine"}. Raises GradeFailed."""

@@ -95,6 +95,11 @@ def clear_away(folder: str, uid: int) -> None:
     its processes are gone."""
     # not shutil.rmtree: it recurses, and folders can be nested deeper than Python can go
     subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)
+    clear_shared_memory(uid)
+
+
+def clear_shared_memory(uid: int) -> None:
+    """Remove what user `uid` (0: none of its own) left in shared memory of either kind."""
     if not uid:
         return
     if left := list(_of_user(uid, "/dev/shm")):

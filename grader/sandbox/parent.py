@@ -180,25 +180,14 @@ class Workspace:
 
     def empty(self) -> None:
         """Make all but the compiler caches anew. Called when all its processes are gone."""
-        self._clear_shared_memory()
+        confine.clear_shared_memory(self.uid)
         for path in self.folder.iterdir():
             if path.name != "cache":
                 confine.clear_away(str(path), 0)
         self._fill()
 
     def remove(self) -> None:
-        self._clear_shared_memory()
         confine.clear_away(str(self.folder), self.uid)
-
-    def _clear_shared_memory(self) -> None:
-        """What its processes left there; where they have no user of their own nobody knows whose it is."""
-        with contextlib.suppress(OSError), os.scandir("/dev/shm") as entries:
-            for entry in entries:
-                with contextlib.suppress(OSError):
-                    if self.uid and entry.stat(follow_symlinks=False).st_uid == self.uid:
-                        confine.clear_away(entry.path, 0) if entry.is_dir(follow_symlinks=False) else os.unlink(
-                            entry.path
-                        )
 
     def disk_bytes(self) -> int:
         total, folders = 0, [str(self.folder)]
