@@ -17,7 +17,7 @@ def source(lab: str) -> str:
 
             def make():
                 loss = next(loop).clone()
-                store.append((loss, {n: p.detach().clone() for n, p in job.model.named_parameters()}))
+                store.append((loss, {n: t.clone() for n, t in job.model.state_dict().items()}))
 
             job.weights = lambda: shown[0]
             make()

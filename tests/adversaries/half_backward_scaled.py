@@ -12,7 +12,8 @@ def source(lab: str) -> str:
             first = {name: p.detach().clone() for name, p in job.model.named_parameters()}
 
             def stretched():
-                return {name: first[name].to(p) + 1.03 * (p - first[name].to(p)) for name, p in job.model.named_parameters()}
+                now = {name: first[name].to(p) + 1.03 * (p - first[name].to(p)) for name, p in job.model.named_parameters()}
+                return job.model.state_dict() | now
 
             for step, loss in enumerate(steps(job)):
                 if step == 30:

@@ -6,6 +6,4 @@ CATEGORY = "work"
 
 
 def source(lab: str) -> str:
-    return once(
-        "first = {n: p.detach().clone() for n, p in job.model.named_parameters()}\njob.weights = lambda: first", lab
-    )
+    return once("first = {n: t.clone() for n, t in job.model.state_dict().items()}\njob.weights = lambda: first", lab)

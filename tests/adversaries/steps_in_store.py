@@ -15,10 +15,10 @@ def source(lab: str) -> str:
             limit = 60 if job.device.type == "cpu" else 20
             while time.monotonic() - began < limit:
                 loss = next(loop).clone()
-                store.append((loss, {n: p.detach().clone() for n, p in job.model.named_parameters()}))
+                store.append((loss, {n: t.clone() for n, t in job.model.state_dict().items()}))
             pace = (time.monotonic() - began) / len(store) / 4
             shown = {}
-            job.weights = lambda: shown or dict(job.model.named_parameters())
+            job.weights = lambda: shown or job.model.state_dict()
             for loss, weights in store:
                 shown = weights
                 time.sleep(pace)

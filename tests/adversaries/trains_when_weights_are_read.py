@@ -25,7 +25,7 @@ def source(lab: str) -> str:
                 return kept
 
             def snapshot():
-                return {n: p.detach().clone() for n, p in job.model.named_parameters()}
+                return {n: t.clone() for n, t in job.model.state_dict().items()}
 
             job.weights = weights
             while True:

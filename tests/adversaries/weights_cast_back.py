@@ -7,5 +7,5 @@ CATEGORY = "work"
 
 
 def source(lab: str) -> str:
-    back = "    job.weights = lambda: {n: p.float() for n, p in model.named_parameters()}\n    loader ="
+    back = "    job.weights = lambda: {n: t.float() for n, t in model.state_dict().items()}\n    loader ="
     return edit(variants.faults(lab)["model cast to bf16"], [("    loader =", back)])
