@@ -423,14 +423,15 @@ def test_unusable_input_is_one_clear_line(tmp_path, arguments, says, capsys):
     assert not list(tmp_path.iterdir())
 
 
-def test_only_some_kinds_are_made_now(tmp_path, capsys):
-    command = ["nightly", "--quick", "--device", "cpu", "--out", str(tmp_path), "--labs", "1c_diagnose"]
+def test_only_some_kinds_of_some_labs_are_made_now(tmp_path, capsys):
+    command = ["nightly", "--quick", "--device", "cpu", "--out", str(tmp_path), "--labs", "1c_diagnose,1e_retest"]
     command += ["--kinds", "solution,grade", "--night", "n"]
-    assert cli.main([*command, "--now", "solution"]) == 4
+    assert cli.main([*command, "--now", "solution,1c_diagnose"]) == 4
     told = nights.read(tmp_path / "n")
     night = nights.open_night(tmp_path / "n", told, parts.planned(told), History(tmp_path / "history.jsonl"))
     made = {each.part.name: each.status for each in nights.assess(night).outcomes}
     assert made["solution 1c_diagnose"] == parts.OK and made["grade 1c_diagnose starter"] == parts.MISSING
+    assert made["solution 1e_retest"] == parts.MISSING
 
 
 def test_a_night_of_another_state_is_not_mixed_in(tmp_path):

@@ -44,8 +44,8 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument(
         "--now",
         default="",
-        metavar="KIND,...",
-        help="make only parts of these kinds now, of a night that has others as well",
+        metavar="KIND,LAB,...",
+        help="make only parts of these kinds, of these labs, now, of a night that has others as well",
     )
     sub.add_argument("--minutes", type=float, metavar="M", help="begin no part after so many minutes")
     sub.add_argument(
@@ -60,6 +60,7 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def nightly(options: argparse.Namespace) -> int:
+    from grader import labs
     from grader.classroom.submissions import version
     from grader.grade import choose_device
     from grader.nightly import night as nights
@@ -78,9 +79,11 @@ def nightly(options: argparse.Namespace) -> int:
         return 0
     shard, name = _share("--shard", options.shard), _name(options.night)
     adversaries = _share("--adversaries", options.adversaries)
-    now = set(_names(options.now)) or set(parts.KINDS)
-    if unknown := now - set(parts.KINDS):
-        raise UserError(f"--now {', '.join(sorted(unknown))}: the kinds are {', '.join(parts.KINDS)}.")
+    named = set(_names(options.now))
+    if unknown := named - {*parts.KINDS, *labs.NAMES}:
+        unknown = ", ".join(sorted(unknown))
+        raise UserError(f"--now {unknown}: the kinds are {', '.join(parts.KINDS)}; else it takes labs by name.")
+    now = (named & set(parts.KINDS) or set(parts.KINDS), named & set(labs.NAMES))
     elsewhere = options.cluster is not None or options.slurm is not None
     with contextlib.ExitStack() as stack:
         pool = None
@@ -105,17 +108,18 @@ def nightly(options: argparse.Namespace) -> int:
         if not options.report:
             if pool is None:
                 classroom._confined_here(allow_unconfined=False)
-                classroom._prepare({part.subject for part in made if part.kind in ("grade", "adversary")}, device)
+                graded = [part for part in nights.chosen(made, *now) if part.kind in ("grade", "adversary")]
+                classroom._prepare({part.subject for part in graded}, device)
             until = time.monotonic() + 60 * options.minutes if options.minutes else math.inf
             # on a CPU the corpus is about waiting for a drive: with four on a core, that core is just busy
             busy = set(parts.KINDS) - {"adversary"}
             stages = [(busy, 1), ({"adversary"}, 4)] if device == "cpu" and not elsewhere else [(set(parts.KINDS), 1)]
             for kinds, on_one_core in stages:
-                kinds &= now
-                if not any(part.kind in kinds for part in made):
+                kinds &= now[0]
+                if not nights.chosen(made, kinds, now[1]):
                     continue
                 with contextlib.nullcontext(pool) if pool else classroom.open_pool(options, on_one_core) as opened:
-                    nights.measure(night, opened, shard, until, kinds)
+                    nights.measure(night, opened, shard, until, kinds, now[1])
     found = nights.assess(night)
     nights.close(night, found)
     report.folder_index(options.out)

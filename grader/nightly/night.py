@@ -172,10 +172,11 @@ def measure(
     shard: tuple[int, int] = (1, 1),
     until: float = float("inf"),
     kinds: Container[str] = parts.KINDS,
+    subjects: Container[str] = (),
 ) -> None:
-    """Make what is missing, and again what is not as expected. shard: (i, n) for the i-th of n shares; kinds: only of these;
-    from `until` on (`time.monotonic()`) nothing is begun."""
-    mine = [part for part in share(night.parts, *shard) if part.kind in kinds]
+    """Make what is missing, and again what is not as expected. shard: (i, n) for the i-th of n shares; kinds, subjects: see
+    `chosen`; from `until` on (`time.monotonic()`) nothing is begun."""
+    mine = chosen(share(night.parts, *shard), kinds, subjects)
     grade_all_of(night, pool, [(part, 0) for part in mine if part.task], until)
     for _ in range(1, parts.MOST_TRIES):
         found = assess(night)
@@ -183,6 +184,11 @@ def measure(
         if not wanted:
             break
         grade_all_of(night, pool, wanted, until)
+
+
+def chosen(made: list[Part], kinds: Container[str], subjects: Container[str]) -> list[Part]:
+    """The parts of these kinds, of these labs and lessons; of all, where none is named."""
+    return [part for part in made if part.kind in kinds and (not subjects or part.subject in subjects)]
 
 
 def share(made: list[Part], number: int, count: int) -> list[Part]:
