@@ -807,7 +807,7 @@ def _compare_outcome(found: Findings, starter: Arm, progress: Progress) -> None:
 
 def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Progress) -> None:
     starter_s, ours_s = found.step_s
-    steps = min(plan.profile_steps, found.form.profiled or plan.profile_steps)
+    steps = found.form.profiled or plan.profile_steps
     arms = [("starter", "before", starter, starter_s), ("submission", "after", ours, ours_s)]
     for name, shown, each, step_s in arms if plan.profile_starter else arms[1:]:
         once = each is starter and not found.keep_traces
@@ -817,9 +817,8 @@ def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Pr
         progress(0.86 if each is starter else 0.93, f"profiling the {name}")
         try:
             with turn(each.child):
-                each.burn()
-                compiled = each.child.profile(steps, "trace.json")
-                counted = each.counted(steps + 3)
+                compiled = each.profile(steps, "trace.json")
+                counted = each.counted()
             data = each.child.fetch("trace.json", MAX_TRACE)
             recorded = trace.read_bytes(data, expect_gpu=found.form_name == "cuda")
             metrics = trace.metrics(recorded, step_ns=step_s * 1e9, count=steps)

@@ -135,10 +135,10 @@ def watch(
         ours.run(3)
         ours.step_s = ours.run(3)
         progress(0.5, "timing")
-        step_s = ours.run(min(max(4, round(TIMED_S / ours.step_s)), 400))
+        ours.step_s = ours.run(min(max(4, round(TIMED_S / ours.step_s)), 400))
         progress(0.7, "profiling")
-        ours.child.profile(STEPS, "trace.json", with_stack)
-        return ours.child.fetch("trace.json", MAX_TRACE), step_s
+        ours.profile(STEPS, "trace.json", with_stack)
+        return ours.child.fetch("trace.json", MAX_TRACE), ours.step_s
 
 
 def _numbers(recorded: trace.Trace, step_s: float) -> dict[str, float]:

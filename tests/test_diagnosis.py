@@ -139,6 +139,20 @@ def test_a_profiler_that_stretches_the_fetching_of_data_leaves_the_launches_thei
     assert a.diagnosis.what_if["input"] == pytest.approx(without, rel=0.2)
 
 
+@pytest.mark.parametrize(("data", "cause", "part"), [(20 * US, "input", "idle_data"), (0, "launch", "idle_other")])
+def test_recorded_steps_that_are_shorter_than_the_loops_waited_less(data, cause, part):
+    """Batches were ready: loader workers go on while the profiler starts."""
+    a = analysed(Loop(BIG, data=data), 80_000 * US)
+    traced = a.metrics.step_ns_traced
+    assert a.diagnosis.cause == f"{cause}-bound" and a.diagnosis.confidence < 0.75, a.diagnosis
+    assert a.breakdown[part] == pytest.approx(80_000 * US - traced, rel=0.05)
+    assert a.diagnosis.what_if_step_ms == pytest.approx(traced / 1e6, rel=0.05)
+    assert any("are not in the recording: its steps took 12" in each.text for each in a.diagnosis.evidence)
+    assert not any(
+        "not in the recording" in each.text for each in analysed(Loop(BIG, data=20_000 * US)).diagnosis.evidence
+    )
+
+
 @given(
     st.lists(st.integers(1, 60).map(lambda n: n * US), min_size=1, max_size=30),
     st.integers(1, 40).map(lambda n: n * US),
@@ -191,6 +205,11 @@ def test_a_trace_without_any_gpu_stays_incomplete_and_says_what_can_be_told(wait
     a = trace.analyse(on_cpu(wait).read())
     assert a.metrics.reasons == ["it has no GPU events"] and not a.metrics.complete
     assert a.diagnosis.cause == cause and says in a.diagnosis.text
+
+
+def test_on_the_cpu_as_well_shorter_recorded_steps_waited_less():
+    found = trace.analyse(on_cpu(100).read(), 10_000).diagnosis
+    assert found.cause == "input-bound" and found.confidence == 0.91 and found.what_if_step_ms == pytest.approx(9e-4)
 
 
 def test_on_the_cpu_only_waiting_for_data_can_be_told():

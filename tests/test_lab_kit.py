@@ -16,6 +16,7 @@ from grader.classroom import submissions
 from grader.grade import grade
 from grader.labs.lab import Logs, Prediction, TraceCheck
 from grader.measure import starter as starters
+from grader.measure.blocks import Arm
 from grader.measure.decision import Pair, decide_healthy
 from grader.result import FAIL, INCONCLUSIVE, PASS
 from grader.sandbox.parent import ChildError
@@ -240,6 +241,52 @@ def test_a_loop_that_waits_for_nothing_has_no_syncs_of_the_graders_own():
     counted, all_of_them = trace.metrics(recorded, count=3), trace.metrics(recorded)
     assert counted.steps == 3 and all_of_them.steps == 4
     assert counted.cpu_ops < all_of_them.cpu_ops  # the harness's own reading is in the last
+
+
+BEHIND_WORKERS = """
+import time
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+start = torch.profiler.profile.start
+
+
+def slow_start(profiler):  # on a GPU it takes as long
+    start(profiler)
+    time.sleep(1)
+
+
+torch.profiler.profile.start = slow_start
+
+
+class Slow(Dataset):
+    def __len__(self):
+        return 1 << 20
+
+    def __getitem__(self, index):
+        time.sleep(0.05)
+        return torch.ones(())
+
+
+def train(job):
+    for batch in DataLoader(Slow(), num_workers=1, prefetch_factor=12):
+        yield batch.mean()
+"""
+
+
+def test_a_profile_shows_the_wait_behind_workers_that_filled_their_queue_meanwhile():
+    with running(BEHIND_WORKERS) as child:
+        child.load()
+        child.start(1)
+        each = Arm(child)
+        each.warm_up(6)
+        each.profile(4, "trace.json")
+        data = child.fetch("trace.json", 1 << 24)
+    from grader import trace
+
+    assert trace.metrics(trace.read_bytes(data, expect_gpu=False), count=4).data_wait > 0.8
+    assert each.profiled == 6
 
 
 # ---------------------------------------------------------------- hints

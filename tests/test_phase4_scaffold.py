@@ -80,7 +80,7 @@ def test_without_a_gpu_it_says_what_takes_seconds(folder):
     said, command = done.stderr.strip().split(": python train.py ")
     assert said.startswith("train.py: there is no GPU") and "\n" not in said
     assert f"python train.py {command}\n" in (folder / "train.py").read_text(), "the docstring has it as well"
-    done = subprocess.run([sys.executable, "train.py", *command.split(), "--steps=26"], **run)
+    done = subprocess.run([sys.executable, "train.py", *command.split(), "--steps=34"], **run)
     assert done.returncode == 0, done.stderr
     assert len(list(folder.glob("runs/*/trace.json.gz"))) == 1
 
@@ -122,18 +122,21 @@ def test_knobs_that_cannot_be(folder, knob, says):
 
 @pytest.mark.slow
 def test_a_run_too_short_for_its_trace_says_so(folder):
-    def kept(*knobs):
+    def kept(*knobs, needs=11):
         done = train(folder, *knobs)
         assert done.returncode == 0 and not done.stderr, done.stderr
         (run,) = folder.glob("runs/*")
         step_ms = json.loads((run / "config.json").read_text())["step_ms"]
         traced = (run / "trace.json.gz").exists()
         run.rename(folder / f"done-{len(list(folder.iterdir()))}")
-        return "No trace: it needs 11 steps or more." in done.stdout, traced, step_ms
+        return f"No trace: it needs {needs} steps or more." in done.stdout, traced, step_ms
 
     assert kept("--steps=4") == (True, False, None), "the profiler has not begun"
     assert kept("--steps=10")[:2] == (True, False), "it has not ended"
     assert kept("--steps=11")[:2] == (False, True)
+    assert kept("--steps=11", "--workers=1", "--prefetch=3", needs=14)[:2] == (True, False), (
+        "the worker may have three batches ready"
+    )
     says, traced, step_ms = kept("--steps=4", "--warm_up=0", "--profiled=0")
     assert not says and not traced, "none was asked for"
     assert step_ms > 0, "without a warm-up, steps are timed from the first one on"

@@ -64,6 +64,17 @@ def test_points(name):
     assert sum(c.points for c in lab.checks) == lab.max_score == 100
 
 
+@pytest.mark.parametrize("name", [name for name in labs.loops() if labs.get(name).trace])
+def test_says_that_the_gain_bounds_what_a_trace_earns(name):
+    says = "The rows between *Throughput* and *Prediction* earn at most the share of their points that the throughput earns"
+    notebook = nbformat.read(path(name), as_version=4)
+    (page,) = (cell.source for cell in notebook.cells if cell.id == "verify-text")
+    assert says in page
+    rows = [row.split(" | ")[0].removeprefix("| ") for row in page.splitlines() if row.startswith("| ")]
+    within = rows[rows.index("Throughput") + 1 : rows.index("Prediction")]
+    assert {check.title for check in labs.get(name).trace} <= set(within)
+
+
 @pytest.mark.parametrize("name", labs.loops())
 def test_submission(name):
     submission = read_notebook(path(name))

@@ -55,8 +55,8 @@ class Form:
     "text", "tokens", see `grader.data.prepare`; "" for none). minimum_gain: full points need this speed-up where the machine was never calibrated; None
     where this kind of device cannot show the lab's fix: then only the training is compared, and nothing is scored.
     noise: least relative sd of a pair to believe. block_s, min_pairs: seconds of a timed block and how many pairs at least;
-    where the noise is small, shorter and fewer do. profiled: steps of a trace at most, where one step has tens of thousands of
-    events. flops: floating-point operations that a step cannot do without, at
+    where the noise is small, shorter and fewer do. profiled: steps of a trace, where it is not the usual few: one has tens
+    of thousands of events, or loader workers deliver many at a time. flops: floating-point operations that a step cannot do without, at
     least; a faster step than they allow is rejected. prepare_s: seconds that the submission's own
     `prepare(dataset, folder)` may take before the training; None where the lab has no such step. prepared_for: optimizer
     steps that the time it took is spread over. ranks: processes that train together, one a GPU; `flops`, `threads` and

@@ -19,6 +19,7 @@ from grader.sandbox.parent import Child, turn
 
 CHUNK_S = 0.25  # a burn goes in chunks of about this long
 MAX_BURN_CHUNKS = 8
+SERVED_FROM_A_QUEUE = 0.8  # of a step's usual time: what takes less
 MAX_PROBED = 32  # cores whose speed is looked at before a pair; it takes some 5 ms each
 MOST_OVERSTATED = 1000.0  # a gain that may be too high by so much is none
 MAX_SLOWER_BURN = 1.1  # whole turn over timed block; seen: at most 1.09 with eight loader workers, 1.02 without
@@ -64,6 +65,7 @@ class Arm:
     ran_steps: int = 0
     compiled: int = 0
     recompiled: bool = False  # torch.compile made a graph inside a timed block
+    profiled: int = 0  # steps that were run while the profiler recorded
 
     def prepare(self, limit_s: float) -> float:
         """The submission's own preparation of its data; returns the seconds it took. What it reads is not counted."""
@@ -72,12 +74,25 @@ class Arm:
             self.drive.reads = 0
         return seconds
 
-    def counted(self, profiled: int) -> dict[str, float]:
-        """What was counted outside the trace, per step: `profiled` steps were made beside those that were run."""
+    def counted(self) -> dict[str, float]:
+        """What was counted outside the trace, per step."""
         counts = self.child.counted()
         if self.drive:
-            counts["drive_reads"] = self.drive.reads / (len(self.losses) + profiled)
+            counts["drive_reads"] = self.drive.reads / (len(self.losses) + self.profiled)
         return counts
+
+    def profile(self, steps: int, file: str, with_stack: bool = False) -> dict[str, int]:
+        """Record `steps` steps of the loop at its own pace into `file`; what torch.compile has done, as `Child.profile`.
+
+        While the profiler starts, a loader's workers fill their queue. Served from that, the steps would show no wait for
+        data: so the loop runs on before it is recorded, until it is about as slow as it was."""
+        self.child.start_profiler(with_stack)
+        for _ in range(MAX_BURN_CHUNKS):
+            if self.run(whole_rounds(CHUNK_S, self.step_s)) > SERVED_FROM_A_QUEUE * self.step_s:
+                break
+        compiled = self.child.profile(steps, file)
+        self.profiled += steps + 2
+        return compiled
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:

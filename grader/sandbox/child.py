@@ -119,6 +119,8 @@ class Harness:
         self.model: torch.nn.Module
         self.loop: Iterator[torch.Tensor]
         self.initial: dict[str, torch.Tensor] = {}
+        self.profiler: Any = None
+        self.last_recorded = 0  # of the profiler's steps; `profile` knows it
         self.compared: tuple[dict[str, torch.Tensor], ...] = ()  # ours and theirs, where the last stretch ended
 
     # ---- the learner's loop
@@ -370,27 +372,47 @@ class Harness:
         """What the job counts, per step so far."""
         return {name: value.value / max(self.steps, 1) for name, value in self.job.counters.items()}
 
-    def profile(self, steps: int, file: str, with_stack: bool = False) -> dict[str, Any]:
-        """Profile `steps` steps after one warm-up and one active step that the reader discards; write the trace to
-        `file` in the exchange folder. One profiling session a process: a second one can lose its first kernels. One more
-        step follows them in the trace, not to be counted: in it the harness itself waits for the GPU. Of several
-        ranks the first one is recorded."""
+    def start_profiler(self, with_stack: bool = False) -> None:
+        """Start the profiler; it records from `profile` on. To start takes it a second or so, in which a loader's workers fill
+        their queue: steps that are recorded before that is used up wait for nothing. Of several ranks the first one is
+        recorded."""
         if self.rank:
-            return self.run(steps + 3)
+            return
         activities = [torch.profiler.ProfilerActivity.CPU]
         if self.device.type == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)
-        schedule = torch.profiler.schedule(wait=0, warmup=1, active=steps + 2, repeat=1)
+        self.profiler = torch.profiler.profile(
+            activities=activities, schedule=self._recorded, record_shapes=True, with_stack=with_stack
+        )
+        self.profiler.start()
+
+    def _recorded(self, step: int) -> torch.profiler.ProfilerAction:
+        """The profiler's schedule: its step 0 lasts until `profile`."""
+        action = torch.profiler.ProfilerAction
+        if step == 0:
+            return action.WARMUP
+        if step > self.last_recorded:
+            return action.NONE
+        return action.RECORD_AND_SAVE if step == self.last_recorded else action.RECORD
+
+    def profile(self, steps: int, file: str) -> dict[str, Any]:
+        """Record `steps` steps after one that the reader discards, and write the trace to `file` in the exchange folder.
+        One profiling session a process: a second one can lose its first kernels. One more step follows them in the trace,
+        not to be counted: in it the harness itself waits for the GPU."""
+        if self.rank:
+            return self.run(steps + 2)
+        if not self.profiler:
+            self.start_profiler()
+        self.last_recorded = steps + 2
+        self.profiler.step()
         losses = []
-        with torch.profiler.profile(
-            activities=activities, schedule=schedule, record_shapes=True, with_stack=with_stack
-        ) as profiler:
-            for i in range(steps + 3):
-                losses.append(self._step())
-                if i == steps + 2:  # the last step's kernels must end inside the recording
-                    self._read(losses)
-                profiler.step()
-        profiler.export_chrome_trace(str(self.home / "exchange" / file))
+        for i in range(steps + 2):
+            losses.append(self._step())
+            if i == steps + 1:  # the last step's kernels must end inside the recording
+                self._read(losses)
+            self.profiler.step()
+        self.profiler.stop()
+        self.profiler.export_chrome_trace(str(self.home / "exchange" / file))
         return {"losses": self._read(losses), "compiled": _compiled()}
 
     def peak_memory(self) -> int | None:

@@ -342,10 +342,14 @@ class Child:
     def weights(self, file: str) -> None:
         self._ask(self.limits.load, "weights", file=file)
 
-    def profile(self, steps: int, file: str, with_stack: bool = False) -> dict[str, int]:
-        """Record `steps` steps into `file`. Returns what torch.compile has done so far: "graphs", "graph_breaks",
-        "recompiles"."""
-        reply = self._ask(self.limits.first_step, "profile", steps=steps, file=file, with_stack=with_stack)
+    def start_profiler(self, with_stack: bool = False) -> None:
+        """Start the profiler, which records nothing yet: see `Arm.profile`."""
+        self._ask(self.limits.first_step, "start_profiler", with_stack=with_stack)
+
+    def profile(self, steps: int, file: str) -> dict[str, int]:
+        """Record `steps` steps into `file`; two more are run. Returns what torch.compile has done so far: "graphs",
+        "graph_breaks", "recompiles"."""
+        reply = self._ask(self.limits.first_step, "profile", steps=steps, file=file)
         counts = reply.get("compiled") if isinstance(reply, dict) else None
         if not isinstance(counts, dict) or counts.keys() != COMPILED or {*map(type, counts.values())} != {int}:
             raise ChildError("The grading process sent a reply of the wrong form.", kind="wire")

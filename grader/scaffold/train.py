@@ -243,7 +243,9 @@ class Keeper:
     def __init__(self, place, rank, ranks):
         self.place, self.rank, self.ranks = place, rank, ranks
         self.profiler, self.loss = None, None
-        self.needed = warm_up + timed + profiled + 2  # steps until the trace is written: the profiler takes two more
+        # workers fill their queue while the profiler starts: what is served from it is not recorded
+        self.queued = 1 + workers * prefetch
+        self.needed = warm_up + timed + self.queued + 1 + profiled  # steps until the trace is written
         # two clocks: an entry of the log restarts its own, while that of the timed steps goes on
         self.began = self.timed_from = time.perf_counter()
         self.since = 0
@@ -311,7 +313,7 @@ class Keeper:
         if self.place.type != "cuda":
             os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else the profiler reports that there is no GPU
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.place.type == "cuda" else [])]
-        plan = torch.profiler.schedule(wait=0, warmup=1, active=profiled + 1, repeat=1)
+        plan = torch.profiler.schedule(wait=0, warmup=self.queued, active=1 + profiled, repeat=1)
         # some releases of torch say so of every profile
         warnings.filterwarnings("ignore", message=".*Profiler clears events")
         self.profiler = torch.profiler.profile(activities=activities, schedule=plan, record_shapes=True)

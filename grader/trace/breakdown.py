@@ -7,6 +7,9 @@ What kept the GPU busy is read off the trace. Why it was idle is told by what th
 - in what remains the host was at work: launching, or, where no thread that launches was in an operator or in CUDA for a
   while, on something that the trace does not show ("other").
 
+The profiler makes no step shorter. Where the recorded ones were, batches were ready that the loop usually waits for: loader
+workers fill their queue while the profiler starts. So what is missing is a wait for data, if there is a loader.
+
 A host that is ahead of the GPU leaves no gaps. So a gap of the last kind means that it was not ahead: either it cannot keep
 up, as it has more to do in a step than the GPU, or something had stopped it - a wait for the GPU, for data, for a copy -
 and the GPU waits until it has caught up. Only as much of these gaps as the host's own work exceeds the GPU's is blamed on
@@ -74,6 +77,7 @@ class Breakdown:
     step_ns: float | None = None  # the unprofiled length of a step where it was given, else the traced one
     host_ns: float | None = None  # the host's own work per step, without its waits
     fused_ns: float | None = None  # "memory" if each run of such kernels were one, see `fused_length`
+    unseen_ns: float = 0.0  # of the step: by so much the recorded steps were shorter than those without the profiler
     gaps: Gaps = field(default_factory=lambda: Gaps(*[np.empty(0, np.int64)] * 6))
 
 
@@ -108,14 +112,17 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
     # What the profiler added is taken off: at least what it added to the step, more where waits have hidden some.
     added = (float(per_step.sum()) - length) * (1 - host.fetching)
     own_work = max(0.0, host.work - max(added, host.profiling))
+    unseen = max(0.0, length - float(per_step.sum()))
     per_step = _without_profiler(per_step, length, host.fetching)
     per_step = _blame(per_step, after_stall, own_work)
+    per_step[DATA if len(host.data[0]) else OTHER] += unseen
     columns = (np.concatenate(column) for column in zip(*gaps, strict=True))
     return Breakdown(
         parts={name: float(ns) for name, ns in zip(PARTS, per_step, strict=True)},
         step_ns=length,
         host_ns=own_work,
         fused_ns=fused_length(trace, steps, gpu, kind) / n / len(devices),
+        unseen_ns=unseen,
         gaps=Gaps(*columns),
     )
 
@@ -227,21 +234,14 @@ def _within(times: np.ndarray, spans: intervals.Intervals) -> np.ndarray:
 
 
 def _without_profiler(parts: np.ndarray, length: float, fetching: float) -> np.ndarray:
-    """Scale parts that were traced to the length of a step that was measured without the profiler.
+    """Cut parts that were traced to the length of a step that was measured without the profiler, where they are longer.
 
     The profiler slows the host, not the GPU; and of the host not its waits but its launching, and the fetching of data
     where operators of the data set are recorded: `fetching` is their share. So what is too long is taken from there first,
     then from the other idle time, and only then from the busy time."""
     parts = parts.copy()
     launching, idle = [SYNC, LAUNCH, OTHER], [DATA, TRANSFER, BETWEEN]
-    excess = parts.sum() - length
-    if excess < 0:  # the traced steps were faster, as waits for data differ: the idle time is longer then
-        idle_ns = parts[DATA:].sum()
-        if idle_ns:
-            parts[DATA:] *= 1 - excess / idle_ns
-        else:
-            parts[OTHER] = -excess
-        return parts
+    excess = max(0.0, parts.sum() - length)
     taken = min(max(0.0, excess * fetching), parts[DATA])
     parts[DATA] -= taken
     excess -= taken

@@ -136,7 +136,7 @@ def diagnose(trace: Trace, m: Metrics, b: Breakdown) -> Diagnosis:
     what_if = {name: ns / 1e6 for name, ns in what_ifs(m, b).items() if ns < 0.995 * step or name == cause}
     return Diagnosis(
         cause=f"{cause}-bound",
-        confidence=_confidence(cause, shares, m),
+        confidence=_confidence(cause, shares, m, b),
         evidence=tuple(_evidence(cause, trace, m, b)),
         runner_up=f"{runner_up}-bound",
         what_if_step_ms=what_if[cause],
@@ -165,9 +165,9 @@ def what_ifs(m: Metrics, b: Breakdown) -> dict[str, float]:
     return found
 
 
-def _confidence(cause: str, shares: dict[str, float], m: Metrics) -> float:
+def _confidence(cause: str, shares: dict[str, float], m: Metrics, b: Breakdown) -> float:
     """How clearly the cause stands out from the next of its kind; less where the time without the profiler is not known
-    and the profiler itself is what could be seen."""
+    and the profiler itself is what could be seen, and where most of what the cause costs is not in the recording."""
     others = STALLS if cause in STALLS else [c for c in CAUSES if c not in STALLS]
     rival = max([shares[other] for other in others if other != cause], default=0.0)
     found = 0.5 + 0.5 * (shares[cause] - rival) / max(shares[cause] + rival, 1e-9)
@@ -175,12 +175,16 @@ def _confidence(cause: str, shares: dict[str, float], m: Metrics) -> float:
         found = min(found, 1 - 0.5 * max(shares[stall] for stall in STALLS) / SIGNIFICANT)
     if m.step_ns is None and cause in ("launch", "sync"):
         found *= 0.7
+    if cause in ("input", "launch") and b.unseen_ns > 0.5 * shares[cause] * b.step_ns:
+        found *= 0.7
     return round(min(0.99, max(0.05, found)), 2)
 
 
 def _without_gpu(trace: Trace, m: Metrics) -> Diagnosis:
     """A run on the CPU: the one cause that can be told is waiting for data."""
     wait, step = m.data_wait, m.step_ns or m.step_ns_traced
+    if wait and step and m.step_ns_traced < step:  # what is missing is a wait for data, see `breakdown`
+        wait = 1 - (1 - wait) * m.step_ns_traced / step
     if wait is None or step is None or wait < 0.5:
         known = "the trace does not show how long a step waits for data"
         if wait is not None:
@@ -243,8 +247,12 @@ def _evidence(cause: str, trace: Trace, m: Metrics, b: Breakdown) -> list[Eviden
 
     for name in STALLS.get(cause, ()):
         part(name)
+    if cause in ("input", "launch") and b.unseen_ns >= 0.05 * step:
+        text = f"Of these {_ms(b.unseen_ns)} are not in the recording: its steps took {_ms(step - b.unseen_ns)} each"
+        text += ", as batches were ready that the loop usually waits for." if cause == "input" else "."
+        found.append(Evidence(text, "step_ns_traced", m.step_ns_traced, []))
     if cause == "input":
-        metric("data_wait", lambda v: f"The host spent {v:.0%} of its time in the DataLoader.")
+        metric("data_wait", lambda v: f"In the recording the host spent {v:.0%} of its time in the DataLoader.")
         metric(
             "loads_in_main",
             lambda v: f"The training process loaded {v:g} samples a step itself.",

@@ -4,7 +4,7 @@ LAB = AnswersLab(
     name="1e_retest",
     title="Retest: five short questions",
     phase=1,
-    goal="Five traces you have not seen. Say of each what holds it back, and give one number.",
+    goal="Five traces, mixed. Say of each what holds it back, and give one number.",
     questions=(
         Question(
             name="a",

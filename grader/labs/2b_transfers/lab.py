@@ -56,8 +56,8 @@ LAB = Lab(
                 "What kind of memory does a batch lie in when it is copied?",
                 "`lab.peek()` tells copies from pageable memory and from pinned apart. The GPU's copy engine reads only "
                 "page-locked memory; everything else the driver first copies to a small buffer of its own, piece by piece.",
-                "Make the buffer that a batch is gathered into with `pin_memory=True`, once. To pin each batch anew costs more "
-                "than it brings.",
+                "Make the buffer that a batch is gathered into with `pin_memory=True`, once. To lock new pages for each batch "
+                "costs more than it brings.",
             ),
             form="cuda",
             absent=ON_THE_GPU,

@@ -14,6 +14,7 @@ LAB = Lab(
             minimum_gain=4.0,
             noise=0.03,
             parity=Parity(steps=24, loss=0.003, norm=0.015, cosine=0.985, drift=0.05, held_out=0.2),
+            profiled=24,  # eight workers and more deliver at about the same time, and then for a while none does
         ),
         # without workers: on a CPU they would take the cores that training needs
         "cpu": Form(
@@ -50,7 +51,7 @@ LAB = Lab(
             hints=(
                 "Are the workers too few, or too slow?",
                 "`data_wait` of `lab.profile()`. Twice the workers halve it at best, and there are only so many cores; a sample "
-                "that costs a hundredth needs a hundredth of them.",
+                "that costs a tenth needs a tenth of them.",
                 "Take away what a sample does not need: first the Python loop over its bytes, then the copies as float32, then "
                 "the query for each.",
             ),
