@@ -65,11 +65,9 @@ _FORWARD = {
 }
 _CALLED = {"3d_tiny_ops": "forward"}  # what a forward pass calls where it is not the model
 _FROZEN = {"2a_workers": "list(model.parameters())[:2]", "3a_precision": "model.blocks[0].parameters()"}
-_OPTIMIZER = "    optimizer = torch.optim.AdamW(model.parameters(), lr=job.lr)\n"
 _MODEL = "    model = job.model.to(job.device)\n"
 _STEP = "        optimizer.step()\n"
 _CLASSIFY = "        loss = F.cross_entropy({}(images), labels)\n"
-_CALLS = "        loss.backward()\n"
 LOADER = "DataLoader(job.dataset, batch_sampler=job.batches"
 _MATH, _ANY = "with sdpa_kernel(SDPBackend.MATH):", "if True:"
 _CHECKPOINT = "checkpoint(block, x, use_reentrant=False)"
