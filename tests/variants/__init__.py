@@ -119,21 +119,6 @@ def honest(lab: str) -> dict[str, str]:
     called = _CALLED.get(lab, "model")
     made = [(old, new.replace("compile(model)", f"compile({called})")) for old, new in COMPILED]
     compiled = [*made, (_FORWARD[lab], _FORWARD[lab].replace(f"{called}(", "compiled("))]
-    if lab == "3f_attention":  # in bf16 on a GPU, as it is
-        backend = "from torch.nn.attention import SDPBackend, sdpa_kernel\nfrom torch.utils.data"
-        edits = {
-            "as it is": [],
-            "compiled": compiled,
-            "TF32": TF32,
-            "without autocast": [('enabled=job.device.type == "cuda"', "enabled=False")],
-            "fused optimizer": [("lr=job.lr)", "lr=job.lr, fused=True)")],
-            "the flash backend alone": [
-                ("    return F.", "    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):\n        return F."),
-                ("from torch.utils.data", backend),
-            ],
-        }
-        forms = {name: edit(solution(lab), change) for name, change in edits.items()}
-        return forms | {"written out": starter(lab)}
     if labs.get(lab).throughput.healthy:  # runs in bf16 as it is
         return {"as it is": starter(lab), "compiled": edit(starter(lab), compiled)}
     forms = {

@@ -1,6 +1,9 @@
+from .common import COMPILED, TF32
+
 FORWARD = "model(tokens)"
 
 _SDPA = "F.scaled_dot_product_attention(q, k, v"
+_BACKENDS = ("from torch.utils.data", "from torch.nn.attention import SDPBackend, sdpa_kernel\nfrom torch.utils.data")
 _BY_HALVES = """def by_halves(q, k, v):
     half = q.shape[-2] // 2
     scores = q[:, :, half:] @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
@@ -60,11 +63,21 @@ WRONGS = {
         "solution",
         [
             ("    return F.", "    with sdpa_kernel(SDPBackend.MATH):\n        return F."),
-            (
-                "from torch.utils.data",
-                "from torch.nn.attention import SDPBackend, sdpa_kernel\nfrom torch.utils.data",
-            ),
+            _BACKENDS,
         ],
         "matrices of scores, and of their gradients, are written",
     ),
+}
+
+HONEST = {
+    "as it is": ("solution", []),
+    "compiled": ("solution", [*COMPILED, ("model(tokens)", "compiled(tokens)")]),
+    "TF32": ("solution", TF32),
+    "without autocast": ("solution", [('enabled=job.device.type == "cuda"', "enabled=False")]),
+    "fused optimizer": ("solution", [("lr=job.lr)", "lr=job.lr, fused=True)")]),
+    "the flash backend alone": (
+        "solution",
+        [("    return F.", "    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):\n        return F."), _BACKENDS],
+    ),
+    "written out": ("starter", []),
 }
