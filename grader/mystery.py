@@ -256,7 +256,9 @@ def _judge_cause(found: Findings, unknown: Any) -> CheckResult:
 def _against(found: Findings, name: str, said: str) -> str:
     """What was measured of a loop, where a cause that it has not would show."""
     numbers = found.seen[name].numbers if name in found.seen else {}
-    shows = [f"{metric} is {plain_number(round(numbers[metric], 3))}" for metric in SHOWS.get(said, ()) if metric in numbers]
+    shows = [
+        f"{metric} is {plain_number(round(numbers[metric], 3))}" for metric in SHOWS.get(said, ()) if metric in numbers
+    ]
     return f"measured here, {' and '.join(shows[:2])}" if shows else "nothing in its profile says so"
 
 
