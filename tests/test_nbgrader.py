@@ -183,6 +183,25 @@ def test_tampering(course):
     assert points["throughput"] == LAB.throughput.points
 
 
+def test_what_cannot_be_graded_is_said_in_a_line(tmp_path):
+    """Among two hundred students a traceback for each hides what is to be done."""
+    shutil.copy(REPOSITORY / "nbgrader_config.py", tmp_path)
+    shutil.copytree(REPOSITORY / "solutions" / NAME, tmp_path / "solutions" / NAME)
+    nbgrader(tmp_path, "generate_assignment", NAME)
+    for student, text in (("ann", "no notebook"), ("bob", (tmp_path / "labs" / NAME / f"{NAME}.ipynb").read_text())):
+        folder = tmp_path / "submitted" / student / NAME
+        folder.mkdir(parents=True)
+        (folder / f"{NAME}.ipynb").write_text(text)
+    command = [sys.executable, "-m", "nbgrader", "autograde", NAME, "--MeasuredGrade.only_measured=True"]
+    done = subprocess.run(command, cwd=tmp_path, env=scripts.environment(), capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr and "SAWarning" not in done.stderr
+    said = [line for line in done.stderr.splitlines() if "| ERROR]" in line]
+    assert len(said) == 7, said  # two for each, and nbgrader's list at the end
+    assert "submitted/ann" in said[0] and "no JSON" in said[1]
+    assert "submitted/bob" in said[2] and "Not graded: " in said[3] and "Run `grader class`" in said[3]
+
+
 def test_no_kernel(course):
     assert not course.kernel_ran.exists()
     for student in ("starter", "solver"):

@@ -9,6 +9,8 @@ import functools
 import logging
 import math
 import re
+import sys
+import warnings
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,11 +21,13 @@ from jinja2 import pass_context
 from nbconvert.filters.highlight import Highlight2HTML
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat.notebooknode import NotebookNode
+from nbformat.reader import NotJSONError
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from nbgrader.api import Gradebook, Notebook, SourceCell
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import ClearSolutions, NbGraderPreprocessor
 from nbgrader.utils import is_grade, is_solution
+from sqlalchemy.exc import SAWarning
 from traitlets import Bool, Unicode
 
 from grader import labs
@@ -38,6 +42,14 @@ PREDICT = "predict"  # grade_id of the cell with the prediction
 _FORMS = {"auto": None, "cuda": "cuda", "cpu": "cpu"}  # of a result; None: any
 PREDICTION = "lab.predict(cause=..., gain=...)"
 
+# nbgrader's own, up to three for each new student: they do no harm, and would hide what matters
+warnings.filterwarnings("ignore", "Object of type .* not in session", SAWarning)
+
+NO_JSON = (
+    "The notebook is no JSON, so nothing can read it. The gradebook keeps what it has of this student, 0 or the points of what was "
+    "handed in before, and there is no feedback: ask for the notebook again."
+)
+
 SHOWN = 20_000  # characters of a cell: with some, showing takes as long as the square of their number
 # what a page shows of text cells: what Markdown makes, and what the labs' own cells hold
 _TAGS = bleach.sanitizer.ALLOWED_TAGS | {f"h{n}" for n in range(1, 7)}
@@ -46,6 +58,19 @@ _TAGS |= {"table", "tbody", "td", "th", "thead", "tr"}
 # relative ones without a colon: nbgrader's pages strip "files/" from the beginning of a link after this
 _LINK = re.compile(r"https?://|mailto:|#|(\.\./|[\w-]+(/|\Z))[^:&]*\Z", re.IGNORECASE)
 _IMAGE = re.compile(r"(https?://|data:image/)", re.IGNORECASE)
+
+
+class NotGraded(RuntimeError):
+    """A submission that gets no mark this time; the message says what to do."""
+
+
+def _in_a_line(record: logging.LogRecord) -> bool:
+    """A filter for nbgrader's log, which has a traceback for each submission that could not be graded: of errors whose text
+    says what to do it keeps that text."""
+    error = sys.exception()
+    if isinstance(error, (NotGraded, UserError, NotJSONError)) and record.getMessage().startswith("Traceback"):
+        record.msg, record.args = NO_JSON if isinstance(error, NotJSONError) else str(error), ()
+    return True
 
 
 class ReleaseLab(ClearSolutions):
@@ -110,6 +135,10 @@ class RestoreMetadata(NbGraderPreprocessor):
 
     Copied, split or deleted cells, edited points and empty metadata stop nbgrader's own steps, some of them for all
     students that come later. Goes first; after it, nothing in a notebook's metadata is the student's word."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        getattr(self.log, "logger", self.log).addFilter(_in_a_line)  # here: this is made before any notebook is read
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         from grader.classroom.submissions import is_link
@@ -236,7 +265,7 @@ class MeasuredGrade(NbGraderPreprocessor):
             self.log.info("%s of %s was measured on %s (%s)", lab.name, student, record["machine"], record["date"])
             return Result.from_dict(record["result"])
         if self.only_measured:
-            raise RuntimeError(
+            raise NotGraded(
                 "Not graded: this version of the grader has measured nothing of this submission. Run `grader class`, then "
                 "autograde again. (After `grader class --quick`, which gives no marks: --MeasuredGrade.quick=True.)"
             )
@@ -244,7 +273,7 @@ class MeasuredGrade(NbGraderPreprocessor):
         self.log.info("Measuring %s of %s", lab.name, student)
         result = grade(submission, lab, device=self.device, quick=self.quick, allow_unconfined=self.allow_unconfined)
         if result.disturbed:  # no mark at all rather than a wrong one
-            raise RuntimeError(f"Not graded: {result.disturbed} Run autograde again for this student.")
+            raise NotGraded(f"Not graded: {result.disturbed} Run autograde again for this student.")
         return result
 
     def _tell(self, result: Result, student: str) -> None:
