@@ -122,6 +122,18 @@ def test_a_submission_is_graded_and_the_report_is_the_same(running):
     assert any("loading the submission" in what for _, what in said)
 
 
+def test_a_lab_of_recorded_traces_needs_no_pool_and_says_so():
+    said = []
+    lab = labs.get("1c_diagnose")
+    result = grade_at("tls://127.0.0.1:1", Submission("answers = {}"), lab, progress=lambda *what: said.append(what))
+    assert result.lab == lab.name and "without the pool" in said[0][1]
+
+
+def test_who_gives_the_front_door_for_the_pool_is_told(running):
+    with pytest.raises(UserError, match="not that of the front door"), pool.at_address(running.at, "cpu", running.keys):
+        pass
+
+
 def test_on_the_command_line(running, tmp_path):
     notebook = tmp_path / "a.ipynb"
     cell = {"cell_type": "code", "source": "%%submission\n" + RAISES, "metadata": {}}

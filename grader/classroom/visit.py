@@ -59,6 +59,7 @@ def grade_at(
 ) -> Result:
     """Have a submission graded by the pool at `where`. Raises UserError where it cannot be: the message says why."""
     if not lab.runs_code:
+        progress(0.0, "graded here, without the pool: nothing of this lab is measured")
         return grade(submission, lab)  # nothing of it is measured: any machine will do
     context, (host, port) = user_context(key_file(key)), address(where)
     request: dict[str, Any] = {"lab": lab.name, "source": submission.source, "quick": quick}
