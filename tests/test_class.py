@@ -154,6 +154,7 @@ def test_nothing_left_to_do(course):
     assert course.idle[0] == 0
     assert course.files() == course.after
     assert NAME not in course.idle[2]  # no line of progress
+    assert "8 handed in; of 7 different ones that can be graded 0 are measured now" in course.idle[2]
 
 
 def test_summary(course):
@@ -404,6 +405,12 @@ def test_marks_that_a_calibration_would_change_are_named():
         assert not any("calibrat" in heading for heading in found)
 
 
+def test_what_is_inconclusive_says_what_to_do():
+    row = summary.Row("ann", NAME, summary.GRADED, 30.0, 80.0, inconclusive=["Throughput"])
+    (heading,) = summary.attention([row])
+    assert heading.startswith("Inconclusive") and "--again STUDENT/LAB" in heading
+
+
 def test_outliers():
     made = []
     records = {}
@@ -450,6 +457,7 @@ def test_whoever_has_the_solution_is_named():
         (("nowhere", "submitted"), "is no folder"),
         (("submitted", "submitted"), "does not hold LAB/LAB.ipynb of any lab"),
         (("labs", "labs"), "holds no submission"),
+        (("labs", "."), "Give the folder with the submissions"),
         (("labs", "submitted", "--on", "x"), "give numbers of GPUs"),
         (("labs", "submitted", "--cluster", "tls://127.0.0.1:1"), "goes with --keys"),
         (("labs", "submitted", "--on", "0", "--slurm", "1"), "give one of them"),

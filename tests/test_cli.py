@@ -87,6 +87,24 @@ def test_a_number_that_json_does_not_have(monkeypatch, tmp_path, capsys):
     assert "Infinity" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("arguments", "patched", "says"),
+    [
+        (["class", "labs", "submitted"], "grader.frontends.classroom.grade_class", "what is graded is kept"),
+        (["calibrate"], "grader.frontends.cli._calibrate", "labs that were done are kept"),
+        (["nightly"], "grader.frontends.nightly.nightly", "what is done is kept"),
+        (["labs"], "grader.frontends.cli._labs", "nothing unfinished was kept"),
+    ],
+)
+def test_who_stops_a_command_is_told_what_is_kept(monkeypatch, capsys, arguments, patched, says):
+    def stopped(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(patched, stopped)
+    assert cli.main(arguments) == 130
+    assert says in capsys.readouterr().err
+
+
 def test_a_lab_that_cannot_be_calibrated_keeps_no_other_back(monkeypatch, capsys, tmp_path):
     def measured(lab, *_):
         if lab.name == "2c_transforms":

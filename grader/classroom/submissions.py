@@ -127,6 +127,10 @@ def read_class(release: Path, submitted: Path, only: Iterable[str] = ()) -> list
     for folder, what in ((release, "the released labs"), (submitted, "the submissions")):
         if not folder.is_dir():
             raise UserError(f"{folder} is no folder. Give the folder with {what}.")
+    if submitted.resolve() == release.resolve().parent:
+        raise UserError(
+            f"{submitted} holds the labs themselves. Give the folder with the submissions, STUDENT/LAB/LAB.ipynb: `submitted`."
+        )
     chosen = [labs.get(name).name for name in only]
     released = {
         name: load_notebook(path)

@@ -270,9 +270,11 @@ def attention(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY) -> dic
             "Not graded yet": [named(r, "") for r in made if r.status == MISSING],
             **{heading: list(lines) for heading, lines in also.items()},
             **_targets(made),
-            "Nothing that could be graded": [named(r, r.why) for r in made if r.status == UNREADABLE],
+            "Nothing that could be graded (no points)": [named(r, r.why) for r in made if r.status == UNREADABLE],
             "Stopped by an error of their own": [named(r, r.why) for r in made if r.status == GRADED and r.why],
-            "Inconclusive": [named(r, ", ".join(r.inconclusive)) for r in made if r.inconclusive],
+            "Inconclusive (--again STUDENT/LAB while nothing else runs measures it anew)": [
+                named(r, ", ".join(r.inconclusive)) for r in made if r.inconclusive
+            ],
             "Outliers": [named(r, r.outlier) for r in made if r.outlier],
             "Identical, apart from white space and comments": [
                 f"{g[0].lab}: {', '.join(row.student for row in g)}" for g in groups(made)

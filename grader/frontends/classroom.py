@@ -17,6 +17,7 @@ RESULTS, GRADEBOOK = "measured", "gradebook.db"  # beside the submissions
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub = command("class", grade_class, "grade a class: every submission of every student, on all GPUs of a pool")
+    sub.set_defaults(kept="what is graded is kept, and the same command goes on with the rest")
     sub.epilog = "Exit status: 0, 1 where grades are missing that the next run makes, 2 for unusable input."
     sub.add_argument("release", type=Path, help="folder with the released labs (labs)")
     sub.add_argument("submitted", type=Path, help="folder with the submissions: STUDENT/LAB/LAB.ipynb")
@@ -173,6 +174,13 @@ def grade_class(options: argparse.Namespace) -> int:
     if not options.cluster and options.slurm is None:
         _confined_here(options.allow_unconfined)
         _prepare({job.lab for job in jobs.values()}, options.device)
+    different = len({job.digest for job in jobs.values()})
+
+    def begun(count: int) -> None:
+        said = f"{len(everyone)} handed in; of {different} different ones that can be graded {count} are measured now"
+        print(said, file=sys.stderr, flush=True)
+        progress.begin(count)
+
     with opening as pool, contextlib.closing(ClassProgress()) as progress:
         grade_all(
             jobs.values(),
@@ -180,7 +188,7 @@ def grade_class(options: argparse.Namespace) -> int:
             store,
             again=again,
             limit_s=options.limit or LIMIT_S,
-            begun=progress.begin,
+            begun=begun,
             done=lambda job, record: progress.done(names[job.digest], record),
         )
     records = {

@@ -32,7 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"grader: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\ngrader: stopped; nothing unfinished was kept.", file=sys.stderr)
+        kept = getattr(options, "kept", "nothing unfinished was kept")
+        print(f"\ngrader: stopped; {kept}.", file=sys.stderr)
         return 130
     except BrokenPipeError:  # whoever read the output has seen enough; what was to be written is written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -123,6 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("scaffold", _scaffold, "copy a training script with every knob of the course, which profiles itself")
     sub.add_argument("folder", type=Path, help="where train.py is put; a file that is there stays")
     sub = command("calibrate", _calibrate, "measure what the solutions gain on this machine, and keep it")
+    sub.set_defaults(kept="labs that were done are kept, one that was under way is not")
     sub.add_argument("lab", nargs="?", help="default: all that this machine can grade")
     sub.add_argument(
         "--for-class",
@@ -445,7 +447,7 @@ def _doctor(options: argparse.Namespace) -> int:
             known = (
                 f"; solution gains {gain:.1f}x ({source})"
                 if gain
-                else f"; not calibrated (for marks: grader calibrate {name})"
+                else f"; not calibrated (for marks: grader calibrate {name}, for a class's with --for-class)"
             )
         print(f"{name:<16} {points:g} of {lab.max_score:g} points can be measured{known}")
     return 0 if confined.files else 1

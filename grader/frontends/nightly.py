@@ -20,6 +20,7 @@ KINDS = "lesson,solution,grade,adversary"
 
 def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub = command("nightly", nightly, "maintainers: execute and grade everything, and say what failed or got slower")
+    sub.set_defaults(kept="what is done is kept, and the same command goes on with the rest")
     sub.epilog = (
         "Exit status: 0 everything works, 1 something failed, 3 something is slower than the noise of the last nights, 4 parts "
         "are missing that the same command makes, 2 for unusable input. Whenever it is stopped, the same command goes on."
