@@ -440,6 +440,9 @@ def test_outliers():
     found = {row.student: row.outlier for row in summary.rows(made, records) if row.outlier}
     assert found.keys() == {"s0", "s1"}
     assert "30.0 times as fast" in found["s0"] and "200 s" in found["s1"]
+    for n, record in enumerate(records.values()):  # as a lab's of recorded traces, which are read in a moment
+        record["seconds"], record["result"]["checks"] = 1.0 if n == 1 else 0.3, []
+    assert not any(row.outlier for row in summary.rows(made, records))
 
 
 def test_whoever_has_the_solution_is_named():

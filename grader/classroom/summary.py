@@ -29,6 +29,7 @@ UNREADABLE = "no submission"  # nothing that could be run; its mark is 0
 DISTURBED = "disturbed"  # the machine was in use by somebody else: graded again by the next run
 UNFINISHED = (MISSING, DISTURBED, FAILED)
 FASTER = 1.15  # a gain this much above the reference solution's deserves a look
+LONGER_S = 10.0  # so much longer than others a grade must take to deserve one
 BINS = 10
 EMPTY: Mapping[str, Sequence[str]] = {}
 
@@ -128,8 +129,8 @@ def _row(one: HandedIn, record: dict[str, Any] | None) -> Row:
 
 
 def _outliers(made: list[Row]) -> None:
-    """Grades that took far longer than the lab's others: beyond five times the spread (median absolute deviation), and
-    half as long again."""
+    """Grades that took far longer than the lab's others: beyond five times the spread (median absolute deviation), half as
+    long again, and `LONGER_S`."""
     for lab in {row.lab for row in made}:
         timed = [row for row in made if row.lab == lab and row.seconds and not row.why]
         if len(timed) < 5:
@@ -137,7 +138,7 @@ def _outliers(made: list[Row]) -> None:
         middle = median(row.seconds for row in timed)
         spread = median(abs(row.seconds - middle) for row in timed)
         for row in timed:
-            if row.seconds > max(middle + 5 * spread, 1.5 * middle) and not row.outlier:
+            if row.seconds > max(middle + 5 * spread, 1.5 * middle, middle + LONGER_S) and not row.outlier:
                 row.outlier = f"the grade took {row.seconds:.0f} s; half of them take less than {middle:.0f} s"
 
 
