@@ -32,7 +32,7 @@ from grader.checks import throughput as throughput_check
 from grader.checks import trace as trace_check
 from grader.data import prepare
 from grader.errors import UserError
-from grader.labs.lab import AnyLab, Budget, Form, Growth, Lab, TraceCheck
+from grader.labs.lab import AnyLab, Budget, Form, Growth, Lab
 from grader.measure import calibration, decision, machine, peaks
 from grader.measure import starter as starters
 from grader.measure.blocks import QUICK, Arm, Plan, overstated, pair
@@ -873,7 +873,7 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
         checks.append(prediction_check.judge(lab.prediction, lab.cause, gain, known_from, submission.prediction, least))
     checks += [check for check in (found.parity, found.logs, found.outcome) if check]
 
-    stopped, impossible, lacking = None, "", None  # why throughput and trace earn nothing, with the status that says so
+    stopped, impossible = None, ""  # why throughput and trace earn nothing, with the status that says so
     if found.fatal:
         stopped = (FAIL, "Not counted: the submission did not run (see above).")
     elif found.disturbed:
@@ -893,7 +893,7 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     elif impossible := _impossible(found):
         stopped = (FAIL, impossible)
     elif lacking := _lacking(found):
-        stopped = (FAIL, f"Not counted: a part of the step is missing (see {lacking.title!r}).")
+        stopped = lacking
 
     supported = 0.0
     if stopped:
@@ -923,7 +923,7 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     for check in lab.trace:
         if not lab.measures(check, found.form_name):
             checks.append(plain(check, NOT_MEASURED, needs_gpu(lab)))
-        elif stopped and check is not lacking:  # which says by itself what is missing
+        elif stopped:
             checks.append(plain(check, *stopped))
         elif "submission" not in found.metrics:
             checks.append(plain(check, INCONCLUSIVE, "; ".join(found.trace_problems) or "There is no trace."))
@@ -932,10 +932,19 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     return checks
 
 
-def _lacking(found: Findings) -> TraceCheck | None:
-    """The check of the trace that says that a step lacks what it cannot do without."""
-    metrics = found.metrics.get("submission")
-    return next((check for check in found.lab.trace if metrics and trace_check.lacks(check, metrics)), None)
+def _lacking(found: Findings) -> tuple[str, str] | None:
+    """Why it is not known, or not so, that the ranks gave each other what a step cannot do without: status and reason."""
+    least, metrics = found.form.exchanged, found.metrics.get("submission")
+    if least is None:
+        return None
+    if metrics is None or metrics.exchanged is None:
+        return INCONCLUSIVE, "Not counted: no trace shows what the ranks give to each other. Check again."
+    if metrics.exchanged >= least:
+        return None
+    return FAIL, (
+        f"Not counted: in a step a rank gives {metrics.exchanged:,.0f} numbers to the others, and it cannot do without "
+        f"{least:,}, a quarter of the gradients. A part of the step is missing."
+    )
 
 
 def _impossible(found: Findings) -> str:

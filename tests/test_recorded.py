@@ -150,6 +150,11 @@ def test_memory_is_reported():
     assert found.metrics.peak_memory > 1e9 and abs(found.metrics.memory_growth) < 1e6
 
 
+def test_the_same_gradients_in_few_messages():
+    many, few = (trace.metrics(trace.read(TRACES / f"{name}.json.gz")) for name in ("gpt_comm", "gpt_comm_fixed"))
+    assert many.collectives == 52 and few.collectives == 7 and many.exchanged == few.exchanged == 55_629_824
+
+
 def test_the_page_is_made_from_the_side_files():
     assert (TRACES / "README.md").read_text() == record.table(TRACES)
 

@@ -545,3 +545,20 @@ def test_a_real_step_has_the_operations_that_torch_counts(tmp_path):
     first = next(o for o in found if o.name == "aten::conv2d" and o.shapes.startswith("[4, 3, 20, 20]"))
     assert source[int(first.line.removeprefix("train.py:"))].strip() == (begins or "x = torch.relu(self.first(x))")
     assert all(o.count == pytest.approx(round(o.count)) and o.tensor_cores is False for o in found)
+
+
+@pytest.mark.parametrize(
+    ("dims", "numbers"),
+    [
+        ("[[[3, 4], [5]], [], []]", 17),  # a list of tensors, and scalars
+        ("[[3, 4], [100]]", 100),
+        ("[]", 0),
+        ("[[], [[]]]", 0),
+        ("[[[4, -1], [5]]]", 5),
+        ("[[[1099511627776, 1099511627776]]]", 0),
+        ("[[3, [4]]]", 0),
+        ('{"3": 4}', 0),
+    ],
+)
+def test_the_largest_input(dims, numbers):
+    assert roofline.largest_input(dims) == numbers

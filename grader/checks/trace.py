@@ -43,12 +43,6 @@ def _part(check: TraceCheck, value: float) -> float:
     return max(0.0, (check.none_at - value) / (check.none_at - check.at_most))
 
 
-def lacks(check: TraceCheck, metrics: Metrics) -> bool:
-    """Whether there is less than a step cannot do without."""
-    value = read(metrics, check.metric)
-    return check.none_below is not None and value is not None and value < check.none_below
-
-
 def judge(check: TraceCheck, metrics: Metrics, problems: list[str], supported: float) -> CheckResult:
     """`problems`: why the trace cannot be trusted; any makes the verdict INCONCLUSIVE. `supported`: the share of the
     points that the measured gain supports (0 to 1): the process that is judged wrote the trace, so a trace alone earns
@@ -69,9 +63,6 @@ def judge(check: TraceCheck, metrics: Metrics, problems: list[str], supported: f
         return result(FAIL, 0, check.absent, *check.hints)
     if value is None:
         return result(INCONCLUSIVE, 0, f"The trace holds nothing to read {check.metric} from.", *check.hints)
-    if lacks(check, metrics):
-        reason = f"{_shown(check.metric, value)} {check.says}: less than a step cannot do without ({_shown(check.metric, check.none_below)})."
-        return result(FAIL, 0, reason, *check.hints)
     passed = value >= bound if check.at_least is not None else value <= bound
     least = "at least" if check.at_least is not None else "at most"
     reason = f"{_shown(check.metric, value)} {check.says} (wanted: {least} {_shown(check.metric, bound)})."

@@ -88,6 +88,7 @@ WORDS = {
     "score_matrices": "batched products whose result is larger than what went in: attention scores, written out",
     "flash_share": "of the time in fused attention kernels was spent in those of the flash kind",
     "collectives": "times a rank talked to the others",
+    "exchanged": "numbers that a rank gave to the others",
     "comm_exposed": "of the step went to communication with no other kernel beside it",
     "tensor_core_share": "of the time in matrix products was spent on tensor cores",
     "aligned_share": "of the arithmetic in matrix products has sizes that are multiples of 16 bytes",

@@ -60,9 +60,10 @@ class Form:
     least; a faster step than they allow is rejected. prepare_s: seconds that the submission's own
     `prepare(dataset, folder)` may take before the training; None where the lab has no such step. prepared_for: optimizer
     steps that the time it took is spread over. ranks: processes that train together, one a GPU; `flops`, `threads` and
-    memory are then of one of them. budget: bytes of memory that a loop may use in labs with a `Budget`, see there.
-    exact_memory: main memory that a loop frees goes back to the system at once (slower, but what it keeps can be seen from
-    outside, where the C library would keep what was freed)."""
+    memory are then of one of them. exchanged: numbers that one of them gives to the others in a step, at least. budget:
+    bytes of memory that a loop may use in labs with a `Budget`, see there. exact_memory: main memory that a loop frees goes
+    back to the system at once (slower, but what it keeps can be seen from outside, where the C library would keep what was
+    freed)."""
 
     workload: str
     options: dict[str, Any]
@@ -79,6 +80,7 @@ class Form:
     prepare_s: float | None = None
     prepared_for: int = 1
     ranks: int = 1
+    exchanged: int | None = None
     budget: int | None = None
     exact_memory: bool = False
 
@@ -110,8 +112,7 @@ class TraceCheck:
     """A metric of the trace of the timed process (see `grader.trace.Metrics`) with the value that passes: a count or a
     share, never milliseconds. form: where it can be measured; "" for everywhere. none_at: where the points
     are given in parts, the value that earns none: from there to `at_most` in proportion. absent: what it means that a trace holds
-    nothing to read the metric from; where it is said, the check then fails. none_below: what a step cannot do without; where
-    there is less, the check fails."""
+    nothing to read the metric from; where it is said, the check then fails."""
 
     name: str
     title: str
@@ -124,7 +125,6 @@ class TraceCheck:
     form: str = ""
     none_at: float | None = None
     absent: str = ""
-    none_below: float | None = None
 
 
 @dataclass(frozen=True)

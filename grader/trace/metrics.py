@@ -83,6 +83,7 @@ class Metrics:
     comm_exposed_ns: float | None = None  # the part of it during which no other kernel ran on that device
     comm_exposed: float | None = None  # that part as a share of the step, see `step_ns`
     collectives: float | None = None  # calls of torch.distributed's collectives, sends and receives; 0 is known
+    exchanged: float | None = None  # numbers that were given to them, see `exchanged`; 0 is known
     phases: dict[str, dict[str, float]] | None = None  # phase -> {"host_ns", "gpu_ns"}, see `phase_metrics`
     data_wait: float | None = None  # share of host step time that the main thread spent in the DataLoader's __next__
     loads_in_main: float | None = None  # samples loaded in the main process (record_function "load_sample"); 0 is known
@@ -306,6 +307,14 @@ def copy_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
         m.h2d_overlap = overlap_length(trace, h2d, np.flatnonzero(trace.category == KERNEL)) / copied
 
 
+def exchanged(trace: Trace, collectives: np.ndarray, steps: int) -> float | None:
+    """The numbers in the tensors that these events (indices) were given, per step; of a list as many tensors count as the
+    profiler noted shapes of, which are some tens. None where it noted none."""
+    if (trace.dims[collectives] < 0).any():
+        return None
+    return sum(roofline.largest_input(trace.texts[dims]) for dims in trace.dims[collectives]) / steps
+
+
 def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
     n = len(steps)
     step = steps.of_event
@@ -316,6 +325,7 @@ def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
         m.cpu_ops = len(called) / n
         m.events["collectives"] = called[trace.named(COLLECTIVE, called)]
         m.collectives = len(m.events["collectives"]) / n
+        m.exchanged = exchanged(trace, m.events["collectives"], n)
         m.score_matrices = score_matrices(m, trace, steps, called)
         if not len(trace.calls) and not len(trace.gpu):
             m.events["would_wait"] = would_wait(trace, steps, called)

@@ -77,6 +77,22 @@ def inputs(dims: str | None, types: str | None) -> list[Tensor | None]:
     return found
 
 
+def largest_input(dims: str) -> int:
+    """The numbers in an operator's largest input, a tensor or a list of them. 0 where the shapes make no sense."""
+    try:
+        shapes = msgspec.json.decode(dims, type=list[list[int | list[int]]])
+    except msgspec.MsgspecError:
+        return 0
+    return max((_numbers(shape) for shape in shapes), default=0)
+
+
+def _numbers(shape: list[int | list[int]]) -> int:
+    """How many a tensor of this shape holds, or the tensors of these shapes."""
+    tensors = shape if shape and isinstance(shape[0], list) else [shape]
+    sizes = [each for each in tensors if each and all(isinstance(size, int) and size >= 0 for size in each)]
+    return sum(prod(each) for each in sizes if prod(each) <= MOST_ELEMENTS)
+
+
 # --- matrix products and convolutions ----------------------------------------------------------------------------
 # Each formula takes the shapes of the inputs (None: no tensor), the output's shape where it is known, and how many
 # gradients are computed; it returns the operations, which inputs are read, and the elements written. Shapes that do not
