@@ -51,7 +51,8 @@ def serve(
         dask.config.set(SETTINGS),
         embedded_cluster(device, chosen, cpu_workers, security, where.scheduler_host, where.scheduler_port) as cluster,
     ):
-        tell(f"{len(cluster.workers)} workers")
+        count = len(cluster.workers)
+        tell(f"{count} worker{'s' * (count != 1)}")
         asyncio.run(door(cluster.scheduler_address))
 
 
