@@ -79,8 +79,8 @@ def test_what_is_wrong_is_rejected_and_named(name, what):
     assert name in HEALTHY or result.score == 0
 
 
-# 2.1 to 2.2 times there, as the solution: what it leaves out, the copies and the workers, is for GPUs
-ALL_ON_A_CPU = "one table, and the connection is kept"
+# within 10% of the solution there: what they leave out, the copies and the workers, is for GPUs
+ALL_ON_A_CPU = ("one table, and the connection is kept", "a table for all samples, in numpy")
 
 
 @pytest.mark.slow
@@ -92,7 +92,7 @@ def test_points_follow_the_fix(name):
     assert gain(solution) >= labs.get(name).forms["cpu"].minimum_gain, said(solution)
     for what, source in variants.halves(name).items():
         half = graded(name, source)
-        if what == ALL_ON_A_CPU:
+        if what in ALL_ON_A_CPU:
             assert 1.15 * gain(starter) < gain(half), said(half)
             continue
         assert 1.15 * gain(starter) < gain(half) < gain(solution), said(half)
