@@ -40,9 +40,8 @@ ITEM_SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
 SAME = 0.015
 FASTEST = 1.1  # of the roof: what is faster has not moved its bytes
 QUICK_ROUNDS = 3
-HELD_UP = (
-    1.25  # times as long as in the median round; on an H200 rounds differ by 2%, but for one of 28: 1.5 times as long
-)
+# times as long as in the median round; on an H200 rounds differ by 2%, but for one of 28: 1.5 times as long
+HELD_UP = 1.25
 UNSETTLED = 0.1  # of all points for the roof: what the interval may leave open
 
 

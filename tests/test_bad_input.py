@@ -694,6 +694,7 @@ def test_trace_that_is_no_file(forge):
     with running(TRACE.format(forge=forge) + LAB.starter) as child:
         child.load()
         child.start(1)
+        child.start_profiler()
         child.profile(1, "trace.json")
         with pytest.raises(ChildError, match=r"left (no readable|a) trace\.json"):
             child.fetch("trace.json", 1 << 20)

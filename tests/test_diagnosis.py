@@ -153,6 +153,14 @@ def test_recorded_steps_that_are_shorter_than_the_loops_waited_less(data, cause,
     )
 
 
+def test_what_is_not_in_the_recording_is_said_of_the_cause_that_it_belongs_to():
+    """A loop that waits for its launches, with a loader whose wait is not recorded, and less than they cost."""
+    loop = Loop(SMALL, launch=12 * US, data=20 * US)
+    a = analysed(loop, 1.12 * loop.length())
+    assert a.diagnosis.cause == "launch-bound" and a.diagnosis.runner_up == "input-bound", a.diagnosis
+    assert not any("not in the recording" in each.text for each in a.diagnosis.evidence)
+
+
 @given(
     st.lists(st.integers(1, 60).map(lambda n: n * US), min_size=1, max_size=30),
     st.integers(1, 40).map(lambda n: n * US),

@@ -190,6 +190,7 @@ def test_forged_counts(counts):
         child.load()
         child.start(1)
         child.run(1)
+        child.start_profiler()
         with pytest.raises(ChildError, match="wrong form"):
             child.profile(2, "trace.json")
 

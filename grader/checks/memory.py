@@ -46,10 +46,10 @@ def judge_growth(check: Growth, starter: Meter, submission: Meter) -> CheckResul
     # where the leak is one of main memory, and what was taken in advance can hold a good part of it
     leak = max(0.0, theirs[1]) * (submission.levels[-1].steps - begun)
     hides = theirs[1] > theirs[0] and main > max(check.ahead_main, leak / 4)
-    for much, kind in ((ahead > check.ahead, "GPU"), (hides, "main")):
-        if much:
+    for taken, held, kind in ((ahead > check.ahead, ahead, "GPU"), (hides, main, "main")):
+        if taken:
             reason = (
-                f"The loop holds {size(ahead if kind == 'GPU' else main)} of {kind} memory more than the untouched one does at "
+                f"The loop holds {size(held)} of {kind} memory more than the untouched one does at "
                 "first. In memory that was taken in advance a leak cannot be seen, so this is not counted."
             )
             return result(FAIL, 0, reason, *check.hints)

@@ -229,10 +229,10 @@ def _client(where: Any, wait_s: float | None = START_S, **options: Any) -> Itera
     try:
         client = Client(where, set_as_default=False, timeout=30, **options)
     except (OSError, TimeoutError) as error:
-        which = "It takes the scheduler's address, not that of the front door, and that pool's keys: `grader pool start` prints both."
-        raise UserError(
-            f"The pool at {where} does not answer: {error}{f' ({which})' * isinstance(where, str)}"
-        ) from None
+        said = f"The pool at {where} does not answer: {error}"
+        if isinstance(where, str):
+            said += " (It takes the scheduler's address, not that of the front door, and that pool's keys: `grader pool start` prints both.)"
+        raise UserError(said) from None
     try:
         _wait(client, wait_s)
         yield client

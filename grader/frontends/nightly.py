@@ -84,7 +84,7 @@ def nightly(options: argparse.Namespace) -> int:
     if unknown := named - {*parts.KINDS, *labs.NAMES}:
         unknown = ", ".join(sorted(unknown))
         raise UserError(f"--now {unknown}: the kinds are {', '.join(parts.KINDS)}; else it takes labs by name.")
-    now = (named & set(parts.KINDS) or set(parts.KINDS), named & set(labs.NAMES))
+    now, subjects = named & set(parts.KINDS) or set(parts.KINDS), named & set(labs.NAMES)
     elsewhere = options.cluster is not None or options.slurm is not None
     with contextlib.ExitStack() as stack:
         pool = None
@@ -109,18 +109,18 @@ def nightly(options: argparse.Namespace) -> int:
         if not options.report:
             if pool is None:
                 classroom._confined_here(allow_unconfined=False)
-                graded = [part for part in nights.chosen(made, *now) if part.kind in ("grade", "adversary")]
+                graded = [part for part in nights.chosen(made, now, subjects) if part.kind in ("grade", "adversary")]
                 classroom._prepare({part.subject for part in graded}, device)
             until = time.monotonic() + 60 * options.minutes if options.minutes else math.inf
             # on a CPU the corpus is about waiting for a drive: with four on a core, that core is just busy
             busy = set(parts.KINDS) - {"adversary"}
             stages = [(busy, 1), ({"adversary"}, 4)] if device == "cpu" and not elsewhere else [(set(parts.KINDS), 1)]
             for kinds, on_one_core in stages:
-                kinds &= now[0]
-                if not nights.chosen(made, kinds, now[1]):
+                kinds &= now
+                if not nights.chosen(made, kinds, subjects):
                     continue
                 with contextlib.nullcontext(pool) if pool else classroom.open_pool(options, on_one_core) as opened:
-                    nights.measure(night, opened, shard, until, kinds, now[1])
+                    nights.measure(night, opened, shard, until, kinds, subjects)
     found = nights.assess(night)
     nights.close(night, found)
     report.folder_index(options.out)

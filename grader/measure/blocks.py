@@ -65,7 +65,6 @@ class Arm:
     ran_steps: int = 0
     compiled: int = 0
     recompiled: bool = False  # torch.compile made a graph inside a timed block
-    profiled: int = 0  # steps that were run while the profiler recorded
 
     def prepare(self, limit_s: float) -> float:
         """The submission's own preparation of its data; returns the seconds it took. What it reads is not counted."""
@@ -78,7 +77,7 @@ class Arm:
         """What was counted outside the trace, per step."""
         counts = self.child.counted()
         if self.drive:
-            counts["drive_reads"] = self.drive.reads / (len(self.losses) + self.profiled)
+            counts["drive_reads"] = self.drive.reads / self.child.steps
         return counts
 
     def profile(self, steps: int, file: str, with_stack: bool = False) -> dict[str, int]:
@@ -90,9 +89,7 @@ class Arm:
         for _ in range(MAX_BURN_CHUNKS):
             if self.run(whole_rounds(CHUNK_S, self.step_s)) > SERVED_FROM_A_QUEUE * self.step_s:
                 break
-        compiled = self.child.profile(steps, file)
-        self.profiled += steps + 2
-        return compiled
+        return self.child.profile(steps, file)
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:

@@ -396,13 +396,11 @@ class Harness:
         return action.RECORD_AND_SAVE if step == self.last_recorded else action.RECORD
 
     def profile(self, steps: int, file: str) -> dict[str, Any]:
-        """Record `steps` steps after one that the reader discards, and write the trace to `file` in the exchange folder.
+        """After `start_profiler`: record `steps` steps after one that the reader discards, and write the trace to `file` in the exchange folder.
         One profiling session a process: a second one can lose its first kernels. One more step follows them in the trace,
         not to be counted: in it the harness itself waits for the GPU."""
         if self.rank:
             return self.run(steps + 2)
-        if not self.profiler:
-            self.start_profiler()
         self.last_recorded = steps + 2
         self.profiler.step()
         losses = []

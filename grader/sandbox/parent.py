@@ -353,6 +353,7 @@ class Child:
         counts = reply.get("compiled") if isinstance(reply, dict) else None
         if not isinstance(counts, dict) or counts.keys() != COMPILED or {*map(type, counts.values())} != {int}:
             raise ChildError("The grading process sent a reply of the wrong form.", kind="wire")
+        self.steps += steps + 2
         return counts
 
     def ask(self, method: str, **arguments: Any) -> Any:

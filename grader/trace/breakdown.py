@@ -77,7 +77,7 @@ class Breakdown:
     step_ns: float | None = None  # the unprofiled length of a step where it was given, else the traced one
     host_ns: float | None = None  # the host's own work per step, without its waits
     fused_ns: float | None = None  # "memory" if each run of such kernels were one, see `fused_length`
-    unseen_ns: float = 0.0  # of the step: by so much the recorded steps were shorter than those without the profiler
+    unseen: dict[str, float] = field(default_factory=dict)  # ns of a part by which the recorded steps were too short
     gaps: Gaps = field(default_factory=lambda: Gaps(*[np.empty(0, np.int64)] * 6))
 
 
@@ -115,14 +115,15 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
     unseen = max(0.0, length - float(per_step.sum()))
     per_step = _without_profiler(per_step, length, host.fetching)
     per_step = _blame(per_step, after_stall, own_work)
-    per_step[DATA if len(host.data[0]) else OTHER] += unseen
+    waited = DATA if len(host.data[0]) else OTHER
+    per_step[waited] += unseen
     columns = (np.concatenate(column) for column in zip(*gaps, strict=True))
     return Breakdown(
         parts={name: float(ns) for name, ns in zip(PARTS, per_step, strict=True)},
         step_ns=length,
         host_ns=own_work,
         fused_ns=fused_length(trace, steps, gpu, kind) / n / len(devices),
-        unseen_ns=unseen,
+        unseen={PARTS[waited]: unseen},
         gaps=Gaps(*columns),
     )
 

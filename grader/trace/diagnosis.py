@@ -175,9 +175,14 @@ def _confidence(cause: str, shares: dict[str, float], m: Metrics, b: Breakdown) 
         found = min(found, 1 - 0.5 * max(shares[stall] for stall in STALLS) / SIGNIFICANT)
     if m.step_ns is None and cause in ("launch", "sync"):
         found *= 0.7
-    if cause in ("input", "launch") and b.unseen_ns > 0.5 * shares[cause] * b.step_ns:
+    if _unseen(cause, b) > 0.5 * shares[cause] * b.step_ns:
         found *= 0.7
     return round(min(0.99, max(0.05, found)), 2)
+
+
+def _unseen(cause: str, b: Breakdown) -> float:
+    """How much of what a cause costs, ns, is not in the recording."""
+    return sum(b.unseen.get(part, 0.0) for part in STALLS.get(cause, ()))
 
 
 def _without_gpu(trace: Trace, m: Metrics) -> Diagnosis:
@@ -247,8 +252,8 @@ def _evidence(cause: str, trace: Trace, m: Metrics, b: Breakdown) -> list[Eviden
 
     for name in STALLS.get(cause, ()):
         part(name)
-    if cause in ("input", "launch") and b.unseen_ns >= 0.05 * step:
-        text = f"Of these {_ms(b.unseen_ns)} are not in the recording: its steps took {_ms(step - b.unseen_ns)} each"
+    if (unseen := _unseen(cause, b)) >= 0.05 * step:
+        text = f"Of these {_ms(unseen)} are not in the recording: its steps took {_ms(step - unseen)} each"
         text += ", as batches were ready that the loop usually waits for." if cause == "input" else "."
         found.append(Evidence(text, "step_ns_traced", m.step_ns_traced, []))
     if cause == "input":

@@ -61,36 +61,42 @@ def peaks(device: str | None) -> Peaks | None:
 def inputs(dims: str | None, types: str | None) -> list[Tensor | None]:
     """An operator's inputs, from what the profiler recorded as "Input Dims" and "Input type" (JSON). None stands for an
     input that is no single tensor. Empty when there are no shapes or they make no sense."""
+    shapes = _shapes(dims)
     try:
-        shapes = msgspec.json.decode(dims or "[]", type=list[list[int | list[int]]])
         names = msgspec.json.decode(types or "[]", type=list[str])
     except msgspec.MsgspecError:
         return []
     found: list[Tensor | None] = []
     for position, shape in enumerate(shapes):
         name = names[position] if position < len(names) else None
-        sizes = [size for size in shape if isinstance(size, int)]
-        real = len(sizes) == len(shape) and min(sizes, default=0) >= 0 and prod(sizes) <= MOST_ELEMENTS
         # Without types a scalar cannot be told from a number that is a tensor.
         wanted = name not in NO_TENSOR if name is not None else bool(shape)
-        found.append(Tensor(tuple(sizes), ITEM_SIZES.get(name or "")) if real and wanted else None)
+        found.append(Tensor(tuple(shape), ITEM_SIZES.get(name or "")) if _is_real(shape) and wanted else None)
     return found
+
+
+def _shapes(dims: str | None) -> list[list[int | list[int]]]:
+    """One for each input; of a list of tensors a list of theirs. Empty when they make no sense."""
+    try:
+        return msgspec.json.decode(dims or "[]", type=list[list[int | list[int]]])
+    except msgspec.MsgspecError:
+        return []
+
+
+def _is_real(shape: list[int | list[int]]) -> bool:
+    """Whether it is one tensor's."""
+    return all(isinstance(size, int) and size >= 0 for size in shape) and prod(shape) <= MOST_ELEMENTS
 
 
 def largest_input(dims: str) -> int:
     """The numbers in an operator's largest input, a tensor or a list of them. 0 where the shapes make no sense."""
-    try:
-        shapes = msgspec.json.decode(dims, type=list[list[int | list[int]]])
-    except msgspec.MsgspecError:
-        return 0
-    return max((_numbers(shape) for shape in shapes), default=0)
+    return max(map(_numbers, _shapes(dims)), default=0)
 
 
 def _numbers(shape: list[int | list[int]]) -> int:
     """How many a tensor of this shape holds, or the tensors of these shapes."""
     tensors = shape if shape and isinstance(shape[0], list) else [shape]
-    sizes = [each for each in tensors if each and all(isinstance(size, int) and size >= 0 for size in each)]
-    return sum(prod(each) for each in sizes if prod(each) <= MOST_ELEMENTS)
+    return sum(prod(each) for each in tensors if each and _is_real(each))
 
 
 # --- matrix products and convolutions ----------------------------------------------------------------------------
