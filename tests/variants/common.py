@@ -11,6 +11,12 @@ CLASSIFY = "        loss = F.cross_entropy(model(images), labels)\n"
 TF32: Edits = [(MODEL, '    torch.set_float32_matmul_precision("high")\n' + MODEL)]
 COMPILED: Edits = [(MODEL, MODEL + "    compiled = torch.compile(model)\n")]
 CHANNELS_LAST: Edits = [(MODEL, MODEL + "    model.to(memory_format=torch.channels_last)\n")]
+NO_ATTENTION: Edits = [
+    (
+        "    return F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+        "    return v.cumsum(-2) / torch.arange(1, v.shape[-2] + 1, device=v.device)[:, None]",
+    )
+]
 
 
 def under_autocast(loss: str, called: str = "model", model: str = "model") -> Edits:

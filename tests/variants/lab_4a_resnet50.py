@@ -1,4 +1,4 @@
-from .common import CHANNELS_LAST, COMPILED, TF32, Edits
+from .common import CHANNELS_LAST, CLASSIFY, COMPILED, TF32, Edits, under_autocast
 
 FORWARD = "model(images)"
 
@@ -30,11 +30,7 @@ _BF16_CHANNELS_LAST: Edits = [
         ".sub_(2)\n        labels",
         ".sub_(2)\n        images = images.contiguous(memory_format=torch.channels_last)\n        labels",
     ),
-    (
-        "        loss = F.cross_entropy(model(images), labels)\n",
-        "        with torch.autocast(job.device.type, torch.bfloat16):\n"
-        "            loss = F.cross_entropy(model(images), labels)\n",
-    ),
+    *under_autocast(CLASSIFY),
 ]
 DECODED_EACH_STEP: Edits = [
     (

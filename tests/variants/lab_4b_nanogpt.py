@@ -1,7 +1,7 @@
 import textwrap
 
 from .candidates_4b_nanogpt import GPT2_CANDIDATES, GPT2_ROUNDED_OTHERWISE
-from .common import MODEL, TF32, Edits, climbed
+from .common import MODEL, NO_ATTENTION, TF32, Edits, climbed
 
 FORWARD = "F.linear(hidden, head)"
 
@@ -104,16 +104,7 @@ WRONGS = {
         "lack these of the job's under their names and shapes",
     ),
     "the loss is not logged": ("solution", [("        job.log(step, loss=loss)\n", "")], "step 0 logged no loss"),
-    "the mean of what came before, in place of attention": (
-        "solution",
-        [
-            (
-                "    return F.scaled_dot_product_attention(q, k, v, is_causal=True)",
-                "    return v.cumsum(-2) / torch.arange(1, v.shape[-2] + 1, device=v.device)[:, None]",
-            )
-        ],
-        "not the same training",
-    ),
+    "the mean of what came before, in place of attention": ("solution", NO_ATTENTION, "not the same training"),
 }
 
 HONEST = {
