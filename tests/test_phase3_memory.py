@@ -315,7 +315,7 @@ def test_memory_on_a_gpu():
     assert solution.check("growth").status == PASS, solution.check("growth")
     assert graded(FIT, variants.solution(FIT), device="cuda").check("budget").status == PASS
     source = variants.solution(FIT).replace("MICRO_BATCH = 6", "MICRO_BATCH = 64")
-    assert "more GPU memory than the 5.37 GB" in graded(FIT, source, device="cuda").fatal
+    assert "more GPU memory than the 4.29 GB" in graded(FIT, source, device="cuda").fatal
     unlimited = source.replace(
         "    model = job.model", "    torch.cuda.set_per_process_memory_fraction(1.0)\n    model = job.model", 1
     )

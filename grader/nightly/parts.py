@@ -169,9 +169,9 @@ def _adversaries(name: str, device: str, number: int, count: int) -> list[Part]:
         return []
     fitting = [each for each in adversaries.corpus() if name in each.labs and device in each.devices]
     fitting = fitting[number - 1 :: count]
-    made = []
+    made, short = [], run.plan_of(lab, device)
     for control in adversaries.CONTROLS if fitting else ():
-        job = Job(name, Submission(adversaries.CONTROLS[control](name)), device, plan=run.PLAN)
+        job = Job(name, Submission(adversaries.CONTROLS[control](name)), device, plan=short)
         made.append(Part("adversary", name, control, job))
     # notebooks that were tampered with have most of their work in common: one task for all of them, and first, for it is long
     notebooks = [each.name for each in fitting if each.tamper]
@@ -181,7 +181,7 @@ def _adversaries(name: str, device: str, number: int, count: int) -> list[Part]:
         *(Part("adversary", name, what, task) for what in notebooks),
         *made,
         *(
-            Part("adversary", name, each.name, Job(name, Submission(each.source(name)), device, plan=run.PLAN))
+            Part("adversary", name, each.name, Job(name, Submission(each.source(name)), device, plan=short))
             for each in fitting
             if each.source
         ),

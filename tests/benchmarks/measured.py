@@ -51,6 +51,12 @@ from tests import variants
 MEASURED = Path(__file__).resolve().parents[2] / "data" / "measured"
 STORE = MEASURED.parents[1] / "work" / "measured"  # whole results, which git ignores
 KINDS = ("honest, ", "fault, ")
+MARKED = {
+    "starter": "starter",
+    "wrong": "wrong fixes",
+    "half": "half fixes",
+    "solution": "solution",
+}  # a result's name begins so
 TIMELINES = "timelines.png"  # a solution's trace below its starter's
 SHORT = Plan(block_s=1.0, min_pairs=2, max_pairs=2, profile_steps=2)  # enough where only parity is asked
 MANY_PAIRS = Plan(min_pairs=8, max_pairs=8)
@@ -530,7 +536,7 @@ class Row:
     """What was measured of one lab, by kind of submission: points, and gains as (gain, lower, upper)."""
 
     lab: str
-    points: dict[str, list[float]]  # starter, half, solution: each grade's points in percent of what could be measured
+    points: dict[str, list[float]]  # of each of MARKED: each grade's points in percent of what could be measured
     gains: dict[str, list[tuple[float, float, float]]]
     date: str
     machine: str
@@ -543,7 +549,7 @@ def _summary(out: Path) -> list[Row]:
         row = Row(folder.name, {}, {}, "", "")
         for result in _results(folder):
             kind = re.split("[-,]", result.get("what", ""))[0]
-            if kind not in ("starter", "half", "solution") or not result["measured_max"]:
+            if kind not in MARKED or not result["measured_max"]:
                 continue
             row.points.setdefault(kind, []).append(100 * result["score"] / result["measured_max"])
             row.date = max(row.date, result["date"][:10])
@@ -565,11 +571,11 @@ def _summary_table(rows: list[Row]) -> list[str]:
     text = [
         "Points in percent, lowest to highest; gains of the solution. What is empty was not measured.",
         "",
-        "| lab | starter | half fixes | solution | gain | grades | last |",
-        "|---|---|---|---|---|---|---|",
+        f"| lab | {' | '.join(MARKED.values())} | gain | grades | last |",
+        f"|---|{'---|' * len(MARKED)}---|---|---|",
     ]
     for row in rows:
-        points = (_range(row.points.get(kind, [])) for kind in ("starter", "half", "solution"))
+        points = (_range(row.points.get(kind, [])) for kind in MARKED)
         gain = _range([gain for gain, _, _ in row.gains.get("solution", [])], ".3g", "x")
         text.append(
             f"| {row.lab} | {' | '.join(points)} | {gain} | {sum(map(len, row.points.values()))} | {row.date} |"

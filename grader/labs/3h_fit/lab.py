@@ -20,7 +20,7 @@ LAB = Lab(
             profiled=1,  # the starter takes samples one by one: four steps of twenty were too large a trace to be read
             flops=6 * 85.1e6 * 10 * 1024,  # 2 forward, 4 backward for each weight of a matrix product and each token
             parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
-            budget=5 << 30,
+            budget=4 << 30,
         ),
         "cpu": Form(
             workload="grader.workloads.gpt",
