@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from helpers import GPT, LAB, PLAN, grade_cells, running
 
-from grader import labs
+from grader import labs, trace
+from grader.answers import TRACES
 from grader.checks import logs as logs_check
 from grader.checks import prediction as prediction_check
 from grader.checks import throughput as throughput_check
@@ -153,6 +154,17 @@ def test_a_metric_that_is_absent_can_say_why():
     assert judged(check, h2d_overlap=0.7) == (PASS, judged(check, h2d_overlap=0.7)[1])
     assert judged(check)[0] == FAIL and "kept on the GPU" in judged(check)[1]
     assert judged(replace(check, absent=""))[0] == INCONCLUSIVE
+
+
+def test_what_a_cuda_graph_hides_is_said():
+    graphed = trace.metrics(trace.read(TRACES / "gpt_launch_fixed.json.gz"))
+    assert graphed.graph_launches == 1
+    for lab, name in (("3f_attention", "scores"), ("4b_nanogpt", "aligned")):
+        check = next(c for c in labs.get(lab).trace if c.name == name)
+        result = trace_check.judge(check, graphed, [], 1.0)
+        assert result.status == INCONCLUSIVE and "launches CUDA graphs" in result.reason, result
+    flash = next(c for c in labs.get("4b_nanogpt").trace if c.name == "flash")
+    assert "CUDA graph" not in trace_check.judge(flash, graphed, [], 1.0).reason  # kernels are recorded
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ SHARES = {
     "gpu_idle_unprofiled",
     "tiny_kernel_share",
 }
+OF_SHAPES = {"aligned_share", "score_matrices"}  # read from operators and their shapes
 
 
 def read(metrics: Metrics, name: str) -> Any:
@@ -59,6 +60,13 @@ def judge(check: TraceCheck, metrics: Metrics, problems: list[str], supported: f
 
     if problems:
         return result(INCONCLUSIVE, 0, f"The trace does not answer: {'; '.join(problems)}.", "Check again.")
+    if value is None and check.metric in OF_SHAPES and metrics.graph_launches:
+        return result(
+            INCONCLUSIVE,
+            0,
+            f"The loop launches CUDA graphs. Of these the trace has the kernels, but no operators and no shapes to read {check.metric} from.",
+            "These points need a loop without a CUDA graph (`torch.compile` without `reduce-overhead`); the throughput's do not.",
+        )
     if value is None and check.absent:
         return result(FAIL, 0, check.absent, *check.hints)
     if value is None:

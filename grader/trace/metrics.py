@@ -60,6 +60,7 @@ class Metrics:
     gpu_idle_unprofiled: float | None = None  # share: 1 - busy / step_ns; only where that was given
     kernels: float | None = None  # kernels on the GPU
     launches: float | None = None  # host calls that launch kernels; a CUDA graph is one
+    graph_launches: float | None = None  # CUDA graphs launched: their kernels are in the trace, their operators are not
     syncs: float | None = None  # host-blocking calls, see `blocking_calls`
     would_wait: float | None = None  # without any GPU: operators that would wait for one, see `would_wait`
     sync_ns: float | None = None  # time that the host spent in them
@@ -333,7 +334,9 @@ def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
     calls = trace.calls
     if len(calls):
         calls = calls[in_step[calls]]
-        launches = calls[trace.named(KERNEL_LAUNCH, calls) | trace.named(GRAPH_LAUNCH, calls)]
+        graphs = trace.named(GRAPH_LAUNCH, calls)
+        m.graph_launches = int(graphs.sum()) / n
+        launches = calls[trace.named(KERNEL_LAUNCH, calls) | graphs]
         m.launches = len(launches) / n
         m.per_step["launches"] = counted(step[launches], n)
         m.events["launches"] = launches

@@ -258,6 +258,7 @@ MORE_RUNGS: dict[str, list[tuple[str, str, variants.Edits]]] = {
         ("a fused attention", "solution", _UNET_FIRST),
         ("channels last", "solution", _UNET_UNFUSED),
         ("a fused optimizer, cuDNN's fastest algorithms", "solution", _UNET_EAGER),
+        ("compiled, and no CUDA graph", "solution", [('loss_of, mode="reduce-overhead")', "loss_of)")]),
     ],
     "4b_nanogpt": _climbing(variants.GPT2_LADDER, len(variants.HALVES["4b_nanogpt"])),
     "4d_trainer": _climbing(variants.TRAINER_LADDER, len(variants.HALVES["4d_trainer"])),

@@ -45,7 +45,7 @@ LAB = Lab(
             "CPU: which line makes the copies, which one waits?",
             "16 bits for forward and loss, and channels last for weights and pictures; one kernel each for attention and normalisation; "
             "all pictures on the GPU, as bytes, and their noise added to a batch at once; optimizer and average over all "
-            "parameters at once; then let the compiler fuse what is left between the convolutions.",
+            "parameters at once; then let the compiler fuse what is left between the convolutions, and launch it in CUDA graphs.",
         ),
     ),
     trace=(
@@ -97,15 +97,18 @@ LAB = Lab(
             ),
         ),
         TraceCheck(
-            name="scores",
-            title="No matrix of scores is written",
+            name="flash",
+            title="Attention without the matrix of scores",
             points=8,
-            metric="score_matrices",
-            at_most=0.0,
-            says="matrices of scores, and of their gradients, are written in a step",
+            metric="flash_share",
+            at_least=0.9,
+            says="of the time in fused attention kernels was spent in those of the flash kind",
+            absent="No fused attention kernel is in the trace: the attention is still made of single operations.",
+            form="cuda",
             hints=(
                 "How large is what the attention at half the size writes down?",
-                "`score_matrices` of `lab.peek()`: batched products whose result is larger than what goes in.",
+                "`score_matrices` of `lab.peek()`: batched products whose result is larger than what goes in. `flash_share`: whether a fused kernel runs "
+                "in place of them.",
                 "torch.nn.functional has the whole attention as one function. No place is hidden from another here: it needs no mask.",
             ),
         ),
@@ -125,6 +128,6 @@ LAB = Lab(
             ),
         ),
     ),
-    peek=("syncs", "h2d_copies", "launches", "kernels", "half_share", "score_matrices", "layout_share"),
+    peek=("syncs", "h2d_copies", "launches", "kernels", "half_share", "score_matrices", "flash_share", "layout_share"),
     outcome=Outcome(),
 )
