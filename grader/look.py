@@ -8,10 +8,12 @@ from typing import Any
 from grader import trace
 from grader.grade import MAX_TRACE, Progress, arm, choose_form, explain, prepared, too_few_gpus, with_details
 from grader.labs.lab import Lab
+from grader.measure.blocks import whole_rounds
 from grader.measure.memory import Meter
 from grader.sandbox.parent import ChildError, Limits, Workspace
 from grader.submission import Submission
 
+LEAST_TIMED = 4  # steps
 SHORT_S = 0.1  # steps shorter than this are profiled by the dozen: loader workers deliver their batches in rounds
 
 
@@ -40,14 +42,16 @@ def look(
     steps: int = 3,
     warm_up: int = 2,
     timed: int = 0,
+    timed_s: float = 0.0,
     profiled: bool = True,
     limits: Limits | None = None,
     allow_unconfined: bool = False,
     progress: Progress = lambda share, what: None,
     kept: Workspace | None = None,
 ) -> Look | None:
-    """Run `warm_up` steps, time `timed` more, then profile `steps`, in a confined process like a grade's. None where the
-    lab has no form for this device, or needs more of them. kept: as `arm`'s. Raises RuntimeError where file access cannot be confined, unless `allow_unconfined`."""
+    """Run `warm_up` steps, time `timed` more, or as many as take about `timed_s` seconds once a loader's queue is used up, then
+    profile `steps`, in a confined process like a grade's. None where the lab has no form for this device, or needs more of
+    them. kept: as `arm`'s. Raises RuntimeError where file access cannot be confined, unless `allow_unconfined`."""
     form_name = choose_form(lab, device)
     if form_name not in lab.forms or too_few_gpus(lab, form_name):
         return None
@@ -70,6 +74,10 @@ def look(
             with ours.metered():
                 ours.run(1)
                 ours.step_s = ours.run(max(1, warm_up - 1))
+            if timed_s:
+                with ours.metered():
+                    ours.burn()  # the first steps took long, and workers filled their queue meanwhile
+                timed = max(LEAST_TIMED, whole_rounds(timed_s, ours.step_s))
             if timed:
                 progress(0.4, f"timing {timed} steps")
                 with ours.metered():
@@ -106,4 +114,4 @@ def peek(submission: Submission, lab: Lab, **options: Any) -> Look | None:
 
 def profile(submission: Submission, lab: Lab, **options: Any) -> Look | None:
     """Time some steps without the profiler, then profile: the timeline is drawn against the unprofiled step time."""
-    return look(submission, lab, **{"warm_up": 6, "timed": 12, "steps": 4} | options)
+    return look(submission, lab, **{"warm_up": 3, "timed_s": 2.0, "steps": 4} | options)

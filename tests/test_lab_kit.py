@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from helpers import GPT, LAB, PLAN, grade_cells, running
 
-from grader import labs, trace
+from grader import labs, look, trace
 from grader.answers import TRACES
 from grader.checks import logs as logs_check
 from grader.checks import prediction as prediction_check
@@ -262,6 +262,7 @@ import time
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+FIRST_S = 0
 start = torch.profiler.profile.start
 
 
@@ -283,7 +284,9 @@ class Slow(Dataset):
 
 
 def train(job):
-    for batch in DataLoader(Slow(), num_workers=1, prefetch_factor=12):
+    for step, batch in enumerate(DataLoader(Slow(), num_workers=1, prefetch_factor=12)):
+        if step == 0:
+            time.sleep(FIRST_S)
         yield batch.mean()
 """
 
@@ -300,6 +303,13 @@ def test_a_profile_shows_the_wait_behind_workers_that_filled_their_queue_meanwhi
 
     assert trace.metrics(trace.read_bytes(data, expect_gpu=False), count=4).data_wait > 0.8
     assert child.steps == len(each.losses) + 6
+
+
+def test_a_loop_that_is_profiled_is_timed_when_its_queue_is_used_up():
+    source = BEHIND_WORKERS.replace("FIRST_S = 0", "FIRST_S = 1")
+    seen = look.profile(Submission(source), LAB, device="cpu")
+    assert seen and not seen.message, seen
+    assert seen.step_s > 0.045  # its worker needs 0.05 s a batch
 
 
 # ---------------------------------------------------------------- hints
