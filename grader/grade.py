@@ -933,18 +933,26 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
 
 
 def _lacking(found: Findings) -> tuple[str, str] | None:
-    """Why it is not known, or not so, that the ranks gave each other what a step cannot do without: status and reason."""
-    least, metrics = found.form.exchanged, found.metrics.get("submission")
-    if least is None:
-        return None
-    if metrics is None or metrics.exchanged is None:
+    """Why it is not known, or not so, that a step copied and exchanged what it cannot do without: status and reason."""
+    form, metrics = found.form, found.metrics.get("submission")
+    copied = given = None
+    if metrics:
+        copied, given = metrics.h2d_bytes, metrics.exchanged
+    if form.exchanged is not None and given is None:
         return INCONCLUSIVE, "Not counted: no trace shows what the ranks give to each other. Check again."
-    if metrics.exchanged >= least:
-        return None
-    return FAIL, (
-        f"Not counted: in a step a rank gives {metrics.exchanged:,.0f} numbers to the others, and it cannot do without "
-        f"{least:,}, a quarter of the gradients. A part of the step is missing."
-    )
+    if form.crossed is not None and copied is None:
+        return INCONCLUSIVE, "Not counted: no trace shows what was copied to the GPU. Check again."
+    if form.exchanged is not None and given < form.exchanged:
+        return FAIL, (
+            f"Not counted: in a step a rank gives {given:,.0f} numbers to the others, and it cannot do without "
+            f"{form.exchanged:,}, a quarter of the gradients. A part of the step is missing."
+        )
+    if form.crossed is not None and copied < form.crossed:
+        return FAIL, (
+            f"Not counted: in a step {copied / 1e6:.1f} MB were copied to the GPU, and a batch has more. A data set that is kept on "
+            "the GPU is no answer here: this one stands for data that do not fit there."
+        )
+    return None
 
 
 def _impossible(found: Findings) -> str:

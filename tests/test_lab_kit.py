@@ -150,9 +150,9 @@ def judged(check: TraceCheck, **values) -> tuple[str, str]:
 
 
 def test_a_metric_that_is_absent_can_say_why():
-    check = next(c for c in labs.get("2b_transfers").trace if c.name == "overlap")
-    assert judged(check, h2d_overlap=0.7) == (PASS, judged(check, h2d_overlap=0.7)[1])
-    assert judged(check)[0] == FAIL and "kept on the GPU" in judged(check)[1]
+    check = next(c for c in labs.get("4b_nanogpt").trace if c.name == "flash")
+    assert judged(check, flash_share=1.0) == (PASS, judged(check, flash_share=1.0)[1])
+    assert judged(check)[0] == FAIL and "single operations" in judged(check)[1]
     assert judged(replace(check, absent=""))[0] == INCONCLUSIVE
 
 

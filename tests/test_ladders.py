@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -77,6 +78,17 @@ def test_a_figure_is_that_of_one_loop(tmp_path):
     assert measured._is_there(path, of)
     path.write_text(json.dumps({"what": "starter-1"}))
     assert not measured._is_there(path, of)
+
+
+def test_a_field_that_came_later_changes_no_figure():
+    lab = labs.get("3a_precision")
+    form = lab.forms["cuda"]
+    later = dataclasses.make_dataclass("Later", [("later", int | None, None)], bases=(type(form),), frozen=True)
+    same = later(**{each.name: getattr(form, each.name) for each in dataclasses.fields(form)})
+    of = measured.digest(lab, "cuda", lab.starter)
+    assert measured.digest(dataclasses.replace(lab, forms={"cuda": same}), "cuda", lab.starter) == of
+    used = dataclasses.replace(same, later=1)
+    assert measured.digest(dataclasses.replace(lab, forms={"cuda": used}), "cuda", lab.starter) != of
 
 
 def test_a_ladder_that_was_measured_on_several_days_says_so():

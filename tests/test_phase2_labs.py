@@ -13,12 +13,13 @@ from helpers import said
 
 from grader import labs
 from grader.checks import logs as logs_check
-from grader.grade import grade
+from grader.grade import Findings, _lacking, grade
 from grader.look import peek
 from grader.measure import decision, machine
 from grader.measure.blocks import Plan
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
 from grader.submission import Submission
+from grader.trace import Metrics
 
 LABS = [name for name in labs.loops() if labs.get(name).phase == 2]
 HEALTHY = [name for name in LABS if labs.get(name).throughput.healthy]
@@ -155,6 +156,14 @@ def test_syncs_on_a_gpu():
     halves = [counts(name, source).syncs for source in variants.halves(name).values()]
     assert starter >= 7 and counts(name, variants.solution(name)).syncs == 0
     assert all(0 < half < starter for half in halves)
+
+
+@pytest.mark.parametrize("copied, status", [(50_331_648.0, ""), (1_024.0, FAIL), (None, INCONCLUSIVE)])
+def test_tiles_that_stay_on_the_gpu_are_not_counted(copied, status):
+    found = Findings(labs.get("2b_transfers"), "cuda", metrics={"submission": Metrics(h2d_bytes=copied)})
+    said = _lacking(found)
+    assert not said if not status else said[0] == status
+    assert status != FAIL or ("0.0 MB were copied" in said[1] and "kept on the GPU" in said[1])
 
 
 @gpu

@@ -155,6 +155,11 @@ def test_the_same_gradients_in_few_messages():
     assert many.collectives == 52 and few.collectives == 7 and many.exchanged == few.exchanged == 55_629_824
 
 
+def test_bytes_that_were_copied_are_counted():
+    pageable, pinned = (trace.metrics(trace.read(TRACES / f"gpt_transfer{fixed}.json.gz")) for fixed in ("", "_fixed"))
+    assert pageable.h2d_bytes == pinned.h2d_bytes == 537_001_984
+
+
 def test_the_page_is_made_from_the_side_files():
     assert (TRACES / "README.md").read_text() == record.table(TRACES)
 

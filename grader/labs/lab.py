@@ -60,7 +60,8 @@ class Form:
     least; a faster step than they allow is rejected. prepare_s: seconds that the submission's own
     `prepare(dataset, folder)` may take before the training; None where the lab has no such step. prepared_for: optimizer
     steps that the time it took is spread over. ranks: processes that train together, one a GPU; `flops`, `threads` and
-    memory are then of one of them. exchanged: numbers that one of them gives to the others in a step, at least. budget:
+    memory are then of one of them. exchanged: numbers that one of them gives to the others in a step, at least. crossed: bytes that are
+    copied from the host to the GPU in a step, at least, where the data stand for some that do not fit there. budget:
     bytes of memory that a loop may use in labs with a `Budget`, see there. exact_memory: main memory that a loop frees goes
     back to the system at once (slower, but what it keeps can be seen from outside, where the C library would keep what was
     freed)."""
@@ -81,6 +82,7 @@ class Form:
     prepared_for: int = 1
     ranks: int = 1
     exchanged: int | None = None
+    crossed: int | None = None
     budget: int | None = None
     exact_memory: bool = False
 

@@ -70,6 +70,7 @@ class Metrics:
     copy_kernel_share: float | None = None  # share of the busy time with such a kernel running
     layout_share: float | None = None  # share of the busy time in what only changes a layout, see `layout_changes`
     h2d_copies: float | None = None  # copies from the host to the device
+    h2d_bytes: float | None = None  # their bytes
     h2d_pinned: float | None = None  # share of host-to-device bytes that came from pinned memory, copies >= 64 KB
     h2d_overlap: float | None = None  # share of host-to-device copy time during which a kernel ran on that device
     tiny_kernel_share: float | None = None  # share of the kernels that are shorter than 10 us
@@ -298,6 +299,8 @@ def copy_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
     h2d = copies[np.char.startswith(kind.astype(str), "HtoD")] if len(copies) else copies
     m.events["h2d_copies"] = m.events["h2d_pinned"] = m.events["h2d_overlap"] = h2d
     m.h2d_copies = len(h2d) / n
+    if (trace.bytes[h2d] >= 0).all():
+        m.h2d_bytes = float(trace.bytes[h2d].sum(dtype=np.float64) / n)
     size = np.where(trace.bytes[copies] >= SMALL_COPY, trace.bytes[copies], 0).astype(np.float64)
     pinned, pageable = size[kind == "HtoD pinned"].sum(), size[kind == "HtoD pageable"].sum()
     if pinned + pageable:

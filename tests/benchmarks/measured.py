@@ -21,7 +21,7 @@ import json
 import re
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -418,7 +418,23 @@ def _take_over(night: Path, out: Path) -> None:
 
 def digest(lab: AnyLab, form_name: str, source: str) -> str:
     """What a figure is of: the loop, the starter beside it and the form of the lab."""
-    return hashlib.sha256(json.dumps([source, lab.starter, repr(lab.forms[form_name])]).encode()).hexdigest()[:12]
+    told = json.dumps([source, lab.starter, _told(lab.forms[form_name])])
+    return hashlib.sha256(told.encode()).hexdigest()[:12]
+
+
+def _told(value: Any) -> Any:
+    """A form as JSON, without what is left at its default: a field that came later, and is not used, changes no figure."""
+    if not is_dataclass(value):
+        return repr(value)
+    return {
+        each.name: _told(getattr(value, each.name))
+        for each in fields(value)
+        if getattr(value, each.name) != _default(each)
+    }
+
+
+def _default(each: Field) -> Any:
+    return each.default if each.default_factory is MISSING else each.default_factory()
 
 
 def _source_of(job: Job) -> str:
