@@ -933,7 +933,7 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
 
 
 def _lacking(found: Findings) -> tuple[str, str] | None:
-    """Why it is not known, or not so, that a step copied and exchanged what it cannot do without: status and reason."""
+    """Why it is not known, or not so, that a step did what it cannot do without, no more at once than it may: status, reason."""
     form, metrics = found.form, found.metrics.get("submission")
     copied = given = None
     if metrics:
@@ -946,6 +946,11 @@ def _lacking(found: Findings) -> tuple[str, str] | None:
         return FAIL, (
             f"Not counted: in a step a rank gives {given:,.0f} numbers to the others, and it cannot do without "
             f"{form.exchanged:,}, a quarter of the gradients. A part of the step is missing."
+        )
+    if form.at_once is not None and metrics.looked_up is not None and metrics.looked_up > form.at_once:
+        return FAIL, (
+            f"Not counted: a forward pass took {metrics.looked_up:,.0f} tokens at once. The batch stands for one that does not fit "
+            f"into memory: at most {form.at_once:,}, a micro-batch, are allowed."
         )
     if form.crossed is not None and copied < form.crossed:
         return FAIL, (

@@ -202,6 +202,7 @@ def test_collectives_of_a_step():
     assert starter.collectives == 52 * 8 > check.none_at and 1 <= solution.collectives <= 4
     least, gradients = labs.get(NAME).forms["cpu"].exchanged, 473_664
     assert starter.exchanged == 8 * gradients and solution.exchanged == gradients and 4 * least < gradients
+    assert starter.looked_up == solution.looked_up == labs.get(NAME).forms["cpu"].at_once == 16
     assert starter.comm_exposed is None  # without GPU work nobody can tell
 
 
@@ -244,7 +245,7 @@ def test_collectives_of_half_fixes():
     assert collectives(variants.wrongs(NAME)["never averaged"][0]).collectives == 0
 
 
-QUICKLY = ("never averaged", "only the last micro-batch counts")
+QUICKLY = ("never averaged", "only the last micro-batch counts", "a batch that is not divided")
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,7 @@ WORDS = {
     "flash_share": "of the time in fused attention kernels was spent in those of the flash kind",
     "collectives": "times a rank talked to the others",
     "exchanged": "numbers that a rank gave to the others",
+    "looked_up": "tokens that a forward pass took at once",
     "comm_exposed": "of the step went to communication with no other kernel beside it",
     "tensor_core_share": "of the time in matrix products was spent on tensor cores",
     "aligned_share": "of the arithmetic in matrix products has sizes that are multiples of 16 bytes",

@@ -6,6 +6,7 @@ matched by correlation id only. What a trace cannot tell is None, never 0."""
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -42,6 +43,7 @@ COLLECTIVE = re.compile(r"c10d::")
 # Operators that give Python a value (.item(), `if`, format) or a tensor whose size depends on values (a mask as an index).
 VALUE_NEEDED = re.compile(r"aten::(_local_scalar_dense|nonzero|masked_select|_unique2)$")
 OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")
+EMBEDDING = re.compile(r"aten::embedding$")
 BATCHED_PRODUCT = re.compile(r"aten::(bmm|baddbmm)$")
 COPY_OP = re.compile(r"aten::copy_$")  # what all of them call
 
@@ -86,6 +88,7 @@ class Metrics:
     comm_exposed: float | None = None  # that part as a share of the step, see `step_ns`
     collectives: float | None = None  # calls of torch.distributed's collectives, sends and receives; 0 is known
     exchanged: float | None = None  # numbers that were given to them, see `exchanged`; 0 is known
+    looked_up: float | None = None  # most tokens that one call of an embedding took: those of a forward pass
     phases: dict[str, dict[str, float]] | None = None  # phase -> {"host_ns", "gpu_ns"}, see `phase_metrics`
     data_wait: float | None = None  # share of host step time that the main thread spent in the DataLoader's __next__
     loads_in_main: float | None = None  # samples loaded in the main process (record_function "load_sample"); 0 is known
@@ -319,6 +322,13 @@ def exchanged(trace: Trace, collectives: np.ndarray, steps: int) -> float | None
     return sum(roofline.largest_input(trace.texts[dims]) for dims in trace.dims[collectives]) / steps
 
 
+def looked_up(trace: Trace, embeddings: np.ndarray) -> float | None:
+    """The most indices that one of these calls (events) took; None without any, or without shapes."""
+    recorded = trace.dims[embeddings]
+    tensors = [roofline.inputs(trace.texts[dims], None) for dims in np.unique(recorded[recorded >= 0]).tolist()]
+    return max((float(math.prod(some[1].shape)) for some in tensors if len(some) > 1 and some[1]), default=None)
+
+
 def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
     n = len(steps)
     step = steps.of_event
@@ -330,6 +340,7 @@ def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
         m.events["collectives"] = called[trace.named(COLLECTIVE, called)]
         m.collectives = len(m.events["collectives"]) / n
         m.exchanged = exchanged(trace, m.events["collectives"], n)
+        m.looked_up = looked_up(trace, called[trace.named(EMBEDDING, called)])
         m.score_matrices = score_matrices(m, trace, steps, called)
         if not len(trace.calls) and not len(trace.gpu):
             m.events["would_wait"] = would_wait(trace, steps, called)

@@ -55,6 +55,7 @@ WRONGS = {
         ],
         "not the same training",
     ),
+    "a batch that is not divided": ("starter", [("MICRO_BATCHES = 8", "MICRO_BATCHES = 1")], "took 128 tokens at once"),
     "not all gradients are averaged": (
         "starter",
         [("in model.parameters():", "in model.blocks[-1].parameters():")],

@@ -14,7 +14,7 @@ LAB = Lab(
             data="",
             minimum_gain=2.5,
             noise=0.03,
-            crossed=25_000_000,  # half of a batch's bytes: copies of a batch ahead are recorded in another step
+            crossed=35_000_000,  # of a batch's 50 MB: where batches are sent ahead, four steps can show three of them
             parity=Parity(steps=24, loss=0.01, norm=0.015, cosine=0.9, drift=0.05, held_out=0.2),
         ),
         # a CPU has no bus to cross: only the training is compared

@@ -26,6 +26,7 @@ LAB = Lab(
             },
             ranks=2,
             exchanged=57_000_000,
+            at_once=1024,
         ),
         # two processes that talk by gloo: what a message costs is larger, what is counted is the same
         "cpu": Form(
@@ -40,6 +41,7 @@ LAB = Lab(
             ranks=2,
             # a quarter of the gradients: one rank that trains alone, and sends nothing, is faster here than two
             exchanged=118_000,
+            at_once=16,
         ),
     },
     prediction=Prediction(points=10),
@@ -87,5 +89,5 @@ LAB = Lab(
             form="cuda",
         ),
     ),
-    peek=("collectives", "exchanged", "comm_exposed"),
+    peek=("collectives", "exchanged", "looked_up", "comm_exposed"),
 )
