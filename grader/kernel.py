@@ -52,7 +52,8 @@ class Seen:
     off: float | None = None
     operators: tuple[str, ...] = ()
     wrong: str = ""
-    made: bool = True  # by a launch of Triton's
+    launches: int = 1  # of Triton's kernels, in the one call
+    made: bool = True  # by one of them
 
 
 @dataclass
@@ -129,20 +130,21 @@ def _cases(found: Findings, theirs: Child, ours: Child, progress: Progress) -> N
             raised.append(error)
             found.seen[name] = Seen(wrong=error.message[:300])
             continue
-        operators, made, compiled = _calculated(reply)
+        operators, launches, made, compiled = _calculated(reply)
         found.compiled |= compiled
         result = theirs.fetch(FILE, MAX_WEIGHTS)
         with turn(ours):
             ours.give(FILE, result)
             answer = ours.ask("off", seed=seed, file=FILE, case=case)
-        found.seen[name] = Seen(answer.get("off"), operators, answer.get("differs", ""), made)
+        found.seen[name] = Seen(answer.get("off"), operators, answer.get("differs", ""), launches, made)
 
 
-def _calculated(reply: Any) -> tuple[tuple[str, ...], bool, bool]:
-    operators = reply.get("operators") if isinstance(reply, dict) else None
-    if not isinstance(operators, list) or not all(isinstance(name, str) for name in operators):
+def _calculated(reply: Any) -> tuple[tuple[str, ...], int, bool, bool]:
+    operators, launches = (reply.get(key) if isinstance(reply, dict) else None for key in ("operators", "launches"))
+    named = isinstance(operators, list) and all(isinstance(name, str) for name in operators)
+    if not named or not isinstance(launches, int):
         raise ChildError("The grading process sent a reply of the wrong form.", kind="wire")
-    return tuple(name[:60] for name in operators), bool(reply.get("made")), bool(reply.get("compiled"))
+    return tuple(name[:60] for name in operators), launches, bool(reply.get("made")), bool(reply.get("compiled"))
 
 
 def _rounds(found: Findings, theirs: Child, ours: Child, rounds: int, progress: Progress) -> None:
@@ -257,6 +259,10 @@ def foreign(found: Findings, submission: Submission) -> str:
         return "torch.compile made the kernel; it is what yours is compared with"
     if not has_kernel(submission.source):
         return "no function is decorated with @triton.jit (of `import triton`, a name that stands for nothing else)"
+    for name, seen in found.seen.items():
+        if seen.launches > 1:
+            between = "what one leaves for the next goes to memory and comes back"
+            return f"for {name!r} a call launched {seen.launches} kernels, and one is allowed: {between}"
     # of a wrong result a kernel may have written a part
     unmade = [name for name, seen in found.seen.items() if not (seen.made or _wrong(seen))]
     if unmade:

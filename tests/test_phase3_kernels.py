@@ -137,12 +137,19 @@ def test_kernel_that_is_wrong(what):
     )
 
 
+OUT = "torch.empty((rows, width), dtype=x.dtype, device=x.device)"
+
+
 @pytest.mark.parametrize(
     "source, words",
     [
         ("def chain(x):\n    return x", "defines no function `fused"),
         ("def fused(*tensors):\n    return None", "must return a new tensor like x; it returned None"),
         ("def fused(x):\n    return x", "TypeError"),
+        (
+            variants.edit(OWN, [(OUT, "residual")]),
+            "must return a new tensor and leave its inputs as they are; it wrote to input 3",
+        ),
     ],
 )
 def test_no_kernel_at_all(source, words):
@@ -153,7 +160,6 @@ def test_no_kernel_at_all(source, words):
 # ---- who made the results
 
 JITTED = "@triton.jit\ndef chain("
-OUT = "torch.empty((rows, width), dtype=x.dtype, device=x.device)"
 HONEST_EDITS = {
     "jit by a name of one's own": [(JITTED, "from triton import jit as kernel\n\n@kernel\ndef chain(")],
     "jit called": [("@triton.jit\n", ""), ("\n\ndef fused(", "\n\nchain = triton.jit(chain)\n\n\ndef fused(")],
@@ -165,6 +171,11 @@ HONEST_EDITS = {
     "new_zeros": [(OUT, "x.new_zeros(x.shape)")],
     "views": [("    rows, width =", "    x = x.contiguous().view(-1, x.shape[-1])\n    rows, width ="), ("return out", "return out.reshape(x.shape)")],
     "a type more": [(OUT, OUT.replace("x.dtype", "torch.float32")), ("return out", "return out.to(x.dtype)")],
+    "compiled before it is launched": [("    chain[(rows,)](", "    chain.warmup(x, grid=(1,))\n    chain[(rows,)](")],
+    "copies of all inputs": [
+        ("    rows, width =", "    kind = x.dtype\n    x, bias, residual, weight, shift = (t.float().contiguous() for t in (x, bias, residual, weight, shift))\n    rows, width ="),
+        ("return out", "return out.to(kind)"),
+    ],
     "one place for all results": [(OUT, "kept.setdefault((x.shape, x.dtype), torch.empty(x.shape, dtype=x.dtype))"), ("EPSILON =", "kept = {}\nEPSILON =")],
 }  # fmt: skip
 
@@ -264,6 +275,33 @@ def test_results_that_no_kernel_made(what):
     parts, words = PRETENCES[what]
     result = checked(PRETENDS.format(**parts))
     assert words in said(result), said(result)
+    assert result.score == 0
+
+
+NORMALISE = """
+    tl.store(out + row * out_stride + column, y, mask=inside)
+
+
+@triton.jit
+def normalise(hidden, weight, shift, out, width, epsilon, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    inside = column < width
+    y = tl.load(hidden + row * width + column, mask=inside, other=0.0)
+
+    mean ="""
+TWO_KERNELS = [
+    ("\n    mean =", NORMALISE),
+    ("row * out_stride + column, result", "row * width + column, result"),
+    ("    block =", "    hidden = torch.empty_like(out, dtype=torch.float32)\n    block ="),
+    ("        out,\n", "        hidden,\n"),
+    ("return out", "normalise[(rows,)](hidden, weight, shift, out, width, EPSILON, BLOCK=block)\n    return out"),
+]
+
+
+def test_two_kernels_in_place_of_one():
+    result = checked(variants.edit(OWN, TWO_KERNELS))
+    assert "6 of 6 are right, but" in said(result) and "a call launched 2 kernels" in said(result), said(result)
     assert result.score == 0
 
 

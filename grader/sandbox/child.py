@@ -186,22 +186,33 @@ class Harness:
 
     def result(self, entry: str, seed: int, file: str, case: dict[str, Any]) -> dict[str, Any]:
         """Call the function and write its result to `file` in the exchange folder. The reply names the operators of torch
-        that calculated on the way, and says whether a kernel of Triton's wrote the result; those of a first call do not
-        count, in which an autotuner may try things out. That one has inputs of its own: what it leaves is of no use."""
+        that calculated on the way, and says how many kernels of Triton's were launched and whether one wrote the result;
+        those of a first call do not count, in which an autotuner may try things out. That one has inputs of its own: what
+        it leaves is of no use."""
         function = getattr(self.module, entry)
         function(
             *self.workload.inputs(seed + (1 << 31), self.device, **case)
         )  # the CPU's generator takes 32 bits of a seed
         tensors = self.workload.inputs(seed, self.device, **case)
+        before = [_memory(tensor) for tensor in tensors]
         launches = _Launches(self.kernel)
         with _operators() as names, launches:
             result = function(*tensors)
         if not isinstance(result, torch.Tensor):
             raise ContractError(f"`{entry}` must return a new tensor like x; it returned {_a(result)}")
+        for i, (tensor, was) in enumerate(zip(tensors, before, strict=True), 1):
+            if _memory(tensor) != was:
+                rule = f"`{entry}` must return a new tensor and leave its inputs as they are"
+                raise ContractError(f"{rule}; it wrote to input {i} of {len(tensors)}")
         made = launches.made(result)
         result = result.detach().contiguous().cpu()
         safetensors.torch.save_file({"result": result}, self.home / "exchange" / file)
-        return {"operators": sorted(names)[:20], "made": made, "compiled": _compiled_graphs()}
+        return {
+            "operators": sorted(names)[:20],
+            "launches": launches.count,
+            "made": made,
+            "compiled": _compiled_graphs(),
+        }
 
     def inputs(self, seed: int, case: dict[str, Any]) -> None:
         """Prepare for the calls that are to be timed."""
@@ -548,11 +559,12 @@ def _is_made_of_others(name: str) -> bool:
 
 
 class _Launches:
-    """Notes which memory the launches of Triton's kernels change meanwhile, and what they leave there. In the submission's
-    own process this proves nothing; it takes more than a kernel that is never called."""
+    """Counts the launches of Triton's kernels meanwhile, and notes which memory they change and what they leave there. In
+    the submission's own process this proves nothing; it takes more than a kernel that is never called."""
 
     def __init__(self, kernel: Any):
         self.kernel = kernel
+        self.count = 0
         self.written: dict[
             int, tuple[torch.Tensor, bytearray, bytearray]
         ] = {}  # by address: before the first, after the last
@@ -563,6 +575,7 @@ class _Launches:
         self.run = run = self.kernel.run
 
         def noted(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+            self.count += not kwargs.get("warmup")  # that compiles only
             tensors = list(_tensors([*args, *kwargs.values()]))
             before = [_memory(tensor) for tensor in tensors]
             result = run(kernel, *args, **kwargs)
