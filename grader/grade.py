@@ -822,7 +822,7 @@ def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Pr
             data = each.child.fetch("trace.json", MAX_TRACE)
             recorded = trace.read_bytes(data, expect_gpu=found.form_name == "cuda")
             metrics = trace.metrics(recorded, step_ns=step_s * 1e9, count=steps)
-            metrics.counted = counted
+            metrics.count(counted)
             metrics.compiled = compiled if compiled["graphs"] else None
             found.metrics[name] = metrics
             if found.keep_traces:

@@ -93,7 +93,7 @@ def look(
                 step_ns = found.step_s * 1e9 if found.step_s else None
                 found.metrics = trace.metrics(found.recorded, step_ns=step_ns, count=steps)
                 found.timeline = trace.timeline(found.recorded, step_ns=step_ns)
-                found.metrics.counted = ours.counted()
+                found.metrics.count(ours.counted())
                 found.peak_memory = ours.child.ask("peak_memory")
         except ChildError as error:
             found.message = explain(error, submission)

@@ -13,6 +13,7 @@ from helpers import said
 
 from grader import labs
 from grader.checks import logs as logs_check
+from grader.checks import trace as trace_check
 from grader.grade import Findings, _lacking, grade
 from grader.look import peek
 from grader.measure import decision, machine
@@ -103,6 +104,39 @@ def test_points_follow_the_fix(name):
 
 def gain(result: Result) -> float:
     return result.check("throughput").evidence["gain"]
+
+
+IN_THREADS = [
+    ("import torch\n", "from concurrent.futures import ThreadPoolExecutor\n\nimport torch\n"),
+    ("    loader = DataLoader(job.dataset, batch_sampler=job.batches)\n", "    pool = ThreadPoolExecutor(16)\n"),
+    (
+        "    for images, labels in loader:\n",
+        "    for batch in job.batches:\n        samples = list(pool.map(job.dataset.__getitem__, batch))\n"
+        "        images, labels = torch.utils.data.default_collate(samples)\n",
+    ),
+]
+LOOK_FIRST = [("    loader = ", "    job.dataset[0][0].shape\n    loader = ")]
+
+
+@pytest.mark.parametrize(
+    ("source", "status"),
+    [
+        (variants.starter("2a_workers"), FAIL),
+        (variants.edit(variants.starter("2a_workers"), IN_THREADS), FAIL),
+        (variants.solution("2a_workers"), PASS),
+        (variants.edit(variants.solution("2a_workers"), LOOK_FIRST), PASS),
+    ],
+    ids=["starter", "in threads", "solution", "one sample before the loop"],
+)
+def test_a_training_process_that_loads_samples_in_threads_loads_them_itself(source, status):
+    """The profiler does not see threads that a loop starts."""
+    lab = labs.get("2a_workers")
+    seen = peek(Submission(source), lab, device="cpu")
+    assert not seen.message, seen.message
+    loads = seen.metrics.loads_in_main
+    assert loads == lab.forms["cpu"].options["batch_size"] if status == FAIL else loads < 0.5
+    check = next(check for check in lab.trace if check.name == "reads")
+    assert trace_check.judge(check, seen.metrics, [], 1.0).status == status
 
 
 @pytest.mark.parametrize("form", labs.get("2f_end_to_end").forms)

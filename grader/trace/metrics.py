@@ -91,7 +91,9 @@ class Metrics:
     looked_up: float | None = None  # most tokens that one call of an embedding took: those of a forward pass
     phases: dict[str, dict[str, float]] | None = None  # phase -> {"host_ns", "gpu_ns"}, see `phase_metrics`
     data_wait: float | None = None  # share of host step time that the main thread spent in the DataLoader's __next__
-    loads_in_main: float | None = None  # samples loaded in the main process (record_function "load_sample"); 0 is known
+    loads_in_main: float | None = (
+        None  # samples loaded in the main process (record_function "load_sample"), see `count`; 0 is known
+    )
     cpu_ops: float | None = None  # operators called on the host, nested ones included
     peak_memory: float | None = None  # bytes in use at most (allocator's reports, profile_memory=True); worst device
     memory_growth: float | None = None  # bytes by which the memory in use at the end of a step grew from step to step
@@ -102,6 +104,11 @@ class Metrics:
     per_step: dict[str, list[float]] = field(default_factory=dict)  # metric -> its value in each counted step
     # metric -> indices of the trace events that prove it, all of the counted steps, in order of time
     events: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+
+    def count(self, counted: dict[str, float]) -> None:
+        """Take what the workload counted. A data set that counts its loads knows those of all threads, a trace those of one."""
+        self.counted = counted
+        self.loads_in_main = counted.get("loads_in_main", self.loads_in_main)
 
     def to_dict(self) -> dict[str, Any]:
         """Values for JSON; of `events` only how many there are."""

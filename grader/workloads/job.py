@@ -35,7 +35,7 @@ class Job:
     rank: int = 0
     world_size: int = 1
     budget: int | None = None
-    counters: dict[str, Any] = field(default_factory=dict)  # name -> multiprocessing.Value
+    counters: dict[str, Any] = field(default_factory=dict)  # name -> its `value`, as a multiprocessing.Value has one
     logs: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
 
     def log(self, step: int, **values: float | torch.Tensor) -> None:

@@ -51,7 +51,7 @@ LAB = Lab(
             title="Decoding left the training process",
             points=20,
             metric="loads_in_main",
-            at_most=0.0,
+            at_most=0.5,  # a loop may look at a sample before it begins
             says="samples a step were read and decoded by the training process itself",
             hints=(
                 "Which process opens the image files?",
