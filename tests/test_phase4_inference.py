@@ -136,6 +136,39 @@ def test_what_is_no_service_is_named(source, words):
     assert words in raised.value.message
 
 
+@pytest.mark.parametrize(
+    ("take", "words"),
+    [
+        ("next(requests)", ""),
+        ("next(requests), job.requests.request(n)", ""),  # the same one again
+        ("[next(requests) for _ in range(4)]", "request 1 was answered after 4 requests had been taken"),
+        ("[next(requests) for _ in range(n + 1)]", "request 2 was answered after 3 requests had been taken"),
+        ("next(requests), job.requests.request(n + 1)", "request 1 was answered after 2 requests had been taken"),
+    ],
+)
+def test_a_request_is_answered_before_the_next_one_is_taken(take, words):
+    """Some requests in one call are a service in which the first one waits for the last."""
+    source = f"""
+import torch
+
+
+def serve(job):
+    requests = iter(job.requests)
+    for n in range(4):
+        {take}
+        yield torch.zeros(6, 128), torch.zeros(4, 100)
+"""
+    with running(source, form=SMALL) as child:
+        child.load()
+        child.start(1)
+        if not words:
+            child.run(3)
+            return
+        with pytest.raises(ChildError) as raised:
+            child.run(3)
+    assert words in raised.value.message and raised.value.line == 9
+
+
 # ---------------------------------------------------------------- verdicts
 
 WITHIN = Answers(steps=6, within=0.5)

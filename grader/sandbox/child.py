@@ -307,6 +307,13 @@ class Harness:
         frame = getattr(self.loop, "gi_frame", None)  # it stands at its yield
         line = frame.f_lineno if frame else None
         if self.serves:
+            taken = self.job.requests.taken.value
+            if taken > self.steps:
+                raise ContractError(
+                    f"request {self.steps} was answered after {taken} requests had been taken from job.requests; "
+                    "each is answered before the next one is taken",
+                    line,
+                )
             try:
                 return self.look(self.steps, loss)
             except ValueError as error:

@@ -7,6 +7,7 @@ logits that differ by about 1 from picture to picture."""
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -45,11 +46,13 @@ class Request:
 
 class Requests:
     """Endless requests, each the same amount of work: `texts` texts up to each of `lengths` (and longer than the one before),
-    and `images` pictures. What is in request n follows from (seed, n)."""
+    and `images` pictures. What is in request n follows from (seed, n). taken: how many were handed out so far, counted to the
+    last one, in whichever way and by whichever process."""
 
     def __init__(self, seed: int, lengths: Sequence[int], texts: int, images: int, size: int):
         self.seed, self.lengths, self.texts, self.images, self.size = seed, lengths, texts, images, size
         self.corpus, self.pool = text()[0], _pool(size)
+        self.taken = multiprocessing.Value("q", 0, lock=False)
 
     def __iter__(self) -> Iterator[Request]:
         n = 0
@@ -58,6 +61,7 @@ class Requests:
             n += 1
 
     def request(self, n: int) -> Request:
+        self.taken.value = max(self.taken.value, n + 1)
         rng = np.random.default_rng((self.seed, n))
         shortest = np.repeat([1, *self.lengths[:-1]], self.texts) + 1
         lengths = rng.permutation(rng.integers(shortest, np.repeat(self.lengths, self.texts), endpoint=True))
