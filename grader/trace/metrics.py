@@ -91,9 +91,7 @@ class Metrics:
     looked_up: float | None = None  # most tokens that one call of an embedding took: those of a forward pass
     phases: dict[str, dict[str, float]] | None = None  # phase -> {"host_ns", "gpu_ns"}, see `phase_metrics`
     data_wait: float | None = None  # share of host step time that the main thread spent in the DataLoader's __next__
-    loads_in_main: float | None = (
-        None  # samples loaded in the main process (record_function "load_sample"), see `count`; 0 is known
-    )
+    loads_in_main: float | None = None  # samples that the main process loaded (marks "load_sample", or see `count`)
     cpu_ops: float | None = None  # operators called on the host, nested ones included
     peak_memory: float | None = None  # bytes in use at most (allocator's reports, profile_memory=True); worst device
     memory_growth: float | None = None  # bytes by which the memory in use at the end of a step grew from step to step
