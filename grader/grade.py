@@ -934,28 +934,28 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
 
 def _lacking(found: Findings) -> tuple[str, str] | None:
     """Why it is not known, or not so, that a step did what it cannot do without, no more at once than it may: status, reason."""
-    form, metrics = found.form, found.metrics.get("submission")
-    copied = given = None
-    if metrics:
-        copied, given = metrics.h2d_bytes, metrics.exchanged
-    if form.exchanged is not None and given is None:
-        return INCONCLUSIVE, "Not counted: no trace shows what the ranks give to each other. Check again."
-    if form.crossed is not None and copied is None:
-        return INCONCLUSIVE, "Not counted: no trace shows what was copied to the GPU. Check again."
-    if form.exchanged is not None and given < form.exchanged:
+    form, metrics = found.form, found.metrics.get("submission") or trace.Metrics()
+    given, copied, taken = metrics.exchanged, metrics.h2d_bytes, metrics.looked_up
+    if form.exchanged is not None:
+        if given is None:
+            return INCONCLUSIVE, "Not counted: no trace shows what the ranks give to each other. Check again."
+        if given < form.exchanged:
+            return FAIL, (
+                f"Not counted: in a step a rank gives {given:,.0f} numbers to the others, and it cannot do without "
+                f"{form.exchanged:,}, a quarter of the gradients. A part of the step is missing."
+            )
+    if form.crossed is not None:
+        if copied is None:
+            return INCONCLUSIVE, "Not counted: no trace shows what was copied to the GPU. Check again."
+        if copied < form.crossed:
+            return FAIL, (
+                f"Not counted: in a step {copied / 1e6:.1f} MB were copied to the GPU, and a batch has more. A data set that is kept "
+                "on the GPU is no answer here: this one stands for data that do not fit there."
+            )
+    if form.at_once is not None and taken is not None and taken > form.at_once:
         return FAIL, (
-            f"Not counted: in a step a rank gives {given:,.0f} numbers to the others, and it cannot do without "
-            f"{form.exchanged:,}, a quarter of the gradients. A part of the step is missing."
-        )
-    if form.at_once is not None and metrics.looked_up is not None and metrics.looked_up > form.at_once:
-        return FAIL, (
-            f"Not counted: a forward pass took {metrics.looked_up:,.0f} tokens at once. The batch stands for one that does not fit "
+            f"Not counted: a forward pass took {taken:,.0f} tokens at once. The batch stands for one that does not fit "
             f"into memory: at most {form.at_once:,}, a micro-batch, are allowed."
-        )
-    if form.crossed is not None and copied < form.crossed:
-        return FAIL, (
-            f"Not counted: in a step {copied / 1e6:.1f} MB were copied to the GPU, and a batch has more. A data set that is kept on "
-            "the GPU is no answer here: this one stands for data that do not fit there."
         )
     return None
 

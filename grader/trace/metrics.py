@@ -294,21 +294,24 @@ def copy_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
     copies = steps.gpu[trace.category[steps.gpu] == MEMCPY]
     kinds_of = {code: copy_kind(trace.names[code]) for code in np.unique(trace.name[copies]).tolist()}
     kind = np.array([kinds_of[code] for code in trace.name[copies].tolist()], dtype=object)
+
+    def bytes_a_step(some: np.ndarray) -> float | None:
+        sizes = trace.bytes[some]
+        return float(sizes.sum(dtype=np.float64) / n) if (sizes >= 0).all() else None
+
     m.copies = {}
     for one in (*COPY_KINDS, *sorted({*kinds_of.values()} - {*COPY_KINDS})):
         of_kind = copies[kind == one]
-        sizes = trace.bytes[of_kind]
         m.copies[one] = {
             "count": len(of_kind) / n,
-            "bytes": float(sizes.sum(dtype=np.float64) / n) if (sizes >= 0).all() else None,
+            "bytes": bytes_a_step(of_kind),
             "ns": float(trace.duration[of_kind].sum(dtype=np.float64) / n),
         }
     m.events["copies"] = copies
     h2d = copies[np.char.startswith(kind.astype(str), "HtoD")] if len(copies) else copies
     m.events["h2d_copies"] = m.events["h2d_pinned"] = m.events["h2d_overlap"] = h2d
     m.h2d_copies = len(h2d) / n
-    if (trace.bytes[h2d] >= 0).all():
-        m.h2d_bytes = float(trace.bytes[h2d].sum(dtype=np.float64) / n)
+    m.h2d_bytes = bytes_a_step(h2d)
     size = np.where(trace.bytes[copies] >= SMALL_COPY, trace.bytes[copies], 0).astype(np.float64)
     pinned, pageable = size[kind == "HtoD pinned"].sum(), size[kind == "HtoD pageable"].sum()
     if pinned + pageable:
@@ -338,18 +341,6 @@ def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
     n = len(steps)
     step = steps.of_event
     in_step = step >= 0
-    ops = trace.category == CPU_OP
-    if ops.any():
-        called = np.flatnonzero(ops & in_step[:-1])
-        m.cpu_ops = len(called) / n
-        m.events["collectives"] = called[trace.named(COLLECTIVE, called)]
-        m.collectives = len(m.events["collectives"]) / n
-        m.exchanged = exchanged(trace, m.events["collectives"], n)
-        m.looked_up = looked_up(trace, called[trace.named(EMBEDDING, called)])
-        m.score_matrices = score_matrices(m, trace, steps, called)
-        if not len(trace.calls) and not len(trace.gpu):
-            m.events["would_wait"] = would_wait(trace, steps, called)
-            m.would_wait = len(m.events["would_wait"]) / n
     calls = trace.calls
     if len(calls):
         calls = calls[in_step[calls]]
@@ -365,6 +356,18 @@ def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
         m.sync_lines = {line: count / n for line, count in by_line(trace, syncs).items()} or None
         m.per_step["syncs"] = counted(step[syncs], n)
         m.events["syncs"] = syncs
+    ops = trace.category == CPU_OP
+    if ops.any():
+        called = np.flatnonzero(ops & in_step[:-1])
+        m.cpu_ops = len(called) / n
+        m.events["collectives"] = called[trace.named(COLLECTIVE, called)]
+        m.collectives = len(m.events["collectives"]) / n
+        m.exchanged = exchanged(trace, m.events["collectives"], n)
+        m.looked_up = looked_up(trace, called[trace.named(EMBEDDING, called)])
+        m.score_matrices = score_matrices(m, trace, steps, called)
+        if not len(trace.calls) and not len(trace.gpu):
+            m.events["would_wait"] = would_wait(trace, steps, called)
+            m.would_wait = len(m.events["would_wait"]) / n
     named = trace.annotations[in_step[trace.annotations]]
     own = np.fromiter((pid == steps.pid for pid, _ in trace.threads), bool, len(trace.threads))[trace.thread[named]]
     m.loads_in_main = int((own & trace.named(LOAD_SAMPLE, named)).sum()) / n
@@ -394,10 +397,9 @@ def score_matrices(m: Metrics, trace: Trace, steps: Steps, ops: np.ndarray) -> f
     """How many of the operators `ops`, per step, are batched matrix products whose result has more elements than both
     matrices that went in: in an attention that is written out, the scores of all queries with all keys, and their
     gradient. None where the shapes were not recorded, or a CUDA graph was launched, whose operators are not there."""
-    calls = trace.calls[steps.of_event[trace.calls] >= 0]
     products = ops[trace.named(BATCHED_PRODUCT, ops)]
     dims = trace.dims[products]
-    if (dims < 0).any() or trace.named(GRAPH_LAUNCH, calls).any():
+    if (dims < 0).any() or m.graph_launches:
         return None
     larger = np.array([code for code in np.unique(dims).tolist() if _grows(trace.texts[code])], dims.dtype)
     m.events["score_matrices"] = products[np.isin(dims, larger)]

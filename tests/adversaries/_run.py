@@ -77,15 +77,15 @@ def compared(folder: Path, lab: Lab, device: str, each: Adversary) -> None:
         write_json(folder / f"{each.name}.json", found)
 
 
-def control(lab: Lab, device: str, name: str, plan: Plan | None = None) -> dict[str, Any]:
+def control(lab: Lab, device: str, name: str) -> dict[str, Any]:
     source = adversaries.CONTROLS[name](lab.name)
-    return seen(grade(Submission(source), lab, device=device, plan=plan or plan_of(lab, device)))
+    return seen(grade(Submission(source), lab, device=device, plan=plan_of(lab, device)))
 
 
-def adversary(lab: Lab, device: str, each: Adversary, plan: Plan | None = None) -> dict[str, Any]:
+def adversary(lab: Lab, device: str, each: Adversary) -> dict[str, Any]:
     if each.tamper:
         return _class.grade_tampered(lab, device, each.tamper)
-    return seen(grade(Submission(each.source(lab.name)), lab, device=device, plan=plan or plan_of(lab, device)))
+    return seen(grade(Submission(each.source(lab.name)), lab, device=device, plan=plan_of(lab, device)))
 
 
 def tampered(lab: str, device: str, names: list[str]) -> dict[str, Any]:

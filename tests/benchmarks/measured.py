@@ -51,12 +51,8 @@ from tests import variants
 MEASURED = Path(__file__).resolve().parents[2] / "data" / "measured"
 STORE = MEASURED.parents[1] / "work" / "measured"  # whole results, which git ignores
 KINDS = ("honest, ", "fault, ")
-MARKED = {
-    "starter": "starter",
-    "wrong": "wrong fixes",
-    "half": "half fixes",
-    "solution": "solution",
-}  # a result's name begins so
+# how a result's name begins -> its column
+MARKED = {"starter": "starter", "wrong": "wrong fixes", "half": "half fixes", "solution": "solution"}
 TIMELINES = "timelines.png"  # a solution's trace below its starter's
 SHORT = Plan(block_s=1.0, min_pairs=2, max_pairs=2, profile_steps=2)  # enough where only parity is asked
 MANY_PAIRS = Plan(min_pairs=8, max_pairs=8)
