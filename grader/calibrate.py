@@ -8,6 +8,7 @@ import secrets
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,28 @@ from grader.checks import outcome as outcome_check
 from grader.checks.parity import distances
 from grader.checks.throughput import MUCH_LOST
 from grader.errors import UserError
-from grader.grade import MAX_WEIGHTS, WEIGHTS, Progress, arm, begin, choose_form, grade, prepared, without_waits
-from grader.labs.lab import Form, Lab
+from grader.grade import (
+    MAX_WEIGHTS,
+    WEIGHTS,
+    Progress,
+    arm,
+    begun,
+    choose_form,
+    grade,
+    kept_compiled,
+    prepared,
+    without_waits,
+)
+from grader.labs.lab import Lab
 from grader.measure import calibration, machine
 from grader.measure.blocks import Arm, Plan
 from grader.measure.calibration import Near
 from grader.result import PASS, write_json
+from grader.sandbox.parent import ChildError
 from grader.submission import solution
 
 CAREFUL = Plan(min_pairs=8, max_pairs=8)
+SLOWER = 4.0  # forms of a loop that take this many times as long as the reference are not trained that long
 GRID = (40, 60, 90, 130, 200, 300)  # steps at which trainings are compared
 AFFORDABLE_S = 300.0  # what a long run of the starter may take
 MOST_STEPS = 1_000_000
@@ -94,10 +108,12 @@ def measure_spread(
 ) -> dict[str, Any]:
     """How far honest forms of the loop end from the reference solution after as many steps from the same seed: the worst
     over forms and seeds. Machine-independent, so it is part of the lab; maintainers make it once per change of the
-    workload."""
+    workload. Raises UserError where the lab has no form for this device, trains nothing, or `seeds` is below 1."""
     form_name = choose_form(lab, device)
     if form_name not in lab.forms:
         raise UserError(f"{lab.name} needs an NVIDIA GPU; there is nothing to calibrate here.")
+    if seeds < 1:
+        raise UserError(f"--seeds {seeds}: say 1 or more.")
     if lab.serves:
         raise UserError(
             f"{lab.name} trains nothing: its answers are compared one by one, and there is no spread to measure."
@@ -106,12 +122,13 @@ def measure_spread(
     grid = [step for step in GRID if step <= steps]
     source = solution(lab).source
     worst = dict.fromkeys(grid, Near(0.0, 0.0, 0.0, 0.0))
+    measured = {}  # by form: why it could not be, '' where it was
     for n in range(seeds):
         seed = secrets.randbelow(1 << 31)
         progress(n / seeds, f"seed {n + 1} of {seeds}: the reference")
         with tempfile.TemporaryDirectory() as folder:
             held_out, pace = {}, 0.0
-            for one, step in _trained(source, form, form_name, seed, grid):
+            for one, step in _trained(source, lab, form_name, seed, grid):
                 one.child.weights(WEIGHTS)
                 (Path(folder) / str(step)).write_bytes(one.child.fetch(WEIGHTS, MAX_WEIGHTS))
                 held_out[step] = one.child.ask("evaluate")["loss"]
@@ -120,19 +137,27 @@ def measure_spread(
             forms["starter, TF32"] = honest_form(lab.starter, "TF32")
             for i, (name, text) in enumerate(forms.items(), 1):
                 progress((n + i / (1 + len(forms))) / seeds, f"seed {n + 1} of {seeds}: {name}")
-                for one, step in _trained(text, form, form_name, seed, grid, longest_s=4 * pace):
-                    one.child.give(WEIGHTS, (Path(folder) / str(step)).read_bytes())
-                    update = one.child.ask("compare", file=WEIGHTS, stretch=True)
-                    off = abs(one.child.ask("evaluate")["loss"] / held_out[step] - 1)
-                    floor = 0.1 * abs(reference[0])
-                    near = distances(one.losses, reference, update, form.parity.steps, step, floor, held_out=off)
-                    worst[step] = Near(*map(max, worst[step], near))
+                measured[name] = f"a step takes more than {SLOWER:.0f} times as long as the reference's"
+                try:
+                    for one, step in _trained(text, lab, form_name, seed, grid, longest_s=SLOWER * pace):
+                        one.child.give(WEIGHTS, (Path(folder) / str(step)).read_bytes())
+                        update = one.child.ask("compare", file=WEIGHTS, stretch=True)
+                        off = abs(one.child.ask("evaluate")["loss"] / held_out[step] - 1)
+                        floor = 0.1 * abs(reference[0])
+                        near = distances(one.losses, reference, update, form.parity.steps, step, floor, held_out=off)
+                        worst[step] = Near(*map(max, worst[step], near))
+                        measured[name] = ""
+                except ChildError as error:  # not every loop can be put into every form
+                    measured[name] = error.message.splitlines()[0][:200]
+    if all(measured.values()):
+        raise UserError(f"No other form of {lab.name} could be trained, so nothing is known: {measured}")
     return {
         "spread": [
             {"step": step} | {k: round(v, 6) for k, v in near._asdict().items()} for step, near in worst.items()
         ],
         "seeds": seeds,
-        "forms": list(forms),
+        "forms": [name for name, why in measured.items() if not why],
+        "left_out": {name: why for name, why in measured.items() if why},
         "machine": machine.facts(),
         "versions": machine.versions(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -140,14 +165,17 @@ def measure_spread(
 
 
 def _trained(
-    source: str, form: Form, form_name: str, seed: int, grid: list[int], longest_s: float = math.inf
+    source: str, lab: Lab, form_name: str, seed: int, grid: list[int], longest_s: float = math.inf
 ) -> Iterator[tuple[Arm, int]]:
     """Train from a seed and stop at each step of `grid`; not at all where a step takes longer than `longest_s`."""
+    form = lab.forms[form_name]
     options, readable = prepared(form)
-    with arm(
-        source, form, without_waits(options), readable, form_name, None, trusted=True, allow_unconfined=True
-    ) as one:
-        begin(one, form, seed)
+    start = partial(
+        arm, form=form, options=without_waits(options), readable=readable, form_name=form_name, allow_unconfined=True
+    )
+    # other forms find there what they have in common with the reference
+    compiled, is_reference = kept_compiled(lab, form_name), source == solution(lab).source
+    with begun(source, form, seed, start, compiled, keep=is_reference) as one:
         for step in grid if one.step_s <= longest_s else ():
             if step > len(one.losses):
                 one.run(step - len(one.losses))
@@ -208,7 +236,7 @@ def measure_outcome(
         if name not in runs:
             held_out = _long_run(
                 source,
-                form,
+                lab,
                 form_name,
                 n + 1,
                 grid,
@@ -221,7 +249,7 @@ def measure_outcome(
     if name not in runs:
         held_out = _long_run(
             lab.starter,
-            form,
+            lab,
             form_name,
             1,
             grid,
@@ -272,7 +300,7 @@ def _store_outcome(path: Path, form_name: str, told: dict[str, Any], runs: dict[
 
 def _long_run(
     source: str,
-    form: Form,
+    lab: Lab,
     form_name: str,
     seed: int,
     grid: list[int],
@@ -282,7 +310,7 @@ def _long_run(
     """Loss and accuracy on held-out data at each step of `grid`; nothing where the run would take longer than `longest_s`."""
     held_out: dict[int, dict[str, float]] = {}
     progress(0.0, "starting")
-    for one, step in _trained(source, form, form_name, seed, grid, longest_s=longest_s / grid[-1]):
+    for one, step in _trained(source, lab, form_name, seed, grid, longest_s=longest_s / grid[-1]):
         found = one.child.ask("evaluate")
         bad = [name for name, value in found.items() if value is None]
         if bad:

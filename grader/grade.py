@@ -7,6 +7,7 @@ solution trains as long, and losses and weights are compared to the end -> check
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import importlib.util
 import math
@@ -31,6 +32,7 @@ from grader.checks import prediction as prediction_check
 from grader.checks import throughput as throughput_check
 from grader.checks import trace as trace_check
 from grader.data import prepare
+from grader.data.cache import cache_dir
 from grader.errors import UserError
 from grader.labs.lab import AnyLab, Budget, Form, Growth, Lab
 from grader.measure import calibration, decision, machine, peaks
@@ -45,6 +47,7 @@ from grader.sandbox.probe import confinement
 from grader.submission import Submission, solution
 
 Progress = Callable[[float, str], None]  # share done (0 to 1), what is being done
+Arming = contextlib.AbstractContextManager[Arm]
 
 WEIGHTS, FIRST_WEIGHTS = "weights.safetensors", "first.safetensors"  # in the exchange folder
 MAX_WEIGHTS = 4 << 30  # bytes
@@ -337,8 +340,8 @@ def _workspace(source: str) -> Iterator[Workspace]:
 def race(
     found: Findings,
     submission: Submission,
-    start: Callable[..., contextlib.AbstractContextManager[Arm]],
-    start_ours: Callable[..., contextlib.AbstractContextManager[Arm]],
+    start: Callable[..., Arming],
+    start_ours: Callable[..., Arming],
     kept: Path,
     plan: Plan,
     limits: Limits | None,
@@ -395,13 +398,38 @@ def without_waits(options: dict[str, Any]) -> dict[str, Any]:
     return options | ({"read_s": 0.0} if "read_s" in options else {})
 
 
-def begin(one: Arm, form: Form, seed: int) -> None:
-    """The first steps of a trusted loop from `seed`; later `compare` can be asked of it."""
-    one.child.load()
-    if form.prepare_s:
-        one.prepare(form.prepare_s)
-    one.child.start(seed, keep_initial=True)
-    one.warm_up(form.parity.steps)
+@contextlib.contextmanager
+def begun(
+    source: str,
+    form: Form,
+    seed: int,
+    start: Callable[..., Arming],
+    compiled: Path | None = None,
+    keep: bool = True,
+) -> Iterator[Arm]:
+    """A trusted loop that has made its first steps from `seed`; `compare` can be asked of it. compiled: what it compiles is
+    looked for there first, and kept there where `keep` says so (see `kept_compiled`)."""
+    with _workspace(source) as workspace:
+        if compiled:
+            workspace.begin_with_compiled(compiled)
+        with start(source, limits=None, trusted=True, kept=workspace) as one:
+            one.child.load()
+            if form.prepare_s:
+                one.prepare(form.prepare_s)
+            one.child.start(seed, keep_initial=True)
+            one.warm_up(form.parity.steps)
+            if compiled and keep:  # now: nothing of a submission's has reached this process yet
+                workspace.keep_compiled(compiled)
+            yield one
+
+
+def kept_compiled(lab: Lab, form_name: str) -> Path | None:
+    """Where this machine keeps what the lab's reference solution compiled. None where a submission's files are not
+    confined: it could put code of its own there."""
+    if not confinement().to_dict()["files"]:
+        return None
+    made_of = "\n".join((solution(lab).source, machine.key(form_name), str(sorted(machine.versions().items()))))
+    return cache_dir() / "compiled" / f"{lab.name}-{form_name}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
 
 
 @contextlib.contextmanager
@@ -670,9 +698,7 @@ def _keep_weights(found: Findings, ours: Arm, starter: Arm, kept: Path) -> None:
     found.weights[step].write_bytes(ours.child.fetch(WEIGHTS, MAX_WEIGHTS))
 
 
-def _same_to_the_end(
-    found: Findings, start: Callable[..., contextlib.AbstractContextManager[Arm]], plan: Plan, progress: Progress
-) -> None:
+def _same_to_the_end(found: Findings, start: Callable[..., Arming], plan: Plan, progress: Progress) -> None:
     """Whether the timed run was the same training from beginning to end. The starter is too slow to say; the reference
     solution trains as many steps from the same seed, and both must be in the same places on the way."""
     parity, losses = found.form.parity, found.losses["submission"]
@@ -681,11 +707,6 @@ def _same_to_the_end(
     # without a gain there are no points that could be undeserved
     if found.gain and found.gain.lower > 1 and late.status != FAIL:
         try:
-            if not spread.rows:
-                raise UserError(
-                    "How far honest trainings of this lab differ was not calibrated: that is for who maintains it, by `grader "
-                    f"calibrate {found.lab.name} --spread`."
-                )
             replay = _replayed(found, solution(found.lab).source, start, progress)
             _leave_out_uncompared(found, replay, plan)
             late = parity_check.late(parity, found.losses["starter"], losses, spread, replay)
@@ -697,9 +718,7 @@ def _same_to_the_end(
     found.parity = replace(late, evidence=found.parity.evidence | late.evidence)
 
 
-def _same_answers(
-    found: Findings, start: Callable[..., contextlib.AbstractContextManager[Arm]], plan: Plan, progress: Progress
-) -> None:
+def _same_answers(found: Findings, start: Callable[..., Arming], plan: Plan, progress: Progress) -> None:
     """Whether every request of the timed run got its answers: the starter's, as far as it came, and the reference solution's
     from the first to the last."""
     assert found.parity is not None
@@ -712,8 +731,7 @@ def _same_answers(
             found.warnings.append(f"{COMPARED_WITH_STARTER} {missing}")
             return
         progress(0.95, "the reference solution answers the same requests, for comparison")
-        with start(source, limits=None, trusted=True) as reference:
-            begin(reference, found.form, found.seed)
+        with begun(source, found.form, found.seed, start, kept_compiled(found.lab, found.form_name)) as reference:
             more = len(ours) - len(reference.losses)
             if more > REPLAY_S / reference.step_s:
                 late = answers_check.too_many(len(ours))
@@ -723,13 +741,10 @@ def _same_answers(
     found.parity = replace(late, evidence=found.parity.evidence | late.evidence)
 
 
-def _replayed(
-    found: Findings, source: str, start: Callable[..., contextlib.AbstractContextManager[Arm]], progress: Progress
-) -> parity_check.Replay:
+def _replayed(found: Findings, source: str, start: Callable[..., Arming], progress: Progress) -> parity_check.Replay:
     updates = {}
     progress(0.95, "the reference solution trains as long, for comparison")
-    with start(source, limits=None, trusted=True) as reference:
-        begin(reference, found.form, found.seed)
+    with begun(source, found.form, found.seed, start, kept_compiled(found.lab, found.form_name)) as reference:
         for step, weights in sorted(found.weights.items()):
             more = step - len(reference.losses)
             if reference.seconds - reference.warm_s + more * reference.step_s > REPLAY_S:
@@ -764,18 +779,16 @@ def _leave_out_uncompared(found: Findings, replay: parity_check.Replay, plan: Pl
     )
 
 
-def _twin(
-    found: Findings, step: int, start: Callable[..., contextlib.AbstractContextManager[Arm]], progress: Progress
-) -> tuple[int, Near] | None:
+def _twin(found: Findings, step: int, start: Callable[..., Arming], progress: Progress) -> tuple[int, Near] | None:
     """How far the starter's own training is from the reference solution's after `step` steps from this seed; None where one
     of them is too slow to say."""
     progress(0.97, "the starter trains as long: how far apart honest trainings from this seed are")
+    source, compiled = solution(found.lab).source, kept_compiled(found.lab, found.form_name)
     with (
-        start(solution(found.lab).source, limits=None, trusted=True) as reference,
-        start(found.lab.starter, limits=None, trusted=True) as starter,
+        begun(source, found.form, found.seed, start, compiled) as reference,
+        begun(found.lab.starter, found.form, found.seed, start) as starter,
     ):
         for each in (reference, starter):
-            begin(each, found.form, found.seed)
             if step - len(each.losses) > REPLAY_S / each.step_s:
                 return None
         for stop in [*sorted(at for at in found.weights if at < step)[-1:], step]:  # the last stretch is compared, too

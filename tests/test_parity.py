@@ -12,7 +12,8 @@ from helpers import running
 
 from grader import labs
 from grader.checks import parity
-from grader.grade import Findings, _twin, arm, prepared, without_waits
+from grader.grade import Findings, _twin, arm, begun, prepared, without_waits
+from grader.measure import calibration
 from grader.measure.calibration import Near, Spread
 from grader.result import FAIL, PASS, CheckResult
 from grader.sandbox.parent import Child, Limits
@@ -276,6 +277,45 @@ def test_how_far_the_starter_s_own_training_is():
     step = CPU.parity.steps + 5
     at, near = _twin(found, step, start, lambda share, what: None)
     assert at == step and max(near) < 1e-4
+
+
+@pytest.mark.parametrize("form", ["cuda", "cpu"])
+def test_where_no_spread_was_calibrated_the_widest_holds(form):
+    for lab in map(labs.get, labs.loops()):
+        stored = calibration.read_table(lab.folder / "reference.json").get(form, {}).get("spread")
+        spread = calibration.honest_spread(lab, form)
+        assert (spread is calibration.WIDEST[form]) is not bool(stored), lab.name
+        assert all(a <= b for a, b in zip(spread.at(300), calibration.WIDEST[form].at(300), strict=True)), lab.name
+
+
+@pytest.mark.parametrize("form", ["cuda", "cpu"])
+def test_a_loop_that_trains_no_longer_is_found_without_a_calibration(form):
+    """It stops after a third of its steps: its weights stay behind the reference's, and do not move on the last stretch."""
+    update = {"norm_ratio": 0.58, "cosine": 0.97, "stretch_cosine": None}
+    stopped = parity.Replay(REFERENCE, {78: update}, 1.0, 1.0)
+    assert parity.late(TOLERANCES, REFERENCE[:60], REFERENCE, calibration.WIDEST[form], stopped).status == FAIL
+    honest = parity.Replay(REFERENCE, {78: {"norm_ratio": 1.001, "cosine": 0.999, "stretch_cosine": 0.99}}, 1.0, 1.0)
+    assert parity.late(TOLERANCES, REFERENCE[:60], REFERENCE, calibration.WIDEST[form], honest).status == PASS
+
+
+def test_a_reference_that_was_compiled_before(tmp_path):
+    """Another process, in another folder, finds what the first one compiled."""
+    form = labs.get("3e_compile").forms["cpu"]
+    options, readable = prepared(form)
+    start = partial(arm, form=form, options=options, readable=readable, form_name="cpu")
+    source = variants.starter("3e_compile").replace(
+        "def train(job):\n",
+        "def train(job):\n"
+        "    from torch._dynamo.utils import counters\n"
+        "    torch.compile(lambda x: x.sin().sum())(torch.ones(8))\n"
+        "    print('found', counters['inductor']['fxgraph_cache_hit'])\n",
+    )
+    seen = []
+    for keep in (False, True, True):
+        with begun(source, form, SEED, start, tmp_path / "compiled", keep) as one:
+            seen.append((one.losses, one.child.output().split("found ")[1][0]))
+    assert [found for _, found in seen] == ["0", "0", "1"]
+    assert seen[0] == seen[1] and seen[1][0] == seen[2][0]
 
 
 def test_what_is_far_away_is_no_matter_of_rounding():

@@ -19,10 +19,10 @@ import pytest
 from helpers import IS_ROOT, LAB, eventually, loop, running
 from variants import trains_ahead
 
-from grader.data.cache import cache_dir
+from grader.data.cache import cache_dir, make_dir
 from grader.measure.blocks import Arm, Plan, pair
 from grader.sandbox import confine, parent
-from grader.sandbox.parent import REPOSITORY, Child, ChildError, Limits, fork_server
+from grader.sandbox.parent import REPOSITORY, Child, ChildError, Limits, Workspace, fork_server
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 root_only = pytest.mark.skipif(not IS_ROOT, reason="only root can give a child a user of its own")
@@ -102,8 +102,21 @@ def outside(own_temporary) -> Iterator[Path]:
 REFUSED = {"PermissionError"}
 
 
-def test_files_that_cannot_be_read(outside):
+@pytest.fixture
+def compiled(own_temporary) -> Iterator[Path]:
+    """What a reference solution has compiled, where a grade looks for it."""
+    kept = make_dir(cache_dir() / "compiled") / "test_files"
+    workspace = Workspace("")
+    (workspace.folder / "cache" / "kernel.py").write_text("secret")
+    workspace.keep_compiled(kept)
+    workspace.remove()
+    yield kept
+    shutil.rmtree(kept)
+
+
+def test_files_that_cannot_be_read(outside, compiled):
     files = [
+        compiled / "kernel.py",
         outside / ".ssh/id_ed25519",
         outside / "gradebook.db",
         REPOSITORY / "pyproject.toml",
@@ -125,6 +138,8 @@ def test_files_that_cannot_be_read(outside):
         REPOSITORY / "tests",
         REPOSITORY / ".git",
         cache_dir(),
+        compiled.parent,
+        compiled,
     ]
     folders = [str(path) for path in folders if path.is_dir()]
     found = inside(f"""
@@ -182,11 +197,13 @@ def test_another_submission_s_folder(own_temporary):
     assert set(found) == REFUSED
 
 
-def test_places_that_cannot_be_written(outside):
+def test_places_that_cannot_be_written(outside, compiled):
     folders = [REPOSITORY, REPOSITORY / "grader", tempfile.gettempdir(), "/tmp", "/var/tmp", "/", "/etc", outside]
     folders += [
         Path.home(),
         cache_dir(),
+        compiled.parent,
+        compiled,
         Path(os.__file__).parent,
         Path(json.__file__).parent,
         Path(pytest.__file__).parent,
@@ -195,6 +212,7 @@ def test_places_that_cannot_be_written(outside):
         outside / "gradebook.db",
         outside / "calibration.json",
         cache_dir() / "calibration.json",
+        compiled / "kernel.py",
         REPOSITORY / "README.md",
     ]
     found = inside(f"""
@@ -216,6 +234,26 @@ def test_places_that_cannot_be_written(outside):
     assert not [(place, results) for place, results in found.items() if "done" in results]
     assert (outside / "gradebook.db").read_text() == "secret"
     assert sorted(path.name for path in outside.iterdir()) == [".ssh", "calibration.json", "gradebook.db"]
+
+
+def test_compiler_caches_are_kept_whole_and_once(tmp_path):
+    kept = tmp_path / "new" / "kept"
+    first, second, third = Workspace(""), Workspace(""), Workspace("")
+    try:
+        third.begin_with_compiled(kept)  # nothing is there yet
+        for name, each in (("first", first), ("second", second)):
+            (each.folder / "cache" / "inductor").mkdir()
+            (each.folder / "cache" / "inductor" / name).write_text(name)
+            each.keep_compiled(kept)
+        assert [path.name for path in kept.parent.iterdir()] == ["kept"]
+        third.begin_with_compiled(kept)
+        (found,) = (third.folder / "cache" / "inductor").iterdir()
+        assert found.read_text() == "first"
+        if IS_ROOT:  # its own process can read and replace it
+            assert {path.stat().st_uid for path in (found, found.parent, found.parent.parent)} == {third.uid}
+    finally:
+        for each in (first, second, third):
+            each.remove()
 
 
 def test_exchange_folder_that_is_a_link(outside):

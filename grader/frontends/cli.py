@@ -148,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         metavar="N",
         default=3,
-        help="of --outcome: 3 or more (default: 3); of 5 the band is less than half as wide",
+        help="of --spread, and of --outcome: 3 or more there (default: 3); of 5 its band is less than half as wide",
     )
     common(sub)
     command("doctor", _doctor, "say what this machine can grade, and what is missing")
@@ -394,7 +394,7 @@ def _calibrate_lab(lab: Lab, options: argparse.Namespace) -> None:
             ):
                 print(f"{lab.name}: {line}")
     elif options.spread:
-        spread = calibrate.measure_spread(lab, options.device, progress=Terminal(lab.name))
+        spread = calibrate.measure_spread(lab, options.device, options.seeds, progress=Terminal(lab.name))
         print(f"{lab.name}: spread written to {calibrate.store_spread(lab, form, spread)}")
     elif not calibrate.calibrated(lab, form) and not options.lab:
         print(f"{lab.name}: nothing to calibrate here")

@@ -12,6 +12,7 @@ import math
 import os
 import secrets
 import select
+import shutil
 import signal
 import socket
 import stat
@@ -28,7 +29,7 @@ from typing import Any
 
 import psutil
 
-from grader.data.cache import cache_dir
+from grader.data.cache import cache_dir, make_dir
 from grader.measure import machine
 from grader.sandbox import confine
 from grader.sandbox.drive import Drive
@@ -188,6 +189,29 @@ class Workspace:
 
     def remove(self) -> None:
         confine.clear_away(str(self.folder), self.uid)
+
+    def keep_compiled(self, kept: Path) -> None:
+        """Copy the compiler caches to `kept`, whole or not at all; what is there already stays. For our own loops only:
+        whoever begins with these caches runs what is in them."""
+        if kept.exists():
+            return
+        make_dir(kept.parent)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as temporary:  # no other user may look into it
+            copy = Path(temporary) / kept.name
+            shutil.copytree(self.folder / "cache", copy, symlinks=True)
+            copy.chmod(0o700)
+            with contextlib.suppress(OSError):  # another grade was faster
+                copy.rename(kept)
+
+    def begin_with_compiled(self, kept: Path) -> None:
+        """Fill the compiler caches with what `keep_compiled` put into `kept`, if there is something."""
+        if not kept.is_dir():
+            return
+        shutil.copytree(kept, self.folder / "cache", symlinks=True, dirs_exist_ok=True)
+        if self.uid:
+            for folder, _, files in os.walk(self.folder / "cache"):
+                for path in (folder, *(os.path.join(folder, name) for name in files)):
+                    os.chown(path, self.uid, -1, follow_symlinks=False)
 
     def disk_bytes(self) -> int:
         total, folders = 0, [str(self.folder)]
