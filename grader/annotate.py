@@ -3,6 +3,7 @@ loop loses beside the plain one when the recording is over."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 from dataclasses import dataclass, field
@@ -26,12 +27,13 @@ from grader.trace.read import ANNOTATION, CPU_OP, Trace
 FILE = "own.json"  # in the exchange folder: job.trace
 # What must have happened within a phase, by the names that torch itself gives.
 WITHIN = {
-    "data_wait": (r"enumerate\(DataLoader\)#", "the DataLoader's __next__"),
-    "h2d": (r"aten::(to|_to_copy|copy_)$", "a tensor's .to(...)"),
-    "fwd": (MATMUL_OP.pattern, "a layer of the model"),
-    "bwd": (r"autograd::engine::evaluate_function", "the backward pass"),
-    "opt": (r"Optimizer\.step#", "optimizer.step()"),
+    "data_wait": ((r"enumerate\(DataLoader\)#", "the DataLoader's __next__"),),
+    "h2d": ((r"aten::(to|_to_copy|copy_)$", "a tensor's .to(...)"),),
+    "fwd": ((MATMUL_OP.pattern, "a layer of the model"), (r"aten::cross_entropy_loss$", "the loss")),
+    "bwd": ((r"autograd::engine::evaluate_function", "the backward pass"),),
+    "opt": ((r"Optimizer\.step#", "optimizer.step()"),),
 }
+CLEARING = r"Optimizer\.zero_grad#"  # within "opt" where it shows: gradients can be cleared without it
 
 
 @dataclass
@@ -40,6 +42,8 @@ class Findings(AnyFindings):
     parity: CheckResult | None = None
     recorded: Trace | None = None
     no_trace: str = ""
+    written: bytes = b""  # its digest
+    goes_on: bool = False  # the recording does: another trace was written later
     pairs: list[decision.Pair] = field(default_factory=list)  # the plain loop's blocks and the submission's
     decision: decision.Decision | None = None
 
@@ -109,6 +113,7 @@ def _read(found: Findings, ours: Arm) -> None:
             "schedule's steps are over and step() was called once in each."
         )
         return
+    found.written = hashlib.sha256(data).digest()
     try:
         found.recorded = trace.read_bytes(data, expect_gpu=found.form_name == "cuda")
     except trace.TraceError as error:
@@ -127,7 +132,11 @@ def _pairs(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Progr
             found.pairs, 1 - at_most, 10 * at_most, found.form.noise, plan.min_pairs
         )
         if found.decision and found.decision.settled:
-            return
+            break
+    try:
+        found.goes_on = hashlib.sha256(ours.child.fetch(FILE, MAX_TRACE)).digest() != found.written
+    except ChildError:
+        found.goes_on = True  # it is being written, or gone
 
 
 # ---------------------------------------------------------------- verdicts
@@ -215,16 +224,29 @@ def _wrong(recorded: Trace, phase: str, spans: dict[str, np.ndarray]) -> str:
         start, end = recorded.start[others][:, None], recorded.end[others][:, None]
         if other != phase and len(others) and ((start < recorded.end[own]) & (recorded.start[own] < end)).any():
             return f"and `{other}` overlap: one must end before the other begins"
-    pattern, what = WITHIN[phase]
-    candidates = np.flatnonzero((recorded.category == CPU_OP) | (recorded.category == ANNOTATION))
-    inside = np.sort(recorded.start[candidates[recorded.named(pattern, candidates)]])
-    first = np.searchsorted(inside, recorded.start[own])
-    held = (
-        (first < len(inside)) & (inside[np.minimum(first, len(inside) - 1)] < recorded.end[own])
-        if len(inside)
-        else [False]
-    )
-    return "" if np.all(held) else f"does not stand around {what}"
+    for pattern, what in WITHIN[phase]:
+        inside = _starts(recorded, pattern)
+        first = np.searchsorted(inside, recorded.start[own])
+        held = (
+            (first < len(inside)) & (inside[np.minimum(first, len(inside) - 1)] < recorded.end[own])
+            if len(inside)
+            else [False]
+        )
+        if not np.all(held):
+            return f"does not stand around {what}"
+    if phase == "opt":
+        clearing = _starts(recorded, CLEARING)[:, None]
+        if not np.all(((recorded.start[own] <= clearing) & (clearing < recorded.end[own])).any(axis=1)):
+            return "does not stand around optimizer.zero_grad()"
+    return ""
+
+
+def _starts(recorded: Trace, pattern: str) -> np.ndarray:
+    """When operators and annotations of such a name begin within the recorded steps, sorted."""
+    events = np.flatnonzero((recorded.category == CPU_OP) | (recorded.category == ANNOTATION))
+    starts = np.sort(recorded.start[events[recorded.named(pattern, events)]])
+    low, high = recorded.start[recorded.steps].min(), recorded.end[recorded.steps].max()
+    return starts[(starts >= low) & (starts < high)]
 
 
 def _judge_cost(found: Findings, supported: float) -> CheckResult:
@@ -234,6 +256,9 @@ def _judge_cost(found: Findings, supported: float) -> CheckResult:
         return plain(check, INCONCLUSIVE, f"Not measured: {found.pairs[-1].disturbed or 'too few pairs'}. Check again.")
     if decided is None:
         return _result(check, 0, "Not counted: without a trace there is nothing that could have cost anything.")
+    if found.goes_on:
+        reason = "Not counted: the recording goes on. While the loop was timed, another trace was written to job.trace."
+        return _result(check, 0, reason)
     gain = decided.gain
     runs = f"the loop runs at {gain.factor:.1%} of the plain one's speed (90% interval {gain.lower:.1%} to {gain.upper:.1%})"
     evidence = {"speed": gain.factor, "lower": gain.lower, "upper": gain.upper, "at_most_lost": at_most}

@@ -582,6 +582,13 @@ def test_annotate_profiles_for_ever():
     assert window.status == FAIL and "wanted are 12 to 15" in window.reason
 
 
+def test_annotate_records_again():
+    """Every sixteen steps: the right steps are in the first trace, but the recording is never over."""
+    result = annotated((", repeat=1)", ")"))
+    assert (result.check("window").points, result.check("phases").points) == (30, 50)
+    assert result.check("cost").points == 0 and "the recording goes on" in result.check("cost").reason
+
+
 @pytest.mark.parametrize(
     ("own", "status", "said"),
     [
@@ -621,6 +628,9 @@ HALF_ANNOTATED = [
     ([('            with record_function("bwd"):\n                loss.backward()\n',
        '                with record_function("bwd"):\n                    loss.backward()\n')],
      30, 30, "`fwd` and `bwd` overlap"),
+    ([('                loss = F', '            loss = F')], 30, 40, "`fwd` does not stand around the loss"),
+    ([('                optimizer.zero_grad()\n', '            optimizer.zero_grad()\n')], 30, 40, "around optimizer.zero_grad()"),
+    ([('                optimizer.zero_grad()\n', '                model.zero_grad()\n')], 30, 50, "Right: data_wait, h2d, fwd, bwd, opt"),
 ]  # fmt: skip
 
 

@@ -54,6 +54,11 @@ WRONGS = {
         ],
         "not the same training",
     ),
+    "all positions count alike": (
+        "solution",
+        [("(losses * weights).mean() / weights.mean()", "losses.mean()")],
+        "not the same training",
+    ),
     "the largest activation is not logged": (
         "solution",
         [(", largest=largest)", ")")],

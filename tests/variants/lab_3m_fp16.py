@@ -39,6 +39,11 @@ WRONGS = {
         ],
         "not the same training",
     ),
+    "nothing is clipped": (
+        "solution",
+        [("        torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)\n", "")],
+        "not the same training",
+    ),
     # without a fused kernel AdamW's epsilon, 1e-8, is 0 in fp16
     "the weights in fp16": (
         "starter",

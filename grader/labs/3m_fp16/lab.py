@@ -36,7 +36,7 @@ LAB = Lab(
             data="text",
             minimum_gain=None,
             noise=0.02,
-            parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
+            parity=Parity(steps=32, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
             threads=1,
             environment={"OMP_NUM_THREADS": "1"},
         ),
