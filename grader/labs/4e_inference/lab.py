@@ -51,7 +51,7 @@ LAB = Lab(
             noise=0.03,
             block_s=0.8,
             min_pairs=3,
-            parity=Answers(steps=6, within=0.5),
+            parity=Answers(steps=10, within=0.35),
             threads=1,
             environment={"OMP_NUM_THREADS": "1"},
         ),
