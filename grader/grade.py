@@ -329,8 +329,8 @@ def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits 
 
 
 @contextlib.contextmanager
-def _workspace(source: str) -> Iterator[Workspace]:
-    workspace = Workspace(source)
+def _workspace(source: str, compiled: Path | None = None) -> Iterator[Workspace]:
+    workspace = Workspace(source, compiled)
     try:
         yield workspace
     finally:
@@ -409,18 +409,15 @@ def begun(
 ) -> Iterator[Arm]:
     """A trusted loop that has made its first steps from `seed`; `compare` can be asked of it. compiled: what it compiles is
     looked for there first, and kept there where `keep` says so (see `kept_compiled`)."""
-    with _workspace(source) as workspace:
-        if compiled:
-            workspace.begin_with_compiled(compiled)
-        with start(source, limits=None, trusted=True, kept=workspace) as one:
-            one.child.load()
-            if form.prepare_s:
-                one.prepare(form.prepare_s)
-            one.child.start(seed, keep_initial=True)
-            one.warm_up(form.parity.steps)
-            if compiled and keep:  # now: nothing of a submission's has reached this process yet
-                workspace.keep_compiled(compiled)
-            yield one
+    with _workspace(source, compiled) as workspace, start(source, limits=None, trusted=True, kept=workspace) as one:
+        one.child.load()
+        if form.prepare_s:
+            one.prepare(form.prepare_s)
+        one.child.start(seed, keep_initial=True)
+        one.warm_up(form.parity.steps)
+        if keep:  # now: nothing of a submission's has reached this process yet
+            workspace.keep_compiled()
+        yield one
 
 
 def kept_compiled(lab: Lab, form_name: str) -> Path | None:

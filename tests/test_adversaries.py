@@ -223,5 +223,6 @@ def test_honest_work_keeps_its_points(monkeypatch, nothing_left):
         if best > 0.9 * LAB.throughput.points:
             break
     assert best > 0.5 * LAB.throughput.points
-    (told,) = (warning for warning in result.warnings if "reference solution" in warning)
-    assert "points stay as they are" in told and "grader calibrate 3a_precision --spread" in told
+    assert "held_out_loss" in result.check("parity").evidence, (
+        "its last step was not compared with the reference solution's"
+    )

@@ -299,7 +299,7 @@ def test_a_loop_that_trains_no_longer_is_found_without_a_calibration(form):
 
 
 def test_a_reference_that_was_compiled_before(tmp_path):
-    """Another process, in another folder, finds what the first one compiled."""
+    """Another process finds what the first one compiled."""
     form = labs.get("3e_compile").forms["cpu"]
     options, readable = prepared(form)
     start = partial(arm, form=form, options=options, readable=readable, form_name="cpu")

@@ -106,9 +106,9 @@ REFUSED = {"PermissionError"}
 def compiled(own_temporary) -> Iterator[Path]:
     """What a reference solution has compiled, where a grade looks for it."""
     kept = make_dir(cache_dir() / "compiled") / "test_files"
-    workspace = Workspace("")
+    workspace = Workspace("", kept)
     (workspace.folder / "cache" / "kernel.py").write_text("secret")
-    workspace.keep_compiled(kept)
+    workspace.keep_compiled()
     workspace.remove()
     yield kept
     shutil.rmtree(kept)
@@ -236,24 +236,31 @@ def test_places_that_cannot_be_written(outside, compiled):
     assert sorted(path.name for path in outside.iterdir()) == [".ssh", "calibration.json", "gradebook.db"]
 
 
-def test_compiler_caches_are_kept_whole_and_once(tmp_path):
+def test_compiler_caches_are_kept_whole_and_once(own_temporary, tmp_path):
+    """Found again in a folder of the same name: they name files by their absolute paths."""
     kept = tmp_path / "new" / "kept"
-    first, second, third = Workspace(""), Workspace(""), Workspace("")
-    try:
-        third.begin_with_compiled(kept)  # nothing is there yet
-        for name, each in (("first", first), ("second", second)):
-            (each.folder / "cache" / "inductor").mkdir()
-            (each.folder / "cache" / "inductor" / name).write_text(name)
-            each.keep_compiled(kept)
-        assert [path.name for path in kept.parent.iterdir()] == ["kept"]
-        third.begin_with_compiled(kept)
-        (found,) = (third.folder / "cache" / "inductor").iterdir()
-        assert found.read_text() == "first"
-        if IS_ROOT:  # its own process can read and replace it
-            assert {path.stat().st_uid for path in (found, found.parent, found.parent.parent)} == {third.uid}
-    finally:
-        for each in (first, second, third):
-            each.remove()
+
+    def cached(name: str) -> tuple[Path, list[str]]:
+        workspace = Workspace("", kept)
+        try:
+            found = [path.name for path in workspace.folder.glob("cache/inductor/*")]
+            if IS_ROOT and found:  # its own process can read and replace it
+                assert {path.stat().st_uid for path in workspace.folder.glob("cache/**")} == {workspace.uid}
+            make_dir(workspace.folder / "cache" / "inductor")
+            (workspace.folder / "cache" / "inductor" / name).write_text(name)
+            workspace.keep_compiled()
+            beside = Workspace("", kept)  # at the same time there can be only one
+            assert beside.folder != workspace.folder and not list(beside.folder.glob("cache/*"))
+            beside.keep_compiled()
+            beside.remove()
+            return workspace.folder, found
+        finally:
+            workspace.remove()
+
+    folder, found = cached("first")
+    assert not found
+    assert cached("second") == cached("third") == (folder, ["first"])
+    assert [path.name for path in kept.parent.iterdir()] == ["kept"]
 
 
 def test_exchange_folder_that_is_a_link(outside):

@@ -155,18 +155,40 @@ def _python_path() -> list[str]:
 @dataclass
 class Workspace:
     """The private folder of one submission: its module, its temporary files and its compiler caches. The caches are
-    shared by that submission's own children only. Whoever makes one removes it."""
+    shared by that submission's own children only. Whoever makes one removes it.
+
+    compiled: for our own loops only, where this machine keeps their compiler caches for the next one (see `keep_compiled`):
+    whoever begins with these runs what is in them."""
 
     source: str
-    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="grader-")))
+    compiled: Path | None = None
+    folder: Path = field(init=False)
     uid: int = 0
 
     def __post_init__(self) -> None:
+        self.folder = self._made()
         if os.geteuid() == 0:
             # user ids that nobody has; below 65536, since a container may not map others
             self.uid = 30_000 + secrets.randbelow(30_000)
         (self.folder / "cache").mkdir()
+        if self.compiled and self.compiled.is_dir():
+            shutil.copytree(self.compiled, self.folder / "cache", symlinks=True, dirs_exist_ok=True)
         self._fill()
+        if self.uid:
+            for folder, _, files in os.walk(self.folder / "cache"):
+                for path in (folder, *(os.path.join(folder, name) for name in files)):
+                    os.chown(path, self.uid, -1, follow_symlinks=False)
+
+    def _made(self) -> Path:
+        """Inductor's caches hold absolute paths: those that are kept are good in a folder of the same name only. One process
+        at a time can have that; another one has a folder like any other, and compiles for itself."""
+        if self.compiled:
+            folder = Path(tempfile.gettempdir()) / f"grader-{self.compiled.name}"
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+                return folder
+            self.compiled = None
+        return Path(tempfile.mkdtemp(prefix="grader-"))
 
     def _fill(self) -> None:
         for name in ("exchange", "tmp", "lib"):
@@ -190,28 +212,17 @@ class Workspace:
     def remove(self) -> None:
         confine.clear_away(str(self.folder), self.uid)
 
-    def keep_compiled(self, kept: Path) -> None:
-        """Copy the compiler caches to `kept`, whole or not at all; what is there already stays. For our own loops only:
-        whoever begins with these caches runs what is in them."""
-        if kept.exists():
+    def keep_compiled(self) -> None:
+        """Copy the compiler caches to `compiled`, whole or not at all; what is there already stays."""
+        if not self.compiled or self.compiled.exists():
             return
-        make_dir(kept.parent)
-        with tempfile.TemporaryDirectory(dir=kept.parent) as temporary:  # no other user may look into it
-            copy = Path(temporary) / kept.name
+        make_dir(self.compiled.parent)
+        with tempfile.TemporaryDirectory(dir=self.compiled.parent) as temporary:  # no other user may look into it
+            copy = Path(temporary) / self.compiled.name
             shutil.copytree(self.folder / "cache", copy, symlinks=True)
             copy.chmod(0o700)
             with contextlib.suppress(OSError):  # another grade was faster
-                copy.rename(kept)
-
-    def begin_with_compiled(self, kept: Path) -> None:
-        """Fill the compiler caches with what `keep_compiled` put into `kept`, if there is something."""
-        if not kept.is_dir():
-            return
-        shutil.copytree(kept, self.folder / "cache", symlinks=True, dirs_exist_ok=True)
-        if self.uid:
-            for folder, _, files in os.walk(self.folder / "cache"):
-                for path in (folder, *(os.path.join(folder, name) for name in files)):
-                    os.chown(path, self.uid, -1, follow_symlinks=False)
+                copy.rename(self.compiled)
 
     def disk_bytes(self) -> int:
         total, folders = 0, [str(self.folder)]
