@@ -707,8 +707,8 @@ def _same_to_the_end(found: Findings, start: Callable[..., Arming], plan: Plan, 
             replay = _replayed(found, solution(found.lab).source, start, progress)
             _leave_out_uncompared(found, replay, plan)
             late = parity_check.late(parity, found.losses["starter"], losses, spread, replay)
-            if (step := parity_check.doubtful(late)) and (twin := _twin(found, step, start, progress)):
-                late = parity_check.late(parity, found.losses["starter"], losses, spread, replace(replay, twin=twin))
+            if (step := parity_check.doubtful(late)) and (twins := _twins(found, step, start, progress)):
+                late = parity_check.late(parity, found.losses["starter"], losses, spread, replace(replay, twins=twins))
         except UserError as missing:
             found.warnings.append(f"{COMPARED_WITH_STARTER} {missing}")
     assert found.parity is not None
@@ -776,25 +776,36 @@ def _leave_out_uncompared(found: Findings, replay: parity_check.Replay, plan: Pl
     )
 
 
-def _twin(found: Findings, step: int, start: Callable[..., Arming], progress: Progress) -> tuple[int, Near] | None:
-    """How far the starter's own training is from the reference solution's after `step` steps from this seed; None where one
-    of them is too slow to say."""
+def _twins(found: Findings, step: int, start: Callable[..., Arming], progress: Progress) -> dict[int, Near]:
+    """How far the starter's own training is from the reference solution's from this seed, after `step` steps and wherever
+    the submission's weights were kept after that; as far as either comes in any reasonable time."""
     progress(0.97, "the starter trains as long: how far apart honest trainings from this seed are")
     source, compiled = solution(found.lab).source, kept_compiled(found.lab, found.form_name)
+    twins = {}
     with (
         begun(source, found.form, found.seed, start, compiled) as reference,
         begun(found.lab.starter, found.form, found.seed, start) as starter,
     ):
-        for each in (reference, starter):
-            if step - len(each.losses) > REPLAY_S / each.step_s:
-                return None
-        for stop in [*sorted(at for at in found.weights if at < step)[-1:], step]:  # the last stretch is compared, too
+        # the last stretch before `step` is compared, too
+        for stop in [
+            *sorted(at for at in found.weights if at < step)[-1:],
+            *sorted(at for at in found.weights if at >= step),
+        ]:
+            if any(
+                (stop - len(each.losses)) * each.step_s + each.seconds - each.warm_s > REPLAY_S
+                for each in (reference, starter)
+            ):
+                break
             for each in (reference, starter):
                 each.run(stop - len(each.losses))
             starter.child.weights(WEIGHTS)
             reference.child.give(WEIGHTS, starter.child.fetch(WEIGHTS, MAX_WEIGHTS))
             update = reference.child.ask("compare", file=WEIGHTS, stretch=True)
-        return step, parity_check.apart(starter.losses, reference.losses, update, found.form.parity.steps, step)
+            if stop >= step:
+                twins[stop] = parity_check.apart(
+                    starter.losses, reference.losses, update, found.form.parity.steps, stop
+                )
+    return twins
 
 
 def _compare_outcome(found: Findings, starter: Arm, progress: Progress) -> None:
@@ -948,7 +959,10 @@ def _lacking(found: Findings) -> tuple[str, str] | None:
     given, copied, taken = metrics.exchanged, metrics.h2d_bytes, metrics.looked_up
     if form.exchanged is not None:
         if given is None:
-            return INCONCLUSIVE, "Not counted: no trace shows what the ranks give to each other. Check again."
+            return INCONCLUSIVE, (
+                "Not counted: no trace shows what the ranks give to each other. Of a list of more than 30 tensors the profiler "
+                "notes no sizes: give them to the others in one tensor, or in shorter lists, and check again."
+            )
         if given < form.exchanged:
             return FAIL, (
                 f"Not counted: in a step a rank gives {given:,.0f} numbers to the others, and it cannot do without "

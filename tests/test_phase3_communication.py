@@ -11,10 +11,13 @@ from functools import partial
 
 import psutil
 import pytest
+import torch
+import torch.distributed as dist
 import variants
 from helpers import IS_ROOT, eventually, loop, running, said
+from torch.profiler import ProfilerActivity, profile, record_function
 
-from grader import labs
+from grader import labs, trace
 from grader.grade import choose_form, grade
 from grader.look import peek
 from grader.measure import machine
@@ -204,6 +207,25 @@ def test_collectives_of_a_step():
     assert starter.exchanged == 8 * gradients and solution.exchanged == gradients and 4 * least < gradients
     assert starter.looked_up == solution.looked_up == labs.get(NAME).forms["cpu"].at_once == 16
     assert starter.comm_exposed is None  # without GPU work nobody can tell
+
+
+@pytest.mark.parametrize(("tensors", "numbers"), [(1, 7), (30, 210), (31, None)])
+def test_a_list_that_is_too_long_for_the_profiler_is_unknown(tensors, numbers, tmp_path):
+    """It noted no sizes of 52 gradients given in one list, and an honest loop was told that a part of the step is missing."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with (
+            profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler,
+            record_function("ProfilerStep#1"),
+        ):
+            dist.all_reduce_coalesced([torch.ones(7) for _ in range(tensors)])
+            dist.all_reduce(torch.tensor(1.0))
+            dist.barrier()
+    finally:
+        dist.destroy_process_group()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    metrics = trace.metrics(trace.read(tmp_path / "trace.json"))
+    assert metrics.collectives == 3 and metrics.exchanged == (numbers and numbers + 1)  # the barrier's
 
 
 ALONE = """

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -101,14 +101,14 @@ class Replay:
 
     losses: the reference's, by step. updates: by step, what `compare` says there of the submission's weights beside the
     reference's; empty where the reference could not make as many steps in any reasonable time. held_out,
-    reference_held_out: loss of both on held-out data after the last of those steps. twin: a step, and how far the starter's
-    training from this seed is from the reference's there; looked at for a step that is `doubtful`."""
+    reference_held_out: loss of both on held-out data after the last of those steps. twins: by step, how far the starter's
+    training from this seed is from the reference's; looked at from a step on that is `doubtful`, as far as it is affordable."""
 
     losses: Sequence[float]
     updates: dict[int, dict[str, Any]]
     held_out: float | None
     reference_held_out: float
-    twin: tuple[int, Near] | None = None
+    twins: Mapping[int, Near] = field(default_factory=dict)
 
 
 def late(
@@ -162,13 +162,13 @@ def _off_the_reference(
     for step, update in sorted(replay.updates.items()):
         near = spread.at(step)
         allowed = Near(*(max(least, SPREAD * each) for least, each in zip(LEAST, near, strict=True)))
-        if replay.twin and replay.twin[0] == step:
-            twin = replay.twin[1]
-            evidence["twin"] = {"step": step, **twin._asdict()}
+        if until := [at for at in replay.twins if at <= step]:  # what rounding has grown to stays
+            twin = replay.twins[max(until)]
+            evidence["replayed"][str(step)] = {"twin": twin._asdict()}
             if any(getattr(twin, name) > CALM * getattr(LEAST, name) for name in NEARLY):
                 allowed = Near(*(max(each, TWIN * beside) for each, beside in zip(allowed, twin, strict=True)))
         found = distances(submission, replay.losses, update, parity.steps, step, floor)
-        evidence["replayed"][str(step)] = {"found": found._asdict(), "allowed": allowed._asdict()}
+        evidence["replayed"].setdefault(str(step), {}).update(found=found._asdict(), allowed=allowed._asdict())
         if problems:
             continue  # the first step where it shows says it all
         if update.get("still"):

@@ -17,7 +17,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -462,18 +462,18 @@ class Harness:
         }
         if answer["missing"] or answer["shapes"] or answer["types"]:
             return answer
-        total = _Updates()
+        updates = _Updates(getattr(self.workload, "APART", ()))
         still = []
         for name, tensor in ours.items():
             start = self.initial[name].to(tensor.device)
-            a, b = total.add(tensor - start, theirs[name].to(tensor.device) - start)
+            a, b = updates.add(name, tensor - start, theirs[name].to(tensor.device) - start)
             if a.any() and not b.any():
                 still.append(name)
             elif tensor.numel() >= 64:  # fp32 weights that all lie on the grid of a shorter type were kept in it
                 for short in (torch.bfloat16, torch.float16):
                     if torch.equal(theirs[name].to(short).float(), theirs[name]):
                         answer["types"].append(f"{name}: values of {short} in float32")
-        answer["norm_ratio"], answer["cosine"] = total.norm_ratio(), total.cosine()
+        answer["norm_ratio"], answer["cosine"] = updates.norm_ratio(), updates.cosine()
         answer["still"], answer["types"] = still[:5], answer["types"][:5]
         if stretch:
             answer["stretch_cosine"] = self._stretch(ours, theirs)
@@ -482,10 +482,10 @@ class Harness:
     def _stretch(self, ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
         """The cosine of both updates since the last call, from the initial weights at first."""
         ours_before, theirs_before = self.compared or (self.initial, self.initial)
-        updates = _Updates()
+        updates = _Updates(getattr(self.workload, "APART", ()))
         for name, tensor in ours.items():
             at = tensor.device
-            updates.add(tensor - ours_before[name].to(at), theirs[name].to(at) - theirs_before[name].to(at))
+            updates.add(name, tensor - ours_before[name].to(at), theirs[name].to(at) - theirs_before[name].to(at))
         # copies: ours go on training, and theirs lie in a file that the next ones are written over
         self.compared = tuple({name: side[name].to("cpu", copy=True) for name in ours} for side in (ours, theirs))
         return updates.cosine()
@@ -513,23 +513,28 @@ class Harness:
 
 
 class _Updates:
-    """Length and direction of two updates, each in parts."""
+    """Length and direction of two updates, tensor by tensor. apart: how the names begin of those that are a group of their own;
+    what is said is that of the group in which the two are furthest from each other."""
 
-    def __init__(self) -> None:
-        self.dot = self.ours = self.theirs = 0.0
+    def __init__(self, apart: Sequence[str]) -> None:
+        self.sums = {group: [0.0, 0.0, 0.0] for group in (*apart, "")}  # products, ours squared, theirs squared
 
-    def add(self, ours: torch.Tensor, theirs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def add(self, name: str, ours: torch.Tensor, theirs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         a, b = ours.double(), theirs.double()
-        self.dot += float((a * b).sum())
-        self.ours += float(a.square().sum())
-        self.theirs += float(b.square().sum())
+        group = next(group for group in self.sums if name.startswith(group))
+        for i, (x, y) in enumerate(((a, b), (a, a), (b, b))):
+            self.sums[group][i] += float((x * y).sum())
         return a, b
 
     def norm_ratio(self) -> float | None:
-        return math.sqrt(self.theirs / self.ours) if self.ours else None
+        ratios = [
+            math.sqrt(theirs / ours) if ours else math.inf for _, ours, theirs in self.sums.values() if ours or theirs
+        ]
+        return max(ratios, key=lambda ratio: abs(ratio - 1) if ratio == ratio else math.inf, default=None)
 
     def cosine(self) -> float:
-        return self.dot / math.sqrt(self.ours * self.theirs) if self.ours and self.theirs else 0.0
+        cosines = [dot / math.sqrt(a * b) if a and b else 0.0 for dot, a, b in self.sums.values() if a or b]
+        return min(cosines, key=lambda cosine: cosine if cosine == cosine else -math.inf, default=0.0)
 
 
 # what makes, fills, copies or views memory, and calculates nothing

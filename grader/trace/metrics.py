@@ -40,6 +40,8 @@ PHASE_NAMES = {
 # Operators that only move values: what they launch is a layout change, a cast or a copy on the device.
 COPYING_OP = re.compile(r"aten::(copy_|contiguous|clone|_to_copy|to)$")
 COLLECTIVE = re.compile(r"c10d::")
+# What comes first in the JSON of dimensions and of types.
+EMPTY, TENSOR_LIST = re.compile(r"\s*\[\s*\[\s*\]"), re.compile(rf"\s*\[\s*\"{roofline.LIST}\"")
 # Operators that give Python a value (.item(), `if`, format) or a tensor whose size depends on values (a mask as an index).
 VALUE_NEEDED = re.compile(r"aten::(_local_scalar_dense|nonzero|masked_select|_unique2)$")
 OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")
@@ -323,11 +325,15 @@ def copy_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
 
 
 def exchanged(trace: Trace, collectives: np.ndarray, steps: int) -> float | None:
-    """The numbers in the tensors that these events (indices) were given, per step; of a list as many tensors count as the
-    profiler noted shapes of, which are some tens. None where it noted none."""
-    if (trace.dims[collectives] < 0).any():
-        return None
-    return sum(roofline.largest_input(trace.texts[dims]) for dims in trace.dims[collectives]) / steps
+    """The numbers in the tensors that these events (indices) were given, per step. None where the profiler noted no shapes: so
+    it does for a list of more than 30 tensors (seen with torch 2.11 and 2.15)."""
+    total = 0
+    for event in collectives:
+        dims, types = (trace.texts[at] if at >= 0 else "" for at in (trace.dims[event], trace.types[event]))
+        if not dims or (re.match(EMPTY, dims) and re.match(TENSOR_LIST, types)):
+            return None
+        total += roofline.largest_input(dims)
+    return total / steps
 
 
 def looked_up(trace: Trace, embeddings: np.ndarray) -> float | None:

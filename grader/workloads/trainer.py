@@ -83,9 +83,27 @@ def collate(windows: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch
 
 class JobTrainer(Trainer):
     """A Trainer of a job's windows in the job's order. `per_device_train_batch_size` times `gradient_accumulation_steps` must be
-    the job's batch; what the other arguments say about loading is done as the Trainer does it. Raises ValueError."""
+    the job's batch; what the other arguments say about loading is done as the Trainer does it. Raises ValueError, too, for
+    arguments that train something else, or that the job's GPT cannot follow."""
 
     def __init__(self, job: Job, model: CausalLM, args: TrainingArguments):
+        must_stay = {
+            "learning_rate": job.lr,
+            "lr_scheduler_type": "constant",
+            "weight_decay": 0.0,
+            "max_grad_norm": 0.0,
+            "label_smoothing_factor": 0.0,
+        }
+        for name, right in must_stay.items():
+            if getattr(args, name) != right:
+                raise ValueError(
+                    f"{name} is {getattr(args, name)!s} and must be {right}: what is trained has to stay (the Trainer's defaults are "
+                    "a schedule and a clipped norm)"
+                )
+        if args.gradient_checkpointing:
+            raise ValueError(
+                "the job's GPT has no gradient_checkpointing: its activations fit, and computing them twice takes time"
+            )
         size, parts = args.per_device_train_batch_size, args.gradient_accumulation_steps
         if size * parts != job.batches.batch_size:
             raise ValueError(

@@ -71,6 +71,16 @@ WRONGS = {
         ],
         "not the same training",
     ),
+    "the average of every second step": (
+        "solution",
+        [
+            (
+                "        update_average(averages, weights, step)\n",
+                "        if step % 2:\n            torch._foreach_lerp_(averages, weights, 1 - job.decay**2)\n",
+            )
+        ],
+        "not the same training",
+    ),
     "the same noise in every step": (
         "solution",
         [("job.generator(step)", "job.generator(0)")],

@@ -43,7 +43,18 @@ WRONGS = {
     "a schedule with a warm-up": (
         "solution",
         [('"constant",', '"constant_with_warmup",\n        warmup_steps=100,')],
-        "not the same training",
+        "lr_scheduler_type is constant_with_warmup and must be constant",
+    ),
+    "decay": ("solution", [("weight_decay=0.0", "weight_decay=0.1")], "weight_decay is 0.1 and must be 0.0"),
+    "clipped as by default": (
+        "solution",
+        [("        max_grad_norm=0.0,\n", "")],
+        "max_grad_norm is 1.0 and must be 0.0",
+    ),
+    "activations computed twice": (
+        "solution",
+        [("bf16=", "gradient_checkpointing=True,\n        bf16=")],
+        "has no gradient_checkpointing",
     ),
     "another optimizer": ("solution", [('"adamw_torch_fused"', '"adafactor"')], "not the same training"),
     "the model cast to bf16": (
