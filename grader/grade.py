@@ -361,17 +361,20 @@ def race(
                     each.meter = Meter(each.child, on_gpu=found.form_name == "cuda")
                 each.child.load()
                 each.child.freeze()
+            prepare_s = 0.0
             if form.prepare_s:
                 progress(0.05, "the submission's preparation")
                 with turn(ours.child):
-                    # made again, it may find what it left the first time
-                    found.prepare_s = max(found.prepare_s, ours.prepare(form.prepare_s))
+                    prepare_s = ours.prepare(form.prepare_s)
                 with turn(starter.child):
                     starter.prepare(form.prepare_s)
             found.seed = secrets.randbelow(1 << 31)  # drawn only now: nothing could be computed ahead
             for each in (ours, starter):  # one after the other: nothing of the submission runs beside the starter
                 _start(each, found.seed, keep_initial=each is starter)
             _first_steps(found, ours, starter, progress)
+            if form.prepare_s:
+                # reading it all in train(job) is a preparation, too; and made again, it may find what it left the first time
+                found.prepare_s = max(found.prepare_s, prepare_s + ours.read_ahead_s(starter))
             if not (found.same_work and found.fits):
                 return
             if form.minimum_gain is not None:
@@ -462,7 +465,12 @@ def arm(
                 **{name: getattr(form, name) for name in ("ranks", "budget", "exact_memory") if hasattr(form, name)},
             ) as child,
         ):
-            yield Arm(child, drive, gpus=getattr(form, "ranks", 1) if form_name == "cuda" else 0)
+            yield Arm(
+                child,
+                drive,
+                gpus=getattr(form, "ranks", 1) if form_name == "cuda" else 0,
+                prepared_for=form.prepared_for if getattr(form, "prepare_s", None) else None,
+            )
     finally:
         workspace.empty() if kept else workspace.remove()
 

@@ -90,27 +90,50 @@ def code_cells(notebook: Any, name: str) -> list[Cell]:
     return found
 
 
+COMPLETE = 2  # a cause and a gain
+
+
 def from_cells(cells: Iterable[Cell], name: str = "The notebook") -> Submission:
     """Put the %%submission cells, in order, into one module. Raises UserError when there are none or one cannot be
     parsed."""
-    source, starts, elsewhere, prediction = "", [], [], None
+    source, starts, elsewhere, prediction, switches = "", [], [], None, {}
     for cell in cells:
         if is_submission(cell.source):
             body = _from_first_line(cell.source).partition("\n")[2]
             _parse(body, f"{name}, cell {cell.number}")
+            body = _without_future(body, switches)
             source += f"# cell {cell.number}\n"
             starts.append((source.count("\n") + 1, cell.number))
             source += body.rstrip("\n") + "\n\n"
         else:
             elsewhere += [(n, cell.number) for n in _defined(cell.source)]
-            prediction = _prediction(cell.source) or prediction
+            if not prediction or len(prediction) < COMPLETE:  # the first complete one counts
+                prediction = _prediction(cell.source) or prediction
     if not starts:
         raise UserError(
             f"{name} has no submission: no cell begins with {MAGIC}. What you hand in belongs in such a cell."
         )
     if len(source) > MAX_SOURCE:
         raise UserError(f"{name}: the submission is larger than {MAX_SOURCE >> 20} MB.")
+    if switches:  # they stand before everything else in a module
+        source = f"from __future__ import {', '.join(switches)}\n{source}"
+        starts = [(line + 1, number) for line, number in starts]
     return Submission(source, tuple(starts), tuple(elsewhere), prediction)
+
+
+def _without_future(body: str, switches: dict[str, None]) -> str:
+    """A cell with `pass` in place of its `from __future__ import …`, whose names go to `switches`; its lines stay where they
+    are."""
+    lines = body.split("\n")
+    for node in ast.parse(body).body:
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module == "__future__"
+            and (node.end_lineno, node.col_offset) == (node.lineno, 0)
+        ):
+            switches |= dict.fromkeys(alias.name for alias in node.names)
+            lines[node.lineno - 1] = "pass" + lines[node.lineno - 1][node.end_col_offset :]
+    return "\n".join(lines)
 
 
 def is_submission(cell_source: str) -> bool:

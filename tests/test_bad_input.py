@@ -147,6 +147,36 @@ def test_cell_that_is_no_python(text, says):
         submission("y = 2", text)
 
 
+def test_a_future_import_in_a_later_cell():
+    """Each cell is good Python, and one module of both was not."""
+    both = from_cells(
+        [
+            Cell(1, "%%submission\nx: int = 1"),
+            Cell(2, "%%submission\nfrom __future__ import annotations; y: Later = 2\nz = 3"),
+        ]
+    )
+    names: dict[str, object] = {}
+    exec(compile(both.source, "module", "exec"), names)
+    assert (names["x"], names["y"], names["z"]) == (1, 2, 3)
+    lines = both.source.split("\n")
+    assert [(lines[first - 1], cell) for first, cell in both.starts] == [("x: int = 1", 1), ("pass; y: Later = 2", 2)]
+
+
+@pytest.mark.parametrize(
+    ("cells", "counts"),
+    [
+        (['lab.predict(cause="a", gain=2)', 'lab.predict(cause="b", gain=3)'], {"cause": "a", "gain": 2}),
+        (['lab.predict(cause="a")', 'lab.predict(cause="b", gain=3)'], {"cause": "b", "gain": 3}),
+        (['lab.predict(cause="b", gain=3)', "model.predict(gain=7)"], {"cause": "b", "gain": 3}),
+        (['lab.predict(cause="a")', "..."], {"cause": "a"}),
+    ],
+)
+def test_the_first_complete_prediction_counts(cells, counts):
+    """As `lab.predict` locks it in a notebook."""
+    found = from_cells([Cell(1, "%%submission\nx = 1"), *(Cell(i, text) for i, text in enumerate(cells, 2))])
+    assert dict(found.prediction or ()) == counts
+
+
 # ---------------------------------------------------------------- the contract
 
 YIELDS = "cell 2, line 6"
@@ -158,7 +188,7 @@ YIELDS = "cell 2, line 6"
         ("x = 1", r"defines no function `train\(job\)`", ""),
         ("train = 3", "`train` must be a function, it is an int", ""),
         ("\ndef train(job):\n    return 1", "not a generator: it must `yield loss.detach", "cell 2, line 3"),
-        ("class train:\n    def __init__(self, job): pass", "must be a generator.*it returned a train", ""),
+        ("class train:\n    def __init__(self, job): pass", "is not a generator.*it returned a train", ""),
         ("import torch\ndef train(job):\n    if 0: yield", "stopped after 0 steps; it must go on", ""),
         ("import torch\ndef train(job):\n    for i in range(7): yield torch.ones(())", "stopped after 7 steps", ""),
         (loop("\n\nyield 1.5"), "step 1 yielded a float; yield the loss as a tensor: `yield loss.detach", YIELDS),
@@ -177,6 +207,41 @@ def test_broken_contract(source, says, where):
     message = failed(grade_cells(source))
     assert re.search(says, message), message
     assert where in message
+
+
+RETURNS_ONE = """
+import functools, torch
+{loop}
+
+def counted(train):
+    {wraps}
+    def wrapper(job):
+        return train(job)
+    return wrapper
+
+@counted
+def train(job):
+    yield from steps(job)
+"""
+
+
+@pytest.mark.parametrize("wraps", ["@functools.wraps(train)", ""])
+def test_a_function_that_returns_a_generator_is_one(wraps):
+    """As a decorated train(job) does; it was told that it is not a generator."""
+    source = RETURNS_ONE.format(loop=LAB.starter.replace("def train(job):", "def steps(job):"), wraps=wraps)
+    with running(source) as child:
+        child.load()
+        child.start(1)
+        assert len(child.run(2)[1]) == 2
+
+
+def test_a_function_that_hands_nothing_over_is_not_called():
+    """It may train for hours."""
+    with (
+        running("def train(job):\n    while True:\n        pass\n") as child,
+        pytest.raises(ChildError, match="not a generator"),
+    ):
+        child.load()
 
 
 # ---------------------------------------------------------------- errors in the learner's code

@@ -139,6 +139,29 @@ def test_a_training_process_that_loads_samples_in_threads_loads_them_itself(sour
     assert trace_check.judge(check, seen.metrics, [], 1.0).status == status
 
 
+READ_IN_TRAIN = [
+    (
+        '    with ThreadPoolExecutor(64) as pool, open(folder / SHARD, "wb") as shard:\n',
+        '    return\n    with open(folder / SHARD, "wb") as shard:\n',
+    ),
+    ("        for pixels in pool.map(dataset.read, range(len(dataset))):\n", "        for pixels in ():\n"),
+    (
+        '    tiles = np.memmap(job.folder / SHARD, np.uint8, "r").reshape(-1, 3, size, size)\n',
+        '    pixels = b"".join(job.dataset.read(index) for index in range(len(job.dataset)))\n'
+        "    tiles = np.frombuffer(bytearray(pixels), np.uint8).reshape(-1, 3, size, size)\n",
+    ),
+]
+
+
+@pytest.mark.slow
+def test_reading_all_files_where_the_loop_begins_is_a_preparation():
+    """It took 10 s that nothing counted, and divided by all steps of a long grade the files were next to none."""
+    result = graded("2d_formats", variants.edit(variants.solution("2d_formats"), READ_IN_TRAIN))
+    assert result.check("parity").status == PASS, result.check("parity").reason
+    assert result.check("files").points == 0 and result.check("files").status == FAIL
+    assert result.check("throughput").evidence["prepare_s"] > 4
+
+
 @pytest.mark.parametrize("form", labs.get("2f_end_to_end").forms)
 def test_close_guesses_may_come_out_otherwise(form):
     """Rounding turns one of a batch's guesses now and then, in a run of some hundred steps; no loop's fault."""

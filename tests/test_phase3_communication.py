@@ -214,13 +214,12 @@ def test_a_list_that_is_too_long_for_the_profiler_is_unknown(tensors, numbers, t
     """It noted no sizes of 52 gradients given in one list, and an honest loop was told that a part of the step is missing."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        with (
-            profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler,
-            record_function("ProfilerStep#1"),
-        ):
-            dist.all_reduce_coalesced([torch.ones(7) for _ in range(tensors)])
-            dist.all_reduce(torch.tensor(1.0))
-            dist.barrier()
+        with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+            for step in range(3):
+                with record_function(f"ProfilerStep#{step}"):
+                    dist.all_reduce_coalesced([torch.ones(7) for _ in range(tensors)])
+                    dist.all_reduce(torch.tensor(1.0))
+                    dist.barrier()
     finally:
         dist.destroy_process_group()
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))

@@ -16,6 +16,8 @@ Logged = Sequence[dict[str, Any]]  # step by step: name -> number, or None for o
 def judge(check: Logs, starter: Logged, submission: Logged, losses: Sequence[float]) -> CheckResult:
     """`starter` and `submission`: what both logged, from the first step on; they are compared where both have a step.
     `losses`: what the submission yielded."""
+    if len(submission) == len(losses) and submission and not submission[-1]:
+        submission = submission[:-1]  # a loop that reads its numbers a step later, so as not to wait, logs it then
     evidence = {"steps": len(submission), "names": list(check.names)}
     problem = _incomplete(check, submission, losses)
     if not problem:

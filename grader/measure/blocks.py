@@ -19,6 +19,7 @@ from grader.sandbox.parent import Child, turn
 
 CHUNK_S = 0.25  # a burn goes in chunks of about this long
 MAX_BURN_CHUNKS = 8
+READ_AHEAD = 4  # files that are read by the end of the first steps, in units of those that the starter has read
 SERVED_FROM_A_QUEUE = 0.8  # of a step's usual time: what takes less
 MAX_PROBED = 32  # cores whose speed is looked at before a pair; it takes some 5 ms each
 MOST_OVERSTATED = 1000.0  # a gain that may be too high by so much is none
@@ -52,6 +53,7 @@ class Arm:
     child: Child
     drive: Drive | None = None  # that its files lie on, in labs that have one
     gpus: int = 0  # that it trains on
+    prepared_for: int | None = None  # steps that what was read before or beside them is for, in labs with a preparation
     meter: Meter | None = None  # of its memory, in labs that ask for it
     losses: list[float] = field(default_factory=list)
     seconds: float = 0.0  # all of its running time so far
@@ -73,11 +75,19 @@ class Arm:
             self.drive.reads = 0
         return seconds
 
+    def read_ahead_s(self, starter: Arm) -> float:
+        """After the first steps: seconds in which it read what should have been prepared. 0 where it read no more than a loader
+        does that begins on its next batches, some times as much as the starter."""
+        if not self.drive or not starter.drive or self.drive.reads <= READ_AHEAD * starter.drive.reads:
+            return 0.0
+        return max(0.0, self.aside_s - self.warm_steps * self.step_s)
+
     def counted(self) -> dict[str, float]:
         """What was counted outside the trace, per step."""
         counts = self.child.counted()
         if self.drive:
-            counts["drive_reads"] = self.drive.reads / self.child.steps
+            # a whole data set that was read at the start is none the less for a grade that goes on for long
+            counts["drive_reads"] = self.drive.reads / min(self.child.steps, self.prepared_for or self.child.steps)
         return counts
 
     def profile(self, steps: int, file: str, with_stack: bool = False) -> dict[str, int]:

@@ -5,6 +5,7 @@ the parent measures. Losses and weights are checked by what they must be if the 
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import ctypes
 import importlib
@@ -14,6 +15,7 @@ import math
 import os
 import re
 import sys
+import textwrap
 import threading
 import traceback
 import warnings
@@ -140,15 +142,18 @@ class Harness:
             raise ContractError(f"the submission defines no function `{entry}(job)`")
         if not callable(train):
             raise ContractError(f"`{entry}` must be a function, it is {_a(train)}")
-        if entry == self.entry and inspect.isfunction(train) and not inspect.isgeneratorfunction(train):
-            must = (
-                "`yield scores, logits` once for each request"
-                if self.serves
-                else "`yield loss.detach()` once after each optimizer step"
-            )
-            raise ContractError(
-                f"`{entry}(job)` is not a generator: it must {must}", line=train.__code__.co_firstlineno
-            )
+        if entry == self.entry and inspect.isfunction(train) and _returns_nothing(train):
+            raise self._no_generator(None, train.__code__.co_firstlineno)
+
+    def _no_generator(self, returned: Any, line: int | None = None) -> ContractError:
+        must = (
+            "yield scores, logits` once for each request"
+            if self.serves
+            else "yield loss.detach()` once after each optimizer step"
+        )
+        return ContractError(
+            f"`{self.entry}(job)` is not a generator: it must `{must}; it returned {_a(returned)}", line
+        )
 
     def make_dataset(self) -> None:
         """Build what `prepare` is given. There is no seed yet: what is prepared fits any order."""
@@ -257,10 +262,10 @@ class Harness:
             self.initial = {name: t.detach().clone() for name, t in self.model.named_parameters()}
         if self.serves:
             self.look = self.workload.Look(seed, self.device, **self.options)
-        loop = getattr(self.module, self.entry)(self.job)
+        train = getattr(self.module, self.entry)
+        loop = train(self.job)  # a generator, or a function that returns one: a decorated train(job) does
         if not isinstance(loop, Iterator):
-            yields = "answers" if self.serves else "losses"
-            raise ContractError(f"`{self.entry}(job)` must be a generator that yields {yields}; it returned {_a(loop)}")
+            raise self._no_generator(loop, train.__code__.co_firstlineno if inspect.isfunction(train) else None)
         self.loop = loop
 
     def _join_ranks(self) -> None:
@@ -715,6 +720,18 @@ def _compiled() -> dict[str, int]:
     lines = {(file, line) for file, line in ended | failed if line is not None}
     again = sum(times - 1 for times in frames.FRAME_COMPILE_COUNTER.values() if times)
     return {"graphs": _compiled_graphs(), "graph_breaks": len(lines), "recompiles": again}
+
+
+def _returns_nothing(function: Callable[..., Any]) -> bool:
+    """Whether it can hand over no generator: it neither yields nor returns a value. Called, it may train for hours."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return not any(
+        isinstance(node, (ast.Yield, ast.YieldFrom)) or (isinstance(node, ast.Return) and node.value)
+        for node in ast.walk(tree)
+    )
 
 
 def _a(value: Any) -> str:

@@ -41,7 +41,7 @@ PHASE_NAMES = {
 COPYING_OP = re.compile(r"aten::(copy_|contiguous|clone|_to_copy|to)$")
 COLLECTIVE = re.compile(r"c10d::")
 # What comes first in the JSON of dimensions and of types.
-EMPTY, TENSOR_LIST = re.compile(r"\s*\[\s*\[\s*\]"), re.compile(rf"\s*\[\s*\"{roofline.LIST}\"")
+EMPTY, TENSOR_LIST = re.compile(r"\s*\[\s*\[\s*\]"), re.compile(rf"\s*\[\s*{roofline.LIST}")
 # Operators that give Python a value (.item(), `if`, format) or a tensor whose size depends on values (a mask as an index).
 VALUE_NEEDED = re.compile(r"aten::(_local_scalar_dense|nonzero|masked_select|_unique2)$")
 OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")

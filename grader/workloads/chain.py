@@ -22,17 +22,25 @@ Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Te
 
 
 def inputs(
-    seed: int, device: torch.device, *, rows: int, width: int, type: str, gap: int = 0, offset: float = 0.0
+    seed: int,
+    device: torch.device,
+    *,
+    rows: int,
+    width: int,
+    type: str,
+    gap: int = 0,
+    offset: float = 0.0,
+    scale: float = 1.0,
 ) -> Tensors:
     """Random inputs, the same for the same seed. gap: elements between the end of a row and the next one, in x and the
-    residual. offset: the mean of the residual."""
+    residual. offset: the mean of the residual. scale: of x, bias and residual; rows that hardly vary show EPSILON."""
     generator = torch.Generator(device).manual_seed(seed)
 
     def draw(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator, device=device)
 
-    x, residual = draw(rows, width + gap), draw(rows, width + gap) + offset
-    tensors = (x[:, :width], draw(width), residual[:, :width], 1 + 0.2 * draw(width), draw(width))
+    x, residual = scale * draw(rows, width + gap), scale * draw(rows, width + gap) + offset
+    tensors = (x[:, :width], scale * draw(width), residual[:, :width], 1 + 0.2 * draw(width), draw(width))
     kind = getattr(torch, type)
     return tuple(tensor if tensor.dtype == kind else _cast(tensor, kind) for tensor in tensors)
 

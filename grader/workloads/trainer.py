@@ -95,9 +95,9 @@ class JobTrainer(Trainer):
             "label_smoothing_factor": 0.0,
         }
         for name, right in must_stay.items():
-            if getattr(args, name) != right:
+            if (found := getattr(args, name)) != right:
                 raise ValueError(
-                    f"{name} is {getattr(args, name)!s} and must be {right}: what is trained has to stay (the Trainer's defaults are "
+                    f"{name} is {getattr(found, 'value', found)} and must be {right}: what is trained has to stay (the Trainer's defaults are "
                     "a schedule and a clipped norm)"
                 )
         if args.gradient_checkpointing:

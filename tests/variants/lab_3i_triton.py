@@ -23,6 +23,11 @@ WRONGS = {
         ],
         "float32, far from zero: off by",
     ),
+    "no epsilon": (
+        "solution",
+        [("tl.rsqrt(variance + epsilon)", "tl.rsqrt(variance)")],
+        "float32, rows that hardly vary: off by",
+    ),
     "calculated in 16 bits": ("solution", [(".to(tl.float32)", "")], "bfloat16: The submission raised"),
     "float32 for every result": ("solution", [("dtype=x.dtype", "dtype=torch.float32")], "in place of"),
     "layer norm left to torch": (
