@@ -67,6 +67,14 @@ def judge(check: TraceCheck, metrics: Metrics, problems: list[str], supported: f
             f"The loop launches CUDA graphs. Of these the trace has the kernels, but no operators and no shapes to read {check.metric} from.",
             "These points need a loop without a CUDA graph (`torch.compile` without `reduce-overhead`); the throughput's do not.",
         )
+    if value is None and check.metric == "data_wait" and metrics.unmarked_reads:
+        return result(
+            INCONCLUSIVE,
+            0,
+            f"The training process reads data itself, {plain_number(metrics.unmarked_reads)} times a step outside of a DataLoader "
+            'and of record_function("data_wait"): how long it waits for data is unknown.',
+            'Take the batches from a DataLoader, or put all that makes a batch into a record_function("data_wait").',
+        )
     if value is None and check.absent:
         return result(FAIL, 0, check.absent, *check.hints)
     if value is None:

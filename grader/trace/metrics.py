@@ -26,6 +26,7 @@ SMALL_COPY = 64 << 10  # bytes; pinning does not matter below
 UNKNOWN_TOLERATED = 0.1  # share of matmul time whose precision may be unknown before the share is not given at all
 
 LOAD_SAMPLE = re.compile(r"load_sample$")
+READ_TILES = re.compile(r"read_tiles$")
 COPY_KINDS = ("HtoD pinned", "HtoD pageable", "DtoH", "DtoD")
 
 PHASES = ("data_wait", "h2d", "fwd", "bwd", "opt")
@@ -93,6 +94,9 @@ class Metrics:
     looked_up: float | None = None  # most tokens that one call of an embedding took: those of a forward pass
     phases: dict[str, dict[str, float]] | None = None  # phase -> {"host_ns", "gpu_ns"}, see `phase_metrics`
     data_wait: float | None = None  # share of host step time that the main thread spent in the DataLoader's __next__
+    unmarked_reads: float | None = (
+        None  # reads of the main thread where it is in no wait for data: `data_wait` is unknown
+    )
     loads_in_main: float | None = None  # samples that the main process loaded (marks "load_sample", or see `count`)
     cpu_ops: float | None = None  # operators called on the host, nested ones included
     peak_memory: float | None = None  # bytes in use at most (allocator's reports, profile_memory=True); worst device
@@ -379,7 +383,12 @@ def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
     m.loads_in_main = int((own & trace.named(LOAD_SAMPLE, named)).sum()) / n
     waits = intervals.union(*data_waits(trace, steps.thread))
     length = int((steps.ends - steps.starts).sum())
-    if len(waits[0]) and length > 0:
+    reads = named[trace.named(READ_TILES, named) & (trace.thread[named] == steps.thread)]
+    unmarked = reads[~intervals.contains(waits, trace.start[reads])]
+    if len(unmarked):  # the marks, if there are any, do not hold all of the wait
+        m.unmarked_reads = len(unmarked) / n
+        m.events["unmarked_reads"] = unmarked
+    elif len(waits[0]) and length > 0:
         within = [
             intervals.length(intervals.clip(waits, low, high))
             for low, high in zip(steps.starts.tolist(), steps.ends.tolist(), strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.profiler import record_function
 from torch.utils.data import Dataset
 
 from grader.data import tiles
@@ -78,13 +80,37 @@ class InMemory(Dataset):
         return self.images[index], self.labels[index]
 
 
+_counter: Any = None  # counts the connections that this process opens: a multiprocessing.Value
+
+
+def _count_in(counter: Any) -> None:
+    """Count the connections that this process opens from now on, and those that its forks open, in `counter`."""
+    global _counter
+    if _counter is None:  # a hook cannot be taken away again: one serves all archives
+        sys.addaudithook(_count)
+    _counter = counter
+
+
+def _count(event: str, _: Any) -> None:
+    if event == "sqlite3.connect/handle":
+        with _counter.get_lock():
+            _counter.value += 1
+
+
+def _mark_read(_: str) -> None:
+    with record_function("read_tiles"):
+        pass
+
+
 class Archive:
     """Tiles in an SQLite file: table tiles(id, pixels, label), pixels the bytes of a (3, size, size) array. connections:
-    how many were opened so far, by any process."""
+    how many were opened so far, by any process and by whatever call. A query over a connection of `connect` leaves a mark
+    "read_tiles" in a trace of its thread."""
 
     def __init__(self, folder: str, size: int):
         self.path, self.size = Path(folder) / tiles.DATABASE, size
         self.connections = multiprocessing.Value("q", 0)
+        _count_in(self.connections)
         connection = self.connect()
         self.count = connection.execute("SELECT COUNT(*) FROM tiles").fetchone()[0]
         connection.close()
@@ -95,9 +121,9 @@ class Archive:
 
     def connect(self) -> sqlite3.Connection:
         """A new connection, for reading. It belongs to the process that opened it."""
-        with self.connections.get_lock():
-            self.connections.value += 1
-        return sqlite3.connect(f"file:{self.path}?immutable=1", uri=True)
+        connection = sqlite3.connect(f"file:{self.path}?immutable=1", uri=True)
+        connection.set_trace_callback(_mark_read)
+        return connection
 
 
 class Files(Dataset):

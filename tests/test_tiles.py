@@ -1,0 +1,129 @@
+"""What the archive of tiles counts, and what its reads leave in a trace."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sqlite3
+from contextlib import closing
+
+import pytest
+import variants
+
+from grader import labs
+from grader.checks import trace as trace_check
+from grader.data.tiles import DATABASE
+from grader.look import peek
+from grader.result import FAIL, INCONCLUSIVE, PASS
+from grader.submission import Submission
+from grader.workloads.tiles import Archive
+
+NAME = "2c_transforms"
+BATCH = labs.get(NAME).forms["cpu"].options["batch_size"]
+# the starter with the solution's table: fast enough to be graded for the rest
+FASTER = variants.HALVES[NAME]["a table for all samples, in numpy"]
+PAST_CONNECT = [
+    ("import contextlib\n", "import contextlib\nimport sqlite3\n"),
+    ("self.archive.connect()", "sqlite3.connect(self.archive.path)"),
+]
+TWO_WORKERS = [("len(os.sched_getaffinity(0)) // 2 if cuda else 0", "2")]
+LOADER = variants.starter(NAME)[
+    variants.starter(NAME).index("    loader = DataLoader") : variants.starter(NAME).index("        images = images.to")
+]
+
+
+def without_a_loader(before: str, within: str) -> list[tuple[str, str]]:
+    """The starter's loop, which makes its batches itself. before, within: lines in front of that, and around it."""
+    indent = "            " if within else "        "
+    return [
+        ("DataLoader, Dataset\n", "Dataset, default_collate\nfrom torch.profiler import record_function\n"),
+        (
+            LOADER,
+            "    tiles = Tiles(job.dataset)\n    for batch in job.batches:\n"
+            f"{before}{within}{indent}images, labels = default_collate([tiles[i] for i in batch])\n",
+        ),
+    ]
+
+
+def judged(source: str, check: str):
+    """The check alone, as if the throughput had earned all its points, and the metrics."""
+    lab = labs.get(NAME)
+    seen = peek(Submission(source), lab, device="cpu")
+    assert not seen.message, seen.message
+    check = next(c for c in lab.trace if c.name == check)
+    return trace_check.judge(check, seen.metrics, [], 1.0), seen.metrics
+
+
+def open_two(archive: Archive) -> None:
+    archive.connect().close()
+    sqlite3.connect(archive.path).close()
+
+
+def test_each_connection_counts_once_in_every_process(tmp_path):
+    with closing(sqlite3.connect(tmp_path / DATABASE)) as database:
+        database.execute("CREATE TABLE tiles(id INTEGER PRIMARY KEY, pixels BLOB, label INTEGER)")
+    first, archive = Archive(str(tmp_path), 64), Archive(str(tmp_path), 64)
+    assert archive.connections.value == 0
+    open_two(archive)
+    assert archive.connections.value == 2
+    # an archive cannot be sent to a process that is spawned: its counter's lock is for forks
+    process = multiprocessing.get_context("fork").Process(target=open_two, args=(archive,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert archive.connections.value == 4 and first.connections.value == 0
+
+
+@pytest.mark.parametrize(
+    ("base", "edits", "status"),
+    [
+        ("starter", FASTER + PAST_CONNECT, FAIL),
+        ("starter", FASTER + PAST_CONNECT + TWO_WORKERS, FAIL),
+        ("solution", [], PASS),
+        ("solution", TWO_WORKERS, PASS),
+        ("solution", [("import os\n", "import os\nimport sqlite3\n"), *PAST_CONNECT[1:], *TWO_WORKERS], PASS),
+    ],
+    ids=["past connect", "past connect, in workers", "kept", "kept by workers", "kept by workers, past connect"],
+)
+def test_connections_count_however_they_are_opened(base, edits, status):
+    result, metrics = judged(variants.edit(getattr(variants, base)(NAME), edits), "connections")
+    assert result.status == status, result.reason
+    assert (metrics.counted["connections"] >= BATCH) == (status == FAIL)
+
+
+MARK = '        with record_function("data_wait"):\n'
+SOLUTION_IN_MEMORY = [
+    ("from torch.utils.data import DataLoader, Dataset\n", "from torch.profiler import record_function\nfrom torch.utils.data import Dataset\n"),
+    ("    for pixels, labels in loader:\n", "    everything = tiles.collate(tiles.__getitems__(range(len(tiles))))\n    for batch in job.batches:\n" + MARK + "            pixels, labels = everything[0][batch], everything[1][batch]\n"),
+]  # fmt: skip
+IN_A_THREAD = [
+    ("import os\n", "import os\nimport queue\nimport threading\n"),
+    ("from torch.utils.data import DataLoader, Dataset\n", "from torch.profiler import record_function\nfrom torch.utils.data import Dataset\n"),
+    ("    for pixels, labels in loader:\n", "    ready = queue.Queue(4)\n\n    def fetch():\n        for batch in job.batches:\n            ready.put(tiles.collate(tiles.__getitems__(batch)))\n\n    threading.Thread(target=fetch, daemon=True).start()\n    while True:\n" + MARK + "            pixels, labels = ready.get()\n"),
+]  # fmt: skip
+
+
+def without_the_loader(edits):
+    """The solution, whose DataLoader these edits replace."""
+    source = variants.solution(NAME)
+    start, end = source.index("    loader = DataLoader("), source.index("    curve = ")
+    return variants.edit(source[:start] + source[end:], edits)
+
+
+@pytest.mark.parametrize(
+    ("source", "status"),
+    [
+        (variants.edit(variants.starter(NAME), FASTER), FAIL),
+        (variants.edit(variants.starter(NAME), FASTER + without_a_loader("", MARK)), FAIL),
+        (variants.edit(variants.starter(NAME), FASTER + without_a_loader("", "")), INCONCLUSIVE),
+        (variants.edit(variants.starter(NAME), FASTER + without_a_loader(MARK + "            pass\n", "")), INCONCLUSIVE),
+        (variants.solution(NAME), PASS),
+        (without_the_loader(SOLUTION_IN_MEMORY), PASS),
+        (without_the_loader(IN_A_THREAD), PASS),
+    ],
+    ids=["loader", "marked", "no mark", "a mark around nothing", "solution", "in memory", "in a thread"],
+)  # fmt: skip
+def test_a_mark_must_hold_the_reads_of_the_training_thread(source, status):
+    result, metrics = judged(source, "waiting")
+    assert result.status == status, result.reason
+    assert bool(metrics.unmarked_reads) == (status == INCONCLUSIVE)
+    assert status != INCONCLUSIVE or 'record_function("data_wait")' in result.reason
