@@ -13,7 +13,8 @@ from grader.result import FAIL, PASS, CheckResult
 TITLE = "Same answers"
 HINT = (
     "Every request must be answered from all of its texts and all of its pictures as they are: each text with all that stands "
-    "before a byte and nothing of its padding, each picture at its full size, in the order of the request."
+    "before a byte and nothing of its padding, each picture at its full size, in the order of the request. Models may be in 16 "
+    "bits; log-probabilities are taken in fp32."
 )
 
 
