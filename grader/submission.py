@@ -126,13 +126,12 @@ def _without_future(body: str, switches: dict[str, None]) -> str:
     are."""
     lines = body.split("\n")
     for node in ast.parse(body).body:
-        if (
-            isinstance(node, ast.ImportFrom)
-            and node.module == "__future__"
-            and (node.end_lineno, node.col_offset) == (node.lineno, 0)
-        ):
-            switches |= dict.fromkeys(alias.name for alias in node.names)
-            lines[node.lineno - 1] = "pass" + lines[node.lineno - 1][node.end_col_offset :]
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue  # the cell's docstring
+        if not isinstance(node, ast.ImportFrom) or node.module != "__future__" or node.end_lineno != node.lineno:
+            break  # behind anything else they are an error, in a cell as in a module
+        switches |= dict.fromkeys(alias.name for alias in node.names)
+        lines[node.lineno - 1] = "pass" + lines[node.lineno - 1][node.end_col_offset :]
     return "\n".join(lines)
 
 
