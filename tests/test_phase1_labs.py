@@ -12,6 +12,7 @@ from pathlib import Path
 import nbformat
 import papermill
 import pytest
+import torch
 from nbgrader.api import Gradebook
 from test_nbgrader import REPOSITORY, by_id, nbgrader
 from test_solutions import outputs
@@ -29,6 +30,7 @@ from grader.labs.kinds import HEALTHY
 from grader.measure import decision, machine
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result
 from grader.submission import MAGIC, Cell, Submission, from_cells
+from grader.workloads import stopwatch as stopwatch_workload
 
 ANSWERS = ("1c_diagnose", "1e_retest", "2h_retest")
 
@@ -475,8 +477,42 @@ def test_stopwatch_fastest_epoch():
     ],
 )
 def test_stopwatch_made_up(body):
-    checks = benchmarked(f"def benchmark(job):\n    {body}\n", "loading", "count")
+    source = f"def benchmark(job):\n    for batch in job.loader:\n        job.step(*batch)\n    {body}\n"
+    checks = benchmarked(source, "loading", "count")
     assert sum(c.points for c in checks.values()) <= 20, "sizes are drawn anew: one guess cannot fit all"
+
+
+@pytest.mark.parametrize(
+    ("source", "steps"),
+    [
+        # what the job's parts know of themselves gives the rate without a step
+        ("def benchmark(job):\n    return len(job.loader) * job.loader.batch_size / 0.05", "0 steps"),
+        ("def benchmark(job):\n    job.step(*next(iter(job.loader)))\n    return 3000.0", "1 step"),
+        ("def benchmark(job):\n    job.step = lambda *batch: None\n    return 3000.0", "0 steps"),
+    ],
+)
+def test_stopwatch_measures_nothing(source, steps):
+    timings = STOPWATCH.timings[:1]
+    result = grade(cell(source), replace(STOPWATCH, timings=timings), device="cpu", quick=True)
+    assert f"made {steps} with job.step, and an epoch has" in result.fatal and result.score == 0
+
+
+@pytest.mark.parametrize("kind", ["numpy.float32", "fractions.Fraction"])
+def test_stopwatch_kinds_of_numbers(kind):
+    """Any real number will do."""
+    module = kind.partition(".")[0]
+    counted = COUNTED.replace("return samples / seconds", f"return {kind}(samples / seconds)")
+    check = benchmarked(f"import {module}\n{counted}", "count")["count"]
+    assert passed(check), check.reason
+
+
+def test_stopwatch_knows_no_waits():
+    """Nothing that a job shows of itself says how long it takes."""
+    options = stopwatch.drawn(STOPWATCH.timings[3], 1)
+    job = stopwatch_workload.make_job(1, torch.device("cpu"), **options)
+    waits = {options["log_s"], options["pause_s"], options["pause_every"]}
+    shown = [vars(part).items() for part in (job.loader, job.step)]
+    assert not [name for values in shown for name, value in values if name[0] != "_" and value in waits]
 
 
 @pytest.mark.parametrize(
@@ -486,6 +522,7 @@ def test_stopwatch_made_up(body):
         ("benchmark = 12", "`benchmark` must be a function, it is an int"),
         ("def benchmark(job):\n    pass", "must return a number, it returned None"),
         ("def benchmark(job):\n    return '12'", "must return a number, it returned a str"),
+        ("def benchmark(job):\n    return True", "must return a number, it returned a bool"),
         ("def benchmark(job):\n    return float('nan')", "must return a positive number, it returned nan"),
         ("def benchmark(job):\n    return 10 ** 400", "submission raised OverflowError"),
         ("def benchmark(job):\n    return -1", "must return a positive number, it returned -1"),

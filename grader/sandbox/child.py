@@ -20,6 +20,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -171,11 +172,19 @@ class Harness:
 
     def number(self, entry: str, seed: int) -> float:
         """The number that the submission's function returns for the job of `seed`."""
-        value = getattr(self.module, entry)(self.workload.make_job(seed, self.device, **self.options))
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        job = self.workload.make_job(seed, self.device, **self.options)
+        step, epoch = job.step, len(job.loader)  # the function may put something else in their places
+        value = getattr(self.module, entry)(job)
+        if isinstance(value, bool) or not isinstance(value, Real):
             raise ContractError(f"`{entry}(job)` must return a number, it returned {_a(value)}")
         if not math.isfinite(value) or value <= 0:
             raise ContractError(f"`{entry}(job)` must return a positive number, it returned {value}")
+        if step.made < epoch:  # a rate can be calculated from what the job knows of itself
+            made = f"{step.made} step" + "s" * (step.made != 1)
+            raise ContractError(
+                f"`{entry}(job)` made {made} with job.step, and an epoch has {epoch}: it must measure the job's steps, "
+                "over one epoch at least"
+            )
         return float(value)
 
     # ---- a function of the learner's, in labs that ask for a kernel

@@ -22,46 +22,52 @@ class Loader:
     Each batch takes `load_s` seconds to come."""
 
     def __init__(self, device: torch.device, batches: int, batch_size: int, last: int, width: int, load_s: float):
-        self.batch_size, self.load_s = batch_size, load_s
-        self.samples = (batches - 1) * batch_size + last
-        self._inputs = torch.randn(self.samples, width, device=device)
-        self._labels = torch.randint(CLASSES, (self.samples,), device=device)
+        self.batch_size, self._load_s = batch_size, load_s
+        self._samples = (batches - 1) * batch_size + last
+        self._inputs = torch.randn(self._samples, width, device=device)
+        self._labels = torch.randint(CLASSES, (self._samples,), device=device)
 
     def __len__(self) -> int:
-        return -(-self.samples // self.batch_size)
+        return -(-self._samples // self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for batch in zip(self._inputs.split(self.batch_size), self._labels.split(self.batch_size), strict=True):
-            if self.load_s:
-                time.sleep(self.load_s)
+            if self._load_s:
+                time.sleep(self._load_s)
             yield batch
 
 
 class Step:
     """One step of training. logged: the loss is read in each step, and writing it takes `log_s` seconds; each `pause_every`
-    steps a checkpoint takes `pause_s`."""
+    steps a checkpoint takes `pause_s`. What tells how long it takes is private: a benchmark has to measure it."""
 
     def __init__(self, model: nn.Module, logged: bool, log_s: float, pause_every: int, pause_s: float):
-        self.model, self.logged, self.log_s, self.pause_every, self.pause_s = model, logged, log_s, pause_every, pause_s
+        self.model, self._logged = model, logged
+        self._log_s, self._pause_every, self._pause_s = log_s, pause_every, pause_s
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-        self.steps = 0
+        self._steps = 0
+
+    @property
+    def made(self) -> int:
+        """How many steps were made so far."""
+        return self._steps
 
     def __call__(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         loss = F.cross_entropy(self.model(inputs), labels)
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.steps += 1
+        self._steps += 1
         if (
-            self.steps == 1
+            self._steps == 1
         ):  # what compiling leaves behind is collected now: a pause in the middle is another job's matter
             gc.collect()
             gc.freeze()
-        if self.logged:
+        if self._logged:
             loss.item()
-            time.sleep(self.log_s)
-        if self.pause_every and self.steps % self.pause_every == 0:
-            time.sleep(self.pause_s)
+            time.sleep(self._log_s)
+        if self._pause_every and self._steps % self._pause_every == 0:
+            time.sleep(self._pause_s)
         return loss.detach()
 
 
