@@ -4,7 +4,6 @@ loop loses beside the plain one when the recording is over."""
 from __future__ import annotations
 
 import hashlib
-import re
 import secrets
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +32,7 @@ WITHIN = {
     "bwd": ((r"autograd::engine::evaluate_function", "the backward pass"),),
     "opt": ((r"Optimizer\.step#", "optimizer.step()"),),
 }
+BACKWARD = WITHIN["bwd"][0][0]
 CLEARING = r"Optimizer\.zero_grad#"  # within "opt" where it shows: gradients can be cleared without it
 
 
@@ -40,6 +40,8 @@ CLEARING = r"Optimizer\.zero_grad#"  # within "opt" where it shows: gradients ca
 class Findings(AnyFindings):
     lab: AnnotateLab
     parity: CheckResult | None = None
+    # of the loop's steps in the trace: drawn for each grade, so that no loop knows it beforehand and writes it itself
+    mark: str = field(default_factory=lambda: f"step {secrets.token_hex(8)} ")
     recorded: Trace | None = None
     no_trace: str = ""
     written: bytes = b""  # its digest
@@ -63,7 +65,7 @@ def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits 
             found.seed = secrets.randbelow(1 << 31)
             for each in (ours, starter):
                 each.child.load()
-                each.child.start(found.seed, keep_initial=each is starter)
+                each.child.start(found.seed, keep_initial=each is starter, mark=found.mark)
                 each.child.freeze()
             progress(0.1, "first steps of the submission, with its recording")
             _first_steps(found, ours, starter)
@@ -81,7 +83,7 @@ def look(found: Findings, submission: Submission, progress: Progress) -> None:
         try:
             progress(0.1, "loading")
             ours.child.load()
-            ours.child.start(1)
+            ours.child.start(1, mark=found.mark)
             progress(0.3, "the first steps, with their recording")
             ours.warm_up(found.form.parity.steps)
             _read(found, ours)
@@ -172,16 +174,15 @@ def judge_window(found: Findings) -> CheckResult:
     check, recorded = found.lab.window, found.recorded
     if recorded is None:
         return _result(check, 0, found.no_trace)
-    names = [recorded.names[i] for i in recorded.name[recorded.steps].tolist()]
-    numbers = [int(name.partition("#")[2]) for name in names if re.fullmatch(r"ProfilerStep#\d{1,9}", name)]
+    if not len(recorded.steps):
+        return _result(check, 0, "The trace holds no steps: step() of the profiler was never called.")
+    numbers = _numbers(recorded, found.mark)
     first = check.wait + check.warmup
     wanted = list(range(first, first + check.active))
     evidence = {"steps_recorded": numbers[:20], "steps_wanted": wanted}
     gpu = bool(recorded.is_gpu.any())
     if numbers != wanted:
-        said = (
-            f"steps {numbers[0]} to {numbers[-1]}" if numbers else "no steps: step() of the profiler was never called"
-        )
+        said = f"steps {numbers[0]} to {numbers[-1]}" if numbers else "no step with its backward pass"
         share = 0.5 if len(numbers) == check.active else 0
         reason = f"The trace holds {said}; wanted are {wanted[0]} to {wanted[-1]}, counted from 0."
         return _result(check, share, reason, evidence)
@@ -189,6 +190,20 @@ def judge_window(found: Findings) -> CheckResult:
         reason = "The right steps are recorded, but nothing of what the GPU did: ProfilerActivity.CUDA is missing."
         return _result(check, 0.5, reason, evidence)
     return _result(check, 1, f"Steps {wanted[0]} to {wanted[-1]} are recorded, and no others.", evidence)
+
+
+def _numbers(recorded: Trace, mark: str) -> list[int]:
+    """Which of the loop's steps have their backward pass in the trace. A ProfilerStep does not tell: its number counts calls
+    of the profiler's step(), which a loop can make as often as it likes."""
+    marks = recorded.annotations[recorded.named(rf"{mark}\d{{1,9}}$", recorded.annotations)]
+    operators = np.flatnonzero(recorded.category == CPU_OP)
+    backward = operators[recorded.named(BACKWARD, operators)]
+    if not len(marks) or not len(backward):
+        return []
+    # each step begins with its mark; that of the first one may lie before the recording
+    first = int(recorded.names[recorded.name[marks[0]]].removeprefix(mark))
+    marks_before = np.searchsorted(recorded.start[marks], recorded.start[backward])
+    return (first - 1 + np.unique(marks_before)).tolist()
 
 
 def judge_phases(found: Findings) -> CheckResult:

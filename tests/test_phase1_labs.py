@@ -650,6 +650,31 @@ def test_annotate_other_training():
     assert result.score == 0 and "not the same training" in result.check("parity").reason
 
 
+STEP = "            profiler.step()\n"
+YIELD = "            yield loss.detach()\n"
+LOOP = ") as profiler:\n        while True:\n"
+COUNTED_OTHERWISE = [
+    # edits, points of the window, what is said
+    ([(LOOP, ") as profiler:\n        for _ in range(10):\n            profiler.step()\n        while True:\n")],
+     15, "holds steps 2 to 5; wanted are 12 to 15"),
+    ([("with profile(", "profiler = profile("), ("wait=10", "wait=0"), (STEP, f"            if i >= 10:\n    {STEP}"),
+      (LOOP, ")\n    for i in range(10**9):\n        if i == 10:\n            profiler.start()\n        if True:\n")],
+     30, "Steps 12 to 15 are recorded"),
+    ([(STEP + YIELD, YIELD + STEP)], 30, "Steps 12 to 15 are recorded"),
+    ([(STEP, ""), ("            with record_function(\"opt\")", STEP + "            with record_function(\"opt\")")],
+     30, "Steps 12 to 15 are recorded"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("edits", "points", "said"), COUNTED_OTHERWISE, ids=["ahead", "late", "at the start", "within"]
+)
+def test_annotate_counts_the_loop_s_steps(edits, points, said):
+    """A profiler counts calls of its step(), which are as many as the loop makes."""
+    window, _ = recorded(*edits)
+    assert window.points == points and said in window.reason, window.reason
+
+
 HALF_ANNOTATED = [
     # edits, points of the window, of the phases, what is said
     ([("wait=10", "wait=5")], 15, 50, "holds steps 7 to 10; wanted are 12 to 15"),

@@ -354,9 +354,10 @@ class Child:
             raise ChildError("The grading process sent counts of the wrong form.", kind="wire")
         return counts
 
-    def start(self, seed: int, keep_initial: bool = False) -> None:
+    def start(self, seed: int, keep_initial: bool = False, mark: str = "") -> None:
+        """Build the job and call train(job). mark: a name that marks in a trace where each step begins, its number behind it."""
         self._open_drive()
-        self._ask(self.limits.load, "start", seed=seed, keep_initial=keep_initial)
+        self._ask(self.limits.load, "start", seed=seed, keep_initial=keep_initial, mark=mark)
 
     def _open_drive(self) -> None:
         if self.drive:
