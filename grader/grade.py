@@ -372,9 +372,8 @@ def race(
             for each in (ours, starter):  # one after the other: nothing of the submission runs beside the starter
                 _start(each, found.seed, keep_initial=each is starter)
             _first_steps(found, ours, starter, progress)
-            if form.prepare_s:
-                # reading it all in train(job) is a preparation, too; and made again, it may find what it left the first time
-                found.prepare_s = max(found.prepare_s, prepare_s + ours.read_ahead_s(starter))
+            # reading it all in train(job) is a preparation, too; and made again, it may find what it left the first time
+            found.prepare_s = max(found.prepare_s, prepare_s + ours.read_ahead_s(starter))
             if not (found.same_work and found.fits):
                 return
             if form.minimum_gain is not None:
@@ -712,7 +711,7 @@ def _same_to_the_end(found: Findings, start: Callable[..., Arming], plan: Plan, 
     # without a gain there are no points that could be undeserved
     if found.gain and found.gain.lower > 1 and late.status != FAIL:
         try:
-            replay = _replayed(found, solution(found.lab).source, start, progress)
+            replay = _replayed(found, start, progress)
             _leave_out_uncompared(found, replay, plan)
             late = parity_check.late(parity, found.losses["starter"], losses, spread, replay)
             if (step := parity_check.doubtful(late)) and (twins := _twins(found, step, start, progress)):
@@ -731,12 +730,12 @@ def _same_answers(found: Findings, start: Callable[..., Arming], plan: Plan, pro
     late = answers_check.judge(answers, found.losses["starter"], ours)
     if found.gain and found.gain.lower > 1 and late.status != FAIL:
         try:
-            source = solution(found.lab).source
+            begins = _reference(found, start)
         except UserError as missing:
             found.warnings.append(f"{COMPARED_WITH_STARTER} {missing}")
             return
         progress(0.95, "the reference solution answers the same requests, for comparison")
-        with begun(source, found.form, found.seed, start, kept_compiled(found.lab, found.form_name)) as reference:
+        with begins as reference:
             more = len(ours) - len(reference.losses)
             if more > REPLAY_S / reference.step_s:
                 late = answers_check.too_many(len(ours))
@@ -746,15 +745,20 @@ def _same_answers(found: Findings, start: Callable[..., Arming], plan: Plan, pro
     found.parity = replace(late, evidence=found.parity.evidence | late.evidence)
 
 
-def _replayed(found: Findings, source: str, start: Callable[..., Arming], progress: Progress) -> parity_check.Replay:
+def _reference(found: Findings, start: Callable[..., Arming]) -> Arming:
+    """The reference solution from this grade's seed. Raises UserError where it is not part of this copy of the course."""
+    compiled = kept_compiled(found.lab, found.form_name)
+    return begun(solution(found.lab).source, found.form, found.seed, start, compiled)
+
+
+def _replayed(found: Findings, start: Callable[..., Arming], progress: Progress) -> parity_check.Replay:
     updates = {}
     progress(0.95, "the reference solution trains as long, for comparison")
-    with begun(source, found.form, found.seed, start, kept_compiled(found.lab, found.form_name)) as reference:
+    with _reference(found, start) as reference:
         for step, weights in sorted(found.weights.items()):
-            more = step - len(reference.losses)
-            if reference.seconds - reference.warm_s + more * reference.step_s > REPLAY_S:
+            if reference.reaching_s(step) > REPLAY_S:
                 break
-            reference.step_s = reference.run(more)
+            reference.step_s = reference.run(step - len(reference.losses))
             reference.child.give(WEIGHTS, weights.read_bytes())
             updates[step] = reference.child.ask("compare", file=WEIGHTS, stretch=True)
         if not updates:
@@ -788,21 +792,14 @@ def _twins(found: Findings, step: int, start: Callable[..., Arming], progress: P
     """How far the starter's own training is from the reference solution's from this seed, after `step` steps and wherever
     the submission's weights were kept after that; as far as either comes in any reasonable time."""
     progress(0.97, "the starter trains as long: how far apart honest trainings from this seed are")
-    source, compiled = solution(found.lab).source, kept_compiled(found.lab, found.form_name)
-    twins = {}
+    stops, twins = sorted(found.weights), {}
     with (
-        begun(source, found.form, found.seed, start, compiled) as reference,
+        _reference(found, start) as reference,
         begun(found.lab.starter, found.form, found.seed, start) as starter,
     ):
         # the last stretch before `step` is compared, too
-        for stop in [
-            *sorted(at for at in found.weights if at < step)[-1:],
-            *sorted(at for at in found.weights if at >= step),
-        ]:
-            if any(
-                (stop - len(each.losses)) * each.step_s + each.seconds - each.warm_s > REPLAY_S
-                for each in (reference, starter)
-            ):
+        for stop in stops[max(0, stops.index(step) - 1) :]:
+            if max(reference.reaching_s(stop), starter.reaching_s(stop)) > REPLAY_S:
                 break
             for each in (reference, starter):
                 each.run(stop - len(each.losses))

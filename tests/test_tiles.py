@@ -13,8 +13,9 @@ from grader import labs
 from grader.checks import trace as trace_check
 from grader.data.tiles import DATABASE
 from grader.look import peek
-from grader.result import FAIL, INCONCLUSIVE, PASS
+from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
 from grader.submission import Submission
+from grader.trace import Metrics
 from grader.workloads.tiles import Archive
 
 NAME = "2c_transforms"
@@ -44,12 +45,12 @@ def without_a_loader(before: str, within: str) -> list[tuple[str, str]]:
     ]
 
 
-def judged(source: str, check: str):
+def judged(source: str, name: str) -> tuple[CheckResult, Metrics]:
     """The check alone, as if the throughput had earned all its points, and the metrics."""
     lab = labs.get(NAME)
     seen = peek(Submission(source), lab, device="cpu")
     assert not seen.message, seen.message
-    check = next(c for c in lab.trace if c.name == check)
+    check = next(check for check in lab.trace if check.name == name)
     return trace_check.judge(check, seen.metrics, [], 1.0), seen.metrics
 
 
@@ -91,18 +92,37 @@ def test_connections_count_however_they_are_opened(base, edits, status):
 
 
 MARK = '        with record_function("data_wait"):\n'
+IMPORTS = (
+    "from torch.utils.data import DataLoader, Dataset\n",
+    "from torch.profiler import record_function\nfrom torch.utils.data import Dataset\n",
+)
+FROM_THE_LOADER = "    for pixels, labels in loader:\n"
 SOLUTION_IN_MEMORY = [
-    ("from torch.utils.data import DataLoader, Dataset\n", "from torch.profiler import record_function\nfrom torch.utils.data import Dataset\n"),
-    ("    for pixels, labels in loader:\n", "    everything = tiles.collate(tiles.__getitems__(range(len(tiles))))\n    for batch in job.batches:\n" + MARK + "            pixels, labels = everything[0][batch], everything[1][batch]\n"),
-]  # fmt: skip
+    IMPORTS,
+    (
+        FROM_THE_LOADER,
+        "    everything = tiles.collate(tiles.__getitems__(range(len(tiles))))\n"
+        "    for batch in job.batches:\n"
+        f"{MARK}            pixels, labels = everything[0][batch], everything[1][batch]\n",
+    ),
+]
 IN_A_THREAD = [
     ("import os\n", "import os\nimport queue\nimport threading\n"),
-    ("from torch.utils.data import DataLoader, Dataset\n", "from torch.profiler import record_function\nfrom torch.utils.data import Dataset\n"),
-    ("    for pixels, labels in loader:\n", "    ready = queue.Queue(4)\n\n    def fetch():\n        for batch in job.batches:\n            ready.put(tiles.collate(tiles.__getitems__(batch)))\n\n    threading.Thread(target=fetch, daemon=True).start()\n    while True:\n" + MARK + "            pixels, labels = ready.get()\n"),
-]  # fmt: skip
+    IMPORTS,
+    (
+        FROM_THE_LOADER,
+        "    ready = queue.Queue(4)\n\n"
+        "    def fetch():\n"
+        "        for batch in job.batches:\n"
+        "            ready.put(tiles.collate(tiles.__getitems__(batch)))\n\n"
+        "    threading.Thread(target=fetch, daemon=True).start()\n"
+        "    while True:\n"
+        f"{MARK}            pixels, labels = ready.get()\n",
+    ),
+]
 
 
-def without_the_loader(edits):
+def without_the_loader(edits: list[tuple[str, str]]) -> str:
     """The solution, whose DataLoader these edits replace."""
     source = variants.solution(NAME)
     start, end = source.index("    loader = DataLoader("), source.index("    curve = ")
@@ -115,13 +135,16 @@ def without_the_loader(edits):
         (variants.edit(variants.starter(NAME), FASTER), FAIL),
         (variants.edit(variants.starter(NAME), FASTER + without_a_loader("", MARK)), FAIL),
         (variants.edit(variants.starter(NAME), FASTER + without_a_loader("", "")), INCONCLUSIVE),
-        (variants.edit(variants.starter(NAME), FASTER + without_a_loader(MARK + "            pass\n", "")), INCONCLUSIVE),
+        (
+            variants.edit(variants.starter(NAME), FASTER + without_a_loader(MARK + "            pass\n", "")),
+            INCONCLUSIVE,
+        ),
         (variants.solution(NAME), PASS),
         (without_the_loader(SOLUTION_IN_MEMORY), PASS),
         (without_the_loader(IN_A_THREAD), PASS),
     ],
     ids=["loader", "marked", "no mark", "a mark around nothing", "solution", "in memory", "in a thread"],
-)  # fmt: skip
+)
 def test_a_mark_must_hold_the_reads_of_the_training_thread(source, status):
     result, metrics = judged(source, "waiting")
     assert result.status == status, result.reason

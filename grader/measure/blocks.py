@@ -77,8 +77,13 @@ class Arm:
 
     def read_ahead_s(self, starter: Arm) -> float:
         """After the first steps: seconds in which it read what should have been prepared. 0 where it read no more than a loader
-        does that begins on its next batches, some times as much as the starter."""
-        if not self.drive or not starter.drive or self.drive.reads <= READ_AHEAD * starter.drive.reads:
+        does that begins on its next batches, some times as much as the starter, and in labs without a preparation."""
+        if (
+            not self.prepared_for
+            or not self.drive
+            or not starter.drive
+            or self.drive.reads <= READ_AHEAD * starter.drive.reads
+        ):
             return 0.0
         return max(0.0, self.aside_s - self.warm_steps * self.step_s)
 
@@ -132,6 +137,10 @@ class Arm:
     def metered(self) -> contextlib.AbstractContextManager[None]:
         """Have this turn's memory looked at, where the lab asks for it."""
         return self.meter.turn() if self.meter else contextlib.nullcontext()
+
+    def reaching_s(self, step: int) -> float:
+        """Seconds of running time after the first steps, at its present pace, when it has made `step` steps in all."""
+        return self.seconds - self.warm_s + (step - len(self.losses)) * self.step_s
 
     def run(self, steps: int) -> float:
         """Run `steps` steps; returns seconds per step."""

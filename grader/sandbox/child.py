@@ -115,6 +115,7 @@ class Harness:
         self.folder = self.home / "prepared"
         self.entry = getattr(self.workload, "ENTRY", "train")
         self.serves = self.entry == "serve"
+        self.apart = getattr(self.workload, "APART", ())  # weights that are compared for themselves
         self.kernel: Any = None  # in labs that ask for one: Triton's class of kernels
         self.look: Any = None  # in workloads that are served: makes one number of a request's answers
         self.steps = 0
@@ -146,16 +147,17 @@ class Harness:
         if not callable(train):
             raise ContractError(f"`{entry}` must be a function, it is {_a(train)}")
         if entry == self.entry and inspect.isfunction(train) and _returns_nothing(train):
-            raise self._no_generator(None, train.__code__.co_firstlineno)
+            raise self._no_generator(train, None)
 
-    def _no_generator(self, returned: Any, line: int | None = None) -> ContractError:
+    def _no_generator(self, train: Callable[..., Any], returned: Any) -> ContractError:
         must = (
-            "yield scores, logits` once for each request"
+            "`yield scores, logits` once for each request"
             if self.serves
-            else "yield loss.detach()` once after each optimizer step"
+            else "`yield loss.detach()` once after each optimizer step"
         )
+        line = train.__code__.co_firstlineno if inspect.isfunction(train) else None
         return ContractError(
-            f"`{self.entry}(job)` is not a generator: it must `{must}; it returned {_a(returned)}", line
+            f"`{self.entry}(job)` is not a generator: it must {must}; it returned {_a(returned)}", line
         )
 
     def make_dataset(self) -> None:
@@ -277,7 +279,7 @@ class Harness:
         train = getattr(self.module, self.entry)
         loop = train(self.job)  # a generator, or a function that returns one: a decorated train(job) does
         if not isinstance(loop, Iterator):
-            raise self._no_generator(loop, train.__code__.co_firstlineno if inspect.isfunction(train) else None)
+            raise self._no_generator(train, loop)
         self.loop = loop
 
     def _join_ranks(self) -> None:
@@ -482,7 +484,7 @@ class Harness:
         }
         if answer["missing"] or answer["shapes"] or answer["types"]:
             return answer
-        updates = _Updates(getattr(self.workload, "APART", ()))
+        updates = _Updates(self.apart)
         still = []
         for name, tensor in ours.items():
             start = self.initial[name].to(tensor.device)
@@ -502,7 +504,7 @@ class Harness:
     def _stretch(self, ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
         """The cosine of both updates since the last call, from the initial weights at first."""
         ours_before, theirs_before = self.compared or (self.initial, self.initial)
-        updates = _Updates(getattr(self.workload, "APART", ()))
+        updates = _Updates(self.apart)
         for name, tensor in ours.items():
             at = tensor.device
             updates.add(name, tensor - ours_before[name].to(at), theirs[name].to(at) - theirs_before[name].to(at))

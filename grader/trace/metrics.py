@@ -42,7 +42,7 @@ PHASE_NAMES = {
 COPYING_OP = re.compile(r"aten::(copy_|contiguous|clone|_to_copy|to)$")
 COLLECTIVE = re.compile(r"c10d::")
 # What comes first in the JSON of dimensions and of types.
-EMPTY, TENSOR_LIST = re.compile(r"\s*\[\s*\[\s*\]"), re.compile(rf"\s*\[\s*{roofline.LIST}")
+NO_SHAPES, TENSOR_LIST = re.compile(r"\s*\[\s*\[\s*\]"), re.compile(rf"\s*\[\s*{roofline.LIST}")
 # Operators that give Python a value (.item(), `if`, format) or a tensor whose size depends on values (a mask as an index).
 VALUE_NEEDED = re.compile(r"aten::(_local_scalar_dense|nonzero|masked_select|_unique2)$")
 OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")
@@ -94,9 +94,7 @@ class Metrics:
     looked_up: float | None = None  # most tokens that one call of an embedding took: those of a forward pass
     phases: dict[str, dict[str, float]] | None = None  # phase -> {"host_ns", "gpu_ns"}, see `phase_metrics`
     data_wait: float | None = None  # share of host step time that the main thread spent in the DataLoader's __next__
-    unmarked_reads: float | None = (
-        None  # reads of the main thread where it is in no wait for data: `data_wait` is unknown
-    )
+    unmarked_reads: float | None = None  # reads of the main thread outside of a wait for data, which is unknown then
     loads_in_main: float | None = None  # samples that the main process loaded (marks "load_sample", or see `count`)
     cpu_ops: float | None = None  # operators called on the host, nested ones included
     peak_memory: float | None = None  # bytes in use at most (allocator's reports, profile_memory=True); worst device
@@ -330,11 +328,11 @@ def copy_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
 
 def exchanged(trace: Trace, collectives: np.ndarray, steps: int) -> float | None:
     """The numbers in the tensors that these events (indices) were given, per step. None where the profiler noted no shapes: so
-    it does for a list of more than 30 tensors (seen with torch 2.11 and 2.15)."""
+    it does for a list of more than 30 tensors (seen with torch 2.15)."""
     total = 0
     for event in collectives:
         dims, types = (trace.texts[at] if at >= 0 else "" for at in (trace.dims[event], trace.types[event]))
-        if not dims or (re.match(EMPTY, dims) and re.match(TENSOR_LIST, types)):
+        if not dims or (NO_SHAPES.match(dims) and TENSOR_LIST.match(types)):
             return None
         total += roofline.largest_input(dims)
     return total / steps

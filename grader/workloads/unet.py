@@ -26,9 +26,8 @@ STEPS = 1000  # levels of noise
 GROUPS = 8  # that a layer's channels are normalised in
 HEAD = 64  # channels of an attention head, at most
 EVALUATED = 64  # held-out pictures that an evaluation uses
-APART = (
-    "average.",
-)  # how the names of weights begin that a grade compares for themselves: the net's are many times as long
+# How the names of weights begin that a grade compares for themselves: the net's updates are many times as long.
+APART = ("average.",)
 DECAY = 0.95  # of the moving average; 0.9999 for a training of days, of which some dozen steps would show nothing
 
 

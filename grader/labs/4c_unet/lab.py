@@ -19,7 +19,7 @@ LAB = Lab(
             block_s=1.0,
             min_pairs=3,
             flops=BATCH * FLOPS,
-            # bf16 on an H200: losses 0.0004 to 0.0042 off, by seed, norm 0.002, cosine 0.9992; an average that is a step late: norm 0.01
+            # bf16 on an H200 (torch 2.11): losses 0.0004 to 0.0042 off, by seed, norm 0.002, cosine 0.9992; an average that is a step late: norm 0.01
             parity=Parity(steps=20, loss=0.015, norm=0.005, cosine=0.995, drift=0.03, held_out=0.03),
         ),
         # one thread, fp32: what is wrong beside precision and compilation shows there too
