@@ -5,8 +5,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import statistics
+import subprocess
+import sys
 import tempfile
 import textwrap
 import time
@@ -22,7 +25,7 @@ from variants import trains_ahead
 from grader.data.cache import cache_dir, make_dir
 from grader.measure.blocks import Arm, Plan, pair
 from grader.sandbox import confine, parent
-from grader.sandbox.parent import REPOSITORY, Child, ChildError, Limits, Workspace, fork_server
+from grader.sandbox.parent import KEPT_COMPILED_S, REPOSITORY, Child, ChildError, Limits, Workspace, fork_server
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 root_only = pytest.mark.skipif(not IS_ROOT, reason="only root can give a child a user of its own")
@@ -260,7 +263,45 @@ def test_compiler_caches_are_kept_whole_and_once(own_temporary, tmp_path):
     folder, found = cached("first")
     assert not found
     assert cached("second") == cached("third") == (folder, ["first"])
-    assert [path.name for path in kept.parent.iterdir()] == ["kept"]
+    assert sorted(path.name for path in kept.parent.iterdir()) == ["kept", "kept.lock"]
+
+
+def test_compiler_caches_of_a_grade_that_was_killed(own_temporary, tmp_path):
+    """Its folder is in nobody's way: the next grade finds what is kept, and does not compile anew ever after."""
+    kept = tmp_path / "kept"
+    made = Workspace("", kept)
+    (made.folder / "cache" / "kernel").write_text("")
+    made.keep_compiled()
+    made.remove()
+    killed = f"""
+        import os, signal
+        from pathlib import Path
+        from grader.sandbox.parent import Workspace
+        workspace = Workspace("", Path({str(kept)!r}))
+        (workspace.folder / "cache" / "half a kernel").write_text("")
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    command, environment = [sys.executable, "-c", textwrap.dedent(killed)], os.environ | {"TMPDIR": str(own_temporary)}
+    assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
+    assert made.folder.exists()
+    workspace = Workspace("", kept)
+    assert (workspace.folder, os.listdir(workspace.folder / "cache")) == (made.folder, ["kernel"])
+    workspace.remove()
+
+
+def test_compiler_caches_that_nobody_asks_for_any_more(own_temporary, tmp_path):
+    for name in ("of an old torch", "used"):
+        workspace = Workspace("", tmp_path / name)
+        workspace.keep_compiled()
+        workspace.remove()
+    long_ago = time.time() - KEPT_COMPILED_S - 60
+    for name in ("of an old torch", "used"):
+        os.utime(tmp_path / f"{name}.lock", (long_ago, long_ago))
+    Workspace("", tmp_path / "used").remove()
+    workspace = Workspace("", tmp_path / "new")
+    workspace.keep_compiled()
+    workspace.remove()
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["new", "used"]
 
 
 def test_exchange_folder_that_is_a_link(outside):

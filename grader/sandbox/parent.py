@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import functools
 import json
 import math
@@ -25,7 +26,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
@@ -39,6 +40,7 @@ MAX_OUTPUT = 32 << 10  # bytes of what a child prints that are kept, from the be
 COMPILED = {"graphs", "graph_breaks", "recompiles"}  # what a child counts of torch.compile
 MAX_LOSS = 3.5e38  # more than any fp32 number; larger ones could not even be averaged
 MAX_DISK = 6 << 30  # bytes in a child's folder, compiler caches and a trace included
+KEPT_COMPILED_S = 30 * 86_400  # compiler caches that nobody asks for: of another torch, or an older loop
 REPOSITORY = Path(__file__).resolve().parents[2]
 # where a machine keeps programs from NVLink's multicast; NCCL's own switch is among the NCCL_ ones
 NO_MULTICAST = ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS")
@@ -158,12 +160,13 @@ class Workspace:
     shared by that submission's own children only. Whoever makes one removes it.
 
     compiled: for our own loops only, where this machine keeps their compiler caches for the next one (see `keep_compiled`):
-    whoever begins with these runs what is in them."""
+    whoever begins with these runs what is in them. Beside it lies a lock."""
 
     source: str
     compiled: Path | None = None
     folder: Path = field(init=False)
     uid: int = 0
+    _lock: IO[bytes] | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.folder = self._made()
@@ -184,9 +187,12 @@ class Workspace:
         at a time can have that; another one has a folder like any other, and compiles for itself."""
         if self.compiled:
             folder = Path(tempfile.gettempdir()) / f"grader-{self.compiled.name}"
+            self._lock = _locked(make_dir(self.compiled.parent) / f"{self.compiled.name}.lock")
             with contextlib.suppress(FileExistsError):
-                folder.mkdir(mode=0o700)
-                return folder
+                if self._lock:
+                    confine.clear_away(str(folder), 0)  # of a grade that was killed
+                    folder.mkdir(mode=0o700)
+                    return folder
             self.compiled = None
         return Path(tempfile.mkdtemp(prefix="grader-"))
 
@@ -211,6 +217,8 @@ class Workspace:
 
     def remove(self) -> None:
         confine.clear_away(str(self.folder), self.uid)
+        if self._lock:
+            self._lock.close()
 
     def keep_compiled(self) -> None:
         """Copy the compiler caches to `compiled`, whole or not at all; what is there already stays."""
@@ -223,6 +231,7 @@ class Workspace:
             copy.chmod(0o700)
             with contextlib.suppress(OSError):  # another grade was faster
                 copy.rename(self.compiled)
+        _clear_unused(self.compiled.parent)
 
     def disk_bytes(self) -> int:
         total, folders = 0, [str(self.folder)]
@@ -234,6 +243,27 @@ class Workspace:
                         if entry.is_dir(follow_symlinks=False):
                             folders.append(entry.path)
         return total
+
+
+def _clear_unused(compiled: Path) -> None:
+    """Remove the compiler caches that nobody has asked for in a long time. Their locks stay: whoever has opened one may be
+    about to lock it."""
+    for file in compiled.glob("*.lock"):  # as old as its last use
+        if time.time() - file.stat().st_mtime > KEPT_COMPILED_S and (lock := _locked(file)):
+            confine.clear_away(str(file.with_suffix("")), 0)
+            lock.close()
+
+
+def _locked(file: Path) -> IO[bytes] | None:
+    """The open file, which nobody else can lock until it is closed or this process ends, however it ends; None where somebody
+    else has it."""
+    lock = open(file, "wb")  # noqa: SIM115 - it stays open
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    return lock
 
 
 class Child:
