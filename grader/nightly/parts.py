@@ -170,7 +170,7 @@ def _adversaries(name: str, device: str, number: int, count: int) -> list[Part]:
     fitting = [each for each in adversaries.corpus() if name in each.labs and device in each.devices]
     fitting = fitting[number - 1 :: count]
     made, short = [], run.plan_of(lab, device)
-    for control in adversaries.CONTROLS if fitting else ():
+    for control in adversaries.beside(fitting):
         job = Job(name, Submission(adversaries.CONTROLS[control](name)), device, plan=short)
         made.append(Part("adversary", name, control, job))
     # notebooks that were tampered with have most of their work in common: one task for all of them, and first, for it is long

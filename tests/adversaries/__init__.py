@@ -23,7 +23,19 @@ from typing import Any
 from tests import variants
 from tests.variants import edit, solution, starter
 
-__all__ = ["CATEGORIES", "Adversary", "ahead", "attempt", "corpus", "every_step", "once", "solution", "starter", "wrap"]
+__all__ = [
+    "CATEGORIES",
+    "Adversary",
+    "ahead",
+    "attempt",
+    "beside",
+    "corpus",
+    "every_step",
+    "once",
+    "solution",
+    "starter",
+    "wrap",
+]
 
 LABS = ("2a_workers", "3a_precision")  # whose loops and half fixes `tests.variants` can edit
 CATEGORIES = ("timing", "work", "machine", "nbgrader")
@@ -48,6 +60,12 @@ def corpus() -> list[Adversary]:
     names = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
     found = [_declared(name, importlib.import_module(f"tests.adversaries.{name}")) for name in names]
     return sorted(found, key=lambda a: (CATEGORIES.index(a.category), a.name))
+
+
+def beside(some: list[Adversary]) -> list[str]:
+    """The honest work that is graded beside these: the two ends of the scale, and what one of them must not beat."""
+    compared = {each.control for each in some} | {"starter", "solution"}
+    return [name for name in CONTROLS if some and name in compared]
 
 
 def _declared(name: str, module: Any) -> Adversary:

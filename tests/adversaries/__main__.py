@@ -41,7 +41,8 @@ def main() -> int:
             continue
         folder = chosen.out / device / name
         fitting = [a for a in corpus if name in a.labs and device in a.devices and (not only or a.name in only)]
-        controls = {a.control for a in fitting} | {c for c in adversaries.CONTROLS if not only or c in only}
+        named = {a.control for a in fitting} | only & adversaries.CONTROLS.keys()
+        controls = named if only else adversaries.beside(fitting)
         if not chosen.table:
             for control in sorted(controls):
                 run.kept(folder, control, run.control, lab, device, control)
