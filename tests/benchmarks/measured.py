@@ -470,12 +470,10 @@ def _ladder(lab: Any, form_name: str, folder: Path) -> None:
     rows = {row["rung"]: row for row in there if row.get("source") == sources.get(row["rung"])}
     facts = {"machine": machine.facts(), "versions": machine.versions(), "date": time.strftime("%Y-%m-%d")}
     alone = functools.cache(lambda what: _alone(lab.forms[form_name], form_name, wanted[what]))
-    for what in [what for what in wanted if what not in rows]:
-        step_ms, gain, date = _graded(folder, what, digest(lab, form_name, solution(lab).source), sources[what]) or (
-            alone(what),
-            alone("starter") / alone(what),
-            facts["date"],
-        )
+    solved = digest(lab, form_name, solution(lab).source)
+    graded = {what: _graded(folder, what, solved, sources[what]) for what in wanted if what not in rows}
+    for what in sorted(graded, key=lambda what: graded[what] is None):  # what costs no time first
+        step_ms, gain, date = graded[what] or (alone(what), alone("starter") / alone(what), facts["date"])
         rows[what] = {"rung": what, "step_ms": round(step_ms, 2), "gain": round(gain, 2)}
         rows[what] |= {"source": sources[what], "date": date}
         write_json(path, {"rungs": sorted(rows.values(), key=lambda row: [*wanted].index(row["rung"])), **facts})
