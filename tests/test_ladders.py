@@ -104,10 +104,26 @@ def test_a_solution_s_first_grade_leaves_the_trace_before_and_after(tmp_path):
         "after": trace.timeline(trace.read(traces / "gpt_launch_fixed.json.gz")),
     }
     facts = {"machine": FACTS["machine"], "versions": FACTS["versions"], "date": "2026-11-21 10:00 UTC"}
-    graded = Result(lab="3x_lab", title="", form="cuda", checks=[], timelines=timelines, **facts).to_dict()
+    graded = Result(lab="3a_precision", title="", form="cuda", checks=[], timelines=timelines, **facts).to_dict()
     for what in ("starter-1", "solution-1"):
-        measured._keep(tmp_path / "3x_lab" / f"{what}.json", what, "", graded)
-        assert (tmp_path / "3x_lab" / measured.TIMELINES).exists() == (what == "solution-1")
-    assert json.loads((tmp_path / "3x_lab" / "solution-1.json").read_text())["timelines"] == {}
+        measured._keep(tmp_path / "3a_precision" / f"{what}.json", what, "", graded)
+        assert (tmp_path / "3a_precision" / measured.TIMELINES).exists() == (what == "solution-1")
+    assert json.loads((tmp_path / "3a_precision" / "solution-1.json").read_text())["timelines"] == {}
     text = measured._table(tmp_path, [])
-    assert "(3x_lab/timelines.png)" in text
+    assert "(3a_precision/timelines.png)" in text
+
+
+def test_a_figure_of_another_loop_is_marked(tmp_path):
+    """By its digest: a grade that has one was once shown as if it were of the loop and the form as they are."""
+    lab, folder = labs.get("3a_precision"), tmp_path / "3a_precision"
+    facts = {"machine": FACTS["machine"], "versions": FACTS["versions"], "date": "2026-11-21 10:00 UTC"}
+    graded = Result(lab=lab.name, title="", form="cuda", checks=[], **facts).to_dict()
+    now = measured.digest(lab, "cuda", lab.starter)
+    for what, source in (("starter-1", now), ("starter-2", "0123456789ab"), ("half, TF32", now)):
+        measured._keep(folder / f"{what}.json", what, source, graded)
+    rungs = [{"rung": "starter", "source": now}, {"rung": "TF32", "source": now}]
+    rows = [row | {"step_ms": 1.0, "gain": 1.0} for row in rungs]
+    (folder / "ladder.json").write_text(json.dumps(ladder() | {"rungs": rows}))
+    text = measured._table(tmp_path, [])
+    old = [line.split("|")[1].strip() for line in text.splitlines() if "(before a change)" in line]
+    assert old == ["half, TF32 (before a change)", "starter-2 (before a change)", "TF32 (before a change)"]

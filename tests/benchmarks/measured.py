@@ -329,7 +329,7 @@ def _jobs(lab: AnyLab, parts: list[str], rounds: int, device: str) -> list[tuple
             made += [(f"starter-{n + 1}", starter, n, None), (f"solution-{n + 1}", best, n, None)]
         if "rounds" in parts:
             made.append((f"half-{n + 1}", variants.half_fix(lab.name), n, None))
-    edited = isinstance(lab, Lab) or lab.name in variants.UNMADE  # answers are no loops to be edited
+    edited = _is_edited(lab)
     if "half" in parts and edited:
         made += [(f"half, {what}", source, 0, None) for what, source in variants.halves(lab.name).items()]
     if "wrong" in parts and edited:
@@ -345,6 +345,11 @@ def _jobs(lab: AnyLab, parts: list[str], rounds: int, device: str) -> list[tuple
         (what, Job(lab.name, _submission(lab, what, source), device, plan=plan, repeat=n))
         for what, source, n, plan in made
     ]
+
+
+def _is_edited(lab: AnyLab) -> bool:
+    """Whether it has half fixes and wrong ones: answers are no loops to be edited."""
+    return isinstance(lab, Lab) or lab.name in variants.UNMADE
 
 
 def _submission(lab: AnyLab, what: str, source: str) -> Submission:
@@ -440,6 +445,25 @@ def _source_of(job: Job) -> str:
 
 def _is_there(path: Path, source: str) -> bool:
     return path.exists() and json.loads(path.read_text(encoding="utf-8")).get("source") == source
+
+
+def _named(lab: AnyLab, told: dict[str, Any], sources: dict[str, str], form_name: str) -> str:
+    """What a result is of, and whether that is as it was. sources: what there is by now, by name; repeats have a number behind it."""
+    what = told.get("what") or told["rung"]
+    source = sources.get(re.sub(r"-\d+$", "", what))
+    there = told.get("source") if source is None else told.get("source") == digest(lab, form_name, source)
+    return what if there else f"{what} (before a change)"
+
+
+def _sources(lab: AnyLab) -> dict[str, str]:
+    """The loops that are graded, and the rungs of the ladder, by name."""
+    made = {"starter": lab.starter, "solution": solution(lab).source}
+    if _is_edited(lab):
+        halves = variants.halves(lab.name)
+        made |= dict(rungs(lab.name)) if isinstance(lab, Lab) else {}
+        made |= {"half": next(iter(halves.values())), **{f"half, {what}": each for what, each in halves.items()}}
+        made |= {f"wrong, {what}": each for what, (each, _) in variants.wrongs(lab.name).items()}
+    return made
 
 
 def _keep(path: Path, what: str, source: str, graded: dict[str, Any]) -> str:
@@ -580,7 +604,7 @@ def _range(values: list[float], form: str = ".0f", unit: str = "") -> str:
 
 def _summary_table(rows: list[Row]) -> list[str]:
     text = [
-        "Points in percent, lowest to highest; gains of the solution. What is empty was not measured.",
+        "Points in percent, lowest to highest; gains of the solution. What is empty was not measured; what was measured before a loop or its form was changed is marked below.",
         "",
         f"| lab | {' | '.join(MARKED.values())} | gain | grades | last |",
         f"|---|{'---|' * len(MARKED)}---|---|---|",
@@ -627,7 +651,8 @@ def _table(out: Path, summary: list[Row]) -> str:
     """Markdown: the summary, then one line a result, grouped by lab."""
     text = ["# Measured", "", *_summary_table(summary)]
     for folder in sorted(p for p in out.iterdir() if p.is_dir()):
-        results = _results(folder)
+        results, lab = _results(folder), labs.get(folder.name)
+        sources = _sources(lab)
         graded = [r for r in results if "what" in r]
         ladder = [r for r in results if "rungs" in r]
         some = (graded or ladder)[0]
@@ -647,14 +672,17 @@ def _table(out: Path, summary: list[Row]) -> str:
             e = _timed(r)
             gain = f"{e['gain']:.2f} | {e['gain_lower']:.2f} to {e['gain_upper']:.2f}" if e else "- | -"
             same = checks["parity"]["status"] if "parity" in checks else r["fatal"] or "-"
-            what = r["what"] if r.get("source") else f"{r['what']}, before the loop or its form was changed"
+            what = _named(lab, r, sources, r["form"])
             text.append(f"| {what} | {r['score']:g} of {r['measured_max']:g} | {gain} | {same} | {r['seconds']:.0f} |")
         text += _parity_table([r for r in graded if r["what"].startswith(KINDS)])
         if (folder / TIMELINES).exists():
             text += ["", f"![Trace of the starter and of the solution]({folder.name}/{TIMELINES})"]
         for r in ladder:
             text += ["", "| rung | ms a step | gain |", "|---|---|---|"]
-            text += [f"| {row['rung']} | {row['step_ms']} | {row['gain']}x |" for row in r["rungs"]]
+            form_name = "cuda" if r["machine"]["gpu"] else "cpu"
+            text += [
+                f"| {_named(lab, row, sources, form_name)} | {row['step_ms']} | {row['gain']}x |" for row in r["rungs"]
+            ]
         text.append("")
     return "\n".join(text)
 
