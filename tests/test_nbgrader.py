@@ -202,6 +202,16 @@ def test_what_cannot_be_graded_is_said_in_a_line(tmp_path):
     assert "submitted/bob" in said[2] and "Not graded: " in said[3] and "Run `grader class`" in said[3]
 
 
+def test_a_lab_that_was_never_released_is_said_in_a_line(tmp_path):
+    shutil.copy(REPOSITORY / "nbgrader_config.py", tmp_path)
+    for student in ("ann", "bob"):
+        shutil.copytree(REPOSITORY / "labs" / NAME, tmp_path / "submitted" / student / NAME)
+    command = [sys.executable, "-m", "nbgrader", "autograde", NAME]
+    done = subprocess.run(command, cwd=tmp_path, env=scripts.environment(), capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.count(f"`nbgrader generate_assignment {NAME} --force`") == 2
+
+
 def test_no_kernel(course):
     assert not course.kernel_ran.exists()
     for student in ("starter", "solver"):

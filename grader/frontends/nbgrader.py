@@ -24,6 +24,7 @@ from nbformat.notebooknode import NotebookNode
 from nbformat.reader import NotJSONError
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from nbgrader.api import Gradebook, Notebook, SourceCell
+from nbgrader.converters.base import NbGraderException
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import ClearSolutions, NbGraderPreprocessor
 from nbgrader.utils import is_grade, is_solution
@@ -68,9 +69,22 @@ def _in_a_line(record: logging.LogRecord) -> bool:
     """A filter for nbgrader's log, which has a traceback for each submission that could not be graded: of errors whose text
     says what to do it keeps that text."""
     error = sys.exception()
-    if isinstance(error, (NotGraded, UserError, NotJSONError)) and record.getMessage().startswith("Traceback"):
-        record.msg, record.args = NO_JSON if isinstance(error, NotJSONError) else str(error), ()
+    told = isinstance(error, (NotGraded, UserError, NotJSONError, NbGraderException))
+    if told and record.getMessage().startswith("Traceback"):
+        record.msg, record.args = _what_to_do(error), ()
     return True
+
+
+def _what_to_do(error: BaseException) -> str:
+    if isinstance(error, NotJSONError):
+        return NO_JSON
+    if missing := re.fullmatch(r"No assignment with ID '(.+)' exists in the database", str(error)):
+        return f"The gradebook does not know {missing[1]} yet: run `nbgrader generate_assignment {missing[1]} --force` once, then autograde again."
+    return str(error)
+
+
+# the command's own logger by its name, for some errors come before anything of ours is made; Formgrader's: see RestoreMetadata
+logging.getLogger("AutogradeApp").addFilter(_in_a_line)
 
 
 class ReleaseLab(ClearSolutions):
