@@ -41,8 +41,9 @@ def main() -> int:
             continue
         folder = chosen.out / device / name
         fitting = [a for a in corpus if name in a.labs and device in a.devices and (not only or a.name in only)]
-        named = {a.control for a in fitting} | only & adversaries.CONTROLS.keys()
-        controls = named if only else adversaries.beside(fitting)
+        controls = adversaries.beside(fitting)
+        if only:
+            controls = {a.control for a in fitting} | only & adversaries.CONTROLS.keys()
         if not chosen.table:
             for control in sorted(controls):
                 run.kept(folder, control, run.control, lab, device, control)
