@@ -47,12 +47,26 @@ def test_a_full_ladder_says_no_more_of_empty_rungs():
     assert "| the solution in a graph | 20.0 | 5.0x |" in text and "Empty" not in text and "not measured" not in text
 
 
+def test_a_rung_of_another_loop_is_marked_until_it_is_measured_anew():
+    some = ladders.filled(CELL, ladder(*ROWS), "3x_lab", {"TF32", "the solution"})
+    text = "".join(some)
+    assert "| TF32 (before a change) | 50.0 | 2.0x |\n" in text
+    assert (
+        "| the solution (compiled) (before a change) | 25.0 | 4.0x |\n" in text
+        and "Rungs (before a change) are of an older" in text
+    )
+    assert "".join(ladders.filled(some, ladder(*ROWS), "3x_lab")) == "".join(
+        ladders.filled(CELL, ladder(*ROWS), "3x_lab")
+    )
+
+
 def test_notebooks_say_what_was_measured():
-    """The gains of a ladder stand in the notebook."""
+    """The gains of a ladder stand in the notebook, and which of them are not of today's loop and form."""
     for path in ladders.MEASURED.glob("*/ladder.json"):
-        lab, rungs = path.parent.name, json.loads(path.read_text(encoding="utf-8"))["rungs"]
+        lab, told = path.parent.name, json.loads(path.read_text(encoding="utf-8"))
         notebook = Path(ladders.REPOSITORY / "solutions" / lab / f"{lab}.ipynb").read_text(encoding="utf-8")
-        assert all(f" | {row['gain']:.1f}x |" in notebook for row in rungs), lab
+        assert all(f" | {row['gain']:.1f}x |" in notebook for row in told["rungs"]), lab
+        assert notebook.count(f"{measured.STALE} |") == len(measured.stale_rungs(labs.get(lab), told)), lab
 
 
 @pytest.mark.parametrize("name", labs.loops())

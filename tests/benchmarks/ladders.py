@@ -2,7 +2,8 @@
 
     python -m tests.benchmarks.ladders [--from data/measured/nvidia-h200] [--labs LAB,LAB]
 
-Fills the ladders with empty rungs, and those of the labs that are named: what was measured anew may need other words beside it.
+Fills the ladders with empty rungs, those with rungs that are marked as measured before a change or have to be, and those of the labs that
+are named: what was measured anew may need other words beside it.
 Reads `LAB/ladder.json` as `tests.benchmarks.measured --parts ladder` leaves it, and fills the rows of the notebook's ladder that
 bear a rung's name, alone or before a colon or a bracket. All other rows stay as they are."""
 
@@ -11,10 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from grader import labs
 from grader.result import write_text
+from tests.benchmarks.measured import STALE, stale_rungs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TURNS = "Each gain was measured beside the starter of its own run, and hosts differ: so gains are no ratios of these milliseconds."
@@ -26,33 +30,35 @@ def bears(name: str, rung: str) -> bool:
     return bool(re.fullmatch(re.escape(rung) + r"(:.*| \(.*)?", name))
 
 
-def filled(lines: list[str], ladder: dict[str, Any], lab: str) -> list[str]:
+def filled(lines: list[str], ladder: dict[str, Any], lab: str, stale: Collection[str] = ()) -> list[str]:
     """The lines of a ladder cell with milliseconds and gains of its rungs, and what they were measured on in place of what
-    said that they were not."""
+    said that they were not. stale: the rungs whose figures are not of today's loop and form; they are marked."""
     made, empty = [], 0
     for line in lines:
-        name = line.removeprefix("| ").split(" |")[0]
+        name = line.removeprefix("| ").split(" |")[0].removesuffix(f" {STALE}")
         row = next((row for row in ladder["rungs"] if bears(name, row["rung"])), None)
         if line.startswith("| ") and row and line.count("|") == 4:
+            name += f" {STALE}" * (row["rung"] in stale)
             line = f"| {name} | {row['step_ms']:,.1f} | {row['gain']:.1f}x |\n"
         empty += bool(re.search(r"\|\s*\|", line))
         made.append(line)
     return _headed(made, ladder, empty, lab)
 
 
-def _headed(lines: list[str], ladder: dict[str, Any], empty: int, lab: str) -> list[str]:
-    begin = next((n for n, line in enumerate(lines) if re.match(r"Not measured|NVIDIA", line)), None)
+def _headed(made: list[str], ladder: dict[str, Any], empty: int, lab: str) -> list[str]:
+    begin = next((n for n, line in enumerate(made) if re.match(r"Not measured|NVIDIA", line)), None)
     if begin is None:
-        return lines
-    end = next(n for n, line in enumerate(lines) if n > begin and not line.strip())
+        return made
+    end = next(n for n, line in enumerate(made) if n > begin and not line.strip())
     machine, versions = ladder["machine"], ladder["versions"]
     python = ".".join(versions["python"].split(".")[:2])
     dates = sorted({row.get("date", ladder["date"]) for row in ladder["rungs"]})
     when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
     said = f"{machine['gpu']}, {machine['cores']} CPU cores, torch {versions['torch']}, Python {python}, {when}."
-    if empty:
-        said += f" Empty rungs were not measured yet: `python -m tests.benchmarks.measured --labs {lab}`."
-    return [*lines[:begin], f"{said}\n", f"{TURNS}\n", *lines[end:]]
+    lacks = ["Empty rungs were not measured yet"] * bool(empty)
+    lacks += [f"Rungs {STALE} are of an older loop or form of this lab"] * any(f"{STALE} |" in line for line in made)
+    said += f" {'. '.join(lacks)}: `python -m tests.benchmarks.measured --labs {lab}`." if lacks else ""
+    return [*made[:begin], f"{said}\n", f"{TURNS}\n", *made[end:]]
 
 
 def main() -> None:
@@ -65,11 +71,14 @@ def main() -> None:
         notebook_path = REPOSITORY / "solutions" / lab / f"{lab}.ipynb"
         notebook = json.loads(notebook_path.read_text(encoding="utf-8"))
         cell = next(cell for cell in notebook["cells"] if cell["id"] == "ladder")
-        if lab not in options.labs.split(",") and not any(
-            line.startswith("Not measured") or "not measured yet" in line for line in cell["source"]
-        ):
+        ladder = json.loads(path.read_text(encoding="utf-8"))
+        stale = stale_rungs(labs.get(lab), ladder)
+        lacking = re.search(
+            r"^Not measured|not measured yet|" + re.escape(STALE), "".join(cell["source"]), re.MULTILINE
+        )
+        if not (lacking or stale or lab in options.labs.split(",")):
             continue
-        cell["source"] = filled(cell["source"], json.loads(path.read_text(encoding="utf-8")), lab)
+        cell["source"] = filled(cell["source"], ladder, lab, stale)
         write_text(notebook_path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
         print(f"{lab}: filled")
 

@@ -53,6 +53,7 @@ STORE = MEASURED.parents[1] / "work" / "measured"  # whole results, which git ig
 KINDS = ("honest, ", "fault, ")
 # how a result's name begins -> its column
 MARKED = {"starter": "starter", "wrong": "wrong fixes", "half": "half fixes", "solution": "solution"}
+STALE = "(before a change)"  # behind the name of a figure that is not of today's loop or form
 TIMELINES = "timelines.png"  # a solution's trace below its starter's
 SHORT = Plan(block_s=1.0, min_pairs=2, max_pairs=2, profile_steps=2)  # enough where only parity is asked
 MANY_PAIRS = Plan(min_pairs=8, max_pairs=8)
@@ -271,6 +272,17 @@ def rungs(name: str) -> list[tuple[str, str]]:
     return [*variants.halves(name).items(), *more, *last]
 
 
+def ladder_of(lab: AnyLab) -> dict[str, str]:
+    """The rungs of a lab's ladder by name, the starter first: source text."""
+    return {"starter": lab.starter, **dict(rungs(lab.name))}
+
+
+def stale_rungs(lab: AnyLab, ladder: dict[str, Any]) -> set[str]:
+    """The rungs whose figures are not of today's loop and form. ladder: as `ladder.json` holds it."""
+    wanted, form_name = ladder_of(lab), "cuda" if ladder["machine"]["gpu"] else "cpu"
+    return {row["rung"] for row in ladder["rungs"] if not _is_today_s(lab, row, wanted.get(row["rung"]), form_name)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default="calibration,grades,half,wrong,cheat,variants,ladder")
@@ -450,9 +462,13 @@ def _is_there(path: Path, source: str) -> bool:
 def _named(lab: AnyLab, told: dict[str, Any], sources: dict[str, str], form_name: str) -> str:
     """What a result is of, and whether that is as it was. sources: what there is by now, by name; repeats have a number behind it."""
     what = told.get("what") or told["rung"]
-    source = sources.get(re.sub(r"-\d+$", "", what))
-    there = told.get("source") if source is None else told.get("source") == digest(lab, form_name, source)
-    return what if there else f"{what} (before a change)"
+    there = _is_today_s(lab, told, sources.get(re.sub(r"-\d+$", "", what)), form_name)
+    return what if there else f"{what} {STALE}"
+
+
+def _is_today_s(lab: AnyLab, told: dict[str, Any], source: str | None, form_name: str) -> bool:
+    """Whether a result is of this source; of None, which is what a loop that nobody edits has, any with a digest is."""
+    return bool(told.get("source")) if source is None else told.get("source") == digest(lab, form_name, source)
 
 
 def _sources(lab: AnyLab) -> dict[str, str]:
@@ -460,7 +476,7 @@ def _sources(lab: AnyLab) -> dict[str, str]:
     made = {"starter": lab.starter, "solution": solution(lab).source}
     if _is_edited(lab):
         halves = variants.halves(lab.name)
-        made |= dict(rungs(lab.name)) if isinstance(lab, Lab) else {}
+        made |= ladder_of(lab) if isinstance(lab, Lab) else {}
         made |= {"half": next(iter(halves.values())), **{f"half, {what}": each for what, each in halves.items()}}
         made |= {f"wrong, {what}": each for what, (each, _) in variants.wrongs(lab.name).items()}
     return made
@@ -488,7 +504,7 @@ def _ladder(lab: Any, form_name: str, folder: Path) -> None:
     """Write the lab's ladder.json: milliseconds a step and gain of each rung, from its grade where there is one. The others
     are timed alone, each beside the starter of the same run: machines of one kind differ. Each rung is written when it is
     there, and one that is there is not measured again, unless it was changed."""
-    path, wanted = folder / "ladder.json", {"starter": lab.starter, **dict(rungs(lab.name))}
+    path, wanted = folder / "ladder.json", ladder_of(lab)
     sources = {what: digest(lab, form_name, source) for what, source in wanted.items()}
     there = json.loads(path.read_text())["rungs"] if path.exists() else []
     rows = {row["rung"]: row for row in there if row.get("source") == sources.get(row["rung"])}
