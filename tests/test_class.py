@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -369,6 +370,18 @@ def test_disturbed_grades_do_not_stand(tmp_path):
     assert len(store.all_of(job)) == 1
 
 
+@pytest.mark.parametrize("result", [None, [], "x", 3, {}, {"checks": None}])
+def test_a_record_without_a_result_is_as_if_it_were_not_there(tmp_path, result):
+    store, job = Store(tmp_path), Job(NAME, Submission(RAISES))
+    made = {"lab": job.lab, "title": "", "form": "cpu", "checks": [], "machine": {}, "versions": {}}
+    store.put(job, {"machine": "a", "result": made})
+    (path,) = tmp_path.glob("*/*-*.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"result": result}))
+    assert store.all_of(job) == [] and store.final(job) is None
+    store.put(job, {"machine": "a", "result": made})
+    assert store.final(job)
+
+
 def test_one_run_at_a_time(tmp_path):
     with Store(tmp_path).locked(), pytest.raises(UserError, match="Another `grader class`"), Store(tmp_path).locked():
         pass
@@ -559,6 +572,21 @@ def test_a_folder_s_name_that_is_no_text(tmp_path, alembic):
     assert not summary.stale(tmp_path / "gradebook.db", rows)
 
 
+@pytest.mark.filterwarnings("ignore")  # nbgrader's own
+def test_a_student_s_name_of_two_words_can_be_pasted_into_a_shell(tmp_path, alembic):
+    path = tmp_path / "gradebook.db"
+    check = labs.get(NAME).checks[0]
+    with Gradebook(f"sqlite:///{path}") as book:
+        book.add_assignment(NAME)
+        book.add_notebook(NAME, NAME)
+        book.add_grade_cell(check.name, NAME, NAME, max_score=check.points, cell_type="code")
+        book.add_student("Ann Lee")
+        book.add_submission(NAME, "Ann Lee")
+    (line,) = summary.stale(path, [summary.Row("Ann Lee", NAME, summary.GRADED, 30.0, 80.0)])
+    command = shlex.split(line.split("`")[1])
+    assert command == ["nbgrader", "autograde", NAME, "--student", "Ann Lee", "--force"]
+
+
 def test_it_does_not_matter_how_deep_a_folder_is(tmp_path):
     deep = hand_in(tmp_path / "submitted", "ann").parent / "d"
     here = os.getcwd()
@@ -581,3 +609,16 @@ def test_a_notebook_that_is_none(tmp_path):
         (folder / f"{NAME}.ipynb").write_text(text)
         (one,) = read_class(REPOSITORY / "labs", tmp_path / "submitted")
         assert one.submission is None and one.problem
+
+
+TYPELESS = '{"cells": [{"metadata": {"nbgrader": {"grade_id": "submission"}}}]}'  # a cell of no type
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"cells": 3}', '{"cells": [3]}', TYPELESS])
+def test_a_released_notebook_that_is_none(tmp_path, text):
+    hand_in(tmp_path / "submitted", "ann")
+    released = hand_in(tmp_path, "labs")
+    released.write_text(text)
+    with pytest.raises(UserError) as told:
+        read_class(tmp_path / "labs", tmp_path / "submitted")
+    assert f"{released} is" in str(told.value) and f"`nbgrader generate_assignment {NAME} --force`" in str(told.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -20,7 +21,8 @@ from helpers import eventually
 
 from grader import labs
 from grader.classroom import coordinator, door, keys, pool
-from grader.classroom.submissions import Job
+from grader.classroom.store import Store
+from grader.classroom.submissions import Call, Job
 from grader.classroom.visit import address, grade_at
 from grader.data.cache import cache_dir
 from grader.errors import UserError
@@ -49,6 +51,15 @@ def test_workers_with_two_gpus_each(monkeypatch):
     with classroom.open_pool(options) as opened:
         seen = opened.client.run(os.getenv, "CUDA_VISIBLE_DEVICES")
     assert sorted(seen.values()) == ["GPU-0,GPU-1", "GPU-2,GPU-3"]
+
+
+def test_a_gpu_has_one_worker(monkeypatch):
+    monkeypatch.setattr(machine, "has_gpu", lambda: True)
+    monkeypatch.setattr(machine, "gpus", lambda: ["GPU-0", "GPU-1"])
+    for chosen in ([0, 0], [1, 0, 1]):
+        with pytest.raises(UserError, match=rf"GPU {chosen[0]} is named twice"):
+            pool.environments("cuda", chosen)
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in pool.environments("cuda", [1, 0])] == ["GPU-1", "GPU-0"]
 
 
 class Running:
@@ -253,6 +264,21 @@ def test_limits_of_an_hour(tmp_path):
     entry._admit("bob")
 
 
+def test_what_the_pool_did_not_take_is_not_being_graded(tmp_path):
+    """Else its user would be locked out until the door is started anew."""
+
+    async def hand_in_twice() -> None:
+        async with Client(processes=False, asynchronous=True, dashboard_address=None, set_as_default=False) as client:
+            pass
+        entry = door.Door(client, tmp_path, "cpu", door.Rules(at_once=1))
+        for _ in range(2):
+            with pytest.raises(Exception, match="closed"):  # not door.Refused
+                await entry._grade("ann", Job(NAME, Submission(RAISES)), None)
+        assert not entry._waiting
+
+    asyncio.run(hand_in_twice())
+
+
 def test_a_class_on_a_pool_goes_on_without_its_coordinator(running, tmp_path):
     """A grade that is under way when the coordinator dies is not made twice: the next run takes it over."""
     folder = tmp_path / "submitted" / "ann" / NAME
@@ -280,6 +306,23 @@ def test_a_class_on_a_pool_goes_on_without_its_coordinator(running, tmp_path):
         assert story.count("processing") == 1
 
 
+def test_a_result_that_could_not_be_written_is_taken_over(running, tmp_path):
+    """The pool has it until it is on disk: the next run writes it, and grades nothing."""
+    made, store = tmp_path / "made", Store(tmp_path / "measured")
+    made.mkdir()
+    store.folder.mkdir()
+    in_the_way = store.folder / "any"  # a file where the lab's folder is to be
+    in_the_way.touch()
+    call = Call("any", "tempfile:mkdtemp", {"dir": str(made)}, device="cpu")  # leaves a folder each time it is run
+    with pool.at_address(running.scheduler, "cpu", running.keys) as workers, pytest.raises(OSError):
+        coordinator.grade_all([call], workers, store)
+    in_the_way.unlink()
+    with pool.at_address(running.scheduler, "cpu", running.keys) as workers:
+        ((_, record),) = coordinator.grade_all([call], workers, store)
+        assert [str(path) for path in made.iterdir()] == [record["result"]]
+        assert not workers.client.list_datasets()
+
+
 def test_a_pool_that_stops_leaves_nothing(running):
     assert running.stop() == 0
 
@@ -295,11 +338,60 @@ def test_keys_are_for_their_owner_and_made_once(tmp_path):
     assert {path.name: path.read_bytes() for path in folder.glob("*.pem")} == before
     assert all(path.stat().st_mode & 0o077 == 0 for path in folder.rglob("*.pem"))
     assert sorted(keys.read_users(folder).values()) == ["ann", "bob"]
-    for name in ("ann", "", "a/b", "..", "a b", "x" * 65, "é"):
+    for name in ("", "a/b", "..", "a b", "x" * 65, "é"):
         with pytest.raises(UserError):
             keys.make_keys(folder, [name])
     with pytest.raises(UserError, match=r"pool-ca\.pem is missing"):
         pool.node_security(tmp_path)
+
+
+def pool_keys(folder: Path, *options: str | Path) -> tuple[list[str], str]:
+    """`grader pool keys`: the files that it names, and its standard error."""
+    command = [sys.executable, "-m", "grader.frontends.cli", "pool", "keys", folder, *options]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [Path(line.split()[0]).name for line in done.stdout.splitlines()[1:]], done.stderr
+
+
+def test_keys_for_who_comes_later(tmp_path):
+    """The same command with the same file, which has one more name."""
+    folder, users = tmp_path / "keys", tmp_path / "users"
+    users.write_text("ann\nbob\n")
+    assert pool_keys(folder, "--users", users) == (["ann.pem", "bob.pem"], "")
+    before = {path.name: path.read_bytes() for path in folder.rglob("*.pem")}
+    users.write_text("ann\nbob\ncyd\n")
+    made, said = pool_keys(folder, "--users", users)
+    assert made == ["cyd.pem"]
+    (line,) = said.splitlines()
+    assert "ann, bob" in line and "cyd" not in line and str(folder / "users.txt") in line
+    assert {path.name: path.read_bytes() for path in folder.rglob("*.pem") if path.name in before} == before
+    assert sorted(keys.read_users(folder).values()) == ["ann", "bob", "cyd"]
+
+
+def test_a_name_that_is_given_twice_has_one_key(tmp_path):
+    users = tmp_path / "users"
+    users.write_text("ann\nann\n")
+    made, said = pool_keys(tmp_path / "keys", "--user", "ann", "--user", "ann", "--users", users)
+    assert made == ["ann.pem"] and not said
+    assert list(keys.read_users(tmp_path / "keys").values()) == ["ann"]
+
+
+@pytest.mark.parametrize("content", ["", "garbage", "-----BEGIN CERTIFICATE-----\nxx\n-----END CERTIFICATE-----\n"])
+def test_a_damaged_certificate_is_named(tmp_path, content):
+    keys.make_keys(tmp_path, ["ann"])
+    for name, use in (
+        ("pool-node.pem", lambda: pool.node_security(tmp_path)),
+        ("pool-ca.pem", lambda: pool.node_security(tmp_path)),
+        ("door.pem", lambda: keys.door_context(tmp_path)),
+        ("door-ca.pem", lambda: keys.make_keys(tmp_path, ["bob"])),
+        ("door-ca-key.pem", lambda: keys.make_keys(tmp_path, ["bob"])),
+    ):
+        whole = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_text(content)
+        with pytest.raises(UserError, match=rf"{name} is damaged.*grader pool keys"):
+            use()
+        (tmp_path / name).write_bytes(whole)
+    assert list(keys.read_users(tmp_path).values()) == ["ann"]
 
 
 def test_a_certificate_that_has_ended_is_named(tmp_path, monkeypatch):

@@ -67,11 +67,12 @@ def grade_all(
                 for future in [future for future in running if future.done()]:
                     job, tried = running.pop(future)
                     record = _record(future)
-                    _forget(pool, future)
                     if FAILED in record and tried < TRIES:
+                        _forget(pool, future)
                         running[_submit(pool, job, tried + 1, limit_s, keep)] = (job, tried + 1)
                         continue
                     made.append((job, store.put(job, record | {"tries": tried})))
+                    _forget(pool, future)  # only now: where it could not be written, the next run takes it over
                     done(job, made[-1][1])
         finally:
             if not pool.lasting:

@@ -127,11 +127,15 @@ class Door:
         job = Job(job.lab, job.submission, self.device, job.quick)
         self._made += 1
         key = f"visit-{self._made}-{job.digest[:8]}"
+        try:
+            # before a class's own grades: somebody waits for this one
+            future = self.client.submit(
+                worker.run, job.to_json(), self.rules.limit_s, PROGRESS, key=key, pure=False, priority=10
+            )
+        except Exception:
+            self._busy[user] -= 1  # it is not being graded
+            raise
         told = self._waiting[key] = asyncio.Queue(maxsize=1000)
-        # before a class's own grades: somebody waits for this one
-        future = self.client.submit(
-            worker.run, job.to_json(), self.rules.limit_s, PROGRESS, key=key, pure=False, priority=10
-        )
         # it counts until it is over, whether or not the user waits for it
         over = asyncio.ensure_future(self._over(future, user, key))
         await _say(writer, {"waiting": before})

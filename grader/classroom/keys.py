@@ -13,6 +13,7 @@ import hashlib
 import os
 import re
 import ssl
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,16 +25,19 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 
 def make_keys(folder: Path, users: list[str]) -> list[Path]:
-    """Make what is missing: the pool's and the door's certificates, and one for each new user. Returns the users' new
-    files. Raises UserError for a name that cannot be one, or one that has a certificate."""
+    """Make what is missing: the pool's and the door's certificates, and one for each new user; who has one keeps it, and
+    is named on standard error. Returns the users' new files. Raises UserError for a name that cannot be one."""
+    users = list(dict.fromkeys(users))  # each once
     for name in users:
         if not NAME.fullmatch(name):
             raise UserError(f"{name!r} cannot be a user's name: letters, digits and . _ @ - only, 64 at most.")
-        if name in read_users(folder).values():
-            raise UserError(
-                f"{name} has a certificate already. To give out a new one, take the line of {name} out of "
-                f"{folder / 'users.txt'} first: the old one then opens nothing."
-            )
+    have_one = set(read_users(folder).values())
+    if known := [name for name in users if name in have_one]:
+        print(
+            f"No new key for {', '.join(known)}: whoever has one keeps it. To give out another, take the name's line out of "
+            f"{folder / 'users.txt'} first: the old one then opens nothing.",
+            file=sys.stderr,
+        )
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     if not (folder / "pool-node.pem").exists():
@@ -47,6 +51,8 @@ def make_keys(folder: Path, users: list[str]) -> list[Path]:
         _write(folder / "door.pem", _leaf("door", *ca, server=True))
     made = []
     for name in users:
+        if name in have_one:
+            continue
         text = _leaf(name, *_read_authority(folder), client=True)
         made.append(folder / "users" / f"{name}.pem")
         made[-1].parent.mkdir(exist_ok=True)
@@ -67,10 +73,8 @@ def read_users(folder: Path) -> dict[str, str]:
 
 
 def check_valid(path: Path) -> None:
-    """Raises UserError for a certificate that has ended: without this, connections just fail."""
-    from cryptography import x509
-
-    ends = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+    """Raises UserError for what is no certificate, and for one that has ended: without this, connections just fail."""
+    ends = _read_certificate(path).not_valid_after_utc
     if ends < datetime.now(UTC):
         raise UserError(
             f"The certificate in {path} ended on {ends:%Y-%m-%d}; they hold for {DAYS} days. Whoever runs the pool makes new ones: "
@@ -185,11 +189,31 @@ def _key_pem(key: Any) -> bytes:
 
 
 def _read_authority(folder: Path) -> tuple[Any, Any]:
-    from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    key = load_pem_private_key((folder / "door-ca-key.pem").read_bytes(), None)
-    return key, x509.load_pem_x509_certificate((folder / "door-ca.pem").read_bytes())
+    path = folder / "door-ca-key.pem"
+    try:
+        key = load_pem_private_key(path.read_bytes(), None)
+    except ValueError:
+        raise _damaged(path) from None
+    return key, _read_certificate(folder / "door-ca.pem")
+
+
+def _read_certificate(path: Path) -> Any:
+    from cryptography import x509
+
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except ValueError:
+        raise _damaged(path) from None
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(
+        f"{path} is damaged, or no file that `grader pool keys` made. Copy it again from where the keys were made. If there is no "
+        "other copy, whoever runs the pool makes new ones: move the folder with the keys away, `grader pool keys` again, and "
+        "give out the users' new files."
+    )
 
 
 def _fingerprint(pem: bytes) -> str:

@@ -98,14 +98,17 @@ def environments(
 ) -> list[dict[str, str]]:
     """The environment of each worker of this machine: its GPU, its cores. chosen: numbers of the GPUs to use, all where
     None; the share of the cores is the same either way. cpu_workers: how many where there is no GPU to count. gpus_each: how
-    many a worker has; those that are left over are not used. Raises UserError for a GPU that is not there, and where
-    there are too few for one worker."""
+    many a worker has; those that are left over are not used. Raises UserError for a GPU that is not there or is named twice,
+    and where there are too few for one worker."""
     if choose_device(device) == "cpu":
         return [{"CUDA_VISIBLE_DEVICES": "", worker.CORES: ",".join(map(str, cores))} for cores in shares(cpu_workers)]
     gpus = machine.gpus()
     wrong = [n for n in chosen or () if not 0 <= n < len(gpus)]
     if wrong:
         raise UserError(f"There is no GPU {wrong[0]} here: this machine has {len(gpus)}, counted from 0.")
+    twice = [n for n in chosen or () if chosen.count(n) > 1]
+    if twice:
+        raise UserError(f"GPU {twice[0]} is named twice: two grades on one GPU disturb each other. Name each GPU once.")
     cores = shares(len(gpus))
     numbers = list(range(len(gpus)) if chosen is None else chosen)
     if len(numbers) < gpus_each:

@@ -101,7 +101,7 @@ def stands(record: dict[str, Any]) -> bool:
 
 def read(path: Path) -> dict[str, Any] | None:
     """A record from its file; None for a file that is none (damaged by hand: it is measured again)."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         record = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(record[FAILED] if FAILED in record else record["machine"], str) and record["date"]:
             if FAILED not in record:

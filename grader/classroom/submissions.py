@@ -18,6 +18,7 @@ from grader.errors import UserError
 from grader.measure.blocks import Plan
 from grader.submission import MAX_SOURCE, Submission, code_cells, from_cells, load_notebook
 
+LINK = "The notebook is a link to another file, which is not graded. Hand in the notebook itself."
 # what decides a grade; front ends and this room only carry it
 _GRADING = ("*.py", "checks/*.py", "measure/*.py", "sandbox/*.py", "trace/*.py", "workloads/*.py", "labs/[a-z]*.py")
 
@@ -133,7 +134,7 @@ def read_class(release: Path, submitted: Path, only: Iterable[str] = ()) -> list
         )
     chosen = [labs.get(name).name for name in only]
     released = {
-        name: load_notebook(path)
+        name: _released(path)
         for name in labs.NAMES
         if (path := release / name / f"{name}.ipynb").exists() and name in (chosen or labs.NAMES)
     }
@@ -148,6 +149,18 @@ def read_class(release: Path, submitted: Path, only: Iterable[str] = ()) -> list
     if not found:
         raise UserError(f"{submitted} holds no submission: none lies at STUDENT/LAB/LAB.ipynb.")
     return found
+
+
+def _released(path: Path) -> dict[str, Any]:
+    """A released notebook. Raises UserError for one that `restored` cannot use."""
+    notebook = load_notebook(path)
+    cells = notebook.get("cells") if isinstance(notebook, dict) else None
+    if not isinstance(cells, list) or not all(isinstance(cell, dict) and "cell_type" in cell for cell in cells):
+        raise UserError(
+            f"{path} is damaged: it is not a notebook as it was released. In the course's folder, "
+            f"`nbgrader generate_assignment {path.stem} --force` makes it anew."
+        )
+    return notebook
 
 
 def misplaced(submitted: Path) -> list[str]:
@@ -200,7 +213,7 @@ def _read(student: Path, lab: str, released: Any) -> HandedIn:
         if not student.name.isprintable():  # nor can the gradebook hold it: unpacked from another system's archive, say
             raise UserError("The name of the student's folder holds what is no text. Rename the folder.")
         if is_link(student, lab):
-            raise UserError("The notebook is a link to another file, which is not graded. Hand in the notebook itself.")
+            raise UserError(LINK)
         notebook = restored(load_notebook(student / lab / f"{lab}.ipynb"), released)
         return HandedIn(student.name, lab, replace(submission_in(notebook), student=student.name))
     except UserError as error:

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import io
 import math
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -256,7 +257,7 @@ def _others(gradebook: Path, made: list[Row]) -> Iterator[str]:
             measured = {check.name for check in labs.get(row.lab).checks}
             there = sum(grade.auto_score or 0.0 for grade in grades if grade.name in measured)
             if abs(there - row.score) > 0.01:
-                again = f"nbgrader autograde {row.lab} --student {row.student} --force"
+                again = f"nbgrader autograde {row.lab} --student {shlex.quote(row.student)} --force"
                 yield f"{row.student}, {row.lab}: {there:g} there, {row.score:g} measured: `{again}`"
 
 
