@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
+import math
 import random
 import re
 import signal
@@ -29,7 +30,7 @@ from grader.measure import decision
 from grader.nightly import night as nights
 from grader.nightly import notebook as notebook_part
 from grader.nightly import parts, report, site
-from grader.nightly.history import History, judge
+from grader.nightly.history import Change, History, judge
 from grader.nightly.night import Night
 from grader.nightly.parts import Part
 from tests.adversaries import _run
@@ -417,12 +418,16 @@ def test_a_grade_as_it_should_not_be():
         (["--night", "../elsewhere"], "make a name"),
         (["--accept", "grade 9z_none solution"], "No night has a part"),
         (["--report"], "Name one with --night"),
+        (["--report", "--night", "torn"], "torn/night.json is damaged"),
+        (["--night", "torn"], "torn/night.json is damaged"),
     ],
 )
 def test_unusable_input_is_one_clear_line(tmp_path, arguments, says, capsys):
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "night.json").touch()  # as a power cut leaves it; it once stopped every later night
     assert cli.main(["nightly", "--device", "cpu", "--out", str(tmp_path), *arguments]) == 2
     assert says in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.rglob("*")] == ["torn", "night.json"]
 
 
 def test_only_some_kinds_of_some_labs_are_made_now(tmp_path, capsys):
@@ -439,6 +444,9 @@ def test_only_some_kinds_of_some_labs_are_made_now(tmp_path, capsys):
 def test_a_night_of_another_state_is_not_mixed_in(tmp_path):
     history = History(tmp_path / "h.jsonl")
     nights.open_night(tmp_path / "n", TOLD, [], history)
+    for name, text in (("torn", ""), ("list", "[]"), ("old", json.dumps(TOLD | {"date": "2020-01-01"}))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "night.json").write_text(text)
     assert nights.unfinished(tmp_path, TOLD, history) == tmp_path / "n"
     other = TOLD | {"torch": "2.15.0"}
     assert nights.unfinished(tmp_path, other, history) is None
@@ -484,6 +492,18 @@ def test_the_site_stands_alone(tmp_path):
         for target in re.findall(r'<a [^>]*href="(?!https?:|#|mailto:)([^"#?]+)', text):
             assert (page.parent / target).exists(), (page, target)
     assert (tmp_path / "site" / "searchindex.js").exists()
+
+
+@pytest.mark.parametrize("there", ["2a_workers/2a_workers.ipynb", "index.html"])
+def test_the_site_replaces_nothing_else(tmp_path, there, capsys, monkeypatch):
+    """`--out work` once deleted all that a learner had made there."""
+    (tmp_path / there).parent.mkdir(exist_ok=True)
+    (tmp_path / there).write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    for out in (".", str(tmp_path), str(tmp_path / there)):
+        assert site.main(["--out", out]) == 2
+        assert "is not replaced" in capsys.readouterr().err
+    assert (tmp_path / there).read_text() == "mine"
 
 
 # ---------------------------------------------------------------- the history
@@ -535,6 +555,51 @@ def test_too_few_nights_are_not_judged():
     before = [{"status": "ok", "values": {"step_ms": 34.9, "gain": 6.3}}] * 4
     assert judge(solution, before) == []
     assert len(judge(solution, before + before[:1])) == 2
+
+
+GRADE = f"grade {GPU_BOUND} solution"
+
+
+def add_night(history: History, values: dict[str, float], status: str = parts.OK) -> None:
+    """A line as a night leaves it; noise is there only of what was timed."""
+    noise = {series: 0.003 for series in values if series != "points"}
+    told = {"status": status, "machine": "one", "values": values, "noise": noise}
+    history.append({"night": f"night-{len(history.nights()):03}", "quick": False, "parts": {GRADE: told}})
+
+
+def tonight(history: History, runs: list[float]) -> list[Change]:
+    outcome = parts.Outcome(Part("grade", GPU_BOUND, "solution", None), parts.OK, noise={"step_ms": 0.003})
+    outcome.repeats = [{"step_ms": step_ms} for step_ms in runs]
+    return judge(outcome, history.before(GRADE, "one", False), history.first(GRADE, "one", False))
+
+
+def test_a_night_that_timed_nothing_is_no_yardstick(tmp_path):
+    """Disturbed nights once took the place of those that were measured, and their missing noise counted as none."""
+    history = History(tmp_path / "history.jsonl")
+    for n in range(5):
+        add_night(history, {"step_ms": 100 + 0.01 * n})
+    for _ in range(20):
+        (change,) = tonight(history, [100.5] * 3)
+        assert not change.slower and change.found.pairs == 5
+        add_night(history, {"points": 90.0}, parts.UNDECIDED)
+
+
+@pytest.mark.parametrize(("creep", "by"), [(1.0, None), (1.002, 40), (1.02, 30)])
+def test_what_creeps_is_found(tmp_path, creep, by):
+    """Each night is hardly slower than the last ones, which crept as well."""
+    history, random_ = History(tmp_path / "history.jsonl"), random.Random(1)
+    for night in range(60):
+        runs = [100 * creep**night * math.exp(random_.gauss(0, 0.003)) for _ in range(parts.TRIES)]
+        for run in range(1, parts.TRIES + 1):
+            found = tonight(history, runs[:run])
+            if not any(change.suspicious for change in found):
+                break
+        slower = any(change.slower for change in found)
+        if slower:
+            break
+        add_night(history, {"step_ms": runs[0]})
+    assert slower == (by is not None) and night <= (by or 60)
+    assert not slower or "first 10 nights'" in "".join(change.says() for change in found)
 
 
 # ---------------------------------------------------------------- notebooks on real workers

@@ -111,7 +111,7 @@ def nightly(options: argparse.Namespace) -> int:
                 classroom._confined_here(allow_unconfined=False)
                 graded = [part for part in nights.chosen(made, now, subjects) if part.kind in ("grade", "adversary")]
                 classroom._prepare({part.subject for part in graded}, device)
-            until = time.monotonic() + 60 * options.minutes if options.minutes else math.inf
+            until = time.monotonic() + 60 * options.minutes if options.minutes is not None else math.inf
             # on a CPU the corpus is about waiting for a drive: with four on a core, that core is just busy
             busy = set(parts.KINDS) - {"adversary"}
             stages = [(busy, 1), ({"adversary"}, 4)] if device == "cpu" and not elsewhere else [(set(parts.KINDS), 1)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ from grader.nightly.parts import Outcome
 
 LAST = 20  # nights that are compared with
 LEAST = 5  # of which there must be so many
+FIRST = 10  # nights that are compared with as well, once there are more than LAST: what creeps is as slow as the last nights
 SURE = 3  # half intervals that a change must be away from none; see `judge`
 WATCHED = {"step_ms": 1, "gain": -1}  # what may not get slower; -1: more is faster
 
@@ -64,8 +66,16 @@ class History:
         self.append({"accept": part, "date": datetime.now(UTC).isoformat(timespec="seconds")})
 
     def before(self, name: str, machine: str, quick: bool, night: str = "") -> list[dict[str, Any]]:
-        """What the last nights before `night` had of a part on the same kind of machine and release of torch, oldest first.
+        """What the last nights before `night` measured of a part on the same kind of machine and release of torch, oldest first.
         Those on which it was slower are left out: they are no yardstick."""
+        return self._all_before(name, machine, quick, night)[-LAST:]
+
+    def first(self, name: str, machine: str, quick: bool, night: str = "") -> list[dict[str, Any]]:
+        """The same of its first nights, since it was accepted last; none while the last ones still hold them all."""
+        found = self._all_before(name, machine, quick, night)
+        return found[:FIRST] if len(found) > LAST else []
+
+    def _all_before(self, name: str, machine: str, quick: bool, night: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         for entry in self.lines():
             if entry.get("accept") == name:
@@ -73,9 +83,11 @@ class History:
             if entry.get("night") == night and night:
                 break
             part = entry.get("parts", {}).get(name)
-            if part and entry.get("quick") == quick and part.get("machine") == machine and part.get("values"):
+            if part and entry.get("quick") == quick and part.get("machine") == machine:
                 found.append(part)
-        return [part for part in found if part["status"] in (parts.OK, parts.UNDECIDED)][-LAST:]
+        # a night that was disturbed has points alone
+        measured = [part for part in found if any(part.get("values", {}).get(series) for series in WATCHED)]
+        return [part for part in measured if part["status"] in (parts.OK, parts.UNDECIDED)]
 
     def last_green(self, device: str, quick: bool, night: str = "") -> dict[str, Any] | None:
         """The newest night before `night` that found nothing."""
@@ -90,10 +102,11 @@ class History:
 
 @dataclass(frozen=True)
 class Change:
-    """How many times as fast a part was as in the nights before, with the 90% interval of a night like them; `suspicious`:
-    its last run alone lies beyond it on the slow side; `slower`: it surely does."""
+    """How many times as fast a part was as in other nights, with the 90% interval of a night like them; `suspicious`:
+    its last run alone lies beyond it on the slow side; `slower`: it surely does. nights: which ones, in words."""
 
     series: str
+    nights: str
     found: decision.Gain
     suspicious: bool
     slower: bool
@@ -110,7 +123,7 @@ class Change:
     def says(self) -> str:
         f = self.found
         return (
-            f"{NAMES[self.series]} {f.factor:.3f}x the {f.pairs} nights' before (90% interval {f.lower:.3f} to {f.upper:.3f}; "
+            f"{NAMES[self.series]} {f.factor:.3f}x the {self.nights} (90% interval {f.lower:.3f} to {f.upper:.3f}; "
             f"{self.runs} run{'s' * (self.runs > 1)})"
         )
 
@@ -118,25 +131,34 @@ class Change:
 NAMES = {"step_ms": "the solution's steps per second:", "gain": "its gain over the starter:"}
 
 
-def judge(outcome: Outcome, before: list[dict[str, Any]]) -> list[Change]:
-    """Compare a part's watched figures with those of the nights before.
+def judge(outcome: Outcome, before: list[dict[str, Any]], first: Sequence[dict[str, Any]] = ()) -> list[Change]:
+    """Compare a part's watched figures with those of the nights before, and of the first ones, of which only what lies
+    beyond their interval is told.
 
     One of fifty series lies beyond a 90% interval every night. So a part that does is measured again, and it is called
     slower when every run of three is beyond it, and their mean by SURE half intervals. How often
     an unchanged night is then called slower, and how small a change is found: data/measured/nights.md."""
+    return [
+        *_changes(outcome, before, "{} nights' before"),
+        *(each for each in _changes(outcome, first, "first {} nights'") if each.suspicious),
+    ]
+
+
+def _changes(outcome: Outcome, nights: Sequence[dict[str, Any]], which: str) -> list[Change]:
     changes = []
     for series, sign in WATCHED.items():
-        earlier = [part["values"][series] for part in before if part["values"].get(series)]
+        with_it = [part for part in nights if part["values"].get(series)]
         now = [values[series] for values in outcome.repeats if values.get(series)]
-        if len(earlier) < LEAST or not now:
+        if len(with_it) < LEAST or not now:
             continue
         # a few nights can agree by luck: no less noise than a run's own blocks show
-        floor = median([outcome.noise.get(series, 0.0), *(part.get("noise", {}).get(series, 0.0) for part in before)])
-        slowness = [value**sign for value in earlier]
+        noises = [outcome.noise, *(part.get("noise", {}) for part in with_it)]
+        floor = median(noise.get(series, 0.0) for noise in noises)
+        slowness = [part["values"][series] ** sign for part in with_it]
         each = [decision.change(slowness, [value**sign], floor) for value in now]
         found = decision.change(slowness, [value**sign for value in now], floor)
         beyond = [one.upper < 1 for one in each]
         sure = found.factor * (found.upper / found.factor) ** SURE < 1
         slower = len(now) >= parts.TRIES and all(beyond) and sure
-        changes.append(Change(series, found, all(beyond), slower, len(now)))
+        changes.append(Change(series, which.format(found.pairs), found, all(beyond), slower, len(now)))
     return changes

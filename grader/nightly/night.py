@@ -100,7 +100,7 @@ def open_night(folder: Path, told: dict[str, Any], made: list[Part], history: Hi
     course, lies there."""
     path = folder / "night.json"
     if path.exists():
-        there = json.loads(path.read_text(encoding="utf-8"))
+        there = _readable(folder)
         for name in ALIKE:
             if there.get(name) != told[name]:
                 raise UserError(
@@ -114,10 +114,9 @@ def open_night(folder: Path, told: dict[str, Any], made: list[Part], history: Hi
 
 def read(folder: Path) -> dict[str, Any]:
     """What the night in `folder` consists of. Raises UserError where none is there, or one of another grader."""
-    path = folder / "night.json"
-    if not path.exists():
+    if not (folder / "night.json").exists():
         raise UserError(f"There is no night in {folder}: it has no night.json.")
-    told = json.loads(path.read_text(encoding="utf-8"))
+    told = _readable(folder)
     if told["grader"] != version():
         commit = told["commit"].replace("+", ", with changes") or "unknown"
         raise UserError(
@@ -127,14 +126,35 @@ def read(folder: Path) -> dict[str, Any]:
     return told
 
 
+def _told(folder: Path) -> dict[str, Any] | None:
+    """What night.json says; None where it is damaged, or does not say all that `describe` does."""
+    try:
+        told = json.loads((folder / "night.json").read_text(encoding="utf-8"))
+        return told if {"date", "commit", *ALIKE} <= told.keys() else None
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _readable(folder: Path) -> dict[str, Any]:
+    told = _told(folder)
+    if told is None:
+        raise UserError(
+            f"{folder / 'night.json'} is damaged, so nobody knows what that night consists of. Begin another one with --night NAME, "
+            "or put the file back from a copy."
+        )
+    return told
+
+
 def unfinished(out: Path, told: dict[str, Any], history: History) -> Path | None:
     """The folder of the newest night like this one, as far as it is told, that was stopped before it was closed."""
     closed = {entry["night"] for entry in history.nights()}
-    for path in sorted(out.glob("*/night.json"), reverse=True):
-        there = json.loads(path.read_text(encoding="utf-8"))
-        if path.parent.name not in closed and all(there.get(name) == told[name] for name in ALIKE if name in told):
-            return path.parent
-    return None
+    there = ((path.parent, _told(path.parent)) for path in out.glob("*/night.json"))
+    like_it = [
+        (found["date"], folder)
+        for folder, found in there
+        if found and folder.name not in closed and all(found[name] == told[name] for name in ALIKE if name in told)
+    ]
+    return max(like_it)[1] if like_it else None
 
 
 def describe(device: str, quick: bool, select: dict[str, Any]) -> dict[str, Any]:
@@ -296,8 +316,8 @@ def assess(night: Night) -> Assessed:
     for found in outcomes:
         if found.part.kind != "grade" or found.part.what != "solution" or not found.repeats:
             continue
-        before = night.history.before(found.part.name, found.machine, night.told["quick"], night.name)
-        made = judge(found, before)
+        of = (found.part.name, found.machine, night.told["quick"], night.name)
+        made = judge(found, night.history.before(*of), night.history.first(*of))
         if made:
             compared.add(found.part.name)
             changes[found.part.name] = made

@@ -44,6 +44,8 @@ CONFIG: dict[str, Any] = {
     },
 }
 
+OURS = Path("_static", "course.css")  # what every site holds
+
 # Long names in the text break on a phone; the search field of the side bar is enough.
 CSS = """code.literal, code.literal .pre { white-space: normal; overflow-wrap: anywhere; }
 @media (min-width: 992px) { .bd-header { display: none; } }
@@ -75,7 +77,12 @@ def book() -> str | None:
 
 def build(notebooks: Path, out: Path) -> Path:
     """Build the site into `out`, which is replaced when the new one is there; returns its first page. Raises UserError where
-    Jupyter Book or the notebooks are missing, or a page cannot be built."""
+    Jupyter Book or the notebooks are missing, a page cannot be built, or `out` holds something else than a site."""
+    out = out.resolve()
+    if out.exists() and not (out.is_dir() and ((out / OURS).exists() or not any(out.iterdir()))):
+        raise UserError(
+            f"{out} is there, and it is no site of this course, so it is not replaced. Give --out a new folder."
+        )
     command = book()
     if command is None:
         raise UserError('Jupyter Book is missing: pip install "pytorch-speed-course[site]".')
@@ -112,7 +119,7 @@ def _pages(notebooks: Path, target: Path) -> None:
         _copy(path, target / "labs" / path.parent.name / path.name)
     (target / "index.md").write_text(_front(), encoding="utf-8")
     (target / "_static").mkdir()
-    (target / "_static" / "course.css").write_text(CSS, encoding="utf-8")
+    (target / OURS).write_text(CSS, encoding="utf-8")
 
 
 def _copy(source: Path, target: Path) -> None:
