@@ -24,7 +24,14 @@ from nbgrader.preprocessors import (
     SaveCells,
 )
 
-from grader.frontends.nbgrader import MeasuredGrade, ReleaseLab, RestoreMetadata, code_to_html, markdown_to_html
+from grader.frontends.nbgrader import (
+    MeasuredGrade,
+    ReleaseLab,
+    RestoreMetadata,
+    SubmittedNotebook,
+    code_to_html,
+    markdown_to_html,
+)
 from grader.frontends.release import IGNORED
 
 c = get_config()  # noqa: F821
@@ -50,7 +57,8 @@ c.GenerateAssignment.preprocessors = [
     ComputeChecksums,
     CheckCellMetadata,
 ]
-# ... RestoreMetadata for DeduplicateIds ...
+# ... a reader that no notebook stops, RestoreMetadata for DeduplicateIds ...
+c.Autograde.exporter_class = SubmittedNotebook
 c.Autograde.sanitize_preprocessors = [
     RestoreMetadata,
     ClearOutput,

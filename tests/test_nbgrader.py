@@ -24,6 +24,7 @@ from nbgrader.utils import determine_grade
 from traitlets.config import PyFileConfigLoader
 
 from grader import labs
+from grader.classroom.submissions import read_class
 from grader.frontends.nbgrader import _outputs
 from grader.result import PASS, CheckResult, Result
 from grader.submission import MAGIC
@@ -184,22 +185,45 @@ def test_tampering(course):
 
 
 def test_what_cannot_be_graded_is_said_in_a_line(tmp_path):
-    """Among two hundred students a traceback for each hides what is to be done."""
+    """Among two hundred students a traceback for each hides what is to be done. What cannot be read gets no points and the
+    reason, as by `grader class`; only who could still be measured is left out."""
     shutil.copy(REPOSITORY / "nbgrader_config.py", tmp_path)
     shutil.copytree(REPOSITORY / "solutions" / NAME, tmp_path / "solutions" / NAME)
     nbgrader(tmp_path, "generate_assignment", NAME)
-    for student, text in (("ann", "no notebook"), ("bob", (tmp_path / "labs" / NAME / f"{NAME}.ipynb").read_text())):
+    released = (tmp_path / "labs" / NAME / f"{NAME}.ipynb").read_text()
+    old = json.loads(released)
+    odd = json.loads(released)
+    for cell in odd["cells"]:
+        cell |= {"metadata": None, "attachments": 5} if cell["cell_type"] == "markdown" else {}
+    odd["cells"].append({"cell_type": "markdown", "source": "![pasted](attachment:lost.png)"})
+    unreadable = {
+        "ann": ("no notebook", "its JSON is broken"),
+        "bea": (released.encode().replace(b"2a", b"2\xe4"), "its JSON is broken"),
+        "cyd": ("{}", "it has no list of cells"),
+        "dan": (json.dumps({"nbformat": 3, "worksheets": [{"cells": old["cells"]}]}), "it has no list of cells"),
+        "eve": (json.dumps(old | {"cells": 5}), "it has no list of cells"),
+        "fay": ("[" * 100_000, "its JSON is broken"),
+    }
+    texts = {student: text for student, (text, _) in unreadable.items()} | {"gus": json.dumps(odd), "hal": released}
+    for student, text in texts.items():
         folder = tmp_path / "submitted" / student / NAME
         folder.mkdir(parents=True)
-        (folder / f"{NAME}.ipynb").write_text(text)
+        (folder / f"{NAME}.ipynb").write_bytes(text if isinstance(text, bytes) else text.encode())
     command = [sys.executable, "-m", "nbgrader", "autograde", NAME, "--MeasuredGrade.only_measured=True"]
     done = subprocess.run(command, cwd=tmp_path, env=scripts.environment(), capture_output=True, text=True)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr and "SAWarning" not in done.stderr
     said = [line for line in done.stderr.splitlines() if "| ERROR]" in line]
     assert len(said) == 7, said  # two for each, and nbgrader's list at the end
-    assert "submitted/ann" in said[0] and "no JSON" in said[1]
-    assert "submitted/bob" in said[2] and "Not graded: " in said[3] and "Run `grader class`" in said[3]
+    for first, student in ((0, "gus"), (2, "hal")):
+        assert f"submitted/{student}" in said[first] and "Not graded: " in said[first + 1]
+        assert "Run `grader class`" in said[first + 1]
+    nbgrader(tmp_path, "generate_feedback", NAME)
+    for student, (_, why) in unreadable.items():
+        page = (tmp_path / "feedback" / student / NAME / f"{NAME}.html").read_text()
+        assert f"The notebook is not a notebook: {why}" in page and str(tmp_path) not in page
+    for one in read_class(tmp_path / "labs", tmp_path / "submitted"):
+        assert bool(one.submission) == (one.student not in unreadable), one
 
 
 def test_a_lab_that_was_never_released_is_said_in_a_line(tmp_path):
@@ -245,6 +269,7 @@ def formgrader_page(nb: nbformat.NotebookNode) -> str:
         "<a href='files/javascript&colon;harm()'>a link</a>",
         "<a href='java&#10;script:harm()'>a link</a>",
         "![a picture](attachment:a)",
+        "![a picture that is not there](attachment:b)",
         "<iframe srcdoc='<script>harm()</script>'></iframe>",
         "<svg><style><img src=x onerror=harm()></style></svg>",
         "<div id=throughput class=navbar-fixed-top>over Formgrader's own</div>",

@@ -160,7 +160,8 @@ def grade_class(options: argparse.Namespace) -> int:
     from grader.classroom.submissions import Job, misplaced, no_plain_files, read_class
 
     everyone = read_class(options.release, options.submitted, options.lab)
-    store = Store(options.results or options.submitted.resolve().parent / RESULTS)
+    course = options.submitted.absolute().parent  # also where `submitted` is a link: nbgrader's files lie beside it
+    store = Store(options.results or course / RESULTS)
     jobs = {
         (one.student, one.lab): Job(
             one.lab, one.submission, options.device, options.quick, allow_unconfined=options.allow_unconfined
@@ -201,7 +202,7 @@ def grade_class(options: argparse.Namespace) -> int:
         "Links and other things that are no files: delete them before nbgrader reads or copies what they lead to": (
             no_plain_files(options.submitted)
         ),
-        "In the gradebook with other points": summary.stale(options.submitted.resolve().parent / GRADEBOOK, made),
+        "In the gradebook with other points": summary.stale(course / GRADEBOOK, made),
     }
     name = "-".join(["summary", *options.lab])  # that of all labs stays as it is
     files = summary.write(made, store.folder, also, name)  # first: whoever reads the text may close it
@@ -250,7 +251,10 @@ def _again(named: list[str], jobs: dict[tuple[str, str], Any]) -> list[Any]:
 def make_keys(options: argparse.Namespace) -> None:
     from grader.classroom import keys
 
-    users = options.user + ([line.strip() for line in options.users if line.strip()] if options.users else [])
+    try:
+        users = options.user + [line.strip() for line in options.users or () if line.strip()]
+    except UnicodeDecodeError:
+        raise UserError(f"{options.users.name} is no text in UTF-8. Save it as such: one name a line.") from None
     made = keys.make_keys(options.folder, users)
     print(
         f"{options.folder} holds the pool's certificates. Whoever can read pool-node.pem can run any code on the pool."

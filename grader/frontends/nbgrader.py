@@ -18,38 +18,33 @@ from typing import Any
 
 import bleach
 from jinja2 import pass_context
+from nbconvert.exporters import NotebookExporter
 from nbconvert.filters.highlight import Highlight2HTML
-from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
-from nbformat.notebooknode import NotebookNode
-from nbformat.reader import NotJSONError
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
+from nbconvert.filters.markdown_mistune import InvalidNotebook, IPythonRenderer, MarkdownWithMath
+from nbformat.notebooknode import NotebookNode, from_dict
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output, new_raw_cell
 from nbgrader.api import Gradebook, Notebook, SourceCell
 from nbgrader.converters.base import NbGraderException
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import ClearSolutions, NbGraderPreprocessor
 from nbgrader.utils import is_grade, is_solution
 from sqlalchemy.exc import SAWarning
-from traitlets import Bool, Unicode
+from traitlets import Bool, Enum, Unicode
 
 from grader import labs
 from grader.errors import UserError
 from grader.frontends import report
 from grader.labs.lab import AnyLab
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Result, write_json
-from grader.submission import MAGIC, is_submission
+from grader.submission import MAGIC, code_cells, is_submission, load_notebook
 
 SOLUTION_ONLY = "solution-only"  # tag of cells that are not released
 PREDICT = "predict"  # grade_id of the cell with the prediction
-_FORMS = {"auto": None, "cuda": "cuda", "cpu": "cpu"}  # of a result; None: any
+UNREADABLE = "unreadable"  # in a notebook's metadata: why the one that was handed in cannot be read
 PREDICTION = "lab.predict(cause=..., gain=...)"
 
 # nbgrader's own, up to three for each new student: they do no harm, and would hide what matters
 warnings.filterwarnings("ignore", "Object of type .* not in session", SAWarning)
-
-NO_JSON = (
-    "The notebook is no JSON, so nothing can read it. The gradebook keeps what it has of this student, 0 or the points of what was "
-    "handed in before, and there is no feedback: ask for the notebook again."
-)
 
 SHOWN = 20_000  # characters of a cell: with some, showing takes as long as the square of their number
 # what a page shows of text cells: what Markdown makes, and what the labs' own cells hold
@@ -69,15 +64,13 @@ def _in_a_line(record: logging.LogRecord) -> bool:
     """A filter for nbgrader's log, which has a traceback for each submission that could not be graded: of errors whose text
     says what to do it keeps that text."""
     error = sys.exception()
-    told = isinstance(error, (NotGraded, UserError, NotJSONError, NbGraderException))
+    told = isinstance(error, (NotGraded, UserError, NbGraderException))
     if told and record.getMessage().startswith("Traceback"):
         record.msg, record.args = _what_to_do(error), ()
     return True
 
 
 def _what_to_do(error: BaseException) -> str:
-    if isinstance(error, NotJSONError):
-        return NO_JSON
     if missing := re.fullmatch(r"No assignment with ID '(.+)' exists in the database", str(error)):
         return f"The gradebook does not know {missing[1]} yet: run `nbgrader generate_assignment {missing[1]} --force` once, then autograde again."
     return str(error)
@@ -110,6 +103,14 @@ class ReleaseLab(ClearSolutions):
         return cell, resources
 
 
+class _Renderer(IPythonRenderer):
+    def _embed_image_or_attachment(self, src: str) -> str:
+        try:
+            return super()._embed_image_or_attachment(src)
+        except InvalidNotebook:  # a cell that was pasted without its picture: its words are shown
+            return ""
+
+
 @pass_context
 def markdown_to_html(context: Any, source: str) -> str:
     """A text cell as a page shows it, without what could act there.
@@ -118,7 +119,7 @@ def markdown_to_html(context: Any, source: str) -> str:
     nbgrader leaves all HTML in it: a script in an explanation could give all points, or open a terminal. No element keeps
     an id or a class, either: Formgrader's own fields are found by those."""
     attachments = context.get("cell", {}).get("attachments", {})
-    renderer = IPythonRenderer(escape=False, exclude_anchor_links=True, attachments=attachments)
+    renderer = _Renderer(escape=False, exclude_anchor_links=True, attachments=attachments)
     return bleach.clean(
         MarkdownWithMath(renderer=renderer).render(_cut(source)),
         tags=_TAGS,
@@ -144,6 +145,58 @@ def _kept(tag: str, name: str, value: str) -> bool:
     return name == "title" or (tag == "img" and name in ("alt", "width", "height"))
 
 
+class SubmittedNotebook(NotebookExporter):
+    """Reads what a student handed in as `grader class` does, so that both come to the same mark.
+
+    Of each cell only what is shown or graded is kept. What cannot be read becomes a notebook without cells, which gets no
+    points, and the reason: nbgrader would stop with a traceback, and leave the student without feedback."""
+
+    def from_file(self, file_stream: Any, resources: Any = None, **options: Any) -> tuple[str, dict]:
+        if not getattr(self.parent, "_sanitizing", True):  # what nbgrader has written itself, a step before
+            return super().from_file(file_stream, resources=resources, **options)
+        try:
+            nb = _as_handed_in(load_notebook(file_stream.name))
+        except UserError as error:
+            nb = new_notebook(metadata={UNREADABLE: str(error).replace(file_stream.name, "The notebook")})
+        return self.from_notebook_node(nb, resources=resources, **options)
+
+
+def _as_handed_in(notebook: Any) -> NotebookNode:
+    """The cells of a notebook's JSON, without outputs. Raises UserError where it has not the form of a notebook."""
+    code_cells(notebook, "The notebook")
+    new = {"code": new_code_cell, "raw": new_raw_cell}
+    cells, ids = [], set()
+    for cell in notebook["cells"]:
+        if not isinstance(cell, dict):
+            continue
+        source = cell.get("source", "")
+        source = "".join(map(str, source)) if isinstance(source, list) else source
+        made = new.get(str(cell.get("cell_type")), new_markdown_cell)(source if isinstance(source, str) else "")
+        name = cell.get("id")
+        if isinstance(name, str) and re.fullmatch(r"[\w-]{1,64}", name, re.ASCII) and name not in ids:
+            made.id = name
+            ids.add(name)
+        metadata = cell.get("metadata")
+        marks = metadata.get("nbgrader") if isinstance(metadata, dict) else None
+        if isinstance(marks, dict) and isinstance(marks.get("grade_id"), str):
+            made.metadata = from_dict({"nbgrader": {"grade_id": marks["grade_id"]}})
+        if made.cell_type == "markdown":
+            made.attachments = from_dict(_pictures(cell.get("attachments")))
+        cells.append(made)
+    return new_notebook(cells=cells)
+
+
+def _pictures(attachments: Any) -> dict[str, dict[str, str]]:
+    """What a text cell shows: {name: {type: data in base64}}."""
+    found = {}
+    for name, bundle in attachments.items() if isinstance(attachments, dict) else ():
+        kinds = bundle.items() if isinstance(bundle, dict) else ()
+        texts = {kind: data for kind, data in kinds if isinstance(data, str)}
+        if texts:
+            found[name] = texts
+    return found
+
+
 class RestoreMetadata(NbGraderPreprocessor):
     """Give every cell the nbgrader metadata that the gradebook holds for it, and take all other away.
 
@@ -155,12 +208,13 @@ class RestoreMetadata(NbGraderPreprocessor):
         getattr(self.log, "logger", self.log).addFilter(_in_a_line)  # here: this is made before any notebook is read
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        from grader.classroom.submissions import is_link
+        from grader.classroom.submissions import LINK, is_link
 
         ours = resources["nbgrader"]
         if is_link(Path(resources["metadata"]["path"]).parent, ours["assignment"]):
-            self.log.warning("%s: the notebook is a link to another file, which is not graded", ours["student"])
-            nb.cells = []
+            nb = new_notebook(metadata={UNREADABLE: LINK})
+        if why := nb.metadata.get(UNREADABLE):
+            self.log.warning("%s: %s", ours["student"], why)
         with Gradebook(ours["db_url"]) as gradebook:
             released = gradebook.find_notebook(ours["notebook"], ours["assignment"])
             sources = {cell.name: cell for cell in released.source_cells}
@@ -174,10 +228,6 @@ class RestoreMetadata(NbGraderPreprocessor):
                     cell = _new_cell(sources[name].cell_type, sources[name].source)
                     cell.metadata["nbgrader"] = metadata[name]
                     nb.cells.append(cell)
-        for cell in nb.cells:
-            cell.metadata.pop("tags", None)  # a page makes them classes of its elements
-            if nb.nbformat_minor < 5:
-                cell.pop("id", None)
         return nb, resources
 
     def _places(self, nb: NotebookNode, sources: dict[str, SourceCell]) -> dict[str, int]:
@@ -185,9 +235,8 @@ class RestoreMetadata(NbGraderPreprocessor):
         metadata an editor has lost is known by its id, which is its name where it is a learner's to change."""
         places: dict[str, int] = {}
         for index, cell in enumerate(nb.cells):
-            claimed = cell.metadata.pop("nbgrader", None)
-            name = claimed.get("grade_id") if isinstance(claimed, dict) else None
-            if not isinstance(name, str) or name not in sources:
+            name = cell.metadata.pop("nbgrader", {}).get("grade_id")
+            if name not in sources:
                 continue
             if name in places:
                 self.log.warning("Cell '%s' exists more than once", name)
@@ -233,9 +282,9 @@ class MeasuredGrade(NbGraderPreprocessor):
     the notebook as `<notebook>.result.json`. What is wrong with a submission costs its points, with the reason in the
     report; what is wrong with the machine is raised, and the submission stays ungraded."""
 
-    device = Unicode("auto", help='Where to measure: "cuda", "cpu", or "auto" for the GPU if there is one').tag(
-        config=True
-    )
+    device = Enum(
+        ("auto", "cpu", "cuda"), "auto", help='Where to measure: "cuda", "cpu", or "auto" for the GPU if there is one'
+    ).tag(config=True)
     quick = Bool(False, help="Fewer and shorter measurements: to try the course out, not for marks").tag(config=True)
     allow_unconfined = Bool(False, help="Grade where file access cannot be confined: for code that you trust").tag(
         config=True
@@ -267,6 +316,8 @@ class MeasuredGrade(NbGraderPreprocessor):
         from grader.grade import choose_form, grade
 
         try:
+            if why := nb.metadata.get(UNREADABLE):
+                raise UserError(why)
             submission = replace(submission_in(nb), student=student)
         except UserError as error:
             form = "cpu" if self.only_measured else choose_form(lab, self.device)
@@ -274,7 +325,8 @@ class MeasuredGrade(NbGraderPreprocessor):
             date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
             return Result(lab.name, lab.title, form, checks, {}, {}, fatal=str(error), quick=self.quick, date=date)
         job = Job(lab.name, submission, quick=self.quick)
-        record = Store(Path(CourseDirectory(parent=self).root) / self.results).final(job, form=_FORMS[self.device])
+        form = self.device if self.device in lab.forms else None  # any: what is graded without a device has its own
+        record = Store(Path(CourseDirectory(parent=self).root) / self.results).final(job, form=form)
         if record:
             self.log.info("%s of %s was measured on %s (%s)", lab.name, student, record["machine"], record["date"])
             return Result.from_dict(record["result"])
