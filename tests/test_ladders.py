@@ -10,7 +10,11 @@ import pytest
 from benchmarks import ladders, measured
 
 from grader import labs, trace
-from grader.result import Result
+from grader.classroom.submissions import version
+from grader.errors import UserError
+from grader.nightly import parts
+from grader.nightly.night import Records
+from grader.result import Result, write_json
 
 CELL = """## The ladder, measured
 
@@ -94,6 +98,36 @@ def test_a_figure_is_that_of_one_loop(tmp_path):
     assert not measured._is_there(path, of)
 
 
+def test_a_result_that_a_kill_left_is_measured_again(tmp_path):
+    """Its picture is written before it, and a power cut can leave it empty."""
+    folder = tmp_path / "3a_precision"
+    folder.mkdir()
+    (folder / measured.TIMELINES).touch()
+    (folder / "starter-1.json").touch()
+    assert not measured._is_there(folder / "starter-1.json", "")
+    assert "3a_precision" not in measured._table(tmp_path, [])
+
+
+def night(folder: Path, result: dict) -> Path:
+    """A night as its folder tells it, of one solution's grade."""
+    told = {"date": "", "device": "cuda", "quick": False, "select": {}, "grader": version(), "torch": "", "commit": ""}
+    told["select"] = {"kinds": ["grade"], "labs": ["3a_precision"], "lessons": [], "adversaries": [1, 1]}
+    write_json(folder / "night.json", told)
+    (part,) = (p for p in parts.planned(told) if p.what == "solution")
+    Records(folder).put(part.task, {"machine": "one", "version": version(), "seconds": 1.0, "result": result})
+    return folder
+
+
+def test_what_came_to_no_grade_is_not_taken_over_from_a_night(tmp_path):
+    facts = {"machine": FACTS["machine"], "versions": FACTS["versions"], "date": "2026-11-21 10:00 UTC"}
+    graded = Result(lab="3a_precision", title="", form="cuda", checks=[], **facts).to_dict()
+    for n, result in enumerate(({"why": "a cell raised"}, graded | {"disturbed": "Somebody else."}, graded)):
+        measured._take_over(night(tmp_path / f"night-{n}", result), tmp_path / f"out-{n}")
+    assert [path.parts[-3] for path in tmp_path.glob("out-*/*/*.json")] == ["out-2"]
+    with pytest.raises(UserError, match="There is no night"):
+        measured._take_over(tmp_path, tmp_path)
+
+
 def test_a_field_that_came_later_changes_no_figure():
     lab = labs.get("3a_precision")
     form = lab.forms["cuda"]
@@ -105,10 +139,11 @@ def test_a_field_that_came_later_changes_no_figure():
     assert measured.digest(dataclasses.replace(lab, forms={"cuda": used}), "cuda", lab.starter) != of
 
 
-def test_a_ladder_that_was_measured_on_several_days_says_so():
+def test_a_ladder_that_was_measured_on_several_days_and_machines_says_so():
     rows = [row | {"date": date} for row, date in zip(ladder(*ROWS)["rungs"], ("2026-11-20", "2026-11-21", "2026-11-22"), strict=True)]  # fmt: skip
+    rows[0] |= {"cores": 32, "torch": "2.12.0"}
     text = "".join(ladders.filled(CELL, ladder() | {"rungs": rows}, "3x_lab"))
-    assert "Python 3.12, 2026-11-20 to 2026-11-22." in text
+    assert "16 or 32 CPU cores, torch 2.11.0 and 2.12.0, Python 3.12, 2026-11-20 to 2026-11-22." in text
 
 
 def test_a_solution_s_first_grade_leaves_the_trace_before_and_after(tmp_path):
@@ -133,11 +168,13 @@ def test_a_figure_of_another_loop_is_marked(tmp_path):
     facts = {"machine": FACTS["machine"], "versions": FACTS["versions"], "date": "2026-11-21 10:00 UTC"}
     graded = Result(lab=lab.name, title="", form="cuda", checks=[], **facts).to_dict()
     now = measured.digest(lab, "cuda", lab.starter)
-    for what, source in (("starter-1", now), ("starter-2", "0123456789ab"), ("half, TF32", now)):
+    others = {"half, TF32": now, "trains-ahead-1": now, "honest, none of today's": now}
+    for what, source in {"starter-1": now, "starter-2": "0123456789ab", **others}.items():
         measured._keep(folder / f"{what}.json", what, source, graded)
     rungs = [{"rung": "starter", "source": now}, {"rung": "TF32", "source": now}]
     rows = [row | {"step_ms": 1.0, "gain": 1.0} for row in rungs]
     (folder / "ladder.json").write_text(json.dumps(ladder() | {"rungs": rows}))
     text = measured._table(tmp_path, [])
     old = [line.split("|")[1].strip() for line in text.splitlines() if "(before a change)" in line]
-    assert old == ["half, TF32 (before a change)", "starter-2 (before a change)", "TF32 (before a change)"]
+    changed = ["half, TF32", "starter-2", "trains-ahead-1", "honest, none of today's", "TF32"]
+    assert old == [f"{what} (before a change)" for what in changed]

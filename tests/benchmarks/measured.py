@@ -34,13 +34,13 @@ from grader.calibrate import calibrated, measure_gain, solution
 from grader.classroom.coordinator import grade_all
 from grader.classroom.pool import embedded
 from grader.classroom.store import Store, stands
-from grader.classroom.submissions import Job, version
+from grader.classroom.submissions import Job
 from grader.errors import UserError
 from grader.grade import arm, choose_device, choose_form, prepared, too_few_gpus
 from grader.labs.lab import AnyLab, Lab
 from grader.measure import calibration, machine
 from grader.measure.blocks import Plan, whole_rounds
-from grader.nightly.night import Records
+from grader.nightly.night import Records, read
 from grader.nightly.parts import plan
 from grader.result import Result, write_json, write_text
 from grader.submission import Submission
@@ -50,6 +50,7 @@ from tests import variants
 
 MEASURED = Path(__file__).resolve().parents[2] / "data" / "measured"
 STORE = MEASURED.parents[1] / "work" / "measured"  # whole results, which git ignores
+PARTS = "calibration,grades,half,wrong,cheat,variants,ladder"
 KINDS = ("honest, ", "fault, ")
 # how a result's name begins -> its column
 MARKED = {"starter": "starter", "wrong": "wrong fixes", "half": "half fixes", "solution": "solution"}
@@ -285,7 +286,7 @@ def stale_rungs(lab: AnyLab, ladder: dict[str, Any]) -> set[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default="calibration,grades,half,wrong,cheat,variants,ladder")
+    parser.add_argument("--parts", default=PARTS)
     parser.add_argument("--labs", default=",".join(labs.loops()))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--shard", default="1/1", metavar="I/N")
@@ -295,6 +296,12 @@ def main() -> None:
     parser.add_argument("--night", type=Path, metavar="FOLDER")
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
+    if unknown := {*options.parts.split(",")} - {*PARTS.split(","), "rounds"}:
+        parser.error(f"--parts {', '.join(sorted(unknown))}: give some of {PARTS},rounds")
+    numbers = re.fullmatch(r"(\d+)/(\d+)", options.shard)
+    shard, shards = map(int, numbers.groups()) if numbers else (0, 0)
+    if not 1 <= shard <= shards:
+        parser.error(f"--shard {options.shard}: give I/N, the I-th of N shares")
     name = _slug(machine.gpu_name() or machine.cpu_name()).strip("-")
     out = options.out or MEASURED / name
     parts = [] if options.table or options.night else options.parts.split(",")
@@ -312,7 +319,6 @@ def main() -> None:
         for lab in chosen
         for what, job in _jobs(lab, parts, options.rounds, options.device)
     }
-    shard, shards = map(int, options.shard.split("/"))
     _grade(dict(list(jobs.items())[shard - 1 :: shards]), out, options.device, options.on)
     for lab in chosen:
         if "ladder" in parts and isinstance(lab, Lab):
@@ -410,18 +416,15 @@ def _grade(jobs: dict[Path, tuple[str, Job]], out: Path, device: str, on: list[i
 
 def _take_over(night: Path, out: Path) -> None:
     """Keep the first grade that a night of this course made of each starter and solution."""
-    told = json.loads((night / "night.json").read_text(encoding="utf-8"))
+    told = read(night)
     if told["quick"]:
         raise SystemExit(f"{night} was a quick night: what it measured is no grade.")
-    if told["grader"] != version():
-        raise SystemExit(
-            f"{night} was graded by {told['grader']}, and this is {version()}: take it over by that state of the course."
-        )
     records = Records(night)
     for part in plan(told["device"], False, told["select"]["kinds"], told["select"]["labs"]):
         record = records.final(part.task) if part.kind == "grade" and part.task else None
         result = (record or {}).get("result", {})
-        if result := result.get("grade", result):
+        result = result.get("grade", result)
+        if "checks" in result and not result["disturbed"]:  # else it came to no grade
             what = f"{part.what}-1"
             lab = labs.get(part.subject)
             source = (solution(lab) if part.what == "solution" else Submission(lab.starter)).source
@@ -456,19 +459,27 @@ def _source_of(job: Job) -> str:
 
 
 def _is_there(path: Path, source: str) -> bool:
-    return path.exists() and json.loads(path.read_text(encoding="utf-8")).get("source") == source
+    return _read(path).get("source") == source
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A result; empty where it is missing or damaged, for then it is measured again."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
 
 
 def _named(lab: AnyLab, told: dict[str, Any], sources: dict[str, str], form_name: str) -> str:
     """What a result is of, and whether that is as it was. sources: what there is by now, by name; repeats have a number behind it."""
     what = told.get("what") or told["rung"]
-    there = _is_today_s(lab, told, sources.get(re.sub(r"-\d+$", "", what)), form_name)
+    there = _is_today_s(lab, told, sources.get(what) or sources.get(re.sub(r"-\d+$", "", what)), form_name)
     return what if there else f"{what} {STALE}"
 
 
 def _is_today_s(lab: AnyLab, told: dict[str, Any], source: str | None, form_name: str) -> bool:
-    """Whether a result is of this source; of None, which is what a loop that nobody edits has, any with a digest is."""
-    return bool(told.get("source")) if source is None else told.get("source") == digest(lab, form_name, source)
+    """Whether a result is of this source; None: that of a loop that is no more."""
+    return source is not None and told.get("source") == digest(lab, form_name, source)
 
 
 def _sources(lab: AnyLab) -> dict[str, str]:
@@ -476,9 +487,13 @@ def _sources(lab: AnyLab) -> dict[str, str]:
     made = {"starter": lab.starter, "solution": solution(lab).source}
     if _is_edited(lab):
         halves = variants.halves(lab.name)
-        made |= ladder_of(lab) if isinstance(lab, Lab) else {}
         made |= {"half": next(iter(halves.values())), **{f"half, {what}": each for what, each in halves.items()}}
         made |= {f"wrong, {what}": each for what, (each, _) in variants.wrongs(lab.name).items()}
+    if isinstance(lab, Lab):
+        made |= ladder_of(lab)
+        made |= {f"honest, {what}": each for what, each in variants.honest(lab.name).items()}
+        made |= {f"fault, {what}": each for what, each in variants.faults(lab.name).items()}
+        made |= {"trains-ahead": variants.trains_ahead(lab.name), "in-a-thread": variants.in_a_thread(lab.name)}
     return made
 
 
@@ -506,36 +521,34 @@ def _ladder(lab: Any, form_name: str, folder: Path) -> None:
     there, and one that is there is not measured again, unless it was changed."""
     path, wanted = folder / "ladder.json", ladder_of(lab)
     sources = {what: digest(lab, form_name, source) for what, source in wanted.items()}
-    there = json.loads(path.read_text())["rungs"] if path.exists() else []
-    rows = {row["rung"]: row for row in there if row.get("source") == sources.get(row["rung"])}
+    rows = {row["rung"]: row for row in _read(path).get("rungs", []) if row.get("source") == sources.get(row["rung"])}
     facts = {"machine": machine.facts(), "versions": machine.versions(), "date": time.strftime("%Y-%m-%d")}
     alone = functools.cache(lambda what: _alone(lab.forms[form_name], form_name, wanted[what]))
     solved = digest(lab, form_name, solution(lab).source)
     graded = {what: _graded(folder, what, solved, sources[what]) for what in wanted if what not in rows}
     for what in sorted(graded, key=lambda what: graded[what] is None):  # what costs no time first
-        step_ms, gain, date = graded[what] or (alone(what), alone("starter") / alone(what), facts["date"])
-        rows[what] = {"rung": what, "step_ms": round(step_ms, 2), "gain": round(gain, 2)}
-        rows[what] |= {"source": sources[what], "date": date}
+        step_ms, gain, of = graded[what] or (alone(what), alone("starter") / alone(what), facts)
+        rows[what] = {"rung": what, "step_ms": round(step_ms, 2), "gain": round(gain, 2), "source": sources[what]}
+        # of its own, for it may be another machine's than the others'
+        rows[what] |= {"date": of["date"][:10], "cores": of["machine"]["cores"], "torch": of["versions"]["torch"]}
         write_json(path, {"rungs": sorted(rows.values(), key=lambda row: [*wanted].index(row["rung"])), **facts})
         print(f"{lab.name}: {rows[what]}", flush=True)
 
 
-def _graded(folder: Path, what: str, solved: str, source: str) -> tuple[float, float, str] | None:
-    """Milliseconds a step and gain of a rung as its grade found them, and when; None where it was not graded, or nothing was
-    timed. The starter's are those beside the solution, whose digest is `solved`."""
+def _graded(folder: Path, what: str, solved: str, source: str) -> tuple[float, float, dict[str, Any]] | None:
+    """Milliseconds a step and gain of a rung as its grade found them, and that grade; None where it was not graded, or nothing
+    was timed. The starter's are those beside the solution, whose digest is `solved`."""
     graded = {"starter": "solution-1", "the solution": "solution-1"}.get(what) or _slug(f"half, {what}")
     path = folder / f"{graded}.json"
     if not _is_there(path, solved if what == "starter" else source):
         return None
-    result = json.loads(path.read_text())
-    evidence, date = _timed(result), result["date"][:10]
+    result = _read(path)
+    evidence = _timed(result)
     if not evidence:
         return None
-    return (
-        (evidence["starter_ms"], 1.0, date)
-        if what == "starter"
-        else (evidence["submission_ms"], evidence["gain"], date)
-    )
+    if what == "starter":
+        return evidence["starter_ms"], 1.0, result
+    return evidence["submission_ms"], evidence["gain"], result
 
 
 def _alone(form: Any, form_name: str, source: str) -> float:
@@ -555,15 +568,15 @@ def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower())
 
 
-def _parity_table(results: list[dict[str, Any]]) -> list[str]:
-    """Honest forms and planted faults: what parity says of them. Their few short blocks say nothing of their speed."""
+def _parity_table(results: dict[str, dict[str, Any]]) -> list[str]:
+    """Honest forms and planted faults by name: what parity says of them. Their few short blocks say nothing of their speed."""
     rows = []
-    for r in results:
+    for what, r in results.items():
         check = next((c for c in r["checks"] if c["name"] == "parity"), None)
         e = check["evidence"] if check else {}
         numbers = (e.get(k) for k in ("loss_difference", "update_norm_ratio", "update_cosine"))
         shown = " | ".join("-" if x is None else f"{x:.5f}" for x in numbers)
-        rows.append(f"| {r['what']} | {check['status'] if check else '-'} | {shown} |")
+        rows.append(f"| {what} | {check['status'] if check else '-'} | {shown} |")
     heads = [
         "",
         "| form or fault | same training | loss difference | norm of the update | its cosine |",
@@ -574,7 +587,7 @@ def _parity_table(results: list[dict[str, Any]]) -> list[str]:
 
 def _results(folder: Path) -> list[dict[str, Any]]:
     """The grades of a lab in the order of their names, and its ladder."""
-    return sorted((json.loads(p.read_text()) for p in folder.glob("*.json")), key=lambda d: d.get("what", ""))
+    return sorted(filter(None, map(_read, folder.glob("*.json"))), key=lambda told: told.get("what", ""))
 
 
 def _timed(result: dict[str, Any]) -> dict[str, Any]:
@@ -671,6 +684,8 @@ def _table(out: Path, summary: list[Row]) -> str:
         sources = _sources(lab)
         graded = [r for r in results if "what" in r]
         ladder = [r for r in results if "rungs" in r]
+        if not results:
+            continue
         some = (graded or ladder)[0]
         host = some["machine"]
         text += [f"## {folder.name}", ""]
@@ -690,7 +705,8 @@ def _table(out: Path, summary: list[Row]) -> str:
             same = checks["parity"]["status"] if "parity" in checks else r["fatal"] or "-"
             what = _named(lab, r, sources, r["form"])
             text.append(f"| {what} | {r['score']:g} of {r['measured_max']:g} | {gain} | {same} | {r['seconds']:.0f} |")
-        text += _parity_table([r for r in graded if r["what"].startswith(KINDS)])
+        others = [r for r in graded if r["what"].startswith(KINDS)]
+        text += _parity_table({_named(lab, r, sources, r["form"]): r for r in others})
         if (folder / TIMELINES).exists():
             text += ["", f"![Trace of the starter and of the solution]({folder.name}/{TIMELINES})"]
         for r in ladder:
