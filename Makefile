@@ -33,7 +33,7 @@ demo: .venv/ready
 	$(BIN)/grader demo
 
 lab: .venv/ready
-	$(BIN)/jupyter lab $(ALLOW_ROOT) --ServerApp.root_dir="$(CURDIR)" notebooks/00_start_here.ipynb
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter lab $(ALLOW_ROOT) --ServerApp.root_dir="$(CURDIR)" notebooks/00_start_here.ipynb
 
 # Two at a time. What fails beside another test, on a busy machine, gets one more try alone, and has to pass it.
 test: .venv/ready lint

@@ -120,14 +120,15 @@ def test_a_lab_that_cannot_be_calibrated_keeps_no_other_back(monkeypatch, capsys
     assert "47%" in said and "2d_formats: the solution gains 5.00x" in said
 
 
-def test_start_makes_a_copy_and_never_overwrites_it(tmp_path, monkeypatch):
+def test_start_makes_a_copy_and_never_overwrites_it(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cli, "REPOSITORY", tmp_path)
     (tmp_path / "labs" / "2a_workers").mkdir(parents=True)
     (tmp_path / "labs" / "2a_workers" / "2a_workers.ipynb").write_text("released")
     notebook = cli.start("2a_workers")
     assert notebook.read_text() == "released"
     notebook.write_text("mine")
-    assert cli.start("2a_workers").read_text() == "mine"
+    assert cli.main(["start", "2a_workers"]) == 0 and notebook.read_text() == "mine"
+    assert "is there already, as you left it" in capsys.readouterr().out
     assert [p.name for p in (tmp_path / "work").iterdir()] == ["2a_workers"]
     notebook.rename(notebook.with_name("first try.ipynb"))  # as the start notebook says, to begin anew
     assert cli.start("2a_workers").read_text() == "released"
@@ -140,6 +141,10 @@ def test_start_makes_a_copy_and_never_overwrites_it(tmp_path, monkeypatch):
         (("grade", "9z_nothing", "x.ipynb"), "There is no lab '9z_nothing'"),
         (("grade", "2a_workers", "missing.ipynb"), "missing.ipynb cannot be read"),
         (("grade", "2a_workers", REPOSITORY / "README.md"), "is not a notebook"),
+        (
+            ("grade", "2a_workers", REPOSITORY / "labs/2e_syncs/2e_syncs.ipynb"),
+            "a notebook of 2e_syncs, not of 2a_workers",
+        ),
         (("start", "nothing"), "There is no lab 'nothing'"),
         (("calibrate", "3a_precision", "--device", "cpu"), "needs an NVIDIA GPU"),
     ],

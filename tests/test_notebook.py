@@ -174,6 +174,7 @@ def test_first_complete_prediction_counts(kernel: Kernel, tmp_path: Path) -> Non
         'cause="input-bound"',
         'cause="slow", gain=2',
         'cause="input-bound", gain=0',
+        'couse="input-bound", gain=8',
     ):
         ran = kernel.run(f"lab.predict({incomplete})")
         assert "No prediction yet" in ran.text and "sync-bound" in ran.text and not ran.error

@@ -421,3 +421,14 @@ def test_a_learners_matplotlib_style_does_not_reach_the_pictures():
     with matplotlib.rc_context({"axes.facecolor": "black", "font.size": 30, "text.color": "red"}):
         assert report.html(samples()["solution"]) == plain
         assert matplotlib.rcParams["font.size"] == 30
+
+
+def test_what_to_do_about_an_undecided_check_is_not_cut_off():
+    """It stands at the end of the reason, and a report of many checks has little room for each."""
+    undecided = throughput(3.3, 0.19, 15, status=INCONCLUSIVE)
+    undecided.reason = (
+        "The loop runs 3.30x (90% interval 2.90 to 3.70) as fast as the starter, but other programs took up to 31% of "
+        "the time of a block, in 9 of 15 pairs. Close other programs and check again."
+    )
+    shown = report.text(make([undecided, *(trace_check() for _ in range(12))]), width=80)
+    assert "Close other programs and check again." in " ".join(shown.split())

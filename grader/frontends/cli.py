@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -243,8 +244,11 @@ def _labs(options: argparse.Namespace) -> None:
 
 
 def _start(options: argparse.Namespace) -> None:
+    there = (REPOSITORY / "work" / options.lab / f"{options.lab}.ipynb").exists()
     target = start(options.lab)
-    print(f"{target} is yours to change. Open it with: jupyter lab {target}")
+    print(
+        f"{target} is {'there already, as you left it' if there else 'yours to change'}. Open it with: jupyter lab {target}"
+    )
 
 
 def start(name: str) -> Path:
@@ -288,6 +292,11 @@ def _grade(options: argparse.Namespace) -> None:
 
     lab = labs.get(options.lab)
     submission = read_notebook(options.notebook)
+    others = _labs_of(options.notebook)
+    if others and lab.name not in others:
+        raise UserError(
+            f"{options.notebook} is a notebook of {others[0]}, not of {lab.name}: it calls grader.lab({others[0]!r})."
+        )
     for target in (options.json, options.html):
         if target and target != "-":
             check_writable(target)
@@ -319,6 +328,15 @@ def _grade(options: argparse.Namespace) -> None:
         print(report.text(result, width=min(100, shutil.get_terminal_size().columns), colour=sys.stdout.isatty()))
         if saved:
             print(saved)
+
+
+def _labs_of(notebook: Path) -> list[str]:
+    """The labs that a notebook opens: the literal in each `grader.lab("...")`."""
+    from grader.submission import code_cells, load_notebook
+
+    cells = code_cells(load_notebook(notebook), str(notebook))
+    named = [name for cell in cells for name in re.findall(r"""\bgrader\.lab\(\s*["'](\w+)["']""", cell.source)]
+    return [name for name in named if name in labs.NAMES]
 
 
 def _diagnose(options: argparse.Namespace) -> int:

@@ -238,7 +238,7 @@ class NotebookLab:
         picture = report._image(lambda: board.draw(attempts), "Gain of each attempt, in their order") if timed else ""
         Note("What you tried", [], [[board.HEAD, *rows]], picture).show()
 
-    def grade(self, name: str) -> float:
+    def grade(self, name: str = "") -> float:
         """Show one check's verdict of the last `check()`; its points."""
         if self.result is None:
             Note("Not checked yet", ["Run lab.check() first."]).show()
@@ -246,7 +246,8 @@ class NotebookLab:
         found = next((c for c in self.result.checks if c.name == name), None)
         if found is None:
             names = ", ".join(c.name for c in self.result.checks)
-            Note(f"There is no check {name!r}", [f"The last lab.check() has: {names}."]).show()
+            title = f"There is no check {name!r}" if name else "Which check?"
+            Note(title, [f"The last lab.check() has: {names}."]).show()
             return 0
         _Report(replace(self.result, checks=[found]), [], row=True).show()
         return found.points
@@ -293,10 +294,10 @@ class LoopLab(NotebookLab):
 
     # ---- the prediction
 
-    def predict(self, cause: Any = ..., gain: Any = ...) -> None:
+    def predict(self, cause: Any = ..., gain: Any = ..., **unknown: Any) -> None:
         """Say, before the first profile, what holds the loop back and how many times as fast it can get. The first
         complete prediction counts. cause: one of `grader.labs.lab.CAUSES`; gain: a number, 2.5 for 2.5 times."""
-        wrong = _wrong(cause, gain)
+        wrong = f"It takes cause and gain, no {', '.join(unknown)}." if unknown else _wrong(cause, gain)
         made = self._locked()
         if made:
             again = (cause, gain) == (made["cause"], made["gain"]) or cause is ... or gain is ...

@@ -705,7 +705,8 @@ def _text_lines(
             f"{paint(f'{sign} {word:<14}', code)}{paint(name[0].ljust(width - 16 - len(points)) + points, '1')}"
         )
         lines += [paint(" " * 16 + more, "1") for more in name[1:]]
-        lines += _wrap(check.reason, width, reason, "    ")
+        # of what is undecided, what to do stands at the end
+        lines += _wrap(check.reason, width, max(reason, 4 if check.status == INCONCLUSIVE else 0), "    ")
         if check.hint:
             lines += _wrap(f"→ {_clean(check.hint)}", width, HINT_LINES, "    ")
             if check.more_hints:

@@ -36,8 +36,9 @@ LAB = Lab(
         points=40,
         hints=(
             "How long does the GPU work on a tensor of 1,024 rows, and how long does Python take to ask for it?",
-            "`lab.profile()` shows a GPU that has nothing to do for most of the step, between kernels that are nearly all shorter "
-            "than 10 us. Which part of the loop launches most of them: forward, backward or the optimizer?",
+            "On a GPU `lab.profile()` shows one that has nothing to do for most of the step, between kernels that are nearly all "
+            "shorter than 10 us. Which part of the loop launches most of them: forward, backward or the optimizer? On a CPU comment "
+            "a part out and look with `lab.peek()`: what is missing from `cpu_ops` is that part's.",
             "Ask for more work with each call: the optimizer of torch.optim that takes all parameters at once, the functions of "
             "torch.nn.functional that do a whole normalisation, activation, loss or attention. Whatever you call once in the "
             "forward pass, the backward pass is spared as well.",
