@@ -171,7 +171,12 @@ def _as_handed_in(notebook: Any) -> NotebookNode:
             continue
         source = cell.get("source", "")
         source = "".join(map(str, source)) if isinstance(source, list) else source
-        made = new.get(str(cell.get("cell_type")), new_markdown_cell)(source if isinstance(source, str) else "")
+        source = source if isinstance(source, str) else ""
+        if is_submission(source) and source != _whole(source):
+            raise UserError(
+                "The notebook cannot be read as Python: a %%submission cell holds half a character. Write it anew."
+            )
+        made = new.get(str(cell.get("cell_type")), new_markdown_cell)(_whole(source))
         name = cell.get("id")
         if isinstance(name, str) and re.fullmatch(r"[\w-]{1,64}", name, re.ASCII) and name not in ids:
             made.id = name
@@ -191,10 +196,15 @@ def _pictures(attachments: Any) -> dict[str, dict[str, str]]:
     found = {}
     for name, bundle in attachments.items() if isinstance(attachments, dict) else ():
         kinds = bundle.items() if isinstance(bundle, dict) else ()
-        texts = {kind: data for kind, data in kinds if isinstance(data, str)}
+        texts = {_whole(kind): _whole(data) for kind, data in kinds if isinstance(data, str)}
         if texts:
-            found[name] = texts
+            found[_whole(name)] = texts
     return found
+
+
+def _whole(text: str) -> str:
+    """Without halves of surrogate pairs, which JSON can hold and no file can."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 class RestoreMetadata(NbGraderPreprocessor):
@@ -213,7 +223,8 @@ class RestoreMetadata(NbGraderPreprocessor):
         ours = resources["nbgrader"]
         if is_link(Path(resources["metadata"]["path"]).parent, ours["assignment"]):
             nb = new_notebook(metadata={UNREADABLE: LINK})
-        if why := nb.metadata.get(UNREADABLE):
+        why = nb.metadata.get(UNREADABLE)
+        if why:
             self.log.warning("%s: %s", ours["student"], why)
         with Gradebook(ours["db_url"]) as gradebook:
             released = gradebook.find_notebook(ours["notebook"], ours["assignment"])
@@ -224,7 +235,8 @@ class RestoreMetadata(NbGraderPreprocessor):
                 cell.metadata["nbgrader"] = metadata.pop(name)
             for name in sorted(metadata):  # deleted: back in, at the end, so that the cells keep their numbers
                 if metadata[name]["grade"]:
-                    self.log.warning("%s: cell '%s' was missing", ours["student"], name)
+                    if not why:
+                        self.log.warning("%s: cell '%s' was missing", ours["student"], name)
                     cell = _new_cell(sources[name].cell_type, sources[name].source)
                     cell.metadata["nbgrader"] = metadata[name]
                     nb.cells.append(cell)
