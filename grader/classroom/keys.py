@@ -66,7 +66,7 @@ def read_users(folder: Path) -> dict[str, str]:
     """Who may come in: the name by the fingerprint of the certificate. Read again at each connection, so that a line taken
     out counts at once."""
     try:
-        lines = (folder / "users.txt").read_text(encoding="ascii").splitlines()
+        lines = (folder / "users.txt").read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return {}
     return {fields[1]: fields[0] for line in lines if len(fields := line.split()) == 2}
