@@ -40,9 +40,19 @@ def ladder(*rows: tuple[str, float, float]) -> dict:
 
 def test_rungs_are_filled_by_their_names():
     text = "".join(ladders.filled(CELL, ladder(*ROWS), "3x_lab"))
-    assert "| starter: fp32 | 100.0 | 1.0x |\n| TF32 | 50.0 | 2.0x |\n| the solution in a graph | | |\n" in text
+    assert "| starter: fp32 | 100.0 | 1.00x |\n| TF32 | 50.0 | 2.0x |\n| the solution in a graph | | |\n" in text
     assert "| the solution (compiled) | 25.0 | 4.0x |\n" in text and text.endswith("pay.** Elsewhere.\n")
     assert "NVIDIA H200, 16 CPU cores, torch 2.11.0, Python 3.12, 2026-11-21. Empty rungs" in text
+
+
+def test_a_small_gain_is_not_rounded_to_a_larger_one():
+    assert [ladders.times(gain) for gain in (0.09, 1.05, 1.996, 2.04, 18.24)] == [
+        "0.09x",
+        "1.05x",
+        "2.00x",
+        "2.0x",
+        "18.2x",
+    ]
 
 
 def test_a_full_ladder_says_no_more_of_empty_rungs():
@@ -69,7 +79,7 @@ def test_notebooks_say_what_was_measured():
     for path in ladders.MEASURED.glob("*/ladder.json"):
         lab, told = path.parent.name, json.loads(path.read_text(encoding="utf-8"))
         notebook = Path(ladders.REPOSITORY / "solutions" / lab / f"{lab}.ipynb").read_text(encoding="utf-8")
-        assert all(f" | {row['gain']:.1f}x |" in notebook for row in told["rungs"]), lab
+        assert all(f" | {ladders.times(row['gain'])} |" in notebook for row in told["rungs"]), lab
         assert notebook.count(f"{measured.STALE} |") == len(measured.stale_rungs(labs.get(lab), told)), lab
 
 

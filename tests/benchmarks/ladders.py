@@ -30,6 +30,11 @@ def bears(name: str, rung: str) -> bool:
     return bool(re.fullmatch(re.escape(rung) + r"(:.*| \(.*)?", name))
 
 
+def times(gain: float) -> str:
+    """A gain as it is shown: 1.05 is not 1.1, and 18.24 says no more than 18.2."""
+    return f"{gain:.2f}x" if gain < 2 else f"{gain:.1f}x"
+
+
 def filled(lines: list[str], ladder: dict[str, Any], lab: str, stale: Collection[str] = ()) -> list[str]:
     """The lines of a ladder cell with milliseconds and gains of its rungs, and what they were measured on in place of what
     said that they were not. stale: the rungs whose figures are not of today's loop and form; they are marked."""
@@ -39,7 +44,7 @@ def filled(lines: list[str], ladder: dict[str, Any], lab: str, stale: Collection
         row = next((row for row in ladder["rungs"] if bears(name, row["rung"])), None)
         if line.startswith("| ") and row and line.count("|") == 4:
             name += f" {STALE}" * (row["rung"] in stale)
-            line = f"| {name} | {row['step_ms']:,.1f} | {row['gain']:.1f}x |\n"
+            line = f"| {name} | {row['step_ms']:,.1f} | {times(row['gain'])} |\n"
         empty += bool(re.search(r"\|\s*\|", line))
         made.append(line)
     return _headed(made, ladder, empty, lab)

@@ -92,7 +92,7 @@ LAB = Lab(
             form="cuda",
             hints=(
                 "Which units of the GPU multiply, and what do they take?",
-                "`half_share` and `tensor_core_share` of `lab.peek()`.",
+                "`half_share` of `lab.peek()`, `tensor_core_share` of `lab.profile()`.",
                 "bf16 autocast around the forward pass. The weights, their average and the loss stay in fp32.",
             ),
         ),
