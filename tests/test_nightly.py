@@ -570,7 +570,7 @@ def add_night(history: History, values: dict[str, float], status: str = parts.OK
 def tonight(history: History, runs: list[float]) -> list[Change]:
     outcome = parts.Outcome(Part("grade", GPU_BOUND, "solution", None), parts.OK, noise={"step_ms": 0.003})
     outcome.repeats = [{"step_ms": step_ms} for step_ms in runs]
-    return judge(outcome, history.before(GRADE, "one", False), history.first(GRADE, "one", False))
+    return judge(outcome, history.before(GRADE, "one", False))
 
 
 def test_a_night_that_timed_nothing_is_no_yardstick(tmp_path):

@@ -235,14 +235,14 @@ def restored(notebook: Any, released: Any) -> Any:
     """The notebook as `nbgrader autograde` grades it: a cell that was released is of the type that it was released with,
     and holds what was released where it is not a learner's to change. Of several copies the last one that was changed
     is the cell; the others are plain ones. A cell without metadata is known by its id."""
-    ours = {cell["metadata"]["nbgrader"]["grade_id"]: cell for cell in released["cells"] if _known(cell)}
+    ours = {name: cell for cell in released["cells"] if (name := grade_id(cell)) is not None}
     if not isinstance(notebook, dict) or not isinstance(notebook.get("cells"), list):
         return notebook  # said by whoever reads its cells
     cells = list(notebook["cells"])
     places: dict[str, int] = {}
     for index, cell in enumerate(cells):
-        name = cell["metadata"]["nbgrader"]["grade_id"] if _known(cell) else None
-        if isinstance(name, str) and name in ours and (name not in places or _text(cell) != _text(ours[name])):
+        name = grade_id(cell)
+        if name in ours and (name not in places or text_of(cell) != text_of(ours[name])):
             places[name] = index
     for index, cell in enumerate(cells):
         name = cell.get("id") if isinstance(cell, dict) else None
@@ -256,12 +256,15 @@ def restored(notebook: Any, released: Any) -> Any:
     return {"cells": cells}
 
 
-def _known(cell: Any) -> bool:
+def grade_id(cell: Any) -> str | None:
+    """The name by which nbgrader knows a cell; None where it says none."""
     metadata = cell.get("metadata") if isinstance(cell, dict) else None
     marks = metadata.get("nbgrader") if isinstance(metadata, dict) else None
-    return isinstance(marks, dict) and "grade_id" in marks
+    name = marks.get("grade_id") if isinstance(marks, dict) else None
+    return name if isinstance(name, str) else None
 
 
-def _text(cell: dict[str, Any]) -> Any:
+def text_of(cell: dict[str, Any]) -> Any:
+    """A cell's source in one piece; as it is where it is no text."""
     source = cell.get("source")
     return "".join(source) if isinstance(source, list) and all(isinstance(s, str) for s in source) else source

@@ -16,6 +16,7 @@ from grader import labs
 from grader.errors import UserError
 from grader.frontends import classroom, nightly
 from grader.labs.lab import AnyLab, Lab
+from grader.submission import Cell
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEMO = ("2a_workers", "3a_precision")  # the labs that `grader demo` shows
@@ -288,11 +289,12 @@ def _grade(options: argparse.Namespace) -> None:
     from grader.grade import choose_form, grade
     from grader.result import check_writable, write_json
     from grader.sandbox.parent import fork_server
-    from grader.submission import read_notebook
+    from grader.submission import code_cells, from_cells, load_notebook
 
     lab = labs.get(options.lab)
-    submission = read_notebook(options.notebook)
-    others = _labs_of(options.notebook)
+    cells = code_cells(load_notebook(options.notebook), str(options.notebook))
+    submission = from_cells(cells, str(options.notebook))
+    others = _labs_of(cells)
     if others and lab.name not in others:
         raise UserError(
             f"{options.notebook} is a notebook of {others[0]}, not of {lab.name}: it calls grader.lab({others[0]!r})."
@@ -330,11 +332,8 @@ def _grade(options: argparse.Namespace) -> None:
             print(saved)
 
 
-def _labs_of(notebook: Path) -> list[str]:
+def _labs_of(cells: list[Cell]) -> list[str]:
     """The labs that a notebook opens: the literal in each `grader.lab("...")`."""
-    from grader.submission import code_cells, load_notebook
-
-    cells = code_cells(load_notebook(notebook), str(notebook))
     named = [name for cell in cells for name in re.findall(r"""\bgrader\.lab\(\s*["'](\w+)["']""", cell.source)]
     return [name for name in named if name in labs.NAMES]
 

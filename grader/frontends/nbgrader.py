@@ -163,14 +163,15 @@ class SubmittedNotebook(NotebookExporter):
 
 def _as_handed_in(notebook: Any) -> NotebookNode:
     """The cells of a notebook's JSON, without outputs. Raises UserError where it has not the form of a notebook."""
+    from grader.classroom.submissions import grade_id, text_of
+
     code_cells(notebook, "The notebook")
     new = {"code": new_code_cell, "raw": new_raw_cell}
     cells, ids = [], set()
     for cell in notebook["cells"]:
         if not isinstance(cell, dict):
             continue
-        source = cell.get("source", "")
-        source = "".join(map(str, source)) if isinstance(source, list) else source
+        source = text_of(cell)
         source = source if isinstance(source, str) else ""
         if is_submission(source) and source != _whole(source):
             raise UserError(
@@ -181,10 +182,8 @@ def _as_handed_in(notebook: Any) -> NotebookNode:
         if isinstance(name, str) and re.fullmatch(r"[\w-]{1,64}", name, re.ASCII) and name not in ids:
             made.id = name
             ids.add(name)
-        metadata = cell.get("metadata")
-        marks = metadata.get("nbgrader") if isinstance(metadata, dict) else None
-        if isinstance(marks, dict) and isinstance(marks.get("grade_id"), str):
-            made.metadata = from_dict({"nbgrader": {"grade_id": marks["grade_id"]}})
+        if (marked := grade_id(cell)) is not None:
+            made.metadata = from_dict({"nbgrader": {"grade_id": marked}})
         if made.cell_type == "markdown":
             made.attachments = from_dict(_pictures(cell.get("attachments")))
         cells.append(made)

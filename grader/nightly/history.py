@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -66,16 +65,8 @@ class History:
         self.append({"accept": part, "date": datetime.now(UTC).isoformat(timespec="seconds")})
 
     def before(self, name: str, machine: str, quick: bool, night: str = "") -> list[dict[str, Any]]:
-        """What the last nights before `night` measured of a part on the same kind of machine and release of torch, oldest first.
-        Those on which it was slower are left out: they are no yardstick."""
-        return self._all_before(name, machine, quick, night)[-LAST:]
-
-    def first(self, name: str, machine: str, quick: bool, night: str = "") -> list[dict[str, Any]]:
-        """The same of its first nights, since it was accepted last; none while the last ones still hold them all."""
-        found = self._all_before(name, machine, quick, night)
-        return found[:FIRST] if len(found) > LAST else []
-
-    def _all_before(self, name: str, machine: str, quick: bool, night: str) -> list[dict[str, Any]]:
+        """What the nights before `night` measured of a part on the same kind of machine and release of torch, since it was
+        accepted last, oldest first. Those on which it was slower are left out: they are no yardstick."""
         found: list[dict[str, Any]] = []
         for entry in self.lines():
             if entry.get("accept") == name:
@@ -131,20 +122,21 @@ class Change:
 NAMES = {"step_ms": "the solution's steps per second:", "gain": "its gain over the starter:"}
 
 
-def judge(outcome: Outcome, before: list[dict[str, Any]], first: Sequence[dict[str, Any]] = ()) -> list[Change]:
-    """Compare a part's watched figures with those of the nights before, and of the first ones, of which only what lies
-    beyond their interval is told.
+def judge(outcome: Outcome, before: list[dict[str, Any]]) -> list[Change]:
+    """Compare a part's watched figures with those of the last nights before; where there are more, also with those of the
+    first ones, of which only what lies beyond their interval is told.
 
     One of fifty series lies beyond a 90% interval every night. So a part that does is measured again, and it is called
     slower when every run of three is beyond it, and their mean by SURE half intervals. How often
     an unchanged night is then called slower, and how small a change is found: data/measured/nights.md."""
+    first = before[:FIRST] if len(before) > LAST else []
     return [
-        *_changes(outcome, before, "{} nights' before"),
+        *_changes(outcome, before[-LAST:], "{} nights' before"),
         *(each for each in _changes(outcome, first, "first {} nights'") if each.suspicious),
     ]
 
 
-def _changes(outcome: Outcome, nights: Sequence[dict[str, Any]], which: str) -> list[Change]:
+def _changes(outcome: Outcome, nights: list[dict[str, Any]], which: str) -> list[Change]:
     changes = []
     for series, sign in WATCHED.items():
         with_it = [part for part in nights if part["values"].get(series)]

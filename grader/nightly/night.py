@@ -316,8 +316,8 @@ def assess(night: Night) -> Assessed:
     for found in outcomes:
         if found.part.kind != "grade" or found.part.what != "solution" or not found.repeats:
             continue
-        of = (found.part.name, found.machine, night.told["quick"], night.name)
-        made = judge(found, night.history.before(*of), night.history.first(*of))
+        before = night.history.before(found.part.name, found.machine, night.told["quick"], night.name)
+        made = judge(found, before)
         if made:
             compared.add(found.part.name)
             changes[found.part.name] = made

@@ -11,6 +11,7 @@ from typing import Any
 from grader.frontends import report as pages
 from grader.nightly import night as nights
 from grader.nightly import parts
+from grader.nightly.history import LAST
 from grader.nightly.night import Assessed, Night
 from grader.nightly.parts import Outcome
 from grader.result import write_text
@@ -211,7 +212,7 @@ def _labs(night: Night, found: Assessed) -> str:
         idle = f"{v['gpu_idle']:.0%}" if "gpu_idle" in v else ""
         figures = (_n(v.get("gain")), _n(v.get("step_ms")), _n(v.get("kernels"), 0), idle)
         rows.append((escape(name), _status(ours), _marks(ours), _marks(starter), *figures, against))
-        before = night.history.before(ours.part.name, ours.machine, night.told["quick"], night.name)
+        before = night.history.before(ours.part.name, ours.machine, night.told["quick"], night.name)[-LAST:]
         if v.get("step_ms") and len(before) >= 2:
             pictures.append(
                 pages._image(lambda a=before, b=ours, n=name: _draw(n, a, b), f"{name}: gain and step of each night")

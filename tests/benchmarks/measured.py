@@ -471,8 +471,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _named(lab: AnyLab, told: dict[str, Any], sources: dict[str, str], form_name: str) -> str:
-    """What a result is of, and whether that is as it was. sources: what there is by now, by name; repeats have a number behind it."""
-    what = told.get("what") or told["rung"]
+    """What a grade is of, and whether that is as it was. sources: what there is by now, by name; repeats have a number behind it."""
+    what = told["what"]
     there = _is_today_s(lab, told, sources.get(what) or sources.get(re.sub(r"-\d+$", "", what)), form_name)
     return what if there else f"{what} {STALE}"
 
@@ -483,14 +483,13 @@ def _is_today_s(lab: AnyLab, told: dict[str, Any], source: str | None, form_name
 
 
 def _sources(lab: AnyLab) -> dict[str, str]:
-    """The loops that are graded, and the rungs of the ladder, by name."""
+    """The loops that are graded, by name."""
     made = {"starter": lab.starter, "solution": solution(lab).source}
     if _is_edited(lab):
         halves = variants.halves(lab.name)
         made |= {"half": next(iter(halves.values())), **{f"half, {what}": each for what, each in halves.items()}}
         made |= {f"wrong, {what}": each for what, (each, _) in variants.wrongs(lab.name).items()}
     if isinstance(lab, Lab):
-        made |= ladder_of(lab)
         made |= {f"honest, {what}": each for what, each in variants.honest(lab.name).items()}
         made |= {f"fault, {what}": each for what, each in variants.faults(lab.name).items()}
         made |= {"trains-ahead": variants.trains_ahead(lab.name), "in-a-thread": variants.in_a_thread(lab.name)}
@@ -680,12 +679,13 @@ def _table(out: Path, summary: list[Row]) -> str:
     """Markdown: the summary, then one line a result, grouped by lab."""
     text = ["# Measured", "", *_summary_table(summary)]
     for folder in sorted(p for p in out.iterdir() if p.is_dir()):
-        results, lab = _results(folder), labs.get(folder.name)
+        results = _results(folder)
+        if not results:
+            continue
+        lab = labs.get(folder.name)
         sources = _sources(lab)
         graded = [r for r in results if "what" in r]
         ladder = [r for r in results if "rungs" in r]
-        if not results:
-            continue
         some = (graded or ladder)[0]
         host = some["machine"]
         text += [f"## {folder.name}", ""]
@@ -711,10 +711,10 @@ def _table(out: Path, summary: list[Row]) -> str:
             text += ["", f"![Trace of the starter and of the solution]({folder.name}/{TIMELINES})"]
         for r in ladder:
             text += ["", "| rung | ms a step | gain |", "|---|---|---|"]
-            form_name = "cuda" if r["machine"]["gpu"] else "cpu"
-            text += [
-                f"| {_named(lab, row, sources, form_name)} | {row['step_ms']} | {row['gain']}x |" for row in r["rungs"]
-            ]
+            stale = stale_rungs(lab, r)
+            for row in r["rungs"]:
+                name = row["rung"] + f" {STALE}" * (row["rung"] in stale)
+                text.append(f"| {name} | {row['step_ms']} | {row['gain']}x |")
         text.append("")
     return "\n".join(text)
 

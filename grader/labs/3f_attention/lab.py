@@ -92,8 +92,8 @@ LAB = Lab(
                 "Look at the names of the kernels in `lab.profile()`: `flash` or `cudnn` on one hand, `fmha`, the "
                 "memory-efficient one, on the other. Then look at what your attention is given: types, shapes, mask.",
                 "FlashAttention and cuDNN take 16-bit inputs: stay under autocast. A mask as a tensor is nothing for the first, "
-                "and the second has to read it and skips nothing: say `is_causal`. With `torch.nn.attention.sdpa_kernel` you can allow one backend only: a call that it cannot serve "
-                "then warns, and says why.",
+                "and the second has to read it and skips nothing: say `is_causal`. With `torch.nn.attention.sdpa_kernel` you can "
+                "allow one backend only: a call that it cannot serve then warns, and says why.",
             ),
             form="cuda",
         ),
