@@ -225,6 +225,7 @@ def test_what_cannot_be_graded_is_said_in_a_line(tmp_path):
     for student, (_, why) in unreadable.items():
         page = (tmp_path / "feedback" / student / NAME / f"{NAME}.html").read_text()
         assert "The notebook" in page and why in page and str(tmp_path) not in page
+        assert page.index(why) < page.index("see above")  # grade cells that were lost come in the order of their names
     for one in read_class(tmp_path / "labs", tmp_path / "submitted"):
         assert bool(one.submission) == (one.student not in unreadable), one
 

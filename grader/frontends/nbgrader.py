@@ -225,6 +225,7 @@ class RestoreMetadata(NbGraderPreprocessor):
         why = nb.metadata.get(UNREADABLE)
         if why:
             self.log.warning("%s: %s", ours["student"], why)
+            nb.cells.append(_new_cell("markdown", f"**Nothing could be graded.** {why}"))  # above the cells that follow
         with Gradebook(ours["db_url"]) as gradebook:
             released = gradebook.find_notebook(ours["notebook"], ours["assignment"])
             sources = {cell.name: cell for cell in released.source_cells}
