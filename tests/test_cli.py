@@ -85,6 +85,8 @@ def test_a_number_that_json_does_not_have(monkeypatch, tmp_path, capsys):
     capsys.readouterr()
     assert cli.main(["grade", lab.name, str(notebook), "--json", "-"]) == 0
     assert "Infinity" not in capsys.readouterr().out
+    assert cli.main(["grade", lab.name, str(notebook), "--html", "-"]) == 2
+    assert "--html needs the name of a file." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

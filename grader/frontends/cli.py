@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("lab")
     sub.add_argument("notebook", type=Path)
     sub.add_argument("--json", metavar="FILE", help="write the result as JSON; - prints it, and only it")
-    sub.add_argument("--html", type=Path, metavar="FILE", help="write the report as a page")
+    sub.add_argument("--html", metavar="FILE", help="write the report as a page")
     sub.add_argument(
         "--quick", action="store_true", help="fewer and shorter measurements: for trying out, not for marks"
     )
@@ -286,8 +286,9 @@ def _hint(options: argparse.Namespace) -> None:
 def _grade(options: argparse.Namespace) -> None:
     from grader.classroom.visit import grade_at
     from grader.frontends import board, report
+    from grader.frontends.diagnose import check_targets
     from grader.grade import choose_form, grade
-    from grader.result import check_writable, write_json
+    from grader.result import write_json
     from grader.sandbox.parent import fork_server
     from grader.submission import code_cells, from_cells, load_notebook
 
@@ -299,9 +300,7 @@ def _grade(options: argparse.Namespace) -> None:
         raise UserError(
             f"{options.notebook} is a notebook of {others[0]}, not of {lab.name}: it calls grader.lab({others[0]!r})."
         )
-    for target in (options.json, options.html):
-        if target and target != "-":
-            check_writable(target)
+    check_targets(options)
     if options.cluster:
         result = grade_at(
             options.cluster, submission, lab, key=options.key, quick=options.quick, progress=Terminal(lab.name)
