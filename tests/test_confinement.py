@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -31,7 +34,7 @@ def test_all_that_is_tried_would_work_if_nothing_were_confined():
             [sys.executable, "-c", program], cwd=REPOSITORY, input=json.dumps(spec), capture_output=True, text=True
         )
     through = json.loads(done.stdout)
-    assert len(through) == 12 and all(through.values()), through
+    assert len(through) == 16 and all(through.values()), through
 
 
 def test_each_barrier_is_named():
@@ -57,6 +60,263 @@ def test_a_temporary_folder_with_a_long_path(tmp_path, monkeypatch):
 def test_a_trial_that_fails_is_no_confinement():
     with probe._trial() as spec, pytest.raises(RuntimeError, match=r"could not be tried out .* No such file"):
         probe._tried(spec | {"home": "/nowhere"})
+
+
+# ---------------------------------------------------------------- a grader that is not root
+
+# A submission has the same user as the grader then. Python itself may lie under /root, so the user of these tests keeps the
+# right to read; what they try needs another one. `inside` is the confined process: what it prints is the last line.
+WITHOUT_ROOT = """
+import ctypes, fcntl, json, os, resource, shutil, stat, subprocess, sys, tempfile, time
+from pathlib import Path
+
+from grader.sandbox import confine, parent, probe
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+def attempt(function, *arguments, **named):
+    try:
+        function(*arguments, **named)
+    except OSError as error:
+        return type(error).__name__
+    return "done"
+
+def seen(path):
+    found = path.stat()
+    return [stat.S_IMODE(found.st_mode), found.st_gid, found.st_mtime, os.listxattr(path)]
+
+def state(pid):
+    limits = [resource.prlimit(pid, kind) for kind in (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_CPU)]
+    disk = libc.syscall({"x86_64": 252, "aarch64": 31}.get(os.uname().machine, -1), 1, pid)  # ioprio_get
+    return [limits, sorted(os.sched_getaffinity(pid)), os.sched_getscheduler(pid), os.getpriority(os.PRIO_PROCESS, pid), disk]
+
+def inside(home, notebook, other):
+{body}
+
+if os.geteuid() == 0:
+    confine.give_up_root(65534)
+folder = Path(tempfile.mkdtemp())
+other = subprocess.Popen(["sleep", "600"])
+try:
+    home, notebook = folder / "home", folder / "submitted" / "ann" / "2a.ipynb"
+    for made in (home / "tmp", home / "cache", notebook.parent):
+        made.mkdir(parents=True)
+    notebook.write_text("answers")
+    before = [seen(notebook), seen(notebook.parent), state(other.pid)]
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.environ.update(parent._private_environment(home, "cpu"))
+            tempfile.tempdir = None  # as it was found out outside
+            files = parent.file_rights(home, [notebook], "cpu")
+            confine.enter({"home": str(home), "uid": 0, "files": files, "processes": None, "memory": None})
+            found = inside(home, notebook, other.pid)
+            os.write(write, json.dumps(found).encode())
+            code = 0
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(write)
+    with open(read) as pipe:
+        found = pipe.read()
+    os.waitpid(child, 0)
+    after = [seen(notebook), seen(notebook.parent), state(other.pid)]
+    print(json.dumps({"before": before, "after": after, "found": found and json.loads(found)}))
+finally:
+    other.kill()
+    shutil.rmtree(folder)
+"""
+
+
+def without_root(body: str) -> Any:
+    """What the function body `body` returns in a confined process of the grader's own user, who is not root. What it tried
+    on a notebook, the folder that this lies in and another process must not be seen there."""
+    program = WITHOUT_ROOT.replace("{body}", textwrap.indent(textwrap.dedent(body).strip(), "    "))
+    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=240)
+    assert not done.returncode and done.stdout, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["after"] == told["before"], told
+    assert told["found"] != "", done.stderr
+    return told["found"]
+
+
+filtered = pytest.mark.skipif(os.uname().machine not in confine._CALLS, reason="no filter of system calls here")
+
+
+@filtered
+def test_modes_and_times_of_others_files_stay_as_they_are():
+    """No error either: compilers set those of their own files, and nothing tells these apart."""
+    found = without_root("""
+        tried = []
+        opened = os.open(notebook, os.O_RDONLY)
+        for path in (notebook, notebook.parent, opened):
+            tried += [attempt(os.chmod, path, 0), attempt(os.utime, path, (0, 0)), attempt(os.chown, path, -1, os.getgid())]
+        tried.append(attempt(os.chmod, notebook.name, 0, dir_fd=os.open(notebook.parent, os.O_PATH)))
+        if os.uname().machine == "x86_64":
+            path, times = os.fsencode(notebook), (ctypes.c_long * 4)()
+            here = -100  # AT_FDCWD
+            for call in ((90, path, 0), (132, path, times), (235, path, times), (261, here, path, times), (94, path, -1, -1)):
+                tried.append("done" if libc.syscall(*call) == 0 else "refused")
+        tried.append("done" if libc.syscall(452, -100, os.fsencode(notebook), 0, 0) == 0 else "refused")  # fchmodat2
+        return tried
+    """)
+    assert set(found) == {"done"}
+
+
+@filtered
+def test_attributes_of_others_files():
+    """An access list is one of them. Programs go on where a file system has none."""
+    found = without_root("""
+        import errno
+        def number(function, *arguments, **named):
+            try:
+                function(*arguments, **named)
+            except OSError as error:
+                return errno.errorcode[error.errno]
+        opened = os.open(notebook, os.O_RDONLY)
+        shutil.copy2(sys.executable, home / "copy")
+        return [
+            number(os.setxattr, notebook, "user.x", b"1"),
+            number(os.setxattr, notebook, "user.x", b"1", follow_symlinks=False),
+            number(os.setxattr, opened, "user.x", b"1"),
+            number(os.removexattr, notebook, "user.x"),
+        ]
+    """)
+    assert set(found) == {"ENOTSUP"}
+
+
+@filtered
+def test_limits_and_scheduling_of_other_processes():
+    found = without_root("""
+        kinds = resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_CPU
+        tried = [attempt(resource.prlimit, other, kind, (3, 3)) for kind in kinds]
+        tried.append(attempt(resource.prlimit, os.getppid(), resource.RLIMIT_NOFILE, (3, 3)))
+        with_priority = os.PRIO_PROCESS, os.PRIO_PGRP, os.PRIO_USER
+        whom = (other, os.getpgid(other), 0) if os.getuid() == 65534 else (other,)  # not all that runs the tests
+        for which, who in zip(with_priority, whom):
+            attempt(os.setpriority, which, who, 15)
+        attempt(os.sched_setaffinity, other, {min(os.sched_getaffinity(0))})
+        attempt(os.sched_setscheduler, other, os.SCHED_IDLE, os.sched_param(0))
+        libc.syscall({"x86_64": 251, "aarch64": 30}[os.uname().machine], 1, other, 3 << 13)
+        return tried, [resource.prlimit(other, kind) != (3, 3) for kind in kinds]  # which may be read
+    """)
+    assert found == [["PermissionError"] * 4, [True] * 3]
+
+
+@filtered
+def test_nobody_waits_for_a_file_that_a_submission_may_read():
+    """A lease on the grader's own code would stop every import of it for 45 seconds, and then again."""
+    found = without_root("""
+        opened = os.open(notebook, os.O_RDONLY)
+        return [attempt(fcntl.fcntl, opened, fcntl.F_SETLEASE, kind) for kind in (fcntl.F_RDLCK, fcntl.F_WRLCK)]
+    """)
+    assert found == ["PermissionError"] * 2
+
+
+@filtered
+def test_no_way_around_the_filter():
+    """What is filtered by number could be asked for by another one, or by a ring that takes requests."""
+    found = without_root("""
+        import errno
+        path = os.fsencode(notebook)
+        calls = [(number, path, 0) for number in (425, 426, 427, 469)]  # io_uring_setup and the others, file_setattr
+        if os.uname().machine == "x86_64":
+            calls.append((0x40000000 | 90, path, 0))  # chmod as x32 has it
+        tried = [(libc.syscall(*call), errno.errorcode[ctypes.get_errno()]) for call in calls]
+        # a program that is started has the filter as well
+        subprocess.run(["chmod", "0", notebook])
+        return tried
+    """)
+    assert all(tried == [-1, "ENOSYS"] for tried in found), found
+
+
+@filtered
+def test_what_a_process_may_do_to_itself():
+    found = without_root("""
+        import psutil, threading
+        core = min(os.sched_getaffinity(0))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (500, 500))
+        resource.prlimit(os.getpid(), resource.RLIMIT_NOFILE, (400, 400))
+        os.sched_setaffinity(os.getpid(), {core})
+        os.nice(3)
+        psutil.Process().nice(7)
+        (home / "new").touch()
+        (home / "new").touch()
+        subprocess.run(["touch", home / "newer"], check=True)
+        subprocess.run(["cp", "-a", home / "new", home / "newest"], check=True)
+        shutil.copytree(home, home.parent / "home/tmp/copy", ignore=lambda *_: ["tmp"])
+        fcntl.fcntl(0, fcntl.F_GETFL)
+        return [
+            resource.getrlimit(resource.RLIMIT_NOFILE), list(os.sched_getaffinity(0)) == [core],
+            os.getpriority(os.PRIO_PROCESS, 0), sorted(os.listdir(home)), sorted(os.listdir(home / "tmp/copy"))
+        ]
+    """)
+    files = ["cache", "new", "newer", "newest", "tmp"]
+    assert found == [[400, 400], True, 7, files, [name for name in files if name != "tmp"]]
+
+
+@pytest.mark.parametrize("machine", confine._CALLS)
+def test_each_call_that_has_a_number_has_a_rule(machine):
+    """One that is written wrongly in either place would be open."""
+    numbers = confine._CALLS[machine].numbers
+    assert {rule[0] for rule in confine._rules(numbers, 1)} == {*numbers.values()} - {numbers["seccomp"]}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+def test_a_compiled_function():
+    """Compilers set the modes of what they make, and threads may be tied to cores."""
+    found = without_root("""
+        import torch
+        compiled = torch.compile(lambda x: (x.sin() + x.cos()).relu())
+        x = torch.linspace(0, 9, 100_000)
+        right = torch.allclose(compiled(x), (x.sin() + x.cos()).relu(), atol=1e-5)
+        made = [name for _, _, names in os.walk(home / "cache") for name in names if name.endswith(".so")]
+        batches = torch.utils.data.DataLoader(torch.arange(8), batch_size=2, num_workers=2)
+        tied = "import torch; torch.set_num_threads(2); print(torch.ones(1_000_000).exp().isfinite().all().item())"
+        by_libgomp = subprocess.run(
+            [sys.executable, "-c", tied], env=os.environ | {"OMP_PROC_BIND": "true"}, capture_output=True, text=True
+        )
+        return right, len(made) > 0, sum(int(batch.sum()) for batch in batches), by_libgomp.stdout
+    """)
+    assert found == [True, True, 28, "True\n"]
+
+
+def trial_without_root(*before: str) -> dict[str, Any]:
+    """What the probe says, by barrier, in a process that is not root and that ran `before`."""
+    lines = (
+        "import json, os",
+        "from grader.sandbox import confine, probe",
+        *before,
+        "os.geteuid() or confine.give_up_root(65534)",
+        "print(json.dumps({b.name: [b.holds, b.means] for b in probe.confinement().barriers}))",
+    )
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=REPOSITORY, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    return json.loads(done.stdout)
+
+
+@filtered
+def test_what_is_closed_without_root():
+    found = trial_without_root()
+    assert found["others"][0] and found["files"][0] and not found["user"][0], found
+
+
+@filtered
+def test_where_system_calls_cannot_be_filtered_that_is_told():
+    """As in a container whose own filter forbids it."""
+    machine = confine._CALLS[os.uname().machine]
+    rows = confine._program(machine.architecture, [(machine.numbers["seccomp"], {}, confine._ERRNO | errno.EPERM)])
+    found = trial_without_root("confine._libc.prctl(38, 1, 0, 0, 0)", f"assert confine._install({rows!r})")
+    holds, means = found["others"]
+    assert not holds and found["files"][0]
+    for what in ("modes", "times", "limits", "scheduling"):
+        assert what in means, means
 
 
 # ---------------------------------------------------------------- a kernel without Landlock

@@ -1,12 +1,15 @@
-"""Confinement of the current process: Landlock, resource limits, no root, no network.
+"""Confinement of the current process: Landlock, a filter of system calls, resource limits, no root, no network.
 
 Landlock's constants are those of include/uapi/linux/landlock.h; docs: https://docs.kernel.org/userspace-api/landlock.html
+The filter's are those of linux/seccomp.h, linux/filter.h and linux/audit.h;
+docs: https://docs.kernel.org/userspace-api/seccomp_filter.html
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import resource
@@ -15,7 +18,7 @@ import struct
 import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -36,6 +39,15 @@ _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_SET_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR
 _CAP_DAC_READ_SEARCH = 2
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
+
+# seccomp(2), and the four instructions of BPF that a filter needs: load a word, go on if it is this or at least this, answer
+_SET_FILTER, _SPECULATION_AS_BEFORE = 1, 4
+_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+_NOTHING = _ERRNO | 0  # the call is not made, and reports success
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # where they lie in struct seccomp_data
+_X32 = 0x40000000  # x86-64 knows its calls by a second number, with this bit
+_LEASES = (1024, 1040)  # fcntl: F_SETLEASE; F_SETDELEG, since Linux 6.19
 
 PROCESSES = 8192  # processes and threads of a child that has a user of its own
 
@@ -88,6 +100,123 @@ def restrict_files(rights: Iterable[tuple[str, int]], tcp: bool = False) -> None
         _check(_libc.syscall(_RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")
     finally:
         os.close(ruleset)
+
+
+class _Calls(NamedTuple):
+    """A machine's system calls. architecture: the word by which a filter tells them from others' (AUDIT_ARCH_...)."""
+
+    architecture: int
+    numbers: dict[str, int]
+
+
+_NEW_CALLS = {  # the same numbers on both
+    "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "fchmodat2": 452, "setxattrat": 463,
+    "removexattrat": 466, "file_setattr": 469,
+}  # fmt: skip
+_CALLS = {
+    "x86_64": _Calls(0xC000003E, _NEW_CALLS | {
+        "chmod": 90, "fchmod": 91, "fchmodat": 268, "chown": 92, "fchown": 93, "lchown": 94, "fchownat": 260, "utime": 132,
+        "utimes": 235, "futimesat": 261, "utimensat": 280, "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190,
+        "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199, "fcntl": 72, "prlimit64": 302, "setpriority": 141,
+        "ioprio_set": 251, "sched_setparam": 142, "sched_setscheduler": 144, "sched_setaffinity": 203, "sched_setattr": 314,
+        "seccomp": 317,
+    }),
+    "aarch64": _Calls(0xC00000B7, _NEW_CALLS | {
+        "fchmod": 52, "fchmodat": 53, "fchown": 55, "fchownat": 54, "utimensat": 88, "setxattr": 5, "lsetxattr": 6,
+        "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15, "fremovexattr": 16, "fcntl": 25, "prlimit64": 261,
+        "setpriority": 140, "ioprio_set": 30, "sched_setparam": 118, "sched_setscheduler": 119, "sched_setaffinity": 122,
+        "sched_setattr": 274, "seccomp": 277,
+    }),
+}  # fmt: skip
+
+# a system call's number; the words of its arguments, by offset, that a rule is for; the answer
+_Rule = tuple[int, dict[int, int], int]
+
+
+def restrict_calls() -> bool:
+    """Close, for this process and all it will start, what Landlock leaves open to a process of the same user: the modes, owners,
+    times and attributes of files, limits and scheduling of other processes, and leases. The process must have no_new_privs.
+    Returns whether that worked; it does not where a machine is neither x86-64 nor arm64, or its kernel or container has no
+    seccomp.
+
+    A filter sees numbers, no paths: what is closed for others' files is closed for one's own, and of processes it knows only 0,
+    the one that asks, and this one's id. So what compilers and libraries do to their own files and threads does nothing and
+    reports success, and only what none of them needs is an error."""
+    calls = _CALLS.get(os.uname().machine)
+    return calls is not None and _install(_program(calls.architecture, _rules(calls.numbers, os.getpid())))
+
+
+def _rules(numbers: dict[str, int], me: int) -> list[_Rule]:
+    """What is not allowed as it is; the first rule of a call that fits holds."""
+    first, second, path, times, limit = _int(0), _int(1), _pointer(1), _pointer(2), _pointer(2)
+    refused, missing = _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS
+    rules: list[tuple[str, dict[int, int], int]] = [
+        *((name, {}, _NOTHING) for name in ("chmod", "fchmod", "fchmodat", "fchmodat2")),
+        *((name, {}, _NOTHING) for name in ("chown", "fchown", "lchown", "fchownat")),
+        *((name, {}, _NOTHING) for name in ("utime", "utimes", "futimesat")),
+        # Python's Path.touch asks for the present time first, and makes the file only if that is refused; with a descriptor
+        # in place of a path (which is 0) the file is there
+        ("utimensat", dict.fromkeys(path, 0), _NOTHING),
+        ("utimensat", dict.fromkeys(times, 0), refused),
+        ("utimensat", {}, _NOTHING),
+        # as on a file system that has none: programs are used to that. An access list is an attribute
+        *(
+            (f"{kind}{what}xattr", {}, _ERRNO | errno.EOPNOTSUPP)
+            for kind in ("", "l", "f")
+            for what in ("set", "remove")
+        ),
+        # libraries fall back to the older calls. What io_uring is asked for, no filter sees
+        *((name, {}, missing) for name in ("setxattrat", "removexattrat", "file_setattr")),
+        *((f"io_uring_{what}", {}, missing) for what in ("setup", "enter", "register")),
+        # whoever opens a file that another process has a lease on waits until that gives it back, 45 s at most
+        *(("fcntl", {second: command}, refused) for command in _LEASES),
+        *(("prlimit64", {first: pid}, _ALLOW) for pid in (0, me)),
+        ("prlimit64", dict.fromkeys(limit, 0), _ALLOW),  # it only reads them
+        ("prlimit64", {}, refused),
+    ]
+    # of a thread or process. An error would end libraries that tie a thread of their own to a core, by its id
+    for name in ("sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"):
+        rules += [(name, {first: 0}, _ALLOW), (name, {first: me}, _ALLOW), (name, {}, _NOTHING)]
+    for name, one_process in (("setpriority", 0), ("ioprio_set", 1)):  # else a group, or all of this user
+        rules += [(name, {first: one_process, second: pid}, _ALLOW) for pid in (0, me)]
+        rules.append((name, {}, _NOTHING))
+    return [(numbers[name], words, answer) for name, words, answer in rules if name in numbers]
+
+
+def _int(argument: int) -> int:
+    """Where an argument lies that is an int: the kernel ignores its upper half."""
+    return _ARGUMENTS + 8 * argument
+
+
+def _pointer(argument: int) -> tuple[int, int]:
+    return _int(argument), _int(argument) + 4
+
+
+def _program(architecture: int, rules: Iterable[_Rule]) -> list[tuple[int, int, int, int]]:
+    """The filter in BPF, a row an instruction: what, how many to leave out if so, how many if not, with what."""
+    rows = [
+        (_LOAD, 0, 0, _ARCHITECTURE),  # a program of 32 bits has other numbers
+        (_EQUAL, 1, 0, architecture),
+        (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),
+        (_LOAD, 0, 0, _NUMBER),
+        (_AT_LEAST, 0, 1, _X32),
+        (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),
+    ]
+    for number, words, answer in rules:
+        tests = [(_NUMBER, number), *words.items()]
+        for i, (offset, value) in enumerate(tests):
+            to_next_rule = 2 * (len(tests) - i - 1) + 1
+            rows += [(_LOAD, 0, 0, offset), (_EQUAL, 0, to_next_rule, value)]
+        rows.append((_RETURN, 0, 0, answer))
+    return [*rows, (_RETURN, 0, 0, _ALLOW)]
+
+
+def _install(rows: list[tuple[int, int, int, int]]) -> bool:
+    calls = _CALLS[os.uname().machine]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *row) for row in rows))
+    program = struct.pack("HxxxxxxQ", len(rows), ctypes.addressof(code))
+    # by its own system call, not by prctl: before Linux 5.16 a filter slowed its process down, unless told not to
+    return _libc.syscall(calls.numbers["seccomp"], _SET_FILTER, _SPECULATION_AS_BEFORE, program) == 0
 
 
 def clear_away(folder: str, uid: int) -> None:
@@ -211,7 +340,8 @@ def enter(spec: dict[str, Any]) -> None:
     several = spec.get("ranks", 1) > 1
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("900")  # if memory runs out, this one goes first
-    if os.geteuid() == 0 and spec["uid"]:
+    own_user = os.geteuid() == 0 and spec["uid"]
+    if own_user:
         if several:
             own_loopback()
         else:
@@ -225,5 +355,7 @@ def enter(spec: dict[str, Any]) -> None:
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
     if spec["files"] is not None:
         restrict_files([(path, rights) for path, rights in spec["files"]], tcp=several)
+    if not own_user:  # else the kernel keeps it from the files and processes of others, and its own are its own affair
+        restrict_calls()  # the probe tells where that does not work
     os.chdir(spec["home"])
     os.umask(0o077)

@@ -10,6 +10,7 @@ import functools
 import json
 import mmap
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -24,6 +25,8 @@ from typing import Any
 
 from grader.sandbox import confine
 
+# what Landlock leaves open to a process of the same user
+_OF_THE_SAME_USER = ("modes of files", "times of files", "limits of processes", "scheduling of processes")
 FEW_PROCESSES = 64  # the limit while it is tried: to start 8192 of them would take seconds
 
 
@@ -82,6 +85,7 @@ def _trial() -> Iterator[dict[str, Any]]:
             _listener(socket.SOCK_DGRAM) as udp,
             _local("") as abstract,  # the kernel chooses a name
             _local("socket", outside),
+            _sleeping() as other,
         ):
             (outside / "socket").chmod(0o700)  # D-Bus of a user's session is such a one, and starts programs
             yield {
@@ -95,6 +99,7 @@ def _trial() -> Iterator[dict[str, Any]]:
                 "udp": udp.getsockname()[1],
                 "abstract": abstract.getsockname().decode(),
                 "pid": os.getpid(),
+                "other": other,
                 "user": os.geteuid(),
             }
     finally:
@@ -125,6 +130,16 @@ def _listener(kind: int) -> socket.socket:
     if kind == socket.SOCK_STREAM:
         listener.listen()
     return listener
+
+
+@contextlib.contextmanager
+def _sleeping() -> Iterator[int]:
+    """Another process of the grader's user, that nobody needs."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        try:
+            yield process.pid
+        finally:
+            process.kill()
 
 
 def _local(name: str, folder: Path | None = None) -> socket.socket:
@@ -175,8 +190,8 @@ def _barriers(through: dict[str, bool], memory: int) -> tuple[Barrier, ...]:
         ),
         barrier(
             "others",
-            ("signals", "a look into the grader's process"),
-            "no signals to, and no look into, processes outside",
+            ("signals", "a look into the grader's process", *_OF_THE_SAME_USER),
+            "no signals to, and no look into, processes outside; no change of how they run, nor of the modes and times of files",
             "{} went through",
         ),
         barrier("user", ("as the grader's user",), "a user of its own", "the user who grades (its own one needs root)"),
@@ -211,6 +226,10 @@ def _try_all(spec: dict[str, Any]) -> dict[str, bool]:
         "sockets with a path": lambda: _connect("socket", outside),
         "signals": lambda: os.kill(spec["pid"], signal.SIGCONT),  # does nothing to a process that runs
         "a look into the grader's process": lambda: Path(f"/proc/{spec['pid']}/environ").read_bytes(),
+        "modes of files": lambda: _change_mode(outside / "secret"),
+        "times of files": lambda: _change_time(outside / "secret"),
+        "limits of processes": lambda: resource.prlimit(spec["other"], resource.RLIMIT_CORE, (0, 0)),
+        "scheduling of processes": lambda: _change_scheduling(spec["other"]),
         "memory": lambda: mmap.mmap(-1, spec["memory"] + 1, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS),
         "processes": _start_too_many,
     }
@@ -222,6 +241,29 @@ def _try_all(spec: dict[str, Any]) -> dict[str, bool]:
 def _connect(name: str, folder: Path) -> None:
     with _short(folder) as short:
         socket.socket(socket.AF_UNIX).connect(f"{short}/{name}")
+
+
+# these may report success and do nothing
+
+
+def _change_mode(path: Path) -> None:
+    path.chmod(0o640)
+    _check(path.stat().st_mode & 0o777 == 0o640)
+
+
+def _change_time(path: Path) -> None:
+    os.utime(path, (1, 1))
+    _check(path.stat().st_mtime == 1)
+
+
+def _change_scheduling(pid: int) -> None:
+    os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0))
+    _check(os.sched_getscheduler(pid) == os.SCHED_BATCH)
+
+
+def _check(changed: bool) -> None:
+    if not changed:
+        raise PermissionError
 
 
 def _gets_through(attempt: Callable[[], object]) -> bool:
