@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -97,12 +97,14 @@ def read_answers(submission: Submission) -> dict[Any, Any]:
             found = node
     if found is None or found.value is None:
         raise UserError(f"The submission has no `answers`. {form}")
-    for part in ast.walk(found.value):
-        if not isinstance(part, _LITERAL):
-            raise UserError(
-                f"`answers` holds something that is not written out ({submission.where(part.lineno)}): answers are read, "
-                f"never executed. {form}"
-            )
+    wrong = _not_written_out(found.value)
+    if wrong:
+        said = [f"{submission.where(part.lineno)}: {_instead(part)}" for part in wrong[:MOST_PLACES]]
+        if len(wrong) > MOST_PLACES:
+            said.append(f"and {len(wrong) - MOST_PLACES} more")
+        raise UserError(
+            f"`answers` holds what is not written out ({'; '.join(said)}). Answers are read, never executed. {form}"
+        )
     try:
         answers = ast.literal_eval(found.value)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
@@ -114,14 +116,53 @@ def read_answers(submission: Submission) -> dict[Any, Any]:
 
 
 _LITERAL = (ast.Dict, ast.List, ast.Tuple, ast.Set, ast.Constant, ast.UnaryOp, ast.USub, ast.UAdd, ast.Load)
+MOST_PLACES = 12  # that a message lists: as many answers as a lab has, and not a whole program
+
+
+def _not_written_out(value: ast.AST) -> list[ast.expr]:
+    """The parts of an expression that are no literals, the outermost of each, in the order in which they stand."""
+    wrong, left = [], [value]
+    while left:  # no recursion: what is nested deeply is a learner's, too
+        part = left.pop()
+        if isinstance(part, _LITERAL):
+            left += ast.iter_child_nodes(part)
+        elif isinstance(part, ast.expr):
+            wrong.append(part)
+    return sorted(wrong, key=lambda part: (part.lineno, part.col_offset))
+
+
+def _instead(part: ast.expr) -> str:
+    """What stands there, and what to write."""
+    try:
+        text = ast.unparse(part)
+    except (ValueError, RecursionError):
+        text = f"(a long {type(part).__name__})"
+    if _is_bare(part):
+        text = text.replace(" ", "")
+        return f'{text} needs quotes: "{text}"'
+    text = _shortened(text)
+    return f"write the number that {text} comes to" if isinstance(part, ast.BinOp) else f"{text} is no text or number"
+
+
+def _is_bare(part: ast.AST) -> bool:
+    """Whether it is a text that lacks its quotes: data_wait, launch-bound, counted.loads."""
+    if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub):
+        return isinstance(part.left, ast.Name) and isinstance(part.right, ast.Name)
+    return isinstance(part, ast.Name) or (isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name))
 
 
 def shown(said: Any) -> str:
     """A learner's answer as text for a message, shortened; an int of thousands of digits cannot even be printed."""
+    if said is ...:
+        return "not answered"
     try:
         text = repr(said)
     except (ValueError, RecursionError):
         text = f"(a huge {type(said).__name__})"
+    return _shortened(text.replace("Ellipsis", "..."))
+
+
+def _shortened(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -204,10 +245,23 @@ def judge_cause(said: Any, about: Recording) -> tuple[float, str]:
     if said == about.cause and isinstance(said, str):
         return 1, "right."
     if said not in (*CAUSES, HEALTHY):
-        return 0, f"{shown(said)} is none of: {', '.join((*CAUSES, HEALTHY))}."
+        return 0, no_cause(said, (*CAUSES, HEALTHY))
     if about.cause == HEALTHY and said in ("memory-bound", "compute-bound"):
         return NEXT_BEST, f"half right. Its GPU is busy, but is there anything to fix? {against(said, about)}"
     return 0, f"not {said}: {against(said, about)}"
+
+
+# What others call them (see the start notebook's table).
+SECOND_NAMES = {"data-bound": ("input-bound", "transfer-bound"), "overhead-bound": ("launch-bound",)}
+
+
+def no_cause(said: Any, causes: Sequence[str]) -> str:
+    """What to say of an answer that is none of the causes."""
+    meant = SECOND_NAMES.get(said, ()) if isinstance(said, str) else ()
+    if meant := [cause for cause in meant if cause in causes]:
+        other = f"the same as {said}" if len(meant) == 1 else f"{said} is both"
+        return f"say {' or '.join(meant)} ({other})."
+    return f"{shown(said)} is none of: {', '.join(causes)}."
 
 
 def against(said: str, about: Recording) -> str:

@@ -31,6 +31,7 @@ LIVE, RECORDED = "live", "recorded"  # which trace answers are about
 MOST = 12  # operations that are looked at
 CLOSE = 0.85  # an operation with this share of the last one's time could as well be the last
 HALF, NEAR = 0.5, 0.05  # the share of the roof that parts the reasons; within 5% of it both are right
+LINE = r"(?:(.*[^\s:])\s*:)?\s*(\d{1,6})"  # gpt.py:44
 KEYS = ("operation", "line", "bound", "cause")
 NO_GPU = "It needs an NVIDIA GPU, to record the loop again; no points are given for what was not measured."
 NO_PEAKS = (
@@ -89,7 +90,7 @@ class Function:
 
     def holds(self, said: str) -> bool:
         """Whether "gpt.py:44" lies in it; folders may be left out."""
-        match = re.fullmatch(r"(?:(.*[^\s:])\s*:)?\s*(\d{1,6})", said.strip())
+        match = re.fullmatch(LINE, said.strip())
         if not match:
             return False
         file = match[1] or self.file
@@ -248,9 +249,14 @@ def _right(o: Operation, answer: dict[Any, Any], key: str) -> bool:
     if not isinstance(said, str):
         return False
     if key == "line":
-        place = function_of(o)
-        return f"/{o.line}".endswith(f"/{said.strip()}") or bool(place and place.holds(said))
+        return _is_line(o, said)
     return said == o.bound if key == "bound" else said in causes(o)
+
+
+def _is_line(o: Operation, said: str) -> bool:
+    """The line itself, as it was recorded, or any of its function, as they are now."""
+    place = function_of(o)
+    return f"/{o.line}".endswith(f"/{said.strip()}") or bool(place and place.holds(said))
 
 
 def _judge(check: Costly, answer: Any, meant: Operation | None, seen: Seen) -> CheckResult:
@@ -268,11 +274,11 @@ def _judge(check: Costly, answer: Any, meant: Operation | None, seen: Seen) -> C
         elif not meant:
             reason = "counts when the operation is right."
         else:
-            reason = "right." if _right(meant, answer, key) else _against(meant, key, given)
+            reason = "right." if _right(meant, answer, key) else _against(meant, key, given, seen)
         points += getattr(check, key) if reason == "right." else 0
         said.append(f"`{key}`: {reason}")
     passed = points >= check.points
-    evidence = {"answered": {key: shown(answer.get(key)) for key in KEYS}}
+    evidence = {"answered": {key: shown(answer.get(key, ...)) for key in KEYS}}
     if meant:
         evidence |= {"ms": meant.gpu_ns / 1e6, "share": meant.share, "kernels": meant.launched}
     hint, *deeper = ("",) if passed else check.hints
@@ -289,10 +295,10 @@ def _not_among(said: Any, seen: Seen) -> str:
     return f"{shown(said)} takes {plain_number(named[0].gpu_ns / 1e6)} ms a step; others take more, or it was named already."
 
 
-def _against(o: Operation, key: str, said: Any) -> str:
+def _against(o: Operation, key: str, said: Any, seen: Seen) -> str:
     """What speaks against a wrong part of an answer, without a word about the right one."""
     if key == "line":
-        return f"{shown(said)} does not ask for it (a line is written like train.py:41)."
+        return _against_line(said, seen)
     choices = BOUNDS if key == "bound" else REASONS
     if not isinstance(said, str) or said not in choices:
         return f"{shown(said)} is none of: {', '.join(choices)}."
@@ -302,6 +308,22 @@ def _against(o: Operation, key: str, said: Any) -> str:
     if o.bytes_moved:
         facts += f", {plain_number(o.bytes_moved / 1e6)} MB"
     return f"not {said}: in {plain_number(o.gpu_ns / 1e6)} ms a step it is {facts}."
+
+
+def _against_line(said: Any, seen: Seen) -> str:
+    places = functions(seen.operations)
+    match = re.fullmatch(LINE, said.strip()) if isinstance(said, str) else None
+    if not match:
+        number = re.search(r"\d{1,6}", shown(said))
+        example = f"{Path(places[0].file).name}:{number[0] if number else places[0].first}"
+        return f'{shown(said)} is no line: write "{example}", a file and a number, in quotes.'
+    files = list(dict.fromkeys(place.file for place in places))
+    if match[1] and not any(f"/{file}".endswith(f"/{match[1]}") for file in files):
+        names = ", ".join(Path(file).name for file in files)
+        return f"{match[1]} asks for none of this work: lab.code() shows lines of {names}."
+    if any(_is_line(o, said) for o in seen.operations):
+        return f"{shown(said)} asks for other work."
+    return f"{shown(said)} is in none of the functions that lab.code() shows."
 
 
 def _judge_share(found: Findings, lab: CostsLab) -> CheckResult:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from grader import trace
-from grader.answers import NEXT_BEST, as_number, read_answers, shown
+from grader.answers import NEXT_BEST, as_number, no_cause, read_answers, shown
 from grader.data import prepare
 from grader.errors import UserError
 from grader.grade import MAX_TRACE, AnyFindings, Progress, arm, gate, plain
@@ -25,6 +25,7 @@ from grader.labs.kinds import HEALTHY, MysteryLab
 from grader.labs.lab import CAUSES
 from grader.measure import machine
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult
+from grader.sandbox.parent import ChildError
 from grader.submission import Submission
 from grader.trace import intervals
 from grader.trace.breakdown import breakdown
@@ -34,6 +35,7 @@ from grader.trace.steps import Steps
 from grader.trace.words import plain_number
 
 SOURCE = "def train(job):\n    yield from job.loop\n"
+EXAMPLE = "cpu-000001"  # the solution's ticket: whoever runs that notebook has another one, and is graded all the same
 STEPS = 4  # profiled
 TIMED_S = 1.0  # of steps without the profiler
 
@@ -47,6 +49,15 @@ SHOWS = {
     "compute-bound": ("matmul", "tensor_core_share"),
     HEALTHY: ("matmul", "gpu_idle", "data_wait"),
 }
+CALLS = {"cpu": "cpu_ops", "cuda": "launches"}  # what a launch-bound loop makes many of
+CALLED = {
+    "cpu": ("a call that does next to nothing", "operators"),
+    "cuda": ("one in a loop of small kernels", "launches"),
+}
+# whoever says so of another loop is told what a call costs here
+NEEDS_A_CALL = {"cpu": ("launch-bound", "memory-bound"), "cuda": ("launch-bound",)}
+BUSY = 0.15  # of a step idle: a GPU that has less is busy
+SPELT = "Copy the word from the table above your answers, and put it in quotes."
 COUNTS = ("loads_in_main", "syncs", "launches", "cpu_ops")  # all others are shares
 COUNT_WITHIN, SHARE_WITHIN = 0.1, {"cuda": 0.1, "cpu": 0.15}  # shares of time scatter more where cores are shared
 
@@ -59,6 +70,12 @@ class Drawn:
     cause: str
     options: dict[str, Any]  # of the workload
     data: str
+
+
+def causes(lab: MysteryLab, form_name: str) -> tuple[str, ...]:
+    """The answers that there are in a form."""
+    drawn = {mystery.cause for mystery in lab.forms[form_name].choices}
+    return tuple(cause for cause in (*CAUSES, HEALTHY) if cause in drawn)
 
 
 def new_ticket(form_name: str, student: str = "") -> str:
@@ -177,6 +194,7 @@ class Findings(AnyFindings):
     loops: dict[str, Drawn] = field(default_factory=dict)
     seen: dict[str, Seen] = field(default_factory=dict)
     ticket_form: str = ""
+    call_s: float | None = None  # seconds that a call takes here which does next to nothing; where it was asked
 
 
 def measure(found: Findings, submission: Submission, plan: Any, limits: Any, progress: Progress) -> None:
@@ -191,12 +209,10 @@ def measure(found: Findings, submission: Submission, plan: Any, limits: Any, pro
         found.fatal = str(error)
         return
     found.ticket_form, found.seed = ticket.split("-")[0], int(ticket.split("-")[1])
-    own = new_ticket(found.ticket_form, submission.student)
-    if submission.student and ticket != own:
-        found.fatal = (
-            f"These are the answers for the loops of ticket {ticket}. The loops of {submission.student} have ticket {own}: open "
-            f'the lab with student = "{submission.student}" and answer for those.'
-        )
+    if own := _another(found, submission, ticket):
+        found.fatal = f"Your ticket is {own}; the answers are for {ticket}. Nothing was graded."
+        if submission.student:
+            found.fatal += f' In the lab, student = "{submission.student}" leads to your loops.'
         return
     if found.ticket_form == "cuda" and not machine.has_gpu():
         return
@@ -209,6 +225,32 @@ def measure(found: Findings, submission: Submission, plan: Any, limits: Any, pro
             found.seen[name] = profile(found.lab, found.ticket_form, found.loops[name])
         except trace.TraceError as error:
             found.warnings.append(f"Loop {name} left no trace that can be read: {error}.")
+    asked = NEEDS_A_CALL[found.ticket_form]
+    if any((said := _cause(found, name)) in asked and said != found.loops[name].cause for name in found.seen):
+        found.call_s = _call_s(found)
+
+
+def _another(found: Findings, submission: Submission, ticket: str) -> str:
+    """The ticket that the answers should have been for, where that is known and is another one; else ''."""
+    own = new_ticket(found.ticket_form, submission.student) if submission.student else found.lab.ticket
+    if submission.student:
+        return own if own != ticket else ""
+    # of the other form: who had a GPU when the loops were profiled may have none now
+    return own if own.startswith(f"{found.ticket_form}-") and ticket not in (own, EXAMPLE) else ""
+
+
+def _call_s(found: Findings) -> float | None:
+    """What a call, or a launch, costs on this machine: a step of the smallest loop that does hardly anything else, over
+    their number."""
+    smallest = next(m for m in found.lab.forms[found.ticket_form].choices if m.cause == "launch-bound")
+    sizes = {name: low for name, (low, _) in smallest.sizes.items()}
+    drawn = Drawn(smallest.cause, {"case": smallest.case, "sizes": sizes}, smallest.data)
+    try:
+        seen = profile(found.lab, found.ticket_form, drawn)
+    except (ChildError, trace.TraceError):
+        return None
+    calls = seen.numbers[CALLS[found.ticket_form]]
+    return seen.step_s / calls if calls else None
 
 
 def _answer(found: Findings, name: str) -> Any:
@@ -237,14 +279,15 @@ def _judge_cause(found: Findings, unknown: Any) -> CheckResult:
     elif not isinstance(answer, dict):
         reason = f"The answer is {shown(answer)}. It must be a dictionary with: cause, metric, value."
     elif said not in (*CAUSES, HEALTHY):
-        reason = f"{shown(said)} is none of: {', '.join((*CAUSES, HEALTHY))}."
+        reason = no_cause(said, causes(found.lab, found.ticket_form))
+        reason, hints = reason[0].upper() + reason[1:], (SPELT,)
     elif said == right:
         points, status, hints, reason = unknown.points, PASS, ("",), f"It is {said}."
     elif right == HEALTHY and said in ("memory-bound", "compute-bound"):
-        points, reason = (
-            NEXT_BEST * unknown.points,
-            "Half right. It is busy all the time; but is there anything to fix?",
-        )
+        points = NEXT_BEST * unknown.points
+        reason = "Half right. It is busy all the time; but is there anything to fix?"
+        if said in causes(found.lab, found.ticket_form):
+            reason += f" Measured here: {_against(found, unknown.name, said)}."
     else:
         reason = f"Not {said}: {_against(found, unknown.name, said)}."
     hint, *deeper = hints
@@ -254,12 +297,64 @@ def _judge_cause(found: Findings, unknown: Any) -> CheckResult:
 
 
 def _against(found: Findings, name: str, said: str) -> str:
-    """What was measured of a loop, where a cause that it has not would show."""
-    numbers = found.seen[name].numbers if name in found.seen else {}
-    shows = [
-        f"{metric} is {plain_number(round(numbers[metric], 3))}" for metric in SHOWS.get(said, ()) if metric in numbers
-    ]
-    return f"measured here, {' and '.join(shows[:2])}" if shows else "nothing in its profile says so"
+    """What was measured of a loop that speaks against a cause which it has not."""
+    if said not in causes(found.lab, found.ticket_form):
+        return f"that cannot be here. There are {', '.join(causes(found.lab, found.ticket_form))}"
+    if name not in found.seen:
+        return "its profile could not be read"
+    how = _against_on_gpu if found.ticket_form == "cuda" else _against_on_cpu
+    return how(found.seen[name], said, found.call_s)
+
+
+def _part(seen: Seen, share: float) -> str:
+    return f"{plain_number(1e3 * share * seen.step_s)} of {plain_number(1e3 * seen.step_s)} ms"
+
+
+def _each(seen: Seen, form_name: str, call_s: float | None) -> str:
+    """What one call takes, beside one that does next to nothing."""
+    count, (one, many) = seen.numbers[CALLS[form_name]], CALLED[form_name]
+    said = f"{plain_number(1e3 * seen.step_s)} ms / {count:,.0f} {many} = {plain_number(1e6 * seen.step_s / count)} us each"
+    return said + (f"; {one} takes about {plain_number(1e6 * call_s)} us here" if call_s else "")
+
+
+def _against_on_cpu(seen: Seen, said: str, call_s: float | None) -> str:
+    waits, products = seen.numbers["data_wait"], seen.numbers["matmul"]
+    if said == "input-bound":
+        return f"waiting for data takes {_part(seen, waits)}"
+    if said == HEALTHY:
+        return f"matrix products take {_part(seen, products)}"
+    rest = max(0.0, 1 - waits - products)
+    if said == "memory-bound" and rest < 0.5:
+        return (
+            f"waiting for data takes {_part(seen, waits)}, and matrix products {_part(seen, products)}: "
+            f"{plain_number(1e3 * rest * seen.step_s)} ms are left for the rest"
+        )
+    return _each(seen, "cpu", call_s)
+
+
+def _against_on_gpu(seen: Seen, said: str, call_s: float | None) -> str:
+    numbers = seen.numbers
+    idle, copies, products = (numbers.get(name, 0.0) for name in ("gpu_idle", "copies", "matmul"))
+    idles = f"the GPU is idle for only {_part(seen, idle)}"
+    if said == "input-bound":
+        return f"waiting for data takes {_part(seen, numbers['data_wait'])}" if numbers["data_wait"] < idle else idles
+    if said == "transfer-bound":
+        return f"copies with no kernel beside them take {_part(seen, copies)}"
+    if said == "sync-bound":
+        waits = f"the host waits for the GPU {numbers.get('syncs', 0.0):g} times a step"
+        return f"{waits}, and {idles}" if idle < BUSY else waits
+    if said == "launch-bound":
+        return idles if idle < BUSY else _each(seen, "cuda", call_s)
+    # the others keep the GPU busy, each with something else
+    kernels = max(0.0, 1 - idle - copies)
+    if kernels < 1 - BUSY:
+        return f"then the GPU would calculate nearly all the time, and its kernels run for {_part(seen, kernels)}"
+    takes = f"matrix products and convolutions take {_part(seen, products)}"
+    if said == "memory-bound":
+        return f"{takes}, {plain_number(1e3 * (kernels - products) * seen.step_s)} are left for the rest"
+    if products < 0.5:
+        return takes
+    return f"{numbers.get('tensor_core_share', 0.0):.0%} of the time in matrix products and convolutions is on tensor cores"
 
 
 def _judge_evidence(found: Findings) -> CheckResult:
@@ -295,6 +390,8 @@ def _judge_number(found: Findings, name: str, drawn: Drawn) -> tuple[float, str]
         return 0, f"{shown(metric)} is no row of the table."
     if metric not in SHOWS[drawn.cause]:
         return 0, f"{metric} is about something else than {drawn.cause}."
+    if answer.get("value", ...) in (..., None):
+        return 0.5, f"{metric} is the right row; its value is not answered."
     if number is None:
         return 0.5, f"{metric} is the right row; the value {shown(answer.get('value', ...))} is not a number."
     right = numbers[metric]

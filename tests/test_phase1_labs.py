@@ -110,6 +110,9 @@ WRONG = [
     ("e", {"cause": "transfer-bound"}, "copies with no kernel beside them"),
     ("e", {"cause": "compute-bound"}, "half right"),
     ("e", {"cause": "slow"}, "'slow' is none of: input-bound"),
+    ("e", {"cause": "overhead-bound"}, "say launch-bound (the same as overhead-bound)"),
+    ("e", {"cause": "data-bound"}, "say input-bound or transfer-bound (data-bound is both)"),
+    ("e", {"cause": [...]}, "[...] is none of"),
     ("e", {"cause": ["healthy"]}, "['healthy'] is none of"),
 ]
 
@@ -147,7 +150,16 @@ HOSTILE = [
     ("def f():\n    answers = {}", "has no `answers`"),
     ("answers: dict", "has no `answers`"),
     ("answers = [1, 2]", "`answers` is a list (cell 1, line 2)"),
-    ("answers = {'a': open('/etc/passwd').read()}", "not written out (cell 1, line 2)"),
+    (
+        "answers = {'a': open('/etc/passwd').read()}",
+        "not written out (cell 1, line 2: open('/etc/passwd').read() is no text",
+    ),
+    (
+        "answers = {\n'a': {'cause': launch-bound, 'metric': data_wait},\n'b': {'idle': 1 / 3}, 'c': f()}",
+        'not written out (cell 1, line 3: launch-bound needs quotes: "launch-bound"; cell 1, line 3: data_wait needs quotes: '
+        '"data_wait"; cell 1, line 4: write the number that 1 / 3 comes to; cell 1, line 4: f() is no text or number)',
+    ),
+    ("answers = {'a': [" + "x, " * 30 + "]}", "and 18 more)"),
     ("answers = {'a': {'idle': 1 - 2 / 5}}", "not written out"),
     ("answers = {'a': {'idle': float('nan')}}", "not written out"),
     ("answers = {'a': {'idle': 9 ** 9 ** 9}}", "not written out"),
@@ -310,7 +322,8 @@ def test_mystery_half():
     assert "Loop 1: data_wait is the right row; measured again it is 0." in evidence
     assert "Loop 2: counts when its cause is right" in evidence
     assert "Loop 4: data_wait is about something else than launch-bound" in evidence
-    assert "Half right" in result.check("2").reason
+    assert result.check("2").reason == "Half right. It is busy all the time; but is there anything to fix?"
+    assert "Not transfer-bound: that cannot be here. There are input-bound, launch-bound" in result.check("3").reason
 
 
 def test_mystery_wrong():
@@ -322,19 +335,85 @@ def test_mystery_wrong():
     )
     result = grade(cell(source), MYSTERY, device="cpu")
     assert result.score == 0
-    assert "Not launch-bound: measured here, cpu_ops is 24" in result.check("1").reason
-    assert re.search(r"Not input-bound: measured here, data_wait is 0(\.0\d*)? and", result.check("2").reason)
-    assert "'lazy' is none of" in result.check("3").reason
+    each = r"Not launch-bound: [\d.]+ ms / 24\d operators = \d+ us each; a call that does next to nothing takes about [\d.]+ us here\."
+    assert re.fullmatch(each, result.check("1").reason)
+    assert re.fullmatch(r"Not input-bound: waiting for data takes [\d.]+ of [\d.]+ ms\.", result.check("2").reason)
+    lazy = result.check("3")
+    assert lazy.reason == "'lazy' is none of: input-bound, launch-bound, memory-bound, healthy."
+    assert "Copy the word" in lazy.hint and not lazy.more_hints
     assert "must be a dictionary with: cause, metric, value" in result.check("4").reason
     right = {name: drawn.cause for name, drawn in mystery.draw(MYSTERY, "cpu-000001").items()}
     assert not any(right[name] in result.check(name).reason for name in "12")
+
+
+def as_measured(step_s: float, numbers: dict[str, float]) -> mystery.Seen:
+    return mystery.Seen(step_s, numbers, {})
+
+
+# what speaks against each wrong cause of these
+READS = as_measured(0.0392, {"data_wait": 0.95, "cpu_ops": 243, "matmul": 0.015})
+CALLS = as_measured(0.0026, {"data_wait": 0.0, "cpu_ops": 2600, "matmul": 0.18})
+PRODUCTS = as_measured(0.05, {"data_wait": 0.0, "cpu_ops": 268, "matmul": 0.92})
+BUSY_GPU = {"data_wait": 0.01, "gpu_idle": 0.02, "syncs": 0, "copies": 0.0, "launches": 500, "tensor_core_share": 0.98}
+IDLE_GPU = {"data_wait": 0.01, "gpu_idle": 0.6, "syncs": 63, "copies": 0.001, "launches": 500, "matmul": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("form", "seen", "said", "against"),
+    [
+        ("cpu", READS, "launch-bound", "39.2 ms / 243 operators = 161 us each; a call that does next to nothing takes about 1 us"),
+        ("cpu", READS, "memory-bound", "waiting for data takes 37.2 of 39.2 ms, and matrix products 0.588 of 39.2 ms: 1.37 ms are left"),
+        ("cpu", READS, HEALTHY, "matrix products take 0.588 of 39.2 ms"),
+        ("cpu", CALLS, "input-bound", "waiting for data takes 0 of 2.6 ms"),
+        ("cpu", CALLS, "memory-bound", "2.6 ms / 2,600 operators = 1 us each; a call that does next to nothing takes about 1 us"),
+        ("cpu", PRODUCTS, "memory-bound", "and matrix products 46 of 50 ms: 4 ms are left for the rest"),
+        ("cuda", as_measured(0.02, BUSY_GPU | {"matmul": 0.7}), "input-bound", "waiting for data takes 0.2 of 20 ms"),
+        ("cuda", as_measured(0.02, IDLE_GPU), "input-bound", "waiting for data takes 0.2 of 20 ms"),
+        ("cuda", as_measured(0.02, IDLE_GPU), "transfer-bound", "copies with no kernel beside them take 0.02 of 20 ms"),
+        ("cuda", as_measured(0.02, BUSY_GPU | {"copies": 0.7}), "memory-bound", "and its kernels run for 5.6 of 20 ms"),
+        ("cuda", as_measured(0.02, BUSY_GPU), "sync-bound", "waits for the GPU 0 times a step, and the GPU is idle for only 0.4 of 20 ms"),
+        ("cuda", as_measured(0.02, BUSY_GPU), "launch-bound", "the GPU is idle for only 0.4 of 20 ms"),
+        ("cuda", as_measured(0.02, IDLE_GPU), "launch-bound", "20 ms / 500 launches = 40 us each; one in a loop of small kernels takes"),
+        ("cuda", as_measured(0.02, IDLE_GPU), "memory-bound", "and its kernels run for 7.98 of 20 ms"),
+        ("cuda", as_measured(0.02, BUSY_GPU | {"matmul": 0.7}), "memory-bound", "convolutions take 14 of 20 ms, 5.6 are left for the rest"),
+        ("cuda", as_measured(0.02, BUSY_GPU | {"matmul": 0.2}), HEALTHY, "convolutions take 4 of 20 ms"),
+        ("cuda", as_measured(0.02, BUSY_GPU | {"matmul": 0.7}), "compute-bound", "98% of the time in matrix products"),
+    ],
+)  # fmt: skip
+def test_mystery_tells_what_speaks_against_a_cause(form, seen, said, against):
+    found = mystery.Findings(MYSTERY, form, ticket_form=form, seen={"1": seen}, call_s=1e-6)
+    assert against in mystery._against(found, "1", said)
+
+
+def test_mystery_of_second_names():
+    source = guessed(
+        loop_1={"cause": "data-bound"}, loop_2={"metric": ...}, loop_3={"value": ...}, loop_4={"cause": ...}
+    )
+    result = grade(cell(source), MYSTERY, device="cpu")
+    assert result.check("1").reason == "Say input-bound (the same as data-bound)."
+    assert "Loop 3: matmul is the right row; its value is not answered." in result.check("evidence").reason
+    assert result.check("4").evidence == {"answered": "not answered"}
+    assert "Ellipsis" not in json.dumps(result.to_dict())
+
+
+def test_mystery_of_a_mistyped_ticket():
+    """Where the lab knows whose the answers are."""
+    mine = replace(MYSTERY, ticket="cpu-991874")
+    result = grade(cell(guessed(ticket="cpu-991873")), mine, device="cpu")
+    assert result.fatal == "Your ticket is cpu-991874; the answers are for cpu-991873. Nothing was graded."
+    assert result.score == 0 and {check.status for check in result.checks} == {FAIL}
+    assert mystery._another(mystery.Findings(mine, "cpu", ticket_form="cpu"), cell(""), mystery.EXAMPLE) == ""
+    assert mystery._another(mystery.Findings(mine, "cpu", ticket_form="cuda"), cell(""), "cuda-000002") == ""
+    assert read_answers(solution(MYSTERY))["ticket"] == mystery.EXAMPLE
 
 
 def test_mystery_of_somebody_else():
     """In a class the loops follow from the student's name."""
     submission = replace(cell(guessed()), student="ada")
     result = grade(submission, MYSTERY, device="cpu")
-    assert result.score == 0 and "The loops of ada have ticket cpu-" in result.fatal
+    own = mystery.new_ticket("cpu", "ada")
+    assert f"Your ticket is {own}; the answers are for cpu-000001. Nothing was graded." in result.fatal
+    assert result.score == 0 and 'student = "ada" leads to your loops' in result.fatal
     assert Job(MYSTERY.name, submission).digest != Job(MYSTERY.name, replace(submission, student="bob")).digest
 
 
@@ -588,6 +667,13 @@ def recorded(*edits: tuple[str, str]) -> tuple[CheckResult, CheckResult]:
     found = annotate.Findings(ANNOTATE, "cpu")
     annotate.look(found, cell(edit(ANNOTATED, list(edits))), lambda share, what: None)
     return annotate.judge_window(found), annotate.judge_phases(found)
+
+
+@pytest.mark.parametrize(("edits", "goes_on"), [((), False), (((", repeat=1)", ")"),), True)])
+def test_a_look_tells_whether_the_recording_ends(edits, goes_on):
+    found = annotate.Findings(ANNOTATE, "cpu")
+    annotate.look(found, cell(edit(ANNOTATED, list(edits))), lambda share, what: None)
+    assert annotate.judge_window(found).status == PASS and found.goes_on == goes_on
 
 
 @pytest.mark.slow

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import variants
-from helpers import running, said
+from helpers import GPT, MARKER, running, said
 
 from grader import labs
 from grader.checks.memory import as_far_as, judge_budget, judge_growth
@@ -17,6 +18,8 @@ from grader.measure import machine
 from grader.measure.blocks import Plan
 from grader.measure.memory import Level, Meter, growth
 from grader.result import FAIL, INCONCLUSIVE, PASS, Result
+from grader.sandbox import parent
+from grader.sandbox.parent import ChildError
 from grader.submission import Submission
 
 HINTS = ("a", "b", "c")
@@ -125,6 +128,132 @@ def test_main_memory_that_was_taken_in_advance_hides_no_leak():
     assert (result.status, result.points) == (FAIL, 0) and "of main memory more" in result.reason, result.reason
 
 
+# what a file holds is memory, too, where the loop has made it: 1 MiB more in each step
+IN_FILES = """
+import mmap
+import os
+import tempfile
+
+import torch
+
+SIZE = 1 << 20
+
+
+def train(job):
+    kept = []
+    while True:
+        fd = {opened}
+        os.write(fd, b"1" * SIZE)
+        kept.append({mapped})
+        assert kept[-1].read() == b"1" * SIZE
+        if len(kept) % 2:  # of half of them no page is the process's, and all are there as before
+            kept[-1].madvise(mmap.MADV_DONTNEED)
+        os.close(fd)
+        yield torch.tensor(1.0)
+"""
+NAMELESS = "os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR)"
+OPENED = {
+    "without a name": NAMELESS,
+    "in the workspace": "tempfile.mkstemp()[0]",
+    "in memory": "os.memfd_create('mine')",
+    "in shared memory": f"os.open(f'/dev/shm/{MARKER}-{{len(kept)}}', os.O_CREAT | os.O_RDWR)",
+}
+SHARED = "mmap.mmap(fd, SIZE)"
+MAPPED = {
+    "to write": SHARED,
+    "to read": "mmap.mmap(fd, SIZE, prot=mmap.PROT_READ)",
+    "to read, for itself": "mmap.mmap(fd, SIZE, mmap.MAP_PRIVATE, mmap.PROT_READ)",
+    "twice": f"{SHARED}); kept.append({SHARED}",
+}
+
+
+@pytest.mark.parametrize("opened", OPENED)
+@pytest.mark.parametrize("mapped", MAPPED)
+def test_files_that_the_loop_made_are_counted_once(opened, mapped):
+    source = IN_FILES.format(opened=OPENED[opened], mapped=MAPPED[mapped])
+    if mapped == "twice":
+        source = source.replace("% 2", "% 4")
+    try:
+        gpu, main = growth(metered(source).levels)
+    finally:
+        for left in Path("/dev/shm").glob(f"{MARKER}-*"):
+            left.unlink()
+    assert gpu == 0 and 0.95 * 2**20 <= main <= 1.1 * 2**20
+
+
+IDLE = """
+import torch
+
+
+def train(job):
+    while True:
+        yield torch.tensor(1.0)
+"""
+
+
+def test_files_that_a_helper_made_are_counted():
+    """Written out to the disk, they are nothing that a process has changed in memory."""
+    source = f"""
+import mmap, os, tempfile, time
+import torch
+
+SIZE = 50 << 20
+
+
+def train(job):
+    if os.fork() == 0:
+        fd = {NAMELESS}
+        os.write(fd, bytes(SIZE))
+        os.fsync(fd)
+        held = {SHARED}
+        sum(held[at] for at in range(0, SIZE, 4096))
+        time.sleep(60)
+    while True:
+        time.sleep(0.2)
+        yield torch.tensor(1.0)
+"""
+    held = metered(source, turns=1).peak - metered(IDLE, turns=1).peak
+    assert 50 * 2**20 <= held < 60 * 2**20  # what a fork has for itself, too
+
+
+@pytest.mark.parametrize("mode", ["r", "c"])
+def test_data_that_is_only_read_costs_nothing(mode):
+    data = prepared(GPT)[1][0]
+    source = f"""
+import numpy as np
+import torch
+
+data = np.memmap({str(data)!r}, np.uint8, {mode!r})
+
+
+def train(job):
+    while True:
+        yield torch.tensor(float(data.max()))
+"""
+    held = metered(source, turns=1).peak - metered("import numpy as np\n" + IDLE, turns=1).peak
+    assert held < 3e6 < 0.3 * data.stat().st_size
+
+
+def test_nobody_hides_what_it_has_mapped(monkeypatch):
+    """A process can have the system show that to nobody but root."""
+
+    def refused(*_):
+        raise PermissionError
+
+    for seen in (False, True):  # on some machines it is never shown, and nobody is to blame
+        with running("import torch") as child:
+            child.ask("ready")
+            if seen:
+                child.main_memory()
+            with monkeypatch.context() as patched:
+                patched.setattr(parent, "_mapped", refused)
+                if seen:
+                    with pytest.raises(ChildError, match="does not let"):
+                        child.main_memory()
+                else:
+                    assert child.main_memory() > 0
+
+
 def test_the_job_says_what_may_be_used():
     source = "import torch\n\n\ndef train(job):\n    while True:\n        yield torch.tensor(float(job.budget))\n"
     with running(source, budget=12345) as child:
@@ -154,6 +283,7 @@ STARTER = seen((10, 100e6), (20, 120e6), (30, 140e6), (40, 160e6))
         (seen((10, 100e6), (20, 130e6), (30, 130e6), (40, 130e6)), PASS, 70),  # once: a buffer
         (seen((10, 100e6), (20, 110e6), (30, 120e6), (40, 130e6)), FAIL, 35),
         (seen((10, 100e6), (20, 120e6), (30, 140e6), (40, 160e6)), FAIL, 0),
+        (seen((10, 100e6), (20, 119.7e6), (30, 139.4e6), (40, 159.1e6)), FAIL, 0),  # by chance
         (seen((10, 100e6), (20, 150e6), (30, 200e6), (40, 250e6)), FAIL, 0),
         (seen((10, 100e6), (20, 120e6)), INCONCLUSIVE, 0),
     ],
@@ -161,6 +291,15 @@ STARTER = seen((10, 100e6), (20, 120e6), (30, 140e6), (40, 160e6))
 def test_growth_that_is_gone_earns_its_part(submission, status, points):
     result = judge_growth(GROWTH, STARTER, submission)
     assert (result.status, result.points) == (status, points), result.reason
+
+
+def test_level_memory_is_told_with_its_numbers():
+    result = judge_growth(GROWTH, STARTER, seen((10, 100e6), (20, 100.07e6), (30, 100.14e6), (40, 100.21e6)))
+    assert result.reason == (
+        "From step to step memory grows by 7 KB (the untouched loop: 2,000 KB); up to 24 KB count as level."
+    )
+    less = judge_growth(GROWTH, STARTER, seen((10, 100e6), (20, 99e6), (30, 98e6), (40, 97e6)))
+    assert "grows by 0 KB" in less.reason
 
 
 def test_memory_taken_in_advance_hides_nothing():
@@ -263,6 +402,73 @@ def test_what_fits_is_within_the_budget():
 
 def test_a_loop_that_leaks_has_no_merit_in_its_speed():
     assert graded(LEAK, variants.starter(LEAK)).score < 2
+
+
+# ahead of a loop: all that the C library hands out from here on lies in a file
+IN_A_FILE = """
+import ctypes, mmap, os, tempfile
+
+def hide(size):
+    libc = ctypes.CDLL(None)
+    for name in ("malloc", "mmap"):
+        getattr(libc, name).restype = ctypes.c_void_p
+    libc.malloc.argtypes = [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    libc.mallopt(-1, 2**31 - 1)  # the heap is never given back
+    libc.mallopt(-3, 2**30)  # and nothing has a place of its own beside it
+    libc.mallopt(-4, 0)
+    fd, name = tempfile.mkstemp()
+    os.unlink(name)
+    os.ftruncate(fd, size)
+    block = libc.malloc(size)
+    first, last = ((at + 4095) // 4096 * 4096 for at in (block + 4096, block + size - 8192))
+    flags = mmap.MAP_SHARED | 0x10  # MAP_FIXED
+    assert libc.mmap(first, last - first, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0) == first
+    libc.free(block)
+    return first, last - first
+
+HIDDEN = hide({size})
+"""
+# and no page of it is the process's for long
+SET_ASIDE = """
+def set_aside():
+    import time
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    while True:
+        madvise(*HIDDEN, 4)  # MADV_DONTNEED: of a shared mapping it drops nothing but the pages' places
+        time.sleep(0.005)
+
+import threading
+threading.Thread(target=set_aside, daemon=True).start()
+"""
+
+
+@pytest.mark.parametrize("more", ["", SET_ASIDE])
+def test_memory_in_a_file_fits_no_more_than_other_memory(more):
+    whole = variants.edit(variants.solution(FIT), [("MICRO_BATCH = 6", "MICRO_BATCH = 14")])
+    budget = labs.get(FIT).forms["cpu"].budget
+    assert watched(FIT, whole, 1, 3).peak > budget
+    hidden = IN_A_FILE.format(size=1 << 30) + more + whole
+    assert watched(FIT, hidden, 1, 3).peak > budget
+
+
+@pytest.mark.parametrize("more", ["", SET_ASIDE])
+def test_memory_in_a_file_hides_no_leak(more):
+    starter = variants.starter(LEAK)
+    hidden = IN_A_FILE.format(size=500 << 20) + more + starter
+    result = judge_growth(labs.get(LEAK).memory, watched(LEAK, starter, 4, 12), watched(LEAK, hidden, 4, 12))
+    assert (result.status, result.points) == (FAIL, 0), result.reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LABS)
+def test_memory_in_a_file_earns_nothing(name):
+    whole = variants.edit(variants.solution(FIT), [("MICRO_BATCH = 6", "MICRO_BATCH = 14")])
+    source = IN_A_FILE.format(size=1900 << 20) + {FIT: whole, LEAK: variants.starter(LEAK)}[name]
+    result = graded(name, source)
+    assert result.check("growth" if name == LEAK else "budget").points == 0 and result.score < 2, said(result)
 
 
 @pytest.mark.slow

@@ -8,6 +8,9 @@ from grader.labs.lab import Budget, Growth
 from grader.measure.memory import Meter, growth
 from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
 
+TOO_FEW = "Too few blocks were timed to tell whether memory grows. That says nothing about your loop: check again, not in quick mode."
+NOTHING = 0.02  # of a leak: what is gone of it by chance
+
 
 def size(number: float) -> str:
     """Bytes in words: 3.2 MB, 12.5 KB."""
@@ -17,11 +20,16 @@ def size(number: float) -> str:
     return f"{number / 1e3:.3g} KB"
 
 
+def kilobytes(number: float) -> str:
+    """7 KB, 1,284 KB: numbers to be compared; nothing grows by less than none."""
+    return f"{max(0.0, number) / 1e3:,.0f} KB"
+
+
 def judge_growth(check: Growth, starter: Meter, submission: Meter) -> CheckResult:
     """All points for memory that stays level; else the share of the starter's growth that is gone."""
     ours, theirs = growth(submission.levels), growth(starter.levels)
     if ours is None or theirs is None:
-        return CheckResult(check.name, check.title, INCONCLUSIVE, 0, check.points, "Too few blocks were run to tell.")
+        return CheckResult(check.name, check.title, INCONCLUSIVE, 0, check.points, TOO_FEW)
     total, before = sum(ours), sum(theirs)
     # what the growth itself does not explain
     begun = submission.levels[0].steps
@@ -55,10 +63,12 @@ def judge_growth(check: Growth, starter: Meter, submission: Meter) -> CheckResul
             return result(FAIL, 0, reason, *check.hints)
     where = f"GPU {size(ours[0])}, main memory {size(ours[1])}" if submission.on_gpu else "main memory"
     if total <= check.at_most:
-        return result(PASS, check.points, f"From step to step memory grows by no more than {size(check.at_most)}.")
+        seen = f"From step to step memory grows by {kilobytes(total)} (the untouched loop: {kilobytes(before)})"
+        return result(PASS, check.points, f"{seen}; up to {kilobytes(check.at_most)} count as level.")
     share = min(0.95, max(0.0, 1 - total / before)) if before > 0 else 0.0
+    share = share if share > NOTHING else 0.0
     reason = f"Each step leaves {size(total)} behind ({where}); the untouched loop leaves {size(before)}."
-    if share > 0.02:
+    if share:
         reason += f" What is gone of it earns {share:.0%} of the points."
     return result(FAIL, share * check.points, reason, *check.hints)
 

@@ -124,11 +124,13 @@ class Proof:
 
 @dataclass(frozen=True, kw_only=True)
 class MysteryLab(AnyLab):
-    """Live loops to be diagnosed. Which cause sits in which follows from the ticket in the answers."""
+    """Live loops to be diagnosed. Which cause sits in which follows from the ticket in the answers. ticket: of whoever works
+    on them, where that is known; answers for another one's loops are then not graded."""
 
     forms: dict[str, Mysteries]
     loops: tuple[Unknown, ...]
     evidence: Proof
+    ticket: str = ""
 
     graded_by: ClassVar[str] = "grader.mystery"
     personal: ClassVar[bool] = True

@@ -96,6 +96,11 @@ class Form:
             return batch * fmean(self.options.get("lengths") or [self.options["length"]]), "tokens"
         return batch, "images" if "size" in self.options else "samples"
 
+    @property
+    def serves(self) -> bool:
+        """Requests are answered and nothing is trained: there are answers to compare, and no weights."""
+        return isinstance(self.parity, Answers)
+
 
 Hints = tuple[str, str, str]  # in three depths: a nudge; where to look; what to do, without code to paste
 
@@ -253,8 +258,7 @@ class Lab(AnyLab):
 
     @property
     def serves(self) -> bool:
-        """Requests are answered and nothing is trained: there are answers to compare, and no weights."""
-        return any(isinstance(form.parity, Answers) for form in self.forms.values())
+        return any(form.serves for form in self.forms.values())
 
     def measures(self, check: Any, form: str) -> bool:
         return super().measures(check, form) and self.forms[form].minimum_gain is not None

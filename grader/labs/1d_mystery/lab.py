@@ -3,8 +3,9 @@ from grader.labs.kinds import HEALTHY, Mysteries, Mystery, MysteryLab, Proof, Un
 HINTS = (
     "Two questions first: is the device busy, and what does the host do when it is not?",
     "lab.profile of this loop: the largest lane of the timeline, then the table. Compare it with the other three loops.",
-    "Go through the causes one by one: a share of waiting for data, a count of waits, launches or operators, a share of copies, "
-    "a share of matrix products. The right cause is the one whose number is large here and small in the healthy loop.",
+    "Go through the causes one by one. Large are the share of waiting for data, the number of waits, the share of copies. A step "
+    "that only calls or launches is hardly longer than their number times what one costs. Where the device is busy, a small share "
+    "of matrix products says memory-bound, a large one compute-bound or healthy.",
 )
 
 LAB = MysteryLab(
@@ -53,8 +54,9 @@ LAB = MysteryLab(
         hints=(
             "A cause is a claim; which row of the table would be different without it?",
             "Take the row in which this loop stands out from the other three, and write down its name and its number.",
-            "data_wait for input, copies for transfer, syncs for waits, launches (or cpu_ops) for launching, matmul for a GPU "
-            "that is busy with something else or with nothing else, gpu_idle for a healthy one. Shares are written 0.25 for 25%.",
+            "data_wait for input, copies for transfer, syncs for waits, launches (without a GPU: cpu_ops) for launching, matmul "
+            "for a device that is busy with something else or with nothing else; for a healthy one matmul or gpu_idle (without a "
+            "GPU: matmul or data_wait). Shares are written 0.25 for 25%.",
         ),
     ),
 )

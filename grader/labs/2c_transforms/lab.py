@@ -4,7 +4,7 @@ LAB = Lab(
     name="2c_transforms",
     title="What a sample costs: work out of __getitem__",
     phase=2,
-    goal="The loader has workers already, and each of them is busy in Python. Do less for each sample, and train the same model.",
+    goal="Each sample keeps Python busy for long, in a loader worker or without one. Do less for each, and train the same model.",
     cause="input-bound",
     forms={
         "cuda": Form(
@@ -49,7 +49,7 @@ LAB = Lab(
             at_most=0.5,
             says="of a step the training process spent in the DataLoader",
             hints=(
-                "Are the workers too few, or too slow?",
+                "Do too few load samples, or does each sample cost too much?",
                 "`data_wait` of `lab.profile()`. Twice the workers halve it at best, and there are only so many cores; a sample "
                 "that costs a tenth needs a tenth of them.",
                 "Take away what a sample does not need: first the Python loop over its bytes, then the copies as float32, then "

@@ -36,8 +36,9 @@ LAB = Lab(
         hints=(
             "Which of your changes takes something away that the loop was waiting for?",
             "Compare `lab.profile()` of your loop with that of the untouched one: how much of a step was the GPU idle before, "
-            "and how long was a step?",
-            "The untouched loop is a right answer: in a loop whose GPU is busy with what it has to do, workers, prefetchers and "
+            "and how long was a step? Without a GPU: the untouched loop's `data_wait` is below 1%, and that is all "
+            "that better feeding can win.",
+            "The untouched loop is a right answer: in a loop whose device is busy with what it has to do, workers, prefetchers and "
             "the like have nothing to win, and each has its price. Take out what you put in.",
         ),
     ),
