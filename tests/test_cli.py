@@ -25,7 +25,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 def grader(*arguments: str | Path, **options) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "grader.frontends.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "grader", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=240, **options)
 
 
@@ -147,6 +147,11 @@ def test_start_makes_a_copy_and_never_overwrites_it(tmp_path, monkeypatch, capsy
             ("grade", "2a_workers", REPOSITORY / "labs/2e_syncs/2e_syncs.ipynb"),
             "a notebook of 2e_syncs, not of 2a_workers",
         ),
+        (
+            ("grade", REPOSITORY / "labs/2e_syncs/2e_syncs.ipynb", "2e_syncs"),
+            "The lab comes first: grader grade 2e_syncs /",
+        ),
+        (("hint", "1b_annotate"), "It has hints for: window, phases, cost."),
         (("start", "nothing"), "There is no lab 'nothing'"),
         (("calibrate", "3a_precision", "--device", "cpu"), "needs an NVIDIA GPU"),
     ],
@@ -217,6 +222,7 @@ def test_a_grade_in_the_learner_s_own_folder_is_kept_as_by_the_notebook(
     monkeypatch.setattr("grader.grade.grade", lambda *_, **__: result)
     monkeypatch.setattr("grader.sandbox.parent.fork_server", lambda: None)
     monkeypatch.setattr(cli, "REPOSITORY", tmp_path)
+    monkeypatch.chdir(tmp_path)
     folder = tmp_path / place
     folder.mkdir(parents=True)
     notebook = folder / "mine.ipynb"
@@ -229,4 +235,4 @@ def test_a_grade_in_the_learner_s_own_folder_is_kept_as_by_the_notebook(
     else:
         assert kept == {"report-2a_workers.html", "report-2a_workers.json", "attempts-2a_workers.json"}
         assert Result.from_dict(json.loads((folder / "report-2a_workers.json").read_text())) == result
-        assert "Saved as report-2a_workers.html and report-2a_workers.json." in said
+        assert f"Saved as {place}/report-2a_workers.html and {place}/report-2a_workers.json." in said

@@ -54,6 +54,12 @@ def test_why_a_gain_does_not_count(graded):
     assert not board.attempt(LAB, impossible)["counts"]
 
 
+def test_one_core_was_written_otherwise_once():
+    (each,) = attempts({"machine": "AMD EPYC, 1 cores"})
+    assert each["machine"] == "AMD EPYC, 1 core"
+    assert attempts({"machine": "AMD EPYC, 11 cores"})[0]["machine"] == "AMD EPYC, 11 cores"
+
+
 def test_two_notebooks_in_one_folder(graded, tmp_path):
     def keep(_):
         board.keep(tmp_path, LAB, graded)

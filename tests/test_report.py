@@ -261,6 +261,7 @@ def test_some_of_the_points_are_no_failure():
     earned.points, none.points = 12.5, 0.0
     for check, word in ((earned, "PARTLY"), (none, "FAIL")):
         row = _Report(make([check]), [], row=True).text()  # as lab.grade(...) shows it
+        assert report._points_of(check) in row
         for form in (Balanced(report.html(make([check]))).seen, report.text(make([check])), row):
             assert word in form and ({"PARTLY", "FAIL"} - {word}).pop() not in form
 
@@ -349,7 +350,7 @@ def test_floods_are_cut(flood):
     Balanced(page)
     assert len(page) < 300_000
     shown = report.text(result).splitlines()
-    assert len(shown) <= 45 + report.HINT_LINES * len(checks) and max(map(len, shown)) <= 80
+    assert len(shown) <= 55 + report.HINT_LINES * len(checks) and max(map(len, shown)) <= 80
 
 
 def test_the_end_of_the_output_is_kept():
@@ -381,7 +382,7 @@ def test_the_axis_shows_every_mark(gain, target):
     shown = report._Gain.of(check)
     low, high = shown.span()
     assert low < min(1, shown.lower) and max(shown.upper, target, shown.reference) < high
-    assert 3 <= len(report._ticks(low, high)) <= 8
+    assert 3 <= len(report._ticks(low, high)) <= 12
     bar, marks = report._gain_bar(shown, 80)
     assert len(bar) == len(marks) == 80 and "●" in bar and all(m in marks for m in ("1x", "T", "R"))
 
@@ -389,9 +390,29 @@ def test_the_axis_shows_every_mark(gain, target):
 @given(low=st.floats(0.01, 0.999), high=st.floats(1.001, 1000))
 def test_no_tick_is_printed_over_another(low, high):
     ticks = report._ticks(low, high)
-    assert 1 in ticks and len(ticks) <= 8 and all(low <= tick <= high for tick in ticks)
-    apart = [math.log(b / a) / math.log(high / low) for a, b in itertools.pairwise(ticks)]
-    assert min(apart, default=1) > 0.07  # of 6.4 inches, where "0.92x" takes 0.4
+    assert 1 in ticks and len(ticks) <= 12 and all(low <= tick <= high for tick in ticks)
+    for a, b in itertools.pairwise(ticks):  # of 6.4 inches, where "0.92x" takes 0.4
+        assert math.log(b / a) / math.log(high / low) > 0.02 + 0.0125 * len(f"{a:.4g}x{b:.4g}x") / 2
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.9, 7.6), (0.86, 9), (0.8, 10.5)])
+def test_a_gain_between_ticks_can_be_read(low, high):
+    assert {4, 5, 6} <= set(report._ticks(low, high))
+
+
+def test_long_titles_and_reasons_are_not_cut():
+    title = "Shapes that fit: an odd vocabulary and a needless transposition"
+    check = replace(trace_check(FAIL), title=f"{title}, twice", reason="A reason that ends where it has to end. " * 15)
+    for width in (60, 80):
+        shown = " ".join(report.text(make([parity(), check], title=title), width=width).split())
+        assert title in shown.replace("20 of 40 points ", "")
+    assert check.reason.strip() in Balanced(report.html(make([check]))).seen
+    assert Balanced(report.html(make([check]))).seen.count("…") == 0
+
+
+@pytest.mark.parametrize(("cores", "says"), [(1, "1 core"), (2, "2 cores"), (None, "None cores")])
+def test_one_core_is_no_cores(cores, says):
+    assert report._cores(cores) == says
 
 
 def test_timelines_are_drawn_and_their_failure_costs_only_the_picture(monkeypatch):

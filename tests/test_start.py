@@ -86,6 +86,27 @@ def test_progress_comes_from_the_last_report(learner):
     assert "graded: no points to be had here" in row("2a_workers")
 
 
+@pytest.mark.parametrize(
+    ("last", "attempts", "says"),
+    [
+        ((0, False), [(100, False), (0, False)], "best 100 of 100 points (last 0)"),
+        ((60, False), [(60, False)], "60 of 100 points"),
+        ((60, False), [(60, False), (100, True)], "60 of 100 points"),
+        ((90, True), [(60, False), (90, True)], "best 60 of 100 points (last 90, quick: not for marks)"),
+        ((10, True), [(80, True), (10, True)], "best 80 of 100 points (last 10), quick: not for marks"),
+        ((60, False), [], "60 of 100 points"),
+    ],
+)
+def test_the_best_grade_stays_on_the_map(learner, last, attempts, says):
+    copy = cli.start("2a_workers")
+    score, quick = last
+    found = {"score": score, "max_score": 100, "measured_max": 100, "quick": quick}
+    copy.with_name("report-2a_workers.json").write_text(json.dumps(found))
+    rows = [{"lab": "2a_workers", "points": points, "quick": quick} for points, quick in attempts]
+    copy.with_name("attempts-2a_workers.json").write_text(json.dumps(rows))
+    assert row("2a_workers").endswith(f"; {says}")
+
+
 @pytest.mark.parametrize("damaged", ["", "[]", "null", '{"score": "x"}', '{"score": null, "max_score": 1}', "[" * 9999])
 def test_a_report_that_cannot_be_read_is_none(learner, damaged):
     cli.start("2a_workers").with_name("report-2a_workers.json").write_text(damaged)

@@ -10,6 +10,7 @@ import io
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -55,7 +56,7 @@ def attempt(lab: AnyLab, result: Result) -> Attempt:
     return {
         "lab": result.lab,
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": f"{gpu if result.form == 'cuda' else result.machine.get('cpu')}, {cores} cores",
+        "machine": f"{gpu if result.form == 'cuda' else result.machine.get('cpu')}, {report._cores(cores)}",
         "torch": result.versions.get("torch", ""),
         "form": result.form,
         "points": result.score,
@@ -118,6 +119,7 @@ def _whole(found: dict[str, Any]) -> Attempt:
         row[name] = float(value) if usable else None
     for name in ("lab", "when", "machine", "torch", "form", "unit", "said", "note"):
         row[name] = report._clean(row[name] if isinstance(row[name], str) else "", 300)
+    row["machine"] = re.sub(r", 1 cores$", ", 1 core", row["machine"])  # as it was written once
     for name in ("gain", "gain_lower", "gain_upper", "target"):
         row[name] = report._positive(row[name])
     if not (row["gain"] and row["gain_lower"] and row["gain_upper"]):
@@ -127,17 +129,17 @@ def _whole(found: dict[str, Any]) -> Attempt:
 
 def save(folder: Path, lab: AnyLab, result: Result) -> str:
     """Keep a grade in the learner's own folder, where the map and the board look for it: the report, and a line of the
-    attempts. Returns what was done, in a sentence: a folder that cannot be written costs the file, not the answer."""
+    attempts. Returns what was done, in a sentence, with paths from the current folder: a folder that cannot be written costs the file, not the answer."""
     if result.disturbed:
         return "Not saved, for nothing was measured: an earlier report stays as it is."
-    name = f"report-{lab.name}"
+    data, page = (folder / f"report-{lab.name}.{kind}" for kind in ("json", "html"))
     try:
-        write_json(folder / f"{name}.json", result.to_dict())
-        report.write_html(result, folder / f"{name}.html")
+        write_json(data, result.to_dict())
+        report.write_html(result, page)
         keep(folder, lab, result)
     except (OSError, ValueError) as error:
         return f"The report is shown here only: {unwritten(error)}"
-    return f"Saved as {name}.html and {name}.json."
+    return f"Saved as {os.path.relpath(page)} and {os.path.relpath(data)}."
 
 
 def unwritten(error: Exception) -> str:

@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     common(sub)
     sub = command("hint", _hint, "show a hint to one check of a lab")
     sub.add_argument("lab")
-    sub.add_argument("check", help="its name, as the report's last line of a hint says it")
+    sub.add_argument("check", nargs="?", help="its name, as the report's last line of a hint says it")
     sub.add_argument(
         "--depth", type=int, choices=(1, 2, 3), default=1, help="1: a nudge; 2: where to look; 3: what to do"
     )
@@ -276,6 +276,8 @@ def start(name: str) -> Path:
 def _hint(options: argparse.Namespace) -> None:
     lab = labs.get(options.lab)
     hints = {check.name: check.hints for check in lab.checks if hasattr(check, "hints")}
+    if options.check is None:
+        raise UserError(f"To which check of {lab.name}? It has hints for: {', '.join(hints)}.")
     if options.check not in hints:
         raise UserError(f"{lab.name} has no hints for {options.check!r}. It has them for: {', '.join(hints)}.")
     print(hints[options.check][options.depth - 1])
@@ -292,6 +294,8 @@ def _grade(options: argparse.Namespace) -> None:
     from grader.sandbox.parent import fork_server
     from grader.submission import code_cells, from_cells, load_notebook
 
+    if str(options.notebook) in labs.NAMES and options.lab.endswith(".ipynb"):
+        raise UserError(f"The lab comes first: grader grade {options.notebook} {options.lab}")
     lab = labs.get(options.lab)
     cells = code_cells(load_notebook(options.notebook), str(options.notebook))
     submission = from_cells(cells, str(options.notebook))
@@ -424,12 +428,13 @@ def _calibrate_lab(lab: Lab, options: argparse.Namespace) -> None:
 def _doctor(options: argparse.Namespace) -> int:
     from grader import calibrate
     from grader.data.cache import cache_dir
+    from grader.frontends import report
     from grader.grade import missing_packages
     from grader.measure import calibration, machine
     from grader.sandbox.probe import confinement
 
     facts, versions, confined = machine.facts(), machine.versions(), confinement()
-    print(f"processor    {facts['cpu']}, {facts['cores']} cores")
+    print(f"processor    {facts['cpu']}, {report._cores(facts['cores'])}")
     print(f"GPU          {facts['gpu'] or 'none: labs run in their CPU form, or say NOT MEASURED'}")
     print(f"versions     {', '.join(f'{k} {v}' for k, v in versions.items())}")
     print(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grader import labs
+from grader.frontends import board
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NOTEBOOKS = REPOSITORY / "notebooks"
@@ -139,7 +140,7 @@ PHASES = (
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a learner has come with a lab on this machine, from the last report beside the working copy."""
+    """How far a learner has come with a lab on this machine, from the last report beside the working copy, and the attempts."""
 
     begun: bool  # there is a working copy
     score: float | None = None  # of the last grade; None where there is none
@@ -147,6 +148,8 @@ class Progress:
     measured: float | None = None  # those that this machine could measure
     quick: bool = False  # a grade with quick measurements, not for marks
     date: str = ""
+    best: float | None = None  # score of the best grade, quick ones left out where there are others
+    best_quick: bool = False
 
 
 def progress(lab: Lab) -> Progress:
@@ -155,9 +158,17 @@ def progress(lab: Lab) -> Progress:
     try:
         report = json.loads((lab.file.parent / f"report-{lab.name}.json").read_text(encoding="utf-8"))
         numbers = [float(report[key]) for key in ("score", "max_score", "measured_max")]
-        return Progress(begun, *numbers, quick=bool(report.get("quick")), date=str(report.get("date", ""))[:10])
+        quick, date = bool(report.get("quick")), str(report.get("date", ""))[:10]
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Progress(begun)
+    grades = [(not quick, numbers[0])]
+    grades += [
+        (not each["quick"], each["points"])
+        for each in board.read(board.file_of(lab.file.parent, lab.name))
+        if each["points"] is not None and each["lab"] == lab.name
+    ]
+    full, best = max(grades)
+    return Progress(begun, *numbers, quick=quick, date=date, best=best, best_quick=not full)
 
 
 def stops(kind: type) -> list[Any]:

@@ -78,7 +78,7 @@ def here() -> None:
     )
     python, torch_version = machine.versions()["python"], torch.__version__
     print(gpu)
-    print(f"{facts['cpu']}, {facts['cores']} cores")
+    print(f"{facts['cpu']}, {facts['cores']} core{'s' * (facts['cores'] != 1)}")
     print(f"torch {torch_version}, Python {python}, {datetime.date.today()}")
 
 

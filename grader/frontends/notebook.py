@@ -6,9 +6,12 @@ and not the remains of a bar."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import contextvars
 import json
 import math
+import re
 import signal
 import sys
 import threading
@@ -35,7 +38,7 @@ from grader.measure import machine
 from grader.result import Result, write_json
 from grader.sandbox import parent
 from grader.sandbox.parent import Workspace
-from grader.submission import Submission, _prediction, from_cells, is_submission
+from grader.submission import Submission, _defined, _prediction, from_cells, is_submission
 from grader.trace import Metrics
 from grader.trace.words import plain_number
 
@@ -44,6 +47,14 @@ Row = tuple[str, ...]  # of a table: as many texts in each row
 RELEASED = Path(__file__).resolve().parents[2] / "labs"
 PREDICTIONS = "prediction.json"  # in the current folder: {lab: {"cause", "gain", "time"}}
 MANY_STEPS = 100
+WORD = 10  # characters: a text of so many, such as a number, is not broken
+SHOWN_LOSSES = 12  # and the last one
+SILENCE_S = 15  # of a phase that runs the submission and has not said anything
+UNTIMED = (
+    "the first step",
+    "first steps of the submission",
+    "loading",
+)  # how what is said of such phases begins: nothing is timed there
 NOT_MEASURED = "NOT MEASURED"
 ONLY_TRAINING = "This lab needs an NVIDIA GPU; on this CPU only the training is compared."
 NEEDS_GPU = "This lab needs an NVIDIA GPU: nothing of it can be measured here."
@@ -139,6 +150,13 @@ def open_lab(name: str, device: str = "auto", quick: bool = False, **more: Any) 
     return tools.TOOLS.get(type(labs.get(name)), LoopLab)(name, device, quick, **more)
 
 
+ELSEWHERE = {"run", "peek", "predict", "profile", "look", "explore", "save", "code", "compare", "cases", "ticket"}
+
+
+class NotHere(UserError, AttributeError):
+    """What another kind of lab has: for a learner the course's usual error, for `hasattr` the usual one."""
+
+
 class NotebookLab:
     """One lab in a notebook, of any kind. device: "auto", "cuda" or "cpu"; quick: fewer and shorter measurements, to try
     things out.
@@ -192,10 +210,17 @@ class NotebookLab:
         if "cpu" in self.lab.forms and not any(self.lab.measures(check, "cpu") for check in self.lab.checks):
             return ONLY_TRAINING
         if "cpu" in self.lab.forms:
-            return f"Measured on this machine's CPU ({machine.cores()} cores), in the lab's CPU form" + (
+            return f"Measured on this machine's CPU ({report._cores(machine.cores())}), in the lab's CPU form" + (
                 f", though there is a GPU ({gpu})." if gpu else ": no NVIDIA GPU was found."
             )
         return NEEDS_GPU
+
+    def __getattr__(self, name: str) -> Any:
+        """Only for what this kind of lab lacks. Names that no kind has are Python's business, and Jupyter's, which asks for
+        many."""
+        if name in ELSEWHERE:
+            raise NotHere(f"{self.lab.name} has {_listed(self.steps)}.")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     # ---- the grade
 
@@ -259,15 +284,24 @@ class NotebookLab:
             raise UserError("This is no notebook. On the command line: grader grade LAB NOTEBOOK.ipynb.")
         cells = self._recorder.cells
         if not any(is_submission(cell.source) for cell in cells):
+            name, shown = _asked(self.lab.starter)
+            if any(name in _defined(cell.source) for cell in cells):
+                raise UserError(
+                    f"The cell that defines {shown} no longer begins with %%submission: put the line back, run the cell, then this one."
+                )
             raise UserError("No %%submission cell has been run since this kernel started: run it, then this one.")
         return from_cells(cells, "This notebook")
 
     def _work(self, work: Callable[[Progress], Note]) -> None:
         """Do what takes a while, with its progress shown, and show the note it returns in the same place."""
         place = _Place()
+        bar = _Bar(place)
         with _stopped_once():
             try:
-                note = work(_Bar(place))
+                try:
+                    note = work(bar)
+                finally:
+                    bar.close()
             except UserError as error:
                 note = Note("That does not work yet", [str(error)])
             except RuntimeError as error:
@@ -360,14 +394,17 @@ class LoopLab(NotebookLab):
     def _ran(self, seen: Look | None, steps: int) -> Note:
         if not seen or seen.message:
             return _failed(seen)
-        losses = " ".join(f"{loss:.4f}" for loss in seen.losses)
-        time_ = f"{plain_number(1e3 * seen.step_s)} ms a step, over {steps} steps after {len(seen.losses) - steps} to warm up."
+        time_ = f"{plain_number(1e3 * seen.step_s)} ms a step, over {_counted(steps, 'step')} after {len(seen.losses) - steps} to warm up."
         if self.lab.cause == "input-bound" and steps < MANY_STEPS:
             time_ += " Batches that a loader had ready make few steps look fast: lab.check() times many."
-        lines = [time_, *self._memory(seen), f"{'Looks at the answers' if self.lab.serves else 'Losses'}: {losses}"]
+        if self.lab.serves:
+            what = "One number for each answer (what the grade compares with the untouched loop's)"
+        else:
+            what = "Losses"
+        lines = [time_, *self._memory(seen, steps), f"{what}: {_shortened(seen.losses)}"]
         return Note("Your loop runs", lines, printed=seen.output)
 
-    def _memory(self, seen: Look) -> list[str]:
+    def _memory(self, seen: Look, steps: int) -> list[str]:
         """What the lab asks of the loop's memory, in a sentence; nothing in labs that ask nothing."""
         if seen.meter and isinstance(self.lab.memory, Growth):
             before, after = seen.meter.levels
@@ -375,18 +412,17 @@ class LoopLab(NotebookLab):
                 (b - a) / (after.steps - before.steps) for a, b in ((before.gpu, after.gpu), (before.main, after.main))
             )
             gpu_part = f"{size(gpu)} a step on the GPU and " if seen.meter.on_gpu else ""
-            return [
-                f"Memory grew by {gpu_part}{size(main)} a step in main memory. (Few steps tell little: lab.run(100).)"
-            ]
+            few = f" (Few steps tell little: lab.run({MANY_STEPS}).)" if steps < MANY_STEPS else ""
+            return [f"Memory grew by {gpu_part}{size(main)} a step in main memory.{few}"]
         if seen.meter and isinstance(self.lab.memory, Budget):
             return [judge_budget(self.lab.memory, self.lab.forms[self.device].budget, seen.meter).reason]
         return []
 
     def peek(self) -> None:
         """Counts of what a step of your loop does. Nothing is timed: they are the same on a busy machine."""
-        self._work(lambda progress: self._counted(self._look(peek, progress)))
+        self._work(lambda progress: self._peeked(self._look(peek, progress)))
 
-    def _counted(self, seen: Look | None) -> Note:
+    def _peeked(self, seen: Look | None) -> Note:
         if not seen or seen.message or not seen.metrics:
             return _failed(seen)
         names = [name for name in dict.fromkeys([*self.lab.peek, *COUNTS]) if self._known(seen, name)]
@@ -394,14 +430,16 @@ class LoopLab(NotebookLab):
         at = names.index("syncs") + 1
         would_wait = _value(seen, "would_wait")
         rows[at:at] = [*([] if would_wait is None else [_row("would_wait", would_wait)]), *_copies(seen.metrics)]
+        unmeasured = [row[0] for row in rows if row[1] == NOT_MEASURED]
+        rows = [row for row in rows if row[1] != NOT_MEASURED]
         after = ["Counts a step, without timing."]
+        if unmeasured:
+            after.append(f"Needs a GPU: {', '.join(unmeasured)}.")
         if would_wait is not None:
             after.append(
                 "would_wait: .item(), `if` on a tensor, format, a mask as an index. On a CPU .cpu(), synchronize and tensors made "
                 "from lists leave no mark; on a GPU they wait as well."
             )
-        if any(row[1] == NOT_MEASURED for row in rows):
-            after.append("NOT MEASURED: only a GPU's trace can tell.")
         return Note("What a step does", [], [rows], printed=seen.output, after=after)
 
     def _known(self, seen: Look, name: str) -> bool:
@@ -496,13 +534,58 @@ class _Bar:
 
     def __init__(self, place: _Place) -> None:
         self._place, self._began = place, time.monotonic()
+        self._lock = threading.Lock()
+        self._said = 0  # how often it was told something
+        self._timer: threading.Timer | None = None
 
     def __call__(self, share: float, what: str) -> None:
         seconds = time.monotonic() - self._began
         left = f", about {_seconds(seconds / share * (1 - share))} left" if seconds > 3 and 0.1 < share < 1 else ""
-        said = f"{what}{left}"
+        with self._lock:
+            self._said += 1
+            self._show(share, f"{what}{left}")
+        self._wait(share, what)
+
+    def close(self) -> None:
+        """Say nothing more."""
+        with self._lock:
+            self._said += 1
+        if self._timer:
+            self._timer.cancel()
+
+    def _wait(self, share: float, what: str) -> None:
+        """Say, once in a phase, that nothing happens, where nothing is timed: a thread that sleeps till then."""
+        if self._timer:
+            self._timer.cancel()
+        if not what.startswith(UNTIMED):
+            return
+        # the context has the cell that this is shown below
+        context, said = contextvars.copy_context(), self._said
+        self._timer = threading.Timer(SILENCE_S, context.run, (self._warn, said, share, what))
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _warn(self, said: int, share: float, what: str) -> None:
+        with self._lock:
+            if self._said == said:
+                self._show(share, f"{what}. {_silent(what)}")
+
+    def _show(self, share: float, said: str) -> None:
         bar = f'<progress max="1" value="{share:.3f}" style="width: 100%; height: 12px"></progress>'
         Note("", [said], picture=bar, line=f"[{100 * share:3.0f}%] {said}").show(self._place)
+
+
+def _silent(what: str) -> str:
+    """What to think of a phase that takes long, and what to do about it."""
+    limits = parent.Limits()
+    ends = "Interrupting the kernel (the square) stops it; it ends by itself after"
+    if what.startswith("loading"):
+        return f"Not loaded in {SILENCE_S} s: what is it that the cell does on import? {ends} {limits.load:.0f} s."
+    if what.startswith("the first step "):
+        why = f"No step for {SILENCE_S} s yet: compiling, or a loop that never yields?"
+    else:
+        why = f"Not done in {SILENCE_S} s: compiling, slow steps, or a loop that never yields?"
+    return f"{why} {ends} {limits.first_step:.0f} s."
 
 
 def _seconds(seconds: float) -> str:
@@ -516,7 +599,7 @@ class Note:
 
     title: str
     lines: list[str] = field(default_factory=list)
-    tables: list[list[Row]] = field(default_factory=list)
+    tables: list[list[Row | Below]] = field(default_factory=list)
     picture: str = ""  # HTML
     after: list[str] = field(default_factory=list)
     printed: str = ""
@@ -544,16 +627,32 @@ class Note:
         return "\n".join(lines).strip("\n")
 
 
-def _table_html(rows: list[Row]) -> str:
+@dataclass(frozen=True)
+class Below:
+    """What stands below a row of a table, across its columns. whole: the same in full, where the pointer rests on it."""
+
+    text: str
+    whole: str = ""
+
+    def html(self) -> str:
+        title = f' title="{report._html(self.whole, 600)}"' if self.whole else ""
+        style = "grid-column: 1 / -1; padding-left: 18px; margin-bottom: 5px; font-size: 12px; color: #4b5563; overflow-wrap: anywhere"
+        return f'<div style="{style}"{title}>{escape(self.text)}</div>'
+
+
+def _table_html(rows: list[Row | Below]) -> str:
     """A grid, not a table: JupyterLab and nbgrader have styles of their own for tables."""
-    cells = "".join(
-        f'<div style="grid-column: {column}; overflow-wrap: anywhere">{_cell(text)}</div>'
-        for row in rows
-        for column, text in enumerate(row, 1)
-    )
-    columns = "minmax(0, max-content) " * (len(rows[0]) - 1) + "minmax(0, 1fr)"
+    cells = "".join(row.html() if isinstance(row, Below) else _row_html(row) for row in rows)
+    columns = "minmax(min-content, max-content) " * (len(rows[0]) - 1) + "minmax(min-content, 1fr)"
     style = f"display: grid; grid-template-columns: {columns}; gap: 2px 18px; margin: 8px 0; font-size: 13px"
     return f'<div style="{style}">{cells}</div>'
+
+
+def _row_html(row: Row) -> str:
+    return "".join(
+        f'<div style="grid-column: {column}; {"white-space: nowrap" if len(text) <= WORD else "overflow-wrap: anywhere"}">{_cell(text)}</div>'
+        for column, text in enumerate(row, 1)
+    )
 
 
 def _cell(text: str) -> str:
@@ -561,9 +660,15 @@ def _cell(text: str) -> str:
     return f"<code>{escape(text)}</code>" if code else escape(text)
 
 
-def _table_text(rows: list[Row]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  " + "  ".join(f"{t:{w}}" for t, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+def _table_text(rows: list[Row | Below]) -> list[str]:
+    full = [row for row in rows if not isinstance(row, Below)]
+    widths = [max(map(len, column)) for column in zip(*full, strict=True)]
+    return [
+        f"      {row.text}"
+        if isinstance(row, Below)
+        else "  " + "  ".join(f"{t:{w}}" for t, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 class _Report(Note):
@@ -581,7 +686,7 @@ class _Report(Note):
     def text(self) -> str:
         if self.row:
             check = self.result.checks[0]
-            return f"{check.title}: {report._status(check)[0]}, {check.points:g} of {check.max_points:g} points. {check.reason}"
+            return f"{check.title}: {report._status(check)[0]}, {report._points_of(check)} points. {check.reason}"
         return "\n".join([report.text(self.result), *self.after])
 
 
@@ -642,6 +747,33 @@ def _draw(seen: Look) -> Any:
     return draw({"your loop": seen.timeline})
 
 
+def _shortened(losses: list[float]) -> str:
+    shown = [f"{loss:.4f}" for loss in losses]
+    if len(shown) > SHOWN_LOSSES + 1:
+        shown[SHOWN_LOSSES:-1] = ["…"]
+    return " ".join(shown)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _asked(starter: str) -> tuple[str, str]:
+    """What a lab's cell defines at its end, which is what is asked for: its name, and with its arguments."""
+    last = ast.parse(starter).body[-1]
+    if isinstance(last, ast.FunctionDef):
+        return last.name, f"{last.name}({', '.join(argument.arg for argument in last.args.args)})"
+    (name,) = _defined(ast.unparse(last))
+    return name, name
+
+
+def _listed(steps: tuple[Row, ...]) -> str:
+    """The calls of a lab's card: "lab.compare(...) and lab.check()"."""
+    calls = [call for row in steps for call in re.findall(r"lab\.\w+(?:\(.*?\))?", row[0])]
+    *others, last = [re.sub(r"\(.+\)", "(...)", call) for call in calls]
+    return f"{', '.join(others)} and {last}"
+
+
 def _failed(seen: Look | None) -> Note:
     if seen is None:
         return Note("Not measured", [NEEDS_GPU])
@@ -655,13 +787,23 @@ def _wrong(cause: Any, gain: Any) -> str:
     if cause not in CAUSES:
         return f"cause={cause!r} is none of the causes below."
     if isinstance(gain, bool) or not isinstance(gain, int | float) or not 0 < gain < 1e6:
-        return f"gain={gain!r} is not a number between 0 and a million: 2.5 says 2.5 times as fast."
+        return f"gain={gain!r} is not a number between 1 and a million: 2.5 says 2.5 times as fast."
+    if gain < 1:
+        times = "half" if gain == 0.5 else f"{gain:g} times"
+        return (
+            f"{gain:g} would be {times} as fast. A loop that gets {100 * gain:.3g}% faster gains {1 + gain:.4g}; where nothing is "
+            "to be gained it is 1."
+        )
     return ""
 
 
 def _said(made: dict[str, Any]) -> str:
-    when = made.get("time")
-    return f"{made['cause']}, {made['gain']:g} times as fast" + (f", made {when}" if isinstance(when, str) else "")
+    said = f"{made['cause']}, {made['gain']:g} times as fast"
+    try:
+        when = datetime.fromisoformat(made["time"]).astimezone(UTC)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return said
+    return f"{said}, made {when:%Y-%m-%d %H:%M} UTC"
 
 
 @contextlib.contextmanager

@@ -126,6 +126,10 @@ def _rows(value: dict[str, Any], prefix: str = "", depth: int = 0) -> Iterator[t
             yield label, _inline(item)
 
 
+def _cores(count: Any) -> str:
+    return f"{count} core{'s' * (count != 1)}"
+
+
 def _points(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
@@ -215,8 +219,10 @@ def _gain_headline(check: CheckResult, g: _Gain) -> str:
     said = f"{_times(g.gain)} the starter's speed"
     if g.lower and g.upper:
         said += f" (90% interval {_times(g.lower)} to {_times(g.upper)})"
-        if g.upper < 1:
-            said += ": slower than the starter"
+        if check.evidence.get("untouched"):
+            said += ": this is the starter itself"
+        elif g.upper < 1:
+            said += ": slower than the starter" if check.status != INCONCLUSIVE else ": undecided"
         elif g.lower <= 1:
             said += ": cannot be told from no change"
     before, after = _positive(check.evidence.get("starter_ms")), _positive(check.evidence.get("submission_ms"))
@@ -336,26 +342,27 @@ def _points_of(check: CheckResult) -> str:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Up to eight round factors between `low` < 1 and `high` > 1: 1, and on both sides of it what keeps its distance."""
+    """Up to twelve round factors between `low` < 1 and `high` > 1: 1, and on both sides of it what keeps its distance."""
     rows = [
-        [m * 10.0**e for e in range(-6, 7) for m in row] for row in ([1], [1, 3], [1, 2, 5], [1, 1.5, 2, 3, 4, 5, 7])
+        [m * 10.0**e for e in range(-6, 7) for m in row] for row in ([1], [1, 3], [1, 2, 5], [1, 1.5, 2, 3, 4, 5, 6, 8])
     ]
     rows += [[round(n * step, 2) for n in range(1, math.ceil(10 / step))] for step in (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)]
     ticks: list[float] = []
     for row in rows:
         ticks = [tick for tick in row if low <= tick <= high]
-        if len(ticks) >= 4:
+        if len(ticks) >= 5:
             break
-    clear = 0.125 * math.log(high / low)  # a label's width, and a gap
-    below = _apart([tick for tick in reversed(ticks) if tick <= 1], clear)
-    return below[:0:-1] + _apart([tick for tick in ticks if tick >= 1], clear)
+    size = math.log(high / low)
+    below = _apart([tick for tick in reversed(ticks) if tick <= 1], size)
+    return below[:0:-1] + _apart([tick for tick in ticks if tick >= 1], size)
 
 
-def _apart(ticks: list[float], clear: float) -> list[float]:
-    """The first, and each that is so far from the one before it, in log."""
+def _apart(ticks: list[float], size: float) -> list[float]:
+    """The first, and each whose label leaves that of the one before it alone, on a log axis of this size."""
     kept = ticks[:1]
     for tick in ticks[1:]:
-        if abs(math.log(tick / kept[-1])) >= clear:
+        letters = len(f"{tick:.4g}x{kept[-1]:.4g}x")
+        if abs(math.log(tick / kept[-1])) >= (0.03 + 0.0065 * letters) * size:
             kept.append(tick)
     return kept
 
@@ -467,7 +474,8 @@ def _with_palette(png: io.BytesIO) -> io.BytesIO:
 def _draw_timelines(result: Result) -> Figure:
     from grader.trace.picture import draw
 
-    return draw(result.timelines)
+    # a lab whose loop records itself has one only, and nothing before it
+    return draw({"your trace": result.timelines["after"]} if [*result.timelines] == ["after"] else result.timelines)
 
 
 # ---- HTML ---------------------------------------------------------------------------------------------------------
@@ -509,7 +517,7 @@ _CSS = """
   background: #fff; border: 0; }
 .speed-report .sp-check { display: flex; flex-wrap: wrap; gap: 2px 14px; padding: 9px 0 9px 10px;
   margin: 6px 0; border-left: 4px solid; }
-.speed-report .sp-status { flex: 0 0 140px; font-weight: 600; white-space: nowrap; font-size: 13px; line-height: 20px; }
+.speed-report .sp-status { flex: 0 0 150px; font-weight: 600; white-space: nowrap; font-size: 13px; line-height: 20px; }
 .speed-report .sp-status span { display: inline-block; width: 20px; height: 20px; line-height: 20px;
   border-radius: 10px; margin-right: 7px; text-align: center; color: #fff; font-weight: 700; }
 .speed-report .sp-points { white-space: nowrap; text-align: right;
@@ -680,8 +688,9 @@ def _text_lines(
         return f"\x1b[{code}m{words}\x1b[0m" if colour else words
 
     score, notes = _headline(result)
-    title = _wrap(result.title, width - len(score) - 2, 1)[0]
-    lines = [paint(title + " " * (width - len(title) - len(score)) + score, "1"), "─" * width]
+    title, *more = _wrap(result.title, width - len(score) - 2, 3)
+    lines = [paint(title + " " * (width - len(title) - len(score)) + score, "1")]
+    lines += [*(paint(line, "1") for line in more), "─" * width]
     for note in notes:
         lines += _wrap(note, width, 2)
     if result.fatal:
@@ -700,13 +709,14 @@ def _text_lines(
     for check in result.checks:
         word, sign, _, code = _status(check)
         points = _points_of(check)
-        name = _wrap(check.title, width - 18 - len(points), min(reason, 2))
+        name = _wrap(check.title, width - 18 - len(points), 2)
         lines.append(
             f"{paint(f'{sign} {word:<14}', code)}{paint(name[0].ljust(width - 16 - len(points)) + points, '1')}"
         )
         lines += [paint(" " * 16 + more, "1") for more in name[1:]]
-        # of what is undecided, what to do stands at the end
-        lines += _wrap(check.reason, width, max(reason, 4 if check.status == INCONCLUSIVE else 0), "    ")
+        # of what is undecided, what to do stands at the end; of what failed, one wants to know why
+        least = {INCONCLUSIVE: 4, FAIL: 0 if result.fatal else 3}.get(check.status, 0)
+        lines += _wrap(check.reason, width, max(reason, least), "    ")
         if check.hint:
             lines += _wrap(f"→ {_clean(check.hint)}", width, HINT_LINES, "    ")
             if check.more_hints:

@@ -113,21 +113,25 @@ def _said(now: course.Progress) -> str:
     """How far one is with a lab, in a few words."""
     if now.score is None:
         return "begun" if now.begun else "not begun"
+    quick = "quick: not for marks"
+    if (now.best, now.best_quick) != (now.score, now.quick):
+        last = f"last {now.score:g}" + (f", {quick}" if now.quick and not now.best_quick else "")
+        return f"best {now.best:g} of {now.most:g} points ({last})" + (f", {quick}" if now.best_quick else "")
     if not now.measured:
         return "graded: no points to be had here"
     said = f"{now.score:g} of {now.most:g} points"
     if now.measured < now.most:
         said += f" ({now.measured:g} can be measured here)"
-    return said + (", quick: not for marks" if now.quick else "")
+    return said + (f", {quick}" if now.quick else "")
 
 
 def _summary() -> str:
     found = [(stop, course.progress(stop)) for stop in course.stops(course.Lab)]
     core = [now for stop, now in found if stop.core]
     graded = [now for now in core if now.score is not None]
-    points = sum(now.score for now in graded)
+    points = sum(now.best for now in graded)
     return (
         f"Core path: {len(graded)} of {len(core)} labs graded, {points:g} points. All labs: "
-        f"{sum(now.score is not None for _, now in found)} of {len(found)} graded. (From the last report in each folder "
+        f"{sum(now.score is not None for _, now in found)} of {len(found)} graded. (From the best grade in each folder "
         "under work/; run this cell again after a lab.)"
     )
