@@ -87,6 +87,11 @@ def look(found: Findings, submission: Submission, progress: Progress) -> None:
             progress(0.3, "the first steps, with their recording")
             ours.warm_up(found.form.parity.steps)
             _read(found, ours)
+            if found.recorded is not None:
+                window = found.lab.window
+                progress(0.7, "as many steps again, which nothing should record")
+                ours.run(window.wait + window.warmup + window.active)
+                found.goes_on = _goes_on(found, ours)
         finally:
             found.output = ours.child.output()
 
@@ -135,10 +140,15 @@ def _pairs(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Progr
         )
         if found.decision and found.decision.settled:
             break
+    found.goes_on = _goes_on(found, ours)
+
+
+def _goes_on(found: Findings, ours: Arm) -> bool:
+    """Whether something else is at job.trace than when it was read."""
     try:
-        found.goes_on = hashlib.sha256(ours.child.fetch(FILE, MAX_TRACE)).digest() != found.written
+        return hashlib.sha256(ours.child.fetch(FILE, MAX_TRACE)).digest() != found.written
     except ChildError:
-        found.goes_on = True  # it is being written, or gone
+        return True  # it is being written, or gone
 
 
 # ---------------------------------------------------------------- verdicts

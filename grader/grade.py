@@ -37,14 +37,14 @@ from grader.errors import UserError
 from grader.labs.lab import AnyLab, Budget, Form, Growth, Lab
 from grader.measure import calibration, decision, machine, peaks
 from grader.measure import starter as starters
-from grader.measure.blocks import QUICK, Arm, Plan, overstated, pair
+from grader.measure.blocks import QUICK, Arm, Plan, Turn, overstated, pair
 from grader.measure.calibration import Near
 from grader.measure.memory import Meter
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Result
 from grader.sandbox.drive import NAME, Drive
 from grader.sandbox.parent import Child, ChildError, Limits, Workspace, turn
 from grader.sandbox.probe import confinement
-from grader.submission import Submission, solution
+from grader.submission import Submission, same_code, solution
 
 Progress = Callable[[float, str], None]  # share done (0 to 1), what is being done
 Arming = contextlib.AbstractContextManager[Arm]
@@ -243,7 +243,9 @@ class Findings(AnyFindings):
     losses: dict[str, list[float]] = field(default_factory=dict)  # "starter", "submission": up to the last timed step
     weights: dict[int, Path] = field(default_factory=dict)  # the submission's, by step: files while the grade lasts
     timed_by: dict[int, int] = field(default_factory=dict)  # how many pairs were measured by those steps
+    turns: list[list[Turn]] = field(default_factory=list)  # the submission's timed turns, pair by pair
     overstated: float = 1.0  # see `blocks.overstated`
+    untouched: bool = False  # it is the starter, as Python reads it, in a lab that has nothing to be made faster
     worked_ahead: bool = False  # so that some of the gain is not certain
     warm: bool = False  # it was started again, with what it had compiled at hand
     logs: CheckResult | None = None  # in labs that have logs
@@ -265,7 +267,7 @@ class Findings(AnyFindings):
     def start_again(self) -> None:
         """Forget what was measured, not what is known of the lab."""
         fresh = Findings(self.lab, self.form_name)
-        for name in ("pairs", "decided", "losses", "weights", "timed_by", "parity", "logs", "memory"):
+        for name in ("pairs", "turns", "decided", "losses", "weights", "timed_by", "parity", "logs", "memory"):
             setattr(self, name, getattr(fresh, name))
         self.warm = True
 
@@ -302,6 +304,7 @@ class Findings(AnyFindings):
 
 def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits | None, progress: Progress) -> None:
     lab, form = found.lab, found.form
+    found.untouched = lab.throughput.healthy and not lab.memory and same_code(submission.source, lab.starter)
     found.reference_gain, found.target_source = calibration.reference_gain(lab, found.form_name)
     found.target = decision.target(found.reference_gain) if found.reference_gain else form.minimum_gain or math.nan
     progress(0.0, "preparing data")
@@ -461,7 +464,11 @@ def arm(
                 trusted=trusted,
                 allow_unconfined=allow_unconfined,
                 # the forms of labs that are no loops to make faster have none of these
-                **{name: getattr(form, name) for name in ("ranks", "budget", "exact_memory") if hasattr(form, name)},
+                **{
+                    name: getattr(form, name)
+                    for name in ("ranks", "budget", "exact_memory", "serves")
+                    if hasattr(form, name)
+                },
             ) as child,
         ):
             yield Arm(
@@ -594,7 +601,9 @@ def _compare_logs(found: Findings, ours: Arm, starter: Arm) -> None:
 def _timed_blocks(found: Findings, ours: Arm, starter: Arm, kept: Path, plan: Plan, progress: Progress) -> None:
     for n in range(1, plan.max_pairs + 1):
         progress(0.2 + 0.6 * (n - 1) / max(plan.min_pairs + 1, n + 1), f"timing pair {n}")
+        before = len(ours.turns)
         found.pairs.append(_pair(found, ours, starter, plan))
+        found.turns.append(ours.turns[before:])
         _judge_memory(found, ours, starter)
         if not found.fits:
             return
@@ -602,7 +611,7 @@ def _timed_blocks(found: Findings, ours: Arm, starter: Arm, kept: Path, plan: Pl
             _keep_weights(found, ours, starter, kept)
         if n >= plan.min_pairs:
             found.decided = found.decide(plan)
-        if found.decided and found.decided.settled:
+        if found.decided and (found.decided.settled or found.untouched):
             break
     _tell_repeats(found)
     if found.decided is None:
@@ -668,6 +677,7 @@ def _use_up(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Prog
     assert decided is not None
     if found.lab.throughput.healthy or math.isnan(found.target):
         return
+    _set_left_out_aside(found, ours)
 
     def certain() -> float:
         share = overstated(ours, starter, found.counts_gpu_work) / OVERSTATED
@@ -686,6 +696,20 @@ def _use_up(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Prog
     found.worked_ahead = lost() > enough
     if found.worked_ahead:
         found.decided = replace(decided, certain=certain())
+
+
+def _set_left_out_aside(found: Findings, ours: Arm) -> None:
+    """A loop can be slow in a pair so that it does not count: it looks as if others had slowed it, or is busy on the GPU while
+    it should be frozen. Then steps that were made ahead there would be handed over in the pairs that do count."""
+    assert found.decided is not None
+    counts = {id(each) for each in found.decided.pairs}
+    kept, left_out = [], []
+    for each, turns in zip(found.pairs, found.turns, strict=True):
+        (kept if id(each) in counts else left_out).extend(turns)
+    pace_s = found.step_s[1] - found.prepare_step_s
+    busy_s = sum(each.busy_s for each in kept) / sum(each.steps for each in kept)
+    for each in left_out:
+        ours.set_aside(each, pace_s, busy_s)
 
 
 def _keep_weights(found: Findings, ours: Arm, starter: Arm, kept: Path) -> None:
@@ -922,14 +946,16 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
         stopped = lacking
 
     supported = 0.0
-    if stopped:
+    if found.form.minimum_gain is None:
+        checks.append(plain(lab.throughput, NOT_MEASURED, f"{NEEDS_GPU} What was compared is the training."))
+    elif stopped:
         evidence = _throughput_evidence(found) | ({"impossible": True} if impossible else {})
         checks.append(plain(lab.throughput, *stopped, evidence=evidence))
     else:
         assert found.decided is not None
         evidence = _throughput_evidence(found)
         if lab.throughput.healthy:
-            checks.append(throughput_check.judge_healthy(lab.throughput, found.decided, evidence))
+            checks.append(throughput_check.judge_healthy(lab.throughput, found.decided, evidence, found.untouched))
             if not lab.memory:  # there is nothing to do but to look, and to say what was seen
                 looked = float(bool(submission.prediction))
                 checks[-1] = memory_check.as_far_as(looked, "the prediction", checks[-1])
@@ -967,6 +993,11 @@ def _lacking(found: Findings) -> tuple[str, str] | None:
             return INCONCLUSIVE, (
                 "Not counted: no trace shows what the ranks give to each other. Of a list of more than 30 tensors the profiler "
                 "notes no sizes: give them to the others in one tensor, or in shorter lists, and check again."
+            )
+        if metrics.smallest_group is not None and metrics.smallest_group < form.ranks:
+            return FAIL, (
+                f"Not counted: the trace tells of a process group of {metrics.smallest_group} of {form.ranks} ranks. What is given to "
+                "it does not reach all of them: average the gradients in the default group, which has all."
             )
         if given < form.exchanged:
             return FAIL, (

@@ -8,7 +8,7 @@ from typing import Any
 from grader import trace
 from grader.grade import MAX_TRACE, Progress, arm, choose_form, explain, prepared, too_few_gpus, with_details
 from grader.labs.lab import Lab
-from grader.measure.blocks import whole_rounds
+from grader.measure.blocks import watch_lost, whole_rounds
 from grader.measure.memory import Meter
 from grader.sandbox.parent import ChildError, Limits, Workspace
 from grader.submission import Submission
@@ -30,6 +30,7 @@ class Look:
     compiled: dict[str, int] | None = None  # what torch.compile did: graphs, graph_breaks, recompiles
     peak_memory: int | None = None  # bytes at the allocator's peak; None without a GPU
     meter: Meter | None = None  # of the loop's memory as seen from outside, in labs that ask for it
+    lost: float = 0.0  # share of the timed steps' time that other programs took
     message: str = ""
     output: str = ""
 
@@ -70,7 +71,7 @@ def look(
                 progress(0.15, "the submission's preparation")
                 ours.prepare(form.prepare_s)
             ours.child.start(1)
-            progress(0.2, "warming up")
+            progress(0.2, f"the first step (it may compile, for at most {ours.child.limits.first_step:.0f} s)")
             with ours.metered():
                 ours.run(1)
                 ours.step_s = ours.run(max(1, warm_up - 1))
@@ -80,8 +81,9 @@ def look(
                 timed = max(LEAST_TIMED, whole_rounds(timed_s, ours.step_s))
             if timed:
                 progress(0.4, f"timing {timed} steps")
-                with ours.metered():
+                with watch_lost(ours.child) as lost, ours.metered():
                     found.step_s = ours.step_s = ours.run(timed)
+                found.lost = lost()
                 if found.step_s < SHORT_S:
                     steps = max(steps, 12)
             if profiled:

@@ -96,15 +96,18 @@ COMPLETE = 2  # a cause and a gain
 def from_cells(cells: Iterable[Cell], name: str = "The notebook") -> Submission:
     """Put the %%submission cells, in order, into one module. Raises UserError when there are none or one cannot be
     parsed."""
-    source, starts, elsewhere, prediction, switches = "", [], [], None, {}
+    parts, starts, elsewhere, prediction, switches = [], [], [], None, {}
+    lines = characters = 0
     for cell in cells:
         if is_submission(cell.source):
             body = _from_first_line(cell.source).partition("\n")[2]
             _parse(body, f"{name}, cell {cell.number}")
-            body = _without_future(body, switches)
-            source += f"# cell {cell.number}\n"
-            starts.append((source.count("\n") + 1, cell.number))
-            source += body.rstrip("\n") + "\n\n"
+            body = _without_future(body, switches).rstrip("\n")
+            starts.append((lines + 2, cell.number))
+            parts.append(f"# cell {cell.number}\n{body}\n\n")
+            lines, characters = lines + parts[-1].count("\n"), characters + len(parts[-1])
+            if characters > MAX_SOURCE:
+                raise UserError(f"{name}: the submission is larger than {MAX_SOURCE >> 20} MB.")
         else:
             elsewhere += [(n, cell.number) for n in _defined(cell.source)]
             if not prediction or len(prediction) < COMPLETE:  # the first complete one counts
@@ -113,8 +116,7 @@ def from_cells(cells: Iterable[Cell], name: str = "The notebook") -> Submission:
         raise UserError(
             f"{name} has no submission: no cell begins with {MAGIC}. What you hand in belongs in such a cell."
         )
-    if len(source) > MAX_SOURCE:
-        raise UserError(f"{name}: the submission is larger than {MAX_SOURCE >> 20} MB.")
+    source = "".join(parts)
     if switches:  # they stand before everything else in a module
         source = f"from __future__ import {', '.join(switches)}\n{source}"
         starts = [(line + 1, number) for line, number in starts]
@@ -198,6 +200,14 @@ def _prediction(source: str) -> tuple[tuple[str, Any], ...] | None:
             if found:
                 return tuple(sorted(found.items()))
     return None
+
+
+def same_code(one: str, other: str) -> bool:
+    """Whether two modules are the same for Python: comments and layout aside."""
+    try:
+        return ast.dump(ast.parse(one)) == ast.dump(ast.parse(other))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
 
 
 def solution(lab: AnyLab) -> Submission:

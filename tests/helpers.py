@@ -69,6 +69,7 @@ def running(source: str, form: Form = GPT, limits: Limits = LIMITS, **options: A
             threads=form.threads,
             environment=form.environment,
             limits=limits,
+            serves=form.serves,
             **options,
         ) as child:
             yield child

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from grader.checks import throughput
 from grader.measure import decision
-from grader.measure.blocks import Arm, Plan, overstated, whole_rounds
+from grader.measure.blocks import Arm, Plan, Turn, overstated, whole_rounds
 from grader.measure.calibration import Near, Spread
 from grader.measure.decision import Pair
 from grader.result import FAIL, INCONCLUSIVE, PASS
@@ -313,6 +313,24 @@ def test_a_gain_that_may_be_all_made_up_is_a_number_all_the_same():
         most = overstated(submission, starter, by_gpu)
         assert most == 1000
         assert decision.fraction(10 / most, 3.0) == 0
+
+
+@given(st.integers(1, 50), steps_made, st.integers(0, 400), paces)
+def test_steps_made_in_a_turn_that_does_not_count_hide_nothing(handed, timed, ahead, honest_s):
+    """`ahead` steps more than it hands over are made in a turn that is left out, as if others had slowed it; the others hand
+    those over as well, at an even pace."""
+    starter = Arm(None, step_s=honest_s, ran_s=1.0, ran_steps=1, ran_busy_s=0.5 * honest_s)
+    pace = honest_s * timed / (timed + ahead)
+    slow, counted = ((handed + ahead) * honest_s, handed), (timed * honest_s, timed + ahead)
+    submission = Arm(None, step_s=pace)
+    for seconds, steps in (slow, counted):
+        submission.turns.append(Turn(seconds, steps, 0.5 * seconds))
+        submission.ran_s, submission.ran_steps = submission.ran_s + seconds, submission.ran_steps + steps
+        submission.ran_busy_s += 0.5 * seconds
+    submission.set_aside(submission.turns[0], pace, 0.5 * pace)
+    claimed = honest_s / pace
+    for by_gpu in (False, True):
+        assert overstated(submission, starter, by_gpu) >= claimed * (1 - 1e-6)
 
 
 def test_burn_until_the_rate_is_steady():

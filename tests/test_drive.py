@@ -1,5 +1,7 @@
 """The slow drive: its files come through it only, and only after their wait."""
 
+import multiprocessing
+import os
 import socket
 import threading
 import time
@@ -67,6 +69,58 @@ def test_while_another_runs_reads_wait(tmp_path):
             assert served.reads == 0 and not any(each.done() for each in asked)
             served.serving.set()
             assert [each.result(5) for each in asked] == [b"content"] * 4
+
+
+def fork(function, *arguments) -> None:
+    process = multiprocessing.get_context("fork").Process(target=function, args=arguments)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+@pytest.fixture
+def watched(served, tmp_path):
+    (served[1] / "b").write_bytes(b"other")
+    with drive.Drive(tmp_path / "watched", served[1], 0.0) as watching:
+        watching.main = os.getpid()
+        yield watching, str(tmp_path / "watched"), served[1] / "b"
+
+
+def test_reads_of_the_main_process_are_told_from_those_of_its_workers(watched):
+    watching, name, file = watched
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: drive.read(name, file), range(20)))
+    assert (watching.reads, watching.reads_in_main) == (20, 20)
+    for _ in range(3):
+        fork(drive.read, name, file)
+    assert (watching.reads, watching.reads_in_main) == (23, 20)
+
+
+def asked(connection: socket.socket, file) -> bytes:
+    connection.sendall(f"{file}\n".encode())
+    return connection.recv(100)
+
+
+def test_whoever_reads_counts_and_not_whoever_connected(watched):
+    """A worker can hand its connection to the main process, and has the main one's when it is forked."""
+    watching, name, file = watched
+    ours, theirs = socket.socketpair()
+
+    def lend() -> None:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(name)
+        socket.send_fds(theirs, [b"x"], [connection.fileno()])
+
+    fork(lend)
+    lent = socket.socket(fileno=socket.recv_fds(ours, 1, 1)[1][0])
+    assert asked(lent, file).endswith(b"other")
+    assert (watching.reads, watching.reads_in_main) == (1, 1)
+    own = socket.socket(socket.AF_UNIX)
+    own.connect(name)
+    fork(asked, own, file)
+    assert (watching.reads, watching.reads_in_main) == (2, 1)
+    for each in (ours, theirs, lent, own):
+        each.close()
 
 
 def test_a_crowd_waits_outside(served, monkeypatch):

@@ -359,6 +359,13 @@ def test_folder_that_cannot_be_written_costs_the_file_only(kernel: Kernel) -> No
     assert "first prediction counts" in kernel.run('lab.predict(cause="sync-bound", gain=8)').text
 
 
+@pytest.mark.parametrize(("lost", "told"), [(0.05, False), (0.7, True)])
+def test_a_disturbed_look_says_so(lost: float, told: bool) -> None:
+    lab = notebook.open_lab("2c_transforms", device="cpu")
+    said = lab._ran(Look([0.5] * 8, step_s=0.01, lost=lost), 4).text()
+    assert ("Other programs took 70% of the time of these steps" in said) == told
+
+
 def test_run_and_peek_before_any_prediction(kernel: Kernel) -> None:
     kernel.run(STARTER, cell="one")
     ran = kernel.run("lab.run(steps=3)")

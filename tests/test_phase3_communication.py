@@ -235,7 +235,8 @@ from torch.utils.data import DataLoader
 
 
 def train(job):
-    little = torch.zeros(1000)
+    little, much = torch.zeros(1000), torch.zeros(120_000)
+    {group}
     while job.rank:
         {message}
         yield torch.zeros(())
@@ -251,12 +252,21 @@ def train(job):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("message", "sent"), [("pass", 0), ("dist.all_reduce(little)", 1000)])
-def test_a_rank_that_trains_alone_earns_nothing(message, sent):
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ("pass", "a rank gives 0 numbers to the others, and it cannot do without 118,000"),
+        ("dist.all_reduce(little)", "a rank gives 1,000 numbers to the others, and it cannot do without 118,000"),
+        ("dist.all_reduce(much, group=alone)", "a process group of 1 of 2 ranks"),
+    ],
+)
+def test_a_rank_that_trains_alone_earns_nothing(message, says):
     """On a CPU it is faster: a message costs more than all of the arithmetic."""
-    result = graded(ALONE.format(message=message), SHORT)
+    group = (
+        "alone = [dist.new_group([rank]) for rank in range(job.world_size)][job.rank]" if "alone" in message else "pass"
+    )
+    result = graded(ALONE.format(message=message, group=group), SHORT)
     assert result.score == 0, said(result)
-    says = f"a rank gives {sent:,} numbers to the others, and it cannot do without 118,000"
     assert says in result.check("throughput").reason and says in result.check("collectives").reason
 
 

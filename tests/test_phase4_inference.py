@@ -20,7 +20,7 @@ from grader.look import peek
 from grader.measure import machine
 from grader.measure.blocks import Plan
 from grader.result import FAIL, NOT_MEASURED, PASS, Result
-from grader.sandbox.parent import ChildError
+from grader.sandbox.parent import ChildError, Limits
 from grader.submission import Submission
 from grader.workloads import serving
 
@@ -167,6 +167,178 @@ def serve(job):
         with pytest.raises(ChildError) as raised:
             child.run(3)
     assert words in raised.value.message and raised.value.line == 9
+
+
+# the texts of request n, which the loop tries to have before request n - 1 is answered
+SHOWS = """
+import copy
+import operator
+import pickle
+
+import torch
+
+from grader.workloads import serving
+
+
+def serve(job):
+    requests, ahead = iter(job.requests), []
+    for n in range(1000):
+        request = next(requests)
+        print(n, hash_of(request), request.texts in ahead, flush=True)
+        try:
+            ahead.append(({ahead}).texts)
+        except (TypeError, AttributeError, ValueError) as error:
+            print(error, flush=True)
+        yield torch.zeros(6, 128), torch.zeros(4, 100)
+
+
+def hash_of(request):
+    return __import__("hashlib").sha256(b"".join(request.texts)).hexdigest()
+
+
+def uncounted(requests):
+    requests.taken = type("Taken", (), {{"value": 0}})()
+    return requests
+
+
+class Small(int):
+    __gt__ = __lt__ = __add__ = __radd__ = lambda self, other: 0
+"""
+
+
+def shown(ahead: str, seed: int = 7) -> tuple[list[str], str]:
+    """What each of some requests of two turns is known by, and why the loop was stopped."""
+    with running(SHOWS.format(ahead=ahead), form=SMALL) as child:
+        child.load()
+        child.start(seed)
+        stopped = ""
+        try:
+            for steps in (4, 4):
+                child.run(steps)
+        except ChildError as error:
+            stopped = error.message
+        lines = [line.split() for line in child.output().splitlines()]
+    found = [line for line in lines if line[-1] in ("True", "False")]
+    assert found, child.output()
+    assert all(line[-1] == "False" for line in found), "requests were known before their time"
+    return [line[1] for line in found], stopped
+
+
+@pytest.mark.parametrize(
+    ("ahead", "stopped"),
+    [
+        ("job.requests.request(n + 1)", True),
+        ("uncounted(copy.copy(job.requests)).request(n + 1)", True),
+        ("uncounted(copy.deepcopy(job.requests)).request(n + 1)", False),
+        ("uncounted(pickle.loads(pickle.dumps(job.requests))).request(n + 1)", False),
+        ("type(job.requests)(7, job.lengths, 2, 4, 16).request(n + 1)", False),
+        (f"serving.make_job(7, job.device, **{SMALL.options}).requests.request(n + 1)", False),
+        ("job.requests.request(-1)", False),
+        ("job.requests.request(Small(n + 1))", True),
+        ("next(iter(copy.copy(job.requests)))", False),
+    ],
+)
+def test_no_request_is_known_before_the_last_one_is_answered(ahead, stopped):
+    """Whoever knew some could answer them in one call."""
+    assert ("had been taken" in shown(ahead)[1]) == stopped
+
+
+def test_arms_of_one_grade_have_the_same_requests():
+    some, again, other = (shown("None", seed)[0] for seed in (7, 7, 8))
+    assert some == again and len(set(some + other)) == 16
+
+
+def test_a_request_may_be_had_again_and_the_first_one_before_the_first_step():
+    """To compile, for example. Each iterator begins at the beginning."""
+    source = """
+import torch
+
+
+def serve(job):
+    first = next(iter(job.requests))
+
+    def answers():
+        for n, request in enumerate(job.requests):
+            assert (request.texts == first.texts) == (n == 0)
+            assert job.requests.request(0).texts == first.texts
+            yield torch.zeros(6, 128), torch.zeros(4, 100)
+
+    return answers()
+"""
+    with running(source, form=SMALL) as child:
+        child.load()
+        child.start(1)
+        child.run(3)
+        child.run(3)
+
+
+def test_a_worker_that_takes_requests_ahead_is_seen():
+    source = """
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+
+class Ahead(IterableDataset):
+    def __init__(self, requests):
+        self.requests = requests
+
+    def __iter__(self):
+        return iter(self.requests)
+
+
+def serve(job):
+    for request in DataLoader(Ahead(job.requests), batch_size=None, num_workers=1):
+        yield torch.zeros(6, 128), torch.zeros(4, 100)
+"""
+    with running(source, form=SMALL) as child, pytest.raises(ChildError, match="requests had been taken"):
+        child.load()
+        child.start(1)
+        child.run(3)
+
+
+def test_what_a_request_is_drawn_from_reaches_no_other_process():
+    source = """
+import multiprocessing
+
+import torch
+
+
+def serve(job):
+    asked, answer = multiprocessing.Pipe()
+
+    def take():
+        for n in range(2):
+            asked.recv()
+            job.requests.request(n)
+            asked.send(n)
+
+    multiprocessing.get_context("fork").Process(target=take).start()
+    while True:
+        answer.send("next")
+        if not answer.poll(5):
+            return
+        answer.recv()
+        yield torch.zeros(6, 128), torch.zeros(4, 100)
+"""
+    with running(source, form=SMALL) as child:
+        child.load()
+        child.start(1)
+        child.run(1)
+        with pytest.raises(ChildError):
+            child.run(1)
+        assert "requests are taken in the process that answers them" in child.output()
+
+
+def test_a_child_that_reads_nothing_holds_nobody_up():
+    """What many requests are drawn from is more than a pipe takes."""
+    source = "import torch\ndef serve(job):\n    while True:\n        yield torch.zeros(6, 128), torch.zeros(4, 100)\n"
+    with running(source, form=SMALL, limits=Limits(load=15, first_step=15, step=1)) as child:
+        child.load()
+        child.start(1)
+        child.run(1)
+        child.freeze()
+        with pytest.raises(ChildError, match="gave no loss within 1 s"):
+            child.run(100_000)
 
 
 # ---------------------------------------------------------------- verdicts

@@ -16,7 +16,8 @@ from grader.look import peek
 from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
 from grader.submission import Submission
 from grader.trace import Metrics
-from grader.workloads.tiles import Archive
+from grader.workloads.counting import count
+from grader.workloads.tiles import OPENED, Archive
 
 NAME = "2c_transforms"
 BATCH = labs.get(NAME).forms["cpu"].options["batch_size"]
@@ -27,6 +28,16 @@ PAST_CONNECT = [
     ("self.archive.connect()", "sqlite3.connect(self.archive.path)"),
 ]
 TWO_WORKERS = [("len(os.sched_getaffinity(0)) // 2 if cuda else 0", "2")]
+# whatever the loop is given that could hold a counter
+SWITCHED_OFF = [
+    (
+        "    loader = DataLoader(",
+        "    counters, job.counters = job.counters, {}\n"
+        "    for each in [*vars(job.dataset).values(), *counters.values()]:\n"
+        "        if hasattr(each, 'value'):\n            each.value = -(10**9)\n"
+        "    counters.clear()\n    loader = DataLoader(",
+    )
+]
 LOADER = variants.starter(NAME)[
     variants.starter(NAME).index("    loader = DataLoader") : variants.starter(NAME).index("        images = images.to")
 ]
@@ -62,16 +73,24 @@ def open_two(archive: Archive) -> None:
 def test_each_connection_counts_once_in_every_process(tmp_path):
     with closing(sqlite3.connect(tmp_path / DATABASE)) as database:
         database.execute("CREATE TABLE tiles(id INTEGER PRIMARY KEY, pixels BLOB, label INTEGER)")
-    first, archive = Archive(str(tmp_path), 64), Archive(str(tmp_path), 64)
-    assert archive.connections.value == 0
+    archive = Archive(str(tmp_path), 64)
+    connections, own = count(OPENED), count(OPENED, forks=False)
+    assert connections() == 0
     open_two(archive)
-    assert archive.connections.value == 2
-    # an archive cannot be sent to a process that is spawned: its counter's lock is for forks
+    assert connections() == own() == 2
     process = multiprocessing.get_context("fork").Process(target=open_two, args=(archive,))
     process.start()
     process.join()
     assert process.exitcode == 0
-    assert archive.connections.value == 4 and first.connections.value == 0
+    assert connections() == 4 and own() == 2
+
+
+def test_an_archive_goes_to_forks_only(tmp_path):
+    """What a process that is spawned opens nobody counts."""
+    sqlite3.connect(tmp_path / DATABASE).execute("CREATE TABLE tiles(id INTEGER PRIMARY KEY)")
+    process = multiprocessing.get_context("spawn").Process(target=open_two, args=(Archive(str(tmp_path), 64),))
+    with pytest.raises(RuntimeError, match="fork"):
+        process.start()
 
 
 @pytest.mark.parametrize(
@@ -79,11 +98,21 @@ def test_each_connection_counts_once_in_every_process(tmp_path):
     [
         ("starter", FASTER + PAST_CONNECT, FAIL),
         ("starter", FASTER + PAST_CONNECT + TWO_WORKERS, FAIL),
+        ("starter", FASTER + SWITCHED_OFF, FAIL),
+        ("starter", FASTER + SWITCHED_OFF + TWO_WORKERS, FAIL),
         ("solution", [], PASS),
         ("solution", TWO_WORKERS, PASS),
         ("solution", [("import os\n", "import os\nimport sqlite3\n"), *PAST_CONNECT[1:], *TWO_WORKERS], PASS),
     ],
-    ids=["past connect", "past connect, in workers", "kept", "kept by workers", "kept by workers, past connect"],
+    ids=[
+        "past connect",
+        "past connect, in workers",
+        "switched off",
+        "switched off, in workers",
+        "kept",
+        "kept by workers",
+        "kept by workers, past connect",
+    ],
 )
 def test_connections_count_however_they_are_opened(base, edits, status):
     result, metrics = judged(variants.edit(getattr(variants, base)(NAME), edits), "connections")

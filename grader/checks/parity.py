@@ -35,6 +35,10 @@ HINT = (
     "Every step must train on its whole batch of job.batches, with the same loss, optimizer and learning rate, and update every "
     "parameter of job.model."
 )
+WEIGHTS_HINT = (
+    "Set job.weights to a function that returns all weights under the job's names and in the job's shapes: without the "
+    "padding, for one."
+)
 FORWARD_HINT = (
     "The very first loss differs, before any weight was updated: so look at the forward pass, not the optimizer. The first step must "
     "see the whole first batch of job.batches as it is, job.model with the weights it comes with, and the same loss."
@@ -65,7 +69,7 @@ def early(parity: Parity, starter: Sequence[float], submission: Sequence[float],
             f"the returned weights lack these of the job's under their names and shapes: {names} (set job.weights if the "
             "loop reshapes them)"
         )
-        return _result(problems, evidence)
+        return _result(problems, evidence, WEIGHTS_HINT)
     if update["types"]:
         problems.append(f"weights must stay float32, these are not: {', '.join(update['types'])}")
         return _result(problems, evidence)
@@ -87,7 +91,7 @@ def early(parity: Parity, starter: Sequence[float], submission: Sequence[float],
             problems.append(
                 f"the weights moved {ratio:.3f} times as much as the starter's (at most {parity.norm:.1%} off)"
             )
-    if cosine is None or cosine < parity.cosine:
+    if ratio != 0 and (cosine is None or cosine < parity.cosine):  # what did not move has no direction
         problems.append(
             f"the weights moved in another direction: cosine {cosine if cosine is None else round(cosine, 4)}, "
             f"at least {parity.cosine}"

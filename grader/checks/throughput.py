@@ -24,7 +24,7 @@ def judge(check: Throughput, decided: decision.Decision, target: float, evidence
         status = FAIL
         reason = (
             f"The loop runs {measured} as fast as the starter, but what comes before the timed blocks (its first steps, compiling "
-            "among them, and job.weights) took so long that it could have worked ahead there, which nobody times. "
+            "among them, job.weights, and pairs that do not count) took so long that it could have worked ahead there, which nobody times. "
             f"{max(1.0, decided.certain):.2f}x are certain; {target:.2f}x earns full points, so this earns {share:.0%}. Do less "
             "before the first `yield`."
         )
@@ -62,9 +62,11 @@ SLOWER = 0.97  # a loop that is at least this fast is not slower
 HALF_LOST = 0.8  # at this speed half of the points are gone, at its square all
 
 
-def judge_healthy(check: Throughput, decided: decision.Decision, evidence: dict[str, Any]) -> CheckResult:
+def judge_healthy(
+    check: Throughput, decided: decision.Decision, evidence: dict[str, Any], untouched: bool = False
+) -> CheckResult:
     """For a starter with nothing wrong: all points for a loop that is not slower, less and less for one that is. The upper
-    end of the interval counts: nobody loses points to noise."""
+    end of the interval counts: nobody loses points to noise. untouched: it is the starter itself."""
     gain = decided.gain
     measured = f"{gain.factor:.2f}x (90% interval {gain.lower:.2f} to {gain.upper:.2f})"
 
@@ -73,6 +75,9 @@ def judge_healthy(check: Throughput, decided: decision.Decision, evidence: dict[
         points = round(points, 2)
         return CheckResult(check.name, check.title, status, points, check.points, reason, hint, evidence, deeper)
 
+    if untouched:
+        evidence["untouched"] = True
+        return result(PASS, check.points, "This is the untouched loop: nothing was lost.")
     if gain.upper < SLOWER and decided.settled:
         share = max(0.0, 1 - 0.5 * math.log(gain.upper) / math.log(HALF_LOST))
         reason = f"The loop runs {measured} as fast as the untouched one: what was changed made it slower."

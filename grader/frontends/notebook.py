@@ -28,6 +28,7 @@ import psutil
 
 from grader import labs
 from grader.checks.memory import judge_budget, size
+from grader.checks.throughput import MUCH_LOST
 from grader.classroom.visit import grade_at
 from grader.errors import UserError
 from grader.frontends import board, magic, report
@@ -401,7 +402,7 @@ class LoopLab(NotebookLab):
             what = "One number for each answer (what the grade compares with the untouched loop's)"
         else:
             what = "Losses"
-        lines = [time_, *self._memory(seen, steps), f"{what}: {_shortened(seen.losses)}"]
+        lines = [time_, *_disturbed(seen), *self._memory(seen, steps), f"{what}: {_shortened(seen.losses)}"]
         return Note("Your loop runs", lines, printed=seen.output)
 
     def _memory(self, seen: Look, steps: int) -> list[str]:
@@ -466,6 +467,7 @@ class LoopLab(NotebookLab):
         else:
             look_at = "Look for the longest thing in a step: is the main process calculating then, or waiting?"
         lines = [f"A step takes {plain_number(1e3 * (seen.step_s or math.nan))} ms without the profiler. {look_at}"]
+        lines += _disturbed(seen)
         lines += [f"The trace is incomplete: {reason}." for reason in seen.metrics.reasons]
         picture = report._image(lambda: _draw(seen), "Timeline of some steps of your loop")
         after = ["What is the largest thing that a change could take away, and how fast would a step be without it?"]
@@ -590,6 +592,15 @@ def _silent(what: str) -> str:
 
 def _seconds(seconds: float) -> str:
     return f"{max(5, 5 * round(seconds / 5))} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def _disturbed(seen: Look) -> list[str]:
+    """That other programs took a good part of what was timed."""
+    if seen.lost <= MUCH_LOST:
+        return []
+    return [
+        f"Other programs took {seen.lost:.0%} of the time of these steps. Close them (other notebooks' kernels, too), and do it again."
+    ]
 
 
 @dataclass

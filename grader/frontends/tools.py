@@ -15,13 +15,14 @@ from grader import annotate, answers, costs, kernel, mystery, trace
 from grader.answers import Recording
 from grader.errors import UserError
 from grader.frontends import notebook, report
-from grader.frontends.notebook import Note, NotebookLab, Row
+from grader.frontends.notebook import Below, Note, NotebookLab, Row
 from grader.grade import Progress, explain, grade, with_details
 from grader.labs.kinds import AnnotateLab, AnswersLab, CostsLab, KernelLab, MysteryLab, StopwatchLab, Timing
 from grader.labs.lab import AnyLab
-from grader.result import write_json
+from grader.result import FAIL, write_json
 from grader.sandbox.parent import ChildError
 from grader.trace.lines import by_line
+from grader.trace.metrics import PHASES
 from grader.trace.read import CPU_OP
 from grader.trace.words import plain, plain_number, short_kernel
 
@@ -170,6 +171,7 @@ class LiveLab(NotebookLab):
         self.ticket = (
             mystery.new_ticket(self.device, student) if student else next(own, mystery.new_ticket(self.device))
         )
+        self.lab = replace(self.lab, ticket=self.ticket)
         self._clock = kept.get(self.ticket) or {"opened": time.time(), "used_s": 0.0, "profiles": 0}
         self._keep()
 
@@ -320,23 +322,24 @@ class OperationsLab(NotebookLab):
         Note("Saved", [f"{target.name} is in this folder. Open it at https://ui.perfetto.dev."]).show()
 
 
-def _operations(seen: costs.Seen) -> list[Row]:
+def _operations(seen: costs.Seen) -> list[Row | Below]:
     """The table of the operations, without what is asked."""
-    rows: list[Row] = [("operation", "shapes", "in", "ms", "kernels", "us each", "GFLOP", "MB", "longest kernel")]
+    rows: list[Row | Below] = [("operation", "shapes", "in", "ms", "kernels", "us each", "GFLOP", "MB")]
     for o in seen.operations:
         rows.append(
             (
                 plain(o.name, 60),
-                plain(o.shapes, 60),
+                plain(o.shapes, 120),
                 o.phase,
                 plain_number(o.gpu_ns / 1e6),
                 f"{o.launched:g}",
                 plain_number(o.gpu_ns / 1e3 / o.launched),
                 plain_number(o.flops / 1e9) if o.flops else "",
                 plain_number(o.bytes_moved / 1e6) if o.bytes_moved else "",
-                short_kernel(o.kernels[0], 50) if o.kernels else "",
             )
         )
+        if o.kernels:
+            rows.append(Below(f"longest kernel: {short_kernel(o.kernels[0], 200)}", o.kernels[0]))
     return rows
 
 
@@ -445,11 +448,34 @@ class RecordingLab(NotebookLab):
                 "Your loop failed", [explain(error, submission)], printed=with_details(found.output, error, submission)
             )
         rows = [(c.title, c.status, c.reason) for c in (annotate.judge_window(found), annotate.judge_phases(found))]
+        if found.goes_on:
+            cost = self.lab.cost
+            rows.append(
+                (cost.title, FAIL, "The recording goes on: some steps later another trace was written to job.trace.")
+            )
         timeline = found.timelines.get("after")
-        picture = (
-            report._image(lambda: trace.draw({"your trace": timeline}), "Timeline of your trace") if timeline else ""
-        )
+        picture = ""
+        if timeline and found.recorded is not None:
+            shown = _with_phases(timeline, found.recorded)
+            picture = report._image(lambda: trace.draw({"your trace": shown}), "Timeline of your trace")
         return Note("What your loop recorded of itself", [], [rows], picture, printed=found.output)
+
+
+def _with_phases(timeline: dict[str, Any], recorded: trace.Trace) -> dict[str, Any]:
+    """A timeline with a lane above the others for each phase that the trace names."""
+    low, high = timeline["origin_ns"], timeline["origin_ns"] + timeline["span_ns"]
+    lanes = []
+    for phase in PHASES:
+        spans = annotate._spans(recorded, phase) if len(recorded.steps) else []
+        starts, ends = recorded.start[spans].tolist(), recorded.end[spans].tolist()
+        inside = [
+            [start - low, min(end, high) - start]
+            for start, end in zip(starts, ends, strict=True)
+            if low <= start < high
+        ]
+        if inside:
+            lanes.append({"name": f"phase {phase}", "kind": "phase", "device": None, "intervals": inside})
+    return timeline | {"lanes": [*lanes, *timeline["lanes"]]}
 
 
 TOOLS: dict[type[AnyLab], type[NotebookLab]] = {

@@ -46,6 +46,15 @@ class Plan:
 QUICK = Plan(block_s=0.8, block_steps=2, min_pairs=3, max_pairs=6, precision=0.12, profile_steps=2)
 
 
+@dataclass(frozen=True)
+class Turn:
+    """A timed turn of one arm: seconds of its steps, their number, and the GPU's seconds."""
+
+    seconds: float
+    steps: int
+    busy_s: float
+
+
 @dataclass
 class Arm:
     """One loop under measurement and all that is known about it so far."""
@@ -65,6 +74,7 @@ class Arm:
     ran_s: float = 0.0  # of its timed turns: seconds of steps, those of burns included, and the GPU's work
     ran_busy_s: float = 0.0
     ran_steps: int = 0
+    turns: list[Turn] = field(default_factory=list)  # the timed ones, one by one
     compiled: int = 0
     recompiled: bool = False  # torch.compile made a graph inside a timed block
 
@@ -72,7 +82,7 @@ class Arm:
         """The submission's own preparation of its data; returns the seconds it took. What it reads is not counted."""
         seconds = self.child.prepare(limit_s)
         if self.drive:
-            self.drive.reads = 0
+            self.drive.reads = self.drive.reads_in_main = 0
         return seconds
 
     def read_ahead_s(self, starter: Arm) -> float:
@@ -92,7 +102,9 @@ class Arm:
         counts = self.child.counted()
         if self.drive:
             # a whole data set that was read at the start is none the less for a grade that goes on for long
-            counts["drive_reads"] = self.drive.reads / min(self.child.steps, self.prepared_for or self.child.steps)
+            steps = min(self.child.steps, self.prepared_for or self.child.steps)
+            counts["drive_reads"] = self.drive.reads / steps
+            counts["loads_in_main"] = self.drive.reads_in_main / steps  # whatever the process says of itself
         return counts
 
     def profile(self, steps: int, file: str, with_stack: bool = False) -> dict[str, int]:
@@ -121,9 +133,10 @@ class Arm:
         seconds, steps = self.seconds, len(self.losses)
         with self._turn(core) as busy:
             yield
-        self.ran_s += self.seconds - seconds
-        self.ran_steps += len(self.losses) - steps
-        self.ran_busy_s += busy()
+        self.turns.append(Turn(self.seconds - seconds, len(self.losses) - steps, busy()))
+        self.ran_s += self.turns[-1].seconds
+        self.ran_steps += self.turns[-1].steps
+        self.ran_busy_s += self.turns[-1].busy_s
 
     @contextlib.contextmanager
     def _turn(self, core: int | None = None) -> Iterator[Callable[[], float]]:
@@ -183,14 +196,18 @@ class Arm:
         return whole if whole > MAX_SLOWER_BURN * self.step_s else self.step_s
 
     def run_on(self) -> None:
-        """A turn of about a second in which steps that were made ahead are used up. What it takes longer than the last
-        block's pace does not count as timed: more steps can have been made in it than were handed over."""
-        seconds, busy, steps = self.ran_s, self.ran_busy_s, self.ran_steps
+        """A turn of about a second in which steps that were made ahead are used up. It has to be as fast as the last block:
+        see `set_aside`."""
+        busy_a_step = self.ran_busy_s / self.ran_steps
         with self.timed():
             self.run(whole_rounds(1.0, self.step_s))
-        made = self.ran_steps - steps
-        slow_s = max(0.0, self.ran_s - seconds - made * self.step_s)
-        slow_busy_s = max(0.0, self.ran_busy_s - busy - made * busy / steps)
+        self.set_aside(self.turns[-1], self.step_s, busy_a_step)
+
+    def set_aside(self, turn: Turn, step_s: float, busy_a_step: float) -> None:
+        """What a timed turn took beyond this pace, in seconds a step and of the GPU's work a step, does not count as timed:
+        more steps can have been made in it than were handed over."""
+        slow_s = max(0.0, turn.seconds - turn.steps * step_s)
+        slow_busy_s = max(0.0, turn.busy_s - turn.steps * busy_a_step)
         self.ran_s, self.aside_s = self.ran_s - slow_s, self.aside_s + slow_s
         self.ran_busy_s, self.aside_busy_s = self.ran_busy_s - slow_busy_s, self.aside_busy_s + slow_busy_s
 

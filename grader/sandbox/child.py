@@ -12,6 +12,7 @@ import importlib
 import inspect
 import json
 import math
+import multiprocessing
 import os
 import re
 import sys
@@ -107,6 +108,7 @@ class Harness:
             torch.set_num_threads(spec["threads"])
         if spec["exact_memory"]:
             _return_memory()
+        self.counters: dict[str, Callable[[], float]] = {}  # the job's
         self.budget: int | None = spec["budget"]
         if os.environ.get("TRITON_INTERPRET") == "1":
             # the fork server has imported it to compile; whether it interprets is decided when it is imported
@@ -119,6 +121,10 @@ class Harness:
         self.kernel: Any = None  # in labs that ask for one: Triton's class of kernels
         self.look: Any = None  # in workloads that are served: makes one number of a request's answers
         self.steps = 0
+        # of a job that serves: what its requests are drawn from, as far as the parent has said, and how many were taken, in
+        # whichever way and by whichever process
+        self.keys: list[int] = []
+        self.taken = multiprocessing.Value("q", 0, lock=False)
         self.mark = ""  # what each step begins with in a trace that the loop records of itself: this and its number
         self.module: Any = None
         self.job: Job
@@ -261,8 +267,9 @@ class Harness:
         error = (result.to(self.device, torch.float64) - right).abs() / (1 + right.abs())
         return _finite({"off": error.max().item() / self.workload.WITHIN[case["type"]]})
 
-    def start(self, seed: int, keep_initial: bool = False, mark: str = "") -> None:
-        """Build the job from `seed` and call train(job). mark: a name to mark the beginning of each step with."""
+    def start(self, seed: int, keep_initial: bool = False, mark: str = "", keys: Sequence[int] = ()) -> None:
+        """Build the job from `seed` and call train(job). mark: a name to mark the beginning of each step with. keys: here and
+        below, what the next requests are drawn from."""
         self.mark = mark
         if self.ranks > 1:
             self._join_ranks()
@@ -272,15 +279,34 @@ class Harness:
         self.job.trace = str(self.home / "exchange" / "own.json")
         self.job.budget = self.budget
         self.model = self.job.model
+        self.counters, self.job.counters = self.job.counters, {}  # nothing of the loop's leads to them any more
         if keep_initial:
             self.initial = {name: t.detach().clone() for name, t in self.model.named_parameters()}
         if self.serves:
             self.look = self.workload.Look(seed, self.device, **self.options)
+            handing_out = self._handing_out()
+            next(handing_out)
+            self.keys.extend(keys)
+            self.job.requests.key = handing_out.send
         train = getattr(self.module, self.entry)
         loop = train(self.job)  # a generator, or a function that returns one: a decorated train(job) does
         if not isinstance(loop, Iterator):
             raise self._no_generator(train, loop)
         self.loop = loop
+
+    def _handing_out(self) -> Iterator[Any]:
+        """Sent n, it gives what request n is drawn from, or, where the request before is not answered yet, that of the one to be
+        answered now: whoever takes that many is stopped at his next answer. It is a generator, so that what the loop is given, its
+        `send`, holds neither the keys nor the count, nor anything that leads to them but a frame."""
+        owner, key = os.getpid(), None
+        while True:
+            n = max(0, int((yield key)))  # int: a number of the learner's own type could compare as it likes
+            self.taken.value = max(self.taken.value, n + 1)
+            if n > self.steps and os.getpid() != owner:
+                raise ContractError(
+                    "requests are taken in the process that answers them, not in one that it has started"
+                )
+            key = self.keys[min(n, self.steps)]
 
     def _join_ranks(self) -> None:
         backend = "gloo"
@@ -295,8 +321,9 @@ class Harness:
             device_id=self.device if backend == "nccl" else None,
         )
 
-    def run(self, steps: int) -> dict[str, Any]:
+    def run(self, steps: int, keys: Sequence[int] = ()) -> dict[str, Any]:
         """Pull `steps` steps. The reply holds their losses, so all GPU work they depend on has finished by then."""
+        self.keys.extend(keys)
         if self.budget and not self.steps and self.device.type == "cuda":
             # so that a loop that needs more is told so by torch; the parent looks by itself
             share = self.budget / torch.cuda.get_device_properties(0).total_memory
@@ -329,7 +356,7 @@ class Harness:
         frame = getattr(self.loop, "gi_frame", None)  # it stands at its yield
         line = frame.f_lineno if frame else None
         if self.serves:
-            taken = self.job.requests.taken.value
+            taken = self.taken.value
             if taken > self.steps:
                 raise ContractError(
                     f"request {self.steps} was answered after {taken} requests had been taken from job.requests; "
@@ -410,7 +437,7 @@ class Harness:
 
     def counted(self) -> dict[str, float]:
         """What the job counts, per step so far."""
-        return {name: value.value / max(self.steps, 1) for name, value in self.job.counters.items()}
+        return {name: count() / max(self.steps, 1) for name, count in self.counters.items()}
 
     def start_profiler(self, with_stack: bool = False) -> None:
         """Start the profiler; it records from `profile` on. To start takes it a second or so, in which a loader's workers fill
@@ -435,12 +462,13 @@ class Harness:
             return action.NONE
         return action.RECORD_AND_SAVE if step == self.last_recorded else action.RECORD
 
-    def profile(self, steps: int, file: str) -> dict[str, Any]:
+    def profile(self, steps: int, file: str, keys: Sequence[int] = ()) -> dict[str, Any]:
         """After `start_profiler`: record `steps` steps after one that the reader discards, and write the trace to `file` in the exchange folder.
         One profiling session a process: a second one can lose its first kernels. One more step follows them in the trace,
         not to be counted: in it the harness itself waits for the GPU."""
         if self.rank:
             return self.run(steps + 2)
+        self.keys.extend(keys)
         self.last_recorded = steps + 2
         self.profiler.step()
         losses = []

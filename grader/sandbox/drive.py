@@ -13,34 +13,38 @@ import socketserver
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 NAME = "drive"  # of the socket in a child's home
 MAX_CONNECTIONS = 256  # one a process or thread that reads; more wait until one of these closes
 MAX_PATH = 4096  # bytes of a request
+_CREDENTIALS = struct.Struct("iII")  # struct ucred: process, user, group
 
 
 class Drive:
     """Serves the files below `folder` on a Unix socket at `path`, each after `read_s` seconds. A request is a path and a
     newline, the answer the length in four bytes and the content; the connection ends where there is no such file, and while
-    the drive is not `opened`. serving: cleared while reads must wait. reads: how many files were read so far."""
+    the drive is not `opened`. serving: cleared while reads must wait. reads: how many files were read so far. reads_in_main: those
+    of them that the process `main` asked for, in any of its threads."""
 
     def __init__(self, path: Path, folder: str | Path, read_s: float, opened: bool = True):
         root, room = Path(folder).resolve(), threading.BoundedSemaphore(MAX_CONNECTIONS)
         self.reads, self.opened, self.closed = 0, opened, False
+        self.reads_in_main, self.main = 0, -1
         self.serving = threading.Event()
         self.serving.set()
         counting = threading.Lock()
         drive = self
 
-        class Reader(socketserver.StreamRequestHandler):
+        class Reader(socketserver.BaseRequestHandler):
             def handle(self) -> None:
                 # whatever the other side does, it loses its connection only
                 with contextlib.suppress(OSError, ValueError):
-                    while line := self.rfile.readline(MAX_PATH):
+                    for line, sender in _lines(self.request):
                         drive.serving.wait()
-                        path = Path(os.fsdecode(line.rstrip(b"\n")))
+                        path = Path(os.fsdecode(line))
                         if not drive.opened or ".." in path.parts:
                             return
                         file = path.resolve()
@@ -48,9 +52,10 @@ class Drive:
                             return
                         with counting:
                             drive.reads += 1
+                            drive.reads_in_main += sender == drive.main
                         time.sleep(read_s)
                         data = file.read_bytes()
-                        self.wfile.write(struct.pack("!I", len(data)) + data)
+                        self.request.sendall(struct.pack("!I", len(data)) + data)
 
         class Server(socketserver.ThreadingUnixStreamServer):
             daemon_threads, block_on_close, request_queue_size = True, False, 128
@@ -68,6 +73,7 @@ class Drive:
                     room.release()
 
         self._server = Server(str(path), Reader)
+        self._server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # its connections have that from it
         path.chmod(0o666)  # the child is another user
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
@@ -79,6 +85,20 @@ class Drive:
         self.serving.set()
         self._server.shutdown()
         self._server.server_close()
+
+
+def _lines(connection: socket.socket) -> Iterator[tuple[bytes, int]]:
+    """Each line, without its end, and which process sent that. The kernel says so of each message: who made the connection says
+    nothing, for connections can be handed on and inherited. See SCM_CREDENTIALS in unix(7)."""
+    rest = b""
+    while len(rest) < MAX_PATH:
+        data, said, _, _ = connection.recvmsg(MAX_PATH, socket.CMSG_SPACE(_CREDENTIALS.size))
+        if not data:
+            return
+        sender = next((_CREDENTIALS.unpack(value)[0] for _, kind, value in said if kind == socket.SCM_CREDENTIALS), 0)
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            yield line, sender
 
 
 _mine = threading.local()  # one connection a thread; a forked process makes its own

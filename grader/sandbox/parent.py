@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import fcntl
 import functools
+import hmac
 import json
 import math
 import os
@@ -35,6 +36,9 @@ from grader.measure import machine
 from grader.sandbox import confine
 from grader.sandbox.drive import Drive
 
+# Of this and a grade's seed a request is drawn, so the arms of one process's grade have the same requests. No child knows it:
+# what it needs for a turn comes with the turn
+_REQUESTS_KEY = secrets.token_bytes(32)
 MAX_REPLY = 4 << 20  # bytes of one JSON line
 MAX_OUTPUT = 32 << 10  # bytes of what a child prints that are kept, from the beginning and from the end each
 COMPILED = {"graphs", "graph_breaks", "recompiles"}  # what a child counts of torch.compile
@@ -270,7 +274,8 @@ class Child:
     """A confined process that holds one submission. Use as a context manager: leaving it kills the whole process tree.
 
     workload, options, threads, environment: the lab's form. trusted: it runs our own starter, so its errors are not a
-    learner's. drive: where its files lie, which serves it in its turns only. ranks: how many processes train together (see `ranks`). budget, exact_memory: see `Form`. Raises RuntimeError
+    learner's. drive: where its files lie, which serves it in its turns only. ranks: how many processes train together (see `ranks`). budget, exact_memory,
+    serves: see `Form`. Raises RuntimeError
     where file access cannot be confined, unless `allow_unconfined`, and where several ranks cannot have a network of their
     own."""
 
@@ -291,6 +296,7 @@ class Child:
         ranks: int = 1,
         budget: int | None = None,
         exact_memory: bool = False,
+        serves: bool = False,
     ):
         confined = confine.landlock_abi() > 0
         if not confined and not allow_unconfined:
@@ -300,7 +306,7 @@ class Child:
                 f"several ranks need a network of their own, and this machine gives them none: {refused}"
             )
         self.workspace, self.limits, self.trusted, self.budget = workspace, limits or Limits(), trusted, budget
-        self.ranks, self.drive = ranks, drive
+        self.ranks, self.drive, self.serves = ranks, drive, serves
         home = workspace.folder
         own_gpus = {}
         if device == "cuda" and ranks > 1:
@@ -328,6 +334,7 @@ class Child:
             "exact_memory": exact_memory,
         }
         self.steps = 0
+        self._shown = False  # what its processes have mapped
         self._frozen_at = math.inf  # processor time used when it was stopped; infinite while it runs
         self._stopped: dict[tuple[int, int], tuple[str, int]] = {}  # its threads when it was stopped
         # a loop of one's own may choose its cores by itself, and nobody runs beside it who would gain by that
@@ -347,6 +354,7 @@ class Child:
             for fd in theirs:
                 os.close(fd)
         os.set_blocking(self._replies, False)
+        os.set_blocking(self._requests, False)
         self._buffer = b""
         self._output = _Output(output)
 
@@ -387,10 +395,24 @@ class Child:
     def start(self, seed: int, keep_initial: bool = False, mark: str = "") -> None:
         """Build the job and call train(job). mark: a name that marks in a trace where each step begins, its number behind it."""
         self._open_drive()
-        self._ask(self.limits.load, "start", seed=seed, keep_initial=keep_initial, mark=mark)
+        self._seed = seed
+        keys = self._keys(0, 1)  # the first one may be looked at before it is asked for
+        self._ask(self.limits.load, "start", seed=seed, keep_initial=keep_initial, mark=mark, **keys)
+
+    def _keys(self, first: int, end: int) -> dict[str, list[int]]:
+        """What these requests are drawn from, for a child that serves: in it are never more than those of its turn, and the next
+        one, which may be taken when the last of the turn is answered."""
+        if not self.serves:
+            return {}
+        drawn = (hmac.digest(_REQUESTS_KEY, f"{self._seed} {n}".encode(), "sha256") for n in range(first, end))
+        return {"keys": [int.from_bytes(digest[:8]) for digest in drawn]}
+
+    def _next_keys(self, steps: int) -> dict[str, list[int]]:
+        return self._keys(self.steps + 1, self.steps + 1 + steps)
 
     def _open_drive(self) -> None:
         if self.drive:
+            self.drive.main = next((process.pid for process in self._oldest_first()), -1)
             self.drive.opened = True
 
     def run(self, steps: int, expected_s: float | None = None) -> tuple[float, list[float], int]:
@@ -399,8 +421,9 @@ class Child:
         limit = self.limits.first_step if not self.steps else self.limits.step
         if expected_s is not None:
             limit = max(limit, 20 * expected_s)
+        keys = self._next_keys(steps)
         began = time.perf_counter()
-        reply = self._ask(limit, "run", steps=steps)
+        reply = self._ask(limit, "run", steps=steps, **keys)
         seconds = time.perf_counter() - began
         self.steps += steps
         return seconds, _losses(reply, steps), int(reply.get("compiled", 0))
@@ -415,7 +438,8 @@ class Child:
     def profile(self, steps: int, file: str) -> dict[str, int]:
         """Record `steps` steps into `file`; two more are run. Returns what torch.compile has done so far: "graphs",
         "graph_breaks", "recompiles"."""
-        reply = self._ask(self.limits.first_step, "profile", steps=steps, file=file)
+        keys = self._next_keys(steps + 2)
+        reply = self._ask(self.limits.first_step, "profile", steps=steps, file=file, **keys)
         counts = reply.get("compiled") if isinstance(reply, dict) else None
         if not isinstance(counts, dict) or counts.keys() != COMPILED or {*map(type, counts.values())} != {int}:
             raise ChildError("The grading process sent a reply of the wrong form.", kind="wire")
@@ -437,13 +461,23 @@ class Child:
         nonce = secrets.token_hex(8)
         line = json.dumps({"nonce": nonce, "do": method, **arguments}).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError):  # the child is dead: the wait for its reply says how it died
-            os.write(self._requests, line)
+            self._write(line, limit_s)
         answer = self._decode(self._read_line(limit_s, method))
         if answer.get("nonce") != nonce:
             raise ChildError("The grading process sent a reply that answers no request.", kind="wire")
         if "error" in answer:
             raise _learner_error(answer["error"], method, self.budget)
         return answer.get("value")
+
+    def _write(self, line: bytes, limit_s: float) -> None:
+        """A line can be more than a pipe takes. A child that does not read it will not reply, which is told by the wait for that."""
+        poller = select.poll()
+        poller.register(self._requests, select.POLLOUT)
+        deadline = time.monotonic() + limit_s
+        while line and time.monotonic() < deadline:
+            poller.poll(250)
+            with contextlib.suppress(BlockingIOError):
+                line = line[os.write(self._requests, line) :]
 
     def _read_line(self, limit_s: float, method: str) -> bytes:
         began = time.monotonic()
@@ -670,13 +704,31 @@ class Child:
 
     def largest_memory(self) -> int:
         """Bytes of main memory, as in `main_memory`, of the process that holds most."""
-        return max((_resident(process.pid) for process in self._tree()), default=0)
+        pids = [process.pid for process in self._tree()]
+        return max((_resident(pid, self._own_files([pid])) for pid in pids), default=0)
 
     def main_memory(self) -> int:
-        """Bytes of main memory that the child's processes hold, shared memory and what was swapped out included; not the
-        files that they have mapped. Of those that it started only what is theirs alone: a fork shares the rest with it."""
+        """Bytes of main memory that the child's processes hold: shared memory, what was swapped out and files of their own
+        that they have mapped included; not libraries and data. Of those that it started only what is theirs alone, and
+        their files: a fork shares the rest with it."""
         pids = [process.pid for process in self._oldest_first()]
-        return sum(map(_resident, pids[:1])) + sum(map(_private, pids[1:]))
+        mapped = self._own_files(pids)
+        return sum(_resident(pid, mapped) for pid in pids[:1]) + sum(map(_private, pids[1:]))
+
+    def _own_files(self, pids: Iterable[int]) -> int:
+        """Bytes of the mapped files that these processes may have written, each once. Raises ChildError where one no longer
+        lets anybody but root see them; on some machines that is so from the beginning, and they count as none."""
+        folder, found = os.fsencode(os.path.realpath(self.workspace.folder)), {}
+        for pid in pids:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended
+                try:
+                    for part, size in _mapped(pid, folder):
+                        found[part] = max(size, found.get(part, 0))
+                    self._shown = True
+                except PermissionError:
+                    if self._shown:
+                        raise ChildError("A process of the loop does not let others see its memory.") from None
+        return sum(found.values())
 
     def waited(self) -> dict[tuple[int, int], float]:
         """Seconds that each thread (process id, thread id) could have run but had to wait for a processor. Empty where the
@@ -746,9 +798,32 @@ def _status(process: psutil.Process) -> str:
         return psutil.STATUS_DEAD
 
 
-def _resident(pid: int) -> int:
-    """Bytes of a process that are no files."""
-    return _kilobytes(pid, "status", ("RssAnon", "RssShmem", "VmSwap"))
+def _resident(pid: int, mapped: int) -> int:
+    """Bytes of a process that are no files, and the `mapped` ones of files of its own. Shared memory is among these; where
+    they are not shown, it is what the system says."""
+    return _kilobytes(pid, "status", ("RssAnon", "VmSwap")) + max(mapped, _kilobytes(pid, "status", ("RssShmem",)))
+
+
+def _mapped(pid: int, folder: bytes) -> Iterator[tuple[tuple[bytes, ...], int]]:
+    """The parts of files that a process has mapped and may have written: which part, and its bytes. Files are its own where
+    it can write to them, where they have no name any more (shared memory is such a file), and in the folders in which it
+    can make some.
+
+    All of a part counts: of what a process wrote to a file nothing is lost when its pages are no longer the process's, and
+    it has them again as soon as it looks. So does a page it never touched; whoever makes a mapping of memory wants it.
+    https://man7.org/linux/man-pages/man5/proc_pid_maps.5.html"""
+    with open(f"/proc/{pid}/maps", "rb") as lines:  # bytes: a name may hold what ends a line of text
+        for line in lines:
+            if b"/" not in line and b"s " not in line:  # neither a path nor shared: most, and this is asked often
+                continue
+            span, rights, *part = line.rstrip(b"\n").split(None, 5)  # offset, device, inode, and mostly a path
+            path = part[-1]
+            device = path.startswith(b"/dev/") and not path.startswith((b"/dev/shm/", b"/dev/zero"))  # a GPU's, say
+            own = b"w" in rights and b"s" in rights  # a path of shared memory can be any name in brackets
+            own |= path.endswith(b" (deleted)") or path.startswith((b"/dev/shm/", folder + b"/"))
+            if own and not device:
+                first, last = (int(end, 16) for end in span.split(b"-"))
+                yield tuple(part), last - first
 
 
 def _private(pid: int) -> int:

@@ -65,6 +65,7 @@ class Trace:
     devices: list[str] = field(default_factory=list)  # names of the GPUs
     world_size: int | None = None  # of a distributed run, as recorded
     rank: int | None = None
+    group_sizes: tuple[int, ...] = ()  # of its process groups, where that was recorded
     reasons: list[str] = field(default_factory=list)  # why it is incomplete; empty when it is complete
 
     @property

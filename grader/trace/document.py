@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import msgspec
 
@@ -21,6 +22,14 @@ class Device(msgspec.Struct):
 class Distributed(msgspec.Struct):
     rank: int | None = None
     world_size: int | None = None
+    pg_config: Any = None
+
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        """The sizes of its process groups, as torch 2.11 to 2.14 write them; whatever else stands there tells nothing."""
+        groups = self.pg_config if isinstance(self.pg_config, list) else []
+        sizes = (group.get("pg_size") for group in groups if isinstance(group, dict))
+        return tuple(size for size in sizes if isinstance(size, int))
 
 
 class About(msgspec.Struct, kw_only=True):

@@ -91,6 +91,7 @@ class Metrics:
     comm_exposed: float | None = None  # that part as a share of the step, see `step_ns`
     collectives: float | None = None  # calls of torch.distributed's collectives, sends and receives; 0 is known
     exchanged: float | None = None  # numbers that were given to them, see `exchanged`; 0 is known
+    smallest_group: int | None = None  # ranks in the smallest process group of a distributed run
     looked_up: float | None = None  # most tokens that one call of an embedding took: those of a forward pass
     phases: dict[str, dict[str, float]] | None = None  # phase -> {"host_ns", "gpu_ns"}, see `phase_metrics`
     data_wait: float | None = None  # share of host step time that the main thread spent in the DataLoader's __next__
@@ -371,6 +372,7 @@ def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
         m.events["collectives"] = called[trace.named(COLLECTIVE, called)]
         m.collectives = len(m.events["collectives"]) / n
         m.exchanged = exchanged(trace, m.events["collectives"], n)
+        m.smallest_group = min(trace.group_sizes, default=None)
         m.looked_up = looked_up(trace, called[trace.named(EMBEDDING, called)])
         m.score_matrices = score_matrices(m, trace, steps, called)
         if not len(trace.calls) and not len(trace.gpu):

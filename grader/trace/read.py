@@ -421,6 +421,7 @@ def _assemble(parts: list[parallel.Part], about: document.About, reasons: list[s
         devices=[device.name for device in about.deviceProperties or []],
         world_size=distributed.world_size if distributed else None,
         rank=distributed.rank if distributed else None,
+        group_sizes=distributed.group_sizes if distributed else (),
         reasons=[*reasons],
     )
     if absurd:

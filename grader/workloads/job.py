@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.utils.data import Dataset, Sampler
@@ -19,7 +18,7 @@ class Job:
     order. lr: learning rate. device: where to train. weights: leave it None, unless the loop changes the shapes of the
     parameters; then set it to a function that returns them under their original names and shapes. folder: what the
     submission's prepare(dataset, folder) wrote, in labs that have one. logs: what `log` was given, by step and name. counters: what
-    the data set counts, in all processes that use it. trace: where a loop that records itself writes its trace. budget: bytes
+    the workload counts itself, by name: functions that say how many so far. The harness takes them before the loop begins. trace: where a loop that records itself writes its trace. budget: bytes
     of memory that the loop may use, in labs that limit it. rank, world_size: which of how many processes this is, in labs
     that train on several GPUs; `torch.distributed` has its process group then, and a batch of `batches` is that of all ranks
     together."""
@@ -35,7 +34,7 @@ class Job:
     rank: int = 0
     world_size: int = 1
     budget: int | None = None
-    counters: dict[str, Any] = field(default_factory=dict)  # name -> its `value`, as a multiprocessing.Value has one
+    counters: dict[str, Callable[[], float]] = field(default_factory=dict)
     logs: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
 
     def log(self, step: int, **values: float | torch.Tensor) -> None:

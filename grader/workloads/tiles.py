@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -19,9 +18,11 @@ from torch.utils.data import Dataset
 
 from grader.data import tiles
 from grader.sandbox.drive import NAME, read
+from grader.workloads import counting
 from grader.workloads.job import Batches, Job
 
 HELD_OUT = 128  # tiles that an evaluation uses
+OPENED = "sqlite3.connect/handle"  # the audit event of a connection that was opened, by whatever call
 
 
 class ConvNet(nn.Module):
@@ -80,41 +81,22 @@ class InMemory(Dataset):
         return self.images[index], self.labels[index]
 
 
-_counter: Any = None  # counts the connections that this process opens: a multiprocessing.Value
-
-
-def _count_in(counter: Any) -> None:
-    """Count the connections that this process opens from now on, and those that its forks open, in `counter`."""
-    global _counter
-    if _counter is None:  # a hook cannot be taken away again: one serves all archives
-        sys.addaudithook(_count)
-    _counter = counter
-
-
-def _count(event: str, _: Any) -> None:
-    if event == "sqlite3.connect/handle":
-        with _counter.get_lock():
-            _counter.value += 1
-
-
 def _mark_read(_: str) -> None:
     with record_function("read_tiles"):
         pass
 
 
 class Archive:
-    """Tiles in an SQLite file: table tiles(id, pixels, label), pixels the bytes of a (3, size, size) array. connections:
-    how many were opened so far, by any process and by whatever call. A query over a connection of `connect` leaves a mark
-    "read_tiles" in a trace of its thread."""
+    """Tiles in an SQLite file: table tiles(id, pixels, label), pixels the bytes of a (3, size, size) array. A query over a
+    connection of `connect` leaves a mark "read_tiles" in a trace of its thread."""
 
     def __init__(self, folder: str, size: int):
         self.path, self.size = Path(folder) / tiles.DATABASE, size
-        self.connections = multiprocessing.Value("q", 0)
-        _count_in(self.connections)
+        # it keeps the archive from being sent to a process that is spawned: what such a one opens nobody counts
+        self.for_forks = multiprocessing.Lock()
         connection = self.connect()
         self.count = connection.execute("SELECT COUNT(*) FROM tiles").fetchone()[0]
         connection.close()
-        self.connections.value = 0
 
     def __len__(self) -> int:
         return self.count
@@ -186,7 +168,7 @@ def make_job(
         batches=Batches(len(dataset), batch_size, seed),
         lr=lr,
         device=device,
-        counters={"connections": dataset.connections} if isinstance(dataset, Archive) else {},
+        counters={"connections": counting.count(OPENED)} if isinstance(dataset, Archive) else {},
     )
 
 

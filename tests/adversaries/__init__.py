@@ -5,7 +5,7 @@ A file's docstring says what it tries. It declares
     CATEGORY  timing, work, machine or nbgrader
     LABS      the labs it fits; 2a_workers and 3a_precision where it says nothing
     DEVICES   "cuda", "cpu" or both (where it says nothing)
-    CONTROL   the honest work that it must not beat: "starter" (where it says nothing), "solution" or "half fix"
+    CONTROL   the honest work that it must not beat: "starter" (where it says nothing), "solution", "half fix" or "threads"
 
 and defines `source(lab)`, the text of the submission, or for nbgrader `tamper(notebook)`, which edits a student's
 notebook. `python -m tests.adversaries` grades them all and compares."""
@@ -31,6 +31,7 @@ __all__ = [
     "beside",
     "corpus",
     "every_step",
+    "in_threads",
     "once",
     "solution",
     "starter",
@@ -40,7 +41,41 @@ __all__ = [
 LABS = ("2a_workers", "3a_precision")  # whose loops and half fixes `tests.variants` can edit
 CATEGORIES = ("timing", "work", "machine", "nbgrader")
 INPUTS = variants._INPUTS
-CONTROLS: dict[str, Callable[[str], str]] = {"starter": starter, "half fix": variants.half_fix, "solution": solution}
+
+
+def in_threads(lab: str) -> str:
+    """2a's starter, whose samples are read by threads of the training process: fast, and not what the lab asks for."""
+    return edit(
+        starter(lab),
+        [
+            (
+                "    loader = DataLoader(job.dataset, batch_sampler=job.batches)\n",
+                """    from concurrent.futures import ThreadPoolExecutor
+
+    from torch.utils.data import default_collate
+
+    pool = ThreadPoolExecutor(128)
+
+    def ahead():
+        queue = []
+        for batch in job.batches:
+            queue.append([pool.submit(job.dataset.__getitem__, index) for index in batch])
+            if len(queue) == 8:
+                yield default_collate([each.result() for each in queue.pop(0)])
+
+    loader = ahead()
+""",
+            )
+        ],
+    )
+
+
+CONTROLS: dict[str, Callable[[str], str]] = {
+    "starter": starter,
+    "half fix": variants.half_fix,
+    "solution": solution,
+    "threads": in_threads,
+}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,27 @@
+"""What a workload counts in the process of the learner's loop, and in its forks.
+
+The number lies in memory that only an audit hook and the function that reads it know, and a hook cannot be taken away: no
+assignment to what the loop is given changes it. Whoever walks the process's memory finds it none the less. What is read from
+a drive is counted out of the process's reach (see `grader.sandbox.drive`)."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def count(event: str, forks: bool = True) -> Callable[[], int]:
+    """A function that says how often this audit event (see `sys.audit`) came since: in any thread of this process and, where
+    `forks` says so, of those that are forked from it."""
+    number, owner = multiprocessing.Value("q", 0), os.getpid()
+
+    def hook(name: str, _: Any) -> None:
+        if name == event and (forks or os.getpid() == owner):
+            with number.get_lock():
+                number.value += 1
+
+    sys.addaudithook(hook)
+    return lambda: number.value
