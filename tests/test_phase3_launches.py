@@ -58,7 +58,8 @@ def test_what_is_wrong_is_rejected_and_named(name, what):
         pytest.skip("shows on a GPU only")
     result = graded(name, traced_only(source))
     assert words in said(result)
-    assert result.check("throughput").status == FAIL and result.score == 0
+    assert result.score == 0
+    assert result.fatal or FAIL in {check.status for check in result.checks if not check.max_points}
 
 
 @pytest.mark.slow

@@ -196,7 +196,7 @@ def test_a_band_is_made_goes_on_and_judges(tmp_path):
     half = grade_cells(HALF, lab=lab)
     found = half.check("outcome")
     assert half.check("parity").status == PASS and found.status == FAIL and "worse than" in found.reason
-    assert "not what this training leads to" in half.check("throughput").reason and not half.check("throughput").points
+    assert half.score == 0
 
     other = replace(lab, forms={"cpu": replace(TINY, options=TINY.options | {"lr": 1e-3})})
     assert "other options" in calibration.outcome_band(other, "cpu")[1]

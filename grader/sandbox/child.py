@@ -124,7 +124,7 @@ class Harness:
         # of a job that serves: what its requests are drawn from, as far as the parent has said, and how many were taken, in
         # whichever way and by whichever process
         self.keys: list[int] = []
-        self.taken = multiprocessing.Value("q", 0, lock=False)
+        self.taken: Any = None  # counts in shared memory
         self.mark = ""  # what each step begins with in a trace that the loop records of itself: this and its number
         self.module: Any = None
         self.job: Job
@@ -284,6 +284,7 @@ class Harness:
             self.initial = {name: t.detach().clone() for name, t in self.model.named_parameters()}
         if self.serves:
             self.look = self.workload.Look(seed, self.device, **self.options)
+            self.taken = multiprocessing.Value("q", 0, lock=False)
             handing_out = self._handing_out()
             next(handing_out)
             self.keys.extend(keys)

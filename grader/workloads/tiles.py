@@ -93,7 +93,7 @@ class Archive:
     def __init__(self, folder: str, size: int):
         self.path, self.size = Path(folder) / tiles.DATABASE, size
         # it keeps the archive from being sent to a process that is spawned: what such a one opens nobody counts
-        self.for_forks = multiprocessing.Lock()
+        self.for_forks = multiprocessing.get_context("fork").Lock()
         connection = self.connect()
         self.count = connection.execute("SELECT COUNT(*) FROM tiles").fetchone()[0]
         connection.close()
