@@ -274,10 +274,9 @@ class Child:
     """A confined process that holds one submission. Use as a context manager: leaving it kills the whole process tree.
 
     workload, options, threads, environment: the lab's form. trusted: it runs our own starter, so its errors are not a
-    learner's. drive: where its files lie, which serves it in its turns only. ranks: how many processes train together (see `ranks`). budget, exact_memory,
-    serves: see `Form`. Raises RuntimeError
-    where file access cannot be confined, unless `allow_unconfined`, and where several ranks cannot have a network of their
-    own."""
+    learner's. drive: where its files lie, which serves it in its turns only. ranks: how many processes train
+    together (see `ranks`). budget, exact_memory, serves: see `Form`. Raises RuntimeError where file access cannot be confined,
+    unless `allow_unconfined`, and where several ranks cannot have a network of their own."""
 
     def __init__(
         self,

@@ -18,10 +18,10 @@ class Job:
     order. lr: learning rate. device: where to train. weights: leave it None, unless the loop changes the shapes of the
     parameters; then set it to a function that returns them under their original names and shapes. folder: what the
     submission's prepare(dataset, folder) wrote, in labs that have one. logs: what `log` was given, by step and name. counters: what
-    the workload counts itself, by name: functions that say how many so far. The harness takes them before the loop begins. trace: where a loop that records itself writes its trace. budget: bytes
-    of memory that the loop may use, in labs that limit it. rank, world_size: which of how many processes this is, in labs
-    that train on several GPUs; `torch.distributed` has its process group then, and a batch of `batches` is that of all ranks
-    together."""
+    the workload counts itself, by name: functions that say how many so far; the harness takes them before the loop begins.
+    trace: where a loop that records itself writes its trace. budget: bytes of memory that the loop may use, in labs that limit
+    it. rank, world_size: which of how many processes this is, in labs that train on several GPUs; `torch.distributed` has its
+    process group then, and a batch of `batches` is that of all ranks together."""
 
     model: torch.nn.Module
     dataset: Dataset

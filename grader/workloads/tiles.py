@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import Any
 
@@ -92,14 +92,17 @@ class Archive:
 
     def __init__(self, folder: str, size: int):
         self.path, self.size = Path(folder) / tiles.DATABASE, size
-        # it keeps the archive from being sent to a process that is spawned: what such a one opens nobody counts
-        self.for_forks = multiprocessing.get_context("fork").Lock()
         connection = self.connect()
         self.count = connection.execute("SELECT COUNT(*) FROM tiles").fetchone()[0]
         connection.close()
 
     def __len__(self) -> int:
         return self.count
+
+    def __getstate__(self) -> dict[str, Any]:
+        if get_spawning_popen() is not None:  # what such a process opens nobody counts
+            raise RuntimeError('The archive goes to forks only: use multiprocessing_context="fork".')
+        return self.__dict__
 
     def connect(self) -> sqlite3.Connection:
         """A new connection, for reading. It belongs to the process that opened it."""
