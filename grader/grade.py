@@ -188,7 +188,7 @@ def grade(
 
 def _planned(found: AnyFindings) -> Plan:
     form = found.form
-    return Plan(block_s=form.block_s, min_pairs=form.min_pairs) if isinstance(form, Form) else Plan()
+    return Plan(block_s=form.block_s) if isinstance(form, Form) else Plan()
 
 
 def _confine(found: AnyFindings) -> None:

@@ -200,6 +200,25 @@ def has_kernel(source: str) -> bool:
     return any(path[:1] == ("triton",) and path[-1] == "jit" for path in paths)
 
 
+# What a function around a kernel may import, and names by which numbers leave tensors and come back, or code that is not in the
+# source. Without them a result that numpy made and a kernel copied took two lines; whoever looks for another way finds one.
+MODULES = {"torch", "triton", "__future__", "collections", "contextlib", "dataclasses", "enum", "functools", "itertools", "math", "operator", "typing"}  # fmt: skip
+TO_THE_HOST = {"numpy", "_numpy", "np", "tolist", "from_numpy", "frombuffer", "ctypes", "modules", "__import__", "eval", "exec"}  # fmt: skip
+
+
+def on_the_host(source: str) -> str:
+    """What the source uses to calculate elsewhere than in a kernel, in words; or ''."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [node.module or "."] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names]
+            if others := [name for name in names if name.split(".")[0] not in MODULES]:
+                return f"the module {others[0]}"
+        name = getattr(node, "attr", None) or getattr(node, "id", None) or (isinstance(node, ast.alias) and node.name)
+        if name in TO_THE_HOST:
+            return f"`{name}`"
+    return ""
+
+
 def _imported(nodes: list[ast.AST]) -> dict[str, tuple[str, ...]]:
     """The names that the source imports and binds to nothing else, nor a part of them: what each stands for."""
     imported: dict[str, set[tuple[str, ...]]] = {}
@@ -267,6 +286,10 @@ def foreign(found: Findings, submission: Submission) -> str:
     unmade = [name for name, seen in found.seen.items() if not (seen.made or _wrong(seen))]
     if unmade:
         return f"what was returned for {unmade[0]!r} is not what a launch of a kernel of Triton's wrote in this call"
+    if outside := on_the_host(submission.source):
+        return (
+            f"the source uses {outside}, with which the CPU can calculate what a kernel then only copies; do without it"
+        )
     return ""
 
 

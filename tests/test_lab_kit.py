@@ -342,7 +342,7 @@ def test_the_starters_timeline_is_recorded_once(monkeypatch, tmp_path):
     assert first["lanes"] and first | {"step_ns": second["step_ns"]} == second
 
 
-@pytest.mark.parametrize("step_s, alike", [(0.105, True), (0.12, False), (0.08, False)])
+@pytest.mark.parametrize("step_s, alike", [(0.105, True), (0.14, True), (0.16, False), (0.06, False)])
 def test_a_timeline_holds_for_a_starter_as_fast(monkeypatch, tmp_path, step_s, alike):
     monkeypatch.setattr(starters, "cache_dir", lambda: tmp_path)
     assert starters.timeline(LAB, "cpu", 0.1, 4) is None

@@ -188,9 +188,7 @@ def test_honest_kernels_of_other_forms(what):
 
 
 PRETENDS = """
-import threading
-
-import numpy as np
+{host}
 import torch
 import torch.nn.functional as F
 
@@ -204,14 +202,6 @@ def chain(out, ready, n, BLOCK: {constexpr}):
 
 def simple(x, bias, residual, weight, shift):
     return F.layer_norm(residual + F.gelu(x + bias, approximate="tanh"), x.shape[-1:], weight, shift, 1e-5)
-
-
-def by_numpy(x, bias, residual, weight, shift):
-    x, bias, residual, weight, shift = (np.float64(t.float().numpy()) for t in (x, bias, residual, weight, shift))
-    h = x + bias
-    y = residual + h / (1 + np.exp(-1.5957691216057308 * (h + 0.044715 * h * h * h)))
-    y = y - y.mean(1, keepdims=True)
-    return torch.from_numpy(y / np.sqrt((y * y).mean(1, keepdims=True) + 1e-5) * weight + shift)
 
 
 def elsewhere(*tensors):
@@ -230,10 +220,28 @@ def fused(x, *others):
     {calls}
     return out
 """
-IMPORTED = {"triton": "import triton\nimport triton.language as tl", "constexpr": "tl.constexpr"}
+HOST = """
+import threading
+
+import numpy as np
+
+
+def by_numpy(x, bias, residual, weight, shift):
+    x, bias, residual, weight, shift = (np.float64(t.float().numpy()) for t in (x, bias, residual, weight, shift))
+    h = x + bias
+    y = residual + h / (1 + np.exp(-1.5957691216057308 * (h + 0.044715 * h * h * h)))
+    y = y - y.mean(1, keepdims=True)
+    return torch.from_numpy(y / np.sqrt((y * y).mean(1, keepdims=True) + 1e-5) * weight + shift)
+"""
+IMPORTED = {"host": HOST, "triton": "import triton\nimport triton.language as tl", "constexpr": "tl.constexpr"}
 COPY = "i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n    tl.store(out + i, tl.load(ready + i, mask=i < n), mask=i < n)"
 LAUNCH = "chain[(triton.cdiv(out.numel(), 4096),)](out, {}, out.numel(), BLOCK=4096)"
-DECOY = {"triton": "class triton:\n    jit = staticmethod(lambda f: f)", "constexpr": "int", "body": "pass"}
+DECOY = {
+    "host": HOST,
+    "triton": "class triton:\n    jit = staticmethod(lambda f: f)",
+    "constexpr": "int",
+    "body": "pass",
+}
 PRETENCES = {
     "in a thread, no triton": (DECOY | {"calls": "out = elsewhere(x, *others)"}, "operators of torch"),
     "numpy, no triton": (DECOY | {"calls": "out.copy_(by_numpy(x, *others))"}, "no function is decorated"),
@@ -259,9 +267,14 @@ PRETENCES = {
         },
         "is not what a launch",
     ),
+    "numpy, then copied": (
+        IMPORTED | {"body": COPY, "calls": f"ready = by_numpy(x, *others).to(x.dtype); {LAUNCH.format('ready')}"},
+        "uses the module threading",
+    ),
     "in the first call": (
         IMPORTED
         | {
+            "host": "",
             "body": COPY,
             "calls": "key = (x.shape, x.dtype, x.stride()); first = key not in kept\n"
             "    ready = kept.setdefault(key, simple(x, *others) if first else None); " + LAUNCH.format("ready"),
@@ -277,6 +290,23 @@ def test_results_that_no_kernel_made(what):
     result = checked(PRETENDS.format(**parts))
     assert words in said(result), said(result)
     assert result.score == 0
+
+
+@pytest.mark.parametrize(
+    "line, words",
+    {
+        "import torch, numpy": "the module numpy",
+        "from scipy.special import erf": "the module scipy.special",
+        "y = x.cpu().numpy()": "`numpy`",
+        "y = [v / 2 for v in x.tolist()]": "`tolist`",
+        "from torch import from_numpy as f": "`from_numpy`",
+        "y = __import__('num' + 'py')": "`__import__`",
+        "import math, torch.nn.functional as F\nfrom functools import lru_cache\ny = torch.compile": "",
+        "numbers = x.numel(), x.data_ptr() % 16, x.element_size()": "",
+    }.items(),
+)
+def test_what_calculates_on_the_host(line, words):
+    assert kernel.on_the_host(line) == words
 
 
 NORMALISE = """

@@ -30,7 +30,8 @@ def main() -> None:
     from grader.grade import grade  # noqa: F401  (what it imports takes a second)
     from grader.sandbox.parent import fork_server
 
-    fork_server()  # imports torch meanwhile
+    fork_server().wait_ready()  # it imports torch
+    reply({"ready": True})
     jobs: queue.Queue[str] = queue.Queue()
     threading.Thread(target=_take, args=(jobs,), daemon=True).start()
     while True:

@@ -55,6 +55,11 @@ class Process:
         """Whether it lives, and runs on the cores, and as soon, as this worker began. Without root, a submission may change that."""
         return self.alive() and machine.scheduling(self._process.pid) == _scheduled
 
+    def wait_ready(self, limit_s: float = 60) -> None:
+        """Wait until it could begin with a job at once, or has died, which its job will tell."""
+        assert self._process.stdout
+        select.select([self._process.stdout], [], [], limit_s)  # the first that it says
+
     def grade(self, job: str, limit_s: float, tell: Tell) -> dict[str, Any]:
         """Hand it its job, wait for the result: {"result", "machine"}. Raises GradeFailed."""
         assert self._process.stdin and self._process.stdout
@@ -80,7 +85,8 @@ class Process:
                     raise GradeFailed(f"the grade could not be made. {reply['error']}")
                 if "result" in reply:
                     return reply
-                tell(reply["share"], reply["what"])
+                if "share" in reply:
+                    tell(reply["share"], reply["what"])
 
     def _last_words(self) -> str:
         status = self._process.wait(10)
@@ -102,10 +108,11 @@ _scheduled = machine.scheduling(0)  # of each thread here
 _lock = threading.Lock()  # one grade at a time: two would disturb each other
 
 
-def start_ahead() -> None:
+def start_ahead() -> Process:
     global _next
     if _next is None:
         _next = Process()
+    return _next
 
 
 def run(job: str, limit_s: float, topic: str = "", keep: bool = False) -> str:
@@ -153,14 +160,14 @@ def run(job: str, limit_s: float, topic: str = "", keep: bool = False) -> str:
 
 
 def describe(device: str) -> dict[str, Any]:
-    """What this worker grades with: {"machines": keys, "form", "version", "cores", "gpu"}. Raises UserError where it has not
-    that device."""
+    """What this worker grades with: {"machines": keys, "form", "version", "cores", "gpu"}. It can begin with a grade at once
+    when it says so. Raises UserError where it has not that device."""
     from grader.classroom.submissions import version
     from grader.grade import choose_device
 
     if _lock.acquire(blocking=False):  # not beside a grade, whose cores its imports would take
         try:
-            start_ahead()
+            start_ahead().wait_ready()
         finally:
             _lock.release()
     form = choose_device(device)

@@ -21,7 +21,7 @@ CHUNK_S = 0.25  # a burn goes in chunks of about this long
 MAX_BURN_CHUNKS = 8
 READ_AHEAD = 4  # files that are read by the end of the first steps, in units of those that the starter has read
 SERVED_FROM_A_QUEUE = 0.8  # of a step's usual time: what takes less
-MAX_PROBED = 32  # cores whose speed is looked at before a pair; it takes some 5 ms each
+MAX_PROBED = 12  # cores whose speed is looked at before a pair; it takes some 10 ms each
 MOST_OVERSTATED = 1000.0  # a gain that may be too high by so much is none
 MAX_SLOWER_BURN = 1.1  # whole turn over timed block; seen: at most 1.09 with eight loader workers, 1.02 without
 
@@ -35,7 +35,7 @@ class Plan:
 
     block_s: float = 1.5
     block_steps: int = 4
-    min_pairs: int = 4
+    min_pairs: int = 3
     max_pairs: int = 14
     precision: float = 0.05
     profile_steps: int = 4

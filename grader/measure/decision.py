@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
+FEW, FAR = 4, 0.6  # with fewer pairs only all points are settled, and what is no more than this share of them
+
 # 95% quantile of Student's t by degrees of freedom 1 to 30 (two-sided 90% interval); beyond, the normal's 1.645 is used
 # with a little over. Source: NIST/SEMATECH e-Handbook of Statistical Methods, table 1.3.6.7.2.
 _T95 = (
@@ -101,8 +103,8 @@ def decide(
     The points are settled when the interval says them to within +-`precision` (a fraction of all points), and when each
     arm agrees with itself: a neighbour, or clocks that fall, can slow one arm more than the other. So the points may
     hang by no more than twice `precision` on whether the starter always ran as in its fastest block, nor on whether the
-    submission did. Where the starter did not, the pairs in which it was as fast as at its best, but for so much, may
-    settle them. A loop that could have earned all points, had it always run as in its fastest block, three half
+    submission did. Before the fourth pair only what is clear is settled. Where the starter did not always run so, the
+    pairs in which it was as fast as at its best, but for so much, may settle them. A loop that could have earned all points, had it always run as in its fastest block, three half
     intervals up, is not told that it failed. What that gets wrong, and how often: data/measured/decision.md."""
     doubt, worth = 2 * precision, math.log(target)
     views = _views(pairs, doubt * worth, noise_floor, min_pairs)
@@ -120,10 +122,10 @@ def decide_healthy(
     pairs: Sequence[Pair], slower: float, worth: float, noise_floor: float, min_pairs: int = 2
 ) -> Decision | None:
     """`decide` for a loop that has only to keep its speed: settled when it is known whether its gain is at least
-    `slower`. worth: the log of the gain, or loss, that is worth all points."""
+    `slower`; that it is not, from the fourth pair. worth: the log of the gain, or loss, that is worth all points."""
     views = _views(pairs, 0.1 * worth, noise_floor, min_pairs)
     for view in views:
-        if view.gain.lower >= slower or view.most < slower:
+        if view.gain.lower >= slower or (view.most < slower and len(view.pairs) >= FEW):
             return Decision(view.gain, view.gain.lower, True, view.pairs)
     return Decision(views[-1].gain, views[-1].gain.lower, False, views[-1].pairs) if views else None
 
@@ -172,7 +174,7 @@ class _View:
 
 
 def _views(pairs: Sequence[Pair], tolerance: float, noise_floor: float, min_pairs: int) -> list[_View]:
-    """All pairs that can count; and, where they are others and enough, those in which neither arm was slowed by more than
+    """All pairs that can count; and, where they are others and not few, those in which neither arm was slowed by more than
     `tolerance` (in log): not the starter, against its fastest block, and not the submission, by what it lost. How fast
     the submission was plays no part: it could choose its pairs."""
     counted = [pair for pair in pairs if not pair.disturbed]
@@ -185,7 +187,7 @@ def _views(pairs: Sequence[Pair], tolerance: float, noise_floor: float, min_pair
         for pair in counted
         if math.log(pair.starter_s) - best <= tolerance and -math.log(1 - pair.submission_lost) <= tolerance
     ]
-    chosen = [counted] + ([quiet] if max(2, min_pairs) <= len(quiet) < len(counted) else [])
+    chosen = [counted] + ([quiet] if max(FEW, min_pairs) <= len(quiet) < len(counted) else [])
     views = []
     for some in chosen:
         starter_s, submission_s = [pair.starter_s for pair in some], [pair.submission_s for pair in some]
@@ -202,6 +204,8 @@ def _settled(view: _View, target: float, doubt: float) -> bool:
     if low >= 1:
         return True
     if found.factor >= target:  # more pairs may show that it earns all points
+        return False
+    if len(view.pairs) < FEW and high > FAR:
         return False
     half = found.upper / found.factor
     if low < 1 - doubt and found.factor * math.exp(view.fast) * half**3 >= target:

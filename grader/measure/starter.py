@@ -15,7 +15,7 @@ from grader.measure import machine
 from grader.measure.calibration import read_table
 from grader.result import write_json
 
-ALIKE = 1.1  # a starter whose step takes longer or shorter by more than this is recorded anew
+ALIKE = 1.5  # a starter whose step takes longer or shorter by more than this is recorded anew; on uneven cores it varies by as much
 
 
 def timeline(lab: Lab, form: str, step_s: float, steps: int) -> dict[str, Any] | None:

@@ -513,11 +513,13 @@ class Harness:
         }
         if answer["missing"] or answer["shapes"] or answer["types"]:
             return answer
+        # onto the device, where all that follows is fast; as copies, for the file is written over
+        theirs = {name: theirs[name].to(tensor.device, copy=True) for name, tensor in ours.items()}
         updates = _Updates(self.apart)
         still = []
         for name, tensor in ours.items():
             start = self.initial[name].to(tensor.device)
-            a, b = updates.add(name, tensor - start, theirs[name].to(tensor.device) - start)
+            a, b = updates.add(name, tensor - start, theirs[name] - start)
             if a.any() and not b.any():
                 still.append(name)
             elif tensor.numel() >= 64:  # fp32 weights that all lie on the grid of a shorter type were kept in it
@@ -536,9 +538,8 @@ class Harness:
         updates = _Updates(self.apart)
         for name, tensor in ours.items():
             at = tensor.device
-            updates.add(name, tensor - ours_before[name].to(at), theirs[name].to(at) - theirs_before[name].to(at))
-        # copies: ours go on training, and theirs lie in a file that the next ones are written over
-        self.compared = tuple({name: side[name].to("cpu", copy=True) for name in ours} for side in (ours, theirs))
+            updates.add(name, tensor - ours_before[name].to(at), theirs[name] - theirs_before[name].to(at))
+        self.compared = {name: tensor.clone() for name, tensor in ours.items()}, theirs  # ours go on training
         return updates.cosine()
 
     def evaluate(self, file: str | None = None) -> dict[str, Any]:

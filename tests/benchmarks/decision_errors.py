@@ -171,12 +171,12 @@ def _look(
     points, settled = np.zeros(len(a)), np.zeros(len(a), bool)
     for chosen in (everything, quiet) if agree else (everything,):
         n = chosen.sum(1)
-        use = ~settled & (n >= PLAN.min_pairs)
+        use = ~settled & (n >= (PLAN.min_pairs if chosen is everything else decision.FEW))
         mean, half = _interval(a - b, chosen, n, setting.floor)
         slow, fast = ((x * chosen).sum(1) / np.maximum(n, 1) - low for x, low in ((a, best), (b, fastest)))
         low, high = _points(mean - half, worth), _points(mean + half, worth)
         least = _points(mean - half - slow, worth)
-        known = (high - low <= DOUBT) & (mean < worth)
+        known = (high - low <= DOUBT) & (mean < worth) & ((n >= decision.FEW) | (high <= decision.FAR))
         firm = np.ones(len(a), bool)
         if agree:
             firm = low - least <= DOUBT
@@ -253,6 +253,7 @@ def replayed() -> list[dict[str, Any]]:
         share = decision.fraction(found.certain, evidence["target"])
         rows.append(
             {
+                "pairs": len(pairs),
                 "name": f"{result['lab']}/{path.stem}",
                 "points": check["points"],
                 "status": check["status"],
@@ -261,6 +262,11 @@ def replayed() -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def few(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that have too few pairs by now: the rule would ask for another one."""
+    return [row for row in rows if row["now_status"] == "INCONCLUSIVE" and row["pairs"] < decision.FEW]
 
 
 # ---------------------------------------------------------------- the report
@@ -322,7 +328,8 @@ def independent(rows: list[Row]) -> list[str]:
 def page(rows: list[Row], grades: int, seed: int) -> str:
     held = [row for row in rows if row.within]
     measured = replayed()
-    changed = [r for r in measured if (r["status"], r["points"]) != (r["now_status"], r["now"])]
+    more = few(measured)
+    changed = [r for r in measured if r not in more and (r["status"], r["points"]) != (r["now_status"], r["now"])]
     shown = ", ".join(f"{s.name}: {s.target:.2f}x (noise floor {100 * s.floor:g}%)" for s in settings())
     text = f"""# How often a mark for throughput is wrong
 
@@ -402,6 +409,8 @@ busy (2026-11-22), nothing of all this could be seen: twelve grades each tell ap
 ## The grades that were measured
 
 {len(measured)} grades on a GPU were decided again from their pairs: {len(changed) or "none"} came out differently.
+{len(more)} of them ended after two or three pairs, before {decision.FEW} were asked for where neither all points are certain nor
+most are lost; they would go on.
 
 ![Errors by kind of noise](decision.png)
 """

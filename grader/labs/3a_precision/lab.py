@@ -16,7 +16,6 @@ LAB = Lab(
             minimum_gain=1.8,
             noise=0.003,
             block_s=0.8,
-            min_pairs=3,
             flops=6 * 85.1e6 * 16 * 1024,  # 2 forward, 4 backward for each weight of a matrix product and each token
             parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
         ),

@@ -23,7 +23,6 @@ LAB = Lab(
             minimum_gain=2.5,
             noise=0.003,
             block_s=0.8,
-            min_pairs=3,
             # 2 forward, 4 backward for each weight of a matrix product and each token
             flops=6 * (6 * 12 * 768**2 + 50257 * 768) * 8 * 1024,
             parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),

@@ -27,7 +27,6 @@ LAB = Lab(
             minimum_gain=1.8,
             noise=0.005,
             block_s=0.8,
-            min_pairs=3,
             flops=FLOPS,
             # another attention shows in the direction of the update; honest forms, in bf16 too, stay above 0.9998
             parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.9985, drift=0.01, held_out=0.03),

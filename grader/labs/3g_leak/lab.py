@@ -15,7 +15,6 @@ LAB = Lab(
             minimum_gain=1.0,
             noise=0.03,
             block_s=0.5,
-            min_pairs=3,
             parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
         ),
         "cpu": Form(
@@ -25,7 +24,6 @@ LAB = Lab(
             minimum_gain=1.0,
             noise=0.03,
             block_s=0.5,
-            min_pairs=3,
             parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
             threads=1,
             environment={"OMP_NUM_THREADS": "1"},

@@ -16,7 +16,6 @@ LAB = Lab(
             minimum_gain=4.0,
             noise=0.01,
             block_s=1.0,
-            min_pairs=3,
             profiled=1,  # the starter takes samples one by one: four steps of twenty were too large a trace to be read
             flops=6 * 85.1e6 * 10 * 1024,  # 2 forward, 4 backward for each weight of a matrix product and each token
             parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
@@ -29,7 +28,6 @@ LAB = Lab(
             minimum_gain=2.0,
             noise=0.03,
             block_s=0.8,
-            min_pairs=3,
             parity=Parity(steps=6, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
             threads=1,
             environment={"OMP_NUM_THREADS": "1"},

@@ -15,7 +15,6 @@ LAB = Lab(
             minimum_gain=10.0,
             noise=0.03,
             block_s=1.0,
-            min_pairs=3,
             flops=6 * 4.09e9 * 256,  # ResNet-50 at 224 x 224: 4.09 G multiply-adds an image (torchvision's model page)
             # another decoder's grey levels and bf16 on the one side; on the other no flips and no antialiasing, which at 80 x 80
             # end at cosines of 0.5 and 0.7 where the first end at 0.95

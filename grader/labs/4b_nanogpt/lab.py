@@ -30,7 +30,6 @@ LAB = Lab(
             minimum_gain=10.0,
             noise=0.005,
             block_s=1.0,
-            min_pairs=3,
             flops=FLOPS,
             # another attention shows in the direction of the update: honest forms of 3f's stay above 0.9998
             parity=Parity(steps=10, loss=0.003, norm=0.005, cosine=0.997, drift=0.01, held_out=0.03),

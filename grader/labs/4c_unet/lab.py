@@ -17,7 +17,6 @@ LAB = Lab(
             minimum_gain=6.0,
             noise=0.01,
             block_s=1.0,
-            min_pairs=3,
             flops=BATCH * FLOPS,
             # bf16 on an H200 (torch 2.11): losses 0.0004 to 0.0042 off, by seed, norm 0.002, cosine 0.9992; an average that is a step late: norm 0.01
             parity=Parity(steps=20, loss=0.015, norm=0.005, cosine=0.995, drift=0.03, held_out=0.03),
@@ -30,7 +29,6 @@ LAB = Lab(
             minimum_gain=1.6,
             noise=0.03,
             block_s=0.8,
-            min_pairs=3,
             parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.995, drift=0.02, held_out=0.05),
             threads=1,
             environment={"OMP_NUM_THREADS": "1"},

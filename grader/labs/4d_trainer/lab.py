@@ -29,7 +29,6 @@ LAB = Lab(
             minimum_gain=9.0,
             noise=0.005,
             block_s=1.0,
-            min_pairs=3,
             flops=FLOPS,
             # those of 4b: it is the same model on the same tokens
             parity=Parity(steps=10, loss=0.003, norm=0.005, cosine=0.997, drift=0.01, held_out=0.03),

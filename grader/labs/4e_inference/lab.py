@@ -28,7 +28,6 @@ LAB = Lab(
             minimum_gain=20.0,
             noise=0.02,
             block_s=1.0,
-            min_pairs=3,
             profiled=1,  # three requests of the starter's are a trace of more than the 256 MB that are read
             flops=FLOPS,
             parity=Answers(steps=6, within=0.6),
@@ -50,7 +49,6 @@ LAB = Lab(
             minimum_gain=3.0,
             noise=0.03,
             block_s=0.8,
-            min_pairs=3,
             parity=Answers(steps=10, within=0.35),
             threads=1,
             environment={"OMP_NUM_THREADS": "1"},
