@@ -137,7 +137,16 @@ def compare(
         progress(0.0, "looking at the machine")
         gate(found)
         with tempfile.TemporaryDirectory() as kept:
-            race(found, Submission(sources[1]), start, start, Path(kept), plan or Plan(), limits, told)
+            race(
+                found,
+                Submission(sources[1]),
+                start,
+                start,
+                Path(kept),
+                plan or Plan(min_pairs=decision.FEW),
+                limits,
+                told,
+            )
     except ChildError as error:
         result.message = _explained(error, before if error.trusted else after)
         result.output = error.details

@@ -190,6 +190,7 @@ YIELDS = "cell 2, line 6"
         ("\ndef train(job):\n    return 1", "not a generator: it must `yield loss.detach", "cell 2, line 3"),
         ("class train:\n    def __init__(self, job): pass", "is not a generator.*it returned a train", ""),
         ("import torch\ndef train(job):\n    if 0: yield", "stopped after 0 steps; it must go on", ""),
+        ("import torch\ndef train(job):\n    for i in range(1): yield torch.ones(())", "stopped after 1 step; it", ""),
         ("import torch\ndef train(job):\n    for i in range(7): yield torch.ones(())", "stopped after 7 steps", ""),
         (loop("\n\nyield 1.5"), "step 1 yielded a float; yield the loss as a tensor: `yield loss.detach", YIELDS),
         (loop("\n\nyield 1"), "step 1 yielded an int", YIELDS),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import select
 import shlex
 import shutil
 import signal
@@ -337,6 +338,23 @@ def test_a_process_that_died_before_its_grade_is_replaced():
         workers.client.run(kill)
         record = json.loads(workers.client.submit(pool.worker.run, job.to_json(), 60, pure=False).result())
     assert "result" in record, record
+
+
+def test_a_worker_is_ready_when_it_says_so():
+    """At first it waits for the process that it has started ahead; one that has graded before is ready."""
+    process = pool.worker.Process()
+    try:
+        began = time.monotonic()
+        process.wait_ready()
+        assert process._process.stdout and select.select([process._process.stdout], [], [], 0)[0]
+        assert time.monotonic() - began < 60
+        call = Call("any", "json:loads", {"s": "3"}, device="cpu")
+        assert process.grade(call.to_json(), 60, lambda share, what: None)["result"] == 3
+        began = time.monotonic()
+        process.wait_ready()
+        assert time.monotonic() - began < 1
+    finally:
+        process.close()
 
 
 def test_what_makes_a_grade_another():

@@ -36,6 +36,7 @@ class Process:
     """A process that grades, started ahead: it has imported what it needs when its job comes."""
 
     def __init__(self) -> None:
+        self._used = False
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "grader.classroom.process"],
@@ -58,11 +59,13 @@ class Process:
     def wait_ready(self, limit_s: float = 60) -> None:
         """Wait until it could begin with a job at once, or has died, which its job will tell."""
         assert self._process.stdout
-        select.select([self._process.stdout], [], [], limit_s)  # the first that it says
+        if not self._used:
+            select.select([self._process.stdout], [], [], limit_s)  # the first that it says
 
     def grade(self, job: str, limit_s: float, tell: Tell) -> dict[str, Any]:
         """Hand it its job, wait for the result: {"result", "machine"}. Raises GradeFailed."""
         assert self._process.stdin and self._process.stdout
+        self._used = True
         with contextlib.suppress(BrokenPipeError):  # it is dead: reading says how it died
             self._process.stdin.write(job.encode("ascii") + b"\n")
             self._process.stdin.flush()

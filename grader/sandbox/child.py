@@ -350,7 +350,7 @@ class Harness:
         except StopIteration:
             endless = "job.requests" if self.serves else "job.batches"
             raise ContractError(
-                f"`{self.entry}(job)` stopped after {self.steps} steps; it must go on for as long as it is asked "
+                f"`{self.entry}(job)` stopped after {self.steps} step{'s' * (self.steps != 1)}; it must go on for as long as it is asked "
                 f"({endless} never ends: loop over it, with no fixed number of steps)"
             ) from None
         self.steps += 1
