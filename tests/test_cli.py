@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import papermill
@@ -17,7 +18,7 @@ import pytest
 from grader import calibrate, labs
 from grader.classroom import worker
 from grader.errors import UserError
-from grader.frontends import cli
+from grader.frontends import cli, silence
 from grader.measure import calibration, machine
 from grader.result import FAIL, CheckResult, Result
 
@@ -168,6 +169,16 @@ def test_unusable_input_is_one_clear_line(arguments, says):
 def test_a_gpu_that_is_asked_for_and_missing_is_said():
     done = grader("grade", "3a_precision", REPOSITORY / "labs/3a_precision/3a_precision.ipynb", "--device", "cuda")
     assert done.returncode == 2 and "no NVIDIA GPU here" in done.stderr
+
+
+@pytest.mark.parametrize("share, explained", [(0.1, True), (1.0, False)])
+def test_a_long_silence_is_explained_on_a_terminal(share, explained, monkeypatch, capsys):
+    monkeypatch.setattr(silence, "SILENCE_S", 0.05)
+    bar = cli.Terminal("3a_precision")
+    bar(share, "first steps of the submission (compiling, if it compiles)")
+    time.sleep(0.3)
+    said = "3a_precision: Not done in 0.05 s: compiling, slow steps, or a loop that never yields? Ctrl+C stops it"
+    assert capsys.readouterr().err.count(said) == explained
 
 
 def test_hints():

@@ -21,7 +21,7 @@ from helpers import workspaces
 from jupyter_client.manager import KernelManager, start_new_kernel
 
 from grader import answers, labs, trace
-from grader.frontends import notebook, tools
+from grader.frontends import notebook, silence, tools
 from grader.look import Look
 from grader.result import INCONCLUSIVE, PASS, CheckResult, Result
 
@@ -257,7 +257,7 @@ class Kept:
     ],
 )  # fmt: skip
 def test_a_long_silence_is_explained_once_and_never_while_blocks_are_timed(phase, says, monkeypatch):
-    monkeypatch.setattr(notebook, "SILENCE_S", 0.05)
+    monkeypatch.setattr(silence, "SILENCE_S", 0.05)
     kept = Kept()
     bar = notebook._Bar(kept)
     bar(0.2, phase)
@@ -274,7 +274,7 @@ def test_a_long_silence_is_explained_once_and_never_while_blocks_are_timed(phase
 
 def test_a_loop_that_never_yields_is_said_below_its_cell(kernel: Kernel) -> None:
     kernel.run("%%submission\ndef train(job):\n    while True:\n        pass\n    yield 0", cell="one")
-    kernel.run("from grader.frontends import notebook; notebook.SILENCE_S = 0.5")
+    kernel.run("from grader.frontends import silence; silence.SILENCE_S = 0.5")
 
     def stop(text: str) -> None:
         if "never yields" in text:
@@ -283,7 +283,7 @@ def test_a_loop_that_never_yields_is_said_below_its_cell(kernel: Kernel) -> None
     try:
         ran = kernel.run("lab.run()", on_update=stop)
     finally:
-        kernel.run("notebook.SILENCE_S = 15")
+        kernel.run("silence.SILENCE_S = 15")
     assert ran.error["traceback"] == ["Stopped; nothing was scored."] and any("square" in text for text in ran.updates)
 
 

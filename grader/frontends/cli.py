@@ -176,14 +176,18 @@ class Terminal:
     def __init__(self, name: str):
         from tqdm import tqdm
 
+        from grader.frontends.silence import Silence
+
         self.bar = tqdm(
             total=100, desc=name, bar_format="{desc} {bar} {percentage:3.0f}% {postfix}", leave=False, disable=None
         )
         self.name, self.began, self.last = name, time.monotonic(), ""
+        self.silence = Silence(self._explain, "Ctrl+C")
 
     def __call__(self, share: float, what: str) -> None:
         passed = time.monotonic() - self.began
         left = f", about {passed * (1 - share) / share:.0f} s left" if 0.1 < share < 1 else ""
+        self.silence.after("" if share >= 1 else what)
         if self.bar.disable:
             if what != self.last and share < 1:
                 print(f"{self.name}: {what}{left}", file=sys.stderr, flush=True)
@@ -193,6 +197,11 @@ class Terminal:
             if share >= 1:
                 self.bar.close()
         self.last = what
+
+    def _explain(self, what: str, meaning: str) -> None:
+        self.bar.clear()
+        print(f"{self.name}: {meaning}", file=sys.stderr, flush=True)
+        self.bar.refresh()
 
 
 # ---------------------------------------------------------------- commands

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import contextvars
 import json
 import math
 import re
@@ -32,6 +31,7 @@ from grader.checks.throughput import MUCH_LOST
 from grader.classroom.visit import grade_at
 from grader.errors import UserError
 from grader.frontends import board, magic, report
+from grader.frontends.silence import Silence
 from grader.grade import Progress, choose_form, grade, missing_packages
 from grader.labs.lab import CAUSES, Budget, Growth
 from grader.look import Look, look, peek, profile
@@ -50,12 +50,6 @@ PREDICTIONS = "prediction.json"  # in the current folder: {lab: {"cause", "gain"
 MANY_STEPS = 100
 WORD = 10  # characters: a text of so many, such as a number, is not broken
 SHOWN_LOSSES = 12  # and the last one
-SILENCE_S = 15  # of a phase that runs the submission and has not said anything
-UNTIMED = (
-    "the first step",
-    "first steps of the submission",
-    "loading",
-)  # how what is said of such phases begins: nothing is timed there
 NOT_MEASURED = "NOT MEASURED"
 ONLY_TRAINING = "This lab needs an NVIDIA GPU; on this CPU only the training is compared."
 NEEDS_GPU = "This lab needs an NVIDIA GPU: nothing of it can be measured here."
@@ -535,59 +529,25 @@ class _Bar:
     core of this very machine busy with drawing while a block is timed."""
 
     def __init__(self, place: _Place) -> None:
-        self._place, self._began = place, time.monotonic()
-        self._lock = threading.Lock()
-        self._said = 0  # how often it was told something
-        self._timer: threading.Timer | None = None
+        self._place, self._began, self._share = place, time.monotonic(), 0.0
+        self._silence = Silence(self._explain, "Interrupting the kernel (the square)")
 
     def __call__(self, share: float, what: str) -> None:
         seconds = time.monotonic() - self._began
         left = f", about {_seconds(seconds / share * (1 - share))} left" if seconds > 3 and 0.1 < share < 1 else ""
-        with self._lock:
-            self._said += 1
-            self._show(share, f"{what}{left}")
-        self._wait(share, what)
+        self._share = share
+        self._silence.after(what, lambda: self._show(f"{what}{left}"))
 
     def close(self) -> None:
         """Say nothing more."""
-        with self._lock:
-            self._said += 1
-        if self._timer:
-            self._timer.cancel()
+        self._silence.after("")
 
-    def _wait(self, share: float, what: str) -> None:
-        """Say, once in a phase, that nothing happens, where nothing is timed: a thread that sleeps till then."""
-        if self._timer:
-            self._timer.cancel()
-        if not what.startswith(UNTIMED):
-            return
-        # the context has the cell that this is shown below
-        context, said = contextvars.copy_context(), self._said
-        self._timer = threading.Timer(SILENCE_S, context.run, (self._warn, said, share, what))
-        self._timer.daemon = True
-        self._timer.start()
+    def _explain(self, what: str, meaning: str) -> None:
+        self._show(f"{what}. {meaning}")
 
-    def _warn(self, said: int, share: float, what: str) -> None:
-        with self._lock:
-            if self._said == said:
-                self._show(share, f"{what}. {_silent(what)}")
-
-    def _show(self, share: float, said: str) -> None:
-        bar = f'<progress max="1" value="{share:.3f}" style="width: 100%; height: 12px"></progress>'
-        Note("", [said], picture=bar, line=f"[{100 * share:3.0f}%] {said}").show(self._place)
-
-
-def _silent(what: str) -> str:
-    """What to think of a phase that takes long, and what to do about it."""
-    limits = parent.Limits()
-    ends = "Interrupting the kernel (the square) stops it; it ends by itself after"
-    if what.startswith("loading"):
-        return f"Not loaded in {SILENCE_S} s: what is it that the cell does on import? {ends} {limits.load:.0f} s."
-    if what.startswith("the first step "):
-        why = f"No step for {SILENCE_S} s yet: compiling, or a loop that never yields?"
-    else:
-        why = f"Not done in {SILENCE_S} s: compiling, slow steps, or a loop that never yields?"
-    return f"{why} {ends} {limits.first_step:.0f} s."
+    def _show(self, said: str) -> None:
+        bar = f'<progress max="1" value="{self._share:.3f}" style="width: 100%; height: 12px"></progress>'
+        Note("", [said], picture=bar, line=f"[{100 * self._share:3.0f}%] {said}").show(self._place)
 
 
 def _seconds(seconds: float) -> str:

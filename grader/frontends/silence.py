@@ -1,0 +1,54 @@
+"""Says what it may mean that nothing is said: where a submission runs, nothing is timed, and it takes long."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable
+
+from grader.sandbox import parent
+
+SILENCE_S = 15
+# how what is said of such phases begins
+UNTIMED = ("the first step", "first steps of the submission", "loading")
+
+
+class Silence:
+    """A thread that sleeps: nothing of it disturbs a measurement. `say` is called with a phase and what to think of it, once in
+    a phase. stop: how the reader stops it, a sentence's beginning."""
+
+    def __init__(self, say: Callable[[str, str], None], stop: str) -> None:
+        self._say, self._stop = say, stop
+        self._lock = threading.Lock()
+        self._told = 0  # how often a phase began, or all ended
+        self._timer: threading.Timer | None = None
+
+    def after(self, what: str, show: Callable[[], None] = lambda: None) -> None:
+        """A phase begins, which `show` shows; "" for none."""
+        with self._lock:
+            self._told += 1
+            show()
+            told = self._told
+        if self._timer:
+            self._timer.cancel()
+        if not what.startswith(UNTIMED):
+            return
+        # the context has the cell that this is shown below
+        self._timer = threading.Timer(SILENCE_S, contextvars.copy_context().run, (self._warn, told, what))
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _warn(self, told: int, what: str) -> None:
+        with self._lock:
+            if self._told == told:
+                self._say(what, self._means(what))
+
+    def _means(self, what: str) -> str:
+        limits, ends = parent.Limits(), f"{self._stop} stops it; it ends by itself after"
+        if what.startswith("loading"):
+            return f"Not loaded in {SILENCE_S} s: what is it that the cell does on import? {ends} {limits.load:.0f} s."
+        if what.startswith("the first step "):
+            why = f"No step for {SILENCE_S} s yet: compiling, or a loop that never yields?"
+        else:
+            why = f"Not done in {SILENCE_S} s: compiling, slow steps, or a loop that never yields?"
+        return f"{why} {ends} {limits.first_step:.0f} s."
