@@ -54,9 +54,8 @@ class Form:
     workload: module with make_job and evaluate; options: its keyword arguments. data: the data set it needs ("images",
     "text", "tokens", see `grader.data.prepare`; "" for none). minimum_gain: full points need this speed-up where the machine was never calibrated; None
     where this kind of device cannot show the lab's fix: then only the training is compared, and nothing is scored.
-    noise: least relative sd of a pair to believe. block_s: seconds of a timed block; where the noise is small, shorter
-    ones do. profiled: steps of a trace, where it is not the usual few: one has tens
-    of thousands of events, or loader workers deliver many at a time. flops: floating-point operations that a step cannot do without, at
+    noise: least relative sd of a pair to believe. block_s: seconds of a timed block; where the noise is small, shorter ones do.
+    profiled: steps of a trace, where it is not the usual few: one has tens of thousands of events, or loader workers deliver many at a time. flops: floating-point operations that a step cannot do without, at
     least; a faster step than they allow is rejected. prepare_s: seconds that the submission's own
     `prepare(dataset, folder)` may take before the training; None where the lab has no such step. prepared_for: optimizer
     steps that the time it took is spread over. ranks: processes that train together, one a GPU; `flops`, `threads` and
