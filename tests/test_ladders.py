@@ -61,6 +61,18 @@ def test_a_full_ladder_says_no_more_of_empty_rungs():
     assert "| the solution in a graph | 20.0 | 5.0x |" in text and "Empty" not in text and "not measured" not in text
 
 
+def test_a_gap_in_another_table_of_the_cell_is_no_empty_rung():
+    beside = [
+        "| | tokens/s | of its peak | cosine |\n",
+        "|---|---|---|---|\n",
+        "| nanoGPT | 527,599 | 56.4% | |\n",
+        "\n",
+    ]
+    rows = (*ROWS, ("the solution in a graph", 20.0, 5.0))
+    text = "".join(ladders.filled([*CELL[:4], *beside, *CELL[4:]], ladder(*rows), "3x_lab"))
+    assert "".join(beside) in text and "Empty" not in text
+
+
 def test_a_rung_of_another_loop_is_marked_until_it_is_measured_anew():
     some = ladders.filled(CELL, ladder(*ROWS), "3x_lab", {"TF32", "the solution"})
     text = "".join(some)

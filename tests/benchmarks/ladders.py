@@ -42,10 +42,11 @@ def filled(lines: list[str], ladder: dict[str, Any], lab: str, stale: Collection
     for line in lines:
         name = line.removeprefix("| ").split(" |")[0].removesuffix(f" {STALE}")
         row = next((row for row in ladder["rungs"] if bears(name, row["rung"])), None)
-        if line.startswith("| ") and row and line.count("|") == 4:
+        rung = line.startswith("| ") and line.count("|") == 4  # other tables of the cell have more columns
+        if rung and row:
             name += f" {STALE}" * (row["rung"] in stale)
             line = f"| {name} | {row['step_ms']:,.1f} | {times(row['gain'])} |\n"
-        empty += bool(re.search(r"\|\s*\|", line))
+        empty += rung and bool(re.search(r"\|\s*\|", line))
         made.append(line)
     return _headed(made, ladder, empty, lab)
 
