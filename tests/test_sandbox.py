@@ -613,6 +613,7 @@ def test_a_fork_server_that_somebody_slows_starts_nobody():
     with pytest.raises(ChildError, match="on which cores the grader runs, or how soon") as raised, running(LAB.starter):
         pass
     assert raised.value.trusted  # nothing is measured, nobody blamed
+    assert not psutil.pid_exists(server.pid)  # it is gone, also where it takes long to end
     with running(LAB.starter) as child:  # by another server
         child.load()
 

@@ -124,6 +124,7 @@ class ForkServer:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(2)
             self._process.kill()
+            self._process.wait()  # until then it seems alive, and would be asked for the next child
 
 
 _server: ForkServer | None = None
