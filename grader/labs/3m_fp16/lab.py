@@ -35,7 +35,9 @@ LAB = Lab(
             data="text",
             minimum_gain=None,
             noise=0.02,
-            parity=Parity(steps=32, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
+            # honest forms, bf16 among them, stay above a cosine of 0.9999; who does not clip came to 0.9956 to 0.9988, and once
+            # in some thirty data orders within 0.5% of the norm
+            parity=Parity(steps=32, loss=0.003, norm=0.005, cosine=0.9995, drift=0.01, held_out=0.1),
             threads=1,
             environment={"OMP_NUM_THREADS": "1"},
         ),
