@@ -37,7 +37,7 @@ from grader.errors import UserError
 from grader.labs.lab import AnyLab, Budget, Form, Growth, Lab
 from grader.measure import calibration, decision, machine, peaks
 from grader.measure import starter as starters
-from grader.measure.blocks import QUICK, Arm, Plan, Turn, overstated, pair
+from grader.measure.blocks import QUICK, Arm, Plan, Turn, overstated, pair, still_certain
 from grader.measure.calibration import Near
 from grader.measure.memory import Meter
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Result
@@ -58,7 +58,6 @@ TAKEN_MEMORY = 1 << 30  # bytes of GPU memory that a neighbour must have taken t
 SLOWER_THAN_CALIBRATED = 1.25  # seen with 2a_workers on an H200: 0.90 to 1.08, and 1.37 once
 PATIENCE_S = 10.0  # for a neighbour on the GPU to finish
 REPLAY_S = 90.0  # how long the reference solution may train for comparison; timed blocks are some seconds each
-OVERSTATED = 1.05  # by what factor a gain may be too high and still count: the start of loaders looks like it
 MAX_INTERRUPTIONS = 3  # pairs that are repeated because someone else was on the GPU
 COMPARED_WITH_STARTER = (
     "The timed steps were compared with the starter's, as far as it came, and not to the end with the reference solution's. Your "
@@ -680,8 +679,7 @@ def _use_up(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Prog
     _set_left_out_aside(found, ours)
 
     def certain() -> float:
-        share = overstated(ours, starter, found.counts_gpu_work) / OVERSTATED
-        return decided.certain / max(1.0, share)
+        return still_certain(decided.certain, overstated(ours, starter, found.counts_gpu_work))
 
     def lost() -> float:
         return decision.fraction(decided.certain, found.target) - decision.fraction(max(certain(), 1e-9), found.target)

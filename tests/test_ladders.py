@@ -14,7 +14,7 @@ from grader.classroom.submissions import version
 from grader.errors import UserError
 from grader.nightly import parts
 from grader.nightly.night import Records
-from grader.result import Result, write_json
+from grader.result import PASS, CheckResult, Result, write_json
 
 CELL = """## The ladder, measured
 
@@ -166,6 +166,25 @@ def test_a_ladder_that_was_measured_on_several_days_and_machines_says_so():
     rows[0] |= {"cores": 32, "torch": "2.12.0"}
     text = "".join(ladders.filled(CELL, ladder() | {"rungs": rows}, "3x_lab"))
     assert "16 or 32 CPU cores, torch 2.11.0 and 2.12.0, Python 3.12, 2026-11-20 to 2026-11-22." in text
+
+
+def test_a_rung_keeps_its_machine_when_another_one_adds_to_the_ladder(tmp_path):
+    """Rows of older files name none, and were shown as if they were of the machine that came last."""
+    lab, folder = labs.get("3a_precision"), tmp_path / "3a_precision"
+    told = {what: measured.digest(lab, "cuda", source) for what, source in measured.ladder_of(lab).items()}
+    rows = [{"rung": what, "step_ms": 1.0, "gain": 1.0, "source": source} for what, source in told.items()]
+    write_json(folder / "ladder.json", ladder() | {"rungs": [row for row in rows if row["rung"] != "TF32"]})
+    evidence = {"starter_ms": 100.0, "submission_ms": 50.0, "gain": 2.0}
+    check = CheckResult("throughput", "", PASS, 1, 1, "", evidence=evidence)
+    facts = {"machine": FACTS["machine"] | {"cores": 32}, "versions": {"torch": "2.12.0", "python": "3.12.3"}}
+    half = Result(lab=lab.name, title="", form="cuda", checks=[check], date="2026-11-25 10:00 UTC", **facts)
+    measured._keep(folder / "half-tf32.json", "half, TF32", told["TF32"], half.to_dict())
+    measured._ladder(lab, "cuda", folder)
+    made = json.loads((folder / "ladder.json").read_text())["rungs"]
+    assert [row["rung"] for row in made] == [*told]
+    for row in made:
+        of = ("2026-11-25", 32, "2.12.0") if row["rung"] == "TF32" else ("2026-11-21", 16, "2.11.0")
+        assert (row["date"], row["cores"], row["torch"]) == of
 
 
 def test_a_solution_s_first_grade_leaves_the_trace_before_and_after(tmp_path):

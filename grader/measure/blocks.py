@@ -22,6 +22,7 @@ MAX_BURN_CHUNKS = 8
 READ_AHEAD = 4  # files that are read by the end of the first steps, in units of those that the starter has read
 SERVED_FROM_A_QUEUE = 0.8  # of a step's usual time: what takes less
 MAX_PROBED = 12  # cores whose speed is looked at before a pair; it takes some 10 ms each
+OVERSTATED = 1.05  # by what factor a gain may be too high and still count: the start of loaders looks like it
 MOST_OVERSTATED = 1000.0  # a gain that may be too high by so much is none
 MAX_SLOWER_BURN = 1.1  # whole turn over timed block; seen: at most 1.09 with eight loader workers, 1.02 without
 
@@ -263,6 +264,11 @@ def overstated(submission: Arm, starter: Arm, by_gpu: bool) -> float:
         return 1 / max(share_made, 1 / MOST_OVERSTATED)
     ours, theirs = (max(0.0, arm.aside_s - arm.warm_steps * arm.step_s) for arm in (submission, starter))
     return min(MOST_OVERSTATED, 1 + max(0.0, ours - theirs) / submission.ran_s)
+
+
+def still_certain(certain: float, factor: float) -> float:
+    """What is certain of a gain that may be too high by this factor, as `overstated` gives it."""
+    return certain / max(1.0, factor / OVERSTATED)
 
 
 def draw_core() -> int:

@@ -20,9 +20,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from grader import labs
-from grader.grade import OVERSTATED
 from grader.measure import decision
-from grader.measure.blocks import Plan
+from grader.measure.blocks import Plan, still_certain
 from grader.result import write_text
 
 MEASURED = Path(__file__).resolve().parents[2] / "data" / "measured"
@@ -251,9 +250,9 @@ def replayed() -> list[dict[str, Any]]:
         pairs = [decision.Pair(*each, *shares) for each, shares in zip(evidence["pairs"], lost, strict=True)]
         least = min(len(pairs), PLAN.min_pairs)  # some were asked for parity only, with two pairs
         found = decision.decide(pairs, evidence["target"], form.noise, PLAN.precision, least)
-        # what could have been made ahead is not in the pairs: the grade takes it off
-        ahead = max(1.0, evidence["overstated"] / OVERSTATED) if evidence.get("worked_ahead") else 1.0
-        share = decision.fraction(found.certain / ahead, evidence["target"])
+        # what could have been made ahead is not in the pairs
+        ahead = evidence["overstated"] if evidence.get("worked_ahead") else 1.0
+        share = decision.fraction(still_certain(found.certain, ahead), evidence["target"])
         rows.append(
             {
                 "pairs": len(pairs),

@@ -520,7 +520,13 @@ def _ladder(lab: Any, form_name: str, folder: Path) -> None:
     there, and one that is there is not measured again, unless it was changed."""
     path, wanted = folder / "ladder.json", ladder_of(lab)
     sources = {what: digest(lab, form_name, source) for what, source in wanted.items()}
-    rows = {row["rung"]: row for row in _read(path).get("rungs", []) if row.get("source") == sources.get(row["rung"])}
+    there = _read(path)
+    rows = {row["rung"]: row for row in there.get("rungs", []) if row.get("source") == sources.get(row["rung"])}
+    for (
+        what,
+        row,
+    ) in rows.items():  # one of an older file names no machine: it is the file's, which is written anew below
+        rows[what] = _made_on(there) | row
     facts = {"machine": machine.facts(), "versions": machine.versions(), "date": time.strftime("%Y-%m-%d")}
     alone = functools.cache(lambda what: _alone(lab.forms[form_name], form_name, wanted[what]))
     solved = digest(lab, form_name, solution(lab).source)
@@ -529,9 +535,14 @@ def _ladder(lab: Any, form_name: str, folder: Path) -> None:
         step_ms, gain, of = graded[what] or (alone(what), alone("starter") / alone(what), facts)
         rows[what] = {"rung": what, "step_ms": round(step_ms, 2), "gain": round(gain, 2), "source": sources[what]}
         # of its own, for it may be another machine's than the others'
-        rows[what] |= {"date": of["date"][:10], "cores": of["machine"]["cores"], "torch": of["versions"]["torch"]}
+        rows[what] |= _made_on(of)
         write_json(path, {"rungs": sorted(rows.values(), key=lambda row: [*wanted].index(row["rung"])), **facts})
         print(f"{lab.name}: {rows[what]}", flush=True)
+
+
+def _made_on(of: dict[str, Any]) -> dict[str, Any]:
+    """What a row says of when and on what it was measured. of: a result, or a whole ladder."""
+    return {"date": of["date"][:10], "cores": of["machine"]["cores"], "torch": of["versions"]["torch"]}
 
 
 def _graded(folder: Path, what: str, solved: str, source: str) -> tuple[float, float, dict[str, Any]] | None:
