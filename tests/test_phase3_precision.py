@@ -135,7 +135,10 @@ def test_aligned_share_is_of_the_arithmetic():
     assert trace.metrics(r.read()).aligned_share is None
 
 
-@pytest.mark.parametrize("dtype, half, fp16", [("c10::Half", 1, 1), ("c10::BFloat16", 1, 0), ("float", 0, 0)])
+@pytest.mark.parametrize(
+    "dtype, half, fp16",
+    [("c10::Half", 1, 1), ("c10::BFloat16", 1, 0), ("float", 0, 0), ("c10::Float8_e5m2", 1, 0)],
+)
 def test_fp16_share(dtype, half, fp16):
     r = Recording().step(1, 0, 1000).step(2, 1000, 2000)
     product(r, 1100, (64, 64, 64), dtype)

@@ -3,8 +3,11 @@ GPU is measured by `tests/benchmarks/measured.py` and `tests/benchmarks/nanogpt_
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -146,7 +149,7 @@ def test_faults_are_rejected_and_honest_forms_are_not():
 @pytest.mark.parametrize("what", ["", *variants.GPT2_CANDIDATES])
 def test_candidates_train_the_same_when_compiled(what, tmp_path, monkeypatch):
     """In fp32 on the CPU, a model of one layer, three steps."""
-    plain = variants.solution(NAME)
+    plain = variants.base(NAME, "plain")
     source = variants.edit(plain, variants.GPT2_CANDIDATES[what]) if what else plain
     options = LAB.forms["cpu"].options | {"layers": 1, "folder": str(prepare(LAB.forms["cpu"].data))}
     losses = []
@@ -156,6 +159,50 @@ def test_candidates_train_the_same_when_compiled(what, tmp_path, monkeypatch):
         loop = nanogpt_peer.loaded(text_of, tmp_path).train(job)
         losses.append([next(loop).item() for _ in range(3)])
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+HEAD = """
+import sys
+from pathlib import Path
+import torch
+import torch.nn.functional as F
+import variants
+from benchmarks import nanogpt_peer
+
+torch.cuda.is_available = lambda: True  # so that the loop defines its kernel, which Triton then interprets
+torch.manual_seed(0)
+tokens, width, words, level_off = 256, 64, 200, float(sys.argv[2])
+hidden = torch.randn(tokens, width).bfloat16().requires_grad_()
+weight = (0.1 * torch.randn(words, width)).requires_grad_()
+targets = torch.randint(0, words, (tokens,))
+logits = F.linear(hidden.float(), weight)
+exact = F.cross_entropy(logits, targets)
+expected = torch.autograd.grad(exact, (hidden, weight))
+
+loop = nanogpt_peer.loaded(variants.solution("4b_nanogpt"), Path(sys.argv[1]))
+loop.GROUP = 2  # there are two tiles of tokens
+head = F.pad(weight, (0, 0, 0, -words % loop.WIDE))
+level = logits.detach().logsumexp(1).mean() * loop.LOG2E - loop.BITS + level_off
+short = loop.short(hidden.detach(), loop.INPUTS), loop.short(head.detach(), loop.WEIGHTS)
+sums, by_token, by_word = loop.softmax_of_head(*short, level, words)
+loss = loop.HeadAndLoss.apply(hidden, head, targets, sums.sum(0), by_token, by_word, level)
+made = torch.autograd.grad(loss, (hidden, weight))
+assert by_token.shape == (tokens, 256) and (by_token.float() == by_word.float().T).all() and not by_token[:, words:].float().any()
+print(abs(loss - exact).item(), *(F.cosine_similarity(a.flatten().float(), b.flatten().float(), 0).item() for a, b in zip(made, expected)))
+"""
+
+
+@pytest.mark.parametrize("off", [0, 3, -3])
+def test_the_head_without_logits_has_the_same_loss_and_gradients(tmp_path, off):
+    """The solution's kernel, interpreted; also where the level of the step before does not fit any more, by three powers of two."""
+    pytest.importorskip("triton")
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    ran = subprocess.run(
+        [sys.executable, "-c", HEAD, str(tmp_path), str(off)], env=environment, capture_output=True, text=True
+    )
+    assert not ran.returncode, ran.stderr[-2000:]
+    loss_off, *cosines = map(float, ran.stdout.split())
+    assert loss_off < 0.005 and min(cosines) > 0.9995
 
 
 def test_what_is_left_is_counted_on_a_cpu():

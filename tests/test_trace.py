@@ -419,6 +419,7 @@ def test_precision_of_products():
     ("name", "expected"),
     [
         ("nvjet_hsh_256x128_64x4_2x1_v_bz_coopA_TNN", (True, True, True)),
+        ("nvjet_sm90_qrsss_128x160_128x5_1x2_h_bz_coopA_algo2_TNT", (True, True, True)),  # 8 bits
         (
             "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4",
             (True, False, False),

@@ -87,8 +87,8 @@ class Trace:
 
     @cached_property
     def half(self) -> np.ndarray:
-        """A cpu_op has a bfloat16 or float16 input: 1, has none: 0, its types were not recorded: -1."""
-        known = ["BFloat16" in text or "c10::Half" in text for text in self.texts]
+        """A cpu_op has a bfloat16, float16 or 8-bit float input: 1, has none: 0, its types were not recorded: -1."""
+        known = [any(name in text for name in ("BFloat16", "c10::Half", "Float8")) for text in self.texts]
         return np.array([*known, -1], np.int8)[self.types]  # -1 is the last
 
     @cached_property

@@ -37,9 +37,9 @@ TENSOR_CORES = re.compile(
     r"nvjet|(16816|1688|884|8816|16832|16864|161616)(gemm|cudnn|fprop|dgrad|wgrad)|tensorop|tensor\d+x|wgmma|[hi]mma_"
     r"|tf32|bf16|bfloat16|fp16|f16|half|e4m3|e5m2|flash_(fwd|bwd)"
 )
-# bf16 and fp16 inputs. nvjet codes the input type in its first letter: t bfloat16, h float16, s float32, q fp8.
+# bf16 and fp16 inputs, and what is shorter. nvjet codes the input type in its first letter: t bfloat16, h float16, s float32, q fp8.
 HALF = re.compile(
-    r"bf16|bfloat16|fp16|(?<![a-z])h?f16|half|nvjet_(sm\d+_)?[th]|[a-z]_h(16816|1688|884)gemm|flash_(fwd|bwd)"
+    r"bf16|bfloat16|fp16|(?<![a-z])h?f16|half|nvjet_(sm\d+_)?[thq]|e4m3|e5m2|[a-z]_h(16816|1688|884)gemm|flash_(fwd|bwd)"
 )
 NOT_HALF = re.compile(
     r"tf32|f32f32|f64f64|(?<![a-z])[sdcz]gemm|nvjet_(sm\d+_)?s|_s1688gemm|scudnn|aligned_f32|_f32_|<float|float const"
@@ -74,7 +74,7 @@ def on_tensor_cores(name: str) -> bool | None:
 
 
 def has_half_inputs(name: str) -> bool | None:
-    """Whether a matmul kernel reads bf16 or fp16; None where the name does not tell."""
+    """Whether a matmul kernel reads bf16, fp16 or 8-bit floats; None where the name does not tell."""
     name = name.lower()
     if HALF.search(name):
         return True

@@ -81,7 +81,7 @@ class Metrics:
     tiny_kernel_share: float | None = None  # share of the kernels that are shorter than 10 us
     tiny_kernel_time: float | None = None  # share of the busy time with such a kernel running
     tensor_core_share: dict[str, float] | None = None  # shares of matmul and convolution time: {"yes", "no", "unknown"}
-    half_share: float | None = None  # share of matmul and convolution time with bf16 or fp16 inputs
+    half_share: float | None = None  # share of matmul and convolution time with bf16, fp16 or 8-bit inputs
     fp16_share: float | None = None  # likewise, with fp16 inputs
     score_matrices: float | None = None  # batched matrix products larger than their inputs, see `score_matrices`
     flash_share: float | None = None  # share of the time of fused attention kernels in those of the flash kind

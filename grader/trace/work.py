@@ -70,7 +70,7 @@ class Kernels:
     communication: np.ndarray  # bool: a collective, a send or a receive
     matmul: np.ndarray  # bool: a matrix product or a convolution
     core: np.ndarray  # of a matmul, that it runs on tensor cores: 1 yes, 0 no, -1 nothing tells
-    half: np.ndarray  # of a matmul, that its inputs are bfloat16 or float16; likewise
+    half: np.ndarray  # of a matmul, that its inputs are bfloat16, float16 or 8-bit floats; likewise
     fp16: np.ndarray  # float16 alone, by the operator's input types; likewise
 
 

@@ -258,7 +258,10 @@ MORE_RUNGS: dict[str, list[tuple[str, str, variants.Edits]]] = {
         ("a fused optimizer, cuDNN's fastest algorithms", "solution", _UNET_EAGER),
         ("compiled, and no CUDA graph", "solution", [('loss_of, mode="reduce-overhead")', "loss_of)")]),
     ],
-    "4b_nanogpt": _climbing(variants.GPT2_LADDER, len(variants.HALVES["4b_nanogpt"])),
+    "4b_nanogpt": [
+        *_climbing(variants.GPT2_LADDER, len(variants.HALVES["4b_nanogpt"])),
+        ("forward pass and loss compiled together", "plain", []),
+    ],
     "4d_trainer": _climbing(variants.TRAINER_LADDER, len(variants.HALVES["4d_trainer"])),
 }
 
@@ -267,9 +270,9 @@ def rungs(name: str) -> list[tuple[str, str]]:
     """The rungs of a lab's ladder above the starter: name and source."""
     if name in RUNGS:
         return [(what, variants.edit(variants.starter(name), edits)) for what, edits in RUNGS[name]]
-    bases = {"starter": variants.starter(name), "solution": variants.solution(name)}
-    more = [(what, variants.edit(bases[base], edits)) for what, base, edits in MORE_RUNGS.get(name, [])]
-    last = [] if bases["starter"].strip() == bases["solution"].strip() else [("the solution", bases["solution"])]
+    more = [(what, variants.edit(variants.base(name, of), edits)) for what, of, edits in MORE_RUNGS.get(name, [])]
+    starter, best = variants.starter(name), variants.solution(name)
+    last = [] if starter.strip() == best.strip() else [("the solution", best)]
     return [*variants.halves(name).items(), *more, *last]
 
 

@@ -1,4 +1,4 @@
-"""Lab 4b's reference and all candidates for its last rung beside stock nanoGPT, in one run on one GPU: tokens per second, their ratio,
+"""Lab 4b's reference and all that was tried for its last rung beside stock nanoGPT, in one run on one GPU: tokens per second, their ratio,
 MFU against the peak that was measured on this device, and the loss curves of the reference and of --curves beside that of the fp32 run.
 
     python -m tests.benchmarks.nanogpt_peer --peer CHECKOUT [--batches 12,32,64] [--ours 32,64] [--forms NAME;NAME] [--kernels] [--curve 50] [--curves NAME;NAME]
@@ -38,16 +38,16 @@ MEASURED = REPOSITORY / "data" / "measured"
 WARM, TIMED = 6, 20  # steps; bench.py itself warms up for 10 and times 20
 BENCH_S = 600  # at most
 SEED = 1337
-# the reference without what makes numbers shorter, to compare its losses with
+# without what makes numbers shorter, to compare losses with
 FP32: variants.Edits = [('"high"', '"highest"'), ("enabled=cuda", "enabled=False")]
-THE_SOLUTION, IN_FP32 = "the solution", "the solution in fp32"
+THE_SOLUTION, COMPILED, IN_FP32 = "the solution", "compiled, and nothing more", "compiled, in fp32"
 
 
 def forms() -> dict[str, str]:
     """What can be run, by name: source text."""
-    solution = variants.solution(LAB.name)
-    made = {name: variants.edit(solution, edits) for name, edits in variants.GPT2_CANDIDATES.items()}
-    return {THE_SOLUTION: solution, **made, IN_FP32: variants.edit(solution, FP32)}
+    plain = variants.compiled_only(LAB.name)
+    made = {name: variants.edit(plain, edits) for name, edits in variants.GPT2_CANDIDATES.items()}
+    return {THE_SOLUTION: variants.solution(LAB.name), COMPILED: plain, **made, IN_FP32: variants.edit(plain, FP32)}
 
 
 def flops_per_token(form: str = "cuda") -> float:

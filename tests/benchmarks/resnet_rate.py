@@ -1,7 +1,7 @@
 """How many images a second a ResNet-50 trains on this GPU: with data that are there already, and fed from JPEG files by each rung
 of 4a's ladder; with the share of the GPU's peak that the model's arithmetic takes (MFU).
 
-    python -m tests.benchmarks.resnet_rate [--device auto] [--batch-size 256] [--rungs resident,solution,...] [--out DIR]
+    python -m tests.benchmarks.resnet_rate [--device auto] [--batch-size 256] [--rungs "resident,the solution,..."] [--out DIR]
 
 All in one run on one GPU; each row in a process of its own, alone on the machine. Without a GPU it is the lab's tiny form, which
 only shows that it runs. Then what reading and decoding deliver alone. The table is printed, and written to
@@ -36,7 +36,7 @@ GOALS = (7000, 0.9)  # images a second on resident data; the share of it that fi
 
 
 def rows(only: str) -> list[tuple[str, str]]:
-    """What is measured: name and source. only: words of their names, with commas between; "" for all."""
+    """What is measured: name and source. only: names, or words of several, with commas between; "" for all."""
     solution = variants.solution(LAB)
     edited = {
         RESIDENT: variants.RESIDENT,
@@ -46,7 +46,9 @@ def rows(only: str) -> list[tuple[str, str]]:
     }
     made = [(name, variants.edit(solution, edits)) for name, edits in edited.items()]
     made += [("starter", variants.starter(LAB)), *measured.rungs(LAB)]
-    return [row for row in made if not only or any(word in row[0] for word in only.split(","))]
+    names = {name for name, _ in made}
+    fits = lambda name, asked: name == asked if asked in names else asked in name  # noqa: E731
+    return [row for row in made if not only or any(fits(row[0], asked) for asked in only.split(","))]
 
 
 def rate(source: str, form: Form, form_name: str, seconds: float) -> tuple[float, list[float]]:

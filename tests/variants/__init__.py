@@ -25,6 +25,8 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+import nbformat
+
 from grader import calibrate, labs
 from grader.errors import UserError
 
@@ -47,11 +49,12 @@ __all__ = [
     "AS_IT_IS", "CHECKPOINTED", "COMPILED", "DECODED_EACH_STEP", "FAULTS", "GPT2_CANDIDATES", "GPT2_LADDER",
     "GPT2_ROUNDED_OTHERWISE", "GRAPHED", "HALVES", "HONEST", "IN_BF16", "KEPT_BY_THE_HOST", "LOADER", "RESIDENT",
     "RESIDENT_GRAPHED", "RESIDENT_TRIED", "RESNET_GRAPHED", "SERVED_EAGER", "SERVED_PLAIN", "TF32",
-    "THREE_SYNCS_LESS", "TRAINER_LADDER", "UNET_FIRST", "UNMADE", "WRONGS", "_WORKERS", "Edits", "autocast",
-    "climbed", "edit", "entry", "faults", "graphed", "half_fix", "halves", "honest", "in_a_thread", "solution",
+    "THREE_SYNCS_LESS", "TRAINER_LADDER", "UNET_FIRST", "UNMADE", "WRONGS", "_WORKERS", "Edits", "autocast", "base",
+    "climbed", "compiled_only", "edit", "entry", "faults", "graphed", "half_fix", "halves", "honest", "in_a_thread", "solution",
     "starter", "trains_ahead", "wrongs",
 ]  # fmt: skip
 
+SOLUTIONS = Path(__file__).resolve().parents[2] / "solutions"
 _LABS = {
     path.stem.removeprefix("lab_"): importlib.import_module(f"{__name__}.{path.stem}")
     for path in sorted(Path(__file__).parent.glob("lab_*.py"))
@@ -103,6 +106,18 @@ def solution(lab: str) -> str:
     return calibrate.solution(labs.get(lab)).source
 
 
+def compiled_only(lab: str) -> str:
+    """The first part of a solution notebook's answer, where it has one of two parts: its text in the cell "plain"."""
+    notebook = nbformat.read(SOLUTIONS / lab / f"{lab}.ipynb", nbformat.NO_CONVERT)
+    text = next(cell.source for cell in notebook.cells if cell.id == "plain")
+    return text.partition("```python\n")[2].partition("```")[0]
+
+
+def base(lab: str, name: str) -> str:
+    """What edits are made of: "starter", "solution" or "plain"."""
+    return {"starter": starter, "solution": solution, "plain": compiled_only}[name](lab)
+
+
 def autocast(lab: str, model: str = "") -> Edits:
     """Forward and loss under bf16 autocast; `model`: the expression that is called, where it is another than before."""
     called = _CALLED.get(lab, "model")
@@ -112,9 +127,8 @@ def autocast(lab: str, model: str = "") -> Edits:
 def honest(lab: str) -> dict[str, str]:
     """Forms that train the same model, by name: precision, compilation, memory format. All must be accepted."""
     if lab in HONEST or lab not in _FORWARD:
-        bases = {"starter": starter(lab), "solution": solution(lab)}
         forms = entry("HONEST", HONEST, lab)
-        made = {name: edit(bases[base], edits) for name, (base, edits) in forms.items()}
+        made = {name: edit(base(lab, of), edits) for name, (of, edits) in forms.items()}
         return {"as it is": starter(lab)} | made
     called = _CALLED.get(lab, "model")
     made = [(old, new.replace("compile(model)", f"compile({called})")) for old, new in COMPILED]
@@ -206,8 +220,8 @@ def halves(lab: str) -> dict[str, str]:
 def wrongs(lab: str) -> dict[str, tuple[str, str]]:
     """Fixes that go wrong, by name: the source, and words of the report that name what is wrong with it."""
     made = {}
-    for name, (base, edits, words) in entry("WRONGS", WRONGS, lab).items():
-        made[name] = edit(solution(lab) if base == "solution" else starter(lab), edits), words
+    for name, (of, edits, words) in entry("WRONGS", WRONGS, lab).items():
+        made[name] = edit(base(lab, of), edits), words
     return made
 
 

@@ -1,5 +1,5 @@
-"""What a compiled GPT-2 can still gain: edits of 4b's solution, to be tried one by one and together on a GPU, for
-`tests/benchmarks/nanogpt_peer.py`."""
+"""What a compiled GPT-2 can still gain: edits of the plain form of 4b's solution (its notebook's cell "plain"), to be tried one by
+one and together on a GPU, for `tests/benchmarks/nanogpt_peer.py`."""
 
 from .common import Edits
 

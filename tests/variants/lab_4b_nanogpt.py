@@ -88,7 +88,7 @@ WRONGS = {
     ),
     "targets that are not shifted": ("solution", [("windows[:, 1:]", "windows[:, :-1]")], "not the same training"),
     "the model cast to bf16": (
-        "solution",
+        "plain",
         [
             (MODEL, MODEL + "    model.bfloat16()\n"),
             ("F.linear(hidden, head)", "F.linear(hidden, head).float()"),
@@ -96,7 +96,7 @@ WRONGS = {
         "weights must stay float32",
     ),
     "handed back with the padding": (
-        "solution",
+        "plain",
         [
             *GPT2_CANDIDATES["rows that stay, handed back without them"],
             ("p[:words] if p is rows else p", "p"),
@@ -109,8 +109,9 @@ WRONGS = {
 
 HONEST = {
     "the solution": ("solution", []),
-    "not compiled": ("solution", [("torch.compile(loss_of, dynamic=False) if cuda else loss_of", "loss_of")]),
-    "unfused optimizer": ("solution", [("fused=True", "foreach=True")]),
+    "compiled, and nothing more": ("plain", []),
+    "not compiled": ("plain", [("torch.compile(loss_of, dynamic=False) if cuda else loss_of", "loss_of")]),
+    "unfused optimizer": ("plain", [("fused=True", "foreach=True")]),
     "all but the compiler": ("starter", climbed(LADDER, len(LADDER))),
-    **{f"the solution, {name}": ("solution", GPT2_CANDIDATES[name]) for name in GPT2_ROUNDED_OTHERWISE},
+    **{f"compiled, {name}": ("plain", GPT2_CANDIDATES[name]) for name in GPT2_ROUNDED_OTHERWISE},
 }
