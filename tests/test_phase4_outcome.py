@@ -125,6 +125,13 @@ def test_worse_and_better_are_both_suspicious(held_out, says):
     assert bool(verdict.hint) == bool(says) and verdict.max_points == 0
 
 
+def test_a_reference_that_is_not_finite_says_nothing():
+    first = outcome.judge(Outcome(), STORED, 40, {"loss": 1.5, "accuracy": 0.6})
+    assert outcome.beside(first, {"loss": None, "accuracy": 0.6}) is first
+    assert outcome.beside(first, {"loss": 1.5, "accuracy": 0.6}).status == PASS
+    assert outcome.beside(outcome.judge(Outcome(), STORED, 40, {"loss": None}), {"loss": 1.5}).status == FAIL
+
+
 # ---------------------------------------------------------------- a band for real
 
 TINY = replace(
@@ -200,6 +207,23 @@ def test_a_band_is_made_goes_on_and_judges(tmp_path):
 
     other = replace(lab, forms={"cpu": replace(TINY, options=TINY.options | {"lr": 1e-3})})
     assert "other options" in calibration.outcome_band(other, "cpu")[1]
+
+
+def test_a_seed_that_leads_elsewhere_is_no_fault_of_the_loop(tmp_path):
+    """Three seeds do not know every course that a training takes. Outside of their band, the reference from the grade's own seed
+    decides: also about a loop that is outside of both."""
+    lab = tiny_lab(tmp_path)
+    calibrate.measure_outcome(lab, "cpu", 40)
+    stored = calibration.read_table(tmp_path / "outcome.json")
+    for run in stored["cpu"]["runs"].values():
+        for held_out in run.values():
+            held_out["loss"] *= 0.5
+    calibration.write_json(tmp_path / "outcome.json", stored)
+    honest = grade_cells(lab.starter, lab=lab).check("outcome")
+    assert honest.status == PASS and "from this grade's seed" in honest.reason, honest.reason
+    assert honest.evidence["loss_of_this_seed"] == pytest.approx(honest.evidence["loss"], rel=0.02)
+    half = grade_cells(HALF, lab=lab).check("outcome")
+    assert half.status == FAIL and "worse than the reference's from this grade's seed" in half.reason, half.reason
 
 
 def test_what_cannot_be_calibrated_says_so(tmp_path):

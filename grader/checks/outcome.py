@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from grader.labs.lab import Outcome
-from grader.measure.calibration import Band
+from grader.measure.calibration import Band, Usual
 from grader.result import FAIL, NOT_MEASURED, PASS, CheckResult
 
 NAME, TITLE = "outcome", "Same outcome"
@@ -33,21 +33,51 @@ def judge(check: Outcome, band: Band, step: int, held_out: dict[str, Any]) -> Ch
         return not_measured(reason, evidence)
     problems = []
     for name, usual in band.at(step).items():
-        least = check.loss * abs(usual.mean) if name == "loss" else check.accuracy
-        half, found = max(least, band.half_width(usual.sd)), held_out.get(name)
+        half, found = _half_width(check, band, name, usual), held_out.get(name)
         evidence |= {name: found, f"{name}_of_the_band": usual.mean, f"{name}_half_width": half}
-        if found is None or not math.isfinite(found):
-            problems.append(f"the {name} is not finite")
-        elif not abs(found - usual.mean) <= half:
-            better = (found < usual.mean) == (name == "loss")
-            problems.append(
-                f"the {name} is {found:.4g}, {'better' if better else 'worse'} than in any of the reference's runs: "
-                f"{usual.mean:.4g} +- {half:.2g}"
-            )
+        problems += _problem(name, found, usual.mean, half, "in any of the reference's runs")
     if problems:
-        reason = (
-            f"After {step} steps the model is not what this training leads to. On held-out data {'; '.join(problems)}."
-        )
-        return CheckResult(NAME, TITLE, FAIL, 0, 0, reason, HINT, evidence)
+        return _fail(step, problems, evidence)
     reason = f"After {step} steps the model does on held-out data what the reference's did over {band.seeds} seeds."
     return CheckResult(NAME, TITLE, PASS, 0, 0, reason, "", evidence)
+
+
+def beside(first: CheckResult, of_this_seed: dict[str, Any]) -> CheckResult:
+    """The second look at what is outside of the band: `first`, what `judge` said of it, beside the reference solution's held-out figures
+    from the grade's own seed, after as many steps. A band of few seeds does not know every course that a training takes."""
+    evidence, problems = dict(first.evidence), []
+    for name, usual in of_this_seed.items():
+        if f"{name}_half_width" not in evidence:
+            continue
+        if usual is None:  # nothing to be compared with
+            return first
+        evidence[f"{name}_of_this_seed"] = usual
+        half = evidence[f"{name}_half_width"]
+        problems += _problem(name, evidence[name], usual, half, "the reference's from this grade's seed")
+    step = evidence["steps"]
+    if problems:
+        return _fail(step, problems, evidence)
+    reason = (
+        f"After {step} steps the model does on held-out data what the reference does from this grade's seed. (That is outside of what "
+        f"it did from {evidence['band_seeds']} other seeds.)"
+    )
+    return CheckResult(NAME, TITLE, PASS, 0, 0, reason, "", evidence)
+
+
+def _half_width(check: Outcome, band: Band, name: str, usual: Usual) -> float:
+    least = check.loss * abs(usual.mean) if name == "loss" else check.accuracy
+    return max(least, band.half_width(usual.sd))
+
+
+def _problem(name: str, found: float | None, usual: float, half: float, whose: str) -> list[str]:
+    if found is None or not math.isfinite(found):
+        return [f"the {name} is not finite"]
+    if abs(found - usual) <= half:
+        return []
+    better = (found < usual) == (name == "loss")
+    return [f"the {name} is {found:.4g}, {'better' if better else 'worse'} than {whose}: {usual:.4g} +- {half:.2g}"]
+
+
+def _fail(step: int, problems: list[str], evidence: dict[str, Any]) -> CheckResult:
+    reason = f"After {step} steps the model is not what this training leads to. On held-out data {'; '.join(problems)}."
+    return CheckResult(NAME, TITLE, FAIL, 0, 0, reason, HINT, evidence)
