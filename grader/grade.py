@@ -865,10 +865,14 @@ def _look_again(found: Findings, start: Callable[..., Arming], progress: Progres
     try:
         with _reference(found, start) as reference:
             if reference.reaching_s(step) > REPLAY_S:
+                found.warnings.append(
+                    f"The reference solution could not follow these {step} steps in {REPLAY_S:.0f} s."
+                )
                 return
             if step > len(reference.losses):
                 reference.run(step - len(reference.losses))
-            found.outcome = outcome_check.beside(found.outcome, reference.child.ask("evaluate"))
+            of_this_seed = reference.child.ask("evaluate")
+            found.outcome = outcome_check.beside(found.lab.outcome, found.outcome, of_this_seed)
     except UserError as missing:
         found.warnings.append(str(missing))
 

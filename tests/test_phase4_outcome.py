@@ -127,9 +127,16 @@ def test_worse_and_better_are_both_suspicious(held_out, says):
 
 def test_a_reference_that_is_not_finite_says_nothing():
     first = outcome.judge(Outcome(), STORED, 40, {"loss": 1.5, "accuracy": 0.6})
-    assert outcome.beside(first, {"loss": None, "accuracy": 0.6}) is first
-    assert outcome.beside(first, {"loss": 1.5, "accuracy": 0.6}).status == PASS
-    assert outcome.beside(outcome.judge(Outcome(), STORED, 40, {"loss": None}), {"loss": 1.5}).status == FAIL
+    assert outcome.beside(Outcome(), first, {"loss": None, "accuracy": 0.6}) is first
+    assert outcome.beside(Outcome(), first, {}) is first
+    assert outcome.beside(Outcome(), first, {"loss": 1.49, "accuracy": 0.61}).status == PASS
+    assert outcome.beside(Outcome(), first, {"loss": 1.4, "accuracy": 0.6}).status == FAIL
+    assert (
+        outcome.beside(
+            Outcome(), outcome.judge(Outcome(), STORED, 40, {"loss": None}), {"loss": 1.5, "accuracy": 0.6}
+        ).status
+        == FAIL
+    )
 
 
 # ---------------------------------------------------------------- a band for real

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from grader.labs.lab import Outcome
-from grader.measure.calibration import Band, Usual
+from grader.measure.calibration import Band
 from grader.result import FAIL, NOT_MEASURED, PASS, CheckResult
 
 NAME, TITLE = "outcome", "Same outcome"
@@ -33,7 +33,7 @@ def judge(check: Outcome, band: Band, step: int, held_out: dict[str, Any]) -> Ch
         return not_measured(reason, evidence)
     problems = []
     for name, usual in band.at(step).items():
-        half, found = _half_width(check, band, name, usual), held_out.get(name)
+        half, found = max(_least(check, name, usual.mean), band.half_width(usual.sd)), held_out.get(name)
         evidence |= {name: found, f"{name}_of_the_band": usual.mean, f"{name}_half_width": half}
         problems += _problem(name, found, usual.mean, half, "in any of the reference's runs")
     if problems:
@@ -42,17 +42,17 @@ def judge(check: Outcome, band: Band, step: int, held_out: dict[str, Any]) -> Ch
     return CheckResult(NAME, TITLE, PASS, 0, 0, reason, "", evidence)
 
 
-def beside(first: CheckResult, of_this_seed: dict[str, Any]) -> CheckResult:
+def beside(check: Outcome, first: CheckResult, of_this_seed: dict[str, Any]) -> CheckResult:
     """The second look at what is outside of the band: `first`, what `judge` said of it, beside the reference solution's held-out figures
-    from the grade's own seed, after as many steps. A band of few seeds does not know every course that a training takes."""
+    from the grade's own seed, after as many steps. A band of few seeds does not know every course that a training takes. Two
+    trainings from one seed end closer to each other than two seeds do, so only the least width of a band is allowed."""
     evidence, problems = dict(first.evidence), []
-    for name, usual in of_this_seed.items():
-        if f"{name}_half_width" not in evidence:
-            continue
+    for name in [key.removesuffix("_of_the_band") for key in first.evidence if key.endswith("_of_the_band")]:
+        usual = of_this_seed.get(name)
         if usual is None:  # nothing to be compared with
             return first
         evidence[f"{name}_of_this_seed"] = usual
-        half = evidence[f"{name}_half_width"]
+        half = _least(check, name, usual)
         problems += _problem(name, evidence[name], usual, half, "the reference's from this grade's seed")
     step = evidence["steps"]
     if problems:
@@ -64,9 +64,8 @@ def beside(first: CheckResult, of_this_seed: dict[str, Any]) -> CheckResult:
     return CheckResult(NAME, TITLE, PASS, 0, 0, reason, "", evidence)
 
 
-def _half_width(check: Outcome, band: Band, name: str, usual: Usual) -> float:
-    least = check.loss * abs(usual.mean) if name == "loss" else check.accuracy
-    return max(least, band.half_width(usual.sd))
+def _least(check: Outcome, name: str, usual: float) -> float:
+    return check.loss * abs(usual) if name == "loss" else check.accuracy
 
 
 def _problem(name: str, found: float | None, usual: float, half: float, whose: str) -> list[str]:

@@ -31,7 +31,7 @@ from grader import calibrate, labs
 from grader.errors import UserError
 
 from .candidates_4a_resnet50 import RESIDENT, RESIDENT_GRAPHED, RESIDENT_TRIED, RESNET_GRAPHED
-from .candidates_4b_nanogpt import GPT2_CANDIDATES, GPT2_ROUNDED_OTHERWISE
+from .candidates_4b_nanogpt import GPT2_CANDIDATES, GPT2_FURTHER, GPT2_ROUNDED_OTHERWISE
 from .common import CHANNELS_LAST, COMPILED, LOADER, MODEL, STEP, TF32, Edits, climbed, under_autocast
 from .lab_2a_workers import WORKERS as _WORKERS
 from .lab_2e_syncs import THREE_SYNCS_LESS
@@ -46,11 +46,11 @@ from .lab_4d_trainer import LADDER as TRAINER_LADDER
 from .lab_4e_inference import SERVED_EAGER, SERVED_PLAIN
 
 __all__ = [
-    "AS_IT_IS", "CHECKPOINTED", "COMPILED", "DECODED_EACH_STEP", "FAULTS", "GPT2_CANDIDATES", "GPT2_LADDER",
+    "AS_IT_IS", "CHECKPOINTED", "COMPILED", "DECODED_EACH_STEP", "FAULTS", "GPT2_CANDIDATES", "GPT2_FURTHER", "GPT2_LADDER",
     "GPT2_ROUNDED_OTHERWISE", "GRAPHED", "HALVES", "HONEST", "IN_BF16", "KEPT_BY_THE_HOST", "LOADER", "RESIDENT",
     "RESIDENT_GRAPHED", "RESIDENT_TRIED", "RESNET_GRAPHED", "SERVED_EAGER", "SERVED_PLAIN", "TF32",
     "THREE_SYNCS_LESS", "TRAINER_LADDER", "UNET_FIRST", "UNMADE", "WRONGS", "_WORKERS", "Edits", "autocast", "base",
-    "climbed", "compiled_only", "edit", "entry", "faults", "graphed", "half_fix", "halves", "honest", "in_a_thread", "solution",
+    "climbed", "edit", "entry", "faults", "graphed", "half_fix", "halves", "honest", "in_a_thread", "solution",
     "starter", "trains_ahead", "wrongs",
 ]  # fmt: skip
 
@@ -106,16 +106,16 @@ def solution(lab: str) -> str:
     return calibrate.solution(labs.get(lab)).source
 
 
-def compiled_only(lab: str) -> str:
-    """The first part of a solution notebook's answer, where it has one of two parts: its text in the cell "plain"."""
+def _plain(lab: str) -> str:
+    """The first part of a solution that has two: the code in its notebook's cell "plain"."""
     notebook = nbformat.read(SOLUTIONS / lab / f"{lab}.ipynb", nbformat.NO_CONVERT)
     text = next(cell.source for cell in notebook.cells if cell.id == "plain")
     return text.partition("```python\n")[2].partition("```")[0]
 
 
 def base(lab: str, name: str) -> str:
-    """What edits are made of: "starter", "solution" or "plain"."""
-    return {"starter": starter, "solution": solution, "plain": compiled_only}[name](lab)
+    """What edits are made of: "starter", "solution" or, of a solution in two parts, "plain"."""
+    return {"starter": starter, "solution": solution, "plain": _plain}[name](lab)
 
 
 def autocast(lab: str, model: str = "") -> Edits:
