@@ -1,4 +1,4 @@
-"""Lab 4b's reference and all that was tried for its last rung beside stock nanoGPT, in one run on one GPU: tokens per second, their ratio,
+"""Lab 4b's reference and what was tried for its last rung beside stock nanoGPT, in one run on one GPU: tokens per second, their ratio,
 MFU against the peak that was measured on this device, and the loss curves of the reference and of --curves beside that of the fp32 run.
 
     python -m tests.benchmarks.nanogpt_peer --peer CHECKOUT [--batches 12,32,64] [--ours 32,64] [--forms NAME;NAME] [--kernels] [--curve 50] [--curves NAME;NAME]

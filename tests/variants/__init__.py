@@ -213,8 +213,8 @@ def half_fix(lab: str) -> str:
 
 def halves(lab: str) -> dict[str, str]:
     """Parts of the fix, by name: they must land between the starter and the solution."""
-    base = solution(lab) if lab in UNMADE else starter(lab)
-    return {name: edit(base, edits) for name, edits in entry("HALVES", HALVES, lab).items()}
+    of = base(lab, "solution" if lab in UNMADE else "starter")
+    return {name: edit(of, edits) for name, edits in entry("HALVES", HALVES, lab).items()}
 
 
 def wrongs(lab: str) -> dict[str, tuple[str, str]]:
