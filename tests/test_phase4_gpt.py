@@ -171,7 +171,7 @@ import torch.nn.functional as F
 import variants
 from benchmarks import nanogpt_peer
 
-form, folder, tokens, level_off, sure = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5])
+folder, tokens, level_off, sure = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
 torch.cuda.is_available = lambda: True  # so that the loop defines its kernel, which Triton then interprets
 torch.manual_seed(0)
 width, words = 64, 200
@@ -185,42 +185,35 @@ logits = F.linear(hidden.float(), weight)
 exact = F.cross_entropy(logits, targets)
 expected = torch.autograd.grad(3 * exact, (hidden, weight))
 
-loop = nanogpt_peer.loaded(nanogpt_peer.forms()[form], folder)
+loop = nanogpt_peer.loaded(variants.solution("4b_nanogpt"), folder)
 head = F.pad(weight, (0, 0, 0, -words % loop.WIDE))
 level = logits.detach().logsumexp(1).mean() * loop.LOG2E - loop.BITS + level_off
 in_8_bits = loop.short(hidden.detach(), loop.INPUTS), loop.short(head.detach(), loop.WEIGHTS)
-more = (targets,) if "left out" in form else ()
-sums, by_token, by_word = loop.softmax_of_head(*in_8_bits, *more, level, words)
+others, by_token, by_word = loop.softmax_of_head(*in_8_bits, targets, level, words)
 assert by_token.shape == (tokens, 256) and (by_token.float() == by_word.float().T).all() and not by_token[:, words:].float().any()
-loss = loop.HeadAndLoss.apply(hidden, head, targets, sums.sum(0), by_token, by_word, level)
-loss = loss[0] if more else loss
+assert not by_token.float()[range(tokens), targets].any()
+loss, logs = loop.HeadAndLoss.apply(hidden, head, targets, others.sum(0), by_token, by_word, level)
+assert abs(logs.mean() - loop.BITS - level + level_off) < 0.01  # the next step's level
 made = torch.autograd.grad(3 * loss, (hidden, weight))
 off = [((a.float() - b.float()).norm() / b.float().norm()).item() for a, b in zip(made, expected)]
 print(json.dumps({"loss": exact.item(), "loss_off": abs(loss - exact).item(), "gradients_off": off}))
 """
-LEFT_OUT = "the solution, targets left out of the products in 8 bits"
 
 
 @pytest.mark.parametrize(
-    ("form", "tokens", "level_off", "sure"),
+    ("tokens", "level_off", "sure"),
     [
-        (nanogpt_peer.THE_SOLUTION, 256, 0, 0),
-        (
-            nanogpt_peer.THE_SOLUTION,
-            256,
-            3,
-            0,
-        ),  # the level of the step before does not fit any more, by three powers of two
-        (nanogpt_peer.THE_SOLUTION, 384, -3, 0),  # three tiles are no multiple of those that take turns
-        (LEFT_OUT, 384, 3, 0),
-        (LEFT_OUT, 256, 0, 10),  # the model is sure of nearly all tokens
+        (256, 0, 0),
+        (256, 3, 0),  # the level of the step before does not fit any more, by three powers of two
+        (384, -3, 0),  # three tiles are no multiple of those that take turns
+        (256, 0, 10),  # the model is sure of nearly all tokens
     ],
 )
-def test_the_head_without_logits_has_the_same_loss_and_gradients(tmp_path, form, tokens, level_off, sure):
+def test_the_head_without_logits_has_the_same_loss_and_gradients(tmp_path, tokens, level_off, sure):
     """The solution's kernel, interpreted, beside the loss in fp32."""
     pytest.importorskip("triton")
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", HEAD, form, str(tmp_path), str(tokens), str(level_off), str(sure)]
+    command = [sys.executable, "-c", HEAD, str(tmp_path), str(tokens), str(level_off), str(sure)]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert not ran.returncode, ran.stderr[-2000:]
     found = json.loads(ran.stdout)

@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from dataclasses import replace
+from itertools import islice
 from types import SimpleNamespace
 
 import numpy as np
@@ -29,7 +30,7 @@ from grader.workloads import imagenet
 NAME = "4a_resnet50"
 LAB = labs.get(NAME)
 PLAN = Plan(block_s=0.2, block_steps=2, min_pairs=2, max_pairs=2, profile_steps=2)
-SMALL = {"size": 32, "batch_size": 8, "count": 32}
+SMALL = {"size": 32, "batch_size": 8, "count": 32, "recurring": (12, 16)}
 gpu = pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")
 
 
@@ -87,6 +88,20 @@ def test_crops_are_those_of_torchvision():
 def test_a_picture_that_no_crop_fits_is_taken_whole():
     (box,) = imagenet.Crops(0)(0, torch.tensor([[1, 4000]])).tolist()
     assert box[:4] == [0, 0, 1, 4000]
+
+
+def test_the_first_batches_are_of_few_pictures_and_the_rest_of_all():
+    batches = list(islice(imagenet.Recurring(90, 8, 5, steps=6, few=20), 6 + 11))
+    first = [index for batch in batches[:6] for index in batch]
+    assert set(first) <= set(range(20)) and len(first) > 2 * len(set(first))
+    assert all(len(set(batch)) == 8 for batch in batches)
+    assert batches[6:] == list(islice(imagenet.Batches(90, 8, 5), 11))
+
+
+@pytest.mark.parametrize("form", LAB.forms.values(), ids=LAB.forms)
+def test_each_picture_comes_again_in_the_steps_that_are_compared(form):
+    steps, few = form.options["recurring"]
+    assert steps == form.parity.steps and 2 * few <= steps * form.options["batch_size"]
 
 
 def test_the_data_set_is_what_lies_on_the_disk(job):
@@ -188,7 +203,7 @@ def test_the_benchmark_runs_without_a_gpu(tmp_path, monkeypatch, capsys):
         "--device",
         "cpu",
         "--rungs",
-        "resident,starter,nothing kept,by the host",
+        "resident,starter,nothing kept,host's memory",
         "--seconds",
         "0.2",
     ]
@@ -197,7 +212,7 @@ def test_the_benchmark_runs_without_a_gpu(tmp_path, monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert "| resident |" in shown and "| starter |" in shown and "unknown" in shown
     found = json.loads((tmp_path / "resnet_rate.json").read_text())
-    assert [row["what"] for row in found["rows"]][:3] == ["resident", "resident, in a CUDA graph", "starter"]
+    assert [row["what"] for row in found["rows"]][:2] == ["resident", "starter"] and len(found["rows"]) == 4
     assert found["form"] == "cpu"
     assert all(row["images_s"] > 0 and row["mfu"] is None for row in found["rows"])
     assert 20e3 < json.loads((tmp_path / "feeds.json").read_text())["bytes_of_a_file"] < 120e3

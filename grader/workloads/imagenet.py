@@ -4,9 +4,11 @@ a GPU, a tiny residual network on a CPU."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,19 @@ class JpegBytes(Dataset):
             return torch.tensor(list(pool.map(size, self.files)))
 
 
+class Recurring(Batches):
+    """The first `steps` batches are made of the first `few` pictures, so that each soon comes again, with another crop:
+    whoever keeps what belongs to one step only shows at once. From then on as in `Batches`."""
+
+    def __init__(self, count: int, batch_size: int, seed: int, steps: int, few: int):
+        super().__init__(count, batch_size, seed)
+        self.first, self.steps = Batches(few, batch_size, seed), steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from islice(self.first, self.steps)
+        yield from super().__iter__()
+
+
 @dataclass
 class PictureJob(Job):
     """A job of this workload. size: pixels of a side of what the model sees. crops: see `Crops`."""
@@ -125,15 +140,18 @@ def make_job(
     lr: float,
     folder: str,
     count: int | None = None,
+    recurring: tuple[int, int] | None = None,
 ) -> Job:
-    """count: train on the first so many of the pictures in `folder`; None for all."""
+    """count: train on the first so many of the pictures in `folder`; None for all. recurring: see `Recurring`, (steps, few)."""
     train = stored(Path(folder)).train
     torch.manual_seed(seed)
     dataset = JpegBytes(train.files[:count], torch.from_numpy(train.labels[:count]))
     return PictureJob(
         model=make_model(model),
         dataset=dataset,
-        batches=Batches(len(dataset), batch_size, seed),
+        batches=Recurring(len(dataset), batch_size, seed, *recurring)
+        if recurring
+        else Batches(len(dataset), batch_size, seed),
         lr=lr,
         device=device,
         size=size,

@@ -45,10 +45,9 @@ THE_SOLUTION, COMPILED, IN_FP32 = "the solution", "compiled, and nothing more", 
 
 def forms() -> dict[str, str]:
     """What can be run, by name: source text."""
-    plain, solution = variants.base(LAB.name, "plain"), variants.solution(LAB.name)
+    plain = variants.base(LAB.name, "plain")
     made = {name: variants.edit(plain, edits) for name, edits in variants.GPT2_CANDIDATES.items()}
-    made |= {f"{THE_SOLUTION}, {name}": variants.edit(solution, edits) for name, edits in variants.GPT2_FURTHER.items()}
-    return {THE_SOLUTION: solution, COMPILED: plain, **made, IN_FP32: variants.edit(plain, FP32)}
+    return {THE_SOLUTION: variants.solution(LAB.name), COMPILED: plain, **made, IN_FP32: variants.edit(plain, FP32)}
 
 
 def flops_per_token(form: str = "cuda") -> float:

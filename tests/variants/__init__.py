@@ -31,7 +31,7 @@ from grader import calibrate, labs
 from grader.errors import UserError
 
 from .candidates_4a_resnet50 import RESIDENT, RESIDENT_GRAPHED, RESIDENT_TRIED, RESNET_GRAPHED
-from .candidates_4b_nanogpt import GPT2_CANDIDATES, GPT2_FURTHER, GPT2_ROUNDED_OTHERWISE
+from .candidates_4b_nanogpt import GPT2_CANDIDATES, GPT2_ROUNDED_OTHERWISE
 from .common import CHANNELS_LAST, COMPILED, LOADER, MODEL, STEP, TF32, Edits, climbed, under_autocast
 from .lab_2a_workers import WORKERS as _WORKERS
 from .lab_2e_syncs import THREE_SYNCS_LESS
@@ -46,7 +46,7 @@ from .lab_4d_trainer import LADDER as TRAINER_LADDER
 from .lab_4e_inference import SERVED_EAGER, SERVED_PLAIN
 
 __all__ = [
-    "AS_IT_IS", "CHECKPOINTED", "COMPILED", "DECODED_EACH_STEP", "FAULTS", "GPT2_CANDIDATES", "GPT2_FURTHER", "GPT2_LADDER",
+    "AS_IT_IS", "CHECKPOINTED", "COMPILED", "DECODED_EACH_STEP", "FAULTS", "GPT2_CANDIDATES", "GPT2_LADDER",
     "GPT2_ROUNDED_OTHERWISE", "GRAPHED", "HALVES", "HONEST", "IN_BF16", "KEPT_BY_THE_HOST", "LOADER", "RESIDENT",
     "RESIDENT_GRAPHED", "RESIDENT_TRIED", "RESNET_GRAPHED", "SERVED_EAGER", "SERVED_PLAIN", "TF32",
     "THREE_SYNCS_LESS", "TRAINER_LADDER", "UNET_FIRST", "UNMADE", "WRONGS", "_WORKERS", "Edits", "autocast", "base",

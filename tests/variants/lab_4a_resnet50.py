@@ -150,6 +150,18 @@ HALVES = {
 WRONGS = {
     "each picture cropped once, and the crop kept": (
         "solution",
+        [
+            ("    for step, batch in", "    kept = {}\n    for step, batch in"),
+            (
+                "        if cuda:\n            chosen = chosen.pin",
+                "        chosen = torch.stack([kept.setdefault(row[0].item(), row) for row in chosen])\n"
+                "        if cuda:\n            chosen = chosen.pin",
+            ),
+        ],
+        "not the same training",
+    ),
+    "the crops of the first step in every step": (
+        "solution",
         [("job.crops(step,", "job.crops(0,")],
         "not the same training",
     ),
@@ -183,6 +195,7 @@ HONEST = {
     "no autocast": ("solution", [("enabled=cuda", "enabled=False")]),
     "bf16": ("solution", [("enabled=cuda", "enabled=True")]),
     "not compiled": ("solution", [("torch.compile(loss_of) if cuda else loss_of", "loss_of")]),
+    "crops in bf16": ("solution", [("torch.float16 if pixels.is_cuda else torch.float32", "torch.bfloat16")]),
     "decoded by the CPU": ("solution", [_BY_THE_CPU]),
     "decoded by the CPU, colours in blocks": ("solution", _BLOCKY),
     "decoded in every step": ("solution", DECODED_EACH_STEP),

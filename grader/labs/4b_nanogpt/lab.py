@@ -75,7 +75,7 @@ LAB = Lab(
             points=10,
             metric="half_share",
             at_least=0.95,
-            says="of the time in matrix products was spent on 16-bit inputs",
+            says="of the time in matrix products was spent on inputs of 16 bits or fewer",
             form="cuda",
             hints=(
                 "In which number format does this GPU multiply fastest?",
