@@ -14,6 +14,7 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,7 @@ import pytest
 from grader import labs
 from grader.classroom import pool
 from grader.classroom.store import FAILED as NOT_MADE
-from grader.classroom.submissions import Job
+from grader.classroom.submissions import Call, Job, definition
 from grader.frontends import cli, lessons
 from grader.measure import decision
 from grader.nightly import night as nights
@@ -306,6 +307,36 @@ def test_notebooks_that_were_tampered_with_are_one_task(tmp_path):
     found = nights.assess(night).outcomes
     assert [each.repeats for each in found] == [[{"points": n, "reason": "", "output": ""}] for n in range(len(made))]
     assert [each.seconds for each in found] == list(range(len(made)))
+
+
+def test_what_another_machine_graded_counts_where_its_packages_are_missing(tmp_path):
+    made = [replace(part, lacks="it needs a package") for part in parts.plan("cpu", True, ["grade"], [DATA_BOUND])]
+    night = nights.open_night(
+        tmp_path / "n", TOLD | {"device": "cpu", "quick": True}, made, History(tmp_path / "h.jsonl")
+    )
+    with pool.embedded("cpu", cpu_workers=1) as workers:
+        nights.measure(night, workers)
+    found = nights.assess(night)
+    assert [(each.status, each.why) for each in found.outcomes] == [(parts.SKIPPED, "it needs a package")] * 2
+    starter = made[1]
+    night.records.put(starter.again(0), {NOT_MADE: "the worker died", "seconds": 1.0, "worker": "0"})
+    found = nights.assess(night)
+    assert [each.status for each in found.outcomes] == [parts.SKIPPED, parts.FAILED]
+    assert not nights.again(night, found)  # it cannot be made here
+
+
+def test_what_takes_longest_is_begun_first():
+    short, long, unknown, many = (Part("grade", name, "", Call(name, "", {}, name)) for name in "slum")
+    tasks = [(part.task, [part] * (3 if part is many else 1)) for part in (short, long, unknown, many)]
+    known = {"grade s": 10.0, "grade l": 100.0}
+    assert [of[0] for _, of in nights.longest_first(tasks, known)] == [many, long, unknown, short]
+    assert nights.longest_first(tasks[:3], {}) == tasks[:3]
+
+
+@pytest.mark.parametrize("kinds", [["solution"], ["adversary"]])
+def test_a_notebook_is_made_again_when_its_lab_was_changed(kinds):
+    calls = [p.task for p in parts.plan("cpu", True, kinds, [DATA_BOUND]) if isinstance(p.task, Call)]
+    assert calls and all(definition(DATA_BOUND) in call.content for call in calls)
 
 
 @pytest.mark.slow

@@ -197,7 +197,8 @@ def measure(
     """Make what is missing, and again what is not as expected. shard: (i, n) for the i-th of n shares; kinds, subjects: see
     `chosen`; from `until` on (`time.monotonic()`) nothing is begun."""
     mine = chosen(share(night.parts, *shard), kinds, subjects)
-    grade_all_of(night, pool, [(part, 0) for part in mine if part.task], until)
+    mine = [part for part in mine if part.task and not part.lacks]
+    grade_all_of(night, pool, [(part, 0) for part in mine], until)
     for _ in range(1, parts.MOST_TRIES):
         found = assess(night)
         wanted = [(part, run) for part, run in again(night, found) if part in mine]
@@ -220,21 +221,34 @@ def share(made: list[Part], number: int, count: int) -> list[Part]:
 
 
 def grade_all_of(night: Night, pool: Any, wanted: list[tuple[Part, int]], until: float) -> None:
-    tasks = {part.again(run).digest: (part, part.again(run)) for part, run in wanted}
+    tasks: dict[str, tuple[Task, list[Part]]] = {}
+    for part, run in wanted:
+        task = part.again(run)
+        tasks.setdefault(task.digest, (task, []))[1].append(part)
     progress = Progress(night, pool, [part for part, _ in wanted])
+    made = list(tasks.values())
+    if progress.workers > 1:
+        made = longest_first(made, progress.known)
     try:
         grade_all(
-            [task for _, task in tasks.values()],
+            [task for task, _ in made],
             pool,
             night.records,
             limit_s=LIMIT_S[night.told["quick"]],
             until=until,
             begun=progress.begin,
-            done=lambda task, record: progress.done(tasks[task.digest][0], record),
+            done=lambda task, record: progress.done(tasks[task.digest][1][-1], record),
             keep=True,
         )
     finally:
         progress.close()
+
+
+def longest_first(tasks: list[tuple[Task, list[Part]]], known: dict[str, float]) -> list[tuple[Task, list[Part]]]:
+    """Tasks, each with the parts that it makes, in an order that leaves no worker busy long after the others. known: seconds of
+    parts in an earlier night, by name; one that is not there takes as long as the others do on average."""
+    usual = fmean(known.values()) if known else 1.0
+    return sorted(tasks, key=lambda each: -sum(known.get(part.name, usual) for part in each[1]))
 
 
 class Progress:
@@ -335,7 +349,7 @@ def again(night: Night, found: Assessed) -> list[tuple[Part, int]]:
 
     def want(each: Outcome) -> None:
         lost = each.runs - len(each.repeats) if each.repeats else 0  # runs that measured nothing
-        if 0 < each.runs < min(parts.TRIES + lost, parts.MOST_TRIES) and each.part.task:
+        if 0 < each.runs < min(parts.TRIES + lost, parts.MOST_TRIES) and not each.part.lacks:
             wanted[each.part.name] = (each.part, each.runs)
 
     for each in found.outcomes:

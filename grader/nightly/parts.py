@@ -12,7 +12,7 @@ from typing import Any
 
 from grader import labs
 from grader.classroom.store import FAILED as NOT_MADE
-from grader.classroom.submissions import Call, Job
+from grader.classroom.submissions import Call, Job, definition
 from grader.errors import UserError
 from grader.grade import missing_packages
 from grader.labs.lab import Lab
@@ -35,15 +35,16 @@ ORDER = (FAILED, SLOWER, MISSING, UNDECIDED, SKIPPED, OK)
 @dataclass(frozen=True)
 class Part:
     """One part of a night. what: "solution" or "starter" of a grade, the adversary's or its control's name. task: what the
-    pool makes; None where this machine cannot, for what it lacks. A solution's grade is the one that its notebook came to,
-    if that is executed: retry is what grades it again."""
+    pool makes; None where no machine of this kind can. lacks: why it cannot be made here; a record that another machine made
+    counts all the same. A solution's grade is the one that its notebook came to, if that is executed: retry is what grades it
+    again."""
 
     kind: str
     subject: str  # the lab, or a lesson's folder and name
     what: str
     task: Job | Call | None
     retry: Job | None = None
-    lacks: str = "it needs an NVIDIA GPU"
+    lacks: str = ""
 
     @property
     def name(self) -> str:
@@ -115,7 +116,7 @@ def plan(
             job = Job(name, read_notebook(REPOSITORY / folder / name / f"{name}.ipynb"), device, quick)
             part = Part("grade", name, what, job)
             if not {device, "traces"} & labs.get(name).forms.keys():
-                part = replace(part, task=None)
+                part = replace(part, task=None, lacks="it needs an NVIDIA GPU")
             elif what == "solution" and name in executed:
                 part = replace(part, task=executed[name].task, retry=job)
             made.append(part)
@@ -123,7 +124,7 @@ def plan(
         for name in names:
             made += _adversaries(name, device, *adversaries)
     missing = {name: why for name in names if (why := missing_packages(labs.get(name)))}
-    return [replace(part, task=None, lacks=missing[part.subject]) if part.subject in missing else part for part in made]
+    return [replace(part, lacks=part.lacks or missing.get(part.subject, "")) for part in made]
 
 
 def planned(told: dict[str, Any]) -> list[Part]:
@@ -153,13 +154,16 @@ def notebook_call(kind: str, path: Path, device: str, quick: bool, cell_limit_s:
     if kind == "solution":
         parameters = {"device": device, "quick": quick}
     relative = path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path
+    content = path.read_text(encoding="utf-8")
+    if kind == "solution":
+        content += definition(path.stem)
     arguments = {
         "path": str(relative),
         "parameters": parameters,
         "cell_limit_s": cell_limit_s or CELL_LIMIT_S[quick],
         "in_place": kind == "lesson",
     }
-    return Call(f"{kind}s", "grader.nightly.notebook:execute", arguments, path.read_text(encoding="utf-8"), device)
+    return Call(f"{kind}s", "grader.nightly.notebook:execute", arguments, content, device)
 
 
 def _adversaries(name: str, device: str, number: int, count: int) -> list[Part]:
@@ -176,7 +180,9 @@ def _adversaries(name: str, device: str, number: int, count: int) -> list[Part]:
     # notebooks that were tampered with have most of their work in common: one task for all of them, and first, for it is long
     notebooks = [each.name for each in fitting if each.tamper]
     arguments = {"lab": name, "device": device, "names": notebooks}
-    task = Call(name, "tests.adversaries._run:tampered", arguments, device=device)
+    notebook = REPOSITORY / "solutions" / name / f"{name}.ipynb"
+    content = definition(name) + notebook.read_text(encoding="utf-8")
+    task = Call(name, "tests.adversaries._run:tampered", arguments, content, device)
     return [
         *(Part("adversary", name, what, task) for what in notebooks),
         *made,
@@ -193,10 +199,8 @@ def _adversaries(name: str, device: str, number: int, count: int) -> list[Part]:
 
 def outcome(part: Part, records: list[dict[str, Any]]) -> Outcome:
     """What the records of a part, one a run, amount to. Adversaries are compared with their controls afterwards."""
-    if part.task is None:
-        return Outcome(part, SKIPPED, part.lacks)
     if not records:
-        return Outcome(part, MISSING, "not made yet")
+        return Outcome(part, SKIPPED, part.lacks) if part.lacks else Outcome(part, MISSING, "not made yet")
     last = records[-1]
     machine = next((record["machine"] for record in reversed(records) if record.get("machine")), "")
     found = Outcome(part, OK, seconds=last["seconds"], runs=len(records), machine=machine)

@@ -63,7 +63,7 @@ LAB = Lab(
             "A step is some thousands of kernels. Which few take most of its time, and on which units of the GPU do they run?",
             "`lab.profile()` after each change, and a line in your log: step time, the costliest operation, the cause. Work out what a "
             "step cannot do without: 6 operations for each weight and token, at the peak of bf16.",
-            "In the order of what each gains here: matrix products in bf16; an attention that never writes its scores; a head whose "
+            "In an order that works, of which the third gains most: matrix products in bf16; an attention that never writes its scores; a head whose "
             "size fits; one large micro-batch in place of several; the compiler around forward pass and loss together; then "
             "what makes the CPU wait, and the optimizer.",
         ),
