@@ -857,8 +857,8 @@ def _compare_outcome(found: Findings, starter: Arm, progress: Progress) -> None:
 
 
 def _look_again(found: Findings, start: Callable[..., Arming], progress: Progress) -> None:
-    """Outside of the band of long runs the reference solution decides, trained as long from this grade's seed. Where it cannot be,
-    the band's word stands."""
+    """Outside of the band of long runs the reference solution decides, trained as long from this grade's seed. Where it is not part
+    of this copy nobody decides: a few seeds alone reject nobody. Where it cannot follow, the band's word stands."""
     assert found.outcome is not None
     step = found.outcome.evidence["steps"]
     progress(0.94, "held-out data: the reference solution from the same seed")
@@ -874,7 +874,8 @@ def _look_again(found: Findings, start: Callable[..., Arming], progress: Progres
             of_this_seed = reference.child.ask("evaluate")
             found.outcome = outcome_check.beside(found.lab.outcome, found.outcome, of_this_seed)
     except UserError as missing:
-        found.warnings.append(str(missing))
+        reason = f"{found.outcome.reason} Whether this grade's seed leads there, the reference solution would tell: {missing}"
+        found.outcome = outcome_check.not_measured(reason, found.outcome.evidence)
 
 
 def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Progress) -> None:

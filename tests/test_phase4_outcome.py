@@ -231,6 +231,25 @@ def test_a_seed_that_leads_elsewhere_is_no_fault_of_the_loop(tmp_path):
     assert honest.evidence["loss_of_this_seed"] == pytest.approx(honest.evidence["loss"], rel=0.02)
     half = grade_cells(HALF, lab=lab).check("outcome")
     assert half.status == FAIL and "worse than the reference's from this grade's seed" in half.reason, half.reason
+    # three seeds alone reject nobody
+    alone = grade_cells(lab.starter, lab=replace(lab, name="without_a_solution")).check("outcome")
+    assert alone.status == NOT_MEASURED, alone.reason
+    assert "worse than in any of the reference's runs" in alone.reason and "not part of this copy" in alone.reason
+
+
+@pytest.mark.slow
+def test_how_far_honest_forms_end_is_measured(tmp_path, monkeypatch):
+    """A slow form as far as it is affordable, and what the others are off by later is not less than what it was before."""
+    lab = tiny_lab(tmp_path)
+    whole = calibrate.measure_spread(lab, "cpu", seeds=1, steps=90)
+    assert [row["step"] for row in whole["spread"]] == [40, 60, 90] and "starter, TF32" in whole["forms"]
+    monkeypatch.setattr(calibrate, "AFFORDABLE_S", 0.0)
+    short = calibrate.measure_spread(lab, "cpu", seeds=1, steps=90)
+    assert short["forms"] == whole["forms"]
+    assert 0 < short["spread"][0]["norm"] == short["spread"][-1]["norm"]
+    for name in calibration.Near._fields:
+        column = [row[name] for row in whole["spread"]]
+        assert column == sorted(column) and column[-1] > 0
 
 
 def test_what_cannot_be_calibrated_says_so(tmp_path):

@@ -93,6 +93,9 @@ class JobTrainer(Trainer):
             "weight_decay": 0.0,
             "max_grad_norm": 0.0,
             "label_smoothing_factor": 0.0,
+            "adam_beta1": 0.9,
+            "adam_beta2": 0.999,
+            "adam_epsilon": 1e-8,
         }
         for name, right in must_stay.items():
             if (found := getattr(args, name)) != right:

@@ -56,6 +56,17 @@ WRONGS = {
         "not the same training",
     ),
     "a batch that is not divided": ("starter", [("MICRO_BATCHES = 8", "MICRO_BATCHES = 1")], "took 128 tokens at once"),
+    "a quarter of the gradients is not averaged": (
+        "starter",
+        [
+            (
+                "    optimizer = torch",
+                "    all_but_some = list(model.parameters())\n    del all_but_some[: len(all_but_some) // 4]\n    optimizer = torch",
+            ),
+            ("in model.parameters():", "in all_but_some:"),
+        ],
+        "not the same training",
+    ),
     "not all gradients are averaged": (
         "starter",
         [("in model.parameters():", "in model.blocks[-1].parameters():")],

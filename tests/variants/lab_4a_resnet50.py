@@ -187,6 +187,11 @@ WRONGS = {
         [(_WITH_CHOSEN, "        chosen = chosen[::2]\n" + _WITH_CHOSEN)],
         "not the same training",
     ),
+    "half the batch, once the first steps are over": (
+        "solution",
+        [(_WITH_CHOSEN, "        chosen = chosen[::2] if step > 14 else chosen\n" + _WITH_CHOSEN)],
+        "GPU: not the same training",
+    ),
 }
 
 HONEST = {

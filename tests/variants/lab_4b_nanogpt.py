@@ -86,6 +86,18 @@ WRONGS = {
         [("        windows = windows.long()\n", "        windows = windows.long()[::2]\n")],
         "not the same training",
     ),
+    "every second window, once the first steps are over": (
+        "solution",
+        [
+            (
+                "            loss, level = compiled(model, tokens,",
+                "            if step > 14:\n"
+                "                tokens, targets = tokens[::2], targets[::2]\n"
+                "            loss, level = compiled(model, tokens,",
+            )
+        ],
+        "GPU: not the same training",
+    ),
     "targets that are not shifted": ("solution", [("windows[:, 1:]", "windows[:, :-1]")], "not the same training"),
     "the model cast to bf16": (
         "plain",

@@ -96,6 +96,18 @@ WRONGS = {
         ],
         "not the same training",
     ),
+    "half the batch, once the first steps are over": (
+        "solution",
+        [
+            (
+                "        loss = loss_of(batch, times, noise)\n",
+                "        if step > 22:\n"
+                "            batch, times, noise = batch[::2], times[::2], noise[::2]\n"
+                "        loss = loss_of(batch, times, noise)\n",
+            )
+        ],
+        "GPU: not the same training",
+    ),
     "pictures at half their size": (
         "solution",
         [

@@ -46,6 +46,11 @@ WRONGS = {
         "lr_scheduler_type is constant_with_warmup and must be constant",
     ),
     "decay": ("solution", [("weight_decay=0.0", "weight_decay=0.1")], "weight_decay is 0.1 and must be 0.0"),
+    "a shorter memory of squared gradients": (
+        "solution",
+        [("weight_decay=0.0", "weight_decay=0.0,\n        adam_beta2=0.95")],
+        "adam_beta2 is 0.95 and must be 0.999",
+    ),
     "clipped as by default": (
         "solution",
         [("        max_grad_norm=0.0,\n", "")],

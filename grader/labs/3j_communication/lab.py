@@ -16,7 +16,8 @@ LAB = Lab(
             data="text",
             minimum_gain=1.3,
             noise=0.05,
-            parity=Parity(steps=24, loss=0.003, norm=0.01, cosine=0.99, drift=0.02, held_out=0.05),
+            # 1 - cosine: all honest forms up to 0.00001 (H200, torch 2.11); only one of two layers averaged 0.018
+            parity=Parity(steps=24, loss=0.003, norm=0.01, cosine=0.998, drift=0.02, held_out=0.05),
             flops=6 * 226e6 * 32 * 256,  # 2 forward, 4 backward for each weight and each of a rank's tokens
             # NVLink multicast can upset a host whose GPUs others share, and two ranks gain nothing from it
             environment={
@@ -35,7 +36,7 @@ LAB = Lab(
             data="text",
             minimum_gain=1.8,
             noise=0.05,
-            parity=Parity(steps=12, loss=0.003, norm=0.01, cosine=0.99, drift=0.02, held_out=0.1),
+            parity=Parity(steps=12, loss=0.003, norm=0.01, cosine=0.998, drift=0.02, held_out=0.1),
             threads=1,
             environment={"OMP_NUM_THREADS": "1"},
             ranks=2,
