@@ -14,7 +14,7 @@ import pytest
 import torch
 import variants
 from benchmarks import resnet_rate
-from helpers import said
+from helpers import running, said
 from PIL import Image
 from torchvision.transforms import RandomResizedCrop
 
@@ -24,6 +24,7 @@ from grader.grade import grade
 from grader.measure import machine
 from grader.measure.blocks import Plan
 from grader.result import FAIL, NOT_MEASURED, PASS, Result
+from grader.sandbox.parent import ChildError
 from grader.submission import Submission
 from grader.workloads import imagenet
 
@@ -102,6 +103,39 @@ def test_the_first_batches_are_of_few_pictures_and_the_rest_of_all():
 def test_each_picture_comes_again_in_the_steps_that_are_compared(form):
     steps, few = form.options["recurring"]
     assert steps == form.parity.steps and 2 * few <= steps * form.options["batch_size"]
+
+
+def ahead_by(batches: int) -> str:
+    """A loop that draws so many batches before it trains on the first."""
+    before = "    for step, batch in enumerate(job.batches):\n"
+    ready = f"    batches = iter(job.batches)\n    ready = [next(batches) for _ in range({batches})]\n"
+    return variants.edit(
+        variants.solution(NAME),
+        [
+            (
+                before,
+                ready
+                + before.replace("job.batches", "batches")
+                + "        ready.append(batch)\n        batch = ready.pop(0)\n",
+            )
+        ],
+    )
+
+
+def test_batches_are_not_prepared_before_the_clock_starts():
+    """A pipeline may be ahead by what its workers hold ready; augmented batches for the whole measurement are no speed that lasts."""
+    form = replace(LAB.forms["cpu"], options=LAB.forms["cpu"].options | SMALL)
+    most = imagenet.most_ahead()
+    assert most >= 32
+    for batches, fits in ((most - 1, True), (most + 1, False)):
+        with running(ahead_by(batches), form) as child:
+            child.load()
+            child.start(1)
+            if fits:
+                child.run(3)
+            else:
+                with pytest.raises(ChildError, match="had been drawn when step 1 was made"):
+                    child.run(1)
 
 
 def test_the_data_set_is_what_lies_on_the_disk(job):

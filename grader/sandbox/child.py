@@ -109,6 +109,8 @@ class Harness:
         if spec["exact_memory"]:
             _return_memory()
         self.counters: dict[str, Callable[[], float]] = {}  # the job's
+        self.batches: Any = None  # likewise
+        self.ahead: int | None = None
         self.budget: int | None = spec["budget"]
         if os.environ.get("TRITON_INTERPRET") == "1":
             # the fork server has imported it to compile; whether it interprets is decided when it is imported
@@ -280,6 +282,7 @@ class Harness:
         self.job.budget = self.budget
         self.model = self.job.model
         self.counters, self.job.counters = self.job.counters, {}  # nothing of the loop's leads to them any more
+        self.batches, self.ahead = self.job.batches, self.job.ahead
         if keep_initial:
             self.initial = {name: t.detach().clone() for name, t in self.model.named_parameters()}
         if self.serves:
@@ -368,6 +371,12 @@ class Harness:
                 return self.look(self.steps, loss)
             except ValueError as error:
                 raise ContractError(f"request {self.steps}: {error}", line) from None
+        if self.ahead is not None and self.batches.drawn > self.steps + self.ahead:
+            raise ContractError(
+                f"{self.batches.drawn} batches of job.batches had been drawn when step {self.steps} was made; a pipeline may be {self.ahead} "
+                "ahead. What is made before the clock starts is no speed that lasts: batches must be made as fast as they are used",
+                line,
+            )
         if type(loss) is not torch.Tensor:
             raise ContractError(
                 f"step {self.steps} yielded {_a(loss)}; yield the loss as a tensor: `yield loss.detach()`", line

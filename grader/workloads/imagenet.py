@@ -4,11 +4,12 @@ a GPU, a tiny residual network on a CPU."""
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +91,18 @@ class Recurring(Batches):
     def __init__(self, count: int, batch_size: int, seed: int, steps: int, few: int):
         super().__init__(count, batch_size, seed)
         self.first, self.steps = Batches(few, batch_size, seed), steps
+        self.drawn = 0  # batches that an iterator has given
 
     def __iter__(self) -> Iterator[list[int]]:
-        yield from islice(self.first, self.steps)
-        yield from super().__iter__()
+        for n, batch in enumerate(chain(islice(self.first, self.steps), super().__iter__()), 1):
+            self.drawn = max(self.drawn, n)
+            yield batch
+
+
+def most_ahead() -> int:
+    """Batches that a pipeline may be ahead of the training: what the workers of a DataLoader hold ready by default, one for each core,
+    and half as much again."""
+    return max(32, 3 * len(os.sched_getaffinity(0)))
 
 
 @dataclass
@@ -156,6 +165,7 @@ def make_job(
         device=device,
         size=size,
         crops=Crops(seed),
+        ahead=most_ahead() if recurring else None,
     )
 
 

@@ -21,7 +21,9 @@ class Job:
     the workload counts itself, by name: functions that say how many so far; the harness takes them before the loop begins.
     trace: where a loop that records itself writes its trace. budget: bytes of memory that the loop may use, in labs that limit
     it. rank, world_size: which of how many processes this is, in labs that train on several GPUs; `torch.distributed` has its
-    process group then, and a batch of `batches` is that of all ranks together."""
+    process group then, and a batch of `batches` is that of all ranks together. ahead: how many batches a loop may have drawn
+    beyond those that it has trained on, in labs whose clock does not count what is done before the first step; `batches` counts
+    them in `drawn` then."""
 
     model: torch.nn.Module
     dataset: Dataset
@@ -34,6 +36,7 @@ class Job:
     rank: int = 0
     world_size: int = 1
     budget: int | None = None
+    ahead: int | None = None
     counters: dict[str, Callable[[], float]] = field(default_factory=dict)
     logs: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
 
