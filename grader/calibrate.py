@@ -147,7 +147,8 @@ def measure_spread(
                         near = distances(one.losses, reference, update, form.parity.steps, step, floor, held_out=off)
                         worst[step] = Near(*map(max, worst[step], near))
                         measured[name] = ""
-                        if one.reaching_s(min((later for later in grid if later > step), default=step)) > AFFORDABLE_S:
+                        following = next((later for later in grid if later > step), step)
+                        if one.reaching_s(following) > AFFORDABLE_S:
                             break
                 except ChildError as error:  # not every loop can be put into every form
                     measured[name] = error.message.splitlines()[0][:200]

@@ -174,7 +174,7 @@ def test_a_step_of_the_starter_is_the_documented_one():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", [what for what, (_, words) in variants.wrongs(NAME).items() if "GPU" not in words])
+@pytest.mark.parametrize("what", variants.wrongs_on_a_cpu(NAME))
 def test_what_is_another_training_is_named(what):
     source, words = variants.wrongs(NAME)[what]
     result = graded(source)

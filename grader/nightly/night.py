@@ -196,8 +196,7 @@ def measure(
 ) -> None:
     """Make what is missing, and again what is not as expected. shard: (i, n) for the i-th of n shares; kinds, subjects: see
     `chosen`; from `until` on (`time.monotonic()`) nothing is begun."""
-    mine = chosen(share(night.parts, *shard), kinds, subjects)
-    mine = [part for part in mine if part.task and not part.lacks]
+    mine = [part for part in chosen(share(night.parts, *shard), kinds, subjects) if not part.lacks]
     grade_all_of(night, pool, [(part, 0) for part in mine], until)
     for _ in range(1, parts.MOST_TRIES):
         found = assess(night)

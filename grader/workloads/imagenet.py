@@ -148,24 +148,22 @@ def make_job(
     batch_size: int,
     lr: float,
     folder: str,
+    recurring: tuple[int, int],
     count: int | None = None,
-    recurring: tuple[int, int] | None = None,
 ) -> Job:
-    """count: train on the first so many of the pictures in `folder`; None for all. recurring: see `Recurring`, (steps, few)."""
+    """recurring: see `Recurring`, (steps, few). count: train on the first so many of the pictures in `folder`; None for all."""
     train = stored(Path(folder)).train
     torch.manual_seed(seed)
     dataset = JpegBytes(train.files[:count], torch.from_numpy(train.labels[:count]))
     return PictureJob(
         model=make_model(model),
         dataset=dataset,
-        batches=Recurring(len(dataset), batch_size, seed, *recurring)
-        if recurring
-        else Batches(len(dataset), batch_size, seed),
+        batches=Recurring(len(dataset), batch_size, seed, *recurring),
         lr=lr,
         device=device,
         size=size,
         crops=Crops(seed),
-        ahead=most_ahead() if recurring else None,
+        ahead=most_ahead(),
     )
 
 

@@ -51,7 +51,7 @@ __all__ = [
     "RESIDENT_GRAPHED", "RESIDENT_TRIED", "RESNET_GRAPHED", "SERVED_EAGER", "SERVED_PLAIN", "TF32",
     "THREE_SYNCS_LESS", "TRAINER_LADDER", "UNET_FIRST", "UNMADE", "WRONGS", "_WORKERS", "Edits", "autocast", "base",
     "climbed", "edit", "entry", "faults", "graphed", "half_fix", "halves", "honest", "in_a_thread", "solution",
-    "starter", "trains_ahead", "wrongs",
+    "starter", "trains_ahead", "wrongs", "wrongs_on_a_cpu",
 ]  # fmt: skip
 
 SOLUTIONS = Path(__file__).resolve().parents[2] / "solutions"
@@ -215,6 +215,11 @@ def halves(lab: str) -> dict[str, str]:
     """Parts of the fix, by name: they must land between the starter and the solution."""
     of = base(lab, "solution" if lab in UNMADE else "starter")
     return {name: edit(of, edits) for name, edits in entry("HALVES", HALVES, lab).items()}
+
+
+def wrongs_on_a_cpu(lab: str) -> list[str]:
+    """Names of the fixes that go wrong and show it without a GPU."""
+    return [what for what, (_, _, words) in entry("WRONGS", WRONGS, lab).items() if not words.startswith("GPU: ")]
 
 
 def wrongs(lab: str) -> dict[str, tuple[str, str]]:
