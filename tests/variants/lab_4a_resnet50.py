@@ -187,9 +187,14 @@ WRONGS = {
         [(_WITH_CHOSEN, "        chosen = chosen[::2]\n" + _WITH_CHOSEN)],
         "not the same training",
     ),
-    "half the batch, once the first steps are over": (
+    "half of each batch, twice, once the first steps are over": (  # of the same shape, so nothing is compiled anew
         "solution",
-        [(_WITH_CHOSEN, "        chosen = chosen[::2] if step > 14 else chosen\n" + _WITH_CHOSEN)],
+        [
+            (
+                _WITH_CHOSEN,
+                "        if step > 14:\n            chosen[1::2] = chosen[::2].clone()\n" + _WITH_CHOSEN,
+            )
+        ],
         "GPU: not the same training",
     ),
 }

@@ -96,13 +96,13 @@ WRONGS = {
         ],
         "not the same training",
     ),
-    "half the batch, once the first steps are over": (
+    "half of each batch, twice, once the first steps are over": (  # of the same shape, so nothing is compiled anew
         "solution",
         [
             (
                 "        loss = loss_of(batch, times, noise)\n",
-                "        if step > 22:\n"
-                "            batch, times, noise = batch[::2], times[::2], noise[::2]\n"
+                "        for each in (batch, times, noise) if step > 22 else ():\n"
+                "            each[1::2] = each[::2].clone()\n"
                 "        loss = loss_of(batch, times, noise)\n",
             )
         ],
