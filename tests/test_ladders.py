@@ -161,6 +161,17 @@ def test_a_field_that_came_later_changes_no_figure():
     assert measured.digest(dataclasses.replace(lab, forms={"cuda": used}), "cuda", lab.starter) != of
 
 
+def test_a_tolerance_changes_grades_and_no_rung():
+    """A ladder was shown as of an older form for nothing but another tolerance."""
+    lab = labs.get("3a_precision")
+    form = lab.forms["cuda"]
+    strict = dataclasses.replace(form, parity=dataclasses.replace(form.parity, loss=form.parity.loss / 2))
+    slower = dataclasses.replace(form, options=form.options | {"layers": 99})
+    for of, changes in ((measured.digest, [strict, slower]), (measured.rung_digest, [slower])):
+        told = {of(dataclasses.replace(lab, forms={"cuda": each}), "cuda", lab.starter) for each in (form, strict, slower)}
+        assert len(told) == 1 + len(changes)
+
+
 def test_a_ladder_that_was_measured_on_several_days_and_machines_says_so():
     rows = [row | {"date": date} for row, date in zip(ladder(*ROWS)["rungs"], ("2026-11-20", "2026-11-21", "2026-11-22"), strict=True)]  # fmt: skip
     rows[0] |= {"cores": 32, "torch": "2.12.0"}
@@ -171,14 +182,15 @@ def test_a_ladder_that_was_measured_on_several_days_and_machines_says_so():
 def test_a_rung_keeps_its_machine_when_another_one_adds_to_the_ladder(tmp_path):
     """Rows of older files name none, and were shown as if they were of the machine that came last."""
     lab, folder = labs.get("3a_precision"), tmp_path / "3a_precision"
-    told = {what: measured.digest(lab, "cuda", source) for what, source in measured.ladder_of(lab).items()}
+    told = {what: measured.rung_digest(lab, "cuda", source) for what, source in measured.ladder_of(lab).items()}
     rows = [{"rung": what, "step_ms": 1.0, "gain": 1.0, "source": source} for what, source in told.items()]
     write_json(folder / "ladder.json", ladder() | {"rungs": [row for row in rows if row["rung"] != "TF32"]})
     evidence = {"starter_ms": 100.0, "submission_ms": 50.0, "gain": 2.0}
     check = CheckResult("throughput", "", PASS, 1, 1, "", evidence=evidence)
     facts = {"machine": FACTS["machine"] | {"cores": 32}, "versions": {"torch": "2.12.0", "python": "3.12.3"}}
     half = Result(lab=lab.name, title="", form="cuda", checks=[check], date="2026-11-25 10:00 UTC", **facts)
-    measured._keep(folder / "half-tf32.json", "half, TF32", told["TF32"], half.to_dict())
+    of = measured.digest(lab, "cuda", measured.ladder_of(lab)["TF32"])
+    measured._keep(folder / "half-tf32.json", "half, TF32", of, half.to_dict())
     measured._ladder(lab, "cuda", folder)
     made = json.loads((folder / "ladder.json").read_text())["rungs"]
     assert [row["rung"] for row in made] == [*told]
@@ -212,7 +224,8 @@ def test_a_figure_of_another_loop_is_marked(tmp_path):
     others = {"half, TF32": now, "trains-ahead-1": now, "honest, none of today's": now}
     for what, source in {"starter-1": now, "starter-2": "0123456789ab", **others}.items():
         measured._keep(folder / f"{what}.json", what, source, graded)
-    rungs = [{"rung": "starter", "source": now}, {"rung": "TF32", "source": now}]
+    rung = measured.rung_digest(lab, "cuda", lab.starter)
+    rungs = [{"rung": "starter", "source": rung}, {"rung": "TF32", "source": rung}]
     rows = [row | {"step_ms": 1.0, "gain": 1.0} for row in rungs]
     (folder / "ladder.json").write_text(json.dumps(ladder() | {"rungs": rows}))
     text = measured._table(tmp_path, [])

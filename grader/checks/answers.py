@@ -21,8 +21,8 @@ HINT = (
 def judge(answers: Answers, right: Sequence[float], submission: Sequence[float], whose: str = "starter") -> CheckResult:
     """The looks at the submission's answers beside those of a loop that is trusted, for as many requests as both have answered.
 
-    A look is a sum over all answers to a request with random signs. One wrong answer changes it by a random number of about 1,
-    rounding by one that is smaller but never zero: of some in a row the root mean square tells the two apart."""
+    A look is a sum over all answers to a request with random signs. One wrong answer changes it by a random number of about 1
+    or more, rounding by one that is smaller but never zero: of some in a row the root mean square tells the two apart."""
     off = [a - b for a, b in zip(submission, right, strict=False)]
     windows = [off[i : i + WINDOW] for i in range(0, max(1, len(off) - WINDOW + 1), WINDOW)]
     windows[-1] = off[WINDOW * (len(windows) - 1) :]
@@ -39,7 +39,7 @@ def judge(answers: Answers, right: Sequence[float], submission: Sequence[float],
     first = WINDOW * worst + 1
     reason = (
         f"These are not the same answers: looks at those to requests {first} to {first + len(windows[worst]) - 1} differ from the {whose}'s "
-        f"by {found[worst]:.2g} (at most {answers.within:.2g}; one wrong answer in each request makes about 1)."
+        f"by {found[worst]:.2g} (at most {answers.within:.2g}; one wrong answer in each request makes about 1 or more)."
     )
     return CheckResult(NAME, TITLE, FAIL, 0, 0, reason, HINT, evidence)
 

@@ -41,7 +41,7 @@ class Answers:
     """Tolerance of "the same answers", in labs that serve requests in place of training. steps: the first requests, compared
     with the starter's before anything is timed. within: how far looks at a request's answers (the workload's `Look`) may be from
     the starter's and from the reference solution's, as the root mean square of ten in a row; one wrong answer changes a
-    look by about 1."""
+    look by about 1 or more."""
 
     steps: int
     within: float

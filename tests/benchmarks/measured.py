@@ -21,7 +21,7 @@ import json
 import re
 import sys
 import time
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -284,7 +284,8 @@ def ladder_of(lab: AnyLab) -> dict[str, str]:
 def stale_rungs(lab: AnyLab, ladder: dict[str, Any]) -> set[str]:
     """The rungs whose figures are not of today's loop and form. ladder: as `ladder.json` holds it."""
     wanted, form_name = ladder_of(lab), "cuda" if ladder["machine"]["gpu"] else "cpu"
-    return {row["rung"] for row in ladder["rungs"] if not _is_today_s(lab, row, wanted.get(row["rung"]), form_name)}
+    now = {what: rung_digest(lab, form_name, source) for what, source in wanted.items()}
+    return {row["rung"] for row in ladder["rungs"] if row.get("source") != now.get(row["rung"], "")}
 
 
 def main() -> None:
@@ -441,6 +442,12 @@ def digest(lab: AnyLab, form_name: str, source: str) -> str:
     return hashlib.sha256(told.encode()).hexdigest()[:12]
 
 
+def rung_digest(lab: AnyLab, form_name: str, source: str) -> str:
+    """The same of a rung: no tolerance changes its milliseconds."""
+    form = replace(lab.forms[form_name], parity=None)
+    return digest(replace(lab, forms={form_name: form}), form_name, source)
+
+
 def _told(value: Any) -> Any:
     """A form as JSON, without what is left at its default: a field that came later, and is not used, changes no figure."""
     if not is_dataclass(value):
@@ -522,7 +529,7 @@ def _ladder(lab: Any, form_name: str, folder: Path) -> None:
     are timed alone, each beside the starter of the same run: machines of one kind differ. Each rung is written when it is
     there, and one that is there is not measured again, unless it was changed."""
     path, wanted = folder / "ladder.json", ladder_of(lab)
-    sources = {what: digest(lab, form_name, source) for what, source in wanted.items()}
+    sources = {what: rung_digest(lab, form_name, source) for what, source in wanted.items()}
     there = _read(path)
     rows = {row["rung"]: row for row in there.get("rungs", []) if row.get("source") == sources.get(row["rung"])}
     for (
@@ -533,7 +540,8 @@ def _ladder(lab: Any, form_name: str, folder: Path) -> None:
     facts = {"machine": machine.facts(), "versions": machine.versions(), "date": time.strftime("%Y-%m-%d")}
     alone = functools.cache(lambda what: _alone(lab.forms[form_name], form_name, wanted[what]))
     solved = digest(lab, form_name, solution(lab).source)
-    graded = {what: _graded(folder, what, solved, sources[what]) for what in wanted if what not in rows}
+    missing = {what: source for what, source in wanted.items() if what not in rows}
+    graded = {what: _graded(folder, what, solved, digest(lab, form_name, text)) for what, text in missing.items()}
     for what in sorted(graded, key=lambda what: graded[what] is None):  # what costs no time first
         step_ms, gain, of = graded[what] or (alone(what), alone("starter") / alone(what), facts)
         rows[what] = {"rung": what, "step_ms": round(step_ms, 2), "gain": round(gain, 2), "source": sources[what]}

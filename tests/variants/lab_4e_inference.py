@@ -80,6 +80,18 @@ WRONGS = {
         ],
         "not the same answers",
     ),
+    "the mean of what came before, in place of attention in the last layer": (
+        "solution",
+        [
+            (
+                _SERVES,
+                "    gpt.blocks[-1].attention = lambda q, k, v: (\n"
+                "        v.float().cumsum(2) / torch.arange(1, v.shape[2] + 1, device=v.device)[:, None]\n"
+                "    ).to(v.dtype)\n" + _SERVES,
+            )
+        ],
+        "not the same answers",
+    ),
     "pictures at half their size": (
         "solution",
         [
