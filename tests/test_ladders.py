@@ -168,7 +168,9 @@ def test_a_tolerance_changes_grades_and_no_rung():
     strict = dataclasses.replace(form, parity=dataclasses.replace(form.parity, loss=form.parity.loss / 2))
     slower = dataclasses.replace(form, options=form.options | {"layers": 99})
     for of, changes in ((measured.digest, [strict, slower]), (measured.rung_digest, [slower])):
-        told = {of(dataclasses.replace(lab, forms={"cuda": each}), "cuda", lab.starter) for each in (form, strict, slower)}
+        told = {
+            of(dataclasses.replace(lab, forms={"cuda": each}), "cuda", lab.starter) for each in (form, strict, slower)
+        }
         assert len(told) == 1 + len(changes)
 
 

@@ -56,6 +56,14 @@ KINDS = ("honest, ", "fault, ")
 MARKED = {"starter": "starter", "wrong": "wrong fixes", "half": "half fixes", "solution": "solution"}
 STALE = "(before a change)"  # behind the name of a figure that is not of today's loop or form
 TIMELINES = "timelines.png"  # a solution's trace below its starter's
+# the half fix that rounds repeat, where the first one is next to nothing
+HALFWAY = {
+    "4a_resnet50": "workers, one pinned copy of bytes a batch, no number read",
+    "4b_nanogpt": "TF32, bf16 autocast, fused attention",
+    "4c_unet": "bf16 and TF32, and nothing else",
+    "4d_trainer": "bf16, attn_implementation",
+    "4e_inference": "a call for all texts, and one for all pictures",
+}
 SHORT = Plan(block_s=1.0, min_pairs=2, max_pairs=2, profile_steps=2)  # enough where only parity is asked
 MANY_PAIRS = Plan(min_pairs=8, max_pairs=8)
 
@@ -350,7 +358,7 @@ def _jobs(lab: AnyLab, parts: list[str], rounds: int, device: str) -> list[tuple
         if "grades" in parts or "rounds" in parts:
             made += [(f"starter-{n + 1}", starter, n, None), (f"solution-{n + 1}", best, n, None)]
         if "rounds" in parts:
-            made.append((f"half-{n + 1}", variants.half_fix(lab.name), n, None))
+            made.append((f"half-{n + 1}", _halfway(lab), n, None))
     edited = _is_edited(lab)
     if "half" in parts and edited:
         made += [(f"half, {what}", source, 0, None) for what, source in variants.halves(lab.name).items()]
@@ -367,6 +375,11 @@ def _jobs(lab: AnyLab, parts: list[str], rounds: int, device: str) -> list[tuple
         (what, Job(lab.name, _submission(lab, what, source), device, plan=plan, repeat=n))
         for what, source, n, plan in made
     ]
+
+
+def _halfway(lab: AnyLab) -> str:
+    halves = variants.halves(lab.name)
+    return halves[HALFWAY.get(lab.name, next(iter(halves)))]
 
 
 def _is_edited(lab: AnyLab) -> bool:
@@ -497,7 +510,7 @@ def _sources(lab: AnyLab) -> dict[str, str]:
     made = {"starter": lab.starter, "solution": solution(lab).source}
     if _is_edited(lab):
         halves = variants.halves(lab.name)
-        made |= {"half": next(iter(halves.values())), **{f"half, {what}": each for what, each in halves.items()}}
+        made |= {"half": _halfway(lab), **{f"half, {what}": each for what, each in halves.items()}}
         made |= {f"wrong, {what}": each for what, (each, _) in variants.wrongs(lab.name).items()}
     if isinstance(lab, Lab):
         made |= {f"honest, {what}": each for what, each in variants.honest(lab.name).items()}
