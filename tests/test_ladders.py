@@ -140,12 +140,18 @@ def night(folder: Path, result: dict) -> Path:
     return folder
 
 
-def test_what_came_to_no_grade_is_not_taken_over_from_a_night(tmp_path):
+def test_what_came_to_no_grade_is_not_taken_over_from_a_night(tmp_path, monkeypatch):
     facts = {"machine": FACTS["machine"], "versions": FACTS["versions"], "date": "2026-11-21 10:00 UTC"}
-    graded = Result(lab="3a_precision", title="", form="cuda", checks=[], **facts).to_dict()
-    for n, result in enumerate(({"why": "a cell raised"}, graded | {"disturbed": "Somebody else."}, graded)):
+    checks = [CheckResult("parity", "", PASS, 0, 0, "")]
+    graded = Result(lab="3a_precision", title="", form="cuda", checks=checks, **facts).to_dict()
+    not_here = graded | {"checks": [graded["checks"][0] | {"status": "NOT MEASURED"}]}
+    made = ({"why": "a cell raised"}, graded | {"disturbed": "Somebody else."}, not_here, graded)
+    for n, result in enumerate(made):
         measured._take_over(night(tmp_path / f"night-{n}", result), tmp_path / f"out-{n}")
-    assert [path.parts[-3] for path in tmp_path.glob("out-*/*/*.json")] == ["out-2"]
+    assert [path.parts[-3] for path in tmp_path.glob("out-*/*/*.json")] == ["out-3"]
+    # the machine that reports is not the one that graded
+    monkeypatch.setattr(measured, "MEASURED", tmp_path)
+    assert measured._take_over(tmp_path / "night-3") == tmp_path / measured._slug(FACTS["machine"]["gpu"])
     with pytest.raises(UserError, match="There is no night"):
         measured._take_over(tmp_path, tmp_path)
 

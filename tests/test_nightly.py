@@ -325,6 +325,69 @@ def test_what_another_machine_graded_counts_where_its_packages_are_missing(tmp_p
     assert not nights.again(night, found)  # it cannot be made here
 
 
+def graded(status: str, machine: str) -> dict[str, Any]:
+    """A record of a grade of one check."""
+    return {"result": {"checks": [{"status": status}]}, "machine": machine, "seconds": 1.0}
+
+
+def test_a_host_that_loses_everything_ends_no_part(tmp_path):
+    """One without a working GPU once did: no other host tried again. Nor does a later loss hide what was measured."""
+    records, task = nights.Records(tmp_path), Call("x", "", {}, "x")
+    lost = {NOT_MADE: "CUDA unknown error", "seconds": 1.0, "worker": "0", "tries": 2}
+    records.put(task, lost)
+    assert records.final(task, ["a"]) is None and records.final(task)[NOT_MADE] == lost[NOT_MADE]
+    records.put(task, lost)
+    assert records.final(task, ["a"])["tries"] == 4  # by two commands: it is the part's fault
+    records.put(task, graded("PASS", "a"))
+    records.put(task, lost)
+    assert records.final(task, ["b"])["machine"] == records.final(task)["machine"] == "a"
+
+
+def test_what_nobody_could_measure_is_made_again_elsewhere(tmp_path):
+    """A lab for two GPUs, on a machine with one; and what was measured is not replaced by that."""
+    records, task = nights.Records(tmp_path), Call("x", "", {}, "x")
+    records.put(task, graded("NOT MEASURED", "one"))
+    assert records.final(task, ["one"]) and records.final(task, ["two"]) is None and records.final(task)
+    records.put(task, graded("FAIL", "two"))
+    records.put(task, graded("NOT MEASURED", "one"))
+    assert [records.final(task, machines)["machine"] for machines in (["one"], ["two"], None)] == ["two"] * 3
+
+
+def test_an_adversary_is_in_the_share_of_what_it_is_compared_with():
+    made = parts.plan("cpu", True, ["adversary"], [DATA_BOUND, "2b_transfers", "2c_transforms"])
+    for number in (1, 2):
+        for lab in {part.subject for part in nights.share(made, number, 2)}:
+            assert [p for p in nights.share(made, number, 2) if p.subject == lab] == [
+                p for p in made if p.subject == lab
+            ]
+
+
+def test_a_night_of_several_pieces_says_so(tmp_path):
+    """It named the machine of its first grade, and the commit that it began with."""
+    some = parts.plan("cuda", False, ["grade"], [GPU_BOUND])
+    for commit in ("abc", "def", "abc"):
+        night = nights.open_night(tmp_path / "n", TOLD | {"commit": commit}, some, History(tmp_path / "h.jsonl"))
+    assert report.headline(night, nights.assess(night)) == "Not finished: 2 missing"
+    for part, cores in zip(some, (16, 8), strict=True):
+        made = recorded(GPU_BOUND, part.what, 1)
+        made["result"]["machine"]["cores"] = cores
+        night.records.put(part.again(0), made)
+    said = report.about(night)
+    assert "NVIDIA H200, driver 580, 16 cores; NVIDIA H200, driver 580, 8 cores" in said and "course abc, def," in said
+    assert report.headline(night, nights.assess(night)) == "Everything works, too few nights to compare with: 2 ok"
+
+
+def test_a_report_does_not_ask_for_packages_that_only_making_needs(tmp_path, monkeypatch):
+    """Where they are missing it closed a night, as not measured, that lacked these parts."""
+    select = {"kinds": ["grade"], "labs": ["4d_trainer"], "lessons": [], "adversaries": [1, 1]}
+    there = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: name != "accelerate" and there(name, *rest))
+    told = nights.describe("cpu", True, select)
+    for lacks, status in ((told["lacks"], parts.SKIPPED), ({}, parts.MISSING)):
+        made = parts.planned(told | {"lacks": lacks}, here=False)
+        assert [parts.outcome(part, []).status for part in made] == [status] * 2
+
+
 def test_what_takes_longest_is_begun_first():
     short, long, unknown, many = (Part("grade", name, "", Call(name, "", {}, name)) for name in "slum")
     tasks = [(part.task, [part] * (3 if part is many else 1)) for part in (short, long, unknown, many)]
@@ -447,6 +510,7 @@ def test_a_grade_as_it_should_not_be():
         (["--kinds", "song"], "no kind of part called song"),
         (["--shard", "3/2"], "give I/N"),
         (["--now", "grades"], "--now grades: the kinds are lesson"),
+        (["--now", "lesson,4a_resnet50"], "nothing of this night is of these kinds"),
         (["--night", "../elsewhere"], "make a name"),
         (["--accept", "grade 9z_none solution"], "No night has a part"),
         (["--report"], "Name one with --night"),
@@ -643,6 +707,10 @@ NOTEBOOKS = {
     "4_dies": ["quick = False", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"],
     "5_hangs": ["quick = False", "import time\ntime.sleep(600)"],
     # the kernel's parent makes the grades, that one's parent is the worker
+    "7_counts": [
+        "quick = False",
+        "from tqdm import tqdm\nfor _ in tqdm(range(3)):\n    pass",
+    ],  # as what makes data does
     "6_kills_its_worker_once": [
         "quick = False",
         "import os, pathlib, psutil\nmark = pathlib.Path('killed')\nif not mark.exists():\n    mark.touch()\n"
@@ -684,6 +752,7 @@ def executed(tmp_path_factory) -> tuple[Night, nights.Assessed]:
         ("3_warns", "cell cell-1 wrote to stderr"),
         ("4_dies", "DeadKernelError"),
         ("5_hangs", "cell cell-1 (import time): CellTimeoutError"),
+        ("7_counts", ""),
         ("6_kills_its_worker_once", ""),
     ],
 )
@@ -714,7 +783,7 @@ def test_a_failing_notebook_stops_nothing(executed):
     (entry,) = night.history.nights()
     assert entry["status"] == parts.FAILED and len(entry["parts"]) == len(NOTEBOOKS)
     suite = ET.parse(night.folder / "junit.xml").getroot().find("testsuite")
-    assert suite is not None and (suite.attrib["tests"], suite.attrib["failures"]) == ("6", "4")
+    assert suite is not None and (suite.attrib["tests"], suite.attrib["failures"]) == ("7", "4")
     page = (night.folder / "index.html").read_text()
     assert "DeadKernelError" in page and "2_raises.ipynb" in page and "not reached" in page
 
@@ -742,6 +811,21 @@ def test_a_killed_worker_costs_nothing_but_time(executed):
 def test_what_is_there_is_not_made_again(executed):
     night, _ = executed
     assert night.told["made"] == night.told["made_twice"]
+
+
+def test_after_its_time_a_night_begins_no_second_try(tmp_path):
+    path = tmp_path / "kills.ipynb"
+    source = "import os, psutil, time\ntime.sleep(4)\nfor process in psutil.Process(os.getppid()).parents()[:1]:\n    process.kill()"
+    cells = [nbformat.v4.new_code_cell(each, id=f"c{n}") for n, each in enumerate(["quick = False", source])]
+    cells[0].metadata.tags = ["parameters"]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    lessons.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
+    part = Part("lesson", "kills", "", parts.notebook_call("lesson", path, "cpu", True, cell_limit_s=60))
+    night = nights.open_night(tmp_path / "n", TOLD | {"device": "cpu", "quick": True}, [part], History(tmp_path / "h"))
+    with pool.embedded("cpu", cpu_workers=1) as workers:
+        workers.machines()  # it is ready
+        nights.measure(night, workers, until=time.monotonic() + 3)
+    assert night.records.failed(part.again(0))["tries"] == 1
 
 
 def test_a_part_that_no_worker_survives(tmp_path):

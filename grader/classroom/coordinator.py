@@ -67,7 +67,7 @@ def grade_all(
                 for future in [future for future in running if future.done()]:
                     job, tried = running.pop(future)
                     record = _record(future)
-                    if FAILED in record and tried < TRIES:
+                    if FAILED in record and tried < TRIES and time.monotonic() < until:
                         _forget(pool, future)
                         running[_submit(pool, job, tried + 1, limit_s, keep)] = (job, tried + 1)
                         continue

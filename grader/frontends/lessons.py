@@ -17,6 +17,7 @@ from papermill.exceptions import PapermillExecutionError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMES = ("execution", "papermill")  # metadata that differs from run to run and says nothing
+NO_BARS = "import os; os.environ['TQDM_DISABLE'] = '1'"  # read when tqdm is imported
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -55,7 +56,8 @@ def run(
         kernel_name="python3",
         progress_bar=progress,
         execution_timeout=cell_limit_s,
-        extra_arguments=["--log-level=ERROR"],  # the kernel's own remarks are not the reader's business
+        # the kernel's own remarks, and bars of what is made on the way, are not the reader's business
+        extra_arguments=["--log-level=ERROR", f"--IPKernelApp.exec_lines={NO_BARS}"],
     )
 
 

@@ -22,8 +22,8 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub = command("nightly", nightly, "maintainers: execute and grade everything, and say what failed or got slower")
     sub.set_defaults(kept="what is done is kept, and the same command goes on with the rest")
     sub.epilog = (
-        "Exit status: 0 everything works, 1 something failed, 3 something is slower than the noise of the last nights, 4 parts "
-        "are missing that the same command makes, 2 for unusable input. Whenever it is stopped, the same command goes on."
+        "Exit status: 4 parts are missing that the same command makes; else 1 something failed, 3 something is slower than the "
+        "noise of the last nights, 0 everything works; 2 for unusable input. Whenever it is stopped, the same command goes on."
     )
     sub.add_argument("--quick", action="store_true", help="small lessons, short measurements")
     sub.add_argument(
@@ -46,7 +46,7 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
         "--now",
         default="",
         metavar="KIND,LAB,...",
-        help="make only parts of these kinds, of these labs, now, of a night that has others as well",
+        help="make only parts of these kinds, of these labs and lessons, now, of a night that has others as well",
     )
     sub.add_argument("--minutes", type=float, metavar="M", help="begin no part after so many minutes")
     sub.add_argument(
@@ -61,13 +61,13 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def nightly(options: argparse.Namespace) -> int:
-    from grader import labs
     from grader.classroom.submissions import version
     from grader.grade import choose_device
     from grader.nightly import night as nights
     from grader.nightly import parts, report
     from grader.nightly.history import History
 
+    until = time.monotonic() + 60 * options.minutes if options.minutes is not None else math.inf
     history = History(options.history or options.out / "history.jsonl")
     if options.accept:
         known = {name for entry in history.nights() for name in entry["parts"]}
@@ -80,11 +80,6 @@ def nightly(options: argparse.Namespace) -> int:
         return 0
     shard, name = _share("--shard", options.shard), _name(options.night)
     adversaries = _share("--adversaries", options.adversaries)
-    named = set(_names(options.now))
-    if unknown := named - {*parts.KINDS, *labs.NAMES}:
-        unknown = ", ".join(sorted(unknown))
-        raise UserError(f"--now {unknown}: the kinds are {', '.join(parts.KINDS)}; else it takes labs by name.")
-    now, subjects = named & set(parts.KINDS) or set(parts.KINDS), named & set(labs.NAMES)
     elsewhere = options.cluster is not None or options.slurm is not None
     with contextlib.ExitStack() as stack:
         pool = None
@@ -103,15 +98,15 @@ def nightly(options: argparse.Namespace) -> int:
             told = nights.describe(device, options.quick, select | {"adversaries": list(adversaries)})
             folder = options.out / name if name else nights.unfinished(options.out, told, history)
             folder = folder or options.out / datetime.now(UTC).strftime("%Y-%m-%d-%H%M%S")
-        made, device = parts.planned(told), told["device"]
+        made, device = parts.planned(told, here=not options.report), told["device"]
+        now, subjects = _now(options.now, made)
         night = nights.open_night(folder, told, made, history)
         print(f"night {night.name}: {len(made)} parts, in {folder}", file=sys.stderr, flush=True)
         if not options.report:
             if pool is None:
                 classroom._confined_here(allow_unconfined=False)
-                graded = [part for part in nights.chosen(made, now, subjects) if part.kind in ("grade", "adversary")]
-                classroom._prepare({part.subject for part in graded}, device)
-            until = time.monotonic() + 60 * options.minutes if options.minutes is not None else math.inf
+                mine = nights.chosen(made, now, subjects)
+                classroom._prepare({part.subject for part in mine if part.kind != "lesson"}, device)
             # on a CPU the corpus is about waiting for a drive: with four on a core, that core is just busy
             busy = set(parts.KINDS) - {"adversary"}
             stages = [(busy, 1), ({"adversary"}, 4)] if device == "cpu" and not elsewhere else [(set(parts.KINDS), 1)]
@@ -133,9 +128,25 @@ def nightly(options: argparse.Namespace) -> int:
         goes = "the command that made the others" if options.report else "the same command"
         goes = "the command without --now" if options.now else goes
         print(f"{missing} parts are missing, {again} are to be measured again: {goes} goes on.", file=sys.stderr)
-    if found.worst() == parts.FAILED:
-        return 1
-    return 4 if not done else 3 if found.worst() == parts.SLOWER else 0
+        return 4
+    return {parts.FAILED: 1, parts.SLOWER: 3}.get(found.worst(), 0)
+
+
+def _now(text: str, made: list[Any]) -> tuple[set[str], set[str]]:
+    """The kinds and the labs and lessons that --now names, all where it names none."""
+    from grader.nightly import night as nights
+    from grader.nightly import parts
+
+    named, known = set(_names(text)), {part.subject for part in made}
+    if unknown := named - {*parts.KINDS, *known}:
+        raise UserError(
+            f"--now {', '.join(sorted(unknown))}: the kinds are {', '.join(parts.KINDS)}; else it takes labs and lessons of "
+            "this night by name."
+        )
+    kinds, subjects = named & set(parts.KINDS) or set(parts.KINDS), named & known
+    if named and not nights.chosen(made, kinds, subjects):
+        raise UserError(f"--now {text}: nothing of this night is of these kinds and of these labs or lessons as well.")
+    return kinds, subjects
 
 
 def _names(text: str) -> list[str]:

@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from grader import labs
-from grader.classroom.coordinator import Task, grade_all
+from grader.classroom.coordinator import TRIES, Task, grade_all
 from grader.classroom.store import FAILED as NOT_MADE
 from grader.classroom.store import Store
 from grader.classroom.submissions import version
@@ -28,15 +28,19 @@ from grader.measure import machine
 from grader.nightly import parts
 from grader.nightly.history import Change, History, judge
 from grader.nightly.parts import Outcome, Part
-from grader.result import write_json, write_text
+from grader.result import NOT_MEASURED, write_json, write_text
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ALIKE = ("device", "quick", "select", "grader", "torch")  # what two pieces of one night have in common
 LIMIT_S = {True: 600.0, False: 1800.0}  # of one part, by quick; a lesson in full is the longest
+TRIED = (
+    2 * TRIES
+)  # times that a part was lost, by the pool of one command and by that of the next, which may be another host's
 
 
 class Records(Store):
-    """The records of one night. Whatever came of a part stands; a record without timelines is a tenth as large."""
+    """The records of one night. Whatever came of a part stands, whoever made it; a record without timelines is a tenth as
+    large."""
 
     writer, option = "`grader nightly`", "--night"
 
@@ -55,7 +59,8 @@ class Records(Store):
                 graded["timelines"][what] = {name: shown[name] for name in ("kernels", "gpu_idle") if name in shown}
             if "output" in graded:
                 graded["output"] = graded["output"][-500:]
-        return super().put(job, record)
+        before = self.failed(job) if NOT_MADE in record else None
+        return super().put(job, record | ({"tries": record.get("tries", 1) + before.get("tries", 1)} if before else {}))
 
     def read(self, path: Path) -> dict[str, Any] | None:
         try:
@@ -65,8 +70,20 @@ class Records(Store):
             return None  # damaged by hand: it is made again
 
     def final(self, job: Task, machines: Iterable[str] | None = None, form: str | None = None) -> dict[str, Any] | None:
-        found = [r for r in self.all_of(job) if machines is None or NOT_MADE in r or r["machine"] in set(machines)]
-        return max(found, key=lambda record: record["date"], default=None)
+        """The record that counts: of several the one that measured something, then the newest. machines: those that could make
+        another one. It is made where no machine could so far, and where only others, that measured nothing, did."""
+        found = self.all_of(job)
+        if machines is not None:
+            here = set(machines)
+            lost = [record for record in found if NOT_MADE in record and record.get("tries", 1) >= TRIED]
+            found = lost + [r for r in found if NOT_MADE not in r and (_measured(r) or r["machine"] in here)]
+        return max(found, key=lambda r: (NOT_MADE not in r, NOT_MADE in r or _measured(r), r["date"]), default=None)
+
+
+def _measured(record: dict[str, Any]) -> bool:
+    """Whether a part that was made came to more than that nothing can be measured on that machine."""
+    graded = record["result"].get("grade", record["result"])
+    return any(check["status"] != NOT_MEASURED for check in graded["checks"]) if graded.get("checks") else True
 
 
 @dataclass
@@ -106,6 +123,9 @@ def open_night(folder: Path, told: dict[str, Any], made: list[Part], history: Hi
                 raise UserError(
                     f"The night in {folder} has {name} {there.get(name)!r}, this one {told[name]!r}. Give it another name: --night."
                 )
+        if told["commit"] not in (there["commit"], *there.get("later_commits", [])):
+            there["later_commits"] = [*there.get("later_commits", []), told["commit"]]
+            write_json(path, there)
         told = there
     else:
         write_json(path, told)
@@ -167,6 +187,7 @@ def describe(device: str, quick: bool, select: dict[str, Any]) -> dict[str, Any]
         "grader": version(),
         "torch": importlib.metadata.version("torch"),
         "commit": _commit(),
+        "lacks": parts.lacking(select["labs"]),
         "host": machine.facts(),
         "packages": {d.name.lower(): d.version for d in importlib.metadata.distributions() if d.name},
     }
@@ -212,9 +233,12 @@ def chosen(made: list[Part], kinds: Container[str], subjects: Container[str]) ->
 
 
 def share(made: list[Part], number: int, count: int) -> list[Part]:
-    """Every `count`-th part, those that take long spread evenly; parts that are made together stay together. Shares of one
-    night add up to it."""
-    tasks = [part.task.digest if part.task else "" for part in made]
+    """Every `count`-th part, those that take long spread evenly; parts that are made together stay together, and so do a lab's
+    adversaries and what they are compared with. Shares of one night add up to it."""
+    tasks = [
+        f"adversary {part.subject}" if part.kind == "adversary" else part.task.digest if part.task else ""
+        for part in made
+    ]
     places = {digest: place for place, digest in enumerate(dict.fromkeys(tasks))}
     return [part for part, digest in zip(made, tasks, strict=True) if places[digest] % count == number - 1]
 
@@ -424,17 +448,23 @@ def finished(night: Night, found: Assessed) -> bool:
     return not again(night, found) and all(each.status != parts.MISSING for each in found.outcomes)
 
 
+def hosts(night: Night) -> list[dict[str, Any]]:
+    """The machines that graded, the one of most grades first; the one that the night began on where nothing was graded."""
+    made = (run["result"] for part in night.parts for run in night.runs(part) if "result" in run)
+    graded = (result.get("grade", result) for result in made)
+    facts = [result["machine"] for result in graded if "checks" in result]
+    return sorted(facts, key=facts.count, reverse=True) or [night.told["host"]]
+
+
 def entry(night: Night, found: Assessed) -> dict[str, Any]:
     """The night's line in the history."""
     told = night.told
-    results = [run["result"] for each in night.parts for run in night.runs(each)[:1] if "result" in run]
-    host = next((result["machine"] for result in results if "checks" in result), told["host"])
     return {
         "night": night.name,
         "date": told["date"],
         "status": found.worst(),
         **{name: told[name] for name in ("device", "quick", "select", "grader", "torch", "commit", "packages")},
-        "host": host,
+        "host": hosts(night)[0],
         "parts": {
             each.part.name: {
                 name: value

@@ -97,9 +97,11 @@ def plan(
     chosen: Sequence[str] = (),
     lessons: Sequence[str] = (),
     adversaries: tuple[int, int] = (1, 1),
+    lacks: dict[str, str] | None = None,
 ) -> list[Part]:
     """All parts of a night on "cpu" or "cuda". chosen: some labs; lessons: some lessons, "2_data/3_overlap" or "2_data";
-    adversaries: (i, n) for the i-th of n shares of them. Raises UserError for one that is not there."""
+    adversaries: (i, n) for the i-th of n shares of them; lacks: see `lacking`, which is asked where it is None. Raises
+    UserError for one that is not there."""
     kinds, made = set(kinds), []
     if unknown := kinds - set(KINDS):
         raise UserError(f"There is no kind of part called {', '.join(sorted(unknown))}: {', '.join(KINDS)}.")
@@ -123,14 +125,20 @@ def plan(
     if "adversary" in kinds:
         for name in names:
             made += _adversaries(name, device, *adversaries)
-    missing = {name: why for name in names if (why := missing_packages(labs.get(name)))}
+    missing = lacking(names) if lacks is None else lacks
     return [replace(part, lacks=part.lacks or missing.get(part.subject, "")) for part in made]
 
 
-def planned(told: dict[str, Any]) -> list[Part]:
-    """All parts of the night that night.json tells of."""
+def lacking(chosen: Sequence[str]) -> dict[str, str]:
+    """Of these labs, or all where none is named, those that cannot be measured here for want of packages: why."""
+    return {name: why for name in chosen or labs.NAMES if (why := missing_packages(labs.get(name)))}
+
+
+def planned(told: dict[str, Any], here: bool = True) -> list[Part]:
+    """All parts of the night that night.json tells of; here: they are to be made on this machine, and not only told of."""
     kinds, names, lessons, adversaries = (told["select"][key] for key in ("kinds", "labs", "lessons", "adversaries"))
-    return plan(told["device"], told["quick"], kinds, names, lessons, tuple(adversaries))
+    lacks = None if here else told.get("lacks", {})
+    return plan(told["device"], told["quick"], kinds, names, lessons, tuple(adversaries), lacks)
 
 
 def _lessons(chosen: Sequence[str]) -> list[Path]:
@@ -232,7 +240,8 @@ def _graded(found: Outcome, results: list[Result]) -> None:
     (found.status, found.why), best = min(verdicts, key=lambda each: -ORDER.index(each[0][0]))
     found.points, found.out_of = best.score, best.measured_max
     for result in results:
-        if result.fatal or result.disturbed:
+        # times of two kinds of machine have no mean
+        if result.fatal or result.disturbed or result.machine.get("gpu") != results[-1].machine.get("gpu"):
             continue
         values, noise = figures(result)
         if values:

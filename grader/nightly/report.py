@@ -44,25 +44,31 @@ def write(night: Night, found: Assessed) -> None:
 
 def headline(night: Night, found: Assessed) -> str:
     counts = ", ".join(f"{count} {status}" for status, count in nights.statuses(found))
+    worst = found.worst()
+    if not nights.finished(night, found):
+        return f"Not finished{', and something failed' * (worst == parts.FAILED)}: {counts}"
+    timed = any(each.values for each in found.outcomes)
+    compared = "nothing is slower" if found.compared else "too few nights to compare with"
     verdict = {
         parts.FAILED: "Something failed",
         parts.SLOWER: "Everything works; something is slower than before",
-        parts.MISSING: "Not finished",
-        parts.OK: "Everything works, nothing is slower",
-    }[found.worst()]
+        parts.OK: f"Everything works{f', {compared}' * timed}",
+    }[worst]
     return f"{verdict}: {counts}"
 
 
-def about(night: Night, found: Assessed) -> str:
+def about(night: Night) -> str:
     """On what it ran, in one line."""
-    entry = nights.entry(night, found)
-    host = entry["host"]
+    told = night.told
+    machines = "; ".join(dict.fromkeys(map(_machine, nights.hosts(night))))
+    size = "quick" if told["quick"] else "in full"
+    course = ", ".join(filter(None, [told["commit"] or told["grader"], *told.get("later_commits", [])]))
+    return f"{night.name} on {machines}, torch {told['torch']}, course {course}, {size}"
+
+
+def _machine(host: dict[str, Any]) -> str:
     driver = f", driver {host['driver']}" if host.get("driver") else ""
-    size = "quick" if entry["quick"] else "in full"
-    return (
-        f"{night.name} on {host.get('gpu') or host.get('cpu')}{driver}, {host.get('cores')} cores, torch {entry['torch']}, "
-        f"course {entry['commit'] or entry['grader']}, {size}"
-    )
+    return f"{host.get('gpu') or host.get('cpu')}{driver}, {host.get('cores')} cores"
 
 
 def _problems(found: Assessed) -> list[Outcome]:
@@ -90,7 +96,7 @@ def differences(night: Night, found: Assessed) -> list[str]:
 
 
 def markdown(night: Night, found: Assessed, most: int = 40) -> str:
-    lines = [f"# {headline(night, found)}", "", about(night, found), ""]
+    lines = [f"# {headline(night, found)}", "", about(night), ""]
     problems = _problems(found)
     if problems:
         lines += ["| | part | why |", "|---|---|---|"]
@@ -148,7 +154,7 @@ def _xml(text: str) -> str:
 def html(night: Night, found: Assessed) -> str:
     """The page: no scripts, nothing to load."""
     say = f'<div class="sp-say">{escape(headline(night, found))}</div>'
-    body = ['<div class="sp-title">A night of the course</div>', f"<p>{escape(about(night, found))}</p>", say]
+    body = ['<div class="sp-title">A night of the course</div>', f"<p>{escape(about(night))}</p>", say]
     problems = _problems(found)
     if problems:
         body.append(

@@ -42,7 +42,7 @@ from grader.measure import calibration, machine
 from grader.measure.blocks import Plan, whole_rounds
 from grader.nightly.night import Records, read
 from grader.nightly.parts import plan
-from grader.result import Result, write_json, write_text
+from grader.result import NOT_MEASURED, Result, write_json, write_text
 from grader.submission import Submission
 from grader.trace.picture import draw
 from grader.trace.words import BLUE, FAINT, INK, ORANGE
@@ -314,11 +314,10 @@ def main() -> None:
     shard, shards = map(int, numbers.groups()) if numbers else (0, 0)
     if not 1 <= shard <= shards:
         parser.error(f"--shard {options.shard}: give I/N, the I-th of N shares")
-    name = _slug(machine.gpu_name() or machine.cpu_name()).strip("-")
-    out = options.out or MEASURED / name
+    out = options.out or _folder_of(machine.facts())
     parts = [] if options.table or options.night else options.parts.split(",")
     if options.night:
-        _take_over(options.night, out)
+        out = _take_over(options.night, options.out) or out
     # beside GPUs no lab is measured on the CPU for want of more of them
     kind = choose_device(options.device)
     chosen = [lab for lab in map(labs.get, options.labs.split(",")) if choose_form(lab, kind) in lab.forms]
@@ -431,22 +430,28 @@ def _grade(jobs: dict[Path, tuple[str, Job]], out: Path, device: str, on: list[i
             grade_all(wanted, pool, store, done=keep)
 
 
-def _take_over(night: Path, out: Path) -> None:
-    """Keep the first grade that a night of this course made of each starter and solution."""
+def _folder_of(facts: dict[str, Any]) -> Path:
+    return MEASURED / _slug(facts["gpu"] or facts["cpu"]).strip("-")
+
+
+def _take_over(night: Path, out: Path | None = None) -> Path | None:
+    """Keep the first grade that a night of this course made of each starter and solution, in `out` or the folder of the machine
+    that made it, which is returned. What was not measured there takes nobody's place."""
     told = read(night)
     if told["quick"]:
         raise SystemExit(f"{night} was a quick night: what it measured is no grade.")
-    records = Records(night)
+    records, folder = Records(night), out
     for part in plan(told["device"], False, told["select"]["kinds"], told["select"]["labs"]):
         record = records.final(part.task) if part.kind == "grade" and part.task else None
         result = (record or {}).get("result", {})
         result = result.get("grade", result)
-        if "checks" in result and not result["disturbed"]:  # else it came to no grade
-            what = f"{part.what}-1"
-            lab = labs.get(part.subject)
+        measured = any(check["status"] != NOT_MEASURED for check in result.get("checks", []))
+        if measured and not result["disturbed"]:  # else it came to no grade
+            folder, lab, what = out or _folder_of(result["machine"]), labs.get(part.subject), f"{part.what}-1"
             source = (solution(lab) if part.what == "solution" else Submission(lab.starter)).source
-            path = out / lab.name / f"{what}.json"
+            path = folder / lab.name / f"{what}.json"
             print(f"{lab.name}: {_keep(path, what, digest(lab, result['form'], source), result)}", flush=True)
+    return folder
 
 
 def digest(lab: AnyLab, form_name: str, source: str) -> str:
