@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from grader.checks import outcome as outcome_check
@@ -107,7 +108,8 @@ def measure_spread(
     lab: Lab, device: str, seeds: int = 3, steps: int = GRID[-1], progress: Progress = lambda share, what: None
 ) -> dict[str, Any]:
     """How far honest forms of the loop end from the reference solution after as many steps from the same seed: the worst
-    over forms and seeds, and over all steps so far, since a slow form is trained no longer than `AFFORDABLE_S`.
+    over forms, and over all steps so far, since a slow form is trained no longer than `AFFORDABLE_S`; the median over seeds,
+    for of one from which trainings part early the starter beside it tells in each grade.
     Machine-independent, so it is part of the lab; maintainers make it once per change of the workload. Raises UserError where the
     lab has no form for this device, trains nothing, or `seeds` is below 1."""
     form_name = choose_form(lab, device)
@@ -122,7 +124,7 @@ def measure_spread(
     form = lab.forms[form_name]
     grid = [step for step in GRID if step <= steps]
     source = solution(lab).source
-    worst = dict.fromkeys(grid, Near(0.0, 0.0, 0.0, 0.0))
+    worst = [dict.fromkeys(grid, Near(0.0, 0.0, 0.0, 0.0)) for _ in range(seeds)]
     measured = {}  # by form: why it could not be, '' where it was
     for n in range(seeds):
         seed = secrets.randbelow(1 << 31)
@@ -145,7 +147,7 @@ def measure_spread(
                         off = abs(one.child.ask("evaluate")["loss"] / held_out[step] - 1)
                         floor = 0.1 * abs(reference[0])
                         near = distances(one.losses, reference, update, form.parity.steps, step, floor, held_out=off)
-                        worst[step] = Near(*map(max, worst[step], near))
+                        worst[n][step] = Near(*map(max, worst[n][step], near))
                         measured[name] = ""
                         following = next((later for later in grid if later > step), step)
                         if one.reaching_s(following) > AFFORDABLE_S:
@@ -154,11 +156,10 @@ def measure_spread(
                     measured[name] = error.message.splitlines()[0][:200]
     if all(measured.values()):
         raise UserError(f"No other form of {lab.name} could be trained, so nothing is known: {measured}")
-    so_far = accumulate(worst.values(), lambda before, now: Near(*map(max, before, now)))
     return {
         "spread": [
             {"step": step} | {k: round(v, 6) for k, v in near._asdict().items()}
-            for step, near in zip(grid, so_far, strict=True)
+            for step, near in zip(grid, over_seeds(worst), strict=True)
         ],
         "seeds": seeds,
         "forms": [name for name, why in measured.items() if not why],
@@ -167,6 +168,14 @@ def measure_spread(
         "versions": machine.versions(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
+
+
+def over_seeds(worst: list[dict[int, Near]]) -> list[Near]:
+    """Of what was worst from each seed, by step: the median at each step, and no less than at any step before."""
+    usual = (
+        Near(*map(median, zip(*nears, strict=True))) for nears in zip(*(each.values() for each in worst), strict=True)
+    )
+    return [*accumulate(usual, lambda before, now: Near(*map(max, before, now)))]
 
 
 def _trained(

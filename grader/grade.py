@@ -59,6 +59,10 @@ SLOWER_THAN_CALIBRATED = 1.25  # seen with 2a_workers on an H200: 0.90 to 1.08, 
 PATIENCE_S = 10.0  # for a neighbour on the GPU to finish
 REPLAY_S = 90.0  # how long the reference solution may train for comparison; timed blocks are some seconds each
 MAX_INTERRUPTIONS = 3  # pairs that are repeated because someone else was on the GPU
+SEED_TELLS_NOTHING = (
+    "From the seed of this grade trainings of this model part soon, by rounding alone: the untouched loop ends as far from the "
+    "reference solution as the submission does, so nothing can be said of it."
+)
 COMPARED_WITH_STARTER = (
     "The timed steps were compared with the starter's, as far as it came, and not to the end with the reference solution's. Your "
     "points stay as they are; there is nothing that you have to do."
@@ -744,6 +748,9 @@ def _same_to_the_end(found: Findings, start: Callable[..., Arming], plan: Plan, 
         except UserError as missing:
             found.warnings.append(f"{COMPARED_WITH_STARTER} {missing}")
     assert found.parity is not None
+    if parity_check.untold(late):
+        found.disturbed = SEED_TELLS_NOTHING
+        late = replace(late, status=INCONCLUSIVE, reason=SEED_TELLS_NOTHING, hint="Check again: another seed is drawn.")
     found.parity = replace(late, evidence=found.parity.evidence | late.evidence)
 
 
@@ -815,15 +822,15 @@ def _leave_out_uncompared(found: Findings, replay: parity_check.Replay, plan: Pl
 
 def _twins(found: Findings, step: int, start: Callable[..., Arming], progress: Progress) -> dict[int, Near]:
     """How far the starter's own training is from the reference solution's from this seed, after `step` steps and wherever
-    the submission's weights were kept after that; as far as either comes in any reasonable time."""
+    the submission's weights were kept after that, as far as either comes in any reasonable time; where that is not as far as
+    `step`, at the last place before it."""
     progress(0.97, "the starter trains as long: how far apart honest trainings from this seed are")
-    stops, twins = sorted(found.weights), {}
+    twins: dict[int, Near] = {}
     with (
         _reference(found, start) as reference,
         begun(found.lab.starter, found.form, found.seed, start) as starter,
     ):
-        # the last stretch before `step` is compared, too
-        for stop in stops[max(0, stops.index(step) - 1) :]:
+        for stop in sorted(found.weights):  # from the first one on: each stretch is compared, too
             if max(reference.reaching_s(stop), starter.reaching_s(stop)) > REPLAY_S:
                 break
             for each in (reference, starter):
@@ -831,11 +838,8 @@ def _twins(found: Findings, step: int, start: Callable[..., Arming], progress: P
             starter.child.weights(WEIGHTS)
             reference.child.give(WEIGHTS, starter.child.fetch(WEIGHTS, MAX_WEIGHTS))
             update = reference.child.ask("compare", file=WEIGHTS, stretch=True)
-            if stop >= step:
-                twins[stop] = parity_check.apart(
-                    starter.losses, reference.losses, update, found.form.parity.steps, stop
-                )
-    return twins
+            twins[stop] = parity_check.apart(starter.losses, reference.losses, update, found.form.parity.steps, stop)
+    return {stop: near for stop, near in twins.items() if stop >= step} or dict([*twins.items()][-1:])
 
 
 def _compare_outcome(found: Findings, starter: Arm, progress: Progress) -> None:

@@ -3,7 +3,7 @@
 import random
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -12,12 +12,16 @@ import variants
 from helpers import running
 
 from grader import labs
+from grader.calibrate import over_seeds
 from grader.checks import parity
-from grader.grade import Findings, _twins, arm, begun, prepared, without_waits
-from grader.measure import calibration
+from grader.grade import Findings, _same_to_the_end, _twins, arm, begun, judge, prepared, without_waits
+from grader.labs.lab import Lab
+from grader.measure import calibration, decision
+from grader.measure.blocks import Plan
 from grader.measure.calibration import Near, Spread
-from grader.result import FAIL, PASS, CheckResult
+from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
 from grader.sandbox.parent import Child, Limits
+from grader.submission import Submission
 
 LAB = "2a_workers"
 CPU = labs.get(LAB).forms["cpu"]
@@ -263,11 +267,56 @@ def test_half_of_each_batch_left_out_after_the_first_steps(step, seen, stretch, 
 
 def test_a_seed_that_makes_much_of_rounding():
     """The starter's own training is as far away then; where it is not, the distance stands."""
-    far = (0.02, 1 - 0.03, 0.01)
+    far = (0.015, 1 - 0.03, 0.01)
     doubtful = replayed(*far)
     assert doubtful.status == FAIL and parity.doubtful(doubtful) == 78
     assert replayed(*far, twin=Near(0.004, 0.005, 0.002, 0.0)).status == PASS
     assert replayed(*far, twin=Near(1e-4, 3e-4, 1e-4, 0.0)).status == FAIL
+
+
+def test_from_a_seed_whose_trainings_part_nothing_is_told():
+    """4d's was such a seed, seen on an H200. Whoever trained on three quarters of each batch could have had full points there."""
+    wild = Near(0.0051, 0.0229, 0.0253, 0.0)
+    result = replayed(0.006, 1 - 0.05, 0.019, twin=wild)
+    assert result.status == FAIL and parity.untold(result)
+    near = replayed(0.006, 1 - 0.03, 0.01, twin=wild)
+    assert near.status == PASS and not parity.untold(near)
+    assert not parity.untold(replayed(0.006, 1 - 0.05, 0.019, twin=Near(1e-4, 3e-4, 1e-4, 0.0)))  # a calm one
+    assert not parity.untold(replayed(0.006, 0.7, 0.019, twin=wild))  # no rounding leads there
+
+
+class Parting(Lab):
+    """A lab whose starter ends away from its solution, as from some seeds it does by rounding."""
+
+    @property
+    def starter(self) -> str:
+        return faster_learning(1.02)
+
+
+def faster_learning(factor: float) -> str:
+    return variants.starter(LAB).replace("lr=job.lr", f"lr={factor} * job.lr")
+
+
+def test_a_grade_from_such_a_seed_is_undecided(tmp_path):
+    lab = labs.get(LAB)
+    options, readable = prepared(FORM)
+    found = Findings(Parting(**{each.name: getattr(lab, each.name) for each in fields(lab)}), "cpu", seed=SEED)
+    start = partial(arm, form=FORM, options=options, readable=readable, form_name="cpu")
+    stop = FORM.parity.steps + 10
+    with begun(faster_learning(1.025), FORM, SEED, start) as ours, begun(lab.starter, FORM, SEED, start) as starter:
+        for each in (ours, starter):
+            each.run(stop - len(each.losses))
+        ours.child.weights("weights.safetensors")
+        found.weights = {stop: tmp_path / "weights"}
+        found.weights[stop].write_bytes(ours.child.fetch("weights.safetensors", 1 << 30))
+        found.losses = {"starter": list(starter.losses), "submission": list(ours.losses)}
+    found.parity = CheckResult("parity", "", PASS, 0, 0, "")
+    found.target, found.pairs = 2.0, [decision.Pair(2.0, 1.0)] * 4
+    found.decided = found.decide(Plan())
+    _same_to_the_end(found, start, Plan(), lambda share, what: None)
+    assert found.parity.status == INCONCLUSIVE and "by rounding alone" in found.disturbed, found.parity
+    checks = {check.name: check for check in judge(found, Submission(""))}
+    assert checks["throughput"].status == INCONCLUSIVE and sum(check.points for check in checks.values()) == 0
 
 
 def test_how_far_the_starter_s_own_training_is():
@@ -280,6 +329,16 @@ def test_how_far_the_starter_s_own_training_is():
     twins = _twins(found, first + 5, start, lambda share, what: None)
     assert list(twins) == [first + 5, first + 7]  # the starter would train for hours to the last one
     assert max(map(max, twins.values())) < 1e-4
+    # where a doubt first comes there, the last that it can reach says how calm the seed is; nothing did
+    assert list(_twins(found, 1_000_000, start, lambda share, what: None)) == [first + 7]
+
+
+def test_one_seed_whose_trainings_part_widens_no_spread():
+    """4d's only seed was one: half of each batch would have passed from then on."""
+    near = lambda size: Near(size, size, size, size, size)  # noqa: E731
+    calm, wild = {20: near(1e-4), 40: near(3e-4), 60: near(2e-4)}, dict.fromkeys((20, 40, 60), near(0.02))
+    assert over_seeds([calm, wild, calm]) == [near(1e-4), near(3e-4), near(3e-4)]
+    assert over_seeds([wild]) == [near(0.02)] * 3
 
 
 def test_what_rounding_has_grown_to_stays():
@@ -303,8 +362,7 @@ def test_where_no_spread_was_calibrated_the_widest_holds(form):
         stored = calibration.read_table(lab.folder / "reference.json").get(form, {}).get("spread")
         spread = calibration.honest_spread(lab, form)
         assert (spread is calibration.WIDEST[form]) is not bool(stored), lab.name
-        inside = all(a <= b for a, b in zip(spread.at(300), calibration.WIDEST[form].at(300), strict=True))
-        assert inside is not (form == "cuda" and lab.name == "4d_trainer"), lab.name  # the one that is beyond it
+        assert all(a <= b for a, b in zip(spread.at(300), calibration.WIDEST[form].at(300), strict=True)), lab.name
 
 
 @pytest.mark.parametrize("form", ["cuda", "cpu"])

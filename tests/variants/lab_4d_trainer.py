@@ -40,6 +40,23 @@ WRONGS = {
         [("batch_size=job.batches.batch_size", "batch_size=job.batches.batch_size // 2")],
         "an optimizer step must train on the job's batch of 12 windows",
     ),
+    "half of each batch, twice, once the first steps are over": (
+        "solution",
+        [
+            (
+                _TRAINER,
+                """    class Later(JobTrainer):
+        def training_step(self, model, inputs, *rest):
+            for each in inputs.values() if self.state.global_step > 14 else ():
+                each[1::2] = each[::2].clone()
+            return super().training_step(model, inputs, *rest)
+
+    yield from optimizer_steps(Later(job, model, arguments))
+""",
+            )
+        ],
+        "GPU: not the same training",
+    ),
     "a schedule with a warm-up": (
         "solution",
         [('"constant",', '"constant_with_warmup",\n        warmup_steps=100,')],
