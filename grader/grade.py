@@ -954,7 +954,9 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     if found.fatal:
         stopped = (FAIL, "Not counted: the submission did not run (see above).")
     elif found.disturbed:
-        stopped = (INCONCLUSIVE, f"Not measured: {found.disturbed} Wait until the machine is free and check again.")
+        undecided = found.parity and found.parity.status == INCONCLUSIVE  # for its seed, not for the machine
+        then = "Check again: another seed is drawn." if undecided else "Wait until the machine is free and check again."
+        stopped = (INCONCLUSIVE, f"Not measured: {found.disturbed} {then}")
     elif found.parity is None or found.parity.status == FAIL:
         stopped = (FAIL, f"Not counted: it is not the same {'service' if lab.serves else 'training'} (see that check).")
     elif found.outcome and found.outcome.status == FAIL:

@@ -14,12 +14,13 @@ from helpers import running
 from grader import labs
 from grader.calibrate import over_seeds
 from grader.checks import parity
+from grader.frontends import report
 from grader.grade import Findings, _same_to_the_end, _twins, arm, begun, judge, prepared, without_waits
 from grader.labs.lab import Lab
 from grader.measure import calibration, decision
 from grader.measure.blocks import Plan
 from grader.measure.calibration import Near, Spread
-from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
+from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult, Result
 from grader.sandbox.parent import Child, Limits
 from grader.submission import Submission
 
@@ -317,6 +318,9 @@ def test_a_grade_from_such_a_seed_is_undecided(tmp_path):
     assert found.parity.status == INCONCLUSIVE and "by rounding alone" in found.disturbed, found.parity
     checks = {check.name: check for check in judge(found, Submission(""))}
     assert checks["throughput"].status == INCONCLUSIVE and sum(check.points for check in checks.values()) == 0
+    assert checks["throughput"].reason.endswith("Check again: another seed is drawn.")
+    graded = Result(lab.name, "", "cpu", [*checks.values()], {}, {}, disturbed=found.disturbed)
+    assert any("the seed of this grade tells nothing" in note for note in report._headline(graded)[1])
 
 
 def test_how_far_the_starter_s_own_training_is():

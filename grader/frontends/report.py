@@ -284,11 +284,10 @@ def _headline(result: Result) -> tuple[str, list[str]]:
         notes.append(f"{of}, for the prediction, were not judged: no gain was measured to compare it with.")
     undecided = sum(c.max_points - c.points for c in result.checks if c.status == INCONCLUSIVE)
     if undecided > 0:
-        why = (
-            "the machine was not fit to measure on"
-            if result.disturbed
-            else "the measurement was too noisy for a verdict"
-        )
+        why = "the measurement was too noisy for a verdict"
+        if result.disturbed:
+            seed = any(c.name == "parity" and c.status == INCONCLUSIVE for c in result.checks)
+            why = "the seed of this grade tells nothing" if seed else "the machine was not fit to measure on"
         notes.append(f"{_points(undecided)} points are undecided: {why}.")
     if result.quick:
         notes.append("A quick look: fewer measurements than a full grade takes, so points may still change.")
