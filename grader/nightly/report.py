@@ -68,7 +68,7 @@ def about(night: Night) -> str:
 
 def _machine(host: dict[str, Any]) -> str:
     driver = f", driver {host['driver']}" if host.get("driver") else ""
-    return f"{host.get('gpu') or host.get('cpu')}{driver}, {host.get('cores')} cores"
+    return f"{host.get('gpu') or host.get('cpu')}{driver}, {host.get('cores')} core{'s' * (host.get('cores') != 1)}"
 
 
 def _problems(found: Assessed) -> list[Outcome]:
