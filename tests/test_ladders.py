@@ -120,6 +120,16 @@ def test_a_figure_is_that_of_one_loop(tmp_path):
     assert not measured._is_there(path, of)
 
 
+def test_results_of_several_sizes_of_machine_say_so(tmp_path):
+    """The page gave all of a lab's the machine of its first, and the picture a title longer than itself."""
+    for number, (cores, day) in enumerate(((16, "2026-11-21"), (4, "2026-11-26")), 1):
+        facts = {"machine": FACTS["machine"] | {"cores": cores}, "versions": FACTS["versions"]}
+        made = Result(lab="3a_precision", title="", form="cuda", checks=[], date=f"{day} 10:00 UTC", **facts)
+        measured._keep(tmp_path / "3a_precision" / f"starter-{number}.json", f"starter-{number}", "", made.to_dict())
+    text = measured._table(tmp_path, [])
+    assert "\nNVIDIA H200, 4 or 16 cores, torch 2.11.0, python 3.12.3; 2026-11-21 to 2026-11-26\n" in text
+
+
 def test_a_result_that_a_kill_left_is_measured_again(tmp_path):
     """Its picture is written before it, and a power cut can leave it empty."""
     folder = tmp_path / "3a_precision"

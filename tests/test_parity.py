@@ -276,7 +276,7 @@ def test_a_seed_that_makes_much_of_rounding():
 
 
 def test_from_a_seed_whose_trainings_part_nothing_is_told():
-    """4d's was such a seed, seen on an H200. Whoever trained on three quarters of each batch could have had full points there."""
+    """4d's was such a seed, seen on an H200. Three quarters of each batch, as simulated, would have passed there."""
     wild = Near(0.0051, 0.0229, 0.0253, 0.0)
     result = replayed(0.006, 1 - 0.05, 0.019, twin=wild)
     assert result.status == FAIL and parity.untold(result)

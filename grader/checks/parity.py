@@ -31,7 +31,8 @@ NEARLY = {"norm": 10.0, "distance": 10.0, "loss": 30.0, "stretch": 30.0}
 TWIN = 10.0
 CALM = 1 / 3
 # A starter that is far away itself excuses no more than this share of NEARLY: from some seeds trainings part within 40 steps, and
-# three quarters of each batch look like rounding there. What is further away, and no further than such a starter, is not judged.
+# three quarters of each batch look like rounding there (simulated with a small GPT). What is further away, and no further than
+# such a starter, is not judged.
 TOLD = 0.4
 NAME, TITLE = "parity", "Same training"
 HINT = (

@@ -77,11 +77,13 @@ class Records(Store):
             here = set(machines)
             lost = [record for record in found if NOT_MADE in record and record.get("tries", 1) >= TRIED]
             found = lost + [r for r in found if NOT_MADE not in r and (_measured(r) or r["machine"] in here)]
-        return max(found, key=lambda r: (NOT_MADE not in r, NOT_MADE in r or _measured(r), r["date"]), default=None)
+        return max(found, key=lambda r: (_measured(r), NOT_MADE not in r, r["date"]), default=None)
 
 
 def _measured(record: dict[str, Any]) -> bool:
-    """Whether a part that was made came to more than that nothing can be measured on that machine."""
+    """Whether a part was made, and came to more than that nothing can be measured on that machine."""
+    if NOT_MADE in record:
+        return False
     graded = record["result"].get("grade", record["result"])
     return any(check["status"] != NOT_MEASURED for check in graded["checks"]) if graded.get("checks") else True
 

@@ -34,8 +34,8 @@ BRANCH = (
 )
 # how much a number of the answers differs from text to text, from picture to picture
 SPREAD = {"scores": 0.5, "logits": 1.0}
-# how many times a wrong answer counts. In bf16 the scores of a request are off by 0.09 of a wrong text, its logits by 0.21 of a
-# wrong picture (a CPU, torch 2.14): counted alike, what is wrong with texts would hide under pictures' rounding
+# how many times a wrong answer counts. In bf16 the scores of a request are off by 0.09 of a wrong text, its logits by 0.22 of a
+# wrong picture (NVIDIA H200, torch 2.11): counted alike, what is wrong with texts would hide under pictures' rounding
 COUNTS = {"scores": 3, "logits": 1}
 
 

@@ -377,8 +377,7 @@ def _jobs(lab: AnyLab, parts: list[str], rounds: int, device: str) -> list[tuple
 
 
 def _halfway(lab: AnyLab) -> str:
-    halves = variants.halves(lab.name)
-    return halves[HALFWAY.get(lab.name, next(iter(halves)))]
+    return variants.halves(lab.name)[HALFWAY[lab.name]] if lab.name in HALFWAY else variants.half_fix(lab.name)
 
 
 def _is_edited(lab: AnyLab) -> bool:
@@ -642,22 +641,34 @@ class Row:
     points: dict[str, list[float]]  # of each of MARKED: each grade's points in percent of what could be measured
     gains: dict[str, list[tuple[float, float, float]]]
     date: str
-    machine: str
+    hosts: set[tuple[str, int, str]]  # see `_host`
+
+
+def _host(told: dict[str, Any]) -> tuple[str, int, str]:
+    """GPU or CPU, cores and torch of a result or a ladder."""
+    machine = told["machine"]
+    return machine["gpu"] or machine["cpu"], machine["cores"], told["versions"]["torch"]
+
+
+def _made_by(hosts: set[tuple[str, int, str]]) -> str:
+    """All of them in a few words: figures of one kind of machine are often made with several numbers of cores."""
+    names, cores, torch = (sorted(set(each)) for each in zip(*hosts, strict=True))
+    several = ", ".join(map(str, cores[:-1])) + " or " * (len(cores) > 1) + str(cores[-1])
+    return f"{', '.join(names)}, {several} cores, torch {', '.join(torch)}"
 
 
 def _summary(out: Path) -> list[Row]:
     """The labs in order, those with a solution or starter that was graded."""
     rows = []
     for folder in sorted(p for p in out.iterdir() if p.is_dir()):
-        row = Row(folder.name, {}, {}, "", "")
+        row = Row(folder.name, {}, {}, "", set())
         for result in _results(folder):
             kind = re.split("[-,]", result.get("what", ""))[0]
             if kind not in MARKED or not result["measured_max"]:
                 continue
             row.points.setdefault(kind, []).append(100 * result["score"] / result["measured_max"])
             row.date = max(row.date, result["date"][:10])
-            host = result["machine"]
-            row.machine = f"{host['gpu'] or host['cpu']}, {host['cores']} cores, torch {result['versions']['torch']}"
+            row.hosts.add(_host(result))
             if e := _timed(result):
                 row.gains.setdefault(kind, []).append((e["gain"], e["gain_lower"], e["gain_upper"]))
         if row.points:
@@ -691,7 +702,7 @@ def picture(rows: list[Row]) -> Figure:
     rows = [row for row in rows if row.gains]
     figure = Figure(figsize=(9, 1.2 + 0.3 * len(rows)), facecolor="white", layout="constrained")
     axes = figure.subplots()
-    axes.set_title(" · ".join(dict.fromkeys(row.machine for row in rows)), fontsize=10, loc="left")
+    axes.set_title(_made_by(set().union(*(row.hosts for row in rows))), fontsize=10, loc="left")
     marks = {"starter": (INK, "|", "starter"), "half": (ORANGE, "o", "half fix"), "solution": (BLUE, "D", "solution")}
     for kind, (color, marker, label) in marks.items():
         found = [(y, *gain) for y, row in enumerate(rows) for gain in row.gains.get(kind, [])]
@@ -726,15 +737,12 @@ def _table(out: Path, summary: list[Row]) -> str:
         sources = _sources(lab)
         graded = [r for r in results if "what" in r]
         ladder = [r for r in results if "rungs" in r]
-        some = (graded or ladder)[0]
-        host = some["machine"]
-        text += [f"## {folder.name}", ""]
-        text += [
-            f"{host['gpu'] or host['cpu']}, {host['cores']} cores; "
-            + ", ".join(f"{k} {v}" for k, v in some["versions"].items() if k in ("python", "torch", "torchvision"))
-            + f"; {some['date']}",
-            "",
-        ]
+        some = graded or ladder
+        first, last = (pick(r["date"][:10] for r in some) for pick in (min, max))
+        when = first if first == last else f"{first} to {last}"
+        other = {name: sorted({r["versions"].get(name) for r in some} - {None}) for name in ("python", "torchvision")}
+        packages = "".join(f", {name} {', '.join(found)}" for name, found in other.items() if found)
+        text += [f"## {folder.name}", "", f"{_made_by(set(map(_host, some)))}{packages}; {when}", ""]
         marked = [r for r in graded if not r["what"].startswith(KINDS)]
         if marked:
             text += ["| what | points | gain | 90% interval | same training | seconds |", "|---|---|---|---|---|---|"]
