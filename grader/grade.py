@@ -60,9 +60,10 @@ PATIENCE_S = 10.0  # for a neighbour on the GPU to finish
 REPLAY_S = 90.0  # how long the reference solution may train for comparison; timed blocks are some seconds each
 MAX_INTERRUPTIONS = 3  # pairs that are repeated because someone else was on the GPU
 SEED_TELLS_NOTHING = (
-    "From the seed of this grade trainings of this model part soon, by rounding alone: the untouched loop ends as far from the "
-    "reference solution as the submission does, so nothing can be said of it."
+    "From the seed of this grade trainings of this model part soon, by rounding alone: the reference solution, begun from "
+    "weights that are rounded, may end as far away as the submission does, so nothing can be said of it."
 )
+ROUNDED = 3  # trainings from weights that are rounded, where a seed is doubtful: one alone may end close by chance
 COMPARED_WITH_STARTER = (
     "The timed steps were compared with the starter's, as far as it came, and not to the end with the reference solution's. Your "
     "points stay as they are; there is nothing that you have to do."
@@ -417,14 +418,15 @@ def begun(
     start: Callable[..., Arming],
     compiled: Path | None = None,
     keep: bool = True,
+    nudge: int = 0,
 ) -> Iterator[Arm]:
     """A trusted loop that has made its first steps from `seed`; `compare` can be asked of it. compiled: what it compiles is
-    looked for there first, and kept there where `keep` says so (see `kept_compiled`)."""
+    looked for there first, and kept there where `keep` says so (see `kept_compiled`). nudge: see `Child.start`."""
     with _workspace(source, compiled) as workspace, start(source, limits=None, trusted=True, kept=workspace) as one:
         one.child.load()
         if form.prepare_s:
             one.prepare(form.prepare_s)
-        one.child.start(seed, keep_initial=True)
+        one.child.start(seed, keep_initial=True, nudge=nudge)
         one.warm_up(form.parity.steps)
         if keep:  # now: nothing of a submission's has reached this process yet
             workspace.keep_compiled()
@@ -777,10 +779,10 @@ def _same_answers(found: Findings, start: Callable[..., Arming], plan: Plan, pro
     found.parity = replace(late, evidence=found.parity.evidence | late.evidence)
 
 
-def _reference(found: Findings, start: Callable[..., Arming]) -> Arming:
+def _reference(found: Findings, start: Callable[..., Arming], nudge: int = 0) -> Arming:
     """The reference solution from this grade's seed. Raises UserError where it is not part of this copy of the course."""
     compiled = kept_compiled(found.lab, found.form_name)
-    return begun(solution(found.lab).source, found.form, found.seed, start, compiled)
+    return begun(solution(found.lab).source, found.form, found.seed, start, compiled, nudge=nudge)
 
 
 def _replayed(found: Findings, start: Callable[..., Arming], progress: Progress) -> parity_check.Replay:
@@ -821,24 +823,30 @@ def _leave_out_uncompared(found: Findings, replay: parity_check.Replay, plan: Pl
 
 
 def _twins(found: Findings, step: int, start: Callable[..., Arming], progress: Progress) -> dict[int, Near]:
-    """How far the starter's own training is from the reference solution's from this seed, after `step` steps and wherever
-    the submission's weights were kept after that, as far as either comes in any reasonable time; where that is not as far as
-    `step`, at the last place before it."""
-    progress(0.97, "the starter trains as long: how far apart honest trainings from this seed are")
+    """How far trainings part from this seed by rounding alone, after `step` steps and wherever the submission's weights were
+    kept after that: the furthest that the reference solution ends from itself if it begins with weights that are rounded. As
+    far as it comes in any reasonable time; where that is not as far as `step`, at the last place before it."""
     twins: dict[int, Near] = {}
-    with (
-        _reference(found, start) as reference,
-        begun(found.lab.starter, found.form, found.seed, start) as starter,
-    ):
-        for stop in sorted(found.weights):  # from the first one on: each stretch is compared, too
-            if max(reference.reaching_s(stop), starter.reaching_s(stop)) > REPLAY_S:
-                break
-            for each in (reference, starter):
-                each.run(stop - len(each.losses))
-            starter.child.weights(WEIGHTS)
-            reference.child.give(WEIGHTS, starter.child.fetch(WEIGHTS, MAX_WEIGHTS))
-            update = reference.child.ask("compare", file=WEIGHTS, stretch=True)
-            twins[stop] = parity_check.apart(starter.losses, reference.losses, update, found.form.parity.steps, stop)
+    with tempfile.TemporaryDirectory() as folder:
+        for rounded in range(1 + ROUNDED):
+            progress(
+                0.96 + 0.01 * rounded, "trainings from rounded weights: how far apart honest ones from this seed are"
+            )
+            with _reference(found, start, nudge=rounded) as one:
+                for stop in sorted(found.weights):  # from the first one on: each stretch is compared, too
+                    kept = Path(folder) / str(stop)
+                    if one.reaching_s(stop) > REPLAY_S or (rounded and not kept.exists()):
+                        break
+                    one.run(stop - len(one.losses))
+                    if not rounded:
+                        one.child.weights(WEIGHTS)
+                        kept.write_bytes(one.child.fetch(WEIGHTS, MAX_WEIGHTS))
+                        reference = one.losses
+                        continue
+                    one.child.give(WEIGHTS, kept.read_bytes())
+                    update = one.child.ask("compare", file=WEIGHTS, stretch=True)
+                    near = parity_check.apart(one.losses, reference, update, found.form.parity.steps, stop)
+                    twins[stop] = Near(*map(max, near, twins.get(stop, near)))
     return {stop: near for stop, near in twins.items() if stop >= step} or dict([*twins.items()][-1:])
 
 

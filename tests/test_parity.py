@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import safetensors.torch
+import torch
 import variants
 from helpers import running
 
@@ -246,9 +248,9 @@ def replayed(
 )
 def test_honest_runs_that_were_further_away_than_any_calibrated(seen, doubtful):
     """Seen on an H200: half a fix and a solution, in two grades of 22. The first is looked into, and may be as far away as
-    the starter's own training allows."""
+    trainings from rounded weights allow."""
     assert replayed(*seen).status == (FAIL if doubtful else PASS) and parity.doubtful(replayed(*seen)) == doubtful
-    assert replayed(*seen, twin=Near(0.0005, 0.001, 0.0004, 0.0)).status == PASS
+    assert replayed(*seen, twin=Near(0.0005, 0.001, 0.0006, 0.0)).status == PASS
 
 
 @pytest.mark.parametrize(
@@ -261,18 +263,20 @@ def test_honest_runs_that_were_further_away_than_any_calibrated(seen, doubtful):
 )
 def test_half_of_each_batch_left_out_after_the_first_steps(step, seen, stretch, twin):
     """Seen on an H200, where it had 10 points: no further away in all than honest runs are, but by the losses, and on the
-    last stretch (the third with losses that would not have told). The starter's own training is close to the reference then."""
+    last stretch (the third with losses that would not have told). The seeds were calm: seen in the starter's own training then."""
     assert replayed(*seen, step=step, stretch=stretch, twin=twin).status == FAIL
     assert replayed(seen[0], seen[1], 0.0002, step=step, stretch=0.0003).status == PASS
 
 
 def test_a_seed_that_makes_much_of_rounding():
-    """The starter's own training is as far away then; where it is not, the distance stands."""
-    far = (0.015, 1 - 0.03, 0.01)
+    """Trainings from rounded weights are as far away then; where they are not, the distance stands."""
+    far = (0.015, 1 - 0.02, 0.01)
     doubtful = replayed(*far)
     assert doubtful.status == FAIL and parity.doubtful(doubtful) == 78
-    assert replayed(*far, twin=Near(0.004, 0.005, 0.002, 0.0)).status == PASS
-    assert replayed(*far, twin=Near(1e-4, 3e-4, 1e-4, 0.0)).status == FAIL
+    assert replayed(*far, twin=Near(0.007, 0.012, 0.005, 0.0)).status == PASS
+    less = replayed(*far, twin=Near(0.004, 0.005, 0.002, 0.0))
+    assert less.status == FAIL and parity.untold(less)  # rounding may have led there
+    assert not parity.untold(replayed(*far, twin=Near(1e-4, 3e-4, 1e-4, 0.0)))
 
 
 def test_from_a_seed_whose_trainings_part_nothing_is_told():
@@ -286,13 +290,22 @@ def test_from_a_seed_whose_trainings_part_nothing_is_told():
     assert not parity.untold(replayed(0.06, 1 - 0.05, 0.019, twin=wild))  # no rounding leads there
 
 
-def test_distances_go_with_the_square_of_what_rounding_has_grown_to():
-    """Seen on an H200: bf16 autocast and fused attention in 4b, from a seed with a bump in its losses after 20 steps. By its
-    losses it was 8 times as far from the reference as the starter was, by its weights' direction 17 and 38 times."""
-    starter = Near(0.00078, 0.00031, 0.00154, 0.0, 0.0009)
-    honest = replayed(0.00037, 1 - 0.00528, 0.01185, twin=starter, step=22, stretch=0.03394)
+@pytest.mark.parametrize(
+    ("step", "seen", "stretch", "twin"),
+    [  # 4b with bf16 autocast and fused attention, 4d with bf16: a bump in their losses; twins' norm and distance are left out
+        (22, (0.00037, 1 - 0.00528, 0.01185), 0.03394, Near(0.0, 1e-4, 0.0032, 0.0, 0.0032)),
+        (16, (0.00281, 1 - 0.00168, 0.00455), 0.00168, Near(0.0, 1e-4, 0.0005, 0.0, 1e-4)),
+        (22, (0.00189, 1 - 0.00218, 0.00553), 0.00847, Near(0.0, 1e-4, 0.0007, 0.0, 2e-4)),
+        (28, (0.00377, 1 - 0.003, 0.01054), 0.01879, Near(0.0, 1e-4, 0.0015, 0.0, 5e-4)),
+    ],
+)
+def test_distances_go_with_the_square_of_what_rounding_has_grown_to(step, seen, stretch, twin):
+    """Honest loops, seen on an H200, that were not the same training: by their losses they were 3 to 9 times as far from the
+    reference as three twins, by the direction of their weights up to 42 times."""
+    honest = replayed(*seen, twin=twin, step=step, stretch=stretch)
     assert honest.status == FAIL and parity.untold(honest)
-    assert not parity.untold(replayed(0.00037, 1 - 0.00528, 0.019, twin=starter, step=22, stretch=0.03394))
+    norm, cosine, loss = seen
+    assert not parity.untold(replayed(norm, cosine, 4 * loss, twin=twin, step=step, stretch=stretch))
 
 
 class Parting(Lab):
@@ -332,18 +345,39 @@ def test_a_grade_from_such_a_seed_is_undecided(tmp_path):
     assert any("the seed of this grade tells nothing" in note for note in report._headline(graded)[1])
 
 
-def test_how_far_the_starter_s_own_training_is():
-    """Both train the same batches in the same precision here."""
+def test_how_far_trainings_from_rounded_weights_are():
     options, readable = prepared(CPU)
     found = Findings(labs.get(LAB), "cpu", seed=SEED)
     start = partial(arm, form=CPU, options=without_waits(options), readable=readable, form_name="cpu")
     first = CPU.parity.steps
-    found.weights = dict.fromkeys((first + 2, first + 5, first + 7, 1_000_000), Path())
+    found.weights = dict.fromkeys((first + 2, first + 5, first + 7, 10_000_000), Path())
     twins = _twins(found, first + 5, start, lambda share, what: None)
-    assert list(twins) == [first + 5, first + 7]  # the starter would train for hours to the last one
-    assert max(map(max, twins.values())) < 1e-4
-    # where a doubt first comes there, the last that it can reach says how calm the seed is; nothing did
-    assert list(_twins(found, 1_000_000, start, lambda share, what: None)) == [first + 7]
+    assert list(twins) == [first + 5, first + 7]  # training to the last one would take hours
+    assert all(
+        1e-7 < size < 0.01 for near in twins.values() for size in (near.norm, near.distance, near.loss, near.stretch)
+    )
+    # where a doubt first comes there, the last that can be reached says how calm the seed is; nothing did
+    assert list(_twins(found, 10_000_000, start, lambda share, what: None)) == [first + 7]
+
+
+def test_rounded_weights():
+    """Others for each number, off by half a unit of bfloat16's last place at most; and no part of what a training has moved."""
+    options, readable = prepared(FORM)
+    start = partial(arm, form=FORM, options=options, readable=readable, form_name="cpu")
+    barely = variants.starter(LAB).replace("lr=job.lr", "lr=1e-3 * job.lr")
+    seen, files = [], []
+    for nudge in (0, 1, 1, 2):
+        with begun(barely, FORM, SEED, start, nudge=nudge) as one:
+            one.child.weights("weights.safetensors")
+            files.append(one.child.fetch("weights.safetensors", 1 << 30))
+            one.child.give("weights.safetensors", files[0])
+            near = one.child.ask("compare", file="weights.safetensors", stretch=True)
+            assert min(near["cosine"], near["stretch_cosine"]) > 0.98 and abs(near["norm_ratio"] - 1) < 0.05, near
+        tensors = safetensors.torch.load(files[-1])
+        seen.append(torch.cat([tensors[name].flatten() for name in sorted(tensors) if name.endswith("weight")]))
+    plain, some, same, others = seen
+    off = ((some - plain) / plain).abs().quantile(0.9)  # of each weight; all have moved a little since
+    assert 2**-10 < off < 2**-9 and torch.equal(some, same) and not torch.equal(some, others)
 
 
 def test_one_seed_whose_trainings_part_widens_no_spread():
@@ -364,7 +398,7 @@ def test_what_rounding_has_grown_to_stays():
         return parity.late(TOLERANCES, REFERENCE[:60], REFERENCE[:80], CLOSE, replay)
 
     assert parity.doubtful(late()) == 40
-    assert late((40, 0.006), (80, 0.012)).status == late((40, 0.006)).status == PASS
+    assert late((40, 0.009), (80, 0.012)).status == late((40, 0.009)).status == PASS
     assert late((40, 1e-4), (80, 0.012)).status == FAIL  # a calm seed until then is no excuse
     assert late((80, 0.012)).status == FAIL
 

@@ -132,7 +132,8 @@ class Harness:
         self.job: Job
         self.model: torch.nn.Module
         self.loop: Iterator[torch.Tensor]
-        self.initial: dict[str, torch.Tensor] = {}
+        self.initial: dict[str, torch.Tensor] = {}  # the job's weights
+        self.begun: dict[str, torch.Tensor] = {}  # those that this loop has begun with: the same but for a nudge
         self.profiler: Any = None
         self.last_recorded = 0  # of the profiler's steps; `profile` knows it
         self.compared: tuple[dict[str, torch.Tensor], ...] = ()  # ours and theirs, where the last stretch ended
@@ -269,9 +270,12 @@ class Harness:
         error = (result.to(self.device, torch.float64) - right).abs() / (1 + right.abs())
         return _finite({"off": error.max().item() / self.workload.WITHIN[case["type"]]})
 
-    def start(self, seed: int, keep_initial: bool = False, mark: str = "", keys: Sequence[int] = ()) -> None:
-        """Build the job from `seed` and call train(job). mark: a name to mark the beginning of each step with. keys: here and
-        below, what the next requests are drawn from."""
+    def start(
+        self, seed: int, keep_initial: bool = False, mark: str = "", nudge: int = 0, keys: Sequence[int] = ()
+    ) -> None:
+        """Build the job from `seed` and call train(job). mark: a name to mark the beginning of each step with. nudge: for the
+        trusted arm, from the how-manieth of the weights beside the job's own it trains, see `_nudge`; 0 for its own. keys:
+        here and below, what the next requests are drawn from."""
         self.mark = mark
         if self.ranks > 1:
             self._join_ranks()
@@ -284,7 +288,10 @@ class Harness:
         self.counters, self.job.counters = self.job.counters, {}  # nothing of the loop's leads to them any more
         self.batches, self.ahead = self.job.batches, self.job.ahead
         if keep_initial:
-            self.initial = {name: t.detach().clone() for name, t in self.model.named_parameters()}
+            self.initial = self.begun = {name: t.detach().clone() for name, t in self.model.named_parameters()}
+        if nudge:
+            _nudge(self.model, nudge)
+            self.begun = {name: t.detach().clone() for name, t in self.model.named_parameters()}
         if self.serves:
             self.look = self.workload.Look(seed, self.device, **self.options)
             self.taken = multiprocessing.Value("q", 0, lock=False)
@@ -527,8 +534,8 @@ class Harness:
         updates = _Updates(self.apart)
         still = []
         for name, tensor in ours.items():
-            start = self.initial[name].to(tensor.device)
-            a, b = updates.add(name, tensor - start, theirs[name] - start)
+            begun, initial = (first[name].to(tensor.device) for first in (self.begun, self.initial))
+            a, b = updates.add(name, tensor - begun, theirs[name] - initial)
             if a.any() and not b.any():
                 still.append(name)
             elif tensor.numel() >= 64:  # fp32 weights that all lie on the grid of a shorter type were kept in it
@@ -543,7 +550,7 @@ class Harness:
 
     def _stretch(self, ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
         """The cosine of both updates since the last call, from the initial weights at first."""
-        ours_before, theirs_before = self.compared or (self.initial, self.initial)
+        ours_before, theirs_before = self.compared or (self.begun, self.initial)
         updates = _Updates(self.apart)
         for name, tensor in ours.items():
             at = tensor.device
@@ -736,6 +743,15 @@ def _in_clean_thread(function: Callable[[], Any]) -> Any:
     if not worked:
         raise value
     return value
+
+
+def _nudge(model: torch.nn.Module, draw: int) -> None:
+    """Put round-off into a model's weights: each is off by up to half a unit of bfloat16's last place (2**-9 of it)."""
+    random = torch.Generator().manual_seed(draw)
+    with torch.no_grad():
+        for weight in model.parameters():
+            off = 2 * torch.rand(weight.shape, generator=random) - 1
+            weight.mul_(1 + 2**-9 * off.to(weight.device))
 
 
 def _return_memory() -> None:

@@ -392,12 +392,13 @@ class Child:
             raise ChildError("The grading process sent counts of the wrong form.", kind="wire")
         return counts
 
-    def start(self, seed: int, keep_initial: bool = False, mark: str = "") -> None:
-        """Build the job and call train(job). mark: a name that marks in a trace where each step begins, its number behind it."""
+    def start(self, seed: int, keep_initial: bool = False, mark: str = "", nudge: int = 0) -> None:
+        """Build the job and call train(job). mark: a name that marks in a trace where each step begins, its number behind it.
+        nudge: 1, 2, ... for a trusted loop that trains from weights close to the job's, others for each number."""
         self._open_drive()
         self._seed = seed
         keys = self._keys(0, 1)  # the first one may be looked at before it is asked for
-        self._ask(self.limits.load, "start", seed=seed, keep_initial=keep_initial, mark=mark, **keys)
+        self._ask(self.limits.load, "start", seed=seed, keep_initial=keep_initial, mark=mark, nudge=nudge, **keys)
 
     def _keys(self, first: int, end: int) -> dict[str, list[int]]:
         """What these requests are drawn from, for a child that serves: in it are never more than those of its turn, and the next
