@@ -109,7 +109,7 @@ def measure_spread(
 ) -> dict[str, Any]:
     """How far honest forms of the loop end from the reference solution after as many steps from the same seed: the worst
     over forms, and over all steps so far, since a slow form is trained no longer than `AFFORDABLE_S`; the median over seeds,
-    for of one from which trainings part early the starter beside it tells in each grade.
+    for one from which trainings part early tells so in each grade.
     Machine-independent, so it is part of the lab; maintainers make it once per change of the workload. Raises UserError where the
     lab has no form for this device, trains nothing, or `seeds` is below 1."""
     form_name = choose_form(lab, device)
@@ -137,7 +137,8 @@ def measure_spread(
                 held_out[step] = one.child.ask("evaluate")["loss"]
                 reference = one.losses
             forms = {name: honest_form(source, name) for name in FORMS}
-            forms["starter, TF32"] = honest_form(lab.starter, "TF32")
+            # half a fix rounds otherwise than a whole one: a product whose sizes are not padded takes another kernel
+            forms |= {f"starter, {name}": honest_form(lab.starter, name) for name in ("TF32", "bf16")}
             for i, (name, text) in enumerate(forms.items(), 1):
                 progress((n + i / (1 + len(forms))) / seeds, f"seed {n + 1} of {seeds}: {name}")
                 try:

@@ -177,16 +177,15 @@ def test_a_field_that_came_later_changes_no_figure():
     assert measured.digest(dataclasses.replace(lab, forms={"cuda": used}), "cuda", lab.starter) != of
 
 
-def test_a_tolerance_changes_grades_and_no_rung():
+def test_a_tolerance_or_a_learning_rate_changes_grades_and_no_rung():
     """A ladder was shown as of an older form for nothing but another tolerance."""
     lab = labs.get("3a_precision")
     form = lab.forms["cuda"]
     strict = dataclasses.replace(form, parity=dataclasses.replace(form.parity, loss=form.parity.loss / 2))
-    slower = dataclasses.replace(form, options=form.options | {"layers": 99})
-    for of, changes in ((measured.digest, [strict, slower]), (measured.rung_digest, [slower])):
-        told = {
-            of(dataclasses.replace(lab, forms={"cuda": each}), "cuda", lab.starter) for each in (form, strict, slower)
-        }
+    calmer, slower = (dataclasses.replace(form, options=form.options | more) for more in ({"lr": 1e-9}, {"layers": 99}))
+    for of, changes in ((measured.digest, [strict, calmer, slower]), (measured.rung_digest, [slower])):
+        every = (form, strict, calmer, slower)
+        told = {of(dataclasses.replace(lab, forms={"cuda": each}), "cuda", lab.starter) for each in every}
         assert len(told) == 1 + len(changes)
 
 

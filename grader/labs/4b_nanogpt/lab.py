@@ -21,7 +21,7 @@ LAB = Lab(
                 "heads": 12,
                 "length": LENGTH,
                 "batch_size": BATCH,
-                "lr": 1e-4,
+                "lr": 3e-5,  # as low as 3a's, and for the same reason
                 "vocabulary": VOCABULARY,
                 "bias": False,
                 "bare": True,
@@ -31,9 +31,8 @@ LAB = Lab(
             noise=0.005,
             block_s=1.0,
             flops=FLOPS,
-            # another attention shows in the direction of the update: honest forms of 3f's stay above 0.9998. Ten losses in a row
-            # of honest loops were up to 0.6% off (seven grades on an NVIDIA H200); finer is the reference solution's word
-            parity=Parity(steps=10, loss=0.003, norm=0.005, cosine=0.997, drift=0.03, held_out=0.03),
+            # another attention shows in the direction of the update: honest forms of 3f's stay above 0.9998
+            parity=Parity(steps=10, loss=0.003, norm=0.005, cosine=0.997, drift=0.01, held_out=0.03),
         ),
         # a CPU gains nothing by most of these: only the training and the logs are compared
         "cpu": Form(
@@ -147,6 +146,6 @@ LAB = Lab(
         ),
     ),
     peek=("kernels", "launches", "syncs", "half_share", "aligned_share", "flash_share", "score_matrices"),
-    logs=Logs(("loss",), relative=0.03),
-    outcome=Outcome(loss=0.03),  # honest trainings from one seed were up to 2.4% apart after 60 steps (4d, NVIDIA H200)
+    logs=Logs(("loss",)),
+    outcome=Outcome(),
 )

@@ -20,7 +20,7 @@ LAB = Lab(
                 "heads": 12,
                 "length": LENGTH,
                 "batch_size": BATCH,
-                "lr": 1e-4,
+                "lr": 3e-5,  # as low as 3a's, and for the same reason
                 "vocabulary": VOCABULARY,
                 "bias": False,
                 "bare": True,
@@ -31,7 +31,7 @@ LAB = Lab(
             block_s=1.0,
             flops=FLOPS,
             # those of 4b: it is the same model on the same tokens
-            parity=Parity(steps=10, loss=0.003, norm=0.005, cosine=0.997, drift=0.03, held_out=0.03),
+            parity=Parity(steps=10, loss=0.003, norm=0.005, cosine=0.997, drift=0.01, held_out=0.03),
         ),
         # a CPU gains nothing by most of these: only the training is compared
         "cpu": Form(
@@ -145,6 +145,6 @@ LAB = Lab(
         ),
     ),
     peek=("kernels", "launches", "syncs", "half_share", "aligned_share", "flash_share", "score_matrices"),
-    outcome=Outcome(loss=0.03),  # honest trainings from one seed were up to 2.4% apart after 60 steps (4d, NVIDIA H200)
+    outcome=Outcome(),
     packages=("transformers", "accelerate", "greenlet"),
 )
