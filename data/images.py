@@ -89,7 +89,7 @@ def make_images(
     An image depends on (seed, index) and the builds of numpy and Pillow only. Files that are there are kept, so an
     interrupted call is taken up where it stopped, and several processes may make the same set at once.
     `manifest.json`, written last, marks a complete set: then this returns at once. part: this process is one of several
-    that make the set together, and begins with every so-manieth image. Large sets are made so: see `_helpers`. Raises
+    that make the set together, and begins with every so-manieth image; only the first of them marks it. Large sets are made so: see `_helpers`. Raises
     UserError where `dest` holds something else or cannot be written.
     """
     if count < 1:
@@ -118,6 +118,8 @@ def make_images(
         bar = tqdm(total=count, initial=count - len(missing), desc="making images", unit="image", disable=not progress)
         with bar, _helpers(dest, count, seed, parts):
             _in_threads(lambda job: _write_image(seed, *job), missing, done=bar.update)
+        if part and part.first:  # whoever started this one says that the set is complete, and may end it at any time
+            return dest
         with cache.whole_file(dest / "manifest.json") as temporary:
             temporary.write_text(json.dumps(manifest, indent=1))
         mark.unlink(missing_ok=True)

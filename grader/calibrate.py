@@ -109,7 +109,7 @@ def measure_spread(
 ) -> dict[str, Any]:
     """How far honest forms of the loop end from the reference solution after as many steps from the same seed: the worst
     over forms, and over all steps so far, since a slow form is trained no longer than `AFFORDABLE_S`; the median over seeds,
-    for one from which trainings part early tells so in each grade.
+    for one from which trainings part early must not widen what is allowed from all others.
     Machine-independent, so it is part of the lab; maintainers make it once per change of the workload. Raises UserError where the
     lab has no form for this device, trains nothing, or `seeds` is below 1."""
     form_name = choose_form(lab, device)

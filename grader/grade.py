@@ -159,7 +159,7 @@ def grade(
             kind.measure(found, submission, plan or (QUICK if quick else _planned(found)), limits, progress)
         except ChildError as error:
             if _is_machines(error):
-                found.disturbed = f"the starter could not run here. {error.message}"
+                found.disturbed = f"a loop of this course's own could not run here. {error.message}"
             elif error.kind == "out_of_memory" and (taken := _memory_was_taken(found)):
                 found.disturbed = taken
             else:
@@ -837,7 +837,7 @@ def _twins(found: Findings, step: int, start: Callable[..., Arming], progress: P
                     kept = Path(folder) / str(stop)
                     if one.reaching_s(stop) > REPLAY_S or (rounded and not kept.exists()):
                         break
-                    one.run(stop - len(one.losses))
+                    one.step_s = one.run(stop - len(one.losses))
                     if not rounded:
                         one.child.weights(WEIGHTS)
                         kept.write_bytes(one.child.fetch(WEIGHTS, MAX_WEIGHTS))

@@ -158,6 +158,13 @@ def test_large_sets_are_made_by_several_programs(tmp_path, monkeypatch):
     assert not list(dest.glob("**/.*"))  # nothing unfinished
 
 
+def test_a_program_that_helps_may_be_ended_at_any_time(tmp_path):
+    """One was ended while it marked the set as complete: what it had begun to write stayed behind."""
+    dest = images.make_images(tmp_path / "set", count=6, progress=False, part=images.Part(1, 2))
+    assert len(list(dest.glob("*/*/*.jpg"))) == 6 and not (dest / "manifest.json").exists()
+    assert images.make_images(tmp_path / "set", count=6, progress=False) == dest and (dest / "manifest.json").exists()
+
+
 # ---------------------------------------------------------------- what may be done otherwise
 
 

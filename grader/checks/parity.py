@@ -25,16 +25,16 @@ LEAST = Near(norm=0.004, distance=0.005, loss=0.001, held_out=0.02, stretch=0.00
 
 # Rounding grows at once where a seed leads through an unstable stretch. A run that is too far away by no more than these factors
 # (NEARLY) may be such a case. What honest runs from its seed do is then seen in twins: the reference solution once more, from
-# weights that are rounded as bfloat16 rounds. SPREAD holds for the furthest of them as for the calibration's. Where all are closer
-# than a third (CALM) of what is always allowed, the seed is no excuse.
-NEARLY = {"norm": 10.0, "distance": 10.0, "loss": 30.0, "stretch": 30.0}
+# weights that are rounded about as bfloat16 rounds. Where one of them is further away than a third (CALM) of what is always allowed,
+# SPREAD holds for the furthest as it does for the calibration's, up to EXCUSED times what is always allowed: from some seeds
+# trainings part within 40 steps, and three quarters of each batch look like rounding there (simulated with a small GPT).
+NEARLY = {"norm": 10.0, "distance": 10.0, "loss": 30.0, "stretch": 60.0}
 CALM = 1 / 3
-# Twins that are far away excuse no more than this share of NEARLY: from some seeds trainings part within 40 steps, and three
-# quarters of each batch look like rounding there (simulated with a small GPT).
-TOLD = 0.4
+EXCUSED = {"norm": 4.0, "distance": 4.0, "loss": 12.0, "stretch": 12.0}
 # What is further away is not judged, as long as rounding may have led there: of four lengths along the direction that grows one is
 # above 10 times the longest of the others in 1 of 1,000 cases (normal variables), and a loop of its own may round more coarsely
-# (seen: 9 times, bf16 with 50,257 columns in 4d). Norm and loss are such lengths; distance and stretch go with the square of one.
+# (seen: 9 times, bf16 with 50,257 columns in 4d, which had a learning rate of 1e-4 then). Norm and loss are such lengths; distance
+# and stretch go with the square of one.
 ROUNDING = {"norm": 10.0, "distance": 100.0, "loss": 10.0, "stretch": 100.0}
 NAME, TITLE = "parity", "Same training"
 HINT = (
@@ -169,6 +169,7 @@ def _off_the_reference(
         ]
     problems: list[str] = []
     evidence["replayed"] = {}
+    told = False  # what no rounding explains
     for step, update in sorted(replay.updates.items()):
         near = spread.at(step)
         allowed = Near(*(max(least, SPREAD * each) for least, each in zip(LEAST, near, strict=True)))
@@ -176,15 +177,14 @@ def _off_the_reference(
         if until := [at for at in replay.twins if at <= step]:  # what rounding has grown to stays
             twin = replay.twins[max(until)]
             evidence["replayed"][str(step)] = {"twin": twin._asdict()}
-            if any(getattr(twin, name) > CALM * getattr(LEAST, name) for name in NEARLY):
-                excused = {}
-                for name, factor in NEARLY.items():
+            if any(getattr(twin, name) > CALM * rounding[name] for name in NEARLY):
+                for name in NEARLY:
                     always, beside = getattr(allowed, name), getattr(twin, name)
-                    excused[name] = max(always, min(SPREAD * beside, TOLD * factor * always))
-                    rounding[name] = max(always, ROUNDING[name] * beside)
-                allowed = allowed._replace(**excused)
+                    allowed = allowed._replace(**{name: max(always, min(SPREAD * beside, EXCUSED[name] * always))})
+                    rounding[name] = max(always, min(ROUNDING[name] * beside, NEARLY[name] * always))
         found = distances(submission, replay.losses, update, parity.steps, step, floor)
         evidence["replayed"].setdefault(str(step), {}).update(found=found._asdict(), allowed=allowed._asdict())
+        told |= bool(update.get("still")) or not all(getattr(found, name) <= rounding[name] for name in NEARLY)
         if problems:
             continue  # the first step where it shows says it all
         if update.get("still"):
@@ -209,9 +209,9 @@ def _off_the_reference(
                 f"on the last stretch of the {step} steps the weights have moved in another direction than the reference "
                 f"solution's: cosine {1 - found.stretch:.4f}, at least {1 - allowed.stretch:.4f}"
             )
-        within = all(getattr(found, name) <= rounding[name] for name in NEARLY)
-        evidence["untold"] = bool(problems) and within and not update.get("still")
+    evidence["untold"] = bool(problems) and not told
     if replay.held_out is None or not math.isfinite(replay.held_out):
+        evidence["untold"] = False
         problems.append("on held-out data the returned weights have no finite loss")
     else:
         near = spread.at(max(replay.updates))
@@ -222,6 +222,7 @@ def _off_the_reference(
             "held_out_tolerance": tolerance,
         }
         if abs(replay.held_out - replay.reference_held_out) > tolerance:
+            evidence["untold"] = False
             problems.append(
                 f"on held-out data the returned weights have the loss {replay.held_out:.3f}, the reference solution's "
                 f"{replay.reference_held_out:.3f} +- {tolerance:.3f}"

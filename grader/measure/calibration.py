@@ -85,7 +85,7 @@ class Near(NamedTuple):
 
 @dataclass(frozen=True)
 class Spread:
-    """How far honest trainings end from the reference solution's, by step: the worst over forms and seeds."""
+    """How far honest trainings end from the reference solution's, by step: the worst over forms, the median over seeds."""
 
     rows: tuple[tuple[int, Near], ...] = ()
 
@@ -99,9 +99,8 @@ class Spread:
         return Near(*(beyond * value for value in worst))
 
 
-# The widest that a lab of the course has within 300 steps, on an NVIDIA H200 (torch 2.11) and on an AMD EPYC (torch 2.15). It
+# The widest that a lab of the course had within 300 steps, on an NVIDIA H200 (torch 2.11) and on an AMD EPYC (torch 2.15). It
 # holds where a lab's own was not calibrated: too wide to tell finer tricks, but a loop that trains no longer is far outside.
-# On a GPU that is so in 4d: from the seed that was tried its trainings part within 40 steps (losses 2.5% off, 1 - cosine 0.023).
 WIDEST = {
     "cuda": Spread(((300, Near(norm=0.0126, distance=0.027, loss=0.0072, held_out=0.0062, stretch=0.094)),)),
     "cpu": Spread(((300, Near(norm=0.026, distance=0.035, loss=0.0082, held_out=0.0093, stretch=0.151)),)),

@@ -506,8 +506,8 @@ class Harness:
 
     def compare(self, file: str, stretch: bool = False) -> dict[str, Any]:
         """Compare the total update in `file` (safetensors in the exchange folder) with this process's own at the same
-        step: both minus the initial weights. stretch: likewise the updates since this was asked before. Needs
-        `start(keep_initial=True)`."""
+        step: minus the job's weights, and minus those that this one has begun with. stretch: likewise the updates since this
+        was asked before. Needs `start(keep_initial=True)`."""
         return _in_clean_thread(lambda: self._compare(self._received(file), stretch))
 
     def _received(self, file: str) -> dict[str, torch.Tensor]:
@@ -746,12 +746,18 @@ def _in_clean_thread(function: Callable[[], Any]) -> Any:
 
 
 def _nudge(model: torch.nn.Module, draw: int) -> None:
-    """Put round-off into a model's weights: each is off by up to half a unit of bfloat16's last place (2**-9 of it)."""
+    """Put round-off into a model's weights: each is off by up to 2**-9 of itself, two thirds of what rounding to bfloat16 does
+    (root mean square). Weights that are copies of others stay so: an average begins as one."""
     random = torch.Generator().manual_seed(draw)
+    made: list[tuple[torch.Tensor, torch.Tensor]] = []  # as it was, as it is
     with torch.no_grad():
         for weight in model.parameters():
-            off = 2 * torch.rand(weight.shape, generator=random) - 1
-            weight.mul_(1 + 2**-9 * off.to(weight.device))
+            before = weight.clone()
+            new = next((new for old, new in made if torch.equal(old, before)), None)
+            if new is None:
+                new = before * (1 + 2**-9 * (2 * torch.rand(weight.shape, generator=random) - 1).to(weight.device))
+                made.append((before, new))
+            weight.copy_(new)
 
 
 def _return_memory() -> None:
