@@ -89,8 +89,8 @@ def make_images(
     An image depends on (seed, index) and the builds of numpy and Pillow only. Files that are there are kept, so an
     interrupted call is taken up where it stopped, and several processes may make the same set at once.
     `manifest.json`, written last, marks a complete set: then this returns at once. part: this process is one of several
-    that make the set together, and begins with every so-manieth image; only the first of them marks it. Large sets are made so: see `_helpers`. Raises
-    UserError where `dest` holds something else or cannot be written.
+    that make the set together, and begins with every so-manieth image; only the first of them marks it. Large sets are
+    made so: see `_helpers`. Raises UserError where `dest` holds something else or cannot be written.
     """
     if count < 1:
         raise UserError(f"count is {count}: ask for at least one image.")

@@ -14,7 +14,7 @@ import math
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -63,6 +63,7 @@ SEED_TELLS_NOTHING = (
     "From the seed of this grade trainings of this model part soon, by rounding alone: the reference solution, begun from "
     "weights that are rounded, may end as far away as the submission does, so nothing can be said of it."
 )
+ANOTHER_SEED = "Check again: another seed is drawn."
 ROUNDED = 3  # trainings from weights that are rounded, where a seed is doubtful: one alone may end close by chance
 COMPARED_WITH_STARTER = (
     "The timed steps were compared with the starter's, as far as it came, and not to the end with the reference solution's. Your "
@@ -752,7 +753,7 @@ def _same_to_the_end(found: Findings, start: Callable[..., Arming], plan: Plan, 
     assert found.parity is not None
     if parity_check.untold(late):
         found.disturbed = SEED_TELLS_NOTHING
-        late = replace(late, status=INCONCLUSIVE, reason=SEED_TELLS_NOTHING, hint="Check again: another seed is drawn.")
+        late = replace(late, status=INCONCLUSIVE, reason=SEED_TELLS_NOTHING, hint=ANOTHER_SEED)
     found.parity = replace(late, evidence=found.parity.evidence | late.evidence)
 
 
@@ -789,11 +790,8 @@ def _replayed(found: Findings, start: Callable[..., Arming], progress: Progress)
     updates = {}
     progress(0.95, "the reference solution trains as long, for comparison")
     with _reference(found, start) as reference:
-        for step, weights in sorted(found.weights.items()):
-            if reference.reaching_s(step) > REPLAY_S:
-                break
-            reference.step_s = reference.run(step - len(reference.losses))
-            reference.child.give(WEIGHTS, weights.read_bytes())
+        for step in _reached(reference, found.weights):
+            reference.child.give(WEIGHTS, found.weights[step].read_bytes())
             updates[step] = reference.child.ask("compare", file=WEIGHTS, stretch=True)
         if not updates:
             return parity_check.Replay(reference.losses, {}, None, math.nan)
@@ -803,6 +801,15 @@ def _replayed(found: Findings, start: Callable[..., Arming], progress: Progress)
             reference.child.ask("evaluate", file=WEIGHTS)["loss"],
             reference.child.ask("evaluate")["loss"],
         )
+
+
+def _reached(one: Arm, steps: Iterable[int]) -> Iterator[int]:
+    """Train to each of these steps, as far as that takes no more than REPLAY_S in all."""
+    for step in sorted(steps):
+        if one.reaching_s(step) > REPLAY_S:
+            return
+        one.step_s = one.run(step - len(one.losses))
+        yield step
 
 
 def _leave_out_uncompared(found: Findings, replay: parity_check.Replay, plan: Plan) -> None:
@@ -828,24 +835,20 @@ def _twins(found: Findings, step: int, start: Callable[..., Arming], progress: P
     far as it comes in any reasonable time; where that is not as far as `step`, at the last place before it."""
     twins: dict[int, Near] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for rounded in range(1 + ROUNDED):
-            progress(
-                0.96 + 0.01 * rounded, "trainings from rounded weights: how far apart honest ones from this seed are"
-            )
-            with _reference(found, start, nudge=rounded) as one:
-                for stop in sorted(found.weights):  # from the first one on: each stretch is compared, too
-                    kept = Path(folder) / str(stop)
-                    if one.reaching_s(stop) > REPLAY_S or (rounded and not kept.exists()):
-                        break
-                    one.step_s = one.run(stop - len(one.losses))
-                    if not rounded:
-                        one.child.weights(WEIGHTS)
-                        kept.write_bytes(one.child.fetch(WEIGHTS, MAX_WEIGHTS))
-                        reference = one.losses
-                        continue
-                    one.child.give(WEIGHTS, kept.read_bytes())
-                    update = one.child.ask("compare", file=WEIGHTS, stretch=True)
-                    near = parity_check.apart(one.losses, reference, update, found.form.parity.steps, stop)
+        progress(0.96, "the reference solution once more: its weights are not kept in each grade, for they are large")
+        with _reference(found, start) as reference:
+            kept = {}
+            for stop in _reached(reference, found.weights):  # from the first one on: each stretch is compared, too
+                reference.child.weights(WEIGHTS)
+                kept[stop] = Path(folder) / str(stop)
+                kept[stop].write_bytes(reference.child.fetch(WEIGHTS, MAX_WEIGHTS))
+        for n in range(1, 1 + ROUNDED):
+            progress(0.96 + 0.01 * n, "trainings from rounded weights: how far apart honest ones from this seed are")
+            with _reference(found, start, nudge=n) as twin:
+                for stop in _reached(twin, kept):
+                    twin.child.give(WEIGHTS, kept[stop].read_bytes())
+                    update = twin.child.ask("compare", file=WEIGHTS, stretch=True)
+                    near = parity_check.apart(twin.losses, reference.losses, update, found.form.parity.steps, stop)
                     twins[stop] = Near(*map(max, near, twins.get(stop, near)))
     return {stop: near for stop, near in twins.items() if stop >= step} or dict([*twins.items()][-1:])
 
@@ -963,7 +966,7 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
         stopped = (FAIL, "Not counted: the submission did not run (see above).")
     elif found.disturbed:
         undecided = found.parity and found.parity.status == INCONCLUSIVE  # for its seed, not for the machine
-        then = "Check again: another seed is drawn." if undecided else "Wait until the machine is free and check again."
+        then = ANOTHER_SEED if undecided else "Wait until the machine is free and check again."
         stopped = (INCONCLUSIVE, f"Not measured: {found.disturbed} {then}")
     elif found.parity is None or found.parity.status == FAIL:
         stopped = (FAIL, f"Not counted: it is not the same {'service' if lab.serves else 'training'} (see that check).")

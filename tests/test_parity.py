@@ -385,7 +385,7 @@ def test_how_far_trainings_from_rounded_weights_are():
 
 
 def test_rounded_weights():
-    """Others for each number, off by half a unit of bfloat16's last place at most; and no part of what a training has moved."""
+    """Others for each number, off by up to 2**-9 of themselves; and no part of what a training has moved."""
     options, readable = prepared(FORM)
     start = partial(arm, form=FORM, options=options, readable=readable, form_name="cpu")
     barely = variants.starter(LAB).replace("lr=job.lr", "lr=1e-3 * job.lr")

@@ -209,9 +209,8 @@ def _off_the_reference(
                 f"on the last stretch of the {step} steps the weights have moved in another direction than the reference "
                 f"solution's: cosine {1 - found.stretch:.4f}, at least {1 - allowed.stretch:.4f}"
             )
-    evidence["untold"] = bool(problems) and not told
     if replay.held_out is None or not math.isfinite(replay.held_out):
-        evidence["untold"] = False
+        told = True
         problems.append("on held-out data the returned weights have no finite loss")
     else:
         near = spread.at(max(replay.updates))
@@ -222,11 +221,12 @@ def _off_the_reference(
             "held_out_tolerance": tolerance,
         }
         if abs(replay.held_out - replay.reference_held_out) > tolerance:
-            evidence["untold"] = False
+            told = True
             problems.append(
                 f"on held-out data the returned weights have the loss {replay.held_out:.3f}, the reference solution's "
                 f"{replay.reference_held_out:.3f} +- {tolerance:.3f}"
             )
+    evidence["untold"] = bool(problems) and not told
     return problems
 
 
@@ -235,9 +235,9 @@ def apart(losses: Sequence[float], reference: Sequence[float], update: dict[str,
     return distances(losses, reference, update, first, step, _floor(reference))
 
 
-def _floor(starter: Sequence[float]) -> float:
+def _floor(losses: Sequence[float]) -> float:
     """What losses are compared with at least: one near zero has no relative difference worth the name."""
-    return 0.1 * abs(starter[0])
+    return 0.1 * abs(losses[0])
 
 
 def doubtful(check: CheckResult) -> int | None:
