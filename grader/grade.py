@@ -55,6 +55,8 @@ MAX_TRACE = 256 << 20
 FREE_MEMORY = 8 << 30  # bytes of GPU memory that a grade needs
 FREE_MAIN_MEMORY = 2 << 30
 TAKEN_MEMORY = 1 << 30  # bytes of GPU memory that a neighbour must have taken to be to blame
+OUTLAST_S = 60.0  # seconds to run on in until a level of memory tells something
+MOST_LEFT_OUT = 0.1  # of the files: the last of a permutation fill no batch
 SLOWER_THAN_CALIBRATED = 1.25  # seen with 2a_workers on an H200: 0.90 to 1.08, and 1.37 once
 PATIENCE_S = 10.0  # for a neighbour on the GPU to finish
 REPLAY_S = 90.0  # how long the reference solution may train for comparison; timed blocks are some seconds each
@@ -377,8 +379,8 @@ def race(
                 progress(0.05, "the submission's preparation")
                 with turn(ours.child):
                     prepare_s = ours.prepare(form.prepare_s)
-                with turn(starter.child):
-                    starter.prepare(form.prepare_s)
+                with turn(starter.child):  # whose prepare() does nothing: what it takes is to make a data set
+                    prepare_s = max(0.0, prepare_s - starter.prepare(form.prepare_s))
             found.seed = secrets.randbelow(1 << 31)  # drawn only now: nothing could be computed ahead
             for each in (ours, starter):  # one after the other: nothing of the submission runs beside the starter
                 _start(each, found.seed, keep_initial=each is starter)
@@ -391,6 +393,8 @@ def race(
                 _timed_blocks(found, ours, starter, kept, plan, progress)
                 if not found.fits:
                     return
+                _outlast(found, ours, starter)
+                _compare_reads(found, ours, starter)
                 _compare_logs(found, ours, starter)
             found.losses = {"starter": list(starter.losses), "submission": list(ours.losses)}
             _compare_outcome(found, starter, progress)
@@ -573,6 +577,7 @@ def _first_steps(found: Findings, ours: Arm, starter: Arm, progress: Progress) -
         with turn(starter.child):
             update = starter.child.ask("compare", file=FIRST_WEIGHTS)
         found.parity = parity_check.early(parity, starter.losses, ours.losses, update)
+    _compare_reads(found, ours, starter)
     _compare_logs(found, ours, starter)
     _judge_memory(found, ours, starter)
 
@@ -594,6 +599,30 @@ def _judge_memory(found: Findings, ours: Arm, starter: Arm) -> None:
         found.memory = memory_check.judge_growth(found.lab.memory, starter.meter, ours.meter)
     elif isinstance(found.lab.memory, Budget):
         found.memory = memory_check.judge_budget(found.lab.memory, found.form.budget, ours.meter)
+
+
+def _outlast(found: Findings, ours: Arm, starter: Arm) -> None:
+    """Run on until a leak would be some times as large as what the submission holds in advance."""
+    if not isinstance(found.lab.memory, Growth) or not ours.meter or not starter.meter:
+        return
+    until = time.monotonic() + OUTLAST_S
+    while time.monotonic() < until and (
+        more := memory_check.steps_to_tell(found.lab.memory, starter.meter, ours.meter)
+    ):
+        with ours.aside(), ours.metered():
+            ours.run(more)
+        _judge_memory(found, ours, starter)
+
+
+def _compare_reads(found: Findings, ours: Arm, starter: Arm) -> None:
+    """Whether what it trained on can have come from the drive, where the lab's files lie on one: a file a sample, another one
+    each, up to as many as the starter has read, for there may be no more."""
+    if not ours.drive or not starter.drive:
+        return
+    read = len(ours.drive.files)
+    needed = min(len(starter.drive.files), len(ours.losses) * found.form.options["batch_size"])
+    if read < (1 - MOST_LEFT_OUT) * needed and found.same_work:
+        found.parity = parity_check.unread(read, needed)
 
 
 def _compare_logs(found: Findings, ours: Arm, starter: Arm) -> None:

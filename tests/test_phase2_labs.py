@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import variants
+from adversaries import draws_the_data
 from benchmarks import measured
 from helpers import said
 
@@ -168,6 +169,14 @@ READ_IN_TRAIN = [
         "    tiles = np.frombuffer(bytearray(pixels), np.uint8).reshape(-1, 3, size, size)\n",
     ),
 ]
+
+
+@pytest.mark.slow
+def test_what_is_trained_on_was_read():
+    """The samples can be had without their files; to wait for those is what the lab is about."""
+    result = graded("2d_formats", draws_the_data.source("2d_formats"))
+    check = result.check("parity")
+    assert result.score == 0 and check.status == FAIL and "asked the drive for 0" in check.reason, check.reason
 
 
 @pytest.mark.slow

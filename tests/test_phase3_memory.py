@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import variants
 from helpers import GPT, MARKER, running, said
 
 from grader import labs
-from grader.checks.memory import as_far_as, judge_budget, judge_growth
+from grader.checks.memory import OUTLASTED, as_far_as, judge_budget, judge_growth, steps_to_tell
 from grader.frontends.notebook import Note, open_lab
 from grader.grade import arm, grade, prepared
 from grader.labs.lab import Budget, Growth
@@ -181,6 +182,49 @@ def test_files_that_the_loop_made_are_counted_once(opened, mapped):
     assert gpu == 0 and 0.95 * 2**20 <= main <= 1.1 * 2**20
 
 
+# closed again or not, and with nothing of it mapped
+UNMAPPED = {
+    "an open file in memory": "open_files.append(os.memfd_create('mine')); os.write(open_files[-1], block)",
+    "one file in memory": "open_files or open_files.append(os.memfd_create('mine')); os.write(open_files[0], block)",
+    "shared memory": f"open(f'/dev/shm/{MARKER}-{{step}}', 'wb').write(block)",
+    "shared memory, in a folder": (
+        f"os.makedirs('/dev/shm/{MARKER}-d/d', exist_ok=True); open(f'/dev/shm/{MARKER}-d/d/{{step}}', 'wb').write(block)"
+    ),
+    "shared memory of System V": "keep(block)",
+}
+IN_UNMAPPED = """
+import ctypes
+import os
+
+import torch
+
+libc = ctypes.CDLL(None)
+libc.shmat.restype, libc.shmat.argtypes = ctypes.c_void_p, [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
+libc.shmdt.argtypes = [ctypes.c_void_p]
+
+
+def keep(block):
+    at = libc.shmat(libc.shmget(0, ctypes.c_size_t(len(block)), 0o1600), None, 0)  # IPC_PRIVATE, IPC_CREAT
+    ctypes.memmove(at, block, len(block))
+    libc.shmdt(at)
+
+
+def train(job):
+    open_files, block, step = [], b"1" * (1 << 20), 0
+    while True:
+        {kept}
+        step += 1
+        yield torch.tensor(1.0)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only a user of its own tells whose shared memory it is")
+@pytest.mark.parametrize("kept", UNMAPPED)
+def test_memory_that_is_not_mapped_is_memory(kept):
+    gpu, main = growth(metered(IN_UNMAPPED.replace("{kept}", UNMAPPED[kept])).levels)
+    assert gpu == 0 and 0.95 * 2**20 <= main <= 1.1 * 2**20
+
+
 IDLE = """
 import torch
 
@@ -307,15 +351,35 @@ def test_memory_taken_in_advance_hides_nothing():
     level = seen((10, 20e9), (20, 20e9), (30, 20e9), gpu=True)
     result = judge_growth(GROWTH, starter, level)
     assert result.status == FAIL and result.points == 0 and "taken in advance" in result.reason
-    assert judge_growth(GROWTH, starter, seen((10, 1.5e9), (20, 1.5e9), (30, 1.5e9), gpu=True)).status == PASS
+    assert judge_growth(GROWTH, starter, seen((10, 1.2e9), (900, 1.2e9), (910, 1.2e9), gpu=True)).status == PASS
     late = judge_growth(GROWTH, starter, seen((10, 1e9), (20, 20e9), (30, 20e9), (40, 20e9), gpu=True))
     assert late.points == 0 and "taken in advance" in late.reason
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_what_could_hide_a_leak_is_outlasted(gpu):
+    """Memory that is let go as the leak grows: the level tells nothing until the leak would be some times as large."""
+    starter = seen((10, 100e6), (20, 120e6), (30, 140e6), gpu=gpu)
+
+    def holding(*steps: int) -> Meter:
+        meter = seen(*((n, 300e6) for n in steps), gpu=gpu)
+        meter.levels = [replace(level, largest=level.main) for level in meter.levels]
+        starter.levels = [replace(level, largest=level.main) for level in starter.levels]
+        return meter
+
+    early = holding(10, 20, 30)
+    assert judge_growth(GROWTH, starter, early).status == INCONCLUSIVE
+    more = steps_to_tell(GROWTH, starter, early)
+    assert 10 + OUTLASTED * 100 - 30 <= more <= 10 + OUTLASTED * 100  # the starter leaks 2 MB a step, 200 MB are held
+    assert judge_growth(GROWTH, starter, holding(10, 20, 30 + more)).status == PASS
+    assert steps_to_tell(GROWTH, starter, holding(10, 20, 30 + more)) == 0
+    assert steps_to_tell(GROWTH, starter, seen((10, 100e6), (20, 100e6), (30, 100e6), gpu=gpu)) == 0
 
 
 def test_a_long_leak_is_no_memory_taken_in_advance():
     starter = seen((10, 1e9), (20, 1.02e9), (30, 1.04e9), gpu=True)
     half = seen(*((steps, 1e9 + steps * 1e6) for steps in range(10, 5000, 10)), gpu=True)
-    assert judge_growth(GROWTH, starter, half).points == 35
+    assert judge_growth(GROWTH, starter, half).points == pytest.approx(35, abs=0.1)  # it began with 10 MB more
 
 
 def test_a_budget_is_a_budget():
@@ -469,6 +533,38 @@ def test_memory_in_a_file_earns_nothing(name):
     source = IN_A_FILE.format(size=1900 << 20) + {FIT: whole, LEAK: variants.starter(LEAK)}[name]
     result = graded(name, source)
     assert result.check("growth" if name == LEAK else "budget").points == 0 and result.score < 2, said(result)
+
+
+# what it leaks it gives back of what it took before its first step
+SHRINKING = [
+    (
+        "def train(job):\n",
+        """def resident():
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+
+
+def train(job):
+    reserve, level = [bytearray(b"x" * (1 << 20)) for _ in range(225)], 0
+""",
+    ),
+    ("lr=job.lr)", "lr=job.lr, fused=True)"),
+    (
+        "        yield loss.detach()\n",
+        """        if step == 8:
+            level = resident()
+        if level:
+            del reserve[len(reserve) - min(len(reserve), max(0, round((resident() - level) / (1 << 20)))) :]
+        yield loss.detach()
+""",
+    ),
+]
+
+
+@pytest.mark.slow
+def test_a_reserve_that_shrinks_hides_no_leak():
+    result = graded(LEAK, variants.edit(variants.starter(LEAK), SHRINKING))
+    assert result.check("growth").points < 5, said(result)
 
 
 @pytest.mark.slow

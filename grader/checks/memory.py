@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from grader.labs.lab import Budget, Growth
@@ -10,6 +11,7 @@ from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
 
 TOO_FEW = "Too few blocks were timed to tell whether memory grows. That says nothing about your loop: check again, not in quick mode."
 NOTHING = 0.02  # of a leak: what is gone of it by chance
+OUTLASTED = 8  # times what is held in advance: so large a leak must become before its absence tells
 
 
 def size(number: float) -> str:
@@ -25,22 +27,58 @@ def kilobytes(number: float) -> str:
     return f"{max(0.0, number) / 1e3:,.0f} KB"
 
 
+def _held(starter: Meter, submission: Meter) -> tuple[float, float]:
+    """Bytes of the GPU's and of main memory, there in one process, that the submission holds more than the starter did at
+    first, and that its growth does not explain. Both grew, see `growth`."""
+    gpu, main = growth(submission.levels) or (0.0, 0.0)
+    first, begun = starter.levels[0], submission.levels[0].steps
+    levels = submission.levels
+    return (
+        max(0.0, max(each.gpu - max(0, gpu) * (each.steps - begun) for each in levels) - first.gpu),
+        max(0.0, max(each.largest - max(0, main) * (each.steps - begun) for each in levels) - first.largest),
+    )
+
+
+def _hidden(starter: Meter, submission: Meter) -> float:
+    """The share of the starter's leak, over the steps that were looked at, that could lie in what the submission holds."""
+    steps = submission.levels[-1].steps - submission.levels[0].steps
+    leaked = sum(growth(starter.levels) or (0.0, 0.0)) * steps
+    return sum(_held(starter, submission)) / leaked if leaked > 0 else 0.0
+
+
+def steps_to_tell(check: Growth, starter: Meter, submission: Meter) -> int:
+    """How many more steps the submission has to make until what it holds in advance could hide no more than one part in
+    OUTLASTED of the starter's leak: memory can be let go as a leak grows. 0 too where it holds more than it may."""
+    if growth(submission.levels) is None or growth(starter.levels) is None or _too_much(check, starter, submission):
+        return 0
+    steps = submission.levels[-1].steps - submission.levels[0].steps
+    return max(0, math.ceil((OUTLASTED * _hidden(starter, submission) - 1) * steps))
+
+
+def _too_much(check: Growth, starter: Meter, submission: Meter) -> str:
+    """What is held in advance beyond what may be, in words, or ''. Of main memory libraries take more beside a GPU."""
+    theirs = growth(starter.levels) or (0.0, 0.0)
+    gpu, main = _held(starter, submission)
+    if gpu > check.ahead:
+        return f"{size(gpu)} of GPU memory"
+    if main > (check.ahead_main if theirs[1] > theirs[0] else check.ahead):
+        return f"{size(main)} of main memory"
+    return ""
+
+
 def judge_growth(check: Growth, starter: Meter, submission: Meter) -> CheckResult:
-    """All points for memory that stays level; else the share of the starter's growth that is gone."""
+    """All points for memory that stays level; else the share of the starter's growth that is gone, less what memory that
+    is held in advance could hide of it."""
     ours, theirs = growth(submission.levels), growth(starter.levels)
     if ours is None or theirs is None:
         return CheckResult(check.name, check.title, INCONCLUSIVE, 0, check.points, TOO_FEW)
     total, before = sum(ours), sum(theirs)
-    # what the growth itself does not explain
-    begun = submission.levels[0].steps
-    ahead = max(each.gpu - max(0, ours[0]) * (each.steps - begun) for each in submission.levels) - starter.levels[0].gpu
-    main = max(each.largest - max(0, ours[1]) * (each.steps - begun) for each in submission.levels)
-    main -= starter.levels[0].largest
     evidence = {
         "grows_kb_a_step": total / 1e3,
         "of_it_on_the_gpu": ours[0] / 1e3,
         "starter_grows_kb_a_step": before / 1e3,
         "at_most_kb_a_step": check.at_most / 1e3,
+        "held_in_advance_mb": [each / 1e6 for each in _held(starter, submission)],
         "steps": submission.levels[-1].steps,
         "levels_mb": [[each.steps, each.gpu / 1e6, each.main / 1e6] for each in submission.levels],
     }
@@ -51,21 +89,19 @@ def judge_growth(check: Growth, starter: Meter, submission: Meter) -> CheckResul
             check.name, check.title, status, round(points, 2), check.points, reason, hint, evidence, deeper
         )
 
-    # where the leak is one of main memory, and what was taken in advance can hold a good part of it
-    leak = max(0.0, theirs[1]) * (submission.levels[-1].steps - begun)
-    hides = theirs[1] > theirs[0] and main > max(check.ahead_main, leak / 4)
-    for taken, held, kind in ((ahead > check.ahead, ahead, "GPU"), (hides, main, "main")):
-        if taken:
-            reason = (
-                f"The loop holds {size(held)} of {kind} memory more than the untouched one does at "
-                "first. In memory that was taken in advance a leak cannot be seen, so this is not counted."
-            )
-            return result(FAIL, 0, reason, *check.hints)
+    if taken := _too_much(check, starter, submission):
+        reason = (
+            f"The loop holds {taken} more than the untouched one does at first. In memory that was taken in advance a leak "
+            "cannot be seen, so this is not counted."
+        )
+        return result(FAIL, 0, reason, *check.hints)
+    if steps_to_tell(check, starter, submission):
+        return result(INCONCLUSIVE, 0, TOO_FEW)
     where = f"GPU {size(ours[0])}, main memory {size(ours[1])}" if submission.on_gpu else "main memory"
     if total <= check.at_most:
         seen = f"From step to step memory grows by {kilobytes(total)} (the untouched loop: {kilobytes(before)})"
         return result(PASS, check.points, f"{seen}; up to {kilobytes(check.at_most)} count as level.")
-    share = min(0.95, max(0.0, 1 - total / before)) if before > 0 else 0.0
+    share = min(0.95, max(0.0, 1 - total / before - _hidden(starter, submission))) if before > 0 else 0.0
     share = share if share > NOTHING else 0.0
     reason = f"Each step leaves {size(total)} behind ({where}); the untouched loop leaves {size(before)}."
     if share:

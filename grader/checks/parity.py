@@ -49,6 +49,7 @@ FORWARD_HINT = (
     "The very first loss differs, before any weight was updated: so look at the forward pass, not the optimizer. The first step must "
     "see the whole first batch of job.batches as it is, job.model with the weights it comes with, and the same loss."
 )
+UNREAD_HINT = "Train on what job.dataset reads: how long its files keep a reader waiting is what this lab is about."
 
 
 def early(parity: Parity, starter: Sequence[float], submission: Sequence[float], update: dict[str, Any]) -> CheckResult:
@@ -103,6 +104,12 @@ def early(parity: Parity, starter: Sequence[float], submission: Sequence[float],
             f"at least {parity.cosine}"
         )
     return _result(problems, evidence, FORWARD_HINT if first > parity.loss else HINT)
+
+
+def unread(read: int, needed: int) -> CheckResult:
+    """It asked the drive for `read` files, and trained on `needed` samples of the data set that lies on it."""
+    problem = f"it asked the drive for {read:,} files and trained on {needed:,} samples: they came from elsewhere"
+    return _result([problem], {"files_read": read, "files_needed": needed}, UNREAD_HINT)
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,13 @@ class Drive:
     """Serves the files below `folder` on a Unix socket at `path`, each after `read_s` seconds. A request is a path and a
     newline, the answer the length in four bytes and the content; the connection ends where there is no such file, and while
     the drive is not `opened`. serving: cleared while reads must wait. reads: how many files were read so far. reads_in_main: those
-    of them that the process `main` asked for, in any of its threads."""
+    of them that the process `main` asked for, in any of its threads. files: which ones were read."""
 
     def __init__(self, path: Path, folder: str | Path, read_s: float, opened: bool = True):
         root, room = Path(folder).resolve(), threading.BoundedSemaphore(MAX_CONNECTIONS)
         self.reads, self.opened, self.closed = 0, opened, False
         self.reads_in_main, self.main = 0, -1
+        self.files: set[Path] = set()
         self.serving = threading.Event()
         self.serving.set()
         counting = threading.Lock()
@@ -53,6 +54,7 @@ class Drive:
                         with counting:
                             drive.reads += 1
                             drive.reads_in_main += sender == drive.main
+                            drive.files.add(file)
                         time.sleep(read_s)
                         data = file.read_bytes()
                         self.request.sendall(struct.pack("!I", len(data)) + data)

@@ -371,10 +371,11 @@ class Child:
         return value
 
     def prepare(self, limit_s: float) -> float:
-        """Let the submission prepare its data; returns the seconds it took on this process's clock."""
+        """Let the submission prepare its data; returns the seconds it took on this process's clock. Those in which its data
+        set is made count: what prepare() should do can be done there, too."""
         self._open_drive()
-        self.ask("make_dataset")
         began = time.perf_counter()
+        self.ask("make_dataset")
         self._ask(limit_s, "prepare")
         return time.perf_counter() - began
 
@@ -717,19 +718,26 @@ class Child:
         return sum(_resident(pid, mapped) for pid in pids[:1]) + sum(map(_private, pids[1:]))
 
     def _own_files(self, pids: Iterable[int]) -> int:
-        """Bytes of the mapped files that these processes may have written, each once. Raises ChildError where one no longer
-        lets anybody but root see them; on some machines that is so from the beginning, and they count as none."""
-        folder, found = os.fsencode(os.path.realpath(self.workspace.folder)), {}
+        """Bytes of the files that these processes may have written, each once: those that are mapped, and those in memory
+        that are open, or that the child's user, where it has one of its own, has in shared memory. Raises ChildError where a
+        process no longer lets anybody but root see them; on some machines that is so from the beginning, and they count as
+        none."""
+        folder, mapped = os.fsencode(os.path.realpath(self.workspace.folder)), {}
+        whole = dict(confine.shared_memory(self.workspace.uid))
         for pid in pids:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended
                 try:
                     for part, size in _mapped(pid, folder):
-                        found[part] = max(size, found.get(part, 0))
+                        mapped[part] = max(size, mapped.get(part, 0))
+                    whole |= _opened(pid)
                     self._shown = True
                 except PermissionError:
                     if self._shown:
                         raise ChildError("A process of the loop does not let others see its memory.") from None
-        return sum(found.values())
+        files: dict[tuple[int, int], int] = {}
+        for (_, file), size in mapped.items():
+            files[file] = files.get(file, 0) + size
+        return sum(max(files.get(file, 0), whole.get(file, 0)) for file in files | whole)
 
     def waited(self) -> dict[tuple[int, int], float]:
         """Seconds that each thread (process id, thread id) could have run but had to wait for a processor. Empty where the
@@ -805,8 +813,8 @@ def _resident(pid: int, mapped: int) -> int:
     return _kilobytes(pid, "status", ("RssAnon", "VmSwap")) + max(mapped, _kilobytes(pid, "status", ("RssShmem",)))
 
 
-def _mapped(pid: int, folder: bytes) -> Iterator[tuple[tuple[bytes, ...], int]]:
-    """The parts of files that a process has mapped and may have written: which part, and its bytes. Files are its own where
+def _mapped(pid: int, folder: bytes) -> Iterator[tuple[tuple[bytes, tuple[int, int]], int]]:
+    """The parts of files that a process has mapped and may have written: offset and file (device and inode), and bytes. Files are its own where
     it can write to them, where they have no name any more (shared memory is such a file), and in the folders in which it
     can make some.
 
@@ -824,7 +832,19 @@ def _mapped(pid: int, folder: bytes) -> Iterator[tuple[tuple[bytes, ...], int]]:
             own |= path.endswith(b" (deleted)") or path.startswith((b"/dev/shm/", folder + b"/"))
             if own and not device:
                 first, last = (int(end, 16) for end in span.split(b"-"))
-                yield tuple(part), last - first
+                offset, (major, minor), inode = part[0], part[1].split(b":"), int(part[2])
+                yield (offset, (os.makedev(int(major, 16), int(minor, 16)), inode)), last - first
+
+
+def _opened(pid: int) -> dict[tuple[int, int], int]:
+    """Files in memory that a process has opened: device and inode, and bytes."""
+    found = {}
+    for entry in os.scandir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # it closed it
+            if os.readlink(entry.path).startswith(("/memfd:", "/dev/shm/")):
+                status = os.stat(entry.path)
+                found[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return found
 
 
 def _private(pid: int) -> int:
