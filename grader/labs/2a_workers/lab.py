@@ -48,11 +48,11 @@ LAB = Lab(
     trace=(
         TraceCheck(
             name="reads",
-            title="Decoding left the training process",
+            title="Reading left the training process",
             points=20,
             metric="loads_in_main",
             at_most=0.5,  # a loop may look at a sample before it begins
-            says="samples a step were read and decoded by the training process itself",
+            says="samples a step were read by the training process itself",
             hints=(
                 "Which process opens the image files?",
                 "`lab.peek()` counts the samples that the training process loads itself (`loads_in_main`). It should be 0.",
