@@ -266,6 +266,16 @@ def test_compiler_caches_are_kept_whole_and_once(own_temporary, tmp_path):
     assert sorted(path.name for path in kept.parent.iterdir()) == ["kept", "kept.lock"]
 
 
+def test_two_caches_have_folders_of_their_own(tmp_path):
+    """Seen: of two grades of one lab, each with its own cache, one removed the other's folder while that was in use."""
+    ours, theirs = (Workspace("", tmp_path / cache / "the-same") for cache in ("ours", "theirs"))
+    try:
+        assert ours.folder.is_dir() and theirs.folder.is_dir() and ours.folder != theirs.folder
+    finally:
+        ours.remove()
+        theirs.remove()
+
+
 def test_compiler_caches_of_a_grade_that_was_killed(own_temporary, tmp_path):
     """Its folder is in nobody's way: the next grade finds what is kept, and does not compile anew ever after."""
     kept = tmp_path / "kept"

@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import fcntl
 import functools
+import hashlib
 import hmac
 import json
 import math
@@ -191,7 +192,9 @@ class Workspace:
         """Inductor's caches hold absolute paths: those that are kept are good in a folder of the same name only. One process
         at a time can have that; another one has a folder like any other, and compiles for itself."""
         if self.compiled:
-            folder = Path(tempfile.gettempdir()) / f"grader-{self.compiled.name}"
+            # the lock is that of this cache: another one's folder is another one
+            at = hashlib.sha256(os.fsencode(self.compiled.parent.resolve())).hexdigest()[:8]
+            folder = Path(tempfile.gettempdir()) / f"grader-{self.compiled.name}-{at}"
             self._lock = _locked(make_dir(self.compiled.parent) / f"{self.compiled.name}.lock")
             with contextlib.suppress(FileExistsError):
                 if self._lock:
