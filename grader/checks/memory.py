@@ -56,7 +56,10 @@ def steps_to_tell(check: Growth, starter: Meter, submission: Meter) -> int:
 
 
 def _too_much(check: Growth, starter: Meter, submission: Meter) -> str:
-    """What is held in advance beyond what may be, in words, or ''. Of main memory libraries take more beside a GPU."""
+    """What is held in advance beyond what may be, in words, or ''; of main memory libraries take more beside a GPU. However
+    much it is, it may be held where the leak would be OUTLASTED times as large."""
+    if OUTLASTED * _hidden(starter, submission) <= 1:
+        return ""
     theirs = growth(starter.levels) or (0.0, 0.0)
     gpu, main = _held(starter, submission)
     if gpu > check.ahead:
@@ -96,7 +99,12 @@ def judge_growth(check: Growth, starter: Meter, submission: Meter) -> CheckResul
         )
         return result(FAIL, 0, reason, *check.hints)
     if steps_to_tell(check, starter, submission):
-        return result(INCONCLUSIVE, 0, TOO_FEW)
+        held = size(sum(_held(starter, submission)))
+        reason = (
+            f"The loop holds {held} more than the untouched one does at first. A leak of so few steps could hide in that, so "
+            "this is not decided."
+        )
+        return result(INCONCLUSIVE, 0, reason, *check.hints)
     where = f"GPU {size(ours[0])}, main memory {size(ours[1])}" if submission.on_gpu else "main memory"
     if total <= check.at_most:
         seen = f"From step to step memory grows by {kilobytes(total)} (the untouched loop: {kilobytes(before)})"
