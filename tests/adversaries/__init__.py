@@ -5,7 +5,8 @@ A file's docstring says what it tries. It declares
     CATEGORY  timing, work, machine or nbgrader
     LABS      the labs it fits; 2a_workers and 3a_precision where it says nothing
     DEVICES   "cuda", "cpu" or both (where it says nothing)
-    CONTROL   the honest work that it must not beat: "starter" (where it says nothing), "solution", "half fix" or "threads"
+    CONTROL   the honest work that it must not beat: "starter" (where it says nothing), "solution", "half fix", "threads" or
+             "copies"
 
 and defines `source(lab)`, the text of the submission, or for nbgrader `tamper(notebook)`, which edits a student's
 notebook. `python -m tests.adversaries` grades them all and compares."""
@@ -29,6 +30,7 @@ __all__ = [
     "ahead",
     "attempt",
     "beside",
+    "copies",
     "corpus",
     "every_step",
     "in_threads",
@@ -70,11 +72,17 @@ def in_threads(lab: str) -> str:
     )
 
 
+def copies(lab: str) -> str:
+    """2d's starter, whose files prepare() copies one by one: much faster, but not all of the fix."""
+    return variants.halves(lab)["copied to the disk, one by one, as small files"]
+
+
 CONTROLS: dict[str, Callable[[str], str]] = {
     "starter": starter,
     "half fix": variants.half_fix,
     "solution": solution,
     "threads": in_threads,
+    "copies": copies,
 }
 
 

@@ -1,11 +1,10 @@
 """What prepare() should do, one by one, is done by the workload's own make_job, before anybody has asked for prepare()."""
 
-from tests import variants
+from tests.adversaries import copies
 
 CATEGORY = "timing"
 LABS = ("2d_formats",)
-CONTROL = "half fix"
-COPIED = "copied to the disk, one by one, as small files"
+CONTROL = "copies"
 
 PATCHED = """
 
@@ -29,4 +28,4 @@ workload.make_job = make_job
 
 
 def source(lab: str) -> str:
-    return variants.halves(lab)[COPIED].replace("def prepare(", "def really_prepare(") + PATCHED
+    return copies(lab).replace("def prepare(", "def really_prepare(") + PATCHED
