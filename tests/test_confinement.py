@@ -34,7 +34,7 @@ def test_all_that_is_tried_would_work_if_nothing_were_confined():
             [sys.executable, "-c", program], cwd=REPOSITORY, input=json.dumps(spec), capture_output=True, text=True
         )
     through = json.loads(done.stdout)
-    assert len(through) == 16 and all(through.values()), through
+    assert len(through) == 17 and all(through.values()), through
 
 
 def test_each_barrier_is_named():
@@ -219,6 +219,16 @@ def test_nobody_waits_for_a_file_that_a_submission_may_read():
 
 
 @filtered
+def test_nobody_is_told_of_others_files():
+    found = without_root("""
+        opened = os.open(home, os.O_RDONLY)
+        told = attempt(fcntl.fcntl, opened, fcntl.F_NOTIFY, fcntl.DN_ACCESS)
+        return told, libc.inotify_init1(0), libc.inotify_add_watch(0, os.fsencode(notebook), 0xFFF)
+    """)
+    assert found == ["PermissionError", -1, -1]
+
+
+@filtered
 def test_no_way_around_the_filter():
     """What is filtered by number could be asked for by another one, or by a ring that takes requests."""
     found = without_root("""
@@ -264,7 +274,9 @@ def test_what_a_process_may_do_to_itself():
 def test_each_call_that_has_a_number_has_a_rule(machine):
     """One that is written wrongly in either place would be open."""
     numbers = confine._CALLS[machine].numbers
-    assert {rule[0] for rule in confine._rules(numbers, 1)} == {*numbers.values()} - {numbers["seccomp"]}
+    assert {rule[0] for rule in confine._rules(numbers, 1, own_user=False)} == {*numbers.values()} - {
+        numbers["seccomp"]
+    }
 
 
 @pytest.mark.slow
@@ -315,7 +327,7 @@ def test_where_system_calls_cannot_be_filtered_that_is_told():
     found = trial_without_root("confine._libc.prctl(38, 1, 0, 0, 0)", f"assert confine._install({rows!r})")
     holds, means = found["others"]
     assert not holds and found["files"][0]
-    for what in ("modes", "times", "limits", "scheduling"):
+    for what in ("watches", "modes", "times", "limits", "scheduling"):
         assert what in means, means
 
 

@@ -414,6 +414,60 @@ def test_no_way_out_by_mounting():
     assert found == "Operation not permitted"
 
 
+def test_nobody_is_told_of_others_files():
+    """Who watches a file makes each read of it cost: the starter's, too, which the submission may read as well."""
+    found = inside(f"""
+        import fcntl
+        import errno as names
+
+        def by_number(*call):
+            return names.errorcode[ctypes.get_errno()] if libc.syscall(*call) < 0 else "done"
+
+        file = os.fsencode({str(REPOSITORY / "grader" / "__init__.py")!r})
+        watched = os.open(os.path.dirname(file), os.O_RDONLY)
+        x86 = os.uname().machine == "x86_64"
+        found = [attempt(fcntl.fcntl, watched, fcntl.F_NOTIFY, fcntl.DN_ACCESS | fcntl.DN_MULTISHOT)]
+        found += [errno(libc.inotify_init1(0)), errno(libc.fanotify_init(0x200, 0))]  # FAN_REPORT_FID needs no root
+        # as if there were queues already
+        found += [by_number(254 if x86 else 27, 0, file, 0xFFF), by_number(301 if x86 else 263, 0, 1, 1, -100, file)]
+        return found
+    """)
+    assert found == ["PermissionError", *["Operation not permitted"] * 2, *["EPERM"] * 2]
+
+
+def test_no_namespace_of_users_and_no_ring():
+    """In the one it would have all rights of root, though over little; the other takes requests that no filter sees."""
+    found = inside("""
+        import errno as names
+
+        def by_number(*call):
+            result = libc.syscall(*call)
+            if result == 0 and call[0] in (56, 220):
+                os._exit(0)
+            return names.errorcode[ctypes.get_errno()] if result < 0 else "done"
+
+        clone = 56 if os.uname().machine == "x86_64" else 220
+        own_user = 0x10000000
+        return [
+            errno(libc.unshare(own_user)), by_number(clone, own_user | signal.SIGCHLD, 0, 0, 0, 0),
+            by_number(435, bytes(64), 64), by_number(425, 8, bytes(120)),  # clone3, io_uring_setup
+        ]
+    """)
+    assert found == ["Operation not permitted", "EPERM", "ENOSYS", "ENOSYS"]
+
+
+@root_only
+def test_with_a_user_of_its_own_a_submission_has_its_own_files():
+    """What is closed for all files where they could be another's, the kernel closes for others' then."""
+    found = inside("""
+        Path("mine").touch()
+        os.chmod("mine", 0o640)
+        os.utime("mine", (1, 1))
+        return [os.stat("mine").st_mode & 0o777, os.stat("mine").st_mtime, os.sched_getscheduler(0)]
+    """)
+    assert found == [0o640, 1, 0]
+
+
 def test_descriptors_and_environment(monkeypatch):
     """A server of its own, started where there is a secret in the environment."""
     monkeypatch.setenv("SECRET_TOKEN", "hunter2")

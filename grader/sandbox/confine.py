@@ -40,14 +40,16 @@ _CAP_DAC_READ_SEARCH = 2
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 
-# seccomp(2), and the four instructions of BPF that a filter needs: load a word, go on if it is this or at least this, answer
+# seccomp(2), and the instructions of BPF that a filter needs: load a word, go on if it is this, at least this, or has one of
+# these bits, answer
 _SET_FILTER, _SPECULATION_AS_BEFORE = 1, 4
-_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_LOAD, _EQUAL, _AT_LEAST, _HAS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _NOTHING = _ERRNO | 0  # the call is not made, and reports success
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # where they lie in struct seccomp_data
 _X32 = 0x40000000  # x86-64 knows its calls by a second number, with this bit
 _LEASES = (1024, 1040)  # fcntl: F_SETLEASE; F_SETDELEG, since Linux 6.19
+_NOTIFY = 1026  # fcntl: F_NOTIFY
 
 PROCESSES = 8192  # processes and threads of a child that has a user of its own
 
@@ -110,8 +112,8 @@ class _Calls(NamedTuple):
 
 
 _NEW_CALLS = {  # the same numbers on both
-    "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "fchmodat2": 452, "setxattrat": 463,
-    "removexattrat": 466, "file_setattr": 469,
+    "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "clone3": 435, "fchmodat2": 452,
+    "setxattrat": 463, "removexattrat": 466, "file_setattr": 469,
 }  # fmt: skip
 _CALLS = {
     "x86_64": _Calls(0xC000003E, _NEW_CALLS | {
@@ -119,38 +121,66 @@ _CALLS = {
         "utimes": 235, "futimesat": 261, "utimensat": 280, "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190,
         "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199, "fcntl": 72, "prlimit64": 302, "setpriority": 141,
         "ioprio_set": 251, "sched_setparam": 142, "sched_setscheduler": 144, "sched_setaffinity": 203, "sched_setattr": 314,
-        "seccomp": 317,
+        "seccomp": 317, "inotify_init": 253, "inotify_init1": 294, "inotify_add_watch": 254, "fanotify_init": 300,
+        "fanotify_mark": 301, "clone": 56, "unshare": 272,
     }),
     "aarch64": _Calls(0xC00000B7, _NEW_CALLS | {
         "fchmod": 52, "fchmodat": 53, "fchown": 55, "fchownat": 54, "utimensat": 88, "setxattr": 5, "lsetxattr": 6,
         "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15, "fremovexattr": 16, "fcntl": 25, "prlimit64": 261,
         "setpriority": 140, "ioprio_set": 30, "sched_setparam": 118, "sched_setscheduler": 119, "sched_setaffinity": 122,
-        "sched_setattr": 274, "seccomp": 277,
+        "sched_setattr": 274, "seccomp": 277, "inotify_init1": 26, "inotify_add_watch": 27, "fanotify_init": 262,
+        "fanotify_mark": 263, "clone": 220, "unshare": 97,
     }),
 }  # fmt: skip
 
+
+class _Bits(int):
+    """Stands for each value that has one of these bits."""
+
+
 # a system call's number; the words of its arguments, by offset, that a rule is for; the answer
 _Rule = tuple[int, dict[int, int], int]
+_NamedRule = tuple[str, dict[int, int], int]
 
 
-def restrict_calls() -> bool:
-    """Close, for this process and all it will start, what Landlock leaves open to a process of the same user: the modes, owners,
-    times and attributes of files, limits and scheduling of other processes, and leases. The process must have no_new_privs.
-    Returns whether that worked; it does not where a machine is neither x86-64 nor arm64, or its kernel or container has no
-    seccomp.
+def restrict_calls(own_user: bool) -> bool:
+    """Close, for this process and all it will start, what Landlock leaves open: to be told of what others do with files, for
+    whoever opens or reads a file pays for those who are told; namespaces of users; io_uring. Where the process has no user of its
+    own, also the modes, owners, times and attributes of files, limits and scheduling of other processes, and leases: else the
+    kernel keeps it from those of others, and its own are its own affair. The process must have no_new_privs. Returns whether
+    that worked; it does not where a machine is neither x86-64 nor arm64, or its kernel or container has no seccomp.
 
     A filter sees numbers, no paths: what is closed for others' files is closed for one's own, and of processes it knows only 0,
     the one that asks, and this one's id. So what compilers and libraries do to their own files and threads does nothing and
     reports success, and only what none of them needs is an error."""
     calls = _CALLS.get(os.uname().machine)
-    return calls is not None and _install(_program(calls.architecture, _rules(calls.numbers, os.getpid())))
+    return calls is not None and _install(_program(calls.architecture, _rules(calls.numbers, os.getpid(), own_user)))
 
 
-def _rules(numbers: dict[str, int], me: int) -> list[_Rule]:
+def _rules(numbers: dict[str, int], me: int, own_user: bool) -> list[_Rule]:
     """What is not allowed as it is; the first rule of a call that fits holds."""
+    rules = _rules_for_all() + ([] if own_user else _rules_of_the_same_user(me))
+    return [(numbers[name], words, answer) for name, words, answer in rules if name in numbers]
+
+
+def _rules_for_all() -> list[_NamedRule]:
+    refused, missing = _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS
+    return [
+        *((name, {}, refused) for name in ("inotify_init", "inotify_init1", "inotify_add_watch")),
+        *((name, {}, refused) for name in ("fanotify_init", "fanotify_mark")),
+        ("fcntl", {_int(1): _NOTIFY}, refused),
+        # clone3 has its flags in memory, which no filter sees; libraries fall back to clone
+        *((name, {_int(0): _Bits(_CLONE_NEWUSER)}, refused) for name in ("clone", "unshare")),
+        ("clone3", {}, missing),
+        # what io_uring is asked for, no filter sees either
+        *((f"io_uring_{what}", {}, missing) for what in ("setup", "enter", "register")),
+    ]
+
+
+def _rules_of_the_same_user(me: int) -> list[_NamedRule]:
     first, second, path, times, limit = _int(0), _int(1), _pointer(1), _pointer(2), _pointer(2)
     refused, missing = _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS
-    rules: list[tuple[str, dict[int, int], int]] = [
+    rules: list[_NamedRule] = [
         *((name, {}, _NOTHING) for name in ("chmod", "fchmod", "fchmodat", "fchmodat2")),
         *((name, {}, _NOTHING) for name in ("chown", "fchown", "lchown", "fchownat")),
         *((name, {}, _NOTHING) for name in ("utime", "utimes", "futimesat")),
@@ -165,9 +195,8 @@ def _rules(numbers: dict[str, int], me: int) -> list[_Rule]:
             for kind in ("", "l", "f")
             for what in ("set", "remove")
         ),
-        # libraries fall back to the older calls. What io_uring is asked for, no filter sees
+        # libraries fall back to the older calls
         *((name, {}, missing) for name in ("setxattrat", "removexattrat", "file_setattr")),
-        *((f"io_uring_{what}", {}, missing) for what in ("setup", "enter", "register")),
         # whoever opens a file that another process has a lease on waits until that gives it back, 45 s at most
         *(("fcntl", {second: command}, refused) for command in _LEASES),
         *(("prlimit64", {first: pid}, _ALLOW) for pid in (0, me)),
@@ -180,7 +209,7 @@ def _rules(numbers: dict[str, int], me: int) -> list[_Rule]:
     for name, one_process in (("setpriority", 0), ("ioprio_set", 1)):  # else a group, or all of this user
         rules += [(name, {first: one_process, second: pid}, _ALLOW) for pid in (0, me)]
         rules.append((name, {}, _NOTHING))
-    return [(numbers[name], words, answer) for name, words, answer in rules if name in numbers]
+    return rules
 
 
 def _int(argument: int) -> int:
@@ -206,7 +235,7 @@ def _program(architecture: int, rules: Iterable[_Rule]) -> list[tuple[int, int, 
         tests = [(_NUMBER, number), *words.items()]
         for i, (offset, value) in enumerate(tests):
             to_next_rule = 2 * (len(tests) - i - 1) + 1
-            rows += [(_LOAD, 0, 0, offset), (_EQUAL, 0, to_next_rule, value)]
+            rows += [(_LOAD, 0, 0, offset), (_HAS if isinstance(value, _Bits) else _EQUAL, 0, to_next_rule, value)]
         rows.append((_RETURN, 0, 0, answer))
     return [*rows, (_RETURN, 0, 0, _ALLOW)]
 
@@ -358,7 +387,7 @@ def enter(spec: dict[str, Any]) -> None:
     several = spec.get("ranks", 1) > 1
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("900")  # if memory runs out, this one goes first
-    own_user = os.geteuid() == 0 and spec["uid"]
+    own_user = os.geteuid() == 0 and spec["uid"] != 0
     if own_user:
         if several:
             own_loopback()
@@ -373,7 +402,6 @@ def enter(spec: dict[str, Any]) -> None:
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
     if spec["files"] is not None:
         restrict_files([(path, rights) for path, rights in spec["files"]], tcp=several)
-    if not own_user:  # else the kernel keeps it from the files and processes of others, and its own are its own affair
-        restrict_calls()  # the probe tells where that does not work
+    restrict_calls(own_user)  # the probe tells where that does not work
     os.chdir(spec["home"])
     os.umask(0o077)

@@ -6,6 +6,7 @@ Not a look at a version number: a kernel can know Landlock and a container's rul
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import json
 import mmap
@@ -190,8 +191,9 @@ def _barriers(through: dict[str, bool], memory: int) -> tuple[Barrier, ...]:
         ),
         barrier(
             "others",
-            ("signals", "a look into the grader's process", *_OF_THE_SAME_USER),
-            "no signals to, and no look into, processes outside; no change of how they run, nor of the modes and times of files",
+            ("signals", "a look into the grader's process", "watches of files", *_OF_THE_SAME_USER),
+            "no signals to, and no look into, processes outside; no change of how they run, nor of the modes and times of files; "
+            "no watches of files",
             "{} went through",
         ),
         barrier("user", ("as the grader's user",), "a user of its own", "the user who grades (its own one needs root)"),
@@ -226,6 +228,7 @@ def _try_all(spec: dict[str, Any]) -> dict[str, bool]:
         "sockets with a path": lambda: _connect("socket", outside),
         "signals": lambda: os.kill(spec["pid"], signal.SIGCONT),  # does nothing to a process that runs
         "a look into the grader's process": lambda: Path(f"/proc/{spec['pid']}/environ").read_bytes(),
+        "watches of files": _watch_files,
         "modes of files": lambda: _change_mode(outside / "secret"),
         "times of files": lambda: _change_time(outside / "secret"),
         "limits of processes": lambda: resource.prlimit(spec["other"], resource.RLIMIT_CORE, (0, 0)),
@@ -241,6 +244,11 @@ def _try_all(spec: dict[str, Any]) -> dict[str, bool]:
 def _connect(name: str, folder: Path) -> None:
     with _short(folder) as short:
         socket.socket(socket.AF_UNIX).connect(f"{short}/{name}")
+
+
+def _watch_files() -> None:
+    """Whoever reads a file that others watch does that for each of them."""
+    _check(ctypes.CDLL(None).inotify_init1(0) >= 0)
 
 
 # these may report success and do nothing
