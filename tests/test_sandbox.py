@@ -767,6 +767,22 @@ def test_training_ahead_gains_nothing():
     assert gain_over_starter(trains_ahead("3a_precision")) < 1.25
 
 
+def test_a_loop_is_looked_at_while_it_is_stopped(monkeypatch):
+    """What it does meanwhile is not timed."""
+    looked = []
+    for name in ("waited", "cpu_seconds"):
+        look = getattr(Child, name)
+
+        def noted(child: Child, look=look, name=name) -> Any:
+            states = {psutil.Process(pid).status() for pid in {pid for pid, _ in child._threads()}}
+            looked.append((name, states == {psutil.STATUS_STOPPED}))
+            return look(child)
+
+        monkeypatch.setattr(Child, name, noted)
+    assert gain_over_starter(LAB.starter) < 1.5
+    assert {name for name, _ in looked} == {"waited", "cpu_seconds"} and all(stopped for _, stopped in looked), looked
+
+
 SAVING_UP = """
 import queue, sys, threading, time
 {steps}

@@ -241,7 +241,8 @@ def pair(starter: Arm, submission: Arm, plan: Plan, before_block: Callable[[], N
     random.shuffle(arms)
     for name, arm in arms:
         before_block()
-        with arm.timed(core), watch_lost(arm.child) as lost, arm.metered():
+        # looked at while the arm is frozen: it takes some time, in which a loop that ran could make steps ahead
+        with watch_lost(arm.child) as lost, arm.timed(core), arm.metered():
             times[f"{name}_s"] = arm.block(plan)
         times[f"{name}_lost"] = lost()
     return Pair(**times)
