@@ -634,6 +634,87 @@ def work():
             child.thaw()
 
 
+WAKES_AND_GOES = """
+import ctypes, os, time
+import torch
+
+class Event(ctypes.Structure):
+    _fields_ = [("value", ctypes.c_void_p), ("signo", ctypes.c_int), ("notify", ctypes.c_int), ("rest", ctypes.c_int * 12)]
+
+def train(job):
+    child = os.fork()
+    if child == 0:
+        if {orphan} and os.fork():
+            os._exit(0)
+        libc, timer = ctypes.CDLL(None), ctypes.c_void_p()
+        libc.timer_create(1, ctypes.byref(Event(signo=18)), ctypes.byref(timer))  # SIGCONT
+        libc.timer_settime(timer, 0, ctypes.byref((ctypes.c_long * 4)(0, 0, 1, 0)), None)
+        open("waits", "w").close()
+        time.sleep(0.7)
+        os._exit(0)
+    if {orphan}:
+        os.waitpid(child, 0)
+    while True:
+        yield torch.ones(())
+"""
+
+
+@pytest.mark.parametrize("orphan", [True, False])
+def test_waking_up_and_being_gone_is_noticed(orphan):
+    """Whoever has ended by the time of the next turn is in nobody's account."""
+    with running(WAKES_AND_GOES.format(orphan=orphan)) as child:
+        child.load()
+        child.start(1)
+        child.run(1)
+        assert eventually((child.workspace.folder / "waits").exists)
+        child.freeze()
+        time.sleep(1.3)
+        with pytest.raises(ChildError, match="while they were stopped for the other side's turn"):
+            child.thaw()
+
+
+def test_ending_right_after_a_turn_began_is_no_cheating():
+    """As threads of pools do, and a loader's workers at the end of an epoch."""
+    source = loop(
+        "while True:\n    begin()\n    yield torch.ones(())",
+        """
+import multiprocessing, os, threading, time
+
+def begin():
+    threading.Thread(target=time.sleep, args=(0.03,)).start()
+    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(0.03,))
+    process.start()
+    if os.fork() == 0:
+        time.sleep(0.03)
+        os._exit(0)
+""",
+    )
+    with running(source) as child:
+        child.load()
+        child.start(1)
+        for pause in (0, 0.01, 0.02, 0.03, 0.04) * 4:
+            child.run(2)
+            time.sleep(pause)
+            child.freeze()
+            time.sleep(0.05)
+            child.thaw()
+
+
+def test_killed_while_it_was_stopped_is_no_cheating():
+    """By the kernel, say, which needed the memory."""
+    with running(loop("")) as child:
+        child.load()
+        child.start(1)
+        child.run(1)
+        child.freeze()
+        [main] = psutil.Process(child.warden).children()
+        main.kill()
+        assert eventually(lambda: not main.is_running())
+        child.thaw()
+        with pytest.raises(ChildError, match="was killed by the kernel"):
+            child.run(1)
+
+
 def test_half_a_surrogate_pair_is_no_traceback():
     with running("# \ud800\n" + loop('assert len("\ud800") == 1')) as child:
         child.load()

@@ -626,11 +626,9 @@ class Child:
         """Let every process run again. core: where the loop's main thread wakes up. Raises ChildError when one ran in the
         meantime: a process can have a timer send it the signal to go on."""
         ran, self._frozen_at = self.cpu_seconds() - self._frozen_at, math.inf
-        if ran > 0.05 or self._woke():
-            time_ = f" for {ran:.1f} s" if ran > 0.05 else ""
+        if did := f"worked for {ran:.1f} s" if ran > 0.05 else self._woke():
             error = ChildError(
-                f"The submission's processes worked{time_} while they were stopped for the other side's turn.",
-                kind="freeze",
+                f"The submission's processes {did} while they were stopped for the other side's turn.", kind="freeze"
             )
             error.trusted = self.trusted
             raise error
@@ -650,12 +648,25 @@ class Child:
                     time.sleep(0.001)  # a thread that was stopped moves when it wakes
                 os.sched_setaffinity(main.pid, cores)
 
-    def _woke(self) -> bool:
-        """Whether a thread that was stopped has run since, or a process is there that was not. Processor time alone does not
-        tell: that of a process which ended, and that nobody waited for, is in nobody's account."""
+    def _woke(self) -> str:
+        """What was done by threads that should be stopped, or '': one has run since, or has ended, or a process is there that was
+        not. Processor time alone does not tell: that of a process which ended, and that nobody waited for, is in nobody's
+        account. Where the whole child is dead the next request tells how it died."""
         now, was = self._threads(), self._stopped
         self._stopped = {}
-        return any(slices > was.get(thread, ("", -1))[1] for thread, (state, slices) in now.items() if state != "Z")
+        ran = any(slices > was.get(thread, ("", -1))[1] for thread, (state, slices) in now.items() if state != "Z")
+        if ran:
+            return "worked"
+        # what is stopped does not end by itself
+        ended = any(state in "Tt" and now.get(thread, ("X", 0))[0] in "ZX" for thread, (state, _) in was.items())
+        if ended and not self._is_dead():
+            return "ended (they woke up, or were killed, as the kernel does when the machine runs out of memory)"
+        return ""
+
+    def _is_dead(self) -> bool:
+        poller = select.poll()
+        poller.register(self._status, select.POLLIN)
+        return bool(poller.poll(0))
 
     def _threads(self) -> dict[tuple[int, int], tuple[str, int]]:
         """By process and thread: its state (proc_pid_stat(5)), and how many times it was given a processor
