@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import socket
@@ -829,6 +830,97 @@ def test_a_chain_of_short_processes_that_wake_each_other_is_noticed():
         time.sleep(1.0)
         with pytest.raises(ChildError, match="while they were stopped for the other side's turn"):
             child.thaw()
+
+
+# a process that is gone before anybody sees it, but for the next one, which counts on
+REPLACES_ITSELF = """
+import subprocess, sys
+import torch
+
+CHAIN = '''
+import mmap, os, time
+
+os.setsid()
+with open("count", "w+b") as file:
+    file.write(bytes(8))
+    file.flush()
+    count = mmap.mmap(file.fileno(), 8)
+end = time.monotonic() + 20
+while time.monotonic() < end:
+    until = time.perf_counter() + 0.0005
+    while time.perf_counter() < until:
+        pass
+    count[:] = (int.from_bytes(count, "little") + 1).to_bytes(8, "little")
+    if os.fork():
+        os._exit(0)
+'''
+
+def train(job):
+    subprocess.Popen([sys.executable, "-S", "-E", "-c", CHAIN]).wait()
+    while True:
+        yield torch.ones(())
+"""
+
+
+def counted(child: Child) -> int:
+    file = child.workspace.folder / "count"
+    return int.from_bytes(file.read_bytes(), "little") if file.exists() else 0
+
+
+ENDS = """
+from helpers import eventually, running
+from test_sandbox import REPLACES_ITSELF, counted
+from grader.sandbox import parent
+
+if {without_user}:
+    parent.Workspace.uid = property(lambda self: 0, lambda self, uid: None)
+with running(REPLACES_ITSELF, allow_unconfined=True) as child:
+    child.load()
+    child.start(1)
+    child.run(1)
+    assert eventually(lambda: counted(child) > 50)
+# whoever lives holds the end of the pipe to which it prints
+assert not child._output._thread.is_alive()
+"""
+
+
+@pytest.mark.parametrize("without_user", [False, pytest.param(True, marks=root_only)])
+@pytest.mark.parametrize("without_landlock", [False, True])
+def test_processes_that_replace_themselves_are_ended(without_landlock, without_user):
+    """Each of them is too short-lived to be found in a list of processes."""
+    program = [sys.executable, "-c", ENDS.format(without_user=without_user)]
+    wrapped = [sys.executable, str(REPOSITORY / "tests/without_landlock.py")] if without_landlock else []
+    path = os.pathsep.join(map(str, (REPOSITORY / "tests", REPOSITORY)))
+    done = subprocess.run(
+        [*wrapped, *program], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=120
+    )
+    assert not done.returncode, done.stderr
+
+
+def test_a_parent_that_dies_while_it_stops_a_child_leaves_nothing():
+    """It has not read the answer then, which makes of the end of their connection an error."""
+    with running(loop("")) as child:
+        child.load()
+        os.write(child._lifeline, b"s")
+        assert eventually(lambda: select.select([child._lifeline], [], [], 0)[0])
+        os.close(child._lifeline)
+        child._lifeline = os.open(os.devnull, os.O_WRONLY)
+        assert eventually(lambda: not child._tree() and not child.workspace.folder.exists())
+
+
+def test_processes_that_replace_themselves_are_stopped():
+    with running(REPLACES_ITSELF) as child:
+        child.load()
+        child.start(1)
+        child.run(1)
+        assert eventually(lambda: counted(child))
+        for _ in range(5):
+            child.freeze()
+            before = counted(child)
+            time.sleep(0.1)
+            assert counted(child) == before
+            child.thaw()
+            assert eventually(lambda: counted(child) > before)  # noqa: B023
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can give a child a user of its own")

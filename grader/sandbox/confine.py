@@ -28,6 +28,7 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 _MODIFY = 0x1FF0  # remove and make of every kind, bits 4 to 12
 _REFER, _TRUNCATE, _IOCTL_DEV, CONNECT = 1 << 13, 1 << 14, 1 << 15, 1 << 16  # since ABI 2, 3, 5, 9 (Linux 7.1)
+_ABSTRACT_SOCKETS, _SIGNALS = 1, 2  # scopes, since ABI 6
 # the rights that make sense for a plain file
 _FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | _TRUNCATE | _IOCTL_DEV | CONNECT
 
@@ -70,6 +71,28 @@ def become_subreaper() -> None:
     _check(_libc.prctl(_PR_SET_SUBREAPER, 1, 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
+def keep_signals_in() -> bool:
+    """From now on this process can signal nobody but itself and what it starts; those cannot signal it if they do the same. So
+    a signal to all goes to these. Returns whether that worked; it does since Linux 6.12."""
+    abi = landlock_abi()
+    if abi < 6:
+        return False
+    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
+    ruleset = _check(
+        _libc.syscall(_CREATE_RULESET, struct.pack("QQQ", 0, 0, _SIGNALS), 24, 0), "landlock_create_ruleset"
+    )
+    quiet = (
+        1 if abi >= 7 else 0
+    )  # else the system's log has an entry for each process that a signal to all did not reach
+    _libc.syscall(_RESTRICT_SELF, ruleset, quiet)
+    os.close(ruleset)
+    try:
+        os.kill(os.getppid(), 0)
+    except PermissionError:
+        return True
+    return False  # whatever the kernel says of itself: a signal to all would reach everybody
+
+
 def restrict_files(rights: Iterable[tuple[str, int]], tcp: bool = False) -> None:
     """Allow this process, and all it will start, only the file accesses in `rights`: (path, READ | WRITE | LIST | CONNECT),
     each for everything below the path; CONNECT: to sockets that lie there, WRITE has it. Paths that do not exist are left out.
@@ -84,7 +107,7 @@ def restrict_files(rights: Iterable[tuple[str, int]], tcp: bool = False) -> None
     handled |= _IOCTL_DEV if abi >= 5 else 0
     handled |= CONNECT if abi >= 9 else 0
     network = 3 if abi >= 4 and not tcp else 0  # bind and connect of TCP
-    scoped = 3 if abi >= 6 else 0  # abstract UNIX sockets, signals
+    scoped = _ABSTRACT_SOCKETS | _SIGNALS if abi >= 6 else 0
     attributes = struct.pack("QQQ", handled, network, scoped)
     size = 8 if abi < 4 else 16 if abi < 6 else 24
     ruleset = _check(_libc.syscall(_CREATE_RULESET, attributes, size, 0), "landlock_create_ruleset")

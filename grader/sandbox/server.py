@@ -3,14 +3,13 @@
 A fork takes some 0.04 s where a fresh start of torch takes 3 to 8 s. The server listens on one unnamed socket that only
 the parent holds: a confined child cannot ask it for anything. Each child gets a *warden*, a trusted process between the
 server and the child: it adopts the child's orphans, so that every process a learner's code leaves behind stays in the
-warden's tree, and it kills that whole tree when the child ends or the parent goes away.
+warden's tree; it stops that whole tree when the parent asks for it, and kills it when the child ends or the parent goes away.
 
 Run as `python -m grader.sandbox.server FD`."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import select
@@ -18,6 +17,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 
 import psutil
 
@@ -59,6 +59,7 @@ def serve(listener: socket.socket) -> None:
 
 def _warden(spec: dict, requests: int, replies: int, output: int, status: int, lifeline: int) -> None:
     confine.become_subreaper()
+    enclosed = confine.keep_signals_in()
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     wake_read, wake_write = os.pipe()
@@ -90,21 +91,36 @@ def _warden(spec: dict, requests: int, replies: int, output: int, status: int, l
     poller = select.poll()
     poller.register(wake_read, select.POLLIN)
     poller.register(lifeline, select.POLLIN | select.POLLHUP)
-    ended = None
-    while ended is None:
+    ended, word = None, b"s"
+    while ended is None and word == b"s":
         ready = dict(poller.poll(1000))
         if wake_read in ready:
             os.read(wake_read, 4096)
         ended = _reap(child)
-        if lifeline in ready:  # closed: the parent is done with this child, or dead
-            break
-    _kill_tree(spec["uid"])
-    if ended is None:
-        ended = _reap(child)
+        if lifeline in ready:
+            word = _word(lifeline, spec["uid"], enclosed)
+    killed = _kill_tree(child, spec["uid"], enclosed)
+    ended = killed if ended is None else ended
     with contextlib.suppress(OSError):
         os.write(status, json.dumps({"status": ended}).encode())
-    if not os.read(lifeline, 1):  # closed without a word: nobody is left to clear the folder away
+    while word == b"s":
+        word = _word(lifeline, spec["uid"], enclosed)
+    if not word:  # closed without one: nobody is left to clear the folder away
         confine.clear_away(spec["home"], spec["uid"])
+
+
+def _word(lifeline: int, uid: int, enclosed: bool) -> bytes:
+    """What the parent says: b"s" to stop all, which is done and answered; b"c" when it is done with this child; nothing when it
+    is dead."""
+    try:
+        word = os.read(lifeline, 1)
+    except ConnectionResetError:  # it died before it read an answer
+        return b""
+    if word == b"s":
+        _signal_all(signal.SIGSTOP, uid, enclosed)
+        with contextlib.suppress(BrokenPipeError):  # it died
+            os.write(lifeline, word)
+    return word
 
 
 def _reap(child: int) -> int | None:
@@ -120,41 +136,69 @@ def _reap(child: int) -> int | None:
     return found
 
 
-def _kill_tree(uid: int) -> None:
-    """Kill every descendant. Stopped first, so that none can fork while the others die; new ones are looked for until
-    there are none. Processes that replace themselves faster than they can be looked for have no such end: where they
-    have a user of their own, `uid`, the kernel kills all of that user's at once."""
-    me = psutil.Process()
-    for attempt in itertools.count():
-        alive = [p for p in me.children(recursive=True) if _is_alive(p)]
-        if not alive:
-            return
-        if attempt >= 3 and uid:
-            _kill_all_of(uid)
-        for sig in (signal.SIGSTOP, signal.SIGKILL):
-            for process in alive:
-                with contextlib.suppress(psutil.Error):
-                    process.send_signal(sig)
-        psutil.wait_procs(alive, timeout=0.2)
+def _kill_tree(child: int, uid: int, enclosed: bool) -> int | None:
+    """Kill every descendant, until the kernel says that there is none: whoever has lost its parent is this process's own child, so
+    while one lives this process has a child. Returns the wait status of `child` if it ended here.
+
+    Without root, and before Linux 6.12, nobody can kill all at once (see `_signal_all`), and they are killed as they are found.
+    Processes that replace themselves very fast can outlast that for a while: the parent waits 10 seconds, and this process goes on
+    until they are gone."""
+    ended = None
+    while _has_children():
+        if not _signal_all(signal.SIGKILL, uid, enclosed):
+            _kill_one_by_one()
+        found = _reap(child)
+        ended = found if ended is None else ended
+        time.sleep(0.001)
+    return ended
 
 
-def _kill_all_of(uid: int) -> None:
-    killer = os.fork()
-    if killer == 0:
-        try:
-            os.setuid(uid)
-            os.kill(-1, signal.SIGKILL)  # spares the process that calls it
-        finally:
-            os._exit(0)
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(killer, 0)
-
-
-def _is_alive(process: psutil.Process) -> bool:
+def _has_children() -> bool:
     try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
         return False
+    return True
+
+
+def _signal_all(sig: int, uid: int, enclosed: bool) -> bool:
+    """Signal every descendant, all at once: a process that is about to fork gets it first, or its child gets it as well. Lists of
+    processes miss those that live for a millisecond. enclosed: this process's signals reach nobody else; else the
+    descendants must have a user of their own, `uid`. Returns whether that could be done."""
+    if not enclosed:
+        return uid != 0 and _signal_user(sig, uid)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, sig)  # spares the process that calls it
+    return True
+
+
+def _signal_user(sig: int, uid: int) -> bool:
+    sender = os.fork()
+    if sender == 0:
+        code = 1
+        try:
+            nobody = uid + 1  # see `Workspace.uid`
+            os.setresuid(nobody, uid, nobody)  # it may signal that user's processes, and they may not signal it
+            os.kill(-1, sig)
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(sender, 0)[1] == 0
+
+
+def _kill_one_by_one() -> None:
+    """Stopped first, so that none can fork while the others die. One that replaces itself is not found so, but among this process's
+    own children, as soon as the one before it has ended: they are looked at often."""
+    found = psutil.Process().children(recursive=True)
+    for sig in (signal.SIGSTOP, signal.SIGKILL):
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(sig)
+    with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as own:
+        for _ in range(1000):
+            own.seek(0)
+            for pid in own.read().split():
+                os.kill(int(pid), signal.SIGKILL)  # nobody else waits for it: the id is still its own
 
 
 def _enter(spec: dict, output: int) -> None:
