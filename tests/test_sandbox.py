@@ -436,6 +436,52 @@ def test_nobody_is_told_of_others_files():
     assert found == ["PermissionError", *["Operation not permitted"] * 2, *["EPERM"] * 2]
 
 
+LOCKS = """
+import fcntl, os, struct
+opened = os.open({file!r}, os.O_RDONLY)
+for n in range({count}):
+    fcntl.fcntl(opened, fcntl.F_SETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 2 * n, 1, 0))
+"""
+
+
+@pytest.mark.parametrize("count", [10, 1000])
+def test_many_locks_on_a_file_are_noticed(count):
+    """Whoever closes the file looks through all of them: 50 000 make 3 ms of 3 us."""
+    file = str(REPOSITORY / "grader" / "__init__.py")
+    with running(loop(LOCKS.format(file=file, count=count))) as child:
+        child.load()
+        child.start(1)
+        child.run(1)
+        if count == 10:
+            child.freeze()
+            return
+        with pytest.raises(ChildError, match="locks 1000 parts of a file"):
+            child.freeze()
+
+
+def test_locks_that_nobody_would_see():
+    """In the table of locks one has the process that asked for it, which may have ended: or none."""
+    found = inside(f"""
+        import fcntl, struct
+
+        def locked(name, how):
+            return attempt(fcntl.flock, os.open(name, os.O_RDONLY | os.O_CREAT), how | fcntl.LOCK_NB)
+
+        others = os.open({str(REPOSITORY / "grader" / "__init__.py")!r}, os.O_RDONLY)
+        part = struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 0, 1, 0)
+        by_file = [attempt(fcntl.fcntl, others, command, part) for command in (37, 38)]  # F_OFD_SETLK, F_OFD_SETLKW
+        shared = locked("a", fcntl.LOCK_SH)
+        clone = 56 if os.uname().machine == "x86_64" else 220
+        with_my_files = libc.syscall(clone, 0x400 | signal.SIGCHLD, 0, 0, 0, 0)
+        if with_my_files == 0:
+            os._exit(0)
+        alone = [locked("b", fcntl.LOCK_EX), locked("b", fcntl.LOCK_EX)]
+        held = [int(line.split()[4]) == os.getpid() for line in open("/proc/locks") if "->" not in line]
+        return by_file, shared, with_my_files, sum(held), alone
+    """)
+    assert found == [["OSError"] * 2, "done", -1, 1, ["done", "BlockingIOError"]]
+
+
 def test_no_namespace_of_users_and_no_ring():
     """In the one it would have all rights of root, though over little; the other takes requests that no filter sees."""
     found = inside("""

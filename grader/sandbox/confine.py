@@ -51,6 +51,8 @@ _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # where they lie in struct seccom
 _X32 = 0x40000000  # x86-64 knows its calls by a second number, with this bit
 _LEASES = (1024, 1040)  # fcntl: F_SETLEASE; F_SETDELEG, since Linux 6.19
 _NOTIFY = 1026  # fcntl: F_NOTIFY
+_LOCKS_OF_NO_PROCESS = (37, 38)  # fcntl: F_OFD_SETLK, F_OFD_SETLKW
+_CLONE_FILES, _CLONE_THREAD = 0x400, 0x10000
 
 PROCESSES = 8192  # processes and threads of a child that has a user of its own
 
@@ -145,14 +147,14 @@ _CALLS = {
         "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199, "fcntl": 72, "prlimit64": 302, "setpriority": 141,
         "ioprio_set": 251, "sched_setparam": 142, "sched_setscheduler": 144, "sched_setaffinity": 203, "sched_setattr": 314,
         "seccomp": 317, "inotify_init": 253, "inotify_init1": 294, "inotify_add_watch": 254, "fanotify_init": 300,
-        "fanotify_mark": 301, "clone": 56, "unshare": 272,
+        "fanotify_mark": 301, "flock": 73, "clone": 56, "unshare": 272,
     }),
     "aarch64": _Calls(0xC00000B7, _NEW_CALLS | {
         "fchmod": 52, "fchmodat": 53, "fchown": 55, "fchownat": 54, "utimensat": 88, "setxattr": 5, "lsetxattr": 6,
         "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15, "fremovexattr": 16, "fcntl": 25, "prlimit64": 261,
         "setpriority": 140, "ioprio_set": 30, "sched_setparam": 118, "sched_setscheduler": 119, "sched_setaffinity": 122,
         "sched_setattr": 274, "seccomp": 277, "inotify_init1": 26, "inotify_add_watch": 27, "fanotify_init": 262,
-        "fanotify_mark": 263, "clone": 220, "unshare": 97,
+        "fanotify_mark": 263, "flock": 32, "clone": 220, "unshare": 97,
     }),
 }  # fmt: skip
 
@@ -168,9 +170,10 @@ _NamedRule = tuple[str, dict[int, int], int]
 
 def restrict_calls(own_user: bool) -> bool:
     """Close, for this process and all it will start, what Landlock leaves open: to be told of what others do with files, for
-    whoever opens or reads a file pays for those who are told; namespaces of users; io_uring. Where the process has no user of its
-    own, also the modes, owners, times and attributes of files, limits and scheduling of other processes, and leases: else the
-    kernel keeps it from those of others, and its own are its own affair. The process must have no_new_privs. Returns whether
+    whoever opens or reads a file pays for those who are told; locks that are in no list with a process that lives, for whoever
+    closes a file pays for each lock on it (see `Child._check_locks`); namespaces of users; io_uring. Where the process has no user
+    of its own, also the modes, owners, times and attributes of files, limits and scheduling of other processes, and leases: else
+    the kernel keeps it from those of others, and its own are its own affair. The process must have no_new_privs. Returns whether
     that worked; it does not where a machine is neither x86-64 nor arm64, or its kernel or container has no seccomp.
 
     A filter sees numbers, no paths: what is closed for others' files is closed for one's own, and of processes it knows only 0,
@@ -187,13 +190,19 @@ def _rules(numbers: dict[str, int], me: int, own_user: bool) -> list[_Rule]:
 
 
 def _rules_for_all() -> list[_NamedRule]:
-    refused, missing = _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS
+    refused, missing, unknown = (_ERRNO | number for number in (errno.EPERM, errno.ENOSYS, errno.EINVAL))
     return [
         *((name, {}, refused) for name in ("inotify_init", "inotify_init1", "inotify_add_watch")),
         *((name, {}, refused) for name in ("fanotify_init", "fanotify_mark")),
         ("fcntl", {_int(1): _NOTIFY}, refused),
-        # clone3 has its flags in memory, which no filter sees; libraries fall back to clone
+        *(("fcntl", {_int(1): command}, unknown) for command in _LOCKS_OF_NO_PROCESS),
+        # a file can have one exclusive lock, but a shared one for each time that it is open
+        ("flock", {_int(1): _Bits(fcntl.LOCK_SH)}, _NOTHING),
         *((name, {_int(0): _Bits(_CLONE_NEWUSER)}, refused) for name in ("clone", "unshare")),
+        # a process that is no thread, but has another one's files, could take locks for that one and end
+        ("clone", {_int(0): _Bits(_CLONE_THREAD)}, _ALLOW),
+        ("clone", {_int(0): _Bits(_CLONE_FILES)}, refused),
+        # clone3 has its flags in memory, which no filter sees; libraries fall back to clone
         ("clone3", {}, missing),
         # what io_uring is asked for, no filter sees either
         *((f"io_uring_{what}", {}, missing) for what in ("setup", "enter", "register")),

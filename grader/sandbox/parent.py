@@ -25,6 +25,7 @@ import sysconfig
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +46,7 @@ MAX_OUTPUT = 32 << 10  # bytes of what a child prints that are kept, from the be
 COMPILED = {"graphs", "graph_breaks", "recompiles"}  # what a child counts of torch.compile
 MAX_LOSS = 3.5e38  # more than any fp32 number; larger ones could not even be averaged
 MAX_DISK = 6 << 30  # bytes in a child's folder, compiler caches and a trace included
+MAX_LOCKS = 64  # on one file, of all processes of a child
 KEPT_COMPILED_S = 30 * 86_400  # compiler caches that nobody asks for: of another torch, or an older loop
 REPOSITORY = Path(__file__).resolve().parents[2]
 # where a machine keeps programs from NVLink's multicast; NCCL's own switch is among the NCCL_ ones
@@ -533,6 +535,19 @@ class Child:
                 kind="disk",
             )
 
+    def _check_locks(self) -> None:
+        """Whoever closes a file looks through all locks on it, those of others included: 50 000 take it 3 ms. Source of the columns:
+        https://man7.org/linux/man-pages/man5/proc_locks.5.html"""
+        pids, found = {str(process.pid) for process in self._tree()}, Counter()
+        with contextlib.suppress(OSError), open("/proc/locks") as locks:
+            for row in map(str.split, locks):
+                if row[4] in pids:  # of one that waits, another column stands there
+                    found[row[5]] += 1
+        if (most := max(found.values(), default=0)) > MAX_LOCKS:
+            raise ChildError(
+                f"The submission locks {most} parts of a file; at most {MAX_LOCKS} are allowed.", kind="freeze"
+            )
+
     def _decode(self, line: bytes) -> dict[str, Any]:
         try:
             answer = json.loads(line, parse_constant=_no_constant)
@@ -618,6 +633,7 @@ class Child:
                     self.drive.serving.clear()
                 self._frozen_at = self.cpu_seconds()
                 self._check_disk()
+                self._check_locks()
                 if self._watched:
                     self._scheduled = self._check_scheduling()
                 return
