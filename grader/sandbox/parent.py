@@ -46,7 +46,7 @@ MAX_OUTPUT = 32 << 10  # bytes of what a child prints that are kept, from the be
 COMPILED = {"graphs", "graph_breaks", "recompiles"}  # what a child counts of torch.compile
 MAX_LOSS = 3.5e38  # more than any fp32 number; larger ones could not even be averaged
 MAX_DISK = 6 << 30  # bytes in a child's folder, compiler caches and a trace included
-MAX_LOCKS = 64  # on one file, of all processes of a child
+MAX_LOCKS = 256  # on one file, of all processes of a child: a loader with many workers may have one or two in each
 KEPT_COMPILED_S = 30 * 86_400  # compiler caches that nobody asks for: of another torch, or an older loop
 REPOSITORY = Path(__file__).resolve().parents[2]
 # where a machine keeps programs from NVLink's multicast; NCCL's own switch is among the NCCL_ ones
