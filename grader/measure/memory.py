@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 
 from grader.measure import machine
 from grader.sandbox.parent import Child
@@ -69,24 +70,9 @@ class Meter:
 
 def growth(levels: Sequence[Level]) -> tuple[float, float] | None:
     """Bytes by which the GPU's and main memory grew from step to step, or None where fewer than two stretches of steps were
-    seen. The median over the steps, each with what its stretch grew by: a leak grows in each of them, a cache or a buffer
-    once."""
+    seen. The median of the stretches: a leak grows in each of them, a cache or a buffer once."""
     stretches = [(a, b) for a, b in pairwise(levels) if b.steps > a.steps]
     if len(stretches) < 2:
         return None
-    steps = [b.steps - a.steps for a, b in stretches]
-    gpu = _median([(b.gpu - a.gpu) / n for (a, b), n in zip(stretches, steps, strict=True)], steps)
-    return gpu, _median([(b.main - a.main) / n for (a, b), n in zip(stretches, steps, strict=True)], steps)
-
-
-def _median(values: Sequence[float], counts: Sequence[int]) -> float:
-    """The median of values of which there are so many each. Where that is between two, the mean of both."""
-    ordered = sorted(zip(values, counts, strict=True))
-    middle, before = sum(counts) / 2, 0
-    for (value, count), (following, _) in zip(ordered, [*ordered[1:], ordered[-1]], strict=True):
-        before += count
-        if before > middle:
-            return value
-        if before == middle:
-            return (value + following) / 2
-    raise ValueError("no values")
+    gpu = median((b.gpu - a.gpu) / (b.steps - a.steps) for a, b in stretches)
+    return gpu, median((b.main - a.main) / (b.steps - a.steps) for a, b in stretches)
