@@ -606,9 +606,8 @@ def _outlast(found: Findings, ours: Arm, starter: Arm, progress: Progress) -> No
     if not isinstance(found.lab.memory, Growth) or not ours.meter or not starter.meter:
         return
     until = time.monotonic() + OUTLAST_S
-    pieces = 2 * len(
-        ours.meter.levels
-    )  # the growth is a median over stretches: most must be beyond what could be hidden
+    # the growth is a median over stretches: most must be beyond what could be hidden
+    pieces = 2 * len(ours.meter.levels)
     while more := memory_check.steps_to_tell(found.lab.memory, starter.meter, ours.meter):
         for _ in range(pieces):
             if (left_s := until - time.monotonic()) < 0:
