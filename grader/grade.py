@@ -637,6 +637,8 @@ def _compare_logs(found: Findings, ours: Arm, starter: Arm) -> None:
     for each in (starter, ours):
         with each.aside():
             logged.append(each.child.logs())
+    if found.form.minimum_gain is not None and not found.pairs and logs_check.to_come(logged[1]):
+        return  # it is looked at again after the timed blocks
     found.logs = logs_check.judge(found.lab.logs, *logged, ours.losses)
 
 

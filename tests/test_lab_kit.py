@@ -61,8 +61,10 @@ def test_changed_logs(change, words):
 def test_missing_logs():
     result = logs_check.judge(LOGS, GOOD, [{}, GOOD[1]], [2.0, 1.5])
     assert result.status == FAIL and "step 0 logged no loss, accuracy" in result.reason
-    never = logs_check.judge(LOGS, GOOD, [{}] * 20, [1.0] * 20)
-    assert never.status == FAIL and "step 0" in never.reason
+    for steps in (1, logs_check.LATEST, 20):
+        never = logs_check.judge(LOGS, GOOD, [{}] * steps, [1.0] * steps)
+        assert never.status == FAIL and "step 0" in never.reason
+        assert logs_check.to_come([{}] * steps) == (steps <= logs_check.LATEST)
 
 
 def test_a_number_may_be_logged_some_steps_later():

@@ -20,9 +20,8 @@ Logged = Sequence[dict[str, Any]]  # step by step: name -> number, or None for o
 def judge(check: Logs, starter: Logged, submission: Logged, losses: Sequence[float]) -> CheckResult:
     """`starter` and `submission`: what both logged, from the first step on; they are compared where both have a step.
     `losses`: what the submission yielded."""
-    for _ in range(LATEST):  # the last steps' numbers may still be to come
-        if submission and not submission[-1]:
-            submission = submission[:-1]
+    logged = len(submission) - next((n for n, values in enumerate(reversed(submission)) if values), 0)
+    submission = submission[: max(logged, len(submission) - LATEST)]  # the last steps' numbers may still be to come
     evidence = {"steps": len(submission), "names": list(check.names)}
     problem = _incomplete(check, submission, losses)
     if not problem:
@@ -37,6 +36,11 @@ def judge(check: Logs, starter: Logged, submission: Logged, losses: Sequence[flo
     if problem:
         return CheckResult(NAME, TITLE, FAIL, 0, 0, f"The logs are not the starter's: {problem}.", HINT, evidence)
     return CheckResult(NAME, TITLE, PASS, 0, 0, "Every step logs what the starter logs.", "", evidence)
+
+
+def to_come(submission: Logged) -> bool:
+    """Whether nothing was logged, and nothing had to be yet."""
+    return len(submission) <= LATEST and not any(submission)
 
 
 def _incomplete(check: Logs, submission: Logged, losses: Sequence[float]) -> str:
