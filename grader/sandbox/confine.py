@@ -307,12 +307,8 @@ def shared_memory(uid: int) -> Iterator[tuple[tuple[int, int], int]]:
                 status = os.stat(os.path.join(folder, name), follow_symlinks=False)
                 if status.st_uid == uid:
                     yield (status.st_dev, status.st_ino), status.st_blocks * 512
-    with contextlib.suppress(OSError), open("/proc/sysvipc/shm") as table:
-        names = table.readline().split()
-        for row in table:
-            found = dict(zip(names, map(int, row.split()), strict=False))
-            if uid in (found["uid"], found["cuid"]):
-                yield (os.makedev(0, 1), found["shmid"]), found["rss"] + found["swap"]  # the kernel's device for it
+    for row in _system_v("shm", uid):
+        yield (os.makedev(0, 1), row["shmid"]), row["rss"] + row["swap"]  # the kernel's device for it
 
 
 def _remove_system_v(uid: int) -> None:
@@ -323,12 +319,18 @@ def _remove_system_v(uid: int) -> None:
         ("sem", lambda number: _libc.semctl(number, 0, 0)),
         ("msg", lambda number: _libc.msgctl(number, 0, None)),
     ):
-        with contextlib.suppress(OSError), open(f"/proc/sysvipc/{kind}") as table:
-            names = table.readline().split()
-            for row in table:
-                found = dict(zip(names, map(int, row.split()), strict=False))
-                if uid in (found["uid"], found["cuid"]):  # an owner can give it away, its creator stays
-                    remove(found[f"{kind}id" if kind != "msg" else "msqid"])
+        for row in _system_v(kind, uid):
+            remove(row[f"{kind}id" if kind != "msg" else "msqid"])
+
+
+def _system_v(kind: str, uid: int) -> Iterator[dict[str, int]]:
+    """A user's rows of a table of System V's: columns by name."""
+    with contextlib.suppress(OSError), open(f"/proc/sysvipc/{kind}") as table:
+        names = table.readline().split()
+        for line in table:
+            row = dict(zip(names, map(int, line.split()), strict=False))
+            if uid in (row["uid"], row["cuid"]):  # an owner can give it away, its creator stays
+                yield row
 
 
 def _of_user(uid: int, folder: str) -> Iterator[str]:

@@ -862,9 +862,9 @@ def _resident(pid: int, mapped: int) -> int:
 
 
 def _mapped(pid: int, folder: bytes) -> Iterator[tuple[tuple[bytes, tuple[int, int]], int]]:
-    """The parts of files that a process has mapped and may have written: offset and file (device and inode), and bytes. Files are its own where
-    it can write to them, where they have no name any more (shared memory is such a file), and in the folders in which it
-    can make some.
+    """The parts of files that a process has mapped and may have written: offset and file (device and inode), and bytes. Files
+    are its own where it can write to them, where they have no name any more (shared memory is such a file), and in the
+    folders in which it can make some.
 
     All of a part counts: of what a process wrote to a file nothing is lost when its pages are no longer the process's, and
     it has them again as soon as it looks. So does a page it never touched; whoever makes a mapping of memory wants it.
