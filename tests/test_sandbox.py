@@ -554,6 +554,9 @@ def test_what_a_loop_needs_works(capsys):
             file.write(b"x")
         with open("notes.txt", "w") as file:
             file.write("mine")
+        os.mkdir("written")  # and then moved to where it is read, as Triton does in its cache
+        os.rename("notes.txt", "written/notes.txt")
+        os.link("written/notes.txt", "notes.txt")
         return [len(sample), getpass.getuser(), subprocess.call(["true"]), len(os.listdir("/dev/shm")) >= 0]
     """)
     assert found == [2, "learner", 0, True]

@@ -80,9 +80,12 @@ def keep_signals_in() -> bool:
     if abi < 6:
         return False
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
-    ruleset = _check(
-        _libc.syscall(_CREATE_RULESET, struct.pack("QQQ", 0, 0, _SIGNALS), 24, 0), "landlock_create_ruleset"
-    )
+    # until Linux 6.13 any ruleset forbids to move a file to another folder, unless it says where that is allowed: everywhere
+    attributes = struct.pack("QQQ", _REFER, 0, _SIGNALS)
+    ruleset = _check(_libc.syscall(_CREATE_RULESET, attributes, 24, 0), "landlock_create_ruleset")
+    root = os.open("/", os.O_PATH | os.O_CLOEXEC)
+    _check(_libc.syscall(_ADD_RULE, ruleset, 1, struct.pack("=Qi", _REFER, root), 0), "landlock_add_rule(/)")
+    os.close(root)
     quiet = (
         1 if abi >= 7 else 0
     )  # else the system's log has an entry for each process that a signal to all did not reach
