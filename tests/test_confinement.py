@@ -229,6 +229,36 @@ def test_nobody_is_told_of_others_files():
 
 
 @filtered
+def test_others_files_stay_in_memory():
+    """Of its own user's files, a process could also give up the pages that it has mapped."""
+    found = without_root("""
+        import mmap
+        size = 20 * mmap.PAGESIZE
+        (home / "file").write_bytes(bytes(size))
+        opened = os.open(home / "file", os.O_RDONLY)
+        os.fsync(opened)  # what is not yet written stays anyway
+        libc.mmap.restype, length = ctypes.c_void_p, ctypes.c_size_t(size)
+        me = os.pidfd_open(os.getpid())
+        kept = []
+        for mapped, give_up in (
+            (0, lambda _: os.posix_fadvise(opened, 0, 0, os.POSIX_FADV_DONTNEED)),
+            (size, lambda pages: libc.madvise(pages, length, 21)),  # MADV_PAGEOUT
+            (size, lambda pages: libc.syscall(440, me, (ctypes.c_void_p * 2)(pages.value, size), 1, 21, 0)),
+        ):
+            os.pread(opened, size, 0)
+            pages = ctypes.c_void_p(libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, opened, 0))
+            ctypes.string_at(pages, mapped)
+            give_up(pages)
+            states = (ctypes.c_ubyte * 20)()
+            libc.mincore(pages, length, states)
+            libc.munmap(pages, length)
+            kept.append(sum(states))
+        return kept
+    """)
+    assert found == [20, 20, 20]
+
+
+@filtered
 def test_no_way_around_the_filter():
     """What is filtered by number could be asked for by another one, or by a ring that takes requests."""
     found = without_root("""
@@ -274,7 +304,7 @@ def test_what_a_process_may_do_to_itself():
 def test_each_call_that_has_a_number_has_a_rule(machine):
     """One that is written wrongly in either place would be open."""
     numbers = confine._CALLS[machine].numbers
-    assert {rule[0] for rule in confine._rules(numbers, 1, own_user=False)} == {*numbers.values()} - {
+    assert {rule[0] for rule in confine._rules(numbers, 1, own_user=False, trusted=False)} == {*numbers.values()} - {
         numbers["seccomp"]
     }
 

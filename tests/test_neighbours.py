@@ -1,4 +1,4 @@
-"""Other programs that keep the processors busy during a grade: never a wrong mark. (On the GPU: test_gpu.py.)"""
+"""Other programs that keep the processors busy, or fill the memory, during a grade: never a wrong mark. (On the GPU: test_gpu.py.)"""
 
 from __future__ import annotations
 
@@ -99,6 +99,15 @@ def test_a_neighbour_that_slows_the_submission_is_not_its_fault(when):
     """More than the target in truth: 0.06 s of waiting against 0.02 s of computing."""
     check = graded(WAITS.format(0.06), COMPUTES.format(0.02), target=1.5, when=when)
     assert check.status in (PASS, INCONCLUSIVE), check
+
+
+def test_memory_that_is_filled_is_no_fault_of_the_starter(monkeypatch):
+    """What the system keeps of files is given up where programs, the submission's among them, fill the memory."""
+    monkeypatch.setattr("grader.grade.LEFT_MAIN_MEMORY", machine.free_memory() - (1 << 30))
+    fills = "import mmap\n\nheld = mmap.mmap(-1, 2 << 30)\nfor page in range(0, len(held), mmap.PAGESIZE):\n    held[page] = 1\n\n"
+    result = grade(Submission(fills + LAB.starter), LAB, device="cpu", plan=PLAN, limits=LIMITS)
+    throughput = result.check("throughput")
+    assert throughput.status == INCONCLUSIVE and "GB of memory are left" in throughput.reason, throughput
 
 
 # ---------------------------------------------------------------- cores that strangers slow

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 import pytest
-from helpers import IS_ROOT, LAB, eventually, loop, running
+from helpers import IS_ROOT, LAB, eventually, in_memory, loop, running
 from variants import trains_ahead
 
 from grader.data.cache import cache_dir, make_dir
@@ -434,6 +434,19 @@ def test_nobody_is_told_of_others_files():
         return found
     """)
     assert found == ["PermissionError", *["Operation not permitted"] * 2, *["EPERM"] * 2]
+
+
+def test_others_files_stay_in_memory():
+    """Else the starter would wait for the disk, or for a network, while the submission reads a copy."""
+    file = REPOSITORY / "grader" / "grade.py"
+    with open(file, "rb") as opened:
+        os.fsync(opened.fileno())  # what is not yet written stays anyway
+        opened.read()
+    found = inside(f"""
+        opened = os.open({str(file)!r}, os.O_RDONLY)
+        return attempt(os.posix_fadvise, opened, 0, 0, os.POSIX_FADV_DONTNEED)
+    """)
+    assert found == "done" and in_memory(file) == 1
 
 
 LOCKS = """

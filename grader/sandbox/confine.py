@@ -52,6 +52,7 @@ _X32 = 0x40000000  # x86-64 knows its calls by a second number, with this bit
 _LEASES = (1024, 1040)  # fcntl: F_SETLEASE; F_SETDELEG, since Linux 6.19
 _NOTIFY = 1026  # fcntl: F_NOTIFY
 _LOCKS_OF_NO_PROCESS = (37, 38)  # fcntl: F_OFD_SETLK, F_OFD_SETLKW
+_FADV_DONTNEED, _MADV_PAGEOUT = 4, 21
 _CLONE_FILES, _CLONE_THREAD = 0x400, 0x10000
 
 PROCESSES = 8192  # processes and threads of a child that has a user of its own
@@ -80,7 +81,7 @@ def keep_signals_in() -> bool:
     if abi < 6:
         return False
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
-    # until Linux 6.13 any ruleset forbids to move a file to another folder, unless it says where that is allowed: everywhere
+    # beside another ruleset that is for files, any forbids to move one to another folder, unless it says where that is allowed
     attributes = struct.pack("QQQ", _REFER, 0, _SIGNALS)
     ruleset = _check(_libc.syscall(_CREATE_RULESET, attributes, 24, 0), "landlock_create_ruleset")
     root = os.open("/", os.O_PATH | os.O_CLOEXEC)
@@ -140,8 +141,8 @@ class _Calls(NamedTuple):
 
 
 _NEW_CALLS = {  # the same numbers on both
-    "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "clone3": 435, "fchmodat2": 452,
-    "setxattrat": 463, "removexattrat": 466, "file_setattr": 469,
+    "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "clone3": 435,
+    "process_madvise": 440, "fchmodat2": 452, "setxattrat": 463, "removexattrat": 466, "file_setattr": 469,
 }  # fmt: skip
 _CALLS = {
     "x86_64": _Calls(0xC000003E, _NEW_CALLS | {
@@ -150,14 +151,14 @@ _CALLS = {
         "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199, "fcntl": 72, "prlimit64": 302, "setpriority": 141,
         "ioprio_set": 251, "sched_setparam": 142, "sched_setscheduler": 144, "sched_setaffinity": 203, "sched_setattr": 314,
         "seccomp": 317, "inotify_init": 253, "inotify_init1": 294, "inotify_add_watch": 254, "fanotify_init": 300,
-        "fanotify_mark": 301, "flock": 73, "clone": 56, "unshare": 272,
+        "fanotify_mark": 301, "flock": 73, "clone": 56, "unshare": 272, "fadvise64": 221, "madvise": 28,
     }),
     "aarch64": _Calls(0xC00000B7, _NEW_CALLS | {
         "fchmod": 52, "fchmodat": 53, "fchown": 55, "fchownat": 54, "utimensat": 88, "setxattr": 5, "lsetxattr": 6,
         "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15, "fremovexattr": 16, "fcntl": 25, "prlimit64": 261,
         "setpriority": 140, "ioprio_set": 30, "sched_setparam": 118, "sched_setscheduler": 119, "sched_setaffinity": 122,
         "sched_setattr": 274, "seccomp": 277, "inotify_init1": 26, "inotify_add_watch": 27, "fanotify_init": 262,
-        "fanotify_mark": 263, "flock": 32, "clone": 220, "unshare": 97,
+        "fanotify_mark": 263, "flock": 32, "clone": 220, "unshare": 97, "fadvise64": 223, "madvise": 233,
     }),
 }  # fmt: skip
 
@@ -171,10 +172,11 @@ _Rule = tuple[int, dict[int, int], int]
 _NamedRule = tuple[str, dict[int, int], int]
 
 
-def restrict_calls(own_user: bool) -> bool:
+def restrict_calls(own_user: bool, trusted: bool) -> bool:
     """Close, for this process and all it will start, what Landlock leaves open: to be told of what others do with files, for
     whoever opens or reads a file pays for those who are told; locks that are in no list with a process that lives, for whoever
-    closes a file pays for each lock on it (see `Child._check_locks`); namespaces of users; io_uring. Where the process has no user
+    closes a file pays for each lock on it (see `Child._check_locks`); unless it is trusted, to have the system forget what it
+    keeps of files, for whoever reads them next waits for the disk; namespaces of users; io_uring. Where the process has no user
     of its own, also the modes, owners, times and attributes of files, limits and scheduling of other processes, and leases: else
     the kernel keeps it from those of others, and its own are its own affair. The process must have no_new_privs. Returns whether
     that worked; it does not where a machine is neither x86-64 nor arm64, or its kernel or container has no seccomp.
@@ -183,12 +185,16 @@ def restrict_calls(own_user: bool) -> bool:
     the one that asks, and this one's id. So what compilers and libraries do to their own files and threads does nothing and
     reports success, and only what none of them needs is an error."""
     calls = _CALLS.get(os.uname().machine)
-    return calls is not None and _install(_program(calls.architecture, _rules(calls.numbers, os.getpid(), own_user)))
+    return calls is not None and _install(
+        _program(calls.architecture, _rules(calls.numbers, os.getpid(), own_user, trusted))
+    )
 
 
-def _rules(numbers: dict[str, int], me: int, own_user: bool) -> list[_Rule]:
+def _rules(numbers: dict[str, int], me: int, own_user: bool, trusted: bool) -> list[_Rule]:
     """What is not allowed as it is; the first rule of a call that fits holds."""
-    rules = _rules_for_all() + ([] if own_user else _rules_of_the_same_user(me))
+    rules = _rules_for_all()
+    rules += [] if trusted else _rules_for_the_untrusted()
+    rules += [] if own_user else _rules_of_the_same_user(me)
     return [(numbers[name], words, answer) for name, words, answer in rules if name in numbers]
 
 
@@ -209,6 +215,14 @@ def _rules_for_all() -> list[_NamedRule]:
         ("clone3", {}, missing),
         # what io_uring is asked for, no filter sees either
         *((f"io_uring_{what}", {}, missing) for what in ("setup", "enter", "register")),
+    ]
+
+
+def _rules_for_the_untrusted() -> list[_NamedRule]:
+    return [
+        ("fadvise64", {_int(3): _FADV_DONTNEED}, _NOTHING),
+        ("madvise", {_int(2): _MADV_PAGEOUT}, _NOTHING),
+        ("process_madvise", {}, _ERRNO | errno.ENOSYS),
     ]
 
 
@@ -420,7 +434,8 @@ def enter(spec: dict[str, Any]) -> None:
     spec: "home", its folder; "uid", its own user where the parent is root, else 0; "files", what `restrict_files` takes,
     or None where the kernel cannot and unconfined files were allowed; "processes" and "memory", see `limit_resources`
     (processes are counted by user, so they are limited only where the child has one of its own); "ranks", how many
-    processes train together: several have a loopback that is theirs alone. Raises OSError."""
+    processes train together: several have a loopback that is theirs alone; "trusted", whether the code is ours, see
+    `restrict_calls`. Raises OSError."""
     several = spec.get("ranks", 1) > 1
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("900")  # if memory runs out, this one goes first
@@ -439,6 +454,6 @@ def enter(spec: dict[str, Any]) -> None:
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
     if spec["files"] is not None:
         restrict_files([(path, rights) for path, rights in spec["files"]], tcp=several)
-    restrict_calls(own_user)  # the probe tells where that does not work
+    restrict_calls(own_user, spec.get("trusted", False))  # the probe tells where that does not work
     os.chdir(spec["home"])
     os.umask(0o077)

@@ -326,6 +326,7 @@ class Child:
             "files": file_rights(home, readable, device, ranks) if confined else None,
             "processes": confine.PROCESSES,
             "memory": confine.memory_limit(),
+            "trusted": trusted,
             "environment": _environment()
             | _private_environment(home, device)
             | loopback
