@@ -405,6 +405,17 @@ def test_one_run_at_a_time(tmp_path):
         pass
 
 
+def test_a_folder_without_locks(tmp_path, monkeypatch):
+    """Lustre can be such: nobody else is to blame."""
+
+    def flock(*_):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with pytest.raises(UserError, match=r"without locks .* name another folder"), Store(tmp_path).locked():
+        pass
+
+
 def graded(target: float, reference: float | None, quick: bool = False) -> dict:
     check = {
         "title": "Throughput",

@@ -339,6 +339,10 @@ def test_python_path_that_holds_the_course(monkeypatch, outside):
 # ---------------------------------------------------------------- processes, network, rights
 
 
+@pytest.mark.skipif(
+    not IS_ROOT and confine.landlock_abi() < 6,
+    reason="only root can close signals before Linux 6.12, and one would end pytest",
+)
 def test_other_processes_are_out_of_reach():
     with running(loop("")) as other:
         other.load()
@@ -391,6 +395,62 @@ def test_no_network():
 
 
 @root_only
+@root_only
+def test_a_user_who_is_there_is_left_alone(monkeypatch):
+    """On a host whose users have such ids: theirs would be ended, and their shared memory removed, with the submission."""
+    with subprocess.Popen(["sleep", "600"], user=40_000) as theirs:
+        drawn = iter([5_000, 5_001])
+        monkeypatch.setattr("secrets.randbelow", lambda below: next(drawn))
+        workspace = Workspace("")
+        theirs.kill()
+    workspace.remove()
+    assert workspace.uid == 40_002
+
+
+def test_a_long_path_for_temporary_files(monkeypatch, tmp_path):
+    """Loader workers have sockets in it, whose paths have 107 bytes at most: the loop would wait for ever."""
+    folder = tmp_path / ("x" * 60)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    workspace, kept = Workspace(""), Workspace("", tmp_path / "compiled" / "3a_precision-cuda-0123456789abcdef")
+    for each in (workspace, kept):
+        assert len(f"{each.folder}/tmp/pymp-01234567/listener-01234567") < 107
+        each.remove()
+
+
+def test_a_file_system_without_locks(monkeypatch, tmp_path):
+    """Lustre without flock, some network file systems: nothing is kept for the next grade there."""
+
+    def flock(*_):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    workspace = Workspace("", tmp_path / "compiled" / "name")
+    workspace.remove()
+    assert workspace.compiled is None
+
+
+def test_a_compiler_that_is_not_the_system_s(monkeypatch, tmp_path):
+    """That of a cluster's module, or conda's."""
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    compiler = tmp_path / "gcc" / "bin" / "mine"
+    compiler.parent.mkdir(parents=True)
+    compiler.write_text("#!/bin/sh\necho compiled\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    assert inside("return subprocess.run([os.environ['CXX']], capture_output=True, text=True).stdout") == "compiled\n"
+
+
+def test_packages_of_the_user(monkeypatch, tmp_path):
+    """As `pip install --user` puts them, for programs that a loop starts: HOME is another one there."""
+    (tmp_path / "of_the_user.py").write_text("print('found')")
+    monkeypatch.setattr("site.ENABLE_USER_SITE", True)
+    monkeypatch.setattr("site.getusersitepackages", lambda: str(tmp_path))
+    command = "[sys.executable, '-c', 'import of_the_user']"
+    assert inside(f"return subprocess.run({command}, capture_output=True, text=True).stdout") == "found\n"
+
+
 def test_root_is_given_up():
     found = inside("""
         status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
@@ -570,6 +630,8 @@ def test_what_a_loop_needs_works(capsys):
         os.mkdir("written")  # and then moved to where it is read, as Triton does in its cache
         os.rename("notes.txt", "written/notes.txt")
         os.link("written/notes.txt", "notes.txt")
+        with open("/dev/stdout", "w") as output:
+            output.write("")
         return [len(sample), getpass.getuser(), subprocess.call(["true"]), len(os.listdir("/dev/shm")) >= 0]
     """)
     assert found == [2, "learner", 0, True]
@@ -671,12 +733,13 @@ def test_waking_itself_up_is_noticed():
     source = loop(
         "wake()\nyield torch.ones(())\nthreading.Thread(target=work).start()",
         """
-import ctypes, threading
+import ctypes, signal, threading
 
 class Event(ctypes.Structure):
     _fields_ = [("value", ctypes.c_void_p), ("signo", ctypes.c_int), ("notify", ctypes.c_int), ("rest", ctypes.c_int * 12)]
 
 def wake():
+    signal.signal(signal.SIGCONT, lambda *_: None)  # a timer whose signal was ignored once fires no more
     libc, timer = ctypes.CDLL(None), ctypes.c_void_p()
     assert libc.timer_create(1, ctypes.byref(Event(signo=18)), ctypes.byref(timer)) == 0  # SIGCONT
     every = (ctypes.c_long * 4)(0, 150_000_000, 0, 150_000_000)

@@ -83,11 +83,15 @@ class Store:
         with open(self.folder / ".lock", "a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 file.seek(0)
                 raise UserError(
                     f"Another {self.writer} (process {file.read().strip() or '?'}) writes its results to {self.folder}. "
                     f"Wait for it, or name another folder with {self.option}."
+                ) from None
+            except OSError as error:
+                raise UserError(
+                    f"{self.folder} lies on a file system without locks ({error.strerror}): name another folder with {self.option}."
                 ) from None
             file.truncate(0)
             file.write(str(os.getpid()))

@@ -159,7 +159,8 @@ def _alone(folder: Path) -> Iterator[None]:
     """Two notebooks may keep a grade in one folder at the same time."""
     opened = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(opened, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # network file systems lock no folder, or nothing at all
+            fcntl.flock(opened, fcntl.LOCK_EX)
         yield
     finally:
         os.close(opened)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -19,6 +20,7 @@ import pynvml
 
 # Thermal and hardware-slowdown bits of nvmlClocksEventReasons. Power capping is normal under load and not among them.
 _THROTTLING = 0x20 | 0x40 | 0x08  # SwThermalSlowdown, HwThermalSlowdown, HwSlowdown
+PROCESS, CGROUPS = Path("/proc/self"), Path("/sys/fs/cgroup")
 BUSY_PERCENT = 5  # utilisation above which a GPU on which we run nothing is in someone else's use
 
 
@@ -59,7 +61,10 @@ def other_gpu_files() -> set[str]:
     """The device files of the GPUs that are not CUDA's device 0: what a loop that is graded on one GPU need not open."""
     if not has_gpu():
         return set()
-    own = f"/dev/nvidia{pynvml.nvmlDeviceGetMinorNumber(_gpu())}"
+    try:
+        own = f"/dev/nvidia{pynvml.nvmlDeviceGetMinorNumber(_gpu())}"
+    except pynvml.NVMLError:  # WSL2, which has one device file for all
+        return set()
     return {path for path in glob.glob("/dev/nvidia[0-9]*") if path != own}
 
 
@@ -72,11 +77,14 @@ def gpu_name() -> str | None:
 
 
 def cpu_name() -> str:
+    found: dict[str, str] = {}
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
         for line in file:
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+            name, _, value = line.partition(":")
+            found.setdefault(name.strip(), value.strip())
+    # arm64 has numbers, by which a Grace is another one than a Graviton
+    numbers = [found[name] for name in ("CPU implementer", "CPU part") if name in found]
+    return found.get("model name") or " ".join([platform.processor() or platform.machine(), *numbers])
 
 
 def cores() -> int:
@@ -99,8 +107,8 @@ def facts() -> dict[str, Any]:
         "os": platform.platform(terse=True),
     }
     if has_gpu():
-        memory = pynvml.nvmlDeviceGetMemoryInfo(_gpu())
-        found["gpu_memory_gb"] = round(memory.total / 1e9, 1)
+        with contextlib.suppress(pynvml.NVMLError):  # a GPU that shares its host's memory
+            found["gpu_memory_gb"] = round(pynvml.nvmlDeviceGetMemoryInfo(_gpu()).total / 1e9, 1)
         found["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
     return found
 
@@ -261,9 +269,42 @@ def _work() -> float:
     return time.perf_counter() - began
 
 
+def allowed_memory() -> int:
+    """Bytes of main memory that this process and all it starts may have together: this machine's, or what is allowed to a
+    container, a job of SLURM or a service that they run in."""
+    most = psutil.virtual_memory().total
+    for folder in _cgroups():
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            with contextlib.suppress(OSError, ValueError):  # there is no such file, or it says "max"
+                most = min(most, int((folder / name).read_text()))
+    return most
+
+
 def free_memory() -> int:
-    """Bytes of main memory that programs can still have."""
-    return psutil.virtual_memory().available
+    """Bytes of main memory that programs can still have: what files take counts as free."""
+    free = psutil.virtual_memory().available
+    for folder in _cgroups():
+        for limit, used, of_files in (
+            ("memory.max", "memory.current", ("active_file", "inactive_file")),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_active_file", "total_inactive_file")),
+        ):
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                parts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                held = int((folder / used).read_text()) - sum(int(parts[name]) for name in of_files)
+                free = min(free, int((folder / limit).read_text()) - held)
+    return free
+
+
+def _cgroups() -> Iterator[Path]:
+    """The folders of the groups for which the kernel counts this process's memory, from its own up. Source:
+    https://docs.kernel.org/admin-guide/cgroup-v2.html; in the first version memory has a tree of its own."""
+    with contextlib.suppress(OSError):
+        for line in (PROCESS / "cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers in ("", "memory"):
+                root = CGROUPS / controllers
+                own = root / path.lstrip("/")
+                yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(root))
 
 
 def wait_idle(limit_s: float = 3.0, gpus: int = 1) -> bool:

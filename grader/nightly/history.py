@@ -5,6 +5,7 @@ A line is {"night", "date", "status", "quick", "device", "host", "code", "packag
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -49,7 +50,8 @@ class History:
         """Add a line, whole or cut short and then not read; a night that is there is not added again."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.path, "ab+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):  # some network file systems have no locks
+                fcntl.flock(file, fcntl.LOCK_EX)
             if "night" in entry and any(entry["night"] == known["night"] for known in self.nights()):
                 return
             end = file.seek(0, os.SEEK_END)

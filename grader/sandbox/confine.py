@@ -12,6 +12,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import pwd
 import resource
 import socket
 import struct
@@ -152,6 +153,7 @@ _CALLS = {
         "ioprio_set": 251, "sched_setparam": 142, "sched_setscheduler": 144, "sched_setaffinity": 203, "sched_setattr": 314,
         "seccomp": 317, "inotify_init": 253, "inotify_init1": 294, "inotify_add_watch": 254, "fanotify_init": 300,
         "fanotify_mark": 301, "flock": 73, "clone": 56, "unshare": 272, "fadvise64": 221, "madvise": 28,
+        "truncate": 76,
     }),
     "aarch64": _Calls(0xC00000B7, _NEW_CALLS | {
         "fchmod": 52, "fchmodat": 53, "fchown": 55, "fchownat": 54, "utimensat": 88, "setxattr": 5, "lsetxattr": 6,
@@ -159,6 +161,7 @@ _CALLS = {
         "setpriority": 140, "ioprio_set": 30, "sched_setparam": 118, "sched_setscheduler": 119, "sched_setaffinity": 122,
         "sched_setattr": 274, "seccomp": 277, "inotify_init1": 26, "inotify_add_watch": 27, "fanotify_init": 262,
         "fanotify_mark": 263, "flock": 32, "clone": 220, "unshare": 97, "fadvise64": 223, "madvise": 233,
+        "truncate": 45,
     }),
 }  # fmt: skip
 
@@ -251,6 +254,8 @@ def _rules_of_the_same_user(me: int) -> list[_NamedRule]:
         *(("prlimit64", {first: pid}, _ALLOW) for pid in (0, me)),
         ("prlimit64", dict.fromkeys(limit, 0), _ALLOW),  # it only reads them
         ("prlimit64", {}, refused),
+        # Landlock knows it since Linux 6.2
+        *([("truncate", {}, refused)] if landlock_abi() < 3 else []),
     ]
     # of a thread or process. An error would end libraries that tie a thread of their own to a core, by its id
     for name in ("sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"):
@@ -331,13 +336,12 @@ def shared_memory(uid: int) -> Iterator[tuple[tuple[int, int], int]]:
 def _remove_system_v(uid: int) -> None:
     """Remove a user's shared memory, semaphores and queues of System V, which outlive its processes. Source of the columns:
     https://man7.org/linux/man-pages/man5/proc_sysvipc.5.html"""
-    for kind, remove in (
-        ("shm", lambda number: _libc.shmctl(number, 0, None)),  # 0: IPC_RMID
-        ("sem", lambda number: _libc.semctl(number, 0, 0)),
-        ("msg", lambda number: _libc.msgctl(number, 0, None)),
-    ):
+    left: list[str] = []
+    for option, kind, column in (("-m", "shm", "shmid"), ("-s", "sem", "semid"), ("-q", "msg", "msqid")):
         for row in _system_v(kind, uid):
-            remove(row[f"{kind}id" if kind != "msg" else "msqid"])
+            left += [option, str(row[column])]
+    if left:  # as that user: in a container root may be no administrator of these
+        subprocess.run(["ipcrm", *left], user=uid, stderr=subprocess.DEVNULL, check=False)
 
 
 def _system_v(kind: str, uid: int) -> Iterator[dict[str, int]]:
@@ -356,6 +360,18 @@ def _of_user(uid: int, folder: str) -> Iterator[str]:
             with contextlib.suppress(OSError):  # others' files come and go meanwhile
                 if entry.stat(follow_symlinks=False).st_uid == uid:
                     yield entry.path
+
+
+def is_used(uid: int) -> bool:
+    """Whether somebody has this user id, or something of somebody's who had it is there."""
+    with contextlib.suppress(KeyError):
+        pwd.getpwuid(uid)
+        return True
+    found = (
+        *(_of_user(uid, folder) for folder in ("/proc", "/dev/shm")),
+        *(_system_v(k, uid) for k in ("shm", "sem", "msg")),
+    )
+    return any(True for each in found for _ in each)
 
 
 def leave_network() -> bool:
@@ -379,7 +395,8 @@ def own_loopback() -> None:
 
 
 def give_up_root(uid: int, gid: int = 65534) -> None:
-    """Become user `uid` for good, with one capability kept: to read files whatever their mode.
+    """Become user `uid` for good, with one capability kept where root has it (containers often give it none): to read files
+    whatever their mode.
 
     Python itself often lives under /root, where no other user may look. What may be read at all is Landlock's
     decision. Raises OSError when the change is refused."""
@@ -387,11 +404,17 @@ def give_up_root(uid: int, gid: int = 65534) -> None:
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
-    _set_capabilities(1 << _CAP_DAC_READ_SEARCH)
+    held = _permitted() & 1 << _CAP_DAC_READ_SEARCH
+    _set_capabilities(held)
     # the change of user made this process's own files in /proc root's; CUDA writes some of them
     _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl(PR_SET_DUMPABLE)")
-    # ambient: programs started from here (loader workers that are spawned, compilers) need it as well
-    _check(_libc.prctl(_PR_CAP_AMBIENT, 2, _CAP_DAC_READ_SEARCH, 0, 0), "prctl(PR_CAP_AMBIENT_RAISE)")
+    if held:
+        # ambient: programs started from here (loader workers that are spawned, compilers) need it as well
+        _check(_libc.prctl(_PR_CAP_AMBIENT, 2, _CAP_DAC_READ_SEARCH, 0, 0), "prctl(PR_CAP_AMBIENT_RAISE)")
+
+
+def _permitted() -> int:
+    return int(Path("/proc/self/status").read_text().partition("CapPrm:")[2].split()[0], 16)
 
 
 def _set_capabilities(mask: int) -> None:
@@ -418,20 +441,10 @@ def limit_resources(processes: int | None, memory: int | None) -> None:
         resource.setrlimit(kind, (value, value))
 
 
-def memory_limit() -> int:
-    """Bytes of private data that one process of a submission may have: three quarters of this machine's memory, or of
-    what the cgroup allows that the grader itself was started in."""
-    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):  # as a container sees it
-        with contextlib.suppress(OSError, ValueError):  # there is no such file; or it says "max"
-            most = min(most, int(Path(path).read_text()))
-    return most * 3 // 4
-
-
 def enter(spec: dict[str, Any]) -> None:
     """Confine this process, which has no thread yet, and all it will start, for good.
 
-    spec: "home", its folder; "uid", its own user where the parent is root, else 0; "files", what `restrict_files` takes,
+    spec: "home", its folder; "uid", its own user where the parent can give it one, else 0; "files", what `restrict_files` takes,
     or None where the kernel cannot and unconfined files were allowed; "processes" and "memory", see `limit_resources`
     (processes are counted by user, so they are limited only where the child has one of its own); "ranks", how many
     processes train together: several have a loopback that is theirs alone; "trusted", whether the code is ours, see
@@ -439,18 +452,16 @@ def enter(spec: dict[str, Any]) -> None:
     several = spec.get("ranks", 1) > 1
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("900")  # if memory runs out, this one goes first
-    own_user = os.geteuid() == 0 and spec["uid"] != 0
+    own_user, is_root = spec["uid"] != 0, os.geteuid() == 0
+    if several:
+        own_loopback()
+    elif is_root:
+        leave_network()
+    limit_resources(spec["processes"] if own_user else None, spec["memory"])
     if own_user:
-        if several:
-            own_loopback()
-        else:
-            leave_network()
-        limit_resources(spec["processes"], spec["memory"])
         give_up_root(spec["uid"])
-    else:
-        if several:
-            own_loopback()
-        limit_resources(None, spec["memory"])
+    elif is_root:
+        _set_capabilities(0)
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
     if spec["files"] is not None:
         restrict_files([(path, rights) for path, rights in spec["files"]], tcp=several)

@@ -17,6 +17,7 @@ import secrets
 import select
 import shutil
 import signal
+import site
 import socket
 import stat
 import subprocess
@@ -47,10 +48,14 @@ COMPILED = {"graphs", "graph_breaks", "recompiles"}  # what a child counts of to
 MAX_LOSS = 3.5e38  # more than any fp32 number; larger ones could not even be averaged
 MAX_DISK = 6 << 30  # bytes in a child's folder, compiler caches and a trace included
 MAX_LOCKS = 256  # on one file, of all processes of a child: a loader with many workers may have one or two in each
+MAX_TEMPORARY = 40  # bytes of the path for temporary files; a workspace's and a socket's name come behind it
 KEPT_COMPILED_S = 30 * 86_400  # compiler caches that nobody asks for: of another torch, or an older loop
 REPOSITORY = Path(__file__).resolve().parents[2]
 # where a machine keeps programs from NVLink's multicast; NCCL's own switch is among the NCCL_ ones
 NO_MULTICAST = ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS")
+# what ranks talk by; a cluster's own settings may name a network that a child cannot reach
+ON_ONE_HOST = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
+_FOR_COMPILERS = ("CC", "CXX", "CPATH", "LIBRARY_PATH", "TRITON_PTXAS_PATH", "TRITON_LIBCUDA_PATH")
 
 
 class ChildError(Exception):
@@ -144,7 +149,7 @@ def fork_server() -> ForkServer:
 
 def _environment() -> dict[str, str]:
     """What children may know of our environment: where programs and libraries are, the language. No tokens."""
-    keep = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ", *NO_MULTICAST)
+    keep = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ", *_FOR_COMPILERS, *NO_MULTICAST)
     prefixes = ("CUDA_", "NVIDIA_", "NCCL_")
     # CUDA's own order puts the fastest GPU first; NVML, which is asked whether it is in use, counts by bus
     order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -156,7 +161,22 @@ def _environment() -> dict[str, str]:
 def _python_path() -> list[str]:
     """The user's PYTHONPATH without folders that hold this repository: children may read what is on the path."""
     entries = [os.path.realpath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    return [path for path in entries if not REPOSITORY.is_relative_to(path)]
+    if site.ENABLE_USER_SITE:  # what `pip install --user` wrote; HOME is another one in a child
+        entries.append(os.path.realpath(site.getusersitepackages()))
+    return [path for path in entries if _may_be_read(path)]
+
+
+def _may_be_read(folder: str | Path) -> bool:
+    """Not one in which this repository, the user's cache or home lies: a right holds for all that is below."""
+    home = Path(os.path.expanduser("~"))
+    return not any(kept.is_relative_to(folder) for kept in (REPOSITORY, cache_dir().resolve(), home))
+
+
+def _compilers() -> list[str]:
+    """Where compilers lie that are not the system's: modules of a cluster, conda."""
+    found = [shutil.which(os.environ.get(name) or usual) for name, usual in (("CC", "cc"), ("CXX", "c++"))]
+    prefixes = [Path(path).resolve().parents[1] for path in found if path]
+    return [str(prefix) for prefix in prefixes if len(prefix.parts) > 2 and _may_be_read(prefix)]
 
 
 # ---------------------------------------------------------------- one child
@@ -178,10 +198,8 @@ class Workspace:
 
     def __post_init__(self) -> None:
         self.folder = self._made()
-        if os.geteuid() == 0:
-            # user ids that nobody has; below 65536, since a container may not map others. An even one: the next one is
-            # for who ends this one's processes
-            self.uid = 30_000 + 2 * secrets.randbelow(15_000)
+        if _may_give_users():
+            self.uid = _unused_user()
         (self.folder / "cache").mkdir()
         if self.compiled and self.compiled.is_dir():
             shutil.copytree(self.compiled, self.folder / "cache", symlinks=True, dirs_exist_ok=True)
@@ -196,8 +214,8 @@ class Workspace:
         at a time can have that; another one has a folder like any other, and compiles for itself."""
         if self.compiled:
             # the lock is that of this cache: another one's folder is another one
-            at = hashlib.sha256(os.fsencode(self.compiled.parent.resolve())).hexdigest()[:8]
-            folder = Path(tempfile.gettempdir()) / f"grader-{self.compiled.name}-{at}"
+            name = hashlib.sha256(os.fsencode(self.compiled.resolve())).hexdigest()[:16]
+            folder = _temporary() / f"grader-{name}"
             self._lock = _locked(make_dir(self.compiled.parent) / f"{self.compiled.name}.lock")
             with contextlib.suppress(FileExistsError):
                 if self._lock:
@@ -205,7 +223,7 @@ class Workspace:
                     folder.mkdir(mode=0o700)
                     return folder
             self.compiled = None
-        return Path(tempfile.mkdtemp(prefix="grader-"))
+        return Path(tempfile.mkdtemp(prefix="grader-", dir=_temporary()))
 
     def _fill(self) -> None:
         for name in ("exchange", "tmp", "lib"):
@@ -256,6 +274,38 @@ class Workspace:
         return total
 
 
+def _temporary() -> Path:
+    """Where workspaces lie: not where the paths of sockets in them, those of loader workers, would be too long (107 bytes)."""
+    folder = Path(tempfile.gettempdir())
+    return Path("/tmp") if len(os.fsencode(folder)) > MAX_TEMPORARY and os.access("/tmp", os.W_OK | os.X_OK) else folder
+
+
+def _unused_user() -> int:
+    """A user id that nobody has; below 65536, since a container may not map others. An even one: the next one is for who ends
+    this one's processes."""
+    while True:
+        uid = 30_000 + 2 * secrets.randbelow(15_000)
+        if not confine.is_used(uid) and not confine.is_used(uid + 1):
+            return uid
+
+
+@functools.lru_cache(maxsize=1)
+def _may_give_users() -> bool:
+    """Whether children can have users of their own: this process is root, its container maps other ids, and those can read
+    what a child needs (root in a container has often no right to give them that)."""
+    if os.geteuid() != 0:
+        return False
+    needed = [sys.prefix, sys.base_prefix, REPOSITORY / "grader", REPOSITORY / "data", make_dir(cache_dir())]
+    program = (
+        "import os, sys, tempfile; from grader.sandbox import confine\n"
+        "with tempfile.TemporaryDirectory() as folder: os.chown(folder, 30_000, -1)\n"
+        "confine.give_up_root(30_000)\n"
+        "for path in sys.argv[1:]: os.listdir(path)"
+    )
+    command = [sys.executable, "-c", program, *map(str, needed)]
+    return subprocess.run(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
 def _clear_unused(compiled: Path) -> None:
     """Remove the compiler caches that nobody has asked for in a long time. Their locks stay: whoever has opened one may be
     about to lock it."""
@@ -267,11 +317,11 @@ def _clear_unused(compiled: Path) -> None:
 
 def _locked(file: Path) -> IO[bytes] | None:
     """The open file, which nobody else can lock until it is closed or this process ends, however it ends; None where somebody
-    else has it."""
+    else has it, or its file system has no locks."""
     lock = open(file, "wb")  # noqa: SIM115 - it stays open
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError:
         lock.close()
         return None
     return lock
@@ -319,13 +369,15 @@ class Child:
             own_gpus = {"CUDA_VISIBLE_DEVICES": ",".join(machine.gpus()[:ranks])}
         elif confined and machine.other_gpu_files():  # CUDA counts the GPUs that it can open, and that is one
             own_gpus = {"CUDA_VISIBLE_DEVICES": "0"}
-        loopback = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"} if ranks > 1 else {}
+        loopback = ON_ONE_HOST if ranks > 1 else {}
+        if device == "cuda":
+            _make_uvm()
         spec = {
             "home": str(home),
             "uid": workspace.uid,
             "files": file_rights(home, readable, device, ranks) if confined else None,
             "processes": confine.PROCESSES,
-            "memory": confine.memory_limit(),
+            "memory": memory_limit(),
             "trusted": trusted,
             "environment": _environment()
             | _private_environment(home, device)
@@ -991,6 +1043,11 @@ def _learner_error(error: Any, method: str, budget: int | None) -> ChildError:
     return ChildError(text, details=get("traceback")[:6000], kind=kind, line=line, name=get("name")[:200])
 
 
+def memory_limit() -> int:
+    """Bytes of private data that one process of a submission may have."""
+    return machine.allowed_memory() * 3 // 4
+
+
 def _private_environment(home: Path, device: str) -> dict[str, str]:
     cache, temporary = home / "cache", str(home / "tmp")
     return {
@@ -1002,6 +1059,7 @@ def _private_environment(home: Path, device: str) -> dict[str, str]:
         "GRADER_CACHE": str(cache_dir()),  # the course's data; HOME is not the user's here
         "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
         "TRITON_CACHE_DIR": str(cache / "triton"),
+        **({"TRITON_CACHE_MANAGER": "grader.sandbox.flat_cache:FlatCache"} if confine.landlock_abi() == 1 else {}),
         "CUDA_CACHE_PATH": str(cache / "cuda"),
         "TORCH_EXTENSIONS_DIR": str(cache / "extensions"),
         "PYTHONPATH": os.pathsep.join([str(home / "lib"), *_python_path(), str(home)]),
@@ -1017,7 +1075,14 @@ _SETTINGS = (
     "localtime", "timezone", "locale.alias", "os-release", "mime.types", "alternatives", "fonts", "ssl/certs", "ssl/openssl.cnf",
     "nvidia", "OpenCL", "vulkan", "nccl.conf", "python3", "magic",
 )  # fmt: skip
-_DEVICES = ("null", "zero", "full", "random", "urandom")
+_DEVICES = ("null", "zero", "full", "random", "urandom", "dxg")  # the last is the GPU in WSL2
+
+
+def _make_uvm() -> None:
+    """CUDA's first start makes this device file, with a program that belongs to root: a confined process cannot."""
+    if Path("/dev/nvidiactl").exists() and not Path("/dev/nvidia-uvm").exists():
+        with contextlib.suppress(OSError):
+            subprocess.run(["nvidia-modprobe", "-c0", "-u"], stderr=subprocess.DEVNULL, check=False)
 
 
 @functools.lru_cache(maxsize=1)
@@ -1033,7 +1098,7 @@ def file_rights(home: Path, readable: Iterable[str | Path], device: str, ranks: 
     and the lab's data read-only. Solutions, calibration, results and the gradebook are not among them. Several ranks may
     open all GPUs: NCCL asks NVML about theirs, and NVML does not start where one cannot be opened."""
     python = {sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")}
-    python |= set(_python_path())
+    python |= {*_python_path(), *_compilers()}
     code = [REPOSITORY / "grader", *sorted((REPOSITORY / "data").glob("*.py"))]
     system = ["/usr", "/lib", "/lib64", "/bin", "/sbin", "/sys"]
     # the driver's daemons; the second knows how the GPUs of a virtual machine are linked: NCCL asks it

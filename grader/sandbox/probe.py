@@ -73,7 +73,7 @@ def confinement() -> Confinement:
 @contextlib.contextmanager
 def _trial() -> Iterator[dict[str, Any]]:
     """What is forbidden, set up to be tried: a file that is open to all by its mode, sockets that listen."""
-    from grader.sandbox.parent import Workspace, file_rights
+    from grader.sandbox.parent import Workspace, file_rights, memory_limit
 
     workspace, outside = Workspace(source=""), Path(tempfile.mkdtemp(prefix="outside-"))
     outside.chmod(0o777)
@@ -94,7 +94,7 @@ def _trial() -> Iterator[dict[str, Any]]:
                 "uid": workspace.uid,
                 "files": file_rights(workspace.folder, [], "cuda") if confine.landlock_abi() else None,
                 "processes": FEW_PROCESSES,
-                "memory": confine.memory_limit(),
+                "memory": memory_limit(),
                 "outside": str(outside),
                 "tcp": tcp.getsockname()[1],
                 "udp": udp.getsockname()[1],
@@ -172,7 +172,7 @@ def _barriers(through: dict[str, bool], memory: int) -> tuple[Barrier, ...]:
     return (
         barrier(
             "files",
-            ("read", "write", "create"),
+            ("read", "write", "create", "empty"),
             "reads only Python, system libraries, the grader's code and the lab's data; writes only its own folder",
             "files outside its own folder: {} went through. A submission could read the solutions and change results",
         ),
@@ -222,6 +222,7 @@ def _try_all(spec: dict[str, Any]) -> dict[str, bool]:
         "read": lambda: (outside / "secret").read_bytes(),
         "write": lambda: (outside / "secret").write_bytes(b"changed"),
         "create": lambda: (outside / "new").touch(),
+        "empty": lambda: os.truncate(outside / "secret", 0),
         "TCP": lambda: socket.create_connection((ip, spec["tcp"]), timeout=5),
         "UDP": lambda: socket.socket(type=socket.SOCK_DGRAM).sendto(b"x", (ip, spec["udp"])),
         "abstract sockets": lambda: socket.socket(socket.AF_UNIX).connect(spec["abstract"]),
@@ -292,5 +293,6 @@ def _start_too_many() -> None:
 
 if __name__ == "__main__":
     told = json.load(sys.stdin)
+    os.setsid()  # as a child: within a session one may always be woken
     confine.enter(told)
     print(json.dumps(_try_all(told)))

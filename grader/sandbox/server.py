@@ -207,6 +207,8 @@ def _enter(spec: dict, output: int) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
+    if spec["uid"]:
+        os.fchown(output, spec["uid"], -1)  # a pipe of root's cannot be opened by its name, /dev/stdout
     os.close(null)
     os.close(output)
     os.environ.clear()

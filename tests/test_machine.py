@@ -1,0 +1,72 @@
+"""What is read of machines that are not this one: their files and NVML's answers are as those of such a machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from grader.measure import machine
+
+GB = 10**9
+
+
+@pytest.fixture
+def no_answer(monkeypatch):
+    """A GPU, and what makes one of NVML's functions say that it does not know."""
+
+    def unknown(name: str) -> None:
+        def refuse(*_):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+        monkeypatch.setattr(pynvml, name, refuse)
+
+    monkeypatch.setattr(machine, "_gpu", lambda: object())
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda _: "a GPU")
+    monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: "1")
+    return unknown
+
+
+def test_a_gpu_without_a_number(no_answer):
+    """As in WSL2, where one device file is for all GPUs."""
+    no_answer("nvmlDeviceGetMinorNumber")
+    assert machine.other_gpu_files() == set()
+
+
+def test_a_gpu_that_shares_its_host_s_memory(no_answer):
+    """It can say what it is, as for a grade on the CPU, though not how much memory it has."""
+    no_answer("nvmlDeviceGetMemoryInfo")
+    facts = machine.facts()
+    assert facts["gpu"] == "a GPU" and "gpu_memory_gb" not in facts
+
+
+def _written(folder: Path, **files: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_memory_that_a_job_may_have(monkeypatch, tmp_path, version):
+    """The limit of SLURM or Kubernetes lies on a group above that of the process."""
+    process, groups = tmp_path / "proc", tmp_path / "cgroup"
+    monkeypatch.setattr(machine, "PROCESS", process)
+    monkeypatch.setattr(machine, "CGROUPS", groups)
+    if version == 2:
+        _written(process, cgroup="0::/job/step\n")
+        _written(groups / "job/step", memory__max="max\n")
+        stat = "anon 1000000000\nactive_file 500000000\ninactive_file 1500000000\n"
+        _written(groups / "job", memory__max=f"{4 * GB}\n", memory__current=f"{3 * GB}\n", memory__stat=stat)
+    else:
+        _written(process, cgroup="5:cpu:/\n4:memory:/job/step\n")
+        stat = "total_active_file 500000000\ntotal_inactive_file 1500000000\n"
+        job = {"memory__limit_in_bytes": f"{4 * GB}\n", "memory__usage_in_bytes": f"{3 * GB}\n", "memory__stat": stat}
+        _written(groups / "memory/job", **job)
+    assert machine.allowed_memory() == 4 * GB
+    assert machine.free_memory() == 3 * GB  # files hold two of those in use
+
+
+def test_without_groups_the_machine_s_memory_counts(monkeypatch, tmp_path):
+    monkeypatch.setattr(machine, "PROCESS", tmp_path)
+    assert machine.free_memory() <= machine.allowed_memory()
