@@ -622,7 +622,7 @@ def _outlast(found: Findings, ours: Arm, starter: Arm, progress: Progress) -> No
             if (left_s := until - time.monotonic()) < 0:
                 return
             progress(0.8, "running on until the memory that is held in advance could hide no leak")
-            with ours.aside(), ours.metered():
+            with ours.metered(), ours.aside():
                 ours.run(min(math.ceil(more / pieces), 1 + int(left_s / ours.step_s)))
         _judge_memory(found, ours, starter)
 

@@ -295,6 +295,48 @@ def test_how_much_steps_made_ahead_may_hide(warm, timed, ahead, honest_s, shown)
     assert overstated(submission, starter, by_gpu=True) >= claimed * (1 - 1e-6)
 
 
+@given(steps_made, st.integers(0, 400), paces, st.integers(1, 20))
+def test_how_much_steps_made_around_timed_turns_may_hide(timed, around, honest_s, turns):
+    """A loop that trains while its turns begin and end, and hands over what it made there in the timed steps."""
+    starter = Arm(None, step_s=honest_s, ran_s=1.0, ran_steps=1, ran_busy_s=0.5 * honest_s, around_s=0.01 * turns)
+    pace = honest_s * timed / (timed + around)
+    submission = Arm(None, step_s=pace, ran_s=timed * honest_s, ran_steps=timed + around)
+    submission.around_s = 0.01 * turns + around * honest_s
+    submission.ran_busy_s = 0.5 * (timed + around) * honest_s
+    starter.turns = submission.turns = [Turn(1.0, 1, 0.5)] * turns
+    for by_gpu in (False, True):
+        assert overstated(submission, starter, by_gpu) >= honest_s / pace * (1 - 1e-6)
+
+
+def test_all_time_in_which_a_loop_may_run_is_counted():
+    """Its other process is stopped last and goes on first, in a crowd in which that takes long."""
+    source = loop(
+        "yield torch.ones(())",
+        """
+import os
+
+for _ in range(500):
+    os.posix_spawn("/usr/bin/true", ["true"], {})
+if os.fork() == 0:
+    while True:
+        pass
+""",
+    )
+    with running(source) as child:
+        child.load()
+        child.start(1)
+        arm = Arm(child)
+        arm.warm_up(2)
+        child.freeze()
+        before, seconds = child.cpu_seconds(), arm.seconds
+        for _ in range(3):
+            with arm.timed():
+                arm.step_s = arm.run(3)
+        did = child.cpu_seconds() - before
+    assert did > arm.seconds - seconds + 0.05  # else this test shows nothing
+    assert arm.around_s + arm.seconds - seconds > 0.9 * did
+
+
 @given(steps_made, steps_made, paces, st.floats(0.1, 1.0))
 def test_an_honest_loop_hides_nothing(warm, timed, honest_s, busy):
     starter = Arm(None, step_s=honest_s, warm_steps=warm, aside_s=warm * honest_s + 1.0, ran_s=timed * honest_s)

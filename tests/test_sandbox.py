@@ -517,6 +517,17 @@ for n in range({count}):
 """
 
 
+def test_a_crowd_is_noticed():
+    """Turns would begin and end slowly: processes that ended are looked at as long as nobody waits for them."""
+    crowd = "import os\n\nfor _ in range(1100):\n    os.posix_spawn('/usr/bin/true', ['true'], {})"
+    with running(loop("", crowd)) as child:
+        child.load()
+        child.start(1)
+        child.run(1)
+        with pytest.raises(ChildError, match=r"has 1101 processes; at most 1000 are allowed"):
+            child.freeze()
+
+
 @pytest.mark.parametrize("count", [10, 1000])
 def test_many_locks_on_a_file_are_noticed(count):
     """Whoever closes the file looks through all of them: 50 000 make 3 ms of 3 us."""

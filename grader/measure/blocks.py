@@ -72,6 +72,9 @@ class Arm:
     warm_steps: int = 0
     aside_s: float = 0.0  # seconds of its turns that are not timed: its start, its first steps, its weights and logs
     aside_busy_s: float = 0.0  # the GPU's work in them
+    around_s: float = (
+        0.0  # seconds of its timed turns before and after what was timed: until all of it ran, or stood still
+    )
     ran_s: float = 0.0  # of its timed turns: seconds of steps, those of burns included, and the GPU's work
     ran_busy_s: float = 0.0
     ran_steps: int = 0
@@ -122,18 +125,19 @@ class Arm:
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
         """A turn of this frozen arm that is not timed. How long it took is kept: see `overstated`."""
-        began = time.perf_counter()
+        awake_s = self.child.awake_s
         with self._turn() as busy:
             yield
-            self.aside_s += time.perf_counter() - began
+        self.aside_s += self.child.awake_s - awake_s
         self.aside_busy_s += busy()
 
     @contextlib.contextmanager
     def timed(self, core: int | None = None) -> Iterator[None]:
         """A turn of this frozen arm for blocks."""
-        seconds, steps = self.seconds, len(self.losses)
+        seconds, steps, awake_s = self.seconds, len(self.losses), self.child.awake_s
         with self._turn(core) as busy:
             yield
+        self.around_s += self.child.awake_s - awake_s - (self.seconds - seconds)
         self.turns.append(Turn(self.seconds - seconds, len(self.losses) - steps, busy()))
         self.ran_s += self.turns[-1].seconds
         self.ran_steps += self.turns[-1].steps
@@ -242,7 +246,7 @@ def pair(starter: Arm, submission: Arm, plan: Plan, before_block: Callable[[], N
     for name, arm in arms:
         before_block()
         # looked at while the arm is frozen: it takes some time, in which a loop that ran could make steps ahead
-        with watch_lost(arm.child) as lost, arm.timed(core), arm.metered():
+        with watch_lost(arm.child) as lost, arm.metered(), arm.timed(core):
             times[f"{name}_s"] = arm.block(plan)
         times[f"{name}_lost"] = lost()
     return Pair(**times)
@@ -256,15 +260,19 @@ def overstated(submission: Arm, starter: Arm, by_gpu: bool) -> float:
     starter's own took (libraries start there); a step is the work of one in the timed turns, the starter's where that is
     less. Compiling takes minutes, and of the GPU little; but batches that are loaded ahead take none either. Else, and
     where the GPU seems never to work, time counts: that of the untimed turns, beyond the first steps at the present pace,
-    and beyond the starter's likewise."""
+    and beyond the starter's likewise.
+
+    Always by time counts what its timed turns took, beyond the starter's, before and after what was timed in them."""
+    usual = starter.around_s * len(submission.turns) / max(1, len(starter.turns))
+    around = max(0.0, submission.around_s - usual) / submission.ran_s
     ours, theirs = (arm.ran_busy_s / arm.ran_steps for arm in (submission, starter))
     if by_gpu and min(ours, theirs) > 0:
         usual = max(0.0, starter.aside_busy_s - starter.warm_steps * theirs)
         ahead = (submission.aside_busy_s - usual) / min(ours, theirs) - submission.warm_steps
         share_made = 1 - max(0.0, ahead) / submission.ran_steps  # in the timed turns, of what was handed over there
-        return 1 / max(share_made, 1 / MOST_OVERSTATED)
+        return min(MOST_OVERSTATED, (1 + around) / max(share_made, 1 / MOST_OVERSTATED))
     ours, theirs = (max(0.0, arm.aside_s - arm.warm_steps * arm.step_s) for arm in (submission, starter))
-    return min(MOST_OVERSTATED, 1 + max(0.0, ours - theirs) / submission.ran_s)
+    return min(MOST_OVERSTATED, 1 + around + max(0.0, ours - theirs) / submission.ran_s)
 
 
 def still_certain(certain: float, factor: float) -> float:

@@ -47,6 +47,7 @@ MAX_OUTPUT = 32 << 10  # bytes of what a child prints that are kept, from the be
 COMPILED = {"graphs", "graph_breaks", "recompiles"}  # what a child counts of torch.compile
 MAX_LOSS = 3.5e38  # more than any fp32 number; larger ones could not even be averaged
 MAX_DISK = 6 << 30  # bytes in a child's folder, compiler caches and a trace included
+MAX_PROCESSES = 1000
 MAX_LOCKS = 256  # on one file, of all processes of a child: a loader with many workers may have one or two in each
 MAX_TEMPORARY = 40  # bytes of the path for temporary files; a workspace's and a socket's name come behind it
 KEPT_COMPILED_S = 30 * 86_400  # compiler caches that nobody asks for: of another torch, or an older loop
@@ -393,6 +394,8 @@ class Child:
             "exact_memory": exact_memory,
         }
         self.steps = 0
+        self.awake_s = 0.0  # seconds in which one of its processes may have run, in turns that have ended
+        self._awake_since = math.inf
         self._shown = False  # what its processes have mapped
         self._frozen_at = math.inf  # processor time used when it was stopped; infinite while it runs
         self._stopped: dict[tuple[int, int], tuple[str, int]] = {}  # its threads when it was stopped
@@ -588,6 +591,13 @@ class Child:
                 kind="disk",
             )
 
+    def _check_crowd(self) -> None:
+        """A turn begins and ends with a look at each process, those included that ended and that nobody waited for."""
+        if (number := len(self._tree())) > MAX_PROCESSES:
+            raise ChildError(
+                f"The submission has {number} processes; at most {MAX_PROCESSES} are allowed.", kind="freeze"
+            )
+
     def _check_locks(self) -> None:
         """Whoever closes a file looks through all locks on it, those of others included: 50 000 take it 3 ms. Source of the columns:
         https://man7.org/linux/man-pages/man5/proc_locks.5.html"""
@@ -681,10 +691,13 @@ class Child:
                 continue
             threads = {} if running else self._threads()
             if not running and all(state in "TtZX" for state, _ in threads.values()):
+                self.awake_s += max(0.0, time.monotonic() - self._awake_since)
+                self._awake_since = math.inf
                 self._stopped = threads
                 if self.drive:
                     self.drive.serving.clear()
                 self._frozen_at = self.cpu_seconds()
+                self._check_crowd()
                 self._check_disk()
                 self._check_locks()
                 if self._watched:
@@ -723,6 +736,7 @@ class Child:
         if self.drive:
             self.drive.serving.set()
         main, cores = self._keep_on(core) if core is not None else (None, ())
+        self._awake_since = time.monotonic()
         for process in reversed(self._tree()):  # workers first, so that they are there when the main process asks
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGCONT)
