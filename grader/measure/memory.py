@@ -40,7 +40,8 @@ class Meter:
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
         """Look while the child has its turn and the other one stands still: on a GPU where NVML does not tell processes
-        apart, all that comes or goes meanwhile is the child's."""
+        apart, all that comes or goes meanwhile is the child's. Around its turn: at the last look it stands still again, and
+        gains no time if that is slow."""
         held, before = (self.levels[-1].gpu if self.levels else 0), machine.gpu_memory() if self.on_gpu else 0
         end = threading.Event()
 
