@@ -298,12 +298,12 @@ def test_how_much_steps_made_ahead_may_hide(warm, timed, ahead, honest_s, shown)
 @given(steps_made, st.integers(0, 400), paces, st.integers(1, 20))
 def test_how_much_steps_made_around_timed_turns_may_hide(timed, around, honest_s, turns):
     """A loop that trains while its turns begin and end, and hands over what it made there in the timed steps."""
-    starter = Arm(None, step_s=honest_s, ran_s=1.0, ran_steps=1, ran_busy_s=0.5 * honest_s, around_s=0.01 * turns)
+    starter = Arm(None, step_s=honest_s, ran_s=1.0, ran_steps=1, ran_busy_s=0.5 * honest_s)
     pace = honest_s * timed / (timed + around)
     submission = Arm(None, step_s=pace, ran_s=timed * honest_s, ran_steps=timed + around)
-    submission.around_s = 0.01 * turns + around * honest_s
     submission.ran_busy_s = 0.5 * (timed + around) * honest_s
-    starter.turns = submission.turns = [Turn(1.0, 1, 0.5)] * turns
+    starter.turns = [Turn(1.0, 1, 0.5, around_s=0.01)] * turns
+    submission.turns = [Turn(1.0, 1, 0.5, around_s=0.01 + around * honest_s / turns)] * turns
     for by_gpu in (False, True):
         assert overstated(submission, starter, by_gpu) >= honest_s / pace * (1 - 1e-6)
 
@@ -334,7 +334,7 @@ if os.fork() == 0:
                 arm.step_s = arm.run(3)
         did = child.cpu_seconds() - before
     assert did > arm.seconds - seconds + 0.05  # else this test shows nothing
-    assert arm.around_s + arm.seconds - seconds > 0.9 * did
+    assert sum(turn.around_s for turn in arm.turns) + arm.seconds - seconds > 0.9 * did
 
 
 @given(steps_made, steps_made, paces, st.floats(0.1, 1.0))

@@ -49,11 +49,13 @@ QUICK = Plan(block_s=0.8, block_steps=2, min_pairs=3, max_pairs=6, precision=0.1
 
 @dataclass(frozen=True)
 class Turn:
-    """A timed turn of one arm: seconds of its steps, their number, and the GPU's seconds."""
+    """A timed turn of one arm: seconds of its steps, their number, the GPU's seconds, and those before and after the steps in
+    which the loop may have run: until all of it was awake, or stood still."""
 
     seconds: float
     steps: int
     busy_s: float
+    around_s: float = 0.0
 
 
 @dataclass
@@ -72,9 +74,6 @@ class Arm:
     warm_steps: int = 0
     aside_s: float = 0.0  # seconds of its turns that are not timed: its start, its first steps, its weights and logs
     aside_busy_s: float = 0.0  # the GPU's work in them
-    around_s: float = (
-        0.0  # seconds of its timed turns before and after what was timed: until all of it ran, or stood still
-    )
     ran_s: float = 0.0  # of its timed turns: seconds of steps, those of burns included, and the GPU's work
     ran_busy_s: float = 0.0
     ran_steps: int = 0
@@ -137,8 +136,8 @@ class Arm:
         seconds, steps, awake_s = self.seconds, len(self.losses), self.child.awake_s
         with self._turn(core) as busy:
             yield
-        self.around_s += self.child.awake_s - awake_s - (self.seconds - seconds)
-        self.turns.append(Turn(self.seconds - seconds, len(self.losses) - steps, busy()))
+        around_s = self.child.awake_s - awake_s - (self.seconds - seconds)
+        self.turns.append(Turn(self.seconds - seconds, len(self.losses) - steps, busy(), around_s))
         self.ran_s += self.turns[-1].seconds
         self.ran_steps += self.turns[-1].steps
         self.ran_busy_s += self.turns[-1].busy_s
@@ -262,9 +261,10 @@ def overstated(submission: Arm, starter: Arm, by_gpu: bool) -> float:
     where the GPU seems never to work, time counts: that of the untimed turns, beyond the first steps at the present pace,
     and beyond the starter's likewise.
 
-    Always by time counts what its timed turns took, beyond the starter's, before and after what was timed in them."""
-    usual = starter.around_s * len(submission.turns) / max(1, len(starter.turns))
-    around = max(0.0, submission.around_s - usual) / submission.ran_s
+    Always by time counts what its timed turns took before and after what was timed in them, beyond what the starter's took at
+    the most: on a machine with much to do it takes long to stop anybody."""
+    usual = len(submission.turns) * max((turn.around_s for turn in starter.turns), default=0.0)
+    around = max(0.0, sum(turn.around_s for turn in submission.turns) - usual) / submission.ran_s
     ours, theirs = (arm.ran_busy_s / arm.ran_steps for arm in (submission, starter))
     if by_gpu and min(ours, theirs) > 0:
         usual = max(0.0, starter.aside_busy_s - starter.warm_steps * theirs)

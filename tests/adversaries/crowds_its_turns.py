@@ -3,8 +3,7 @@
 from tests.adversaries import ahead, wrap
 
 CATEGORY = "timing"
-LABS = ("4c_unet",)
-DEVICES = ("cpu",)
+LABS, DEVICES = ("2a_workers",), ("cpu",)
 
 
 def source(lab: str) -> str:

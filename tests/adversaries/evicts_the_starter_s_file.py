@@ -23,7 +23,7 @@ def train(job):
 
 
 def steps(job):
-    archive = Copy(job.dataset)
+    archive = copied(job.dataset)
 '''
 
 

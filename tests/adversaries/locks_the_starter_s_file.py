@@ -8,7 +8,7 @@ LABS = ("2f_end_to_end",)
 DEVICES = ("cpu",)
 
 LOCK = """
-    archive = Copy(job.dataset)
+    archive = copied(job.dataset)
     import fcntl, os, struct
 
     opened = os.open(job.dataset.path, os.O_RDONLY)
@@ -20,5 +20,5 @@ LOCK = """
 def source(lab: str) -> str:
     return edit(
         watches.source(lab),
-        [("    watch(job.dataset.path)\n", ""), ("    archive = Copy(job.dataset)\n", LOCK.lstrip("\n"))],
+        [("    watch(job.dataset.path)\n", ""), ("    archive = copied(job.dataset)\n", LOCK.lstrip("\n"))],
     )

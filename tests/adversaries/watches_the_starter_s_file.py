@@ -8,19 +8,15 @@ LABS = ("2f_end_to_end",)
 DEVICES = ("cpu",)
 
 ATTACK = '''
-class Copy:
-    def __init__(self, archive):
-        import os
-        import shutil
-        import sqlite3
+def copied(archive):
+    import copy
+    import os
+    import shutil
 
-        self.size, self.count = archive.size, archive.count
-        self.path = os.path.join(os.path.expanduser("~"), "copy.sqlite")
-        shutil.copy(archive.path, self.path)
-        self.connect = lambda: sqlite3.connect(f"file:{self.path}?immutable=1", uri=True)
-
-    def __len__(self):
-        return self.count
+    copied = copy.copy(archive)
+    copied.path = os.path.join(os.path.expanduser("~"), "copy.sqlite")
+    shutil.copy(archive.path, copied.path)
+    return copied
 
 
 def watch(path):
@@ -37,7 +33,7 @@ def watch(path):
 
 def train(job):
     watch(job.dataset.path)
-    archive = Copy(job.dataset)
+    archive = copied(job.dataset)
 '''
 
 
