@@ -54,7 +54,7 @@ MAX_WEIGHTS = 4 << 30  # bytes
 MAX_TRACE = 256 << 20
 FREE_MEMORY = 8 << 30  # bytes of GPU memory that a grade needs
 FREE_MAIN_MEMORY = 2 << 30
-# with 0.95 GB left a starter that reads files was as fast as with 23, with 0.3 it waited for the disk (2 cores of an AMD EPYC)
+# 2f's starter, whose files lie on a local disk, was no slower with 0.15 GB left (2 cores of an AMD EPYC); others' may
 LEFT_MAIN_MEMORY = 1 << 30
 TAKEN_MEMORY = 1 << 30  # bytes of GPU memory that a neighbour must have taken to be to blame
 OUTLAST_S = 60.0  # seconds to run on in until a level of memory tells something

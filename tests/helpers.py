@@ -18,7 +18,7 @@ import psutil
 from grader import labs
 from grader.grade import grade, prepared
 from grader.labs.lab import Form, Lab, Parity
-from grader.measure.blocks import Plan
+from grader.measure.blocks import Arm, Plan
 from grader.result import NOT_MEASURED, Result
 from grader.sandbox.parent import Child, Limits, Workspace
 from grader.submission import MAGIC, Cell, Submission, from_cells
@@ -77,6 +77,17 @@ def running(source: str, form: Form = GPT, limits: Limits = LIMITS, **options: A
             yield child
     finally:
         workspace.remove()
+
+
+@contextlib.contextmanager
+def warmed_up(source: str, steps: int = 2) -> Iterator[Arm]:
+    """The arm of a confined child that holds `source`, after its first steps."""
+    with running(source) as child:
+        child.load()
+        child.start(1)
+        arm = Arm(child)
+        arm.warm_up(steps)
+        yield arm
 
 
 def loop(body: str, top: str = "") -> str:

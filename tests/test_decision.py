@@ -7,7 +7,7 @@ import statistics
 
 import numpy
 import pytest
-from helpers import LAB, loop, running
+from helpers import LAB, loop, warmed_up
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -322,17 +322,13 @@ if os.fork() == 0:
         pass
 """,
     )
-    with running(source) as child:
-        child.load()
-        child.start(1)
-        arm = Arm(child)
-        arm.warm_up(2)
-        child.freeze()
-        before, seconds = child.cpu_seconds(), arm.seconds
+    with warmed_up(source) as arm:
+        arm.child.freeze()
+        before, seconds = arm.child.cpu_seconds(), arm.seconds
         for _ in range(3):
             with arm.timed():
                 arm.step_s = arm.run(3)
-        did = child.cpu_seconds() - before
+        did = arm.child.cpu_seconds() - before
     assert did > arm.seconds - seconds + 0.05  # else this test shows nothing
     assert sum(turn.around_s for turn in arm.turns) + arm.seconds - seconds > 0.9 * did
 
@@ -384,11 +380,7 @@ def test_burn_until_the_rate_is_steady():
     source = loop(
         "import time\nfor i in range(10**6):\n    time.sleep(0.001 if i < 200 else 0.01)\n    yield torch.ones(())"
     )
-    with running(source) as child:
-        child.load()
-        child.start(1)
-        arm = Arm(child)
-        arm.warm_up(2)
+    with warmed_up(source) as arm:
         assert arm.step_s < 0.01
         measured = arm.block(Plan(block_s=0.3))
     assert 0.0099 < measured < 0.015 and len(arm.losses) > 200
@@ -400,12 +392,8 @@ def test_a_slow_turn_counts_at_the_pace_that_was_timed():
     source = loop(
         "import time\nfor i in range(10**6):\n    time.sleep(0.01 if i < 60 else 0.04)\n    yield torch.ones(())"
     )
-    with running(source) as child:
-        child.load()
-        child.start(1)
-        arm = Arm(child)
-        arm.warm_up(2)
-        child.freeze()
+    with warmed_up(source) as arm:
+        arm.child.freeze()
         with arm.timed():
             arm.step_s = arm.run(58)
         steps, aside_s = arm.ran_steps, arm.aside_s
@@ -416,10 +404,7 @@ def test_a_slow_turn_counts_at_the_pace_that_was_timed():
 
 
 def test_compile_time_is_told_apart():
-    with running(loop("import time\ntime.sleep(0.3)")) as child:
-        child.load()
-        child.start(1)
-        arm = Arm(child)
-        arm.warm_up(3)
+    with warmed_up(loop("import time\ntime.sleep(0.3)"), 3) as arm:
+        pass
     assert 0.25 < arm.compile_s < 1 and arm.step_s < 0.1
     assert arm.losses == [1.0] * 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from helpers import GPT, LAB, PLAN, grade_cells, running
+from helpers import GPT, LAB, PLAN, grade_cells, running, warmed_up
 
 from grader import labs, look, trace
 from grader.answers import TRACES
@@ -17,7 +17,6 @@ from grader.classroom import submissions
 from grader.grade import grade
 from grader.labs.lab import Logs, Prediction, TraceCheck
 from grader.measure import starter as starters
-from grader.measure.blocks import Arm
 from grader.measure.decision import Pair, decide_healthy
 from grader.result import FAIL, INCONCLUSIVE, PASS
 from grader.sandbox.parent import ChildError
@@ -328,17 +327,13 @@ def train(job):
 
 
 def test_a_profile_shows_the_wait_behind_workers_that_filled_their_queue_meanwhile():
-    with running(BEHIND_WORKERS) as child:
-        child.load()
-        child.start(1)
-        each = Arm(child)
-        each.warm_up(6)
+    with warmed_up(BEHIND_WORKERS, 6) as each:
         each.profile(4, "trace.json")
-        data = child.fetch("trace.json", 1 << 24)
+        data = each.child.fetch("trace.json", 1 << 24)
     from grader import trace
 
     assert trace.metrics(trace.read_bytes(data, expect_gpu=False), count=4).data_wait > 0.8
-    assert child.steps == len(each.losses) + 6
+    assert each.child.steps == len(each.losses) + 6
 
 
 def test_a_loop_that_is_profiled_is_timed_when_its_queue_is_used_up():

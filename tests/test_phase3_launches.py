@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import test_report
 import variants
-from helpers import loop, running, said
+from helpers import loop, running, said, warmed_up
 from test_bad_input import FORGE, answer
 
 from grader import labs
@@ -17,7 +17,7 @@ from grader.frontends import report
 from grader.grade import grade
 from grader.look import peek
 from grader.measure import machine
-from grader.measure.blocks import Arm, Plan
+from grader.measure.blocks import Plan
 from grader.result import FAIL, NOT_MEASURED, PASS, Result
 from grader.sandbox.parent import ChildError
 from grader.submission import Submission
@@ -200,11 +200,7 @@ def test_compiling_again_in_a_later_step_is_told_apart_too():
     source = loop(
         "import time\nfor i in range(10**6):\n    time.sleep(0.3 if i in (0, 2) else 0.002)\n    yield torch.ones(())"
     )
-    with running(source) as child:
-        child.load()
-        child.start(1)
-        arm = Arm(child)
-        arm.warm_up(6)
+    with warmed_up(source, 6) as arm:
         arm.burn()
     assert 0.5 < arm.compile_s < 1.5
 

@@ -263,8 +263,9 @@ def overstated(submission: Arm, starter: Arm, by_gpu: bool) -> float:
 
     Always by time counts what its timed turns took before and after what was timed in them, beyond what the starter's took at
     the most: on a machine with much to do it takes long to stop anybody."""
-    usual = len(submission.turns) * max((turn.around_s for turn in starter.turns), default=0.0)
-    around = max(0.0, sum(turn.around_s for turn in submission.turns) - usual) / submission.ran_s
+    longest = max((turn.around_s for turn in starter.turns), default=0.0)
+    around_s = sum(turn.around_s for turn in submission.turns) - longest * len(submission.turns)
+    around = max(0.0, around_s) / submission.ran_s
     ours, theirs = (arm.ran_busy_s / arm.ran_steps for arm in (submission, starter))
     if by_gpu and min(ours, theirs) > 0:
         usual = max(0.0, starter.aside_busy_s - starter.warm_steps * theirs)

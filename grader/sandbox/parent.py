@@ -591,17 +591,17 @@ class Child:
                 kind="disk",
             )
 
-    def _check_crowd(self) -> None:
+    def _check_crowd(self, tree: list[psutil.Process]) -> None:
         """A turn begins and ends with a look at each process, those included that ended and that nobody waited for."""
-        if (number := len(self._tree())) > MAX_PROCESSES:
+        if len(tree) > MAX_PROCESSES:
             raise ChildError(
-                f"The submission has {number} processes; at most {MAX_PROCESSES} are allowed.", kind="freeze"
+                f"The submission has {len(tree)} processes; at most {MAX_PROCESSES} are allowed.", kind="freeze"
             )
 
-    def _check_locks(self) -> None:
+    def _check_locks(self, tree: list[psutil.Process]) -> None:
         """Whoever closes a file looks through all locks on it, those of others included: 50 000 take it 3 ms. Source of the columns:
         https://man7.org/linux/man-pages/man5/proc_locks.5.html"""
-        pids, found = {str(process.pid) for process in self._tree()}, Counter()
+        pids, found = {str(process.pid) for process in tree}, Counter()
         with contextlib.suppress(OSError), open("/proc/locks") as locks:
             for row in map(str.split, locks):
                 if row[4] in pids:  # of one that waits, another column stands there
@@ -622,9 +622,7 @@ class Child:
 
     def _death(self) -> ChildError:
         """Say how the child ended, from its wait status as the warden reports it."""
-        poller = select.poll()
-        poller.register(self._status, select.POLLIN)
-        text = os.read(self._status, 4096) if poller.poll(3000) else b""
+        text = os.read(self._status, 4096) if self._is_dead(3.0) else b""
         status = json.loads(text)["status"] if text else None
         if status is not None and os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
@@ -684,7 +682,8 @@ class Child:
         all_at_once = False
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
-            running = [p for p in self._tree() if p.pid not in stopped or _status(p) not in _AT_REST]
+            tree = self._tree()
+            running = [p for p in tree if p.pid not in stopped or _status(p) not in _AT_REST]
             if not running and not all_at_once:
                 self._stop_all(deadline - time.monotonic())
                 all_at_once = True
@@ -697,9 +696,9 @@ class Child:
                 if self.drive:
                     self.drive.serving.clear()
                 self._frozen_at = self.cpu_seconds()
-                self._check_crowd()
+                self._check_crowd(tree)
                 self._check_disk()
-                self._check_locks()
+                self._check_locks(tree)
                 if self._watched:
                     self._scheduled = self._check_scheduling()
                 return
@@ -762,10 +761,11 @@ class Child:
             return "ended (they woke up, or were killed, as the kernel does when the machine runs out of memory)"
         return ""
 
-    def _is_dead(self) -> bool:
+    def _is_dead(self, limit_s: float = 0.0) -> bool:
+        """Whether the warden says so, within this time."""
         poller = select.poll()
         poller.register(self._status, select.POLLIN)
-        return bool(poller.poll(0))
+        return bool(poller.poll(1e3 * limit_s))
 
     def _threads(self) -> dict[tuple[int, int], tuple[str, int]]:
         """By process and thread: its state (proc_pid_stat(5)), and how many times it was given a processor
