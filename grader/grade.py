@@ -163,7 +163,7 @@ def grade(
         try:
             kind.measure(found, submission, plan or (QUICK if quick else _planned(found)), limits, progress)
         except ChildError as error:
-            if _is_machines(error):
+            if _is_machines(error, found):
                 found.disturbed = f"a loop of this course's own could not run here. {error.message}"
             elif error.kind == "out_of_memory" and (taken := _memory_was_taken(found)):
                 found.disturbed = taken
@@ -208,10 +208,11 @@ def _confine(found: AnyFindings) -> None:
         found.warnings.append(OPEN_FILES)
 
 
-def _is_machines(error: ChildError) -> bool:
-    """Whether it was the machine that failed. The starter is ours: when it fails, the learner's code is not the reason,
-    unless it was given weights that cannot be read or left without memory."""
-    return error.trusted and error.kind not in ("weights", "out_of_memory")
+def _is_machines(error: ChildError, found: AnyFindings) -> bool:
+    """Whether it was the machine that failed. Starter and reference solution are ours: when they fail, the learner's code is
+    not the reason, unless it gave them weights that cannot be read, or left them without memory."""
+    theirs = ("weights",) if found.submission_ended else ("weights", "out_of_memory")
+    return error.trusted and error.kind not in theirs
 
 
 @dataclass
@@ -223,6 +224,7 @@ class AnyFindings:
     allow_unconfined: bool = False
     confinement: dict[str, Any] = field(default_factory=dict)
     free_bytes: int = 0  # of GPU memory, before the grade
+    submission_ended: bool = False  # its processes are gone
     seed: int | None = None
     timelines: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -335,6 +337,7 @@ def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits 
         except Compiled:
             found.start_again()
             race(found, submission, start, ours, Path(kept), plan, limits, progress)
+        found.submission_ended = True
         untimed = partial(start, options=without_waits(options))
         if found.outcome and found.outcome.status == FAIL:
             _look_again(found, untimed, progress)

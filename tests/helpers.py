@@ -57,7 +57,9 @@ def measured_score(result: Result) -> float:
 
 
 @contextlib.contextmanager
-def running(source: str, form: Form = GPT, limits: Limits = LIMITS, **options: Any) -> Iterator[Child]:
+def running(
+    source: str, form: Form = GPT, limits: Limits = LIMITS, device: str = "cpu", **options: Any
+) -> Iterator[Child]:
     """A confined child that holds `source`, not yet loaded."""
     workload_options, readable = prepared(form)
     workspace = Workspace(source)
@@ -66,7 +68,7 @@ def running(source: str, form: Form = GPT, limits: Limits = LIMITS, **options: A
             workspace,
             workload=form.workload,
             options=workload_options,
-            device="cpu",
+            device=device,
             readable=readable,
             threads=form.threads,
             environment=form.environment,

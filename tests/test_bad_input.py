@@ -1,6 +1,7 @@
 """Whatever a submission does, its grade ends: with a message that says what happened, where, and what to do, with no
 points for what was not measured, and with nothing left behind."""
 
+import contextlib
 import json
 import os
 import re
@@ -549,6 +550,30 @@ def test_cuda_out_of_memory_where_nvml_does_not_start():
     )
     message = failed(grade_cells(source))
     assert "CUDA ran out of memory in the submission" in message and "keep fewer" in message
+
+
+def test_a_reference_solution_that_runs_out_of_memory(monkeypatch):
+    """The submission is gone by then: it is not to blame for a GPU that is too small."""
+    out_of_memory = loop("raise RuntimeError('nvmlInit_v2_() INTERNAL ASSERT FAILED')")
+    monkeypatch.setattr("grader.grade.solution", lambda lab: Submission(out_of_memory))
+    result = grade(solution(labs.get("3h_fit")), labs.get("3h_fit"), device="cpu", quick=True)
+    assert not result.fatal
+    assert (
+        "could not run here. CUDA ran out of memory in a loop that the submission is compared with" in result.disturbed
+    )
+    assert result.check("throughput").status == INCONCLUSIVE
+
+
+@pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")
+def test_the_budget_is_that_of_the_submission():
+    """A reference solution holds another one's weights beside its own while they are compared."""
+    source = loop("kept = torch.empty(1 << 30, dtype=torch.uint8, device=job.device)")
+    for trusted in (True, False):
+        with running(source, device="cuda", budget=1 << 29, trusted=trusted) as child:
+            child.load()
+            child.start(1)
+            with contextlib.nullcontext() if trusted else pytest.raises(ChildError, match=r"0\.54 GB that it may use"):
+                child.run(1)
 
 
 @pytest.mark.skipif(machine.has_gpu(), reason="needs a machine without a GPU")

@@ -112,6 +112,8 @@ class Harness:
         self.batches: Any = None  # likewise
         self.ahead: int | None = None
         self.budget: int | None = spec["budget"]
+        # of the GPU's memory; a loop that others are compared with holds their weights beside its own, and no one judges it
+        self.limit = None if spec["trusted"] else self.budget
         if os.environ.get("TRITON_INTERPRET") == "1":
             # the fork server has imported it to compile; whether it interprets is decided when it is imported
             for name in [name for name in sys.modules if re.match(r"triton(\.(?!_C)|$)", name)]:
@@ -335,9 +337,9 @@ class Harness:
     def run(self, steps: int, keys: Sequence[int] = ()) -> dict[str, Any]:
         """Pull `steps` steps. The reply holds their losses, so all GPU work they depend on has finished by then."""
         self.keys.extend(keys)
-        if self.budget and not self.steps and self.device.type == "cuda":
+        if self.limit and not self.steps and self.device.type == "cuda":
             # so that a loop that needs more is told so by torch; the parent looks by itself
-            share = self.budget / torch.cuda.get_device_properties(0).total_memory
+            share = self.limit / torch.cuda.get_device_properties(0).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, share))
         losses = [self._step() for _ in range(steps)]
         values = _in_clean_thread(lambda: self._read(losses))

@@ -530,7 +530,7 @@ class Child:
         if answer.get("nonce") != nonce:
             raise ChildError("The grading process sent a reply that answers no request.", kind="wire")
         if "error" in answer:
-            raise _learner_error(answer["error"], method, self.budget)
+            raise _learner_error(answer["error"], method, self.budget, self.trusted)
         return answer.get("value")
 
     def _write(self, line: bytes, limit_s: float) -> None:
@@ -1031,12 +1031,17 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
-def _learner_error(error: Any, method: str, budget: int | None) -> ChildError:
+def _learner_error(error: Any, method: str, budget: int | None, trusted: bool) -> ChildError:
     get: Callable[[str], str] = lambda key: str(error.get(key) or "") if isinstance(error, dict) else ""  # noqa: E731
     kind, message = get("kind"), get("message")[:2000]
     line = error.get("line") if isinstance(error, dict) and isinstance(error.get("line"), int) else None
     if kind in ("contract", "weights"):
         text = message
+    elif kind == "out_of_memory" and trusted:
+        text = (
+            "CUDA ran out of memory in a loop that the submission is compared with. While both are there they share the GPU: keep "
+            "fewer batches on the device, and free what you do not need. " + message[:300]
+        )
     elif kind == "out_of_memory" and budget:
         text = f"The submission needs more GPU memory than the {budget / 1e9:.2f} GB that it may use. {message[:300]}"
     elif kind == "out_of_memory":
