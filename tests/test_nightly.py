@@ -232,6 +232,22 @@ def test_a_report_of_another_state_says_how_it_is_made(tmp_path, capsys):
     assert "There is no night in" in capsys.readouterr().err and not (tmp_path / "odl").exists()
 
 
+def test_the_page_shows_the_worse_of_a_lab_and_no_figures_of_what_was_not_made(tmp_path):
+    made = parts.plan("cuda", False, ["solution", "grade"], [DATA_BOUND])
+    notebook, solution, starter = made
+    ok = parts.Outcome(solution, parts.OK, points=100, out_of=100, runs=1)
+    skipped = parts.Outcome(solution, parts.SKIPPED, points=0, out_of=0, runs=1)
+    failed = parts.Outcome(starter, parts.FAILED, "the untouched lab has 9 of 100 points", points=9, out_of=100, runs=1)
+    night = nights.open_night(tmp_path / "n", TOLD, made, History(tmp_path / "h.jsonl"))
+    for each, marks in ((ok, "100 of 100"), (skipped, parts.SKIPPED)):
+        found = nights.Assessed([parts.outcome(notebook, []), each, failed], {}, [], set())
+        rows = re.findall("<tr><td.*?</tr>", report.html(night, found))
+        (lab,) = (row for row in rows if row.startswith(f"<tr><td>{DATA_BOUND}<"))
+        assert f">{parts.FAILED}<" in lab and f">{marks}<" in lab and ">9 of 100<" in lab
+        (not_made,) = (row for row in rows if row.startswith(f"<tr><td>{notebook.name}<"))
+        assert not re.search(">0<", not_made)
+
+
 def test_progress_says_what_it_counts(tmp_path, capsys):
     """A solution and its grade are made together, and adversaries on a CPU after all the rest."""
     made = parts.plan("cpu", True, ["solution", "grade"], [DATA_BOUND])
@@ -394,6 +410,39 @@ def test_what_takes_longest_is_begun_first():
     known = {"grade s": 10.0, "grade l": 100.0}
     assert [of[0] for _, of in nights.longest_first(tasks, known)] == [many, long, unknown, short]
     assert nights.longest_first(tasks[:3], {}) == tasks[:3]
+
+
+def test_a_solution_takes_as_long_as_its_notebook():
+    """Its grade is made in there, and both are in the history."""
+    made = parts.plan("cpu", True, ["solution", "grade"], [DATA_BOUND])
+    known = {"solution 2a_workers": 100.0, "grade 2a_workers solution": 60.0, "grade 2a_workers starter": 30.0}
+    notebook, grade, starter = made
+
+    def takes_s(*made: Part) -> float:
+        return nights.takes_s(list(made), lambda part: known[part.name])
+
+    assert (takes_s(notebook, grade), takes_s(starter)) == (100, 30)
+    assert takes_s(grade) == 60  # again, without its notebook
+
+
+def test_what_would_end_too_late_is_not_begun(tmp_path):
+    """By the last night's times, or else by those of its kind in this night's earlier pieces."""
+    made = [lesson_of(tmp_path, name, "pass") for name in ("long", "unknown", "short")]
+    history = History(tmp_path / "h.jsonl")
+    seconds = {"lesson long": 1e4, "lesson short": 1.0}
+    told = {"night": "last", "date": "2026-11-20", "status": parts.OK, "device": "cpu", "quick": True}
+    history.append(told | {"parts": {name: {"status": parts.OK, "seconds": s} for name, s in seconds.items()}})
+    night = nights.open_night(tmp_path / "n", TOLD | {"device": "cpu", "quick": True}, made, history)
+    with pool.embedded("cpu", cpu_workers=1) as workers:
+        workers.machines()  # it is ready
+        nights.measure(night, workers, until=time.monotonic() + 30)
+        assert [bool(night.runs(part)) for part in made] == [False, True, True]
+        late = lesson_of(tmp_path, "late", "pass")
+        night.parts.append(late)
+        nights.measure(night, workers, until=time.monotonic() + 0.2)  # those that were made took longer
+        assert not night.runs(late)
+        nights.measure(night, workers)
+    assert all(map(night.runs, night.parts))
 
 
 @pytest.mark.parametrize("kinds", [["solution"], ["adversary"]])
@@ -813,14 +862,19 @@ def test_what_is_there_is_not_made_again(executed):
     assert night.told["made"] == night.told["made_twice"]
 
 
-def test_after_its_time_a_night_begins_no_second_try(tmp_path):
-    path = tmp_path / "kills.ipynb"
-    source = "import os, psutil, time\ntime.sleep(4)\nfor process in psutil.Process(os.getppid()).parents()[:1]:\n    process.kill()"
+def lesson_of(folder: Path, name: str, source: str) -> Part:
+    """A lesson of one cell."""
     cells = [nbformat.v4.new_code_cell(each, id=f"c{n}") for n, each in enumerate(["quick = False", source])]
     cells[0].metadata.tags = ["parameters"]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    path = folder / f"{name}.ipynb"
     lessons.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
-    part = Part("lesson", "kills", "", parts.notebook_call("lesson", path, "cpu", True, cell_limit_s=60))
+    return Part("lesson", name, "", parts.notebook_call("lesson", path, "cpu", True, cell_limit_s=60))
+
+
+def test_after_its_time_a_night_begins_no_second_try(tmp_path):
+    source = "import os, psutil, time\ntime.sleep(4)\nfor process in psutil.Process(os.getppid()).parents()[:1]:\n    process.kill()"
+    part = lesson_of(tmp_path, "kills", source)
     night = nights.open_night(tmp_path / "n", TOLD | {"device": "cpu", "quick": True}, [part], History(tmp_path / "h"))
     with pool.embedded("cpu", cpu_workers=1) as workers:
         workers.machines()  # it is ready

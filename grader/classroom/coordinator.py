@@ -40,13 +40,15 @@ def grade_all(
     again: Iterable[Task] = (),
     limit_s: float = LIMIT_S,
     until: float = math.inf,
+    takes_s: Callable[[Task], float] = lambda job: 0.0,
     done: Done = lambda job, record: None,
     begun: Callable[[int], None] = lambda count: None,
     keep: bool = False,
 ) -> list[tuple[Task, dict[str, Any]]]:
     """Grade what the store lacks for the pool's machines, and anew what is named in `again`, whose old result stays until the
     new one is there. Equal jobs are graded once. `begun` is told how many grades are to be made, `done` each record when it
-    is kept. From `until` on (`time.monotonic()`) none is begun any more. keep: see `worker.run`. Returns the new ones."""
+    is kept. None is begun that, taking `takes_s(job)` seconds, would not be done at `until` (`time.monotonic()`). keep: see
+    `worker.run`. Returns the new ones."""
     with store.locked():
         machines = pool.machines()
         anew = {job.digest for job in again}
@@ -56,18 +58,19 @@ def grade_all(
         made = []
         running: dict[Future, tuple[Task, int]] = {}
         alone = Alone()
+        in_time: Callable[[Task], bool] = lambda job: time.monotonic() + takes_s(job) < until  # noqa: E731
         try:
-            while running or (waiting and time.monotonic() < until):
+            while running or any(map(in_time, waiting)):
                 # no more than there are workers: none waits behind another, and none is blamed for another's death
-                while waiting and len(running) < max(1, pool.size()) and time.monotonic() < until:
-                    job = waiting.pop(0)
+                while len(running) < max(1, pool.size()) and (job := next(filter(in_time, waiting), None)):
+                    waiting.remove(job)
                     running[_submit(pool, job, 1, limit_s, keep)] = (job, 1)
                 time.sleep(LOOK_S)
                 alone.look(pool)
                 for future in [future for future in running if future.done()]:
                     job, tried = running.pop(future)
                     record = _record(future)
-                    if FAILED in record and tried < TRIES and time.monotonic() < until:
+                    if FAILED in record and tried < TRIES and in_time(job):
                         _forget(pool, future)
                         running[_submit(pool, job, tried + 1, limit_s, keep)] = (job, tried + 1)
                         continue

@@ -48,7 +48,12 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
         metavar="KIND,LAB,...",
         help="make only parts of these kinds, of these labs and lessons, now, of a night that has others as well",
     )
-    sub.add_argument("--minutes", type=float, metavar="M", help="begin no part after so many minutes")
+    sub.add_argument(
+        "--minutes",
+        type=float,
+        metavar="M",
+        help="begin no part that would end later than in so many minutes, as far as earlier nights and pieces tell",
+    )
     sub.add_argument(
         "--report",
         action="store_true",

@@ -11,7 +11,7 @@ import importlib.metadata
 import json
 import subprocess
 import sys
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -218,7 +218,7 @@ def measure(
     subjects: Container[str] = (),
 ) -> None:
     """Make what is missing, and again what is not as expected. shard: (i, n) for the i-th of n shares; kinds, subjects: see
-    `chosen`; from `until` on (`time.monotonic()`) nothing is begun."""
+    `chosen`; nothing is begun that, as far as is known, would not be done at `until` (`time.monotonic()`)."""
     mine = [part for part in chosen(share(night.parts, *shard), kinds, subjects) if not part.lacks]
     grade_all_of(night, pool, [(part, 0) for part in mine], until)
     for _ in range(1, parts.MOST_TRIES):
@@ -261,6 +261,7 @@ def grade_all_of(night: Night, pool: Any, wanted: list[tuple[Part, int]], until:
             night.records,
             limit_s=LIMIT_S[night.told["quick"]],
             until=until,
+            takes_s=lambda task: takes_s(tasks[task.digest][1], progress.guess),
             begun=progress.begin,
             done=lambda task, record: progress.done(tasks[task.digest][1][-1], record),
             keep=True,
@@ -273,17 +274,25 @@ def longest_first(tasks: list[tuple[Task, list[Part]]], known: dict[str, float])
     """Tasks, each with the parts that it makes, in an order that leaves no worker busy long after the others. known: seconds of
     parts in an earlier night, by name; one that is not there takes as long as the others do on average."""
     usual = fmean(known.values()) if known else 1.0
-    return sorted(tasks, key=lambda each: -sum(known.get(part.name, usual) for part in each[1]))
+    return sorted(tasks, key=lambda each: -takes_s(each[1], lambda part: known.get(part.name, usual)))
+
+
+def takes_s(made: list[Part], each: Callable[[Part], float]) -> float:
+    """Seconds of the task that makes these parts, of which each takes so long. A solution's grade is made by its notebook."""
+    return sum(each(part) for part in made if part.kind == "solution") or sum(map(each, made))
 
 
 class Progress:
     """A line a part on standard error, or a bar on a terminal, with the time left: from the last night's times, else from
-    those of parts of this kind."""
+    those of this night's parts of the kind."""
 
     def __init__(self, night: Night, pool: Any, wanted: list[Part]) -> None:
         self.waiting = {part.name: part for part in wanted}
         self.workers = max(1, pool.size())
-        self.took: dict[str, list[float]] = {}
+        self.took: dict[str, list[float]] = {}  # seconds of parts, by kind
+        for found in (parts.outcome(part, night.runs(part)) for part in night.parts):
+            if found.runs:
+                self.took.setdefault(found.part.kind, []).append(found.seconds)
         last = next((entry for entry in reversed(night.history.nights()) if _alike(entry, night.told)), {"parts": {}})
         self.known = {name: part["seconds"] for name, part in last["parts"].items()}
         self.bar: Any = None
@@ -303,10 +312,13 @@ class Progress:
         form = "{desc} {bar} {n_fmt}/{total_fmt} {postfix}"
         self.bar = tqdm(total=count, desc="night", bar_format=form, leave=False, disable=None)
 
-    def left_s(self) -> float:
+    def guess(self, part: Part) -> float:
+        """Seconds that a part takes; 0 where nothing is known of any."""
         every = [seconds for times in self.took.values() for seconds in times]
-        guess = lambda part: self.known.get(part.name) or fmean(self.took.get(part.kind) or every or [0.0])  # noqa: E731
-        missing = sorted((guess(part) for part in self.waiting.values()), reverse=True)
+        return self.known.get(part.name) or fmean(self.took.get(part.kind) or every or [0.0])
+
+    def left_s(self) -> float:
+        missing = sorted(map(self.guess, self.waiting.values()), reverse=True)
         return sum(missing[: self.count - self.made]) / self.workers
 
     def done(self, part: Part, record: dict[str, Any]) -> None:

@@ -32,6 +32,7 @@ _STYLE = """<style>
 .speed-report .wide { overflow-x: auto; }
 .speed-report .wide td:last-child { min-width: 15em; }
 .speed-report .is { font-weight: 600; white-space: nowrap; }
+.speed-report .marks { white-space: nowrap; }
 </style>"""
 
 
@@ -217,7 +218,8 @@ def _labs(night: Night, found: Assessed) -> str:
         against = "<br>".join(escape(change.says()) for change in found.changes.get(ours.part.name, []))
         idle = f"{v['gpu_idle']:.0%}" if "gpu_idle" in v else ""
         figures = (_n(v.get("gain")), _n(v.get("step_ms")), _n(v.get("kernels"), 0), idle)
-        rows.append((escape(name), _status(ours), _marks(ours), _marks(starter), *figures, against))
+        worse = min(ours, starter, key=lambda each: parts.ORDER.index(each.status))
+        rows.append((escape(name), _status(worse), _marks(ours), _marks(starter), *figures, against))
         before = night.history.before(ours.part.name, ours.machine, night.told["quick"], night.name)[-LAST:]
         if v.get("step_ms") and len(before) >= 2:
             pictures.append(
@@ -229,7 +231,9 @@ def _labs(night: Night, found: Assessed) -> str:
 
 
 def _marks(each: Outcome) -> str:
-    return f"{each.points:g} of {each.out_of:g}" if each.points is not None else escape(each.status)
+    if each.points is None or not each.out_of:
+        return escape(each.status)
+    return f'<span class="marks">{each.points:g} of {each.out_of:g}</span>'
 
 
 def _draw(name: str, before: list[dict[str, Any]], ours: Outcome) -> Any:
@@ -265,7 +269,8 @@ def _notebooks(night: Night, found: Assessed) -> str:
         slowest = max(each.cells, key=lambda cell: cell["seconds"] or 0, default=None)
         said = f"{escape(slowest['id'])} {_n(slowest['seconds'], 1)} s" if slowest and slowest["seconds"] else ""
         name = _link(night, each, each.part.name)
-        rows.append((name, _status(each), _n(each.seconds, 0), _n(earlier, 0), said))
+        seconds = each.seconds if each.runs else None
+        rows.append((name, _status(each), _n(seconds, 0), _n(earlier, 0), said))
         if each.cells:
             cells = [
                 (escape(c["id"]), f"<code>{pages._html(c['begins'], 80)}</code>", _n(c["seconds"], 2) or "not reached")
