@@ -1,11 +1,14 @@
 """nbgrader for this course. The commands, from this folder:
 
-    nbgrader generate_assignment 2a_workers --force    # labs/2a_workers and its gradebook entry
-    nbgrader autograde 2a_workers                      # measures submitted/<student>/2a_workers/2a_workers.ipynb
-    nbgrader generate_feedback 2a_workers
+    grader calibrate 2a_workers --for-class            # once on each kind of machine
+    nbgrader generate_assignment 2a_workers --force    # its gradebook entry; labs/2a_workers is there already
+    grader class labs submitted                        # measures submitted/STUDENT/2a_workers/2a_workers.ipynb
+    nbgrader autograde 2a_workers                      # takes over what was measured, and measures what was not
+    nbgrader generate_feedback 2a_workers --force
     nbgrader export --to grades.csv
 
-Grading takes a GPU; `--MeasuredGrade.device=cpu --MeasuredGrade.quick=True` tries it out on a laptop."""
+Without a GPU labs are graded in their CPU forms; `--MeasuredGrade.quick=True` is for trying out. The whole round:
+grader/classroom/README.md."""
 
 from pathlib import Path
 

@@ -534,7 +534,7 @@ def _demo(options: argparse.Namespace) -> None:
     print("\nThe reports as pages:")
     for path in written:
         print(f"  {path.resolve()}")
-    print("\nNext: `make lab` opens the course in JupyterLab.")
+    print("\nNext: `make lab` opens the course in JupyterLab; with conda, `jupyter lab notebooks/00_start_here.ipynb`.")
 
 
 if __name__ == "__main__":

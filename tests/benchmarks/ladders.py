@@ -18,10 +18,9 @@ from typing import Any
 
 from grader import labs
 from grader.result import write_text
-from tests.benchmarks.measured import STALE, stale_rungs
+from tests.benchmarks.measured import STALE, TURNS, ladder_made_on, stale_rungs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-TURNS = "Each gain was measured beside the starter of its own run, and hosts differ: so gains are no ratios of these milliseconds."
 MEASURED = REPOSITORY / "data" / "measured" / "nvidia-h200"
 
 
@@ -56,13 +55,7 @@ def _headed(made: list[str], ladder: dict[str, Any], empty: int, lab: str) -> li
     if begin is None:
         return made
     end = next(n for n, line in enumerate(made) if n > begin and not line.strip())
-    machine, versions, rungs = ladder["machine"], ladder["versions"], ladder["rungs"]
-    python = ".".join(versions["python"].split(".")[:2])
-    cores = " or ".join(map(str, sorted({row.get("cores", machine["cores"]) for row in rungs})))
-    torch = " and ".join(sorted({row.get("torch", versions["torch"]) for row in rungs}))
-    dates = sorted({row.get("date", ladder["date"]) for row in rungs})
-    when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
-    said = f"{machine['gpu'] or machine['cpu']}, {cores} CPU cores, torch {torch}, Python {python}, {when}."
+    said = f"{ladder_made_on(ladder)}."
     lacks = ["Empty rungs were not measured yet"] * bool(empty)
     lacks += [f"Rungs {STALE} are of an older loop or form of this lab"] * any(f"{STALE} |" in line for line in made)
     said += f" {'. '.join(lacks)}: `python -m tests.benchmarks.measured --labs {lab}`." if lacks else ""

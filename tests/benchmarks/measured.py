@@ -55,6 +55,7 @@ KINDS = ("honest, ", "fault, ")
 # how a result's name begins -> its column
 MARKED = {"starter": "starter", "wrong": "wrong fixes", "half": "half fixes", "solution": "solution"}
 STALE = "(before a change)"  # behind the name of a figure that is not of today's loop or form
+TURNS = "Each gain was measured beside the starter of its own run, and hosts differ: so gains are no ratios of these milliseconds."
 TIMELINES = "timelines.png"  # a solution's trace below its starter's
 # the half fix that rounds repeat, where the first one is next to nothing
 HALFWAY = {
@@ -728,6 +729,17 @@ def picture(rows: list[Row]) -> Figure:
     return figure
 
 
+def ladder_made_on(ladder: dict[str, Any]) -> str:
+    """The machines and versions of a ladder's rungs, and when."""
+    machine, versions, rungs = ladder["machine"], ladder["versions"], ladder["rungs"]
+    python = ".".join(versions["python"].split(".")[:2])
+    cores = " or ".join(map(str, sorted({row.get("cores", machine["cores"]) for row in rungs})))
+    torch = " and ".join(sorted({row.get("torch", versions["torch"]) for row in rungs}))
+    dates = sorted({row.get("date", ladder["date"]) for row in rungs})
+    when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+    return f"{machine['gpu'] or machine['cpu']}, {cores} CPU cores, torch {torch}, Python {python}, {when}"
+
+
 def _table(out: Path, summary: list[Row]) -> str:
     """Markdown: the summary, then one line a result, grouped by lab."""
     text = ["# Measured", "", *_summary_table(summary)]
@@ -760,7 +772,7 @@ def _table(out: Path, summary: list[Row]) -> str:
         if (folder / TIMELINES).exists():
             text += ["", f"![Trace of the starter and of the solution]({folder.name}/{TIMELINES})"]
         for r in ladder:
-            text += ["", "| rung | ms a step | gain |", "|---|---|---|"]
+            text += ["", f"{ladder_made_on(r)}. {TURNS}", "", "| rung | ms a step | gain |", "|---|---|---|"]
             stale = stale_rungs(lab, r)
             for row in r["rungs"]:
                 name = row["rung"] + f" {STALE}" * (row["rung"] in stale)
