@@ -545,6 +545,26 @@ def test_a_link_is_no_submission(tmp_path):
     assert no_plain_files(tmp_path / "submitted") == [links[0], pipe, f"cid/{NAME}", links[1]]
 
 
+def test_no_notebook_ends_a_class(tmp_path, monkeypatch):
+    """Whatever ends its lines, and whatever else may be wrong with it."""
+    for student, end in (("ann", "\r"), ("bob", "\r\n"), ("cid", "\n")):
+        path = hand_in(tmp_path, student)
+        nb = nbformat.read(path, as_version=4)
+        cell = next(cell for cell in nb.cells if cell.source.startswith(MAGIC))
+        lines = [MAGIC, "# mine", "from __future__ import annotations", *cell.source.splitlines()[1:]]
+        cell.source = end.join(lines)
+        nbformat.write(nb, path)
+    programs = [one.submission.source for one in read_class(REPOSITORY / "labs", tmp_path)]
+    assert len(set(programs)) == 1 and "import torch" in programs[0]
+
+    def broken(notebook):
+        raise ValueError("of a kind that nobody thought of")
+
+    monkeypatch.setattr("grader.classroom.submissions.submission_in", broken)
+    problems = [one.problem for one in read_class(REPOSITORY / "labs", tmp_path)]
+    assert problems == ["The notebook cannot be read (ValueError: of a kind that nobody thought of)."] * 3
+
+
 def test_a_folder_that_cannot_be_read_is_its_student_s_own_matter(tmp_path):
     ann = hand_in(tmp_path / "submitted", "ann")
     hand_in(tmp_path / "submitted", "bob")

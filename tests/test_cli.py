@@ -14,11 +14,12 @@ from pathlib import Path
 
 import papermill
 import pytest
+from helpers import LAB, grade_cells
 
 from grader import calibrate, labs
 from grader.classroom import worker
 from grader.errors import UserError
-from grader.frontends import cli, silence
+from grader.frontends import board, cli, silence
 from grader.measure import calibration, machine
 from grader.result import FAIL, CheckResult, Result
 
@@ -28,6 +29,15 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 def grader(*arguments: str | Path, **options) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "grader", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=240, **options)
+
+
+def test_a_terminal_that_is_not_utf_8_costs_no_result(tmp_path):
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    command = [sys.executable, "-m", "grader.frontends.cli", "board", "--folder", tmp_path]
+    board.keep(tmp_path, LAB, grade_cells(LAB.starter, quick=True))
+    board.note(tmp_path, LAB.name, "4 \N{RIGHTWARDS ARROW} 8 workers")
+    done = subprocess.run(command, env=environment, capture_output=True, encoding="latin-1", timeout=60)
+    assert done.returncode == 0 and "4 ? 8 workers" in done.stdout, done.stderr
 
 
 def test_labs_are_listed_as_text_and_as_json():

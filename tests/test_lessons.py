@@ -152,9 +152,15 @@ def test_folders_of_killed_kernels_are_deleted(tmp_path, monkeypatch):
         return list(tmp_path.glob("lesson-*"))
 
     assert len(run("os._exit(0)")) == 1  # killed: nothing is tidied up
-    mine = tmp_path / f"lesson-{os.getpid()}-lives"
-    mine.mkdir()
-    assert run("pass") == [mine], "the folder of a process that runs is left alone"
+    (left,) = tmp_path.glob("lesson-*")
+    host, pid, _ = left.name.removeprefix("lesson-").split("-")
+    assert left.is_dir() and pid.isdigit()
+    mine, elsewhere = tmp_path / f"lesson-{host}-{os.getpid()}-lives", tmp_path / f"lesson-another.host-{pid}-lives"
+    for folder in (mine, elsewhere):
+        folder.mkdir()
+    assert set(run("pass")) == {mine, elsewhere}, (
+        "those of a process that runs, and of another machine's, are left alone"
+    )
 
 
 @pytest.mark.skipif(machine.has_gpu(), reason="this machine may have counters")

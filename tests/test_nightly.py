@@ -8,6 +8,7 @@ import json
 import math
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from grader import labs
 from grader.classroom import pool
 from grader.classroom.store import FAILED as NOT_MADE
 from grader.classroom.submissions import Call, Job, definition
+from grader.errors import UserError
 from grader.frontends import cli, lessons
 from grader.measure import decision
 from grader.nightly import night as nights
@@ -586,6 +588,17 @@ def test_only_some_kinds_of_some_labs_are_made_now(tmp_path, capsys):
     assert made["solution 1e_retest"] == parts.MISSING
 
 
+def test_a_name_that_the_history_knows_is_not_used_again(tmp_path):
+    replayed = Replayed(tmp_path)
+    night, _ = replayed.night()
+    shutil.rmtree(night.folder)
+    with pytest.raises(
+        UserError, match=r"history has a night 'night-001', but .* holds none\. Give this one another name"
+    ):
+        nights.open_night(night.folder, TOLD, replayed.parts, replayed.history)
+    assert not night.folder.exists()
+
+
 def test_a_night_of_another_state_is_not_mixed_in(tmp_path):
     history = History(tmp_path / "h.jsonl")
     nights.open_night(tmp_path / "n", TOLD, [], history)
@@ -848,6 +861,15 @@ def test_what_an_executed_notebook_shows(executed):
     assert raises.cells[2]["seconds"] is None
     notebook = nbformat.read(night.folder / raises.notebook, as_version=4)
     assert notebook.cells[1].outputs[-1].ename == "ZeroDivisionError" and notebook.cells[2].execution_count is None
+
+
+def test_a_long_line_takes_no_longer_than_it_is():
+    """A picture in a report is one line of 100,000 characters."""
+    long = nbformat.v4.new_output("display_data", {"text/html": "x" * 3_000_000 + "\n"})
+    warns = nbformat.v4.new_output("stream", text="all is well\nUserWarning: it is not\n")
+    cells = [nbformat.v4.new_code_cell("", outputs=[each], id=f"c{n}") for n, each in enumerate((long, warns))]
+    assert notebook_part._warning(nbformat.v4.new_notebook(cells=cells[:1])) == ""
+    assert notebook_part._warning(nbformat.v4.new_notebook(cells=cells)) == "cell c1 warned: UserWarning: it is not"
 
 
 def test_a_killed_worker_costs_nothing_but_time(executed):

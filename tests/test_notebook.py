@@ -157,6 +157,14 @@ def test_cell_without_an_id_that_failed_is_forgotten(kernel: Kernel) -> None:
     assert len(eval(kernel.run(NAMES).text)) == 1
 
 
+def test_cell_without_an_id_that_is_run_again_is_the_last(kernel: Kernel) -> None:
+    """An earlier version, gone back to."""
+    for source in ("a = 1", "a = 2", "a = 1"):
+        kernel.run(f"%%submission\n{source}")
+    shown = "print([c.source.split()[-1] for c in lab._recorder.cells if 'submission' in c.source[:12]])"
+    assert eval(kernel.run(shown).text) == ["2", "1"]
+
+
 def test_what_is_wrong_with_a_submission_is_one_sentence(kernel: Kernel) -> None:
     ran = kernel.run("lab.peek()")
     says = "No %%submission cell has been run since this kernel started: run it, then this one."

@@ -24,6 +24,7 @@ from grader.answers import read_answers, unanswered
 from grader.calibrate import solution
 from grader.classroom.submissions import Job
 from grader.errors import UserError
+from grader.frontends.notebook import open_lab
 from grader.frontends.tools import TOLD
 from grader.grade import grade
 from grader.labs.kinds import HEALTHY
@@ -228,6 +229,17 @@ def test_answers_notebook_runs(name, tmp_path):
     assert "100 of 100 points" in shown["check"] and "20.0" in shown["grade-a"]
     for path in tmp_path.glob("*.ipynb"):
         assert path.stat().st_size < 1_500_000
+
+
+def test_a_trace_that_cannot_be_written_is_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    lab = open_lab("1c_diagnose", device="cpu")
+    lab.save("a")
+    assert "is in this folder" in capsys.readouterr().out and trace.read("trace-a.json.gz").names
+    (tmp_path / "trace-b.json.gz").mkdir()  # in its place, as a full disk or a folder of somebody else's would be
+    lab.save("b")
+    assert "Not saved" in capsys.readouterr().out
+    assert {path.name for path in tmp_path.iterdir()} == {"trace-a.json.gz", "trace-b.json.gz"}
 
 
 def test_answers_in_nbgrader(tmp_path):

@@ -183,6 +183,20 @@ def test_log_in_a_notebook(graded, tmp_path, monkeypatch, capsys):
     assert shown.rindex("nothing changed") < shown.rindex("bf16") and "tokens/s" in shown
 
 
+def test_a_note_is_of_the_last_check(graded, tmp_path, monkeypatch, capsys):
+    """Not of the one before it, where the last one came to nothing."""
+    monkeypatch.chdir(tmp_path)
+    lab = open_lab("3a_precision", device="cpu")
+    board.keep(tmp_path, LAB, graded)
+    lab.log("workers")
+    lab.predict(cause="compute-bound", gain=2)
+    lab.check()
+    assert "This is no notebook" in capsys.readouterr().out
+    lab.log("bf16")
+    assert "came to no result: there is nothing to note" in capsys.readouterr().out
+    assert [each["note"] for each in board.collect(tmp_path)] == ["workers"]
+
+
 @pytest.mark.slow
 def test_a_check_in_a_notebook_is_logged(tmp_path):
     from test_notebook import FAST, Kernel

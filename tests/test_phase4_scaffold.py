@@ -57,6 +57,29 @@ def test_a_run_keeps_what_explains_it(folder, capsys):
     assert "before: trace.json.gz" in capsys.readouterr().out
 
 
+def test_a_model_of_one_s_own_is_saved_as_it_is(folder):
+    script = (folder / "train.py").read_text()
+    own = """class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(300, 8), nn.Linear(8, 300)
+
+    def forward(self, tokens):
+        return self.head(self.embedding(tokens))
+
+
+if __name__ == "__main__":"""
+    script = script.replace('if __name__ == "__main__":', own)
+    begins = script.index("def make_model():")
+    script = script[:begins] + "def make_model():\n    return Own()\n\n\n" + script[script.index("class Tokens(") :]
+    (folder / "train.py").write_text(script)
+    done = train(folder)
+    assert done.returncode == 0, done.stderr
+    (run,) = folder.glob("runs/*")
+    weights = torch.load(run / "weights.pt", weights_only=True)
+    assert weights["embedding.weight"].shape == (300, 8), "rows beyond the script's own vocabulary are its model's"
+
+
 def test_each_row_and_the_timed_steps_have_a_clock_of_their_own(folder):
     # steps of 100 ms or more, and the first timed one of 400 or more, on a busy machine as well
     script, end = (folder / "train.py").read_text(), "keeper.after(step, total)"
@@ -113,6 +136,9 @@ def test_a_file_that_is_there_stays(folder, capsys):
         ("--batch_size=-8", "train.py: --batch_size=-8: at least 1."),
         ("--warm_up=-1", "train.py: --warm_up=-1: at least 0."),
         ("--weight_decay=-1", "train.py: --weight_decay=-1.0: at least 0."),
+        ("--vocabulary=128256", "train.py: --vocabulary=128256: tokens are uint16, 65536 at most."),
+        ("--data=missing.bin", "train.py: --data=missing.bin: no file of uint16 tokens ("),
+        ("--data=train.py", "train.py: --data=train.py: no file of uint16 tokens ("),
     ],
 )
 def test_knobs_that_cannot_be(folder, knob, says):

@@ -53,6 +53,15 @@ def test_workers_with_two_gpus_each(monkeypatch):
     assert sorted(seen.values()) == ["GPU-0,GPU-1", "GPU-2,GPU-3"]
 
 
+def test_a_list_of_users_that_somebody_edited(tmp_path):
+    keys.make_keys(tmp_path, ["ann", "bob"])
+    listed = tmp_path / "users.txt"
+    ann, bob = (line for line in listed.read_text().splitlines() if line)
+    listed.write_text(f"#{ann}\n{bob}")  # as an editor may leave it
+    keys.make_keys(tmp_path, ["cyd"])
+    assert sorted(keys.read_users(tmp_path).values()) == ["bob", "cyd"]
+
+
 def test_a_gpu_has_one_worker(monkeypatch):
     monkeypatch.setattr(machine, "has_gpu", lambda: True)
     monkeypatch.setattr(machine, "gpus", lambda: ["GPU-0", "GPU-1"])
@@ -108,6 +117,20 @@ class Running:
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(60)
+
+
+def test_a_machine_that_joined_is_told_when_the_pool_ends(tmp_path):
+    service = Running(tmp_path)
+    command = [sys.executable, "-m", "grader.frontends.cli", "pool", "start", "--keys", service.keys, "--device", "cpu"]
+    joined = subprocess.Popen([*command, "--join", service.scheduler], stderr=subprocess.PIPE, text=True)
+    try:
+        with pool.at_address(service.scheduler, "cpu", service.keys) as workers:
+            assert eventually(lambda: workers.size() == 2, 90)
+        service.stop()
+        said = joined.communicate(timeout=120)[1]
+        assert joined.returncode == 2 and f"The pool at {service.scheduler} has ended." in said, said
+    finally:
+        joined.kill()
 
 
 @pytest.fixture(scope="module")

@@ -72,6 +72,25 @@ def row(lab: str) -> str:
     return next(line for line in start.text().splitlines() if lab in line)
 
 
+@pytest.mark.parametrize(
+    "content, title",
+    [
+        ({"cells": [{"cell_type": "markdown", "source": "no title\n# `One` line\nmore"}]}, "One line"),
+        ({"cells": [{"cell_type": "markdown", "source": ["## below\n"]}]}, "2_data/1_disk_to_gpu"),
+        ({"cells": [{"cell_type": "markdown"}]}, "2_data/1_disk_to_gpu"),
+        ([], "2_data/1_disk_to_gpu"),
+        (None, "2_data/1_disk_to_gpu"),
+    ],
+)
+def test_a_lesson_that_somebody_changed_is_on_the_map(tmp_path, monkeypatch, content, title):
+    monkeypatch.setattr(course, "NOTEBOOKS", tmp_path)
+    lesson = course.Lesson("2_data/1_disk_to_gpu")
+    if content is not None:
+        lesson.file.parent.mkdir()
+        lesson.file.write_text(json.dumps(content))
+    assert lesson.title == title
+
+
 def test_progress_comes_from_the_last_report(learner):
     assert "not begun" in row("2a_workers") and "(core path)" in row("2a_workers")
     copy = cli.start("2a_workers")

@@ -58,18 +58,18 @@ def make_keys(folder: Path, users: list[str]) -> list[Path]:
         made[-1].parent.mkdir(exist_ok=True)
         _write(made[-1], text + (folder / "door-ca.pem").read_bytes())
         with open(folder / "users.txt", "a", encoding="ascii") as file:
-            file.write(f"{name} {_fingerprint(text)}\n")
+            file.write(f"\n{name} {_fingerprint(text)}\n")  # an editor may have left the last line without its end
     return made
 
 
 def read_users(folder: Path) -> dict[str, str]:
     """Who may come in: the name by the fingerprint of the certificate. Read again at each connection, so that a line taken
-    out counts at once."""
+    out counts at once; one that does not begin with a name, "#ann ...", is no user's."""
     try:
         lines = (folder / "users.txt").read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return {}
-    return {fields[1]: fields[0] for line in lines if len(fields := line.split()) == 2}
+    return {fields[1]: fields[0] for line in lines if len(fields := line.split()) == 2 and NAME.fullmatch(fields[0])}
 
 
 def check_valid(path: Path) -> None:

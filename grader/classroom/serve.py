@@ -13,6 +13,7 @@ from distributed import Client, Nanny
 
 from grader.classroom.door import Door, Rules
 from grader.classroom.pool import SETTINGS, embedded_cluster, environments, node_security, worker_options
+from grader.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ def serve(
 
 
 def join(address: str, folder: Path, device: str, chosen: Sequence[int] | None = None, cpu_workers: int = 1) -> None:
-    """This machine's workers for a pool that runs elsewhere, until SIGINT or SIGTERM."""
+    """This machine's workers for a pool that runs elsewhere, until SIGINT or SIGTERM. Raises UserError when the pool ends
+    before."""
     security = node_security(folder)
 
     async def workers() -> None:
@@ -66,9 +68,14 @@ def join(address: str, folder: Path, device: str, chosen: Sequence[int] | None =
             for environment in environments(device, chosen, cpu_workers)
         ]
         await asyncio.gather(*nannies)
+        stopped = asyncio.create_task(_stopped())
+        ended = asyncio.gather(*(nanny.finished() for nanny in nannies))
         try:
-            await _stopped()
+            await asyncio.wait([stopped, ended], return_when=asyncio.FIRST_COMPLETED)
+            if not stopped.done():
+                raise UserError(f"The pool at {address} has ended. Start it, and then this command again.")
         finally:
+            stopped.cancel()
             await asyncio.gather(*(nanny.close() for nanny in nannies))
 
     with dask.config.set(SETTINGS):

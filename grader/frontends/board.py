@@ -220,7 +220,7 @@ def _counted(each: Attempt) -> float:
 
 # ---------------------------------------------------------------- shown
 
-HEAD = ("", "points", "gain, 90% interval", "speed", "when", "note")
+HEAD = ("", "points", "gain, 90% interval", "speed", "when (UTC)", "note")
 
 
 def cells(place: int, each: Attempt) -> tuple[str, ...]:

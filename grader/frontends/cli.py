@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import re
@@ -25,6 +26,9 @@ DEMO = ("2a_workers", "3a_precision")  # the labs that `grader demo` shows
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status: 0 done, 1 the machine cannot do it, 2 unusable input, 3 an incomplete trace
     or a slower night, 4 an unfinished one, 130 stopped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows a "?" for a line or a tick
     options = _parser().parse_args(arguments)
     try:
         status = options.run(options) or 0

@@ -27,10 +27,14 @@ class Lesson:
 
     @property
     def title(self) -> str:
-        """The notebook's first heading, as plain text."""
-        cells = json.loads(self.file.read_text(encoding="utf-8"))["cells"]
-        lines = (line for cell in cells if cell["cell_type"] == "markdown" for line in cell["source"])
-        return next(line for line in lines if line.startswith("# "))[2:].strip().replace("`", "")
+        """The notebook's first heading, as plain text. Learners open lessons in place: where one has none left, its path."""
+        try:
+            cells = json.loads(self.file.read_text(encoding="utf-8"))["cells"]
+            text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+        except (OSError, ValueError, LookupError, TypeError):
+            return self.path
+        heading = next((line for line in text.splitlines() if line.startswith("# ")), f"# {self.path}")
+        return heading[2:].strip().replace("`", "")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from __future__ import annotations
 import atexit
 import datetime
 import os
+import platform
+import re
 import shutil
 import tempfile
 import time
@@ -95,12 +97,13 @@ def synchronise() -> None:
 
 def scratch_folder() -> Path:
     """A new folder beside the course's data, on a disk where /tmp may be memory. It is deleted when this kernel ends;
-    what kernels that were killed left behind is deleted now."""
-    for left in cache.cache_dir().glob("lesson-*-*"):
-        owner = left.name.split("-")[1]
+    what kernels that were killed left behind is deleted now, but not what those of other machines have in a shared home."""
+    mine = f"lesson-{re.sub(r'[^A-Za-z0-9.]', '_', platform.node())}"
+    for left in cache.cache_dir().glob(f"{mine}-*-*"):
+        owner = left.name.removeprefix(mine).split("-")[1]
         if owner.isdigit() and not psutil.pid_exists(int(owner)):
             shutil.rmtree(left, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"lesson-{os.getpid()}-", dir=cache.cache_dir()))
+    folder = Path(tempfile.mkdtemp(prefix=f"{mine}-{os.getpid()}-", dir=cache.cache_dir()))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 

@@ -15,7 +15,8 @@ class Recorder:
     """The notebook, as far as it was executed: the latest source of every cell, in the order of first execution.
 
     A cell is known by the id that JupyterLab and VS Code send with it. nbclient, papermill and the terminal send none:
-    there the source is the id, and a submission cell that failed is forgotten, because nothing would ever replace it."""
+    there the source is the id, what was run last comes last, as an earlier version that is run again, and a submission cell
+    that failed is forgotten, because nothing would ever replace it."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
@@ -29,7 +30,9 @@ class Recorder:
         """Remember a cell; `count` is the number that stands beside it, that of the execution about to begin if left out
         (counted in the history: whether `execution_count` is one ahead differs between releases of IPython)."""
         number = len(self._shell.history_manager.input_hist_raw) if count is None else count
-        self._cells[cell_id or source] = Cell(number, source)  # a known key keeps its place
+        if not cell_id:
+            self._cells.pop(source, None)
+        self._cells[cell_id or source] = Cell(number, source)  # a known id keeps its place
 
     def before(self, info: Any) -> None:
         """IPython's pre_run_cell. Before, not after: also a cell that fails is what the learner submits."""

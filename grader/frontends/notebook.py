@@ -166,6 +166,7 @@ class NotebookLab:
         self.device = choose_form(self.lab, device)
         self.quick = quick
         self.result: Result | None = None
+        self._noteworthy = True  # what `log` can put a note to: not after a check() that came to no result
         self._folder = Path.cwd()
         shell = _shell()
         self._recorder = magic.install(shell) if shell else None
@@ -224,6 +225,7 @@ class NotebookLab:
 
         cluster: the address of a pool that grades it in place of this machine, "tls://HOST:PORT"; key: the file with your
         key to it, where it does not lie at its usual place (see `grader.classroom.visit.key_file`)."""
+        self._noteworthy = False  # until it has come to a result
         self._work(lambda progress: self._checked(progress, cluster, key))
 
     def _checked(self, progress: Progress, cluster: str | None, key: str | Path | None) -> Note:
@@ -240,11 +242,15 @@ class NotebookLab:
                 allow_unconfined=True,
                 progress=progress,
             )
-        return _Report(self.result, [board.save(self._folder, self.lab, self.result)])
+        saved = board.save(self._folder, self.lab, self.result)
+        self._noteworthy = not self.result.disturbed
+        return _Report(self.result, [saved])
 
     def log(self, note: str | None = None) -> None:
         """Put a note to the last `lab.check()`, and show all that were made so far. `grader board` has them as a page."""
         try:
+            if note is not None and not self._noteworthy:
+                raise UserError("The last lab.check() came to no result: there is nothing to note.")
             if note is not None:
                 board.note(self._folder, self.lab.name, str(note))
             attempts = board.read(board.file_of(self._folder, self.lab.name))

@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from grader import annotate, answers, costs, kernel, mystery, trace
 from grader.answers import Recording
 from grader.errors import UserError
-from grader.frontends import notebook, report
+from grader.frontends import board, notebook, report
 from grader.frontends.notebook import Below, Note, NotebookLab, Row
 from grader.grade import Progress, explain, grade, with_details
 from grader.labs.kinds import AnnotateLab, AnswersLab, CostsLab, KernelLab, MysteryLab, StopwatchLab, Timing
@@ -65,9 +65,8 @@ class TracesLab(NotebookLab):
         """Write the trace into this folder, for another viewer."""
 
         def copy(_: Recording) -> None:
-            target = self._folder / f"trace-{name}.json.gz"
-            shutil.copyfile(answers.TRACES / f"{self._question(name).trace}.json.gz", target)
-            Note("Saved", [f"{target.name} is in this folder. Open it at https://ui.perfetto.dev."]).show()
+            data = (answers.TRACES / f"{self._question(name).trace}.json.gz").read_bytes()
+            _saved(self._folder / f"trace-{name}.json.gz", data).show()
 
         self._of(name, copy)
 
@@ -317,9 +316,20 @@ class OperationsLab(NotebookLab):
             Note("No trace yet", ["Run lab.profile() first."]).show()
             return
         packed = self._seen.data[:2] == b"\x1f\x8b"
-        target = self._folder / f"trace-{self._which}.json{'.gz' if packed else ''}"
-        target.write_bytes(self._seen.data)
-        Note("Saved", [f"{target.name} is in this folder. Open it at https://ui.perfetto.dev."]).show()
+        _saved(self._folder / f"trace-{self._which}.json{'.gz' if packed else ''}", self._seen.data).show()
+
+
+def _saved(target: Path, data: bytes) -> Note:
+    """Write a trace for another viewer, whole or not at all, and say so."""
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        partial.write_bytes(data)
+        partial.replace(target)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        return Note("Not saved", [board.unwritten(error).capitalize()])
+    return Note("Saved", [f"{target.name} is in this folder. Open it at https://ui.perfetto.dev."])
 
 
 def _operations(seen: costs.Seen) -> list[Row | Below]:

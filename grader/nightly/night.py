@@ -116,7 +116,7 @@ class Night:
 
 def open_night(folder: Path, told: dict[str, Any], made: list[Part], history: History) -> Night:
     """The night in `folder`, begun or gone on with. Raises UserError where one of other parts, or of another state of the
-    course, lies there."""
+    course, lies there, and for a name that the history knows from a folder that is gone."""
     path = folder / "night.json"
     if path.exists():
         there = _readable(folder)
@@ -129,6 +129,10 @@ def open_night(folder: Path, told: dict[str, Any], made: list[Part], history: Hi
             there["later_commits"] = [*there.get("later_commits", []), told["commit"]]
             write_json(path, there)
         told = there
+    elif any(entry["night"] == folder.name for entry in history.nights()):
+        raise UserError(
+            f"The history has a night {folder.name!r}, but {folder} holds none. Give this one another name: --night."
+        )
     else:
         write_json(path, told)
     return Night(folder, told, made, history)

@@ -73,7 +73,7 @@ def _warning(notebook: Any) -> str:
                 return f"cell {cell.id} wrote to stderr: {output.text.strip()[:LINE]}"
             shown = (output.get("text", ""), *(output.get("data", {}).get(k, "") for k in ("text/plain", "text/html")))
             for text in shown:
-                found = [line for line in re.findall(r"[^\n]*Warning\b[^\n]*", text) if FEW_CORES not in line]
+                found = [each for each in text.split("\n") if re.search(r"Warning\b", each) and FEW_CORES not in each]
                 if found:
                     return f"cell {cell.id} warned: {found[0].strip()[:LINE]}"
     return ""

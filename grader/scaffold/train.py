@@ -351,7 +351,7 @@ class Keeper:
             print(f"No trace: it needs {self.needed} steps or more.")
         if save:
             weights = {key: tensor.detach().cpu() for key, tensor in raw.state_dict().items()}
-            if model == "gpt":
+            if hasattr(raw, "beyond"):  # this script's own GPT: without the rows of the padding
                 weights["embedding.weight"] = weights["embedding.weight"][:vocabulary].clone()
             torch.save(weights, self.folder / "weights.pt.tmp")
             (self.folder / "weights.pt.tmp").replace(self.folder / "weights.pt")
@@ -377,7 +377,12 @@ class Tokens(Dataset):
 
     def __init__(self):
         if data:
-            self.tokens = np.memmap(data, dtype=np.uint16, mode="r")
+            try:
+                self.tokens = np.memmap(data, dtype=np.uint16, mode="r")
+            except (OSError, ValueError) as error:
+                sys.exit(f"train.py: --data={data}: no file of uint16 tokens ({error}).")
+        elif vocabulary > 1 << 16:
+            sys.exit(f"train.py: --vocabulary={vocabulary}: tokens are uint16, {1 << 16} at most.")
         else:
             self.tokens = np.random.default_rng(1).integers(vocabulary, size=256 * length + 1, dtype=np.uint16)
 
