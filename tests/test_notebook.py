@@ -22,8 +22,9 @@ from jupyter_client.manager import KernelManager, start_new_kernel
 
 from grader import answers, labs, trace
 from grader.frontends import notebook, silence, tools
-from grader.look import Look
+from grader.look import Look, peek
 from grader.result import INCONCLUSIVE, PASS, CheckResult, Result
+from grader.submission import solution
 
 LAB = labs.get("2a_workers")
 STARTER = f"%%submission\n{LAB.starter}"
@@ -386,6 +387,15 @@ def test_run_and_peek_before_any_prediction(kernel: Kernel) -> None:
     assert ["would_wait", "0"] in rows and ".cpu(), synchronize" in ran.text
     assert "NOT MEASURED" not in ran.text and "Needs a GPU: h2d_pinned, syncs, copies, " in ran.text
     assert "printed" not in ran.text and not ran.stderr
+
+
+def test_a_loop_without_a_loader_is_told_why_it_has_no_data_wait():
+    """And not that it needs a GPU."""
+    note = notebook.open_lab("2d_formats", device="cpu")._peeked(
+        peek(solution(labs.get("2d_formats")), labs.get("2d_formats"))
+    )
+    assert "data_wait is unknown: this loop has no DataLoader" in note.text()
+    assert "data_wait" not in note.text().partition("Needs a GPU")[2].partition(".")[0]
 
 
 KEEPER = f"""%%submission

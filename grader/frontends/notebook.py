@@ -434,6 +434,9 @@ class LoopLab(NotebookLab):
         unmeasured = [row[0] for row in rows if row[1] == NOT_MEASURED]
         rows = [row for row in rows if row[1] != NOT_MEASURED]
         after = ["Counts a step, without timing."]
+        if "data_wait" in unmeasured:
+            unmeasured.remove("data_wait")
+            after.append("data_wait is unknown: this loop has no DataLoader, and no record_function of that name.")
         if unmeasured:
             after.append(f"Needs a GPU: {', '.join(unmeasured)}.")
         if would_wait is not None:

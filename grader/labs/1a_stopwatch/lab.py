@@ -16,7 +16,7 @@ LAB = StopwatchLab(
             title="Loading is part of the job",
             points=20,
             sizes={"batches": (5, 7), "batch_size": (16, 128), "last": None, "load_s": (0.005, 0.009), "log_s": (0.003, 0.005)},
-            tells="in this job about half of the time goes into loading the batches, and samples that have to be waited for "
+            tells="in this job more than half of the time goes into loading the batches, and samples that have to be waited for "
             "are not processed any faster",
             hints=(
                 "Between which two moments does the clock run?",

@@ -67,7 +67,7 @@ LAB = AnswersLab(
                 "Not every loop is ill.",
                 "How much of the step is the GPU idle, and how does it do its matrix products?",
                 "Where the GPU is hardly ever idle, copies run beside kernels and the products are in 16 bits on tensor "
-                'cores, nothing is left that a small change could take away: "healthy".',
+                'cores, no cause stands out: "healthy".',
             ),
         ),
     ),

@@ -50,8 +50,8 @@ LAB = Lab(
             says="of a step the training process spent in the DataLoader",
             hints=(
                 "Do too few load samples, or does each sample cost too much?",
-                "`data_wait` of `lab.profile()`. Twice the workers halve it at best, and there are only so many cores; a sample "
-                "that costs a tenth needs a tenth of them.",
+                "`data_wait` of `lab.profile()`. Twice the workers halve the time between two batches at best, and there are only so "
+                "many cores; a sample that costs a tenth needs a tenth of them.",
                 "Take away what a sample does not need: first the Python loop over its bytes, then the copies as float32, then "
                 "the query for each.",
             ),

@@ -4,7 +4,7 @@ LAB = Lab(
     name="2e_syncs",
     title="Let the CPU run ahead: hidden synchronisations",
     phase=2,
-    goal="This loop stops seven times a step to wait for the GPU. Find all seven, and keep the same logs.",
+    goal="In seven places of a step this loop waits for the GPU. Find all seven, and keep the same logs.",
     cause="sync-bound",
     forms={
         # small enough that launching a step takes about as long as running it: what a wait costs is then the most

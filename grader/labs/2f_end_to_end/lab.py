@@ -34,9 +34,9 @@ LAB = Lab(
             "What is the longest thing in a step now? And when that is gone?",
             "`lab.profile()` after each change: the largest hatched stretch, and what the CPU does meanwhile, is what to take "
             "next. As long as a sample takes milliseconds of Python, nothing else shows.",
-            "In the order of what each gains here: the Python loop over bytes (one table, on the device); a query and a "
-            "connection for each sample; no workers; a copy for each image and label; and then the waits for numbers that are "
-            "only logged.",
+            "First the Python loop over bytes (one table, on the device), then a query and a connection for each sample, then a "
+            "copy for each image and label and the waits for numbers that are only logged. Workers and a copy ahead: try whether "
+            "they still gain.",
         ),
     ),
     trace=(
