@@ -453,6 +453,21 @@ def test_a_notebook_is_made_again_when_its_lab_was_changed(kinds):
     assert calls and all(definition(DATA_BOUND) in call.content for call in calls)
 
 
+def test_a_solution_is_made_again_when_its_code_was_changed_and_not_when_a_sentence_was(tmp_path):
+    released = lessons.REPOSITORY / "solutions" / DATA_BOUND / f"{DATA_BOUND}.ipynb"
+    path = tmp_path / released.name
+
+    def digest(cell_id: str, change: str) -> str:
+        nb = nbformat.read(released, as_version=4)
+        next(cell for cell in nb.cells if cell.id == cell_id)["source"] += change
+        nbformat.write(nb, path)
+        return parts.notebook_call("solution", path, "cpu", True).digest
+
+    same = digest("submission", "")
+    assert digest("explanation", " One more sentence.") == same
+    assert digest("submission", "\n# more") != same and digest("check", "\n# more") != same
+
+
 @pytest.mark.slow
 def test_each_tampered_notebook_gets_its_own_marks(own_temporary):
     marks = _run.tampered(DATA_BOUND, "cpu", ["nb_edited_points", "nb_manual_cells"])

@@ -149,7 +149,7 @@ def test_graphs_are_counted():
     assert compiled(variants.solution(COMPILE)) == {"graphs": 1, "graph_breaks": 0, "recompiles": 0}
     each = compiled(variants.honest(COMPILE)["a graph for each length"])
     assert each == {"graphs": 4, "graph_breaks": 0, "recompiles": 3}
-    as_it_is = compiled(variants.wrongs(COMPILE)["compiled as it is"][0])
+    as_it_is = compiled(variants.halves(COMPILE)["compiled as it is"])
     assert as_it_is["graph_breaks"] >= 3 and as_it_is["recompiles"] > 3
 
 
@@ -170,7 +170,7 @@ def test_breaks_are_judged_and_capped_by_the_gain():
     lab = labs.get(COMPILE)
     lab = replace(lab, forms={"cpu": replace(lab.forms["cpu"], minimum_gain=4.0)})
     plan = Plan(block_s=0.1, block_steps=2, min_pairs=2, max_pairs=2, profile_steps=2)
-    sources = {"broken": variants.wrongs(COMPILE)["compiled as it is"][0], "whole": variants.solution(COMPILE)}
+    sources = {"broken": variants.halves(COMPILE)["compiled as it is"], "whole": variants.solution(COMPILE)}
     seen = {
         name: grade(Submission(traced_only(source)), lab, device="cpu", plan=plan) for name, source in sources.items()
     }

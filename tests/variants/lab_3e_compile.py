@@ -8,6 +8,7 @@ AS_IT_IS: Edits = [
 ]
 
 HALVES = {
+    "compiled as it is": AS_IT_IS,
     "normalisation and activation compiled, each for itself": [
         ("def normalise(", "@torch.compile(dynamic=True)\ndef normalise("),
         ("def gelu(", "@torch.compile(dynamic=True)\ndef gelu("),
@@ -30,7 +31,6 @@ HALVES = {
 }
 
 WRONGS = {
-    "compiled as it is": ("starter", AS_IT_IS, "GPU: lines at which torch.compile gave up"),
     "all windows as short as the shortest": (
         "solution",
         [

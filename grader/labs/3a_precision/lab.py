@@ -41,7 +41,8 @@ LAB = Lab(
             says="of the time in matrix products was spent in tensor-core kernels",
             hints=(
                 "Which products of this loop may use tensor cores, as it is?",
-                "By default fp32 matrix products run on the ordinary cores; `lab.profile()` shows how much does.",
+                "By default fp32 matrix products run on the ordinary cores; `lab.profile()` shows how much does. The fused attention of "
+                "fp32 tensors stays there even with TF32.",
                 "`torch.set_float32_matmul_precision` allows TF32 for the products that stay in fp32; autocast moves most of "
                 "them to bf16, which runs on tensor cores by itself.",
             ),

@@ -62,7 +62,7 @@ LAB = Lab(
         TraceCheck(
             name="breaks",
             title="One graph without breaks",
-            points=20,
+            points=10,
             metric="compiled.graph_breaks",
             at_most=0.0,
             none_at=5.0,
@@ -105,6 +105,24 @@ LAB = Lab(
                 "`kernels` of `lab.peek()`: compiled code has kernels whose names begin with triton_, and say what was fused.",
                 "A graph break in each block keeps the compiler from fusing across it. Compile forward and loss together, and the backward "
                 "pass is compiled as well.",
+            ),
+            form="cuda",
+        ),
+        # breaks are seen in what was compiled; what was left outside of it shows here
+        TraceCheck(
+            name="waits",
+            title="Nothing asks for a number",
+            points=10,
+            metric="syncs",
+            at_most=0.0,
+            none_at=10.0,
+            says="times a step the CPU waited for the GPU",
+            hints=(
+                "Which lines still need a number in the middle of a step, wherever they stand?",
+                "`syncs` of `lab.peek()` counts them. A function that is compiled without a break is no whole graph as long as its "
+                "caller stops to read a number.",
+                "A branch on a tensor, `.item()` and `print` each wait. Return the numbers as tensors from what is compiled, and log "
+                "those.",
             ),
             form="cuda",
         ),
