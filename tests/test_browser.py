@@ -173,6 +173,17 @@ def test_run_all_ends_in_a_report(jupyter: str, browser, tmp_path: Path) -> None
     ActionChains(browser).key_down(Keys.SHIFT).send_keys(Keys.ENTER).key_up(Keys.SHIFT).perform()
     wait(20, lambda _: find(".jp-OutputArea-output", "submissions: [' # edited']"))
 
+    # and in which order they stand: a helper that is inserted above comes before the cell that uses it
+    cell.find_element(By.CSS_SELECTOR, ".cm-content").click()
+    ActionChains(browser).send_keys(Keys.ESCAPE, "a", Keys.ENTER).perform()
+    ActionChains(browser).send_keys("%%submission", Keys.ENTER, "first = 1  # helper1").perform()
+    ActionChains(browser).key_down(Keys.SHIFT).send_keys(Keys.ENTER).key_up(Keys.SHIFT).perform()
+    ActionChains(browser).key_down(Keys.CONTROL).send_keys("s").key_up(Keys.CONTROL).perform()
+    wait(20, lambda _: "# helper1" in (tmp_path / "course" / "2a_workers.ipynb").read_text())
+    find(".jp-CodeCell", "submissions:")[-1].find_element(By.CSS_SELECTOR, ".cm-content").click()
+    ActionChains(browser).key_down(Keys.SHIFT).send_keys(Keys.ENTER).key_up(Keys.SHIFT).perform()
+    wait(20, lambda _: find(".jp-OutputArea-output", "submissions: ['# helper1', ' # edited']"))
+
     for number in range(len(find(".speed-report"))):
         scroll(".speed-report", "", number)
         picture(f"output-{number}")

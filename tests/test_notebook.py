@@ -150,6 +150,24 @@ def test_edited_cell_replaces_its_text_and_keeps_its_place(kernel: Kernel) -> No
     assert kernel.run(NAMES).text.strip() == "[]", "without the magic it is no longer part of the submission"
 
 
+def test_submission_cells_are_in_the_notebook_s_order(kernel: Kernel, tmp_path: Path) -> None:
+    """As far as its file tells: one that was inserted above comes first."""
+
+    def saved(*ids: str) -> str:
+        (tmp_path / "lab.ipynb").write_text(json.dumps({"cells": [{"id": each} for each in ids]}))
+        return kernel.run(NAMES).text
+
+    kernel.run("%%submission\nuser = 1", cell="below")
+    kernel.run("%%submission\nhelper = 1", cell="above")
+    kernel.run(f"import os; os.environ['JPY_SESSION_NAME'] = {str(tmp_path / 'lab.ipynb')!r}")
+    try:
+        assert [name for _, name in eval(kernel.run(NAMES).text)] == ["user", "helper"], "there is no file"
+        assert [name for _, name in eval(saved("title", "below"))] == ["user", "helper"], "it lacks one of them"
+        assert [name for _, name in eval(saved("title", "above", "below"))] == ["helper", "user"]
+    finally:
+        kernel.run("del os.environ['JPY_SESSION_NAME']")
+
+
 def test_cell_without_an_id_that_failed_is_forgotten(kernel: Kernel) -> None:
     ran = kernel.run("%%submission\na = 1\na = = 2")
     assert ran.error["ename"] == "SyntaxError" and "line 3" in "".join(ran.error["traceback"])

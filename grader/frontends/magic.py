@@ -6,13 +6,15 @@ the events around its execution."""
 
 from __future__ import annotations
 
+import json
+import os
 from typing import Any
 
 from grader.submission import MAGIC, Cell, is_submission
 
 
 class Recorder:
-    """The notebook, as far as it was executed: the latest source of every cell, in the order of first execution.
+    """The notebook, as far as it was executed: the latest source of every cell.
 
     A cell is known by the id that JupyterLab and VS Code send with it. nbclient, papermill and the terminal send none:
     there the source is the id, what was run last comes last, as an earlier version that is run again, and a submission cell
@@ -24,7 +26,14 @@ class Recorder:
 
     @property
     def cells(self) -> list[Cell]:
-        return list(self._cells.values())
+        """In the order of first execution, but submission cells in that of the notebook, as in class, where its file holds
+        all of them: a helper may have been inserted above the cell that uses it."""
+        place = {cell_id: number for number, cell_id in enumerate(_saved_ids())}
+        ours = [key for key, cell in self._cells.items() if is_submission(cell.source)]
+        if not all(key in place for key in ours):
+            return list(self._cells.values())
+        in_order = iter(sorted(ours, key=place.__getitem__))
+        return [self._cells[next(in_order) if key in ours else key] for key in self._cells]
 
     def record(self, source: str, cell_id: str | None = None, count: int | None = None) -> None:
         """Remember a cell; `count` is the number that stands beside it, that of the execution about to begin if left out
@@ -63,6 +72,16 @@ def install(shell: Any) -> Recorder:
     return recorder
 
 
+def _saved_ids() -> list[str]:
+    """The ids of the notebook's cells, as it was saved last (JupyterLab does so every two minutes). Jupyter's server tells a
+    kernel the file that it was started for; where nobody does there are none."""
+    try:
+        with open(os.environ["JPY_SESSION_NAME"], encoding="utf-8") as file:
+            return [cell["id"] for cell in json.load(file)["cells"]]
+    except (OSError, ValueError, LookupError, TypeError):
+        return []
+
+
 def _comment_out(lines: list[str]) -> list[str]:
     if not is_submission("".join(lines)):
         return lines
@@ -76,7 +95,7 @@ def _magic(shell: Any, recorder: Recorder) -> Any:
     def submission(line: str, cell: str) -> None:
         """Run this cell as usual, and make it part of your submission.
 
-        All cells that begin with %%submission are, in order, what `lab.check()` grades, and nothing else is: imports and
+        All cells that begin with %%submission are, in the order of the notebook, what `lab.check()` grades, and nothing else is: imports and
         helpers belong in them. Running a cell again after a change replaces its earlier text."""
         recorder.record(f"{MAGIC}\n{cell}")
         shell.run_cell(cell)
