@@ -95,8 +95,8 @@ def _magic(shell: Any, recorder: Recorder) -> Any:
     def submission(line: str, cell: str) -> None:
         """Run this cell as usual, and make it part of your submission.
 
-        All cells that begin with %%submission are, in the order of the notebook, what `lab.check()` grades, and nothing else is: imports and
-        helpers belong in them. Running a cell again after a change replaces its earlier text."""
+        All cells that begin with %%submission are, in the order of the notebook, what `lab.check()` grades, and nothing else
+        is: imports and helpers belong in them. Running a cell again after a change replaces its earlier text."""
         recorder.record(f"{MAGIC}\n{cell}")
         shell.run_cell(cell)
 

@@ -249,9 +249,9 @@ class NotebookLab:
     def log(self, note: str | None = None) -> None:
         """Put a note to the last `lab.check()`, and show all that were made so far. `grader board` has them as a page."""
         try:
-            if note is not None and not self._noteworthy:
-                raise UserError("The last lab.check() came to no result: there is nothing to note.")
             if note is not None:
+                if not self._noteworthy:
+                    raise UserError("The last lab.check() came to no result: there is nothing to note.")
                 board.note(self._folder, self.lab.name, str(note))
             attempts = board.read(board.file_of(self._folder, self.lab.name))
             if not attempts:

@@ -328,7 +328,7 @@ def _saved(target: Path, data: bytes) -> Note:
     except OSError as error:
         with contextlib.suppress(OSError):
             partial.unlink()
-        return Note("Not saved", [board.unwritten(error).capitalize()])
+        return Note("Not saved", [f"The trace is not kept: {board.unwritten(error)}"])
     return Note("Saved", [f"{target.name} is in this folder. Open it at https://ui.perfetto.dev."])
 
 

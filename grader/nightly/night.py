@@ -318,8 +318,10 @@ class Progress:
 
     def guess(self, part: Part) -> float:
         """Seconds that a part takes; 0 where nothing is known of any."""
+        if known := self.known.get(part.name):
+            return known
         every = [seconds for times in self.took.values() for seconds in times]
-        return self.known.get(part.name) or fmean(self.took.get(part.kind) or every or [0.0])
+        return fmean(self.took.get(part.kind) or every or [0.0])
 
     def left_s(self) -> float:
         missing = sorted(map(self.guess, self.waiting.values()), reverse=True)
