@@ -740,7 +740,7 @@ def test_forged_weights(forge, says):
 @pytest.mark.parametrize(
     "forge",
     [
-        "open(path, 'wb').write(b'no weights')",
+        pytest.param("open(path, 'wb').write(b'no weights')", marks=pytest.mark.slow),
         "save({n: t.flatten() for n, t in tensors.items()}, path)",
     ],
 )

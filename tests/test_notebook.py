@@ -426,6 +426,7 @@ pathlib.Path(os.environ["TMPDIR"], "left").touch()
 {LAB.starter}"""
 
 
+@pytest.mark.slow
 def test_looks_at_one_loop_share_its_compiler_caches_and_nothing_else(kernel: Kernel) -> None:
     """A loop that compiles does so once for run, peek and profile; an edited one, and a grade, begin anew."""
     kernel.run('lab.predict(cause="input-bound", gain=8)')

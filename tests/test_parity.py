@@ -454,6 +454,7 @@ def test_a_loop_that_trains_no_longer_is_found_without_a_calibration(form):
     assert parity.late(TOLERANCES, REFERENCE[:60], REFERENCE, calibration.WIDEST[form], honest).status == PASS
 
 
+@pytest.mark.slow  # a minute, most of it the compiler's
 def test_a_reference_that_was_compiled_before(tmp_path):
     """Another process finds what the first one compiled."""
     form = labs.get("3e_compile").forms["cpu"]

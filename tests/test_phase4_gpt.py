@@ -171,54 +171,57 @@ import torch.nn.functional as F
 import variants
 from benchmarks import nanogpt_peer
 
-folder, tokens, level_off, sure = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
+folder = Path(sys.argv[1])
 torch.cuda.is_available = lambda: True  # so that the loop defines its kernel, which Triton then interprets
-torch.manual_seed(0)
-width, words = 64, 200
-weight = 0.1 * torch.randn(words, width)
-targets = torch.randint(0, words, (tokens,))
-hidden = torch.randn(tokens, width)
-if sure:
-    hidden = 0.5 * hidden + sure * weight[targets] / weight[targets].square().sum(1, keepdim=True)
-weight, hidden = weight.requires_grad_(), hidden.bfloat16().requires_grad_()
-logits = F.linear(hidden.float(), weight)
-exact = F.cross_entropy(logits, targets)
-expected = torch.autograd.grad(3 * exact, (hidden, weight))
-
 loop = nanogpt_peer.loaded(variants.solution("4b_nanogpt"), folder)
-head = F.pad(weight, (0, 0, 0, -words % loop.WIDE))
-level = logits.detach().logsumexp(1).mean() * loop.LOG2E - loop.BITS + level_off
-in_8_bits = loop.short(hidden.detach(), loop.INPUTS), loop.short(head.detach(), loop.WEIGHTS)
-others, by_token, by_word = loop.softmax_of_head(*in_8_bits, targets, level, words)
-assert by_token.shape == (tokens, 256) and (by_token.float() == by_word.float().T).all() and not by_token[:, words:].float().any()
-assert not by_token.float()[range(tokens), targets].any()
-loss, logs = loop.HeadAndLoss.apply(hidden, head, targets, others.sum(0), by_token, by_word, level)
-assert abs(logs.mean() - loop.BITS - level + level_off) < 0.01  # the next step's level
-made = torch.autograd.grad(3 * loss, (hidden, weight))
-off = [((a.float() - b.float()).norm() / b.float().norm()).item() for a, b in zip(made, expected)]
-print(json.dumps({"loss": exact.item(), "loss_off": abs(loss - exact).item(), "gradients_off": off}))
+width, words = 64, 200
+
+
+def off(tokens, level_off, sure):
+    torch.manual_seed(0)
+    weight = 0.1 * torch.randn(words, width)
+    targets = torch.randint(0, words, (tokens,))
+    hidden = torch.randn(tokens, width)
+    if sure:
+        hidden = 0.5 * hidden + sure * weight[targets] / weight[targets].square().sum(1, keepdim=True)
+    weight, hidden = weight.requires_grad_(), hidden.bfloat16().requires_grad_()
+    logits = F.linear(hidden.float(), weight)
+    exact = F.cross_entropy(logits, targets)
+    expected = torch.autograd.grad(3 * exact, (hidden, weight))
+
+    head = F.pad(weight, (0, 0, 0, -words % loop.WIDE))
+    level = logits.detach().logsumexp(1).mean() * loop.LOG2E - loop.BITS + level_off
+    in_8_bits = loop.short(hidden.detach(), loop.INPUTS), loop.short(head.detach(), loop.WEIGHTS)
+    others, by_token, by_word = loop.softmax_of_head(*in_8_bits, targets, level, words)
+    assert by_token.shape == (tokens, 256) and (by_token.float() == by_word.float().T).all()
+    assert not by_token[:, words:].float().any() and not by_token.float()[range(tokens), targets].any()
+    loss, logs = loop.HeadAndLoss.apply(hidden, head, targets, others.sum(0), by_token, by_word, level)
+    assert abs(logs.mean() - loop.BITS - level + level_off) < 0.01  # the next step's level
+    made = torch.autograd.grad(3 * loss, (hidden, weight))
+    gradients = [((a.float() - b.float()).norm() / b.float().norm()).item() for a, b in zip(made, expected)]
+    return {"loss": exact.item(), "loss_off": abs(loss - exact).item(), "gradients_off": gradients}
+
+
+print(json.dumps([off(*case) for case in json.loads(sys.argv[2])]))
 """
 
 
-@pytest.mark.parametrize(
-    ("tokens", "level_off", "sure"),
-    [
+def test_the_head_without_logits_has_the_same_loss_and_gradients(tmp_path):
+    """The solution's kernel, interpreted, beside the loss in fp32."""
+    pytest.importorskip("triton")
+    cases = [  # tokens, off level, how sure
         (256, 0, 0),
         (256, 3, 0),  # the level of the step before does not fit any more, by three powers of two
         (384, -3, 0),  # three tiles are no multiple of those that take turns
         (256, 0, 10),  # the model is sure of nearly all tokens
-    ],
-)
-def test_the_head_without_logits_has_the_same_loss_and_gradients(tmp_path, tokens, level_off, sure):
-    """The solution's kernel, interpreted, beside the loss in fp32."""
-    pytest.importorskip("triton")
+    ]
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", HEAD, str(tmp_path), str(tokens), str(level_off), str(sure)]
+    command = [sys.executable, "-c", HEAD, str(tmp_path), json.dumps(cases)]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert not ran.returncode, ran.stderr[-2000:]
-    found = json.loads(ran.stdout)
-    assert found["loss_off"] < 0.003 and max(found["gradients_off"]) < 0.04, found
-    assert not sure or found["loss"] < 0.1
+    for case, found in zip(cases, json.loads(ran.stdout), strict=True):
+        assert found["loss_off"] < 0.003 and max(found["gradients_off"]) < 0.04, (case, found)
+        assert not case[2] or found["loss"] < 0.1, (case, found)
 
 
 def test_what_is_left_is_counted_on_a_cpu():

@@ -33,7 +33,7 @@ from grader.submission import MAX_SOURCE, Submission
 REPOSITORY = Path(__file__).resolve().parents[1]
 NAME = "2a_workers"
 RAISES = "# cell 3\ndef train(job):\n    raise ValueError('on purpose')\n    yield\n"
-SLOW = "import time\n\ntime.sleep(20)\n" + RAISES
+SLOW = "import time\n\ntime.sleep(10)\n" + RAISES
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -1020,8 +1020,15 @@ assert not child._output._thread.is_alive()
 """
 
 
-@pytest.mark.parametrize("without_user", [False, pytest.param(True, marks=root_only)])
-@pytest.mark.parametrize("without_landlock", [False, True])
+@pytest.mark.parametrize(
+    ("without_landlock", "without_user"),
+    [
+        (False, False),
+        pytest.param(True, False, marks=pytest.mark.slow),
+        pytest.param(False, True, marks=root_only),
+        pytest.param(True, True, marks=root_only),
+    ],
+)
 def test_processes_that_replace_themselves_are_ended(without_landlock, without_user):
     """Each of them is too short-lived to be found in a list of processes."""
     program = [sys.executable, "-c", ENDS.format(without_user=without_user)]
