@@ -148,6 +148,25 @@ def test_start_makes_a_copy_and_never_overwrites_it(tmp_path, monkeypatch, capsy
     assert notebook.with_name("first try.ipynb").read_text() == "mine" and len(list(notebook.parent.iterdir())) == 2
 
 
+def test_start_where_nothing_can_be_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "REPOSITORY", tmp_path / "my course")
+    (tmp_path / "my course" / "labs" / "2a_workers").mkdir(parents=True)
+    work = tmp_path / "my course" / "work"
+    work.write_text("no folder")
+    assert cli.main(["start", "2a_workers"]) == 2
+    assert "2a_workers.ipynb cannot be made: " in capsys.readouterr().err
+    work.unlink()
+    (tmp_path / "my course" / "labs" / "2a_workers" / "2a_workers.ipynb").write_text("released")
+    assert cli.main(["start", "2a_workers"]) == 0
+    assert f"jupyter lab '{work}/2a_workers/2a_workers.ipynb'" in capsys.readouterr().out
+
+
+def test_demo_says_at_once_that_its_reports_cannot_be_written(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert cli.main(["demo", "--out", str(tmp_path / "file" / "reports")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

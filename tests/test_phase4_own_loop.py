@@ -194,6 +194,7 @@ def test_files_that_cannot_be_used(files, capsys):
     for arguments, says in (
         ([before, files.folder / "gone.py"], "gone.py cannot be read"),
         ([before, after, "--job", files.folder], "cannot be read"),
+        ([before, after, "--job", files.folder / "gone"], "gone is missing: the file whose make_job(seed, device)"),
         ([before, after, "--read", files.folder / "gone"], "gone is not there"),
         ([before, after, "--html", files.folder / "no" / "x.html"], "cannot be written"),
     ):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 import time
@@ -261,7 +263,7 @@ def _start(options: argparse.Namespace) -> None:
     there = (REPOSITORY / "work" / options.lab / f"{options.lab}.ipynb").exists()
     target = start(options.lab)
     print(
-        f"{target} is {'there already, as you left it' if there else 'yours to change'}. Open it with: jupyter lab {target}"
+        f"{target} is {'there already, as you left it' if there else 'yours to change'}. Open it with: jupyter lab {shlex.quote(str(target))}"
     )
 
 
@@ -273,16 +275,21 @@ def start(name: str) -> Path:
     notebook = target / f"{lab.name}.ipynb"
     if not source.is_dir():
         raise UserError(f"{source} is missing. Run `make release`, or get the course anew.")
-    if not target.exists():
-        target.parent.mkdir(exist_ok=True)
-        partial = target.with_name(f".{lab.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(source, partial)
-        partial.rename(target)
-    elif not notebook.exists():
-        partial = notebook.with_name(f".{lab.name}.partial")
-        shutil.copyfile(source / notebook.name, partial)
-        partial.rename(notebook)
+    try:
+        if not target.exists():
+            target.parent.mkdir(exist_ok=True)
+            partial = target.with_name(f".{lab.name}.partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            shutil.copytree(source, partial)
+            partial.rename(target)
+        elif not notebook.exists():
+            partial = notebook.with_name(f".{lab.name}.partial")
+            shutil.copyfile(source / notebook.name, partial)
+            partial.rename(notebook)
+    except OSError as error:
+        raise UserError(
+            f"{notebook} cannot be made: {error.strerror}. Use a copy of the course in a folder that is yours to write to."
+        ) from None
     return notebook
 
 
@@ -465,6 +472,7 @@ def _doctor(options: argparse.Namespace) -> int:
         busy = "in use by another program" if state.utilisation >= machine.BUSY_PERCENT else "free"
         print(f"GPU now      {busy}, {state.free_bytes / 1e9:.0f} GB free{', throttling' if state.throttling else ''}")
     print()
+    uncalibrated = False
     for name in labs.NAMES:
         lab = labs.get(name)
         form = _form_here(lab)
@@ -478,12 +486,14 @@ def _doctor(options: argparse.Namespace) -> int:
         known = ""
         if isinstance(lab, Lab) and calibrate.calibrated(lab, form):
             gain, source = calibration.reference_gain(lab, form)
-            known = (
-                f"; solution gains {gain:.1f}x ({source})"
-                if gain
-                else f"; not calibrated (for marks: grader calibrate {name}, for a class's with --for-class)"
-            )
+            known = f"; solution gains {gain:.1f}x ({source})" if gain else "; not calibrated"
+            uncalibrated |= not gain
         print(f"{name:<16} {points:g} of {lab.max_score:g} points can be measured{known}")
+    if uncalibrated:
+        print(
+            "\nnot calibrated: full points need the gain that the lab names, whatever this machine could reach."
+            "\n`grader calibrate LAB` measures what it can; for the marks of a class, with --for-class."
+        )
     return 0 if confined.files else 1
 
 
@@ -516,9 +526,13 @@ def _demo(options: argparse.Namespace) -> None:
     from grader.calibrate import solution
     from grader.frontends import report
     from grader.grade import choose_form, grade
+    from grader.result import check_writable
     from grader.sandbox.parent import fork_server
     from grader.submission import read_notebook
 
+    with contextlib.suppress(OSError):  # said by the next line
+        options.out.mkdir(parents=True, exist_ok=True)
+    check_writable(str(options.out / "report.html"))
     fork_server()
     written = []
     for name in DEMO:

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from grader.compare import Comparison, compare
+from grader.errors import UserError
 from grader.frontends import diagnose, report
 from grader.measure import decision, machine
 from grader.measure.blocks import QUICK
@@ -24,6 +25,11 @@ def run(options: argparse.Namespace) -> int:
     from grader.frontends.cli import Terminal
 
     job = options.job or options.before.with_name("job.py")
+    if options.before.exists() and not job.exists():
+        raise UserError(
+            f"{job} is missing: the file whose make_job(seed, device) makes the model and the data that both loops train. "
+            "notebooks/4_models/1_own_loop.ipynb shows one. Is it elsewhere: --job FILE."
+        )
     diagnose.check_targets(options)
     found = compare(
         options.before,
