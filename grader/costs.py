@@ -33,7 +33,10 @@ CLOSE = 0.85  # an operation with this share of the last one's time could as wel
 HALF, NEAR = 0.5, 0.05  # the share of the roof that parts the reasons; within 5% of it both are right
 LINE = r"(?:(.*[^\s:])\s*:)?\s*(\d{1,6})"  # gpt.py:44
 KEYS = ("operation", "line", "bound", "cause")
-NO_GPU = "It needs an NVIDIA GPU, to record the loop again; no points are given for what was not measured."
+NO_GPU = (
+    "It needs an NVIDIA GPU, to record the loop again; no points are given for what was not measured. A machine without one "
+    'shows the recorded trace: answer with "trace": "recorded".'
+)
 NO_PEAKS = (
     "What this GPU reaches at most is not known, so nobody can say what bounds an operation on it. Answer for the recorded "
     'trace: lab.profile("recorded").'

@@ -34,7 +34,7 @@ from grader.checks import trace as trace_check
 from grader.data import prepare
 from grader.data.cache import cache_dir
 from grader.errors import UserError
-from grader.labs.lab import AnyLab, Budget, Form, Growth, Lab
+from grader.labs.lab import CAUSES, AnyLab, Budget, Form, Growth, Lab
 from grader.measure import calibration, decision, machine, peaks
 from grader.measure import starter as starters
 from grader.measure.blocks import QUICK, Arm, Plan, Turn, overstated, pair, still_certain
@@ -44,7 +44,7 @@ from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Result
 from grader.sandbox.drive import NAME, Drive
 from grader.sandbox.parent import Child, ChildError, Limits, Workspace, turn
 from grader.sandbox.probe import confinement
-from grader.submission import Submission, same_code, solution
+from grader.submission import Submission, defined, same_code, solution
 
 Progress = Callable[[float, str], None]  # share done (0 to 1), what is being done
 Arming = contextlib.AbstractContextManager[Arm]
@@ -1044,8 +1044,9 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
         if lab.throughput.healthy:
             checks.append(throughput_check.judge_healthy(lab.throughput, found.decided, evidence, found.untouched))
             if not lab.memory:  # there is nothing to do but to look, and to say what was seen
-                looked = float(bool(submission.prediction))
-                checks[-1] = memory_check.as_far_as(looked, "the prediction", checks[-1])
+                said = dict(submission.prediction or ())
+                looked = float(said.get("cause") in CAUSES and "gain" in said)
+                checks[-1] = memory_check.as_far_as(looked, "a prediction of cause and gain", checks[-1])
         else:
             checks.append(throughput_check.judge(lab.throughput, found.decided, found.target, evidence))
         supported = checks[-1].points / lab.throughput.points
@@ -1164,6 +1165,8 @@ def explain(error: ChildError, submission: Submission) -> str:
             f" `{error.name}` is defined in cell {cell}, which is not part of the submission: only cells that begin with "
             "%%submission are. Move the definition into one."
         )
+    elif error.kind == "NameError" and error.name in defined(submission.source):
+        text += f" `{error.name}` is defined further down: move its definition above the line that uses it."
     elif error.kind == "NameError":
         text += " Only cells that begin with %%submission are part of the submission; what they need must be in them."
     return text

@@ -99,8 +99,9 @@ def from_cells(cells: Iterable[Cell], name: str = "The notebook") -> Submission:
     parts, starts, elsewhere, prediction, switches = [], [], [], None, {}
     lines = characters = 0
     for cell in cells:
-        if is_submission(cell.source):
-            body = _from_first_line(cell.source).partition("\n")[2]
+        text = cell.source.replace("\r\n", "\n").replace("\r", "\n")  # Python takes all three for the end of a line
+        if is_submission(text):
+            body = _from_first_line(text).partition("\n")[2]
             _parse(body, f"{name}, cell {cell.number}")
             body = _without_future(body, switches).rstrip("\n")
             starts.append((lines + 2, cell.number))
@@ -109,9 +110,9 @@ def from_cells(cells: Iterable[Cell], name: str = "The notebook") -> Submission:
             if characters > MAX_SOURCE:
                 raise UserError(f"{name}: the submission is larger than {MAX_SOURCE >> 20} MB.")
         else:
-            elsewhere += [(n, cell.number) for n in _defined(cell.source)]
+            elsewhere += [(n, cell.number) for n in defined(text)]
             if not prediction or len(prediction) < COMPLETE:  # the first complete one counts
-                prediction = _prediction(cell.source) or prediction
+                prediction = _prediction(text) or prediction
     if not starts:
         raise UserError(
             f"{name} has no submission: no cell begins with {MAGIC}. What you hand in belongs in such a cell."
@@ -133,7 +134,8 @@ def _without_future(body: str, switches: dict[str, None]) -> str:
         if not isinstance(node, ast.ImportFrom) or node.module != "__future__" or node.end_lineno != node.lineno:
             break  # behind anything else they are an error, in a cell as in a module
         switches |= dict.fromkeys(alias.name for alias in node.names)
-        lines[node.lineno - 1] = "pass" + lines[node.lineno - 1][node.end_col_offset :]
+        rest = lines[node.lineno - 1].encode()[node.end_col_offset :].decode()  # an offset counts bytes
+        lines[node.lineno - 1] = f"pass{rest}"
     return "\n".join(lines)
 
 
@@ -168,7 +170,7 @@ def _tree(source: str) -> ast.Module | None:
         return None
 
 
-def _defined(source: str) -> list[str]:
+def defined(source: str) -> list[str]:
     """Names that a cell defines at its top level."""
     names: list[str] = []
     for node in getattr(_tree(source), "body", []):

@@ -163,6 +163,23 @@ def test_a_future_import_in_a_later_cell():
     assert [(lines[first - 1], cell) for first, cell in both.starts] == [("x: int = 1", 1), ("pass; y: Later = 2", 2)]
 
 
+def test_a_future_import_behind_letters_of_more_than_a_byte():
+    found = from_cells([Cell(1, '%%submission\n"für später"; from __future__ import annotations; y: Later = 2')])
+    assert found.source.split("\n")[2] == "pass; y: Later = 2"
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
+def test_whatever_ends_a_line(end):
+    """Python takes all three; the parts of a module have to as well, at home as in class."""
+    cells = [
+        ["# mine", 'lab.predict(cause="input-bound", gain=2)'],
+        ["", "%%submission", "# mine", "from __future__ import annotations", "x = 1"],
+    ]
+    found = from_cells([Cell(i, end.join(lines)) for i, lines in enumerate(cells, 1)])
+    assert found.source == "from __future__ import annotations\n# cell 2\n# mine\npass\nx = 1\n\n"
+    assert dict(found.prediction) == {"cause": "input-bound", "gain": 2}
+
+
 @pytest.mark.parametrize(
     ("cells", "counts"),
     [
@@ -284,6 +301,11 @@ def test_errors_that_only_compiling_finds():
     for source in ("x = 1\nreturn x", "x = 1\nbreak", "x = 1\nfrom __future__ import division"):
         message = failed(grade_cells(source))
         assert "SyntaxError" in message and "cell 2, line 3" in message
+
+
+def test_name_from_further_down():
+    message = failed(grade_cells(f"wide = rate\nrate = 3\n{loop('pass')}"))
+    assert "cell 2, line 2" in message and "`rate` is defined further down" in message
 
 
 def test_name_from_another_cell():

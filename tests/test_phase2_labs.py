@@ -208,7 +208,10 @@ def test_change_nothing_is_a_right_answer(name):
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-@pytest.mark.parametrize(("prediction", "points"), [({}, 0), ({"cause": "compute-bound", "gain": 3.0}, 80)])
+@pytest.mark.parametrize(
+    ("prediction", "points"),
+    [({}, 0), ({"cause": "no idea", "gain": 999.0}, 0), ({"cause": "compute-bound", "gain": 3.0}, 80)],
+)
 def test_to_hand_in_nothing_is_no_answer(name, prediction, points):
     """Nothing was harmed, and nothing was found."""
     result = graded(name, labs.get(name).starter, **prediction)

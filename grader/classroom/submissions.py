@@ -226,16 +226,11 @@ def submission_in(notebook: Any) -> Submission:
     """The submission in a student's notebook (its JSON), as `grader class` and `nbgrader autograde` both read it. Raises
     UserError where there is none that can be used."""
     name = "The notebook"
-    cells = [replace(cell, source=_one_kind_of_line_end(cell.source)) for cell in code_cells(notebook, name)]
+    cells = code_cells(notebook, name)
     # a megabyte of code takes a gigabyte to parse, and that is done here, for one student after the other
     if sum(len(cell.source) for cell in cells) > MAX_SOURCE:
         raise UserError(f"{name} has more than {MAX_SOURCE >> 20} MB of code in its cells.")
     return from_cells(cells, name)
-
-
-def _one_kind_of_line_end(source: str) -> str:
-    """Python takes all three kinds for the end of a line; so do we, for the numbers of lines."""
-    return source.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def restored(notebook: Any, released: Any) -> Any:

@@ -39,7 +39,7 @@ from grader.measure import machine
 from grader.result import Result, write_json
 from grader.sandbox import parent
 from grader.sandbox.parent import Workspace
-from grader.submission import Submission, _defined, _prediction, from_cells, is_submission
+from grader.submission import Submission, _prediction, defined, from_cells, is_submission
 from grader.trace import Metrics
 from grader.trace.words import plain_number
 
@@ -286,7 +286,7 @@ class NotebookLab:
         cells = self._recorder.cells
         if not any(is_submission(cell.source) for cell in cells):
             name, shown = _asked(self.lab.starter)
-            if any(name in _defined(cell.source) for cell in cells):
+            if any(name in defined(cell.source) for cell in cells):
                 raise UserError(
                     f"The cell that defines {shown} no longer begins with %%submission: put the line back, run the cell, then this one."
                 )
@@ -743,7 +743,7 @@ def _asked(starter: str) -> tuple[str, str]:
     last = ast.parse(starter).body[-1]
     if isinstance(last, ast.FunctionDef):
         return last.name, f"{last.name}({', '.join(argument.arg for argument in last.args.args)})"
-    (name,) = _defined(ast.unparse(last))
+    (name,) = defined(ast.unparse(last))
     return name, name
 
 

@@ -79,13 +79,13 @@ ADVICE = {
         "On tensor cores already? Then compare with the roofline: what is left is a better kernel or less work.",
     ],
 }
-# cause -> the lesson, below notebooks/, and the lab that teach it; None for what the course does not have
-TEACHES: dict[str, tuple[str | None, str | None]] = {
+# cause -> the lesson, below notebooks/, and the lab that teach it
+TEACHES = {
     "input": ("2_data/2_dataloader", "2a_workers"),
     "transfer": ("2_data/3_overlap", "2b_transfers"),
     "sync": ("2_data/6_syncs", "2e_syncs"),
     "launch": ("3_step/4_launches", "3d_tiny_ops"),
-    "communication": (None, "3j_communication"),
+    "communication": ("3_step/10_communication", "3j_communication"),
     "memory": ("3_step/5_compile", "3e_compile"),
     "compute": ("3_step/1_roofline", "3a_precision"),
 }
