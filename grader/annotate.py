@@ -33,7 +33,8 @@ WITHIN = {
     "opt": ((r"Optimizer\.step#", "optimizer.step()"),),
 }
 BACKWARD = WITHIN["bwd"][0][0]
-CLEARING = r"Optimizer\.zero_grad#"  # within "opt" where it shows: gradients can be cleared without it
+# Within "opt", or in "bwd" as many clear before the backward pass; where it shows: gradients can be cleared without it.
+CLEARING = r"Optimizer\.zero_grad#"
 
 
 @dataclass
@@ -45,7 +46,7 @@ class Findings(AnyFindings):
     recorded: Trace | None = None
     no_trace: str = ""
     written: bytes = b""  # its digest
-    goes_on: bool = False  # the recording does: another trace was written later
+    goes_on: bool = False  # the recording does, after the first steps
     pairs: list[decision.Pair] = field(default_factory=list)  # the plain loop's blocks and the submission's
     decision: decision.Decision | None = None
 
@@ -140,11 +141,15 @@ def _pairs(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Progr
         )
         if found.decision and found.decision.settled:
             break
-    found.goes_on = _goes_on(found, ours)
+    with turn(ours.child):
+        found.goes_on = _goes_on(found, ours)
 
 
 def _goes_on(found: Findings, ours: Arm) -> bool:
-    """Whether something else is at job.trace than when it was read."""
+    """Whether its profiler was on after the first steps, or something else is at job.trace than when it was read. The first
+    is what an honest loop's process says; one that lies has still to be as fast as the plain one, and no faster."""
+    if ours.child.ask("recorded_since", step=found.form.parity.steps) is not False:
+        return True
     try:
         return hashlib.sha256(ours.child.fetch(FILE, MAX_TRACE)).digest() != found.written
     except ChildError:
@@ -261,8 +266,9 @@ def _wrong(recorded: Trace, phase: str, spans: dict[str, np.ndarray]) -> str:
             return f"does not stand around {what}"
     if phase == "opt":
         clearing = _starts(recorded, CLEARING)[:, None]
-        if not np.all(((recorded.start[own] <= clearing) & (clearing < recorded.end[own])).any(axis=1)):
-            return "does not stand around optimizer.zero_grad()"
+        around = np.concatenate([own, spans["bwd"]])
+        if not np.all(((recorded.start[around] <= clearing) & (clearing < recorded.end[around])).any(axis=1)):
+            return "does not stand around optimizer.zero_grad(), nor does `bwd`"
     return ""
 
 
@@ -282,7 +288,9 @@ def _judge_cost(found: Findings, supported: float) -> CheckResult:
     if decided is None:
         return _result(check, 0, "Not counted: without a trace there is nothing that could have cost anything.")
     if found.goes_on:
-        reason = "Not counted: the recording goes on. While the loop was timed, another trace was written to job.trace."
+        reason = (
+            "Not counted: the recording goes on. The profiler was on, or wrote to job.trace, while the loop was timed."
+        )
         return _result(check, 0, reason)
     gain = decided.gain
     runs = f"the loop runs at {gain.factor:.1%} of the plain one's speed (90% interval {gain.lower:.1%} to {gain.upper:.1%})"
@@ -293,6 +301,12 @@ def _judge_cost(found: Findings, supported: float) -> CheckResult:
     if gain.lower < 1 - at_most:
         reason = f"After the recording {runs}: too uncertain to say that it loses at most {at_most:.0%}. Check again."
         return plain(check, INCONCLUSIVE, reason, evidence)
+    if gain.lower > 1 + at_most:  # what else it gained could hide what it loses
+        reason = (
+            f"Not counted: after the recording {runs}. A speed-up hides what the recording costs: leave the rest of the loop as "
+            "it is, the loader's options too."
+        )
+        return plain(check, FAIL, reason, evidence)
     reason = f"After the recording {runs}."
     if supported < 1:
         reason += f" The phases support {supported:.0%} of these points: a loop without any costs nothing."

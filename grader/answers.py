@@ -206,11 +206,11 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
 
 
 def _judge(question: Question, answer: Any) -> CheckResult:
-    keys = ", ".join(part.key for part in question.parts)
+    keys = [part.key for part in question.parts]
     if answer is ... or answer is None:
-        return plain(question, FAIL, f"Not answered yet. Asked is: {keys}.")
+        return plain(question, FAIL, f"Not answered yet. Asked is: {', '.join(keys)}.")
     if not isinstance(answer, dict):
-        return plain(question, FAIL, f"The answer is {shown(answer)}. It must be a dictionary with: {keys}.")
+        return plain(question, FAIL, f"The answer is {shown(answer)}. It must be a dictionary with: {', '.join(keys)}.")
     about = recording(question.trace)
     points, said = 0.0, []
     for part in question.parts:

@@ -131,6 +131,13 @@ def test_answers_wrong(question, said, against):
         assert right not in check.reason
 
 
+@pytest.mark.parametrize("key", [1, 0.5, None, True, (), "cau"])
+def test_answers_to_what_is_not_asked(key):
+    """Such an entry of an answer is left out, whatever its key is, and the others count."""
+    check = answered("1c_diagnose", a={key: 0.9}).check("a")
+    assert check.status == PASS and key not in check.evidence["answered"]
+
+
 def test_answers_wrong_about_a_busy_gpu():
     reason = answered("1e_retest", c={"cause": "compute-bound"}).check("c").reason
     assert "matrix products and convolutions take 8.42 of 33.1 ms, and 100% of that time is on tensor cores" in reason
@@ -681,8 +688,20 @@ def recorded(*edits: tuple[str, str]) -> tuple[CheckResult, CheckResult]:
     return annotate.judge_window(found), annotate.judge_phases(found)
 
 
-@pytest.mark.parametrize(("edits", "goes_on"), [((), False), (((", repeat=1)", ")"),), True)])
+# The trace at job.trace stays what it was; later ones are written beside it.
+ELSEWHERE = (
+    (", repeat=1)", ")"),
+    ("export_chrome_trace(job.trace)", "export_chrome_trace(f'{job.trace}.{profiler.step_num}' * (profiler.step_num > 16) or job.trace)"),
+)  # fmt: skip
+# Never written: what it costs is all there is of it.
+UNWRITTEN = ((", repeat=1)", ")"), (": profiler.export", ": profiler.step_num > 16 or profiler.export"))
+
+
+@pytest.mark.parametrize(
+    ("edits", "goes_on"), [((), False), (((", repeat=1)", ")"),), True), (ELSEWHERE, True), (UNWRITTEN, True)]
+)
 def test_a_look_tells_whether_the_recording_ends(edits, goes_on):
+    """Wherever the later traces are written to."""
     found = annotate.Findings(ANNOTATE, "cpu")
     annotate.look(found, cell(edit(ANNOTATED, list(edits))), lambda share, what: None)
     assert annotate.judge_window(found).status == PASS and found.goes_on == goes_on
@@ -716,10 +735,19 @@ def test_annotate_records_again():
     assert result.check("cost").points == 0 and "the recording goes on" in result.check("cost").reason
 
 
+def test_annotate_hides_its_recording_behind_a_speed_up():
+    """Loader workers make the loop twice as fast, and it records on, into other files."""
+    result = annotated(*ELSEWHERE, ("batch_sampler=job.batches", "batch_sampler=job.batches, num_workers=2"))
+    assert (result.check("window").points, result.check("phases").points) == (30, 50)
+    assert result.check("cost").points == 0 and "the recording goes on" in result.check("cost").reason
+
+
 @pytest.mark.parametrize(
     ("own", "status", "said"),
     [
         ([1.0, 1.01, 1.0, 0.99], PASS, "After the recording the loop runs at 100"),
+        ([0.97, 0.98, 0.97, 0.98], PASS, "After the recording the loop runs at 102"),
+        ([0.5, 0.51, 0.5, 0.49], FAIL, "leave the rest of the loop as it is"),
         ([1.5, 1.51, 1.5, 1.49], FAIL, "it may lose at most"),
         ([0.8, 1.6, 0.9, 1.5], INCONCLUSIVE, "too uncertain to say"),
     ],
@@ -782,6 +810,12 @@ HALF_ANNOTATED = [
      30, 30, "`fwd` and `bwd` overlap"),
     ([('                loss = F', '            loss = F')], 30, 40, "`fwd` does not stand around the loss"),
     ([('                optimizer.zero_grad()\n', '            optimizer.zero_grad()\n')], 30, 40, "around optimizer.zero_grad()"),
+    ([('                optimizer.zero_grad()\n', ''),
+      ('                loss.backward()', '                optimizer.zero_grad()\n                loss.backward()')],
+     30, 50, "Right: data_wait, h2d, fwd, bwd, opt"),
+    ([('                optimizer.zero_grad()\n', ''),
+      ('                logits =', '                optimizer.zero_grad()\n                logits =')],
+     30, 40, "`opt` does not stand around optimizer.zero_grad(), nor does `bwd`"),
     ([('                optimizer.zero_grad()\n', '                model.zero_grad()\n')], 30, 50, "Right: data_wait, h2d, fwd, bwd, opt"),
 ]  # fmt: skip
 

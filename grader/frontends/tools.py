@@ -460,9 +460,7 @@ class RecordingLab(NotebookLab):
         rows = [(c.title, c.status, c.reason) for c in (annotate.judge_window(found), annotate.judge_phases(found))]
         if found.goes_on:
             cost = self.lab.cost
-            rows.append(
-                (cost.title, FAIL, "The recording goes on: some steps later another trace was written to job.trace.")
-            )
+            rows.append((cost.title, FAIL, "The recording goes on: some steps later the profiler was on again."))
         timeline = found.timelines.get("after")
         picture = ""
         if timeline and found.recorded is not None:

@@ -351,7 +351,8 @@ class Phases:
 
 @dataclass(frozen=True)
 class Cost:
-    """Outside of the recorded window the loop may lose `at_most` of its speed, by form."""
+    """Outside of the recorded window the loop may lose `at_most` of its speed, by form, and gain no more: a speed-up would hide
+    what is lost."""
 
     points: float
     hints: Hints

@@ -28,6 +28,7 @@ from typing import Any
 import safetensors.torch
 import torch
 import torch.distributed
+from torch.autograd import _profiler_enabled
 from torch.profiler import record_function
 
 from grader.workloads.job import Job
@@ -129,6 +130,7 @@ class Harness:
         # whichever way and by whichever process
         self.keys: list[int] = []
         self.taken: Any = None  # counts in shared memory
+        self.own_recording = -1  # the last step that began while a profiler was on
         self.mark = ""  # what each step begins with in a trace that the loop records of itself: this and its number
         self.module: Any = None
         self.job: Job
@@ -355,6 +357,8 @@ class Harness:
 
     def _step(self) -> torch.Tensor:
         if self.mark:
+            if _profiler_enabled():
+                self.own_recording = self.steps
             with record_function(f"{self.mark}{self.steps}"):
                 pass  # a moment: around the step it would be cut off where the loop starts or stops its profiler
         try:
@@ -457,6 +461,11 @@ class Harness:
     def counted(self) -> dict[str, float]:
         """What the job counts, per step so far."""
         return {name: count() / max(self.steps, 1) for name, count in self.counters.items()}
+
+    def recorded_since(self, step: int) -> bool:
+        """Whether the loop's own profiler was on in this step (counted from 0) or later: a trace tells only where it is written,
+        and only once it is."""
+        return self.own_recording >= step
 
     def start_profiler(self, with_stack: bool = False) -> None:
         """Start the profiler; it records from `profile` on. To start takes it a second or so, in which a loader's workers fill
