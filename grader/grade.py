@@ -58,6 +58,8 @@ FREE_MAIN_MEMORY = 2 << 30
 LEFT_MAIN_MEMORY = 1 << 30
 TAKEN_MEMORY = 1 << 30  # bytes of GPU memory that a neighbour must have taken to be to blame
 OUTLAST_S = 60.0  # seconds to run on in until a level of memory tells something
+# Of a rank's share of a batch what its matrix products may be, in any step: to compute the forward pass once more adds a third.
+LEAST_OF_SHARE, MOST_OF_SHARE = 0.9, 1.5
 MOST_LEFT_OUT = 0.1  # of the files: the last of a permutation fill no batch
 SLOWER_THAN_CALIBRATED = 1.25  # seen with 2a_workers on an H200: 0.90 to 1.08, and 1.37 once
 PATIENCE_S = 10.0  # for a neighbour on the GPU to finish
@@ -1075,7 +1077,7 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
 def _lacking(found: Findings) -> tuple[str, str] | None:
     """Why it is not known, or not so, that a step did what it cannot do without, no more at once than it may: status, reason."""
     form, metrics = found.form, found.metrics.get("submission") or trace.Metrics()
-    given, copied, taken = metrics.exchanged, metrics.h2d_bytes, metrics.looked_up
+    given, copied = metrics.exchanged, metrics.h2d_bytes
     if form.exchanged is not None:
         if given is None:
             return INCONCLUSIVE, (
@@ -1100,11 +1102,35 @@ def _lacking(found: Findings) -> tuple[str, str] | None:
                 f"Not counted: in a step {copied / 1e6:.1f} MB were copied to the GPU, and a batch has more. A data set that is kept "
                 "on the GPU is no answer here: this one stands for data that do not fit there."
             )
-    if form.at_once is not None and taken is not None and taken > form.at_once:
-        return FAIL, (
-            f"Not counted: a forward pass took {taken:,.0f} tokens at once. The batch stands for one that does not fit "
-            f"into memory: at most {form.at_once:,}, a micro-batch, are allowed."
+    return _not_its_share(form, metrics) if form.at_once is not None else None
+
+
+def _not_its_share(form: Form, metrics: trace.Metrics) -> tuple[str, str] | None:
+    """Why it is not known, or not so, that the recorded rank trained on its share of each batch, in parts that are small
+    enough. Told from the matrix products, which no loop can do without: a lookup has other forms, and zeros can be sent."""
+    largest, steps = metrics.largest_product, metrics.per_step.get("product_flops")
+    if largest is None or not steps:
+        return INCONCLUSIVE, (
+            "Not counted: no trace shows all matrix products of a step, so how many tokens rank 0 trained on is not known. A CUDA "
+            "graph hides them, and a convolution does not tell its own: leave these out, and check again."
         )
+    assert form.at_once and form.matrix and form.flops
+    taken = largest / (2 * form.matrix)  # a product and a sum for each number in the matrix and each token
+    if taken > form.at_once:
+        return FAIL, (
+            f"Not counted: a forward pass took {taken:,.0f} tokens at once, as its largest matrix product shows. The batch stands "
+            f"for one that does not fit into memory: at most {form.at_once:,}, a micro-batch, are allowed."
+        )
+    # of each step: ranks that take turns with whole batches have the right mean
+    share = form.work[0] / form.ranks
+    least, most = LEAST_OF_SHARE * share, MOST_OF_SHARE * share
+    for done in (flops / form.flops * share for flops in steps):
+        if not least <= done <= most:
+            return FAIL, (
+                f"Not counted: in a step rank 0 did the matrix products of {done:,.0f} tokens, and its share of the batch is "
+                f"{share:,.0f}. Each rank has to train on its own share, in every step, with PyTorch's own matrix products: "
+                f"those of {least:,.0f} to {most:,.0f} tokens are allowed."
+            )
     return None
 
 

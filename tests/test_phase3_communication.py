@@ -18,14 +18,16 @@ from helpers import IS_ROOT, eventually, loop, running, said
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from grader import labs, trace
-from grader.grade import choose_form, grade
+from grader.grade import Findings, _lacking, choose_form, grade
 from grader.look import peek
 from grader.measure import machine
 from grader.measure.blocks import Plan
-from grader.result import FAIL, NOT_MEASURED, Result
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, Result
 from grader.sandbox.parent import REPOSITORY, ChildError, Limits
 from grader.submission import Submission
 from grader.trace import Metrics
+from grader.workloads import gpt
+from tests import adversaries
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 NAME = "3j_communication"
@@ -205,8 +207,55 @@ def test_collectives_of_a_step():
     assert starter.collectives == 52 * 8 > check.none_at and 1 <= solution.collectives <= 4
     least, gradients = labs.get(NAME).forms["cpu"].exchanged, 473_664
     assert starter.exchanged == 8 * gradients and solution.exchanged == gradients and 4 * least < gradients
-    assert starter.looked_up == solution.looked_up == labs.get(NAME).forms["cpu"].at_once == 16
+    form = labs.get(NAME).forms["cpu"]
+    assert starter.largest_product == solution.largest_product == 2 * form.at_once * form.matrix
+    assert starter.product_flops == solution.product_flops == form.flops
     assert starter.comm_exposed is None  # without GPU work nobody can tell
+
+
+@pytest.mark.parametrize("form", labs.get(NAME).forms.values())
+def test_what_a_rank_must_compute_follows_from_the_model(form):
+    shape = {name: form.options[name] for name in ("layers", "width", "heads", "length")}
+    with torch.device("meta"):
+        model = gpt.GPT(**shape)
+    matrices = [p.numel() for name, p in model.named_parameters() if p.dim() == 2 and name != "positions"]
+    assert form.matrix == max(matrices)
+    assert form.flops == pytest.approx(6 * sum(matrices) * form.work[0] / form.ranks, rel=0.01)
+
+
+def recorded(body, path, steps: int = 3) -> Metrics:
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        for step in range(steps):
+            with record_function(f"ProfilerStep#{step}"):
+                body(step)
+    profiler.export_chrome_trace(str(path / "trace.json"))
+    return trace.metrics(trace.read(path / "trace.json"))
+
+
+def test_matrix_products_are_counted_whatever_calls_them(tmp_path):
+    x, weight = torch.ones(2, 5, 8), torch.ones(6, 8)
+
+    def products(step: int) -> None:
+        torch.nn.functional.linear(x, weight, torch.ones(6))
+        if step == 2:
+            torch.bmm(x, weight.t().expand(2, 8, 6))
+            x[0] @ weight.t()
+
+    metrics = recorded(products, tmp_path)
+    whole = 2 * 10 * 8 * 6
+    assert metrics.per_step["product_flops"] == [whole, 2.5 * whole]
+    assert metrics.product_flops == 1.75 * whole and metrics.largest_product == whole
+
+
+def test_a_product_made_as_a_convolution_leaves_the_work_unknown(tmp_path):
+    """Its result's size, which is not recorded, says how much it is: half of the work could be done so, unseen."""
+
+    def both(step: int) -> None:
+        torch.ones(4, 8) @ torch.ones(8, 6)
+        torch.nn.functional.conv1d(torch.ones(1, 8, 100), torch.ones(6, 8, 1))
+
+    metrics = recorded(both, tmp_path)
+    assert metrics.product_flops is None and metrics.largest_product is None
 
 
 @pytest.mark.parametrize(("tensors", "numbers"), [(1, 7), (30, 210), (31, None)])
@@ -270,6 +319,40 @@ def test_a_rank_that_trains_alone_earns_nothing(message, says):
     assert says in result.check("throughput").reason and says in result.check("collectives").reason
 
 
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("looks_up_by_index", "a forward pass took 128 tokens at once"),
+        ("trains_alone", "rank 0 did the matrix products of 256 tokens, and its share of the batch is 128"),
+    ],
+)
+def test_work_that_is_not_a_rank_s_own_earns_nothing(name, says):
+    """Both had all points that a CPU can give: the embedding's operator was counted, and how many numbers were sent."""
+    source = next(each.source(NAME) for each in adversaries.corpus() if each.name == name)
+    result = graded(source, SHORT)
+    assert result.score == 0, said(result)
+    assert says in result.check("throughput").reason and says in result.check("collectives").reason
+
+
+@pytest.mark.parametrize(
+    ("per_step", "status", "says"),
+    [
+        ([1.0, 1.0], None, ""),
+        ([4 / 3, 4 / 3], None, ""),  # the forward pass once more, in place of what it would have kept
+        ([2.0, 0.0], FAIL, "of 256 tokens"),  # the ranks take turns
+        ([0.0, 0.0], FAIL, "of 0 tokens"),
+        (None, INCONCLUSIVE, "no trace shows all matrix products"),
+    ],
+)
+def test_each_step_of_a_rank_is_its_share(per_step, status, says):
+    lab, form = labs.get(NAME), labs.get(NAME).forms["cpu"]
+    metrics = Metrics(exchanged=form.exchanged, largest_product=2 * form.at_once * form.matrix)
+    if per_step:
+        metrics.per_step["product_flops"] = [share * form.flops for share in per_step]
+    lacking = _lacking(Findings(lab, "cpu", target=2.0, metrics={"submission": metrics}))
+    assert (lacking is None) if status is None else (lacking[0] == status and says in lacking[1])
+
+
 @pytest.mark.slow
 def test_collectives_of_half_fixes():
     assert [collectives(source).collectives for source in variants.halves(NAME).values()] == [52, 8]
@@ -328,4 +411,7 @@ def test_communication_on_two_gpus():
     starter, solution = (collectives(source, "cuda") for source in (variants.starter(NAME), variants.solution(NAME)))
     assert starter.collectives == 28 * 8 and 1 <= solution.collectives <= 40
     assert starter.exchanged == 8 * solution.exchanged >= 32 * labs.get(NAME).forms["cuda"].exchanged
+    form = labs.get(NAME).forms["cuda"]
+    assert starter.largest_product == solution.largest_product == 2 * form.at_once * form.matrix
+    assert starter.product_flops == solution.product_flops == pytest.approx(form.flops, rel=0.01)
     assert solution.comm_exposed < 0.5 * starter.comm_exposed

@@ -61,7 +61,8 @@ class Form:
     steps that the time it took is spread over. ranks: processes that train together, one a GPU; `flops`, `threads` and
     memory are then of one of them. exchanged: numbers that one of them gives to the others in a step, at least. crossed: bytes that are
     copied from the host to the GPU in a step, at least, where the data stand for some that do not fit there. at_once: tokens that
-    one forward pass may take, where a batch stands for one that does not fit into memory. budget:
+    one forward pass may take, where a batch stands for one that does not fit into memory; it needs `flops`, which must be those
+    of all matrix products then, and matrix: numbers in the model's largest matrix. budget:
     bytes of memory that a loop may use in labs with a `Budget`, see there. exact_memory: main memory that a loop frees goes
     back to the system at once (slower, but what it keeps can be seen from outside, where the C library would keep what was
     freed)."""
@@ -83,6 +84,7 @@ class Form:
     exchanged: int | None = None
     crossed: int | None = None
     at_once: int | None = None
+    matrix: int | None = None
     budget: int | None = None
     exact_memory: bool = False
 

@@ -6,7 +6,6 @@ matched by correlation id only. What a trace cannot tell is None, never 0."""
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -46,7 +45,7 @@ NO_SHAPES, TENSOR_LIST = re.compile(r"\s*\[\s*\[\s*\]"), re.compile(rf"\s*\[\s*{
 # Operators that give Python a value (.item(), `if`, format) or a tensor whose size depends on values (a mask as an index).
 VALUE_NEEDED = re.compile(r"aten::(_local_scalar_dense|nonzero|masked_select|_unique2)$")
 OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")
-EMBEDDING = re.compile(r"aten::embedding$")
+CONVOLUTION = re.compile(r"aten::\w*conv")
 BATCHED_PRODUCT = re.compile(r"aten::(bmm|baddbmm)$")
 COPY_OP = re.compile(r"aten::copy_$")  # what all of them call
 
@@ -92,7 +91,10 @@ class Metrics:
     collectives: float | None = None  # calls of torch.distributed's collectives, sends and receives; 0 is known
     exchanged: float | None = None  # numbers that were given to them, see `exchanged`; 0 is known
     smallest_group: int | None = None  # ranks in the smallest process group of a distributed run
-    looked_up: float | None = None  # most tokens that one call of an embedding took: those of a forward pass
+    product_flops: float | None = None  # floating-point operations of all matrix products, see `products`
+    largest_product: float | None = (
+        None  # those of the largest one: with the size of its matrix, how many rows went through it
+    )
     phases: dict[str, dict[str, float]] | None = None  # phase -> {"host_ns", "gpu_ns"}, see `phase_metrics`
     data_wait: float | None = None  # share of host step time that the main thread spent in the DataLoader's __next__
     unmarked_reads: float | None = None  # reads of the main thread outside of a wait for data, which is unknown then
@@ -339,11 +341,25 @@ def exchanged(trace: Trace, collectives: np.ndarray, steps: int) -> float | None
     return total / steps
 
 
-def looked_up(trace: Trace, embeddings: np.ndarray) -> float | None:
-    """The most indices that one of these calls (events) took; None without any, or without shapes."""
-    recorded = trace.dims[embeddings]
-    tensors = [roofline.inputs(trace.texts[dims], None) for dims in np.unique(recorded[recorded >= 0]).tolist()]
-    return max((float(math.prod(some[1].shape)) for some in tensors if len(some) > 1 and some[1]), default=None)
+def products(m: Metrics, trace: Trace, steps: Steps, ops: np.ndarray) -> None:
+    """The arithmetic of those of the operators `ops` that are matrix products, by their recorded shapes, whatever calls
+    them. None where not all of it is known: without shapes, with a CUDA graph, whose operators are not there, and with a
+    convolution, which can do the same product and tells only with the size of its result how much it is."""
+    made = ops[trace.named(roofline.MATRIX_PRODUCT, ops)]
+    if (trace.dims[made] < 0).any() or m.graph_launches or trace.named(CONVOLUTION, ops).any():
+        return
+    _, first, kind = np.unique(alike(trace.name[made], trace.dims[made]), return_index=True, return_inverse=True)
+    work = [
+        roofline.work(trace.names[trace.name[op]], roofline.inputs(trace.texts[trace.dims[op]], None)).flops
+        for op in made[first].tolist()
+    ]
+    if None in work:
+        return
+    flops = np.array(work, np.float64)[kind]
+    m.per_step["product_flops"] = np.bincount(steps.of_event[made], flops, minlength=len(steps)).tolist()
+    m.product_flops = float(flops.sum() / len(steps))
+    m.largest_product = float(flops.max(initial=0.0))
+    m.events["product_flops"] = made
 
 
 def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
@@ -373,7 +389,7 @@ def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
         m.collectives = len(m.events["collectives"]) / n
         m.exchanged = exchanged(trace, m.events["collectives"], n)
         m.smallest_group = min(trace.group_sizes, default=None)
-        m.looked_up = looked_up(trace, called[trace.named(EMBEDDING, called)])
+        products(m, trace, steps, called)
         m.score_matrices = score_matrices(m, trace, steps, called)
         if not len(trace.calls) and not len(trace.gpu):
             m.events["would_wait"] = would_wait(trace, steps, called)

@@ -19,6 +19,7 @@ LAB = Lab(
             # 1 - cosine: the solution 0.00001, only one of two layers averaged 0.018 (H200, torch 2.11); gradients sent in bf16 0.00001 (CPU)
             parity=Parity(steps=24, loss=0.003, norm=0.01, cosine=0.998, drift=0.02, held_out=0.05),
             flops=6 * 226e6 * 32 * 256,  # 2 forward, 4 backward for each weight and each of a rank's tokens
+            matrix=4 * 3072 * 3072,
             # NVLink multicast can upset a host whose GPUs others share, and two ranks gain nothing from it
             environment={
                 "NCCL_NVLS_ENABLE": "0",
@@ -37,6 +38,8 @@ LAB = Lab(
             minimum_gain=1.8,
             noise=0.05,
             parity=Parity(steps=12, loss=0.003, norm=0.01, cosine=0.998, drift=0.02, held_out=0.1),
+            flops=6 * 466_944 * 8 * 16,
+            matrix=4 * 96 * 96,
             threads=1,
             environment={"OMP_NUM_THREADS": "1"},
             ranks=2,
@@ -90,5 +93,5 @@ LAB = Lab(
             form="cuda",
         ),
     ),
-    peek=("collectives", "exchanged", "looked_up", "comm_exposed"),
+    peek=("collectives", "exchanged", "product_flops", "largest_product", "comm_exposed"),
 )
