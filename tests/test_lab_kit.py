@@ -211,6 +211,19 @@ def test_waits_that_are_gone_earn_their_part(waits, supported, points):
     assert result.points == points and (result.status == PASS) == (points == 50)
 
 
+def test_a_short_wait_is_believed_where_nothing_speaks_against_it():
+    check = next(c for c in labs.get("2c_transforms").trace if c.name == "waiting")
+    plain = {"data_wait": 0.02, "ops_outside_waits": 560}
+    assert judged(check, **plain)[0] == judged(check, **plain, data_wait_unprofiled=0.05)[0] == PASS
+    times = {"step_ns": 9.2e6, "step_ns_traced": 522e6}
+    status, reason = judged(check, **plain, **times, data_wait_unprofiled=1)
+    assert status == INCONCLUSIVE and "56.7 times as long" in reason
+    status, reason = judged(check, **plain | {"ops_outside_waits": 2350})
+    assert status == INCONCLUSIVE and "2,350 operators" in reason
+    assert judged(check, data_wait=0.02)[0] == INCONCLUSIVE  # a trace without operators shows no loop
+    assert judged(check, **plain | {"data_wait": 0.6})[0] == FAIL  # whatever the rest says
+
+
 def test_shares_are_shown_in_per_cent_and_counts_are_not():
     idle = next(c for c in labs.get("2f_end_to_end").trace if c.name == "idle")
     assert "31% of a step" in judged(idle, gpu_idle_unprofiled=0.312)[1]

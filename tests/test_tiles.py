@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 import pytest
 import variants
@@ -12,12 +14,13 @@ import variants
 from grader import labs
 from grader.checks import trace as trace_check
 from grader.data.tiles import DATABASE
-from grader.look import peek
+from grader.look import peek, profile
 from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
 from grader.submission import Submission
 from grader.trace import Metrics
 from grader.workloads.counting import count
 from grader.workloads.tiles import OPENED, Archive
+from tests.adversaries import hides_the_wait, slow_while_profiled
 
 NAME = "2c_transforms"
 BATCH = labs.get(NAME).forms["cpu"].options["batch_size"]
@@ -56,10 +59,10 @@ def without_a_loader(before: str, within: str) -> list[tuple[str, str]]:
     ]
 
 
-def judged(source: str, name: str) -> tuple[CheckResult, Metrics]:
-    """The check alone, as if the throughput had earned all its points, and the metrics."""
+def judged(source: str, name: str, look: Callable[..., Any] = peek) -> tuple[CheckResult, Metrics]:
+    """The check alone, as if the throughput had earned all its points, and the metrics. look: `profile` times the loop, too."""
     lab = labs.get(NAME)
-    seen = peek(Submission(source), lab, device="cpu")
+    seen = look(Submission(source), lab, device="cpu")
     assert not seen.message, seen.message
     check = next(check for check in lab.trace if check.name == name)
     return trace_check.judge(check, seen.metrics, [], 1.0), seen.metrics
@@ -179,3 +182,29 @@ def test_a_mark_must_hold_the_reads_of_the_training_thread(source, status):
     assert result.status == status, result.reason
     assert bool(metrics.unmarked_reads) == (status == INCONCLUSIVE)
     assert status != INCONCLUSIVE or 'record_function("data_wait")' in result.reason
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (hides_the_wait.source(NAME), "operators outside"),
+        # the starter waits nearly always, however busy the machine is
+        (variants.edit(variants.starter(NAME), slow_while_profiled.SLEEPS), "times as long"),
+    ],
+    ids=["a mark around nothing", "profiled, it sleeps"],
+)
+def test_a_short_wait_is_not_what_the_loop_says_it_is(source, words):
+    result, metrics = judged(source, "waiting", profile)
+    assert metrics.data_wait < 0.4
+    assert result.status == INCONCLUSIVE and result.points == 0 and words in result.reason
+
+
+@pytest.mark.parametrize(
+    "source",
+    [variants.solution(NAME), without_the_loader(SOLUTION_IN_MEMORY), without_the_loader(IN_A_THREAD)],
+    ids=["solution", "in memory", "in a thread"],
+)
+def test_an_honest_short_wait_is_believed_of_a_timed_loop(source):
+    result, metrics = judged(source, "waiting", profile)
+    assert result.status == PASS, result.reason
+    assert metrics.data_wait_unprofiled < 0.4 and metrics.ops_outside_waits < 700

@@ -464,6 +464,25 @@ def test_waits_count_on_the_main_thread_only():
     assert trace.metrics(r.read()).data_wait == 300 / 2000
 
 
+def test_a_wait_is_a_share_of_the_step_without_the_profiler_as_well():
+    r = Recording().step(1, 0, 1000).step(2, 1000, 2000).step(3, 2000, 3000)
+    for at in (1000, 2000):
+        r.event("user_annotation", "data_wait", at + 100, 300)
+    assert trace.metrics(r.read()).data_wait_unprofiled is None
+    m = trace.metrics(r.read(), step_ns=500)
+    assert (m.data_wait, m.data_wait_unprofiled) == (0.3, 0.6)
+    assert trace.metrics(r.read(), step_ns=200).data_wait_unprofiled == 1
+
+
+def test_operators_outside_of_a_wait_are_those_of_the_main_thread():
+    r = Recording().step(1, 0, 1000).step(2, 1000, 2000).step(3, 2000, 3000)
+    r.event("user_annotation", "data_wait", 1100, 300)
+    for at in (500, 1050, 1200, 1400, 2500):  # the first is not counted, the third is in the wait
+        r.event("cpu_op", "aten::add", at, 10)
+    r.event("cpu_op", "aten::mul", 1500, 10, BACKWARD)
+    assert trace.metrics(r.read()).ops_outside_waits == 1.5
+
+
 @pytest.mark.parametrize(
     "value, shown",
     [(0, "0"), (0.01234, "0.0123"), (12.34, "12.3"), (999.7, "1,000"), (2086.3, "2,086"), (2e9, "2,000,000,000")],

@@ -23,6 +23,7 @@ SHARES = {
     "gpu_idle_unprofiled",
     "tiny_kernel_share",
 }
+MARK_ALL = 'Take the batches from a DataLoader, or put all that makes a batch into a record_function("data_wait").'
 OF_SHAPES = {"aligned_share", "score_matrices"}  # read from operators and their shapes
 
 
@@ -42,6 +43,32 @@ def _part(check: TraceCheck, value: float) -> float:
     if check.none_at is None or check.at_most is None:
         return 0.0
     return max(0.0, (check.none_at - value) / (check.none_at - check.at_most))
+
+
+def _doubt(check: TraceCheck, metrics: Metrics) -> tuple[str, str] | None:
+    """Why a wait for data that seems short may be a long one, and what to do; None where nothing speaks for it. Where a wait
+    begins and ends is what the loop says, and so is how long it takes while it is profiled."""
+    of_timed, ops = metrics.data_wait_unprofiled, metrics.ops_outside_waits
+    if of_timed is not None and not of_timed <= check.at_most:
+        times = metrics.step_ns_traced / metrics.step_ns
+        return (
+            f"{_shown('data_wait', metrics.data_wait)} of a profiled step is a wait for data. But a profiled step takes "
+            f"{plain_number(times)} times as long as the same step does when it is timed, and of that one the wait would be "
+            f"{_shown('data_wait', of_timed)}: what part of it is waiting is not known.",
+            "A loop must do the same whether it is profiled or not. If it does: wait less, and check again.",
+        )
+    if check.most_ops is not None and ops is None:
+        return (
+            "The trace holds no operators: what the loop does outside of its waits for data is unknown.",
+            "Check again.",
+        )
+    if check.most_ops is not None and not ops <= check.most_ops:
+        return (
+            f"The training process calls {plain_number(ops)} operators outside of its waits for data, and training takes "
+            f"at most {plain_number(check.most_ops)}: it makes samples there one by one, and how long that takes is unknown.",
+            MARK_ALL,
+        )
+    return None
 
 
 def judge(check: TraceCheck, metrics: Metrics, problems: list[str], supported: float) -> CheckResult:
@@ -73,12 +100,14 @@ def judge(check: TraceCheck, metrics: Metrics, problems: list[str], supported: f
             0,
             f"The training process reads data itself, {plain_number(metrics.unmarked_reads)} times a step outside of a DataLoader "
             'and of record_function("data_wait"): how long it waits for data is unknown.',
-            'Take the batches from a DataLoader, or put all that makes a batch into a record_function("data_wait").',
+            MARK_ALL,
         )
     if value is None and check.absent:
         return result(FAIL, 0, check.absent, *check.hints)
     if value is None:
         return result(INCONCLUSIVE, 0, f"The trace holds nothing to read {check.metric} from.", *check.hints)
+    if check.metric == "data_wait" and value <= bound and (doubt := _doubt(check, metrics)):
+        return result(INCONCLUSIVE, 0, *doubt)
     passed = value >= bound if check.at_least is not None else value <= bound
     least = "at least" if check.at_least is not None else "at most"
     reason = f"{_shown(check.metric, value)} {check.says} (wanted: {least} {_shown(check.metric, bound)})."

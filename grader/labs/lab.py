@@ -121,7 +121,8 @@ class TraceCheck:
     """A metric of the trace of the timed process (see `grader.trace.Metrics`) with the value that passes: a count or a
     share, never milliseconds. form: where it can be measured; "" for everywhere. none_at: where the points
     are given in parts, the value that earns none: from there to `at_most` in proportion. absent: what it means that a trace holds
-    nothing to read the metric from; where it is said, the check then fails."""
+    nothing to read the metric from; where it is said, the check then fails. most_ops: how many operators the training process
+    may call outside of its waits for data; with more of them it makes samples there."""
 
     name: str
     title: str
@@ -134,6 +135,7 @@ class TraceCheck:
     form: str = ""
     none_at: float | None = None
     absent: str = ""
+    most_ops: float | None = None
 
 
 @dataclass(frozen=True)

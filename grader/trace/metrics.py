@@ -97,6 +97,8 @@ class Metrics:
     )
     phases: dict[str, dict[str, float]] | None = None  # phase -> {"host_ns", "gpu_ns"}, see `phase_metrics`
     data_wait: float | None = None  # share of host step time that the main thread spent in the DataLoader's __next__
+    data_wait_unprofiled: float | None = None  # that time as a share of step_ns, at most 1; only where that was given
+    ops_outside_waits: float | None = None  # operators that the main thread called outside of a wait for data
     unmarked_reads: float | None = None  # reads of the main thread outside of a wait for data, which is unknown then
     loads_in_main: float | None = None  # samples that the main process loaded (marks "load_sample", or see `count`)
     cpu_ops: float | None = None  # operators called on the host, nested ones included
@@ -398,6 +400,9 @@ def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
     own = np.fromiter((pid == steps.pid for pid, _ in trace.threads), bool, len(trace.threads))[trace.thread[named]]
     m.loads_in_main = int((own & trace.named(LOAD_SAMPLE, named)).sum()) / n
     waits = intervals.union(*data_waits(trace, steps.thread))
+    if ops.any():
+        mine = called[trace.thread[called] == steps.thread]
+        m.ops_outside_waits = int((~intervals.contains(waits, trace.start[mine])).sum()) / n
     length = int((steps.ends - steps.starts).sum())
     reads = named[trace.named(READ_TILES, named) & (trace.thread[named] == steps.thread)]
     unmarked = reads[~intervals.contains(waits, trace.start[reads])]
@@ -410,6 +415,8 @@ def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
             for low, high in zip(steps.starts.tolist(), steps.ends.tolist(), strict=True)
         ]
         m.data_wait = sum(within) / length
+        if m.step_ns:
+            m.data_wait_unprofiled = min(1.0, sum(within) / n / m.step_ns)
         m.per_step["data_wait_ns"] = [float(w) for w in within]
         m.events["data_wait"] = named[trace.named(DATA_WAIT, named) & (trace.thread[named] == steps.thread)]
 

@@ -5,8 +5,8 @@ A file's docstring says what it tries. It declares
     CATEGORY  timing, work, machine or nbgrader
     LABS      the labs it fits; 2a_workers and 3a_precision where it says nothing
     DEVICES   "cuda", "cpu" or both (where it says nothing)
-    CONTROL   the honest work that it must not beat: "starter" (where it says nothing), "solution", "half fix", "threads" or
-             "copies"
+    CONTROL   the honest work that it must not beat: "starter" (where it says nothing), "solution", "half fix", "threads",
+             "copies" or "connection kept"
 
 and defines `source(lab)`, the text of the submission, or for nbgrader `tamper(notebook)`, which edits a student's
 notebook. `python -m tests.adversaries` grades them all and compares."""
@@ -30,6 +30,7 @@ __all__ = [
     "ahead",
     "attempt",
     "beside",
+    "connection_kept",
     "copies",
     "corpus",
     "every_step",
@@ -77,12 +78,25 @@ def copies(lab: str) -> str:
     return variants.halves(lab)["copied to the disk, one by one, as small files"]
 
 
+def connection_kept(lab: str) -> str:
+    """2c's half fix with one table for all samples, which also keeps its connection: on a CPU, without workers, about as fast
+    as the solution. Each sample is still made for itself, and the training process waits for that."""
+    return edit(
+        variants.halves(lab)["a table for all samples, in numpy"],
+        [
+            ("self.archive = archive\n", "self.archive, self.database = archive, archive.connect()\n"),
+            ("contextlib.closing(self.archive.connect())", "contextlib.nullcontext(self.database)"),
+        ],
+    )
+
+
 CONTROLS: dict[str, Callable[[str], str]] = {
     "starter": starter,
     "half fix": variants.half_fix,
     "solution": solution,
     "threads": in_threads,
     "copies": copies,
+    "connection kept": connection_kept,
 }
 
 
