@@ -157,6 +157,16 @@ def test_time_that_was_lost_to_others(starter_lost, submission_lost, settled, ce
     assert found.settled == settled and found.certain == pytest.approx(certain, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("left_out", "status", "advice"), [(0, FAIL, "Do less before"), (9, INCONCLUSIVE, "Close other programs")]
+)
+def test_time_in_pairs_that_do_not_count_is_not_held_against_a_loop(left_out, status, advice):
+    """An honest loop beside busy neighbours was told to do less before its first step."""
+    found = decide([(1.5, 1.0)] * 5, target=2.0, noise_floor=0.001)
+    verdict = throughput.judge(LAB.throughput, found, 2.0, {"worked_ahead": True, "pairs_left_out": left_out})
+    assert verdict.status == status and advice in verdict.reason and verdict.points < verdict.max_points
+
+
 def test_pairs_that_were_disturbed_do_not_count():
     hot = Pair(9.0, 1.0, disturbed="too hot")
     good = [Pair(3.0, 1.0), Pair(3.01, 1.0), Pair(3.0, 1.0), Pair(3.02, 1.0)]

@@ -21,13 +21,15 @@ def judge(check: Throughput, decided: decision.Decision, target: float, evidence
     if share >= 1:
         status, reason = PASS, f"The loop runs {measured} as fast as the starter; {target:.2f}x earns full points."
     elif evidence.get("worked_ahead"):
-        status = FAIL
+        # where others disturbed most pairs, it is rather they who took that time
+        status = INCONCLUSIVE if evidence.get("pairs_left_out", 0) > gain.pairs else FAIL
         reason = (
             f"The loop runs {measured} as fast as the starter, but what comes before the timed blocks (its first steps, compiling "
             "among them, job.weights, and pairs that do not count) took so long that it could have worked ahead there, which nobody times. "
-            f"{max(1.0, decided.certain):.2f}x are certain; {target:.2f}x earns full points, so this earns {share:.0%}. Do less "
-            "before the first `yield`."
+            f"{max(1.0, decided.certain):.2f}x are certain; {target:.2f}x earns full points, so this earns {share:.0%}."
         )
+        if status == FAIL:
+            reason += " Do less before the first `yield`."
     elif not settled:
         status = INCONCLUSIVE
         lost = max(max(pair.starter_lost, pair.submission_lost) for pair in decided.pairs)
