@@ -461,10 +461,10 @@ def digest(lab: AnyLab, form_name: str, source: str) -> str:
 
 
 def rung_digest(lab: AnyLab, form_name: str, source: str) -> str:
-    """The same of a rung: no tolerance changes its milliseconds, and no learning rate."""
+    """The same of a rung: no tolerance changes its milliseconds, no learning rate, and no size that work is judged by."""
     form = lab.forms[form_name]
     options = {name: value for name, value in form.options.items() if name != "lr"}
-    form = replace(form, parity=None, options=options)
+    form = replace(form, parity=None, options=options, matrix=None)
     return digest(replace(lab, forms={form_name: form}), form_name, source)
 
 
