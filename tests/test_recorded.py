@@ -66,7 +66,7 @@ def check_side_file(side: dict) -> None:
 def check_nothing_private(path: Path) -> None:
     text = gzip.decompress(path.read_bytes()).decode()
     assert not set(record.PRIVATE) & set(json.loads(text))
-    private = re.compile(r"""(?:[\s"'(=:]|\\[nrt])/(?:tmp|root|home|usr|opt|work|mnt|var|etc|Users)/""")
+    private = re.compile(r"""(?:[\s"'(=:]|\\[fnrt]|\\u[0-9a-f]{4})/(?:tmp|root|home|usr|opt|work|mnt|var|etc|Users)/""")
     assert not private.search(text), private.search(text)
 
 

@@ -92,9 +92,7 @@ class Metrics:
     exchanged: float | None = None  # numbers that were given to them, see `exchanged`; 0 is known
     smallest_group: int | None = None  # ranks in the smallest process group of a distributed run
     product_flops: float | None = None  # floating-point operations of all matrix products, see `products`
-    largest_product: float | None = (
-        None  # those of the largest one: with the size of its matrix, how many rows went through it
-    )
+    largest_product: float | None = None  # those of the largest one, which tell how many rows went through its matrix
     phases: dict[str, dict[str, float]] | None = None  # phase -> {"host_ns", "gpu_ns"}, see `phase_metrics`
     data_wait: float | None = None  # share of host step time that the main thread spent in the DataLoader's __next__
     data_wait_unprofiled: float | None = None  # that time as a share of step_ns, at most 1; only where that was given
@@ -282,20 +280,25 @@ def alignment(m: Metrics, trace: Trace, steps: Steps) -> None:
     sizes are all multiples of 16 bytes. None where shapes or types were not recorded. A CPU's trace tells it, too."""
     ops = np.flatnonzero((trace.category == CPU_OP) & (trace.dims >= 0) & (steps.of_event[:-1] >= 0))
     ops = ops[trace.named(roofline.MATRIX_PRODUCT, ops)]
-    kind = alike(*(column[ops].astype(np.int64) for column in (trace.name, trace.dims, trace.types)))
-    _, first, times = np.unique(kind, return_index=True, return_counts=True)
-    total = fitting = 0
-    for op, count in zip(ops[first].tolist(), times.tolist(), strict=True):
-        types = trace.texts[trace.types[op]] if trace.types[op] >= 0 else None
-        tensors = roofline.inputs(trace.texts[trace.dims[op]], types)
-        flops, fits = roofline.work(trace.names[trace.name[op]], tensors).flops, roofline.fits_tensor_cores(tensors)
-        if flops is None or fits is None:
-            return
-        total += count * flops
-        fitting += count * flops * fits
-    if total:
-        m.aligned_share = fitting / total
+    kinds, kind = _kinds(trace, ops)
+    work = [(roofline.work(name, tensors).flops, roofline.fits_tensor_cores(tensors)) for name, tensors in kinds]
+    if any(None in one for one in work):
+        return
+    flops, fits = np.array(work, np.float64).reshape(-1, 2)[kind].T
+    if flops.any():
+        m.aligned_share = float((flops * fits).sum() / flops.sum())
         m.events["aligned_share"] = ops
+
+
+def _kinds(trace: Trace, ops: np.ndarray) -> tuple[list[tuple[str, Any]], np.ndarray]:
+    """Name and inputs of each kind of these operators, which have shapes; and of which kind each of them is."""
+    columns = (column[ops].astype(np.int64) for column in (trace.name, trace.dims, trace.types))
+    _, first, kind = np.unique(alike(*columns), return_index=True, return_inverse=True)
+    kinds = []
+    for op in ops[first].tolist():
+        types = trace.texts[trace.types[op]] if trace.types[op] >= 0 else None
+        kinds.append((trace.names[trace.name[op]], roofline.inputs(trace.texts[trace.dims[op]], types)))
+    return kinds, kind
 
 
 def copy_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
@@ -350,11 +353,8 @@ def products(m: Metrics, trace: Trace, steps: Steps, ops: np.ndarray) -> None:
     made = ops[trace.named(roofline.MATRIX_PRODUCT, ops)]
     if (trace.dims[made] < 0).any() or m.graph_launches or trace.named(CONVOLUTION, ops).any():
         return
-    _, first, kind = np.unique(alike(trace.name[made], trace.dims[made]), return_index=True, return_inverse=True)
-    work = [
-        roofline.work(trace.names[trace.name[op]], roofline.inputs(trace.texts[trace.dims[op]], None)).flops
-        for op in made[first].tolist()
-    ]
+    kinds, kind = _kinds(trace, made)
+    work = [roofline.work(name, tensors).flops for name, tensors in kinds]
     if None in work:
         return
     flops = np.array(work, np.float64)[kind]
