@@ -159,6 +159,14 @@ def test_what_came_to_no_grade_is_not_taken_over_from_a_night(tmp_path, monkeypa
     for n, result in enumerate(made):
         measured._take_over(night(tmp_path / f"night-{n}", result), tmp_path / f"out-{n}")
     assert [path.parts[-3] for path in tmp_path.glob("out-*/*/*.json")] == ["out-3"]
+    # a round of several stays
+    first = tmp_path / "out-3" / "3a_precision" / "solution-1.json"
+    kept = json.loads(first.read_text()) | {"date": "before"}
+    for path, stays in ((first, False), (first.with_name("solution-2.json"), True)):
+        write_json(path, kept)
+        write_json(first, kept)
+        measured._take_over(tmp_path / "night-3", tmp_path / "out-3")
+        assert (json.loads(first.read_text())["date"] == "before") == stays
     # the machine that reports is not the one that graded
     monkeypatch.setattr(measured, "MEASURED", tmp_path)
     assert measured._take_over(tmp_path / "night-3") == tmp_path / measured._slug(FACTS["machine"]["gpu"])

@@ -36,6 +36,7 @@ from grader.nightly import parts, report, site
 from grader.nightly.history import Change, History, judge
 from grader.nightly.night import Night
 from grader.nightly.parts import Part
+from grader.result import NOT_MEASURED
 from tests.adversaries import _run
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -303,6 +304,40 @@ def test_a_control_that_cannot_be_graded_ends_the_night_as_failed(tmp_path):
         night.records.put(starter.again(run), {NOT_MADE: "the worker died", "seconds": 1.0, "worker": "0"})
     found = nights.assess(night)
     assert nights.finished(night, found) and [each.status for each in found.outcomes] == [parts.FAILED] * 2
+
+
+def disturbed(result: dict[str, Any]) -> None:
+    result["disturbed"] = "one core for two processes"
+
+
+def not_measured(result: dict[str, Any]) -> None:
+    for check in result["checks"]:
+        check["status"] = NOT_MEASURED
+
+
+@pytest.mark.parametrize(
+    ("spoil", "runs", "status", "why"),
+    [
+        # two processes on one core: the control "lost" its points, and nobody profited
+        (disturbed, parts.TRIES, parts.UNDECIDED, ["one core for two processes", "its control is undecided"]),
+        (not_measured, 1, parts.SKIPPED, [parts.NOTHING_MEASURED] * 2),
+    ],
+)
+def test_a_control_that_was_not_measured_says_nothing_of_an_adversary(tmp_path, spoil, runs, status, why):
+    some = [p for p in parts.plan("cpu", True, ["adversary"], [DATA_BOUND]) if p.what in ("starter", "patched_clocks")]
+    told = TOLD | {"device": "cpu", "quick": True}
+    night = nights.open_night(tmp_path / "n", told, some, History(tmp_path / "h.jsonl"))
+    made, wanted = recorded(DATA_BOUND, "starter", 1), [(part, 0) for part in some]
+    spoil(made["result"])
+    for run in range(runs):
+        assert {part.what for part, _ in wanted} == {"starter", *([] if run else ["patched_clocks"])}
+        for part, number in wanted:
+            night.records.put(part.again(number), made)
+        found = nights.assess(night)
+        wanted = nights.again(night, found)
+    assert not wanted and nights.finished(night, found)
+    outcomes = sorted(found.outcomes, key=lambda each: each.part.what != "starter")
+    assert [(each.status, each.why) for each in outcomes] == [(status, each) for each in why]
 
 
 def test_a_line_of_the_history_is_one_line(tmp_path):

@@ -28,7 +28,7 @@ from grader.measure import machine
 from grader.nightly import parts
 from grader.nightly.history import Change, History, judge
 from grader.nightly.parts import Outcome, Part
-from grader.result import NOT_MEASURED, write_json, write_text
+from grader.result import write_json, write_text
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ALIKE = ("device", "quick", "select", "grader", "torch")  # what two pieces of one night have in common
@@ -76,16 +76,8 @@ class Records(Store):
         if machines is not None:
             here = set(machines)
             lost = [record for record in found if NOT_MADE in record and record.get("tries", 1) >= TRIED]
-            found = lost + [r for r in found if NOT_MADE not in r and (_measured(r) or r["machine"] in here)]
-        return max(found, key=lambda r: (_measured(r), NOT_MADE not in r, r["date"]), default=None)
-
-
-def _measured(record: dict[str, Any]) -> bool:
-    """Whether a part was made, and came to more than that nothing can be measured on that machine."""
-    if NOT_MADE in record:
-        return False
-    graded = record["result"].get("grade", record["result"])
-    return any(check["status"] != NOT_MEASURED for check in graded["checks"]) if graded.get("checks") else True
+            found = lost + [r for r in found if NOT_MADE not in r and (parts.measured(r) or r["machine"] in here)]
+        return max(found, key=lambda r: (parts.measured(r), NOT_MADE not in r, r["date"]), default=None)
 
 
 @dataclass
@@ -403,7 +395,7 @@ def again(night: Night, found: Assessed) -> list[tuple[Part, int]]:
             gradable = each.points is not None or each.part.retry
             if gradable and (unclear or any(c.suspicious for c in found.changes.get(name, []))):
                 want(each)
-        elif each.part.kind == "adversary" and each.status == parts.FAILED:
+        elif each.part.kind == "adversary" and each.status in (parts.FAILED, parts.UNDECIDED):
             control = by_name.get(f"adversary {each.part.subject} {_control(each.part)}")
             lost = control is not None and not control.repeats  # it says nothing of an adversary
             if control is each or (each.repeats and not lost):
@@ -445,18 +437,16 @@ def _compare_adversaries(night: Night, outcomes: list[Outcome]) -> list[str]:
         rows = run.rows(folder, some, labs.get(lab), night.told["device"])
         for row in rows:
             each = here.get(row.name)
-            if each is None or each.status in (parts.FAILED, parts.MISSING):
+            if each is None or each.status in (parts.FAILED, parts.MISSING, parts.SKIPPED):
                 continue
             if row.verdict.startswith(("PROFITS", "BROKEN", "LOST")):
                 each.status, each.why = parts.FAILED, f"{row.verdict}: {row.reason}"
             elif row.verdict == "not graded":
                 control = here.get(corpus[row.name].control)
-                lost = control is not None and control.status == parts.FAILED
-                each.status, each.why = (
-                    (parts.FAILED, "its control could not be graded")
-                    if lost
-                    else (parts.MISSING, "its control is missing")
-                )
+                each.status, each.why = {
+                    parts.FAILED: (parts.FAILED, "its control could not be graded"),
+                    parts.UNDECIDED: (parts.UNDECIDED, "its control is undecided"),
+                }.get(control.status if control else "", (parts.MISSING, "its control is missing"))
         tables.append(run.table(f"{lab} on {night.told['device']}", rows))
     return tables
 

@@ -29,6 +29,7 @@ NEAR_ZERO = 0.05  # an untouched lab has at most this share of its points
 
 OK, FAILED, SLOWER, UNDECIDED, MISSING = "ok", "failed", "slower", "undecided", "missing"
 SKIPPED = "not measured"  # this device cannot
+NOTHING_MEASURED = "none of its checks can be measured on this device"
 # a part's verdict, worst first
 ORDER = (FAILED, SLOWER, MISSING, UNDECIDED, SKIPPED, OK)
 
@@ -207,6 +208,14 @@ def _adversaries(name: str, device: str, number: int, count: int) -> list[Part]:
 # ---------------------------------------------------------------- what came of it
 
 
+def measured(record: dict[str, Any]) -> bool:
+    """Whether a part was made, and came to more than that nothing can be measured on that machine."""
+    if NOT_MADE in record:
+        return False
+    graded = record["result"].get("grade", record["result"])
+    return any(check["status"] != NOT_MEASURED for check in graded["checks"]) if graded.get("checks") else True
+
+
 def outcome(part: Part, records: list[dict[str, Any]]) -> Outcome:
     """What the records of a part, one a run, amount to. Adversaries are compared with their controls afterwards."""
     if not records:
@@ -230,6 +239,13 @@ def outcome(part: Part, records: list[dict[str, Any]]) -> Outcome:
             else:
                 found.status, found.why = FAILED, "its notebook came to no grade"
         else:
+            if not any(map(measured, records)):
+                found.status, found.why, made = SKIPPED, NOTHING_MEASURED, []
+            elif part.what in corpus()[0].CONTROLS:  # one that was disturbed is no yardstick
+                disturbed = [result["disturbed"] for result in made if result.get("disturbed")]
+                made = [result for result in made if not result.get("disturbed")]
+                if not made:
+                    found.status, found.why = UNDECIDED, disturbed[-1]
             found.repeats = [_points(result.get(part.what, result)) for result in made]
             for each in found.repeats:  # marks of a notebook that was one of several in its task have their own
                 found.seconds = each.pop("seconds", found.seconds)
@@ -285,7 +301,7 @@ def _unexpected(part: Part, result: Result) -> tuple[str, str]:
         return (OK, "") if untouched else (FAILED, result.fatal)
     measured = [c for c in result.checks if c.status != NOT_MEASURED]
     if not measured:
-        return SKIPPED, "none of its checks can be measured on this device"
+        return SKIPPED, NOTHING_MEASURED
     if part.what == "solution":
         # its prediction is for a GPU
         wanted = [c for c in measured if c.name != "prediction" or result.form != "cpu"]

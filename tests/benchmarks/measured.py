@@ -436,7 +436,8 @@ def _folder_of(facts: dict[str, Any]) -> Path:
 
 def _take_over(night: Path, out: Path | None = None) -> Path | None:
     """Keep the first grade that a night of this course made of each starter and solution, in `out` or the folder of the machine
-    that made it, which is returned. What was not measured there takes nobody's place."""
+    that made it, which is returned. What was not measured there takes nobody's place, nor does a grade that of the first of
+    several rounds, which were made for their spread."""
     told = read(night)
     if told["quick"]:
         raise SystemExit(f"{night} was a quick night: what it measured is no grade.")
@@ -449,8 +450,11 @@ def _take_over(night: Path, out: Path | None = None) -> Path | None:
         if measured and not result["disturbed"]:  # else it came to no grade
             folder, lab, what = out or _folder_of(result["machine"]), labs.get(part.subject), f"{part.what}-1"
             source = (solution(lab) if part.what == "solution" else Submission(lab.starter)).source
-            path = folder / lab.name / f"{what}.json"
-            print(f"{lab.name}: {_keep(path, what, digest(lab, result['form'], source), result)}", flush=True)
+            path, of = folder / lab.name / f"{what}.json", digest(lab, result["form"], source)
+            if _is_there(path, of) and _is_there(path.with_name(f"{part.what}-2.json"), of):
+                print(f"{lab.name}: {what} stays, with the rounds beside it", flush=True)
+            else:
+                print(f"{lab.name}: {_keep(path, what, of, result)}", flush=True)
     return folder
 
 
