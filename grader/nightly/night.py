@@ -423,7 +423,9 @@ def _compare_adversaries(night: Night, outcomes: list[Outcome]) -> list[str]:
         folder = night.folder / "adversaries" / night.told["device"] / lab
         here = {each.part.what: each for each in mine if each.part.subject == lab}
         for name, each in here.items():
+            path = folder / f"{name.replace(' ', '_')}.json"
             if not each.repeats:
+                path.unlink(missing_ok=True)
                 continue
             best = max if name == "solution" else min  # what speaks for the grader
             kept = dict(best(each.repeats, key=lambda made: made["points"])) | {"tries": each.runs}
@@ -432,7 +434,7 @@ def _compare_adversaries(night: Night, outcomes: list[Outcome]) -> list[str]:
                 kept["control"] = run.most(*control.repeats)
             each.points = kept["points"]
             each.values = {"points": each.points}
-            write_json(folder / f"{name.replace(' ', '_')}.json", kept)
+            write_json(path, kept)
         some = [corpus[name] for name in here if name in corpus]
         rows = run.rows(folder, some, labs.get(lab), night.told["device"])
         for row in rows:
