@@ -264,10 +264,14 @@ def test_progress_says_what_it_counts(tmp_path, capsys):
     assert said[1].startswith("1/2 solution 2a_workers: 40 s") and said[1].endswith("min left of these tasks")
 
 
+def night_of(folder: Path, *whats: str) -> Night:
+    """A quick night of some adversaries and controls of one lab."""
+    some = [part for part in parts.plan("cpu", True, ["adversary"], [DATA_BOUND]) if part.what in whats]
+    return nights.open_night(folder / "n", TOLD | {"device": "cpu", "quick": True}, some, History(folder / "h.jsonl"))
+
+
 def test_an_adversary_that_profits_is_measured_again(tmp_path):
-    some = [p for p in parts.plan("cpu", True, ["adversary"], [DATA_BOUND]) if p.what in CONTROLLED]
-    told = TOLD | {"device": "cpu", "quick": True}
-    night = nights.open_night(tmp_path / "n", told, some, History(tmp_path / "h.jsonl"))
+    night = night_of(tmp_path, *CONTROLLED)
 
     def put(points: Callable[[str], float], run: int, wanted: list[Part]) -> None:
         for part in wanted:
@@ -276,7 +280,7 @@ def test_an_adversary_that_profits_is_measured_again(tmp_path):
             night.records.put(part.again(run), made)
 
     honest = {"starter": 0.0, "half fix": 20.0, "solution": 60.0}
-    put(lambda what: honest.get(what, 30.0), 0, some)
+    put(lambda what: honest.get(what, 30.0), 0, night.parts)
     wanted = nights.again(night, nights.assess(night))
     assert {part.what for part, _ in wanted} == {"patched_clocks", "starter"}
     put(lambda what: honest.get(what, 0.0), 1, [part for part, _ in wanted])
@@ -290,11 +294,8 @@ def test_an_adversary_that_profits_is_measured_again(tmp_path):
 
 
 def test_a_control_that_cannot_be_graded_ends_the_night_as_failed(tmp_path):
-    some = [p for p in parts.plan("cpu", True, ["adversary"], [DATA_BOUND]) if p.what in ("starter", "patched_clocks")]
-    night = nights.open_night(
-        tmp_path / "n", TOLD | {"device": "cpu", "quick": True}, some, History(tmp_path / "h.jsonl")
-    )
-    starter, clocks = sorted(some, key=lambda part: part.what != "starter")
+    night = night_of(tmp_path, "starter", "patched_clocks")
+    starter, clocks = sorted(night.parts, key=lambda part: part.what != "starter")
     result = {"points": 0.0, "reason": "", "output": ""}
     night.records.put(
         clocks.again(0), {"result": result, "machine": "m", "version": "1", "seconds": 1.0, "worker": "0"}
@@ -324,10 +325,8 @@ def not_measured(result: dict[str, Any]) -> None:
     ],
 )
 def test_a_control_that_was_not_measured_says_nothing_of_an_adversary(tmp_path, spoil, runs, status, why):
-    some = [p for p in parts.plan("cpu", True, ["adversary"], [DATA_BOUND]) if p.what in ("starter", "patched_clocks")]
-    told = TOLD | {"device": "cpu", "quick": True}
-    night = nights.open_night(tmp_path / "n", told, some, History(tmp_path / "h.jsonl"))
-    made, wanted = recorded(DATA_BOUND, "starter", 1), [(part, 0) for part in some]
+    night = night_of(tmp_path, "starter", "patched_clocks")
+    made, wanted = recorded(DATA_BOUND, "starter", 1), [(part, 0) for part in night.parts]
     spoil(made["result"])
     for run in range(runs):
         assert {part.what for part, _ in wanted} == {"starter", *([] if run else ["patched_clocks"])}

@@ -76,8 +76,8 @@ class Records(Store):
         if machines is not None:
             here = set(machines)
             lost = [record for record in found if NOT_MADE in record and record.get("tries", 1) >= TRIED]
-            found = lost + [r for r in found if NOT_MADE not in r and (parts.measured(r) or r["machine"] in here)]
-        return max(found, key=lambda r: (parts.measured(r), NOT_MADE not in r, r["date"]), default=None)
+            found = lost + [r for r in found if NOT_MADE not in r and (parts.was_measured(r) or r["machine"] in here)]
+        return max(found, key=lambda r: (parts.was_measured(r), NOT_MADE not in r, r["date"]), default=None)
 
 
 @dataclass
@@ -423,8 +423,8 @@ def _compare_adversaries(night: Night, outcomes: list[Outcome]) -> list[str]:
         folder = night.folder / "adversaries" / night.told["device"] / lab
         here = {each.part.what: each for each in mine if each.part.subject == lab}
         for name, each in here.items():
-            path = folder / f"{name.replace(' ', '_')}.json"
-            if not each.repeats:
+            path = run.path_of(folder, name)
+            if not each.repeats:  # what an earlier record said counts no more
                 path.unlink(missing_ok=True)
                 continue
             best = max if name == "solution" else min  # what speaks for the grader

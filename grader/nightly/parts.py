@@ -208,7 +208,7 @@ def _adversaries(name: str, device: str, number: int, count: int) -> list[Part]:
 # ---------------------------------------------------------------- what came of it
 
 
-def measured(record: dict[str, Any]) -> bool:
+def was_measured(record: dict[str, Any]) -> bool:
     """Whether a part was made, and came to more than that nothing can be measured on that machine."""
     if NOT_MADE in record:
         return False
@@ -239,13 +239,13 @@ def outcome(part: Part, records: list[dict[str, Any]]) -> Outcome:
             else:
                 found.status, found.why = FAILED, "its notebook came to no grade"
         else:
-            if not any(map(measured, records)):
+            if not any(map(was_measured, records)):
                 found.status, found.why, made = SKIPPED, NOTHING_MEASURED, []
             elif part.what in corpus()[0].CONTROLS:  # one that was disturbed is no yardstick
-                disturbed = [result["disturbed"] for result in made if result.get("disturbed")]
-                made = [result for result in made if not result.get("disturbed")]
-                if not made:
-                    found.status, found.why = UNDECIDED, disturbed[-1]
+                undisturbed = [result for result in made if not result.get("disturbed")]
+                if not undisturbed:
+                    found.status, found.why = UNDECIDED, made[-1]["disturbed"]
+                made = undisturbed
             found.repeats = [_points(result.get(part.what, result)) for result in made]
             for each in found.repeats:  # marks of a notebook that was one of several in its task have their own
                 found.seconds = each.pop("seconds", found.seconds)

@@ -54,9 +54,14 @@ class Row:
     reason: str
 
 
+def path_of(folder: Path, name: str) -> Path:
+    """Where the result of an adversary or a control is kept."""
+    return folder / f"{name.replace(' ', '_')}.json"
+
+
 def kept(folder: Path, name: str, make: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
     """The result in the folder; made with `make(*arguments)` and written where it is missing."""
-    path = folder / f"{name.replace(' ', '_')}.json"
+    path = path_of(folder, name)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, make(*arguments))
@@ -74,7 +79,7 @@ def compared(folder: Path, lab: Lab, device: str, each: Adversary) -> None:
         best = most(found.get("control", beside), control(lab, device, each.control))
         tries = found.get("tries", 1) + 1
         found = least(found, adversary(lab, device, each)) | {"control": best, "tries": tries}
-        write_json(folder / f"{each.name}.json", found)
+        write_json(path_of(folder, each.name), found)
 
 
 def control(lab: Lab, device: str, name: str) -> dict[str, Any]:
@@ -174,7 +179,7 @@ def rows(folder: Path, corpus: list[Adversary], lab: Lab, device: str) -> list[R
 
 
 def _read(folder: Path, name: str) -> dict[str, Any]:
-    path = folder / f"{name.replace(' ', '_')}.json"
+    path = path_of(folder, name)
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 

@@ -41,8 +41,8 @@ from grader.labs.lab import AnyLab, Lab
 from grader.measure import calibration, machine
 from grader.measure.blocks import Plan, whole_rounds
 from grader.nightly.night import Records, read
-from grader.nightly.parts import plan
-from grader.result import NOT_MEASURED, Result, write_json, write_text
+from grader.nightly.parts import plan, was_measured
+from grader.result import Result, write_json, write_text
 from grader.submission import Submission
 from grader.trace.picture import draw
 from grader.trace.words import BLUE, FAINT, INK, ORANGE
@@ -446,8 +446,7 @@ def _take_over(night: Path, out: Path | None = None) -> Path | None:
         record = records.final(part.task) if part.kind == "grade" and part.task else None
         result = (record or {}).get("result", {})
         result = result.get("grade", result)
-        measured = any(check["status"] != NOT_MEASURED for check in result.get("checks", []))
-        if measured and not result["disturbed"]:  # else it came to no grade
+        if result.get("checks") and was_measured(record) and not result["disturbed"]:  # else it came to no grade
             folder, lab, what = out or _folder_of(result["machine"]), labs.get(part.subject), f"{part.what}-1"
             source = (solution(lab) if part.what == "solution" else Submission(lab.starter)).source
             path, of = folder / lab.name / f"{what}.json", digest(lab, result["form"], source)
