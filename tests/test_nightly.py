@@ -487,19 +487,32 @@ def test_a_notebook_is_made_again_when_its_lab_was_changed(kinds):
     assert calls and all(definition(DATA_BOUND) in call.content for call in calls)
 
 
-def test_a_solution_is_made_again_when_its_code_was_changed_and_not_when_a_sentence_was(tmp_path):
-    released = lessons.REPOSITORY / "solutions" / DATA_BOUND / f"{DATA_BOUND}.ipynb"
+@pytest.mark.parametrize(
+    ("kind", "released", "sentence", "code"),
+    [
+        ("solution", f"solutions/{DATA_BOUND}/{DATA_BOUND}.ipynb", "explanation", ["submission", "check"]),
+        ("lesson", "notebooks/4_models/2_rules.ipynb", "title", ["pinning"]),
+    ],
+)
+def test_a_notebook_is_made_again_when_its_code_was_changed_and_not_when_a_sentence_was(
+    kind, released, sentence, code, tmp_path
+):
+    released = lessons.REPOSITORY / released
     path = tmp_path / released.name
 
-    def digest(cell_id: str, change: str) -> str:
+    def digest(cell_id: str, change: str, outputs: bool = True) -> str:
         nb = nbformat.read(released, as_version=4)
         next(cell for cell in nb.cells if cell.id == cell_id)["source"] += change
+        for cell in nb.cells if not outputs else ():
+            if cell.cell_type == "code":
+                cell.outputs, cell.execution_count = [], None
         nbformat.write(nb, path)
-        return parts.notebook_call("solution", path, "cpu", True).digest
+        return parts.notebook_call(kind, path, "cpu", True).digest
 
-    same = digest("submission", "")
-    assert digest("explanation", " One more sentence.") == same
-    assert digest("submission", "\n# more") != same and digest("check", "\n# more") != same
+    same = digest(sentence, "")
+    assert digest(sentence, " One more sentence.") == same
+    assert digest(sentence, "", outputs=False) == same, "a night's outputs that were taken over are no change"
+    assert all(digest(cell, "\n# more") != same for cell in code)
 
 
 @pytest.mark.slow

@@ -164,10 +164,11 @@ def notebook_call(kind: str, path: Path, device: str, quick: bool, cell_limit_s:
     if kind == "solution":
         parameters = {"device": device, "quick": quick}
     relative = path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path
-    content = path.read_text(encoding="utf-8")
-    if kind == "solution":  # a sentence changes nothing of what it comes to
-        cells = [cell for cell in json.loads(content)["cells"] if cell["cell_type"] == "code"]
-        content = json.dumps([(cell["id"], cell["metadata"], cell["source"]) for cell in cells]) + definition(path.stem)
+    cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    # a sentence, and outputs that are there, change nothing of what it comes to
+    content = json.dumps([(cell["id"], cell["metadata"], cell["source"]) for cell in cells])
+    if kind == "solution":
+        content += definition(path.stem)
     arguments = {
         "path": str(relative),
         "parameters": parameters,
