@@ -53,6 +53,18 @@ def test_workers_with_two_gpus_each(monkeypatch):
     assert sorted(seen.values()) == ["GPU-0,GPU-1", "GPU-2,GPU-3"]
 
 
+def test_what_a_worker_starts_has_the_threads_of_whoever_started_the_pool(monkeypatch):
+    """Dask tells its workers to use one thread each, and the kernel of a lesson would inherit that."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MALLOC_TRIM_THRESHOLD_"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "3")
+    with pool.embedded("cpu") as made:
+        (told,) = made.client.run(subprocess.check_output, ["env"]).values()
+    found = dict(line.split("=", 1) for line in told.decode().splitlines() if "=" in line)
+    assert found["MKL_NUM_THREADS"] == "3"
+    assert not {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MALLOC_TRIM_THRESHOLD_"} & found.keys()
+
+
 def test_a_list_of_users_that_somebody_edited(tmp_path):
     keys.make_keys(tmp_path, ["ann", "bob"])
     listed = tmp_path / "users.txt"

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dask
+
 from grader.measure import machine
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -186,8 +188,16 @@ def describe(device: str) -> dict[str, Any]:
 def dask_setup(worker: Any) -> None:
     """Dask calls this when a worker starts (`preload`): pins every thread it has, so that all it starts is pinned."""
     global _scheduled
+    _let_go_of_threads()
     _pin()
     _scheduled = machine.scheduling(0)
+
+
+def _let_go_of_threads() -> None:
+    """Dask starts its workers with OMP_NUM_THREADS=1 and the like; a notebook's kernel would inherit that, and measure it."""
+    for name, value in dask.config.get("distributed.nanny.pre-spawn-environ", {}).items():
+        if os.environ.get(name) == str(value):
+            del os.environ[name]
 
 
 def _pin() -> None:
