@@ -30,6 +30,7 @@ from grader.classroom.coordinator import grade_all
 from grader.classroom.store import FAILED, Store
 from grader.classroom.submissions import Call, HandedIn, Job, misplaced, no_plain_files, read_class, version
 from grader.errors import UserError
+from grader.measure import calibration
 from grader.submission import MAGIC, Submission, solution
 from tests import adversaries
 
@@ -230,6 +231,33 @@ def test_graded_again_when_asked(course):
     )
     code, _, err = course.run()
     assert code == 0 and "1/1 cid" in err and not failed.exists()
+
+
+def test_what_was_asked_for_again_is_not_forgotten(course):
+    stopped = course.start("--again", "cid")
+    assert eventually(lambda: list(course.measured.glob("*/*.again")))
+    stopped.kill()
+    stopped.communicate()
+    code, _, err = course.run()
+    assert code == 0 and "1/1 cid" in err and not list(course.measured.glob("*/*.again"))
+
+
+def test_who_handed_nothing_in_is_named(course):
+    made = [summary.Row(**row) for row in json.loads((course.measured / "summary.json").read_text())["grades"]]
+    gradebook = course.root / "gradebook.db"
+    assert not summary.absent(gradebook, made)
+    with Gradebook(f"sqlite:///{gradebook}") as book:
+        book.add_student("zoe")
+        book.add_student("yan")
+    try:
+        assert summary.absent(gradebook, made) == [f"{NAME}: yan, zoe"]
+        _, out, _ = course.run()
+        assert "Nothing handed in" in out and "yan, zoe" in out
+    finally:
+        with Gradebook(f"sqlite:///{gradebook}") as book:
+            book.remove_student("zoe")
+            book.remove_student("yan")
+    assert not summary.absent(course.root / "no gradebook.db", made)
 
 
 # ---------------------------------------------------------------- the parts
@@ -445,6 +473,14 @@ def test_marks_that_a_calibration_would_change_are_named():
     assert "3.00x for 1, 6.11x for 1" in line
     for found in (attention(graded(6.11, 8.0), graded(6.11, 8.0)), attention(*[graded(3.0, None, quick=True)] * 2)):
         assert not any("calibrat" in heading for heading in found)
+
+
+def test_labs_that_nobody_calibrated_are_known_before_the_first_grade(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRADER_CACHE", str(tmp_path))
+    with pool.embedded("cpu") as workers:
+        assert workers.uncalibrated([NAME, "1a_stopwatch", "1c_diagnose", "2g_healthy"]) == [NAME]
+        calibration.store_gain(labs.get(NAME), "cpu", {"gain": 5.0, "date": "2026-11-27"})
+        assert workers.uncalibrated([NAME]) == []
 
 
 def test_what_is_inconclusive_says_what_to_do():

@@ -45,6 +45,17 @@ def test_rungs_are_filled_by_their_names():
     assert "NVIDIA H200, 16 CPU cores, torch 2.11.0, Python 3.12, 2026-11-21. Empty rungs" in text
 
 
+def test_a_lab_without_a_ladder_or_without_its_rows_is_named(tmp_path, monkeypatch, capsys):
+    write_json(tmp_path / "2a_workers" / "ladder.json", ladder(("no row has this name", 1.0, 1.0)))
+    monkeypatch.setattr("sys.argv", ["ladders", "--from", str(tmp_path), "--labs", "3a_precision"])
+    with pytest.raises(SystemExit):
+        ladders.main()
+    assert "no ladder of 3a_precision" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["ladders", "--from", str(tmp_path), "--labs", "2a_workers"])
+    ladders.main()
+    assert "2a_workers: no row" in capsys.readouterr().out
+
+
 def test_a_small_gain_is_not_rounded_to_a_larger_one():
     assert [ladders.times(gain) for gain in (0.09, 1.05, 1.996, 2.04, 18.24)] == [
         "0.09x",

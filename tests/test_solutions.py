@@ -64,6 +64,21 @@ def test_points(name):
     assert sum(c.points for c in lab.checks) == lab.max_score == 100
 
 
+WORTH = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5}
+
+
+@pytest.mark.parametrize("name", labs.NAMES)
+def test_a_model_answer_says_what_its_points_are_worth(name):
+    notebook = nbformat.read(path(name), as_version=4)
+    asked, answer = next(c.source for c in notebook.cells if c.id == "explanation").split("<!-- BEGIN SOLUTION -->")
+    said = re.search(r"\*\*Marks\*\* \(of 10\): (.*?)\. Half", re.sub(r"\([^)]*, [^)]*\)", "", answer), re.DOTALL)
+    assert said
+    if said[1].startswith("point 1"):
+        worth = re.findall(r"(?:point )?(\d) (\w+)", said[1])
+        assert [int(n) for n, _ in worth] == [int(n) for n in re.findall(r"^(\d)\. ", asked, re.MULTILINE)]
+        assert sum(WORTH[each] for _, each in worth) == EXPLANATION
+
+
 @pytest.mark.parametrize("name", [name for name in labs.loops() if labs.get(name).trace])
 def test_says_that_the_gain_bounds_what_a_trace_earns(name):
     says = "The rows between *Throughput* and *Prediction* earn at most the share of their points that the throughput earns"

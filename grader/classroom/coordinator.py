@@ -45,14 +45,15 @@ def grade_all(
     begun: Callable[[int], None] = lambda count: None,
     keep: bool = False,
 ) -> list[tuple[Task, dict[str, Any]]]:
-    """Grade what the store lacks for the pool's machines, and anew what is named in `again`, whose old result stays until the
-    new one is there. Equal jobs are graded once. `begun` is told how many grades are to be made, `done` each record when it
+    """Grade what the store lacks for the pool's machines, and anew what is named in `again`, here or in a run that was stopped
+    before it; the old result stays until the new one is there. Equal jobs are graded once. `begun` is told how many grades are to be made, `done` each record when it
     is kept. None is begun that, taking `takes_s(job)` seconds, would not be done at `until` (`time.monotonic()`). keep: see
     `worker.run`. Returns the new ones."""
     with store.locked():
         machines = pool.machines()
-        anew = {job.digest for job in again}
-        wanted = {job.digest: job for job in jobs if job.digest in anew or not store.final(job, machines)}
+        for job in again:
+            store.ask(job)
+        wanted = {job.digest: job for job in jobs if store.asked(job) or not store.final(job, machines)}
         waiting = list(wanted.values())
         begun(len(waiting))
         made = []

@@ -72,6 +72,11 @@ class Pool:
         """The names of the workers' machines, as results bear them."""
         return {key for each in self.workers().values() for key in each["machines"]}
 
+    def uncalibrated(self, names: Sequence[str]) -> list[str]:
+        """Those of these labs of which a worker does not know what its machine can gain."""
+        found = self.client.run(worker.uncalibrated, names, self.device).values()
+        return [name for name in names if any(name in each for each in found)]
+
 
 def shares(count: int) -> list[list[int]]:
     """The cores that this process may use, cut into `count` fair shares; the threads of one core stay together. Where there

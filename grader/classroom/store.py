@@ -66,7 +66,19 @@ class Store:
                 failed.unlink(missing_ok=True)
         if FAILED in record:
             write_json(failed, record)
+        self._asked(job).unlink(missing_ok=True)
         return record
+
+    def ask(self, job: Job) -> None:
+        """Remember that this one is to be made anew, until it is."""
+        self._asked(job).parent.mkdir(parents=True, exist_ok=True)
+        self._asked(job).touch()
+
+    def asked(self, job: Job) -> bool:
+        return self._asked(job).exists()
+
+    def _asked(self, job: Job) -> Path:
+        return self.folder / job.lab / f"{job.digest}.again"
 
     def failed(self, job: Job) -> dict[str, Any] | None:
         """The record of a grade that could not be made, until one can; a mark from before still counts."""

@@ -10,7 +10,7 @@ import io
 import math
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -233,32 +233,49 @@ def _targets(made: list[Row]) -> dict[str, list[str]]:
 def stale(gradebook: Path, made: list[Row]) -> list[str]:
     """Whose points in nbgrader's gradebook are others than those that were measured; of who is in it. What a quick look
     came to belongs in no gradebook."""
+    return _told(gradebook, lambda book: _others(book, made))
+
+
+def absent(gradebook: Path, made: list[Row]) -> list[str]:
+    """Who is in nbgrader's gradebook and handed nothing in, of each lab that others did."""
+    return _told(gradebook, lambda book: _absent(book, made))
+
+
+def _told(gradebook: Path, by: Callable[[Any], Iterator[str]]) -> list[str]:
     if not gradebook.exists():
         return []
+    from nbgrader.api import Gradebook
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
-        return list(_others(gradebook, made))
+        with Gradebook(f"sqlite:///{gradebook}?timeout=120") as book:  # somebody may be writing
+            return list(by(book))
     except (SQLAlchemyError, OSError) as error:  # the class is graded: that must not be lost for this
         return [f"{gradebook} cannot be read ({str(error).splitlines()[0]}); `nbgrader db upgrade` mends an old one"]
 
 
-def _others(gradebook: Path, made: list[Row]) -> Iterator[str]:
-    from nbgrader.api import Gradebook, MissingEntry
+def _absent(book: Any, made: list[Row]) -> Iterator[str]:
+    everyone = {student.id for student in book.students}
+    for lab in dict.fromkeys(row.lab for row in made):
+        if missing := everyone - {row.student for row in made if row.lab == lab}:
+            yield f"{lab}: {', '.join(sorted(missing))}"
 
-    with Gradebook(f"sqlite:///{gradebook}?timeout=120") as book:  # somebody may be writing
-        for row in made:
-            if row.status not in (GRADED, UNREADABLE) or row.quick:
-                continue
-            try:
-                grades = book.find_submission_notebook(row.lab, row.lab, row.student).grades
-            except (MissingEntry, UnicodeEncodeError):  # a folder's name that is no text is in no gradebook
-                continue
-            measured = {check.name for check in labs.get(row.lab).checks}
-            there = sum(grade.auto_score or 0.0 for grade in grades if grade.name in measured)
-            if abs(there - row.score) > 0.01:
-                again = f"nbgrader autograde {row.lab} --student {shlex.quote(row.student)} --force"
-                yield f"{row.student}, {row.lab}: {there:g} there, {row.score:g} measured: `{again}`"
+
+def _others(book: Any, made: list[Row]) -> Iterator[str]:
+    from nbgrader.api import MissingEntry
+
+    for row in made:
+        if row.status not in (GRADED, UNREADABLE) or row.quick:
+            continue
+        try:
+            grades = book.find_submission_notebook(row.lab, row.lab, row.student).grades
+        except (MissingEntry, UnicodeEncodeError):  # a folder's name that is no text is in no gradebook
+            continue
+        measured = {check.name for check in labs.get(row.lab).checks}
+        there = sum(grade.auto_score or 0.0 for grade in grades if grade.name in measured)
+        if abs(there - row.score) > 0.01:
+            again = f"nbgrader autograde {row.lab} --student {shlex.quote(row.student)} --force"
+            yield f"{row.student}, {row.lab}: {there:g} there, {row.score:g} measured: `{again}`"
 
 
 def attention(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY) -> dict[str, list[str]]:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +183,27 @@ def describe(device: str) -> dict[str, Any]:
         "cores": machine.cores(),
         "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"),
     }
+
+
+def uncalibrated(names: Sequence[str], device: str) -> list[str]:
+    """Those of these labs whose points depend on a calibration that this worker's machine does not have."""
+    from grader import labs
+    from grader.calibrate import calibrated
+    from grader.grade import choose_form
+    from grader.labs.lab import Lab
+    from grader.measure.calibration import reference_gain
+
+    found = []
+    for lab in map(labs.get, names):
+        form = choose_form(lab, device)
+        if (
+            isinstance(lab, Lab)
+            and form in lab.forms
+            and calibrated(lab, form)
+            and reference_gain(lab, form)[0] is None
+        ):
+            found.append(lab.name)
+    return found
 
 
 def dask_setup(worker: Any) -> None:

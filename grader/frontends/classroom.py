@@ -177,12 +177,18 @@ def grade_class(options: argparse.Namespace) -> int:
         _prepare({job.lab for job in jobs.values()}, options.device)
     different = len({job.digest for job in jobs.values()})
 
-    def begun(count: int) -> None:
-        said = f"{len(everyone)} handed in; of {different} different ones that can be graded {count} are measured now"
-        print(said, file=sys.stderr, flush=True)
-        progress.begin(count)
-
     with opening as pool, contextlib.closing(ClassProgress()) as progress:
+
+        def begun(count: int) -> None:
+            said = (
+                f"{len(everyone)} handed in; of {different} different ones that can be graded {count} are measured now"
+            )
+            print(said, file=sys.stderr, flush=True)
+            if count and (blind := pool.uncalibrated(sorted({job.lab for job in jobs.values()}))):
+                said = "not calibrated on this kind of machine: all points are for the lab's minimum gain, until it is"
+                print(f"{', '.join(blind)}: {said} (`grader calibrate LAB --for-class`)", file=sys.stderr, flush=True)
+            progress.begin(count)
+
         grade_all(
             jobs.values(),
             pool,
@@ -203,6 +209,7 @@ def grade_class(options: argparse.Namespace) -> int:
             no_plain_files(options.submitted)
         ),
         "In the gradebook with other points": summary.stale(course / GRADEBOOK, made),
+        "Nothing handed in, of who is in the gradebook (the export says 0)": summary.absent(course / GRADEBOOK, made),
     }
     name = "-".join(["summary", *options.lab])  # that of all labs stays as it is
     files = summary.write(made, store.folder, also, name)  # first: whoever reads the text may close it

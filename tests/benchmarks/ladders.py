@@ -29,6 +29,11 @@ def bears(name: str, rung: str) -> bool:
     return bool(re.fullmatch(re.escape(rung) + r"(:.*| \(.*)?", name))
 
 
+def row_of(line: str) -> str:
+    """The name in a row of a ladder."""
+    return line.removeprefix("| ").split(" |")[0].removesuffix(f" {STALE}")
+
+
 def times(gain: float) -> str:
     """A gain as it is shown: 1.05 is not 1.1, and 18.24 says no more than 18.2."""
     return f"{gain:.2f}x" if gain < 2 else f"{gain:.1f}x"
@@ -39,7 +44,7 @@ def filled(lines: list[str], ladder: dict[str, Any], lab: str, stale: Collection
     said that they were not. stale: the rungs whose figures are not of today's loop and form; they are marked."""
     made, empty = [], 0
     for line in lines:
-        name = line.removeprefix("| ").split(" |")[0].removesuffix(f" {STALE}")
+        name = row_of(line)
         row = next((row for row in ladder["rungs"] if bears(name, row["rung"])), None)
         rung = line.startswith("| ") and line.count("|") == 4  # other tables of the cell have more columns
         if rung and row:
@@ -67,6 +72,10 @@ def main() -> None:
     parser.add_argument("--from", dest="measured", type=Path, default=MEASURED)
     parser.add_argument("--labs", default="")
     options = parser.parse_args()
+    named = set(filter(None, options.labs.split(",")))
+    if missing := named - {path.parent.name for path in options.measured.glob("*/ladder.json")}:
+        make = f"python -m tests.benchmarks.measured --parts ladder --labs {','.join(sorted(missing))}"
+        parser.error(f"{options.measured} has no ladder of {', '.join(sorted(missing))}: `{make}` measures it.")
     for path in sorted(options.measured.glob("*/ladder.json")):
         lab = path.parent.name
         notebook_path = REPOSITORY / "solutions" / lab / f"{lab}.ipynb"
@@ -77,7 +86,11 @@ def main() -> None:
         lacking = re.search(
             r"^Not measured|not measured yet|" + re.escape(STALE), "".join(cell["source"]), re.MULTILINE
         )
-        if not (lacking or stale or lab in options.labs.split(",")):
+        if not (lacking or stale or lab in named):
+            continue
+        if not any(bears(row_of(line), row["rung"]) for line in cell["source"] for row in ladder["rungs"]):
+            rungs = ", ".join(row["rung"] for row in ladder["rungs"])
+            print(f"{lab}: no row of its ladder has the name of a rung, so none is filled. The rungs are: {rungs}.")
             continue
         cell["source"] = filled(cell["source"], ladder, lab, stale)
         write_text(notebook_path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
