@@ -26,7 +26,7 @@ from traitlets.config import PyFileConfigLoader
 from grader import labs
 from grader.classroom.submissions import read_class
 from grader.frontends.nbgrader import _outputs
-from grader.result import PASS, CheckResult, Result
+from grader.result import FAIL, NOT_MEASURED, PASS, CheckResult, Result
 from grader.submission import MAGIC
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -323,6 +323,18 @@ def test_export(course):
     assert rows.keys() == {"a_tamperer", "solver", "starter", "typist"}
     assert float(rows["solver"]["score"]) == 80
     assert {float(row["max_score"]) for row in rows.values()} == {LAB.max_score + 10}
+
+
+def test_what_an_error_of_one_s_own_left_unmeasured_is_not_the_machine_s_fault():
+    checks = [
+        CheckResult("throughput", "Throughput", FAIL, 0, 50, ""),
+        CheckResult("prediction", "Prediction", NOT_MEASURED, 0, 10, ""),
+    ]
+    result = Result(NAME, "", "cpu", checks, {}, {}, fatal="cell 3 raised a ValueError")
+    for name, most in (("throughput", 50), ("prediction", 10)):
+        shown = _outputs(result, name, most)[0].data["text/plain"]
+        assert "ended early" in shown and "on this machine" not in shown and "no points to be had" not in shown
+    assert "ValueError" in _outputs(result, "throughput", 50)[0].data["text/html"]
 
 
 @pytest.mark.parametrize(

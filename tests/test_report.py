@@ -229,6 +229,7 @@ def test_the_numbers_a_learner_looks_for():
     assert "cannot be told from no change" in " ".join(report.text(samples()["starter"]).split())
     assert "RuntimeError: Input type" in report.text(samples()["fatal"])
     assert "quick look" in report.text(samples()["half_fix"])
+    assert "quick look" not in report.text(replace(samples()["half_fix"], form="traces"))  # nothing of it is measured
     assert "alone would earn all points" in " ".join(report.text(samples()["not_the_same"]).split())
     assert "\x1b[32m✓ PASS" in report.text(samples()["solution"], colour=True)
 

@@ -382,7 +382,8 @@ def _outputs(result: Result, name: str, most: float) -> list[NotebookNode]:
     else:
         shown = result
         if name != (labs.get(result.lab).report_in or result.checks[0].name):  # the others hold their own line of it
-            shown = Result(result.lab, check.title, result.form, [check], {}, {})
+            fatal = "The whole report, further up, says why." if result.fatal else ""
+            shown = Result(result.lab, check.title, result.form, [check], {}, {}, fatal=fatal)
         data = {"text/plain": report.text(shown), "text/html": report.html(shown, all_hints=True)}
     number = new_output("execute_result", {"text/plain": repr(points)}, execution_count=None)
     return [new_output("display_data", data), number]

@@ -289,7 +289,7 @@ def _headline(result: Result) -> tuple[str, list[str]]:
             seed = any(c.name == "parity" and c.status == INCONCLUSIVE for c in result.checks)
             why = "the seed of this grade tells nothing" if seed else "the machine was not fit to measure on"
         notes.append(f"{_points(undecided)} points are undecided: {why}.")
-    if result.quick:
+    if result.quick and result.form != "traces":  # answers are judged as in a full grade
         notes.append("A quick look: fewer measurements than a full grade takes, so points may still change.")
     if not result.measured_max and not result.fatal:
         return "no points to be had here", notes
