@@ -248,6 +248,13 @@ def test_hints_open_one_after_the_other():
     assert "grader hint pinned_memory h2d_pinned --depth 2" in shown and where not in shown
 
 
+def test_feedback_says_who_can_measure_again_what_is_undecided():
+    undecided = samples()["inconclusive"]
+    assert "your instructor" in report.html(undecided, all_hints=True)
+    assert "your instructor" not in report.html(undecided)
+    assert "your instructor" not in report.html(samples()["solution"], all_hints=True)
+
+
 def test_a_hint_is_shown_whole_however_long_the_report():
     hint = "Ask the loader for pinned batches and copy with `non_blocking=True`, then look at the timeline again. " * 4
     checks = [throughput(1.2, status=FAIL), *(trace_check(FAIL) for _ in range(6))]

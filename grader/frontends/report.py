@@ -618,9 +618,11 @@ def html(result: Result, standalone: bool = False, all_hints: bool = False) -> s
     """The report as one self-contained piece of HTML (no scripts, nothing to load, under 300 KB).
 
     `standalone` puts a page around it, for a file; without, it fits an output cell of a notebook. `all_hints` opens the
-    deeper hints at once, for where a grade is final."""
+    deeper hints at once, for feedback: there a grade is final, and was made on another machine."""
     title = _prose(result.title, 200)
     score, notes = _headline(result)
+    if all_hints and any(check.status == INCONCLUSIVE for check in result.checks):
+        notes.append("A class's machine measured this, not yours: your instructor can have it measured again.")
     parts = [
         f'<div class="sp-head"><div class="sp-title">{title}</div><div class="sp-score">{score}</div></div>',
         _bar_html(result.checks),
