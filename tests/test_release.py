@@ -9,6 +9,7 @@ import nbformat
 import pytest
 
 from grader import labs
+from grader.errors import UserError
 from grader.frontends.release import release
 from grader.submission import MAGIC
 
@@ -57,6 +58,13 @@ def test_what_a_lab_keeps_is_neither_released_nor_removed(tmp_path):
         (target / "1e_retest" / name).write_text("a learner's")
     assert release(target, course) == [target / "1e_retest" / "1e_retest.ipynb"]
     assert {(target / "1e_retest" / name).read_text() for name in kept} == {"a learner's"}
+
+
+def test_a_folder_without_its_notebook_is_named(tmp_path):
+    (tmp_path / "solutions" / "9z_new").mkdir(parents=True)
+    shutil.copy(REPOSITORY / "nbgrader_config.py", tmp_path)
+    with pytest.raises(UserError, match=r"solutions/9z_new lacks 9z_new\.ipynb"):
+        release(tmp_path / "labs", tmp_path)
 
 
 @pytest.mark.parametrize("name", labs.NAMES)

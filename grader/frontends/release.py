@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import sys
 import tempfile
 from fnmatch import fnmatch
 from pathlib import Path
@@ -16,6 +17,8 @@ from nbgrader.converters import GenerateAssignment
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import SaveCells
 from traitlets.config import PyFileConfigLoader
+
+from grader.errors import UserError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # what is no part of a lab: what Jupyter and Python leave, and what a lab keeps of whoever works on it
@@ -32,7 +35,11 @@ IGNORED = (
 
 def release(target: Path = REPOSITORY / "labs", course: Path = REPOSITORY) -> list[Path]:
     """Make every lab of `course`/solutions into `target`; files there that no solution makes are removed. Returns the
-    files that changed. Files are replaced by renaming, unchanged ones stay untouched."""
+    files that changed. Files are replaced by renaming, unchanged ones stay untouched. Raises UserError for a solution's
+    folder without its notebook."""
+    for folder in sorted((course / "solutions").iterdir()):
+        if not (folder / f"{folder.name}.ipynb").is_file():
+            raise UserError(f"solutions/{folder.name} lacks {folder.name}.ipynb: add it, or remove the folder.")
     changed = []
     with tempfile.TemporaryDirectory() as temporary:
         made = _generate(course, Path(temporary))
@@ -80,7 +87,10 @@ def _replace(source: Path, target: Path) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING, format="%(message)s")  # nbgrader says in its log what went wrong
-    changed = release()
+    try:
+        changed = release()
+    except UserError as error:
+        sys.exit(str(error))
     for path in changed:
         print(path.relative_to(REPOSITORY), "" if path.exists() else "(removed)")
     print(f"{len(changed)} files changed.")
