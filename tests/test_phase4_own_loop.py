@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from grader.compare import compare
 from grader.errors import UserError
 from grader.frontends import cli
-from grader.frontends.compare import agreement
+from grader.frontends.compare import agreement, said
 from grader.measure import decision
 from grader.measure.blocks import Plan
 from grader.measure.decision import EQUAL, FASTER, SAME, SLOWER, UNKNOWN, Gain, Pair, decide_change, direction
@@ -156,6 +156,7 @@ def test_a_loop_that_trains_another_model_is_timed_and_told_so(files):
     found = files.compared()
     assert found.agreement.status == FAIL and found.gain is not None
     assert "do not agree" in agreement(found) and "starter" not in agreement(found)
+    assert said(found, ["before.py", "after.py"])[0] == agreement(found), "a gain by another training is not the news"
 
 
 @pytest.mark.parametrize(
@@ -193,6 +194,8 @@ def test_files_that_cannot_be_used(files, capsys):
     before, after = files.folder / "before.py", files.folder / "after.py"
     for arguments, says in (
         ([before, files.folder / "gone.py"], "gone.py cannot be read"),
+        ([".", after], ". is a folder"),
+        ([before, files.folder], "is a folder"),
         ([before, after, "--job", files.folder], "cannot be read"),
         ([before, after, "--job", files.folder / "gone"], "gone is missing: the file whose make_job(seed, device)"),
         ([before, after, "--read", files.folder / "gone"], "gone is not there"),

@@ -199,6 +199,18 @@ def test_several_ranks_train_what_one_does(folder):
 
 
 @pytest.mark.slow
+def test_images_of_one_s_own_that_are_floats_stay_as_they_are(folder):
+    script = folder / "train.py"
+    source = script.read_text()
+    made = "torch.randint(256, (3, size, size), generator=draw, dtype=torch.uint8)"
+    total = "        total = torch.zeros((), device=place)\n"
+    assert made in source and total in source
+    source = source.replace(made, "torch.rand(3, size, size, generator=draw)")
+    script.write_text(source.replace(total, total + "        assert 0 <= inputs.min() and inputs.max() > 0.9\n"))
+    images = "--model=resnet --size=32 --classes=10 --steps=3 --log_every=1 --warm_up=0 --timed=9"
+    assert len(losses(folder, *images.split())) == 3
+
+
 def test_compiled_and_images(folder):
     plain = losses(folder)
     assert losses(folder, "--compiled=True") == pytest.approx(plain, rel=1e-4)

@@ -24,6 +24,9 @@ def run(options: argparse.Namespace) -> int:
     """Exit status: 0 measured, 1 not measured. Raises UserError for files that cannot be used."""
     from grader.frontends.cli import Terminal
 
+    for path in (options.before, options.after):
+        if path.is_dir():
+            raise UserError(f"{path} is a folder: name the file with the loop in it.")
     job = options.job or options.before.with_name("job.py")
     if options.before.exists() and not job.exists():
         raise UserError(
@@ -54,9 +57,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def said(found: Comparison, names: list[str]) -> list[str]:
-    """What was found, a sentence or two each: speed, training, what else is to be known."""
+    """What was found, a sentence or two each: speed, training (first, where it is another), what else is to be known."""
     before, after = names
     lines = [found.message] if found.message else []
+    if found.agreement and found.agreement.status != PASS:
+        lines.append(agreement(found))
     if found.said and found.gain:
         g = found.gain
         interval = f"{report._times(g.factor)} (90% interval {report._times(g.lower)} to {report._times(g.upper)}, {g.pairs} pairs of blocks)"
@@ -69,7 +74,7 @@ def said(found: Comparison, names: list[str]) -> list[str]:
         lines.append("Close other programs (and notebooks' kernels) on this machine and compare again.")
     if found.compile_s:
         lines.append(f"Compiling took {report._digits(found.compile_s, 2)} s, not counted in these times.")
-    if found.agreement:
+    if found.agreement and found.agreement.status == PASS:
         lines.append(agreement(found))
     return [*lines, *(f"Note: {warning}" for warning in found.warnings)]
 

@@ -208,9 +208,9 @@ def on_device(loader, place):
         inputs, targets = (t.to(place, non_blocking=pin) for t in batch)
         if inputs.dim() == 4:
             layout = torch.channels_last if channels_last else torch.contiguous_format
-            inputs = (
-                inputs.float().div_(64).sub_(2).contiguous(memory_format=layout)
-            )  # sent as bytes: a quarter as much
+            if inputs.dtype == torch.uint8:  # sent as bytes: a quarter as much
+                inputs = inputs.float().div_(64).sub_(2)
+            inputs = inputs.contiguous(memory_format=layout)
         return inputs, targets
 
     if place.type != "cuda" or not overlap:
