@@ -211,6 +211,7 @@ def test_images_of_one_s_own_that_are_floats_stay_as_they_are(folder):
     assert len(losses(folder, *images.split())) == 3
 
 
+@pytest.mark.slow
 def test_compiled_and_images(folder):
     plain = losses(folder)
     assert losses(folder, "--compiled=True") == pytest.approx(plain, rel=1e-4)

@@ -53,6 +53,7 @@ def test_what_a_lab_keeps_is_neither_released_nor_removed(tmp_path):
     shutil.copytree(REPOSITORY / "solutions" / "1e_retest", course / "solutions" / "1e_retest")
     shutil.copy(REPOSITORY / "nbgrader_config.py", course)
     (target / "1e_retest").mkdir(parents=True)
+    (course / "solutions" / ".ipynb_checkpoints").mkdir()  # Jupyter's, and no lab
     for name in kept:
         (course / "solutions" / "1e_retest" / name).write_text("the solution's")
         (target / "1e_retest" / name).write_text("a learner's")

@@ -45,10 +45,10 @@ def grade_all(
     begun: Callable[[int], None] = lambda count: None,
     keep: bool = False,
 ) -> list[tuple[Task, dict[str, Any]]]:
-    """Grade what the store lacks for the pool's machines, and anew what is named in `again`, here or in a run that was stopped
-    before it; the old result stays until the new one is there. Equal jobs are graded once. `begun` is told how many grades are to be made, `done` each record when it
-    is kept. None is begun that, taking `takes_s(job)` seconds, would not be done at `until` (`time.monotonic()`). keep: see
-    `worker.run`. Returns the new ones."""
+    """Grade what the store lacks for the pool's machines, and anew what is named in `again`, here or in a run that was
+    stopped before it was made; the old result stays until the new one is there. Equal jobs are graded once. `begun` is told
+    how many grades are to be made, `done` each record when it is kept. None is begun that, taking `takes_s(job)` seconds,
+    would not be done at `until` (`time.monotonic()`). keep: see `worker.run`. Returns the new ones."""
     with store.locked():
         machines = pool.machines()
         for job in again:

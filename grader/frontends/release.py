@@ -37,9 +37,6 @@ def release(target: Path = REPOSITORY / "labs", course: Path = REPOSITORY) -> li
     """Make every lab of `course`/solutions into `target`; files there that no solution makes are removed. Returns the
     files that changed. Files are replaced by renaming, unchanged ones stay untouched. Raises UserError for a solution's
     folder without its notebook."""
-    for folder in sorted((course / "solutions").iterdir()):
-        if not (folder / f"{folder.name}.ipynb").is_file():
-            raise UserError(f"solutions/{folder.name} lacks {folder.name}.ipynb: add it, or remove the folder.")
     changed = []
     with tempfile.TemporaryDirectory() as temporary:
         made = _generate(course, Path(temporary))
@@ -63,6 +60,8 @@ def _generate(course: Path, temporary: Path) -> Path:
     made = temporary / config.CourseDirectory.release_directory
     made.mkdir()
     for solution in sorted((temporary / "solutions").iterdir()):
+        if not (solution / f"{solution.name}.ipynb").is_file():
+            raise UserError(f"solutions/{solution.name} lacks {solution.name}.ipynb: add it, or remove the folder.")
         place = CourseDirectory(config=config, assignment_id=solution.name)
         GenerateAssignment(coursedir=place, config=config).start()
     return made
