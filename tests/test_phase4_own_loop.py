@@ -2,18 +2,21 @@
 
 import json
 import math
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.compare import compare
 from grader.errors import UserError
 from grader.frontends import cli
 from grader.frontends.compare import agreement, said
 from grader.measure import decision
 from grader.measure.blocks import Plan
 from grader.measure.decision import EQUAL, FASTER, SAME, SLOWER, UNKNOWN, Gain, Pair, decide_change, direction
+from grader.own.compare import compare
 from grader.result import FAIL, PASS
 from grader.sandbox.probe import confinement
 
@@ -68,7 +71,7 @@ def files(tmp_path):
             return self
 
         def compared(self, **options):
-            return compare(*(tmp_path / f"{name}.py" for name in ("before", "after", "job")), device="cpu", plan=TINY, **options)  # fmt: skip
+            return compare(*(tmp_path / f"{name}.py" for name in ("before", "after", "job")), **({"device": "cpu", "plan": TINY} | options))  # fmt: skip
 
     return Files().write()
 
@@ -128,7 +131,11 @@ def test_two_loops_that_train_the_same(files):
     assert found.agreement.status == PASS and "Losses and weights agree" in agreement(found)
     assert found.traces.keys() == {"before", "after"}
     assert {name: a.step_ns for name, a in found.analyses().items()} == pytest.approx({"before": found.before_s * 1e9, "after": found.after_s * 1e9})  # fmt: skip
-    assert "timing pair 2" in progress and any("before.py" in what for what in progress)
+    assert (
+        "timing pair 2" in progress
+        and "starting both loops again, 2" in progress
+        and any("before.py" in what for what in progress)
+    )
     assert not any("submission" in what or "starter" in what for what in progress)
 
 
@@ -149,6 +156,46 @@ def test_a_loop_may_choose_its_cores(files):
     )
     found = files.write(before="import os\n" + chosen).compared()
     assert not found.message and found.before_s > 0
+
+
+FREED = """
+import resource
+import sys
+
+import torch
+
+from grader.own.job import _keep_memory
+
+if sys.argv[1] == "kept":
+    _keep_memory()
+
+
+def step():
+    pieces = [torch.ones(5 << 18) for _ in range(4)]  # of 5 MB
+
+
+for _ in range(5):
+    step()
+faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults)
+"""
+
+
+def test_what_is_freed_stays_with_the_process():
+    """Else whether it does is a process's luck, and makes a step half as long again."""
+    faults = {}
+    for how in ("usual", "kept"):
+        done = subprocess.run([sys.executable, "-c", FREED, how], capture_output=True, text=True, check=True)
+        faults[how] = int(done.stdout)
+    assert faults["kept"] < 100 < 10_000 < faults["usual"]
+
+
+def test_one_start_is_no_verdict(files):
+    """Two processes that do the same differ; how much, only others can tell."""
+    found = files.compared(plan=replace(TINY, min_pairs=1, max_pairs=1))
+    assert found.gain and found.said == UNKNOWN
 
 
 def test_a_loop_that_trains_another_model_is_timed_and_told_so(files):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from grader.compare import Comparison, compare
 from grader.errors import UserError
 from grader.frontends import diagnose, report
 from grader.measure import decision, machine
 from grader.measure.blocks import QUICK
+from grader.own.compare import FULL, Comparison, compare
 from grader.result import PASS
 
 VERDICTS = {
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
         job,
         device=options.device,
         readable=tuple(options.read),
-        plan=QUICK if options.quick else None,
+        plan=QUICK if options.quick else FULL,
         allow_unconfined=options.allow_unconfined,
         progress=Terminal("compare"),
     )
@@ -64,7 +64,7 @@ def said(found: Comparison, names: list[str]) -> list[str]:
         lines.append(agreement(found))
     if found.said and found.gain:
         g = found.gain
-        interval = f"{report._times(g.factor)} (90% interval {report._times(g.lower)} to {report._times(g.upper)}, {g.pairs} pairs of blocks)"
+        interval = f"{report._times(g.factor)} (90% interval {report._times(g.lower)} to {report._times(g.upper)}, both started {g.pairs} times)"
         verdict = VERDICTS[found.said].format(before=before, after=after)
         lines.append(f"{verdict}: {interval}.")
         if found.before_s and found.after_s:

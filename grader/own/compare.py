@@ -1,0 +1,268 @@
+"""Two training loops of one's own, measured as a grade measures: same children, same blocks, no points.
+
+But for one thing. What a lab's points are for is far more than what one process differs from another that does the same; what is
+asked here may be less. So both loops are started again for every few blocks, and what counts is how starts differ: `python -m
+tests.benchmarks.compare_errors`."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean, geometric_mean
+
+from grader import grade
+from grader.checks import parity as parity_check
+from grader.errors import UserError
+from grader.grade import Arming, Disturbed, Findings, Progress, arm, choose_device, gate, race
+from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput
+from grader.measure import decision
+from grader.measure.blocks import Arm, Plan
+from grader.measure.calibration import Spread
+from grader.result import FAIL, CheckResult
+from grader.sandbox.parent import ChildError, Limits, fork_server
+from grader.sandbox.probe import confinement
+from grader.submission import MAX_SOURCE, Submission
+from grader.trace import Analysis, Trace, analyse
+
+FIRST_STEPS = 20  # whose losses and weights are compared
+# "the same training" for a job of which nothing was calibrated: wide enough for bf16 and a compiler in a calm regime
+AGREEMENT = Parity(steps=FIRST_STEPS, loss=0.01, norm=0.02, cosine=0.99, drift=0.03, held_out=0.0)
+NOISE = 0.01  # least relative sd of what starts say to believe
+PAIRS = 2  # of blocks, each time that both loops are started
+FIRST = 0.4  # of all progress: the first start, with its profiles
+FULL = Plan(min_pairs=decision.FEW, max_pairs=8)
+NOT_CONFINED = (
+    "This machine cannot keep the loops away from files that are not their own (`grader doctor` says what is open). For code "
+    "that you trust: --allow-unconfined."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Own(Lab):
+    """The loop before the change, in the place of a lab's starter."""
+
+    before: str
+
+    @property
+    def starter(self) -> str:
+        return self.before
+
+
+@dataclass
+class _Comparing(Findings):
+    """As a grade, but for the points: what does not agree is timed all the same, and either loop may be the faster one."""
+
+    keep_traces: bool = True
+    starts: list[decision.Pair] = field(default_factory=list)  # what the pairs of each start say together
+
+    @property
+    def same_work(self) -> bool:
+        return True
+
+    def decide(self, plan: Plan) -> decision.Decision | None:
+        """Of the first start: that its pairs are enough."""
+        counted = tuple(pair for pair in self.pairs if not pair.disturbed)
+        if len(counted) < PAIRS:
+            return None
+        found = decision.gain(*zip(*((p.starter_s, p.submission_s) for p in counted), strict=True))
+        return decision.Decision(found, found.lower, True, counted)
+
+
+@dataclass
+class Comparison:
+    """What was found. said: one of decision's FASTER, EQUAL, SLOWER, UNKNOWN, of the loop after the change; "" where nothing
+    was measured, then `message` says why. gain: how many times as fast it is; its pairs are starts of both loops. before_s, after_s: seconds a step. agreement: whether
+    losses and weights agree, as a check; None where no steps were made. compile_s: what compilation of the later loop took, None for none. traces: "before", "after"."""
+
+    said: str = ""
+    gain: decision.Gain | None = None
+    before_s: float | None = None
+    after_s: float | None = None
+    agreement: CheckResult | None = None
+    compile_s: float | None = None
+    traces: dict[str, Trace] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    message: str = ""
+    output: str = ""
+
+    def analyses(self, top: int = 10) -> dict[str, Analysis]:
+        """Metrics and diagnosis of each trace, with the step time measured without the profiler."""
+        steps = {"before": self.before_s, "after": self.after_s}
+        return {name: analyse(trace, (steps[name] or 0) * 1e9 or None, top) for name, trace in self.traces.items()}
+
+
+def compare(
+    before: Path,
+    after: Path,
+    job: Path,
+    *,
+    device: str = "auto",
+    readable: tuple[Path, ...] = (),
+    plan: Plan = FULL,
+    limits: Limits | None = None,
+    allow_unconfined: bool = False,
+    progress: Progress = lambda share, what: None,
+) -> Comparison:
+    """Measure the loop in `after` beside that in `before`: Python files that define train(job), each in a confined process of
+    its own, which is started `plan.min_pairs` times or more. job: a Python file that defines make_job(seed, device). readable: files and folders that the loops may read; from the folders they can import.
+
+    What fails in the user's code ends up in `message`, not in an exception. Raises UserError for files that cannot be read and
+    an unknown device, RuntimeError where this machine cannot confine the loops, unless `allow_unconfined`."""
+    form_name = choose_device(device)
+    fork_server()  # imports torch meanwhile
+    sources = [_source(path) for path in (before, after)]
+    _source(job)
+    for path in readable:
+        if not path.exists():
+            raise UserError(f"{path} is not there. --read names files and folders that the loops read.")
+    if not allow_unconfined and not confinement().files:
+        raise RuntimeError(NOT_CONFINED)
+    folders = [str(path.resolve()) for path in readable if path.is_dir()]
+    form = Form("grader.own.job", {"file": str(job.resolve()), "folders": folders}, "", 1.0, NOISE, AGREEMENT)
+    lab = _Own(
+        name="own",
+        title="",
+        phase=0,
+        goal="",
+        cause="",
+        forms={form_name: form},
+        throughput=Throughput(0, ("", "", "")),
+        trace=(),
+        prediction=Prediction(0),
+        peek=(),
+        before=sources[0],
+    )
+    found = _Comparing(lab, form_name, allow_unconfined=allow_unconfined)
+    start = partial(
+        arm,
+        form=form,
+        options=form.options,
+        readable=[path.resolve() for path in (job, *readable)],
+        form_name=form_name,
+        allow_unconfined=allow_unconfined,
+    )
+    result = Comparison()
+
+    def told(share: float, what: str) -> None:
+        progress(share, what.replace("the submission", after.name).replace("the starter", before.name))
+
+    try:
+        progress(0.0, "looking at the machine")
+        gate(found)
+        with (
+            tempfile.TemporaryDirectory() as kept,
+            grade._workspace(sources[0]) as first,  # what is compiled is found again at the next start
+            grade._workspace(sources[1]) as second,
+        ):
+            once = replace(plan, min_pairs=PAIRS, max_pairs=2 * PAIRS)
+            starter = partial(_unwatched, partial(start, sources[0], limits=None, trusted=True, kept=first))
+            ours = partial(start, sources[1], limits=limits, kept=second)
+            race(
+                found,
+                Submission(sources[1]),
+                lambda *_, **__: starter(),
+                lambda *_, **__: ours(),
+                Path(kept),
+                once,
+                limits,
+                lambda share, what: told(FIRST * share, what),
+            )
+            if found.decided:
+                found.starts.append(_joined(found.decided.pairs))
+                _start_again(found, starter, ours, plan, once, told)
+    except ChildError as error:
+        result.message = _explained(error, before if error.trusted else after)
+        result.output = error.details
+    except Disturbed as disturbance:
+        result.message = f"Not measured: {disturbance} Wait until the machine is free and try again."
+    progress(1.0, "done")
+    _concluded(found, result)
+    return result
+
+
+@contextlib.contextmanager
+def _unwatched(start: Callable[[], Arming]) -> Iterator[Arm]:
+    """A lab's starter is watched for others that change its cores. A loop of one's own may choose them by itself, and nobody
+    runs beside it who would gain by that."""
+    with start() as one:
+        one.child._watched = False
+        yield one
+
+
+def _start_again(
+    found: _Comparing,
+    start_starter: Callable[[], Arming],
+    start_ours: Callable[[], Arming],
+    plan: Plan,
+    once: Plan,
+    progress: Progress,
+) -> None:
+    """Both loops in new processes, until it is known which one is faster, or for as often as the plan allows."""
+    for n in range(2, plan.max_pairs + 1):
+        progress(FIRST + (1 - FIRST) * (n - 2) / max(plan.min_pairs - 1, n - 1), f"starting both loops again, {n}")
+        with start_ours() as ours, start_starter() as starter:
+            for each in (starter, ours):
+                each.child.load()
+                each.child.freeze()
+            for each in (ours, starter):
+                grade._start(each, found.seed, keep_initial=False)
+                with each.aside():
+                    each.warm_up(FIRST_STEPS)
+            pairs = [grade._pair(found, ours, starter, once) for _ in range(PAIRS)]
+        if counted := [pair for pair in pairs if not pair.disturbed]:
+            found.starts.append(_joined(counted))
+        decided = decision.decide_change(found.starts, found.form.noise, plan.min_pairs)
+        found.decided = decided or found.decided
+        if decided and decided.settled:
+            return
+
+
+def _joined(pairs: Sequence[decision.Pair]) -> decision.Pair:
+    """One pair of the mean times, for pairs of blocks of the same two processes."""
+    return decision.Pair(
+        geometric_mean(pair.starter_s for pair in pairs),
+        geometric_mean(pair.submission_s for pair in pairs),
+        fmean(pair.starter_lost for pair in pairs),
+        fmean(pair.submission_lost for pair in pairs),
+    )
+
+
+def _concluded(found: _Comparing, result: Comparison) -> None:
+    result.warnings = found.warnings + found.trace_problems
+    result.traces, result.compile_s = found.traces, found.compile_s
+    result.output = (
+        found.output
+        if not result.output or result.output in found.output
+        else f"{found.output}\n{result.output}".strip()
+    )
+    result.agreement = found.parity
+    if found.parity and found.parity.status != FAIL and found.losses:
+        late = parity_check.late(AGREEMENT, found.losses["starter"], found.losses["submission"], Spread())
+        result.agreement = replace(late, evidence=found.parity.evidence | late.evidence)
+    if found.decided:
+        enough = len(found.starts) > 1  # else the interval is that of two processes, and no verdict
+        result.gain = found.decided.gain
+        result.said = decision.direction(result.gain) if enough and found.decided.settled else decision.UNKNOWN
+        result.before_s, result.after_s = found.step_s
+
+
+def _source(path: Path) -> str:
+    try:
+        if path.stat().st_size > MAX_SOURCE:
+            raise UserError(f"{path} is larger than {MAX_SOURCE >> 20} MB: that is no Python file.")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is no Python file: it is not UTF-8.") from None
+
+
+def _explained(error: ChildError, file: Path) -> str:
+    """The message, about the file that it happened in."""
+    text = error.message.replace("The submission's process", f"The process of {file.name}")
+    text = text.replace("The submission", file.name).replace("the submission", file.name)
+    return f"{text.removesuffix('.')} ({file.name}, line {error.line})." if error.line else text

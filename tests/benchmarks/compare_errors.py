@@ -1,0 +1,131 @@
+"""How often `grader compare` says that a loop is faster, or slower, than itself; and what it says of one that is 10% faster.
+
+A process is born fast or slow: where its memory lies, and which threads wake which, stays what it was. So blocks of two
+processes differ by more than blocks of one, and pairs of the same two processes agree on a gain that is none.
+
+    python -m tests.benchmarks.compare_errors [--times 12] [--device cpu] [--busy 0]
+
+busy: so many other processes compute all the time. Prints what was said, and by how much comparisons scatter: as their
+intervals let one expect, or more."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import math
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+
+from grader.measure import machine
+from grader.measure.blocks import QUICK
+from grader.own.compare import FULL, compare
+
+JOB = """
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from grader.workloads.job import Batches, Job
+
+
+torch.set_num_threads(1)
+
+
+def make_job(seed, device):
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2048, 3, 32, 32, generator=draw), torch.randint(10, (2048,), generator=draw)
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)
+    )
+    return Job(model=model, dataset=TensorDataset(x, y), batches=Batches(2048, 32, seed), lr=1e-3, device=device)
+"""
+LOOP = """
+import time
+
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+
+LATER = 0.0  # share of a step that is slept
+
+
+def train(job):
+    model = job.model.to(job.device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=job.lr)
+    began = time.perf_counter()
+    for x, y in DataLoader(job.dataset, batch_sampler=job.batches):
+        loss = F.cross_entropy(model(x.to(job.device)), y.to(job.device))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        yield loss.detach()
+        time.sleep(LATER * (time.perf_counter() - began))
+        began = time.perf_counter()
+"""
+
+
+def compute() -> None:
+    while True:
+        math.factorial(2000)
+
+
+@contextlib.contextmanager
+def neighbours(number: int) -> Iterator[None]:
+    others = [multiprocessing.Process(target=compute, daemon=True) for _ in range(number)]
+    for each in others:
+        each.start()
+    try:
+        yield
+    finally:
+        for each in others:
+            each.kill()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=12)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--busy", type=int, default=0)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    facts = machine.facts()
+    of = facts["gpu"] if options.device == "cuda" else facts["cpu"]
+    print(f"a loop and itself on {of}, {facts['cores']} cores, {options.busy} of them busy with something else")
+    print(
+        "| the loop before | said | on average off by | should scatter by | scatters by | starts | seconds |\n|---|---|---|---|---|---|---|"
+    )
+    with tempfile.TemporaryDirectory() as folder, neighbours(options.busy):
+        job, after = Path(folder) / "job.py", Path(folder) / "after.py"
+        job.write_text(JOB)
+        after.write_text(LOOP)
+        for later in (0.0, 0.1):
+            before = Path(folder) / "before.py"
+            before.write_text(LOOP.replace("LATER = 0.0", f"LATER = {later}"))
+            said, logs, should, seconds, pairs = collections.Counter(), [], [], [], []
+            for _ in range(options.times):
+                began = time.monotonic()
+                found = compare(before, after, job, device=options.device, plan=QUICK if options.quick else FULL)
+                seconds.append(time.monotonic() - began)
+                said[found.said or found.message] += 1
+                if found.gain:
+                    logs.append(math.log(found.gain.factor) - math.log1p(later))
+                    should.append(found.gain.noise / math.sqrt(found.gain.pairs))
+                    pairs.append(found.gain.pairs)
+            told = ", ".join(f"{times} {what}" for what, times in said.most_common())
+            off = math.sqrt(fmean(x * x for x in logs)) if logs else math.nan
+            expected = math.sqrt(fmean(x * x for x in should)) if should else math.nan
+            print(
+                f"| {later:.0%} slower | {told} | {fmean(logs or [math.nan]):.1%} | {expected:.1%} | {off:.1%} "
+                f"| {fmean(pairs or [math.nan]):.1f} | {fmean(seconds):.0f} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
