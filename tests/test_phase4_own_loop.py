@@ -216,12 +216,19 @@ def test_a_loop_that_trains_another_model_is_timed_and_told_so(files):
         ({"before": BEFORE.replace("yield loss", "return loss")}, ("`train(job)` is not a generator", "before.py")),
         ({"job": JOB.replace("def make_job", "def make_a_job")}, ("job.py defines no function make_job",)),
         ({"job": JOB.replace("return Job(", "return dict(")}, ("job.py returned dict",)),
+        (
+            {"job": JOB.replace("manual_seed(seed)", "manuel_seed(seed)")},
+            ("job.py raised AttributeError in line 14: ",),
+        ),
+        ({"job": JOB.replace("device):", "device:")}, ("job.py is no Python: ", "(line 11)")),
+        ({"after": AFTER.replace("chosen in", "chosen at")}, ("after.py raised SyntaxError", "(after.py, line 9)")),
     ],
 )
 def test_what_fails_is_said_with_its_place(files, change, says):
     found = files.write(**change).compared()
     assert not found.said and found.gain is None
     assert all(words in found.message for words in says), found.message
+    assert "submission" not in found.message + found.output and ("after" in change or not found.output)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ VERDICTS = {
     decision.FASTER: "{after} is faster than {before}",
     decision.SLOWER: "{after} is slower than {before}",
     decision.EQUAL: "{after} is as fast as {before}",
-    decision.UNKNOWN: "It cannot be told which one is faster: equal blocks took unequal times here",
+    decision.UNKNOWN: "It cannot be told which one is faster: starts of the same loop took unequal times here",
 }
 
 
@@ -72,6 +72,8 @@ def said(found: Comparison, names: list[str]) -> list[str]:
             lines.append(f"A step took {steps[0]} ms and takes {steps[1]} ms.")
     if found.said == decision.UNKNOWN:
         lines.append("Close other programs (and notebooks' kernels) on this machine and compare again.")
+        if len(found.traces) == 2:
+            lines.append("What is compared below are mean times: their difference may be chance.")
     if found.compile_s:
         lines.append(f"Compiling took {report._digits(found.compile_s, 2)} s, not counted in these times.")
     if found.agreement and found.agreement.status == PASS:

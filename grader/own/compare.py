@@ -7,6 +7,7 @@ tests.benchmarks.compare_errors`."""
 from __future__ import annotations
 
 import contextlib
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,7 @@ from grader.trace import Analysis, Trace, analyse
 FIRST_STEPS = 20  # whose losses and weights are compared
 # "the same training" for a job of which nothing was calibrated: wide enough for bf16 and a compiler in a calm regime
 AGREEMENT = Parity(steps=FIRST_STEPS, loss=0.01, norm=0.02, cosine=0.99, drift=0.03, held_out=0.0)
+SUBMISSION = "submission.py"  # what a loop's file is called where it runs
 NOISE = 0.01  # least relative sd of what starts say to believe
 PAIRS = 2  # of blocks, each time that both loops are started
 FIRST = 0.4  # of all progress: the first start, with its profiles
@@ -175,8 +177,10 @@ def compare(
                 found.starts.append(_joined(found.decided.pairs))
                 _start_again(found, starter, ours, plan, once, told)
     except ChildError as error:
-        result.message = _explained(error, before if error.trusted else after)
-        result.output = error.details
+        blamed = before if error.trusted else after
+        result.message = _explained(error, blamed)
+        if not _of_the_job(error):  # whose message says it all
+            result.output = re.sub(rf'"[^"]*/{SUBMISSION}"', lambda _: f'"{blamed}"', error.details)
     except Disturbed as disturbance:
         result.message = f"Not measured: {disturbance} Wait until the machine is free and try again."
     progress(1.0, "done")
@@ -261,8 +265,16 @@ def _source(path: Path) -> str:
         raise UserError(f"{path} is no Python file: it is not UTF-8.") from None
 
 
+def _of_the_job(error: ChildError) -> bool:
+    """Both processes make the job; neither loop is to blame for it."""
+    return " raised JobError " in error.message
+
+
 def _explained(error: ChildError, file: Path) -> str:
     """The message, about the file that it happened in."""
-    text = error.message.replace("The submission's process", f"The process of {file.name}")
+    if _of_the_job(error):
+        return f"{error.message.partition(': ')[2].removesuffix('.')}."
+    text = error.message.replace(f" ({SUBMISSION}, line {error.line})", "")  # as Python says it of what it cannot read
+    text = text.replace("The submission's process", f"The process of {file.name}")
     text = text.replace("The submission", file.name).replace("the submission", file.name)
     return f"{text.removesuffix('.')} ({file.name}, line {error.line})." if error.line else text

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import importlib.util
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,13 +20,17 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 TRIM_THRESHOLD, MMAP_THRESHOLD = 64 << 20, 32 << 20  # bytes
 
 
+class JobError(Exception):
+    """The job's file is at fault, and neither loop. The message is a whole sentence."""
+
+
 def modules(*, file: str, folders: Sequence[str] = ()) -> Sequence[str]:
     """The folders that the job's and the loops' own modules are imported from."""
     return folders
 
 
 def make_job(seed: int, device: torch.device, *, file: str, folders: Sequence[str] = ()) -> Job:
-    """What the file's own make_job(seed, device) returns. Raises TypeError where that is no Job."""
+    """What the file's own make_job(seed, device) returns. Raises JobError, which names the file, where that is no Job."""
     _keep_memory()
     name = Path(file).stem
     spec = importlib.util.spec_from_file_location(name, file)
@@ -33,16 +38,28 @@ def make_job(seed: int, device: torch.device, *, file: str, folders: Sequence[st
         raise TypeError(f"{file} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(name, module)  # what its data set is made of is found again by loader workers
-    spec.loader.exec_module(module)
-    make = getattr(module, "make_job", None)
+    try:
+        spec.loader.exec_module(module)
+        make = getattr(module, "make_job", None)
+        job = make(seed, device) if callable(make) else None
+    except Exception as error:
+        raise JobError(_told(error, file)) from error
     if not callable(make):
-        raise TypeError(f"{Path(file).name} defines no function make_job(seed, device)")
-    job = make(seed, device)
+        raise JobError(f"{Path(file).name} defines no function make_job(seed, device)")
     if not isinstance(job, Job):
-        raise TypeError(
+        raise JobError(
             f"make_job(seed, device) in {Path(file).name} returned {type(job).__name__}; it returns a grader.workloads.job.Job"
         )
     return job
+
+
+def _told(error: Exception, file: str) -> str:
+    """What went wrong, and in which of the file's lines."""
+    if isinstance(error, SyntaxError) and error.filename == file:
+        return f"{Path(file).name} is no Python: {error.msg} (line {error.lineno})"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    where = f" in line {lines[-1]}" if lines else ""
+    return f"{Path(file).name} raised {type(error).__name__}{where}: {error}"
 
 
 def _keep_memory() -> None:
