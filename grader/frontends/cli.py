@@ -124,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="a file or folder that the loops may read, such as their data, or a folder of modules that they import; may be given again",
     )
-    sub.add_argument("--quick", action="store_true", help="fewer and shorter blocks")
+    sub.add_argument("--quick", action="store_true", help="fewer starts, shorter blocks")
     sub.add_argument("--json", metavar="FILE", help="write everything as JSON; - prints it, and only it")
     sub.add_argument("--html", metavar="FILE", help="write a page with pictures")
     sub.add_argument("--allow-unconfined", action="store_true", help="where file access cannot be confined")

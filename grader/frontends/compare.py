@@ -16,8 +16,11 @@ VERDICTS = {
     decision.FASTER: "{after} is faster than {before}",
     decision.SLOWER: "{after} is slower than {before}",
     decision.EQUAL: "{after} is as fast as {before}",
-    decision.UNKNOWN: "It cannot be told which one is faster: starts of the same loop took unequal times here",
+    decision.UNKNOWN: "It cannot be told which one is faster: the ratio of their times differed too much from start to start",
 }
+
+
+OF_THE_FIRST = "What follows was seen at the first start only."
 
 
 def run(options: argparse.Namespace) -> int:
@@ -64,16 +67,16 @@ def said(found: Comparison, names: list[str]) -> list[str]:
         lines.append(agreement(found))
     if found.said and found.gain:
         g = found.gain
-        interval = f"{report._times(g.factor)} (90% interval {report._times(g.lower)} to {report._times(g.upper)}, both started {g.pairs} times)"
+        interval = f"{report._times(g.factor)} (90% interval {report._times(g.lower)} to {report._times(g.upper)}, both started {found.starts} times)"
         verdict = VERDICTS[found.said].format(before=before, after=after)
         lines.append(f"{verdict}: {interval}.")
         if found.before_s and found.after_s:
             steps = [report._digits(1e3 * seconds, 3) for seconds in (found.before_s, found.after_s)]
             lines.append(f"A step took {steps[0]} ms and takes {steps[1]} ms.")
     if found.said == decision.UNKNOWN:
-        lines.append("Close other programs (and notebooks' kernels) on this machine and compare again.")
-        if len(found.traces) == 2:
-            lines.append("What is compared below are mean times: their difference may be chance.")
+        lines.append(
+            "Compare again when nothing else (no notebook's kernel either) runs on this machine, and without --quick, for more starts."
+        )
     if found.compile_s:
         lines.append(f"Compiling took {report._digits(found.compile_s, 2)} s, not counted in these times.")
     if found.agreement and found.agreement.status == PASS:
@@ -112,7 +115,7 @@ def text(found: Comparison, names: list[str], width: int = 100, colour: bool = F
         lines += ["The end of what it printed:", report._clean(found.output, 1500, tail=True)]
     analyses = found.analyses()
     if len(analyses) == 2:
-        lines += ["", diagnose.text(names, [analyses["before"], analyses["after"]], width, colour)]
+        lines += ["", OF_THE_FIRST, "", diagnose.text(names, [analyses["before"], analyses["after"]], width, colour)]
     return "\n".join(lines)
 
 
@@ -126,6 +129,7 @@ def page(found: Comparison, names: list[str]) -> str:
     )
     if len(analyses) == 2:
         whole = diagnose.page(names, [analyses["before"], analyses["after"]])
+        head += f"<p>{OF_THE_FIRST}</p>"
         marker = '<div class="sp-head">'
         return whole.replace(marker, f"{head}{marker}", 1)
     return report._PAGE.format(title=title, body=f'<div class="speed-report"><style>{report._CSS}</style>{head}</div>')
@@ -139,8 +143,9 @@ def as_json(found: Comparison, names: list[str]) -> dict[str, Any]:
         "before": names[0],
         "after": names[1],
         "said": found.said,
+        "starts": found.starts,
         "message": found.message,
-        "gain": gain and {"factor": gain.factor, "lower": gain.lower, "upper": gain.upper, "pairs": gain.pairs},
+        "gain": gain and {"factor": gain.factor, "lower": gain.lower, "upper": gain.upper},
         "before_ms": found.before_s and 1e3 * found.before_s,
         "after_ms": found.after_s and 1e3 * found.after_s,
         "compile_s": found.compile_s,

@@ -1,12 +1,13 @@
 """Two training loops of one's own, measured as a grade measures: same children, same blocks, no points.
 
-But for one thing. What a lab's points are for is far more than what one process differs from another that does the same; what is
-asked here may be less. So both loops are started again for every few blocks, and what counts is how starts differ: `python -m
-tests.benchmarks.compare_errors`."""
+But for one thing: whether a loop is faster at all is asked here, however little. Two processes that do the same differ, each from
+its start to its end, and pairs of their blocks agree on a gain that is none. So both loops are started again for every few blocks,
+and a start counts once: `python -m tests.benchmarks.compare_errors` tells how often that is wrong."""
 
 from __future__ import annotations
 
 import contextlib
+import random
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput
 from grader.measure import decision
 from grader.measure.blocks import Arm, Plan
 from grader.measure.calibration import Spread
+from grader.own.job import JobError
 from grader.result import FAIL, CheckResult
 from grader.sandbox.parent import ChildError, Limits, fork_server
 from grader.sandbox.probe import confinement
@@ -32,6 +34,7 @@ from grader.trace import Analysis, Trace, analyse
 FIRST_STEPS = 20  # whose losses and weights are compared
 # "the same training" for a job of which nothing was calibrated: wide enough for bf16 and a compiler in a calm regime
 AGREEMENT = Parity(steps=FIRST_STEPS, loss=0.01, norm=0.02, cosine=0.99, drift=0.03, held_out=0.0)
+JOB_ERROR = JobError.__name__  # the kind of a ChildError; both processes make the job, and neither loop is to blame
 SUBMISSION = "submission.py"  # what a loop's file is called where it runs
 NOISE = 0.01  # least relative sd of what starts say to believe
 PAIRS = 2  # of blocks, each time that both loops are started
@@ -59,14 +62,13 @@ class _Comparing(Findings):
     """As a grade, but for the points: what does not agree is timed all the same, and either loop may be the faster one."""
 
     keep_traces: bool = True
-    starts: list[decision.Pair] = field(default_factory=list)  # what the pairs of each start say together
 
     @property
     def same_work(self) -> bool:
         return True
 
     def decide(self, plan: Plan) -> decision.Decision | None:
-        """Of the first start: that its pairs are enough."""
+        """Whether the first start has enough pairs; what they say of the gain is no verdict."""
         counted = tuple(pair for pair in self.pairs if not pair.disturbed)
         if len(counted) < PAIRS:
             return None
@@ -76,25 +78,28 @@ class _Comparing(Findings):
 
 @dataclass
 class Comparison:
-    """What was found. said: one of decision's FASTER, EQUAL, SLOWER, UNKNOWN, of the loop after the change; "" where nothing
-    was measured, then `message` says why. gain: how many times as fast it is; its pairs are starts of both loops. before_s, after_s: seconds a step. agreement: whether
-    losses and weights agree, as a check; None where no steps were made. compile_s: what compilation of the later loop took, None for none. traces: "before", "after"."""
+    """What was found. said: one of decision's FASTER, EQUAL, SLOWER, UNKNOWN, of the loop after the change; "" where that was not
+    measured, then `message` says why. starts: how often both were started and measured. gain: how many times as fast it is, over
+    the starts; None of a single one. before_s, after_s: seconds a step, the mean over the starts. agreement: whether losses and
+    weights agree, as a check; None where no steps were made. compile_s: what compilation of the later loop took, None for none.
+    traces: "before", "after", of the first start; traced_s: the seconds a step of that start, without the profiler."""
 
     said: str = ""
+    starts: int = 0
     gain: decision.Gain | None = None
     before_s: float | None = None
     after_s: float | None = None
     agreement: CheckResult | None = None
     compile_s: float | None = None
     traces: dict[str, Trace] = field(default_factory=dict)
+    traced_s: dict[str, float] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     message: str = ""
     output: str = ""
 
     def analyses(self, top: int = 10) -> dict[str, Analysis]:
-        """Metrics and diagnosis of each trace, with the step time measured without the profiler."""
-        steps = {"before": self.before_s, "after": self.after_s}
-        return {name: analyse(trace, (steps[name] or 0) * 1e9 or None, top) for name, trace in self.traces.items()}
+        """Metrics and diagnosis of each trace, with the step time of the same process without the profiler."""
+        return {name: analyse(trace, self.traced_s[name] * 1e9, top) for name, trace in self.traces.items()}
 
 
 def compare(
@@ -110,7 +115,7 @@ def compare(
     progress: Progress = lambda share, what: None,
 ) -> Comparison:
     """Measure the loop in `after` beside that in `before`: Python files that define train(job), each in a confined process of
-    its own, which is started `plan.min_pairs` times or more. job: a Python file that defines make_job(seed, device). readable: files and folders that the loops may read; from the folders they can import.
+    its own. plan: its pairs are starts of both here, with two pairs of blocks each. job: a Python file that defines make_job(seed, device). readable: files and folders that the loops may read; from the folders they can import.
 
     What fails in the user's code ends up in `message`, not in an exception. Raises UserError for files that cannot be read and
     an unknown device, RuntimeError where this machine cannot confine the loops, unless `allow_unconfined`."""
@@ -157,12 +162,12 @@ def compare(
         gate(found)
         with (
             tempfile.TemporaryDirectory() as kept,
-            grade._workspace(sources[0]) as first,  # what is compiled is found again at the next start
-            grade._workspace(sources[1]) as second,
+            grade._workspace(sources[0]) as folder_before,  # what is compiled is found again at the next start
+            grade._workspace(sources[1]) as folder_after,
         ):
             once = replace(plan, min_pairs=PAIRS, max_pairs=2 * PAIRS)
-            starter = partial(_unwatched, partial(start, sources[0], limits=None, trusted=True, kept=first))
-            ours = partial(start, sources[1], limits=limits, kept=second)
+            starter = partial(_unwatched, partial(start, sources[0], limits=None, trusted=True, kept=folder_before))
+            ours = partial(start, sources[1], limits=limits, kept=folder_after)
             race(
                 found,
                 Submission(sources[1]),
@@ -174,12 +179,14 @@ def compare(
                 lambda share, what: told(FIRST * share, what),
             )
             if found.decided:
-                found.starts.append(_joined(found.decided.pairs))
-                _start_again(found, starter, ours, plan, once, told)
+                result.traced_s = dict(zip(("before", "after"), found.step_s, strict=True))
+                starts = [_joined(found.decided.pairs)]
+                _start_again(found, starts, starter, ours, plan, once, told)
+                _say(result, starts, plan)
     except ChildError as error:
         blamed = before if error.trusted else after
         result.message = _explained(error, blamed)
-        if not _of_the_job(error):  # whose message says it all
+        if error.kind != JOB_ERROR:  # whose message says it all
             result.output = re.sub(rf'"[^"]*/{SUBMISSION}"', lambda _: f'"{blamed}"', error.details)
     except Disturbed as disturbance:
         result.message = f"Not measured: {disturbance} Wait until the machine is free and try again."
@@ -199,30 +206,47 @@ def _unwatched(start: Callable[[], Arming]) -> Iterator[Arm]:
 
 def _start_again(
     found: _Comparing,
+    starts: list[decision.Pair],
     start_starter: Callable[[], Arming],
     start_ours: Callable[[], Arming],
     plan: Plan,
     once: Plan,
     progress: Progress,
 ) -> None:
-    """Both loops in new processes, until it is known which one is faster, or for as often as the plan allows."""
+    """Both loops in new processes, until it is known which one is faster, or for as often as the plan allows. Adds to `starts`.
+    Raises Disturbed where too few are measured until then."""
+    first = len(found.pairs)
     for n in range(2, plan.max_pairs + 1):
         progress(FIRST + (1 - FIRST) * (n - 2) / max(plan.min_pairs - 1, n - 1), f"starting both loops again, {n}")
-        with start_ours() as ours, start_starter() as starter:
-            for each in (starter, ours):
+        one = [("ours", start_ours), ("starter", start_starter)]
+        random.shuffle(one)  # what comes of being the first is no gain
+        with one[0][1]() as here, one[1][1]() as there:
+            arms = {one[0][0]: here, one[1][0]: there}
+            for each in arms.values():
                 each.child.load()
                 each.child.freeze()
-            for each in (ours, starter):
+            for each in arms.values():
                 grade._start(each, found.seed, keep_initial=False)
                 with each.aside():
                     each.warm_up(FIRST_STEPS)
-            pairs = [grade._pair(found, ours, starter, once) for _ in range(PAIRS)]
-        if counted := [pair for pair in pairs if not pair.disturbed]:
-            found.starts.append(_joined(counted))
-        decided = decision.decide_change(found.starts, found.form.noise, plan.min_pairs)
-        found.decided = decided or found.decided
+            try:
+                for _ in range(PAIRS):
+                    found.pairs.append(grade._pair(found, arms["ours"], arms["starter"], once))
+            except Disturbed as disturbance:
+                if decide(starts, found.form.noise, plan.min_pairs) is None:
+                    raise
+                found.warnings.append(f"Not started more often: {disturbance}")
+                break
+        if counted := [pair for pair in found.pairs[-PAIRS:] if not pair.disturbed]:
+            starts.append(_joined(counted))
+        decided = decide(starts, found.form.noise, plan.min_pairs)
         if decided and decided.settled:
-            return
+            break
+    later = [pair.disturbed for pair in found.pairs[first:]]
+    for why in filter(None, dict.fromkeys(later)):
+        found.warnings.append(
+            f"{later.count(why)} of {len(later)} pairs of blocks, after the first start, do not count: {why}."
+        )
 
 
 def _joined(pairs: Sequence[decision.Pair]) -> decision.Pair:
@@ -233,6 +257,34 @@ def _joined(pairs: Sequence[decision.Pair]) -> decision.Pair:
         fmean(pair.starter_lost for pair in pairs),
         fmean(pair.submission_lost for pair in pairs),
     )
+
+
+def decide(starts: Sequence[decision.Pair], noise_floor: float, least: int = 2) -> decision.Decision | None:
+    """What the starts say, a pair of mean times each, of two loops of which nobody knows which one should be faster; None of fewer
+    than `least`. Settled when the interval says it, and would say it too had the slower of them always run as in its fastest
+    start. No start is left out: how they differ is what must be known."""
+    if len(starts) < max(2, least):
+        return None
+    before, after = [start.starter_s for start in starts], [start.submission_s for start in starts]
+    gain = decision.gain(before, after, noise_floor)
+    said = decision.direction(gain)
+    luck = {decision.FASTER: fmean(before) / min(before), decision.SLOWER: min(after) / fmean(after)}
+    settled = said == decision.EQUAL or said == decision.direction(_divided(gain, luck.get(said, 1.0)))
+    return decision.Decision(gain, gain.lower, settled and said != decision.UNKNOWN, tuple(starts))
+
+
+def _divided(gain: decision.Gain, factor: float) -> decision.Gain:
+    return replace(gain, factor=gain.factor / factor, lower=gain.lower / factor, upper=gain.upper / factor)
+
+
+def _say(result: Comparison, starts: Sequence[decision.Pair], plan: Plan) -> None:
+    """What is said of the gain, from all starts."""
+    result.starts = len(starts)
+    result.before_s = fmean(start.starter_s for start in starts)
+    result.after_s = fmean(start.submission_s for start in starts)
+    any_number, decided = decide(starts, NOISE), decide(starts, NOISE, plan.min_pairs)
+    result.gain = any_number and any_number.gain
+    result.said = decision.direction(decided.gain) if decided and decided.settled else decision.UNKNOWN
 
 
 def _concluded(found: _Comparing, result: Comparison) -> None:
@@ -247,11 +299,6 @@ def _concluded(found: _Comparing, result: Comparison) -> None:
     if found.parity and found.parity.status != FAIL and found.losses:
         late = parity_check.late(AGREEMENT, found.losses["starter"], found.losses["submission"], Spread())
         result.agreement = replace(late, evidence=found.parity.evidence | late.evidence)
-    if found.decided:
-        enough = len(found.starts) > 1  # else the interval is that of two processes, and no verdict
-        result.gain = found.decided.gain
-        result.said = decision.direction(result.gain) if enough and found.decided.settled else decision.UNKNOWN
-        result.before_s, result.after_s = found.step_s
 
 
 def _source(path: Path) -> str:
@@ -265,14 +312,9 @@ def _source(path: Path) -> str:
         raise UserError(f"{path} is no Python file: it is not UTF-8.") from None
 
 
-def _of_the_job(error: ChildError) -> bool:
-    """Both processes make the job; neither loop is to blame for it."""
-    return " raised JobError " in error.message
-
-
 def _explained(error: ChildError, file: Path) -> str:
     """The message, about the file that it happened in."""
-    if _of_the_job(error):
+    if error.kind == JOB_ERROR:
         return f"{error.message.partition(': ')[2].removesuffix('.')}."
     text = error.message.replace(f" ({SUBMISSION}, line {error.line})", "")  # as Python says it of what it cannot read
     text = text.replace("The submission's process", f"The process of {file.name}")

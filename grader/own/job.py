@@ -35,14 +35,16 @@ def make_job(seed: int, device: torch.device, *, file: str, folders: Sequence[st
     name = Path(file).stem
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise TypeError(f"{file} is no Python file")
+        raise JobError(f"{Path(file).name} is no Python file: its name does not end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(name, module)  # what its data set is made of is found again by loader workers
     try:
         spec.loader.exec_module(module)
         make = getattr(module, "make_job", None)
         job = make(seed, device) if callable(make) else None
-    except Exception as error:
+    except torch.OutOfMemoryError:
+        raise  # for two loops share the GPU
+    except (Exception, SystemExit) as error:
         raise JobError(_told(error, file)) from error
     if not callable(make):
         raise JobError(f"{Path(file).name} defines no function make_job(seed, device)")
@@ -53,7 +55,7 @@ def make_job(seed: int, device: torch.device, *, file: str, folders: Sequence[st
     return job
 
 
-def _told(error: Exception, file: str) -> str:
+def _told(error: BaseException, file: str) -> str:
     """What went wrong, and in which of the file's lines."""
     if isinstance(error, SyntaxError) and error.filename == file:
         return f"{Path(file).name} is no Python: {error.msg} (line {error.lineno})"
@@ -63,9 +65,9 @@ def _told(error: Exception, file: str) -> str:
 
 
 def _keep_memory() -> None:
-    """Have malloc keep what is freed, where it is glibc's. By itself it gives it back to the system and gets it again, page by
+    """Have malloc keep what is freed (of pieces up to 32 MB), where it is glibc's. By itself it gives it back to the system and gets it again, page by
     page, or does not, as the pieces happen to lie: of 18 processes with the same small network 5 took 13 to 15 ms a step and 13
-    took 20 to 22 ms, each to its end; like this, all take 10 ms (2 cores, AMD EPYC, torch 2.14, 2026-11-27). A process's luck
+    took 20 to 23 ms, each to its end; like this, all take 9 to 10 ms (2 cores, AMD EPYC, torch 2.14, 2026-11-27). A process's luck
     would look like a gain."""
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
