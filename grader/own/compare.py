@@ -99,7 +99,8 @@ class Comparison:
 
     def analyses(self, top: int = 10) -> dict[str, Analysis]:
         """Metrics and diagnosis of each trace, with the step time of the same process without the profiler."""
-        return {name: analyse(trace, self.traced_s[name] * 1e9, top) for name, trace in self.traces.items()}
+        step_ns = {name: 1e9 * seconds for name, seconds in self.traced_s.items()}
+        return {name: analyse(trace, step_ns.get(name), top) for name, trace in self.traces.items()}
 
 
 def compare(
@@ -115,7 +116,8 @@ def compare(
     progress: Progress = lambda share, what: None,
 ) -> Comparison:
     """Measure the loop in `after` beside that in `before`: Python files that define train(job), each in a confined process of
-    its own. plan: its pairs are starts of both here, with two pairs of blocks each. job: a Python file that defines make_job(seed, device). readable: files and folders that the loops may read; from the folders they can import.
+    its own. plan: its pairs are starts of both here, with two pairs of blocks each. job: a Python file that defines make_job(seed,
+    device). readable: files and folders that the loops may read; from the folders they can import.
 
     What fails in the user's code ends up in `message`, not in an exception. Raises UserError for files that cannot be read and
     an unknown device, RuntimeError where this machine cannot confine the loops, unless `allow_unconfined`."""
@@ -218,10 +220,10 @@ def _start_again(
     first = len(found.pairs)
     for n in range(2, plan.max_pairs + 1):
         progress(FIRST + (1 - FIRST) * (n - 2) / max(plan.min_pairs - 1, n - 1), f"starting both loops again, {n}")
-        one = [("ours", start_ours), ("starter", start_starter)]
-        random.shuffle(one)  # what comes of being the first is no gain
-        with one[0][1]() as here, one[1][1]() as there:
-            arms = {one[0][0]: here, one[1][0]: there}
+        start = {"ours": start_ours, "starter": start_starter}
+        order = random.sample(list(start), 2)  # what comes of being the first is no gain
+        with start[order[0]]() as one, start[order[1]]() as other:
+            arms = dict(zip(order, (one, other), strict=True))
             for each in arms.values():
                 each.child.load()
                 each.child.freeze()
