@@ -18,8 +18,6 @@ VERDICTS = {
     decision.EQUAL: "{after} is as fast as {before}",
     decision.UNKNOWN: "It cannot be told which one is faster: the ratio of their times differed too much from start to start",
 }
-
-
 OF_THE_FIRST = "What follows was seen at the first start only."
 
 

@@ -18,9 +18,10 @@ from statistics import fmean, geometric_mean
 
 from grader import grade
 from grader.checks import parity as parity_check
+from grader.compare import AGREEMENT, FIRST_STEPS, NOISE, NOT_CONFINED, _Own, _source
 from grader.errors import UserError
 from grader.grade import Arming, Disturbed, Findings, Progress, arm, choose_device, gate, race
-from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput
+from grader.labs.lab import Form, Prediction, Throughput
 from grader.measure import decision
 from grader.measure.blocks import Arm, Plan
 from grader.measure.calibration import Spread
@@ -28,33 +29,14 @@ from grader.own.job import JobError
 from grader.result import FAIL, CheckResult
 from grader.sandbox.parent import ChildError, Limits, fork_server
 from grader.sandbox.probe import confinement
-from grader.submission import MAX_SOURCE, Submission
+from grader.submission import Submission
 from grader.trace import Analysis, Trace, analyse
 
-FIRST_STEPS = 20  # whose losses and weights are compared
-# "the same training" for a job of which nothing was calibrated: wide enough for bf16 and a compiler in a calm regime
-AGREEMENT = Parity(steps=FIRST_STEPS, loss=0.01, norm=0.02, cosine=0.99, drift=0.03, held_out=0.0)
 JOB_ERROR = JobError.__name__  # the kind of a ChildError; both processes make the job, and neither loop is to blame
 SUBMISSION = "submission.py"  # what a loop's file is called where it runs
-NOISE = 0.01  # least relative sd of what starts say to believe
 PAIRS = 2  # of blocks, each time that both loops are started
 FIRST = 0.4  # of all progress: the first start, with its profiles
 FULL = Plan(min_pairs=decision.FEW, max_pairs=8)
-NOT_CONFINED = (
-    "This machine cannot keep the loops away from files that are not their own (`grader doctor` says what is open). For code "
-    "that you trust: --allow-unconfined."
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Own(Lab):
-    """The loop before the change, in the place of a lab's starter."""
-
-    before: str
-
-    @property
-    def starter(self) -> str:
-        return self.before
 
 
 @dataclass
@@ -254,10 +236,7 @@ def _start_again(
 def _joined(pairs: Sequence[decision.Pair]) -> decision.Pair:
     """One pair of the mean times, for pairs of blocks of the same two processes."""
     return decision.Pair(
-        geometric_mean(pair.starter_s for pair in pairs),
-        geometric_mean(pair.submission_s for pair in pairs),
-        fmean(pair.starter_lost for pair in pairs),
-        fmean(pair.submission_lost for pair in pairs),
+        geometric_mean(pair.starter_s for pair in pairs), geometric_mean(pair.submission_s for pair in pairs)
     )
 
 
@@ -284,9 +263,11 @@ def _say(result: Comparison, starts: Sequence[decision.Pair], plan: Plan) -> Non
     result.starts = len(starts)
     result.before_s = fmean(start.starter_s for start in starts)
     result.after_s = fmean(start.submission_s for start in starts)
-    any_number, decided = decide(starts, NOISE), decide(starts, NOISE, plan.min_pairs)
-    result.gain = any_number and any_number.gain
-    result.said = decision.direction(decided.gain) if decided and decided.settled else decision.UNKNOWN
+    result.said = decision.UNKNOWN
+    if decided := decide(starts, NOISE):
+        result.gain = decided.gain
+        if decided.settled and len(starts) >= plan.min_pairs:
+            result.said = decision.direction(decided.gain)
 
 
 def _concluded(found: _Comparing, result: Comparison) -> None:
@@ -301,17 +282,6 @@ def _concluded(found: _Comparing, result: Comparison) -> None:
     if found.parity and found.parity.status != FAIL and found.losses:
         late = parity_check.late(AGREEMENT, found.losses["starter"], found.losses["submission"], Spread())
         result.agreement = replace(late, evidence=found.parity.evidence | late.evidence)
-
-
-def _source(path: Path) -> str:
-    try:
-        if path.stat().st_size > MAX_SOURCE:
-            raise UserError(f"{path} is larger than {MAX_SOURCE >> 20} MB: that is no Python file.")
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is no Python file: it is not UTF-8.") from None
 
 
 def _explained(error: ChildError, file: Path) -> str:

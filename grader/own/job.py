@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from grader.workloads.job import Job
+from grader.workloads.own import modules  # noqa: F401  (part of what a workload has)
 
 # mallopt(3): parameters and values. Unless they are set, glibc's malloc raises both thresholds by itself, up to these, when
 # a large piece is freed: so much of a freed piece's size stays with the process.
@@ -22,11 +23,6 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = 64 << 20, 32 << 20  # bytes
 
 class JobError(Exception):
     """The job's file is at fault, and neither loop. The message is a whole sentence."""
-
-
-def modules(*, file: str, folders: Sequence[str] = ()) -> Sequence[str]:
-    """The folders that the job's and the loops' own modules are imported from."""
-    return folders
 
 
 def make_job(seed: int, device: torch.device, *, file: str, folders: Sequence[str] = ()) -> Job:
@@ -65,10 +61,10 @@ def _told(error: BaseException, file: str) -> str:
 
 
 def _keep_memory() -> None:
-    """Have malloc keep what is freed (of pieces up to 32 MB), where it is glibc's. By itself it gives it back to the system and gets it again, page by
-    page, or does not, as the pieces happen to lie: of 18 processes with the same small network 5 took 13 to 15 ms a step and 13
-    took 20 to 23 ms, each to its end; like this, all take 9 to 10 ms (2 cores, AMD EPYC, torch 2.14, 2026-11-27). A process's luck
-    would look like a gain."""
+    """Have malloc keep what is freed (of pieces up to 32 MB), where it is glibc's. By itself it gives it back to the system and
+    gets it again, page by page, or does not, as the pieces happen to lie: of 18 processes with the same small network 5 took 13
+    to 15 ms a step and 13 took 20 to 23 ms, each to its end; like this, all take 9 to 10 ms (2 cores, AMD EPYC, torch 2.14,
+    2026-11-27). A process's luck would look like a gain."""
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD)
