@@ -332,7 +332,7 @@ def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits 
         form_name=found.form_name,
         allow_unconfined=found.allow_unconfined,
     )
-    with tempfile.TemporaryDirectory() as kept, _workspace(submission.source) as workspace:
+    with tempfile.TemporaryDirectory() as kept, workspace_of(submission.source) as workspace:
         ours = partial(start, kept=workspace)
         try:
             race(found, submission, start, ours, Path(kept), plan, limits, progress)
@@ -349,7 +349,7 @@ def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits 
 
 
 @contextlib.contextmanager
-def _workspace(source: str, compiled: Path | None = None) -> Iterator[Workspace]:
+def workspace_of(source: str, compiled: Path | None = None) -> Iterator[Workspace]:
     workspace = Workspace(source, compiled)
     try:
         yield workspace
@@ -390,7 +390,7 @@ def race(
                     prepare_s = max(0.0, prepare_s - starter.prepare(form.prepare_s))
             found.seed = secrets.randbelow(1 << 31)  # drawn only now: nothing could be computed ahead
             for each in (ours, starter):  # one after the other: nothing of the submission runs beside the starter
-                _start(each, found.seed, keep_initial=each is starter)
+                begin(each, found.seed, keep_initial=each is starter)
             _first_steps(found, ours, starter, progress)
             # reading it all in train(job) is a preparation, too; and made again, it may find what it left the first time
             found.prepare_s = max(found.prepare_s, prepare_s + ours.read_ahead_s(starter))
@@ -412,7 +412,7 @@ def race(
             found.output = ours.child.output()
 
 
-def _start(each: Arm, seed: int, keep_initial: bool) -> None:
+def begin(each: Arm, seed: int, keep_initial: bool) -> None:
     with each.aside():
         each.child.start(seed, keep_initial)
 
@@ -434,7 +434,7 @@ def begun(
 ) -> Iterator[Arm]:
     """A trusted loop that has made its first steps from `seed`; `compare` can be asked of it. compiled: what it compiles is
     looked for there first, and kept there where `keep` says so (see `kept_compiled`). nudge: see `Child.start`."""
-    with _workspace(source, compiled) as workspace, start(source, limits=None, trusted=True, kept=workspace) as one:
+    with workspace_of(source, compiled) as workspace, start(source, limits=None, trusted=True, kept=workspace) as one:
         one.child.load()
         if form.prepare_s:
             one.prepare(form.prepare_s)
@@ -660,7 +660,7 @@ def _timed_blocks(found: Findings, ours: Arm, starter: Arm, kept: Path, plan: Pl
     for n in range(1, plan.max_pairs + 1):
         progress(0.2 + 0.6 * (n - 1) / max(plan.min_pairs + 1, n + 1), f"timing pair {n}")
         before = len(ours.turns)
-        found.pairs.append(_pair(found, ours, starter, plan))
+        found.pairs.append(timed_pair(found, ours, starter, plan))
         found.turns.append(ours.turns[before:])
         _judge_memory(found, ours, starter)
         if not found.fits:
@@ -685,7 +685,7 @@ def _timed_blocks(found: Findings, ours: Arm, starter: Arm, kept: Path, plan: Pl
         )
 
 
-def _pair(found: Findings, ours: Arm, starter: Arm, plan: Plan) -> decision.Pair:
+def timed_pair(found: Findings, ours: Arm, starter: Arm, plan: Plan) -> decision.Pair:
     """A pair of blocks, with what was wrong with the machine meanwhile. Raises Disturbed when others are still busy on the
     GPU some time after they were seen."""
     try:

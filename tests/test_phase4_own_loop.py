@@ -257,6 +257,15 @@ def test_a_machine_that_is_busy_at_a_later_start(files, monkeypatch):
     assert not found.said and found.gain is None and "Not measured: only 0.0 GB" in found.message
 
 
+def test_what_neither_loop_trains_may_be_what_it_was(files):
+    """A norm's ones lie on the grid of bfloat16, and nobody has rounded them."""
+    job = JOB.replace("nn.Linear(8, 4)", "nn.Sequential(nn.Linear(8, 64), nn.LayerNorm(64), nn.Linear(64, 4))")
+    frozen = "    job.model[1].requires_grad_(False)\n    optimizer ="
+    loops = {"before": BEFORE.replace("    optimizer =", frozen), "after": AFTER.replace("    optimizer =", frozen)}
+    found = files.write(job=job, **loops).compared()
+    assert not found.message and found.agreement.status == PASS, found.agreement
+
+
 def test_a_loop_that_trains_another_model_is_timed_and_told_so(files):
     files.write(after=AFTER.replace("lr=job.lr", "lr=2 * job.lr"))
     found = files.compared()

@@ -10,6 +10,8 @@ from grader.measure import decision
 from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
 
 MUCH_LOST = 0.1  # of a block's time, to other programs
+# that machine is the learner's, or that of a class
+AGAIN = "Measure again when nothing else (no notebook's kernel either) runs on the machine that measures."
 
 
 def judge(check: Throughput, decided: decision.Decision, target: float, evidence: dict[str, Any]) -> CheckResult:
@@ -53,7 +55,7 @@ def judge(check: Throughput, decided: decision.Decision, target: float, evidence
             f"{evidence['prepare_ms_a_step']:.2g} ms a step, which are counted."
         )
     if status == INCONCLUSIVE:
-        reason += " Close other programs (and other notebooks' kernels) on this machine and check again."
+        reason += f" {AGAIN}"
     hint, *deeper = ("",) if status == PASS else check.hints
     return CheckResult(
         check.name, check.title, status, round(share * check.points, 2), check.points, reason, hint, evidence, deeper
@@ -79,7 +81,7 @@ def judge_healthy(
 
     if untouched:
         evidence["untouched"] = True
-        return result(PASS, check.points, "This is the untouched loop: nothing was lost.")
+        return result(PASS, check.points, "This is the untouched loop: it is as fast as it was.")
     if gain.upper < SLOWER and decided.settled:
         share = max(0.0, 1 - 0.5 * math.log(gain.upper) / math.log(HALF_LOST))
         reason = f"The loop runs {measured} as fast as the untouched one: what was changed made it slower."
@@ -87,7 +89,7 @@ def judge_healthy(
     if gain.lower < SLOWER:
         reason = (
             f"The loop runs {measured} as fast as the untouched one, but equal blocks took unequal times here: whether it is "
-            "slower is not known. Close other programs (and other notebooks' kernels) on this machine and check again."
+            f"slower is not known. {AGAIN}"
         )
         return result(INCONCLUSIVE, 0, reason, *check.hints)
-    return result(PASS, check.points, f"The loop runs {measured} as fast as the untouched one: nothing was lost.")
+    return result(PASS, check.points, f"The loop runs {measured} as fast as the untouched one.")

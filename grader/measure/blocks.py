@@ -227,9 +227,10 @@ class Arm:
 
 def whole_rounds(seconds: float, step_s: float) -> int:
     """How many steps last about `seconds`. Loader workers deliver their batches in rounds, one batch a worker; a block
-    that ends within a round measures where it ended. A multiple of 12 holds whole rounds of most worker counts."""
+    that ends within a round measures where it ended. A multiple of 12 holds whole rounds of most worker counts; where steps
+    are few, an even number at least those of two."""
     steps = math.ceil(seconds / step_s)
-    return steps if steps < 7 else math.ceil(steps / 12) * 12
+    return steps if steps == 1 else math.ceil(steps / (2 if steps < 7 else 12)) * (2 if steps < 7 else 12)
 
 
 def pair(starter: Arm, submission: Arm, plan: Plan, before_block: Callable[[], None] = lambda: None) -> Pair:

@@ -142,17 +142,6 @@ def direction(found: Gain) -> str:
     return FASTER if found.lower > 1 else SLOWER if found.upper < 1 else UNKNOWN
 
 
-def decide_change(pairs: Sequence[Pair], noise_floor: float, min_pairs: int = 2) -> Decision | None:
-    """`decide` for two loops of which nobody knows which one should be faster: settled when the interval says it, and would
-    say it too had the slower of them always run as in its fastest block."""
-    views = _views(pairs, math.log(SAME), noise_floor, min_pairs)
-    for view in views:
-        said = direction(view.gain)
-        if said == EQUAL or (said == FASTER and view.least > 1) or (said == SLOWER and view.most < 1):
-            return Decision(view.gain, view.gain.lower, True, view.pairs)
-    return Decision(views[-1].gain, views[-1].gain.lower, False, views[-1].pairs) if views else None
-
-
 @dataclass(frozen=True)
 class _View:
     """Some of the pairs. slow, fast: how far (in log) the mean block lies above the arm's fastest one, of the starter and

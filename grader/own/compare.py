@@ -6,37 +6,65 @@ and a start counts once: `python -m tests.benchmarks.compare_errors` tells how o
 
 from __future__ import annotations
 
-import contextlib
 import random
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, geometric_mean
 
-from grader import grade
 from grader.checks import parity as parity_check
-from grader.compare import AGREEMENT, FIRST_STEPS, NOISE, NOT_CONFINED, _Own, _source
 from grader.errors import UserError
-from grader.grade import Arming, Disturbed, Findings, Progress, arm, choose_device, gate, race
-from grader.labs.lab import Form, Prediction, Throughput
+from grader.grade import (
+    Arming,
+    Disturbed,
+    Findings,
+    Progress,
+    arm,
+    begin,
+    choose_device,
+    gate,
+    race,
+    timed_pair,
+    workspace_of,
+)
+from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput
 from grader.measure import decision
-from grader.measure.blocks import Arm, Plan
+from grader.measure.blocks import Plan
 from grader.measure.calibration import Spread
 from grader.own.job import JobError
 from grader.result import FAIL, CheckResult
 from grader.sandbox.parent import ChildError, Limits, fork_server
 from grader.sandbox.probe import confinement
-from grader.submission import Submission
+from grader.submission import MAX_SOURCE, Submission
 from grader.trace import Analysis, Trace, analyse
 
+FIRST_STEPS = 20  # whose losses and weights are compared
+# "the same training" for a job of which nothing was calibrated: wide enough for bf16 and a compiler in a calm regime
+AGREEMENT = Parity(steps=FIRST_STEPS, loss=0.01, norm=0.02, cosine=0.99, drift=0.03, held_out=0.0)
+NOISE = 0.01  # least relative sd of a pair to believe
 JOB_ERROR = JobError.__name__  # the kind of a ChildError; both processes make the job, and neither loop is to blame
 SUBMISSION = "submission.py"  # what a loop's file is called where it runs
 PAIRS = 2  # of blocks, each time that both loops are started
 FIRST = 0.4  # of all progress: the first start, with its profiles
 FULL = Plan(min_pairs=decision.FEW, max_pairs=8)
+NOT_CONFINED = (
+    "This machine cannot keep the loops away from files that are not their own (`grader doctor` says what is open). For code "
+    "that you trust: --allow-unconfined."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Own(Lab):
+    """The loop before the change, in the place of a lab's starter."""
+
+    before: str
+
+    @property
+    def starter(self) -> str:
+        return self.before
 
 
 @dataclass
@@ -146,11 +174,11 @@ def compare(
         gate(found)
         with (
             tempfile.TemporaryDirectory() as kept,
-            grade._workspace(sources[0]) as folder_before,  # what is compiled is found again at the next start
-            grade._workspace(sources[1]) as folder_after,
+            workspace_of(sources[0]) as folder_before,  # what is compiled is found again at the next start
+            workspace_of(sources[1]) as folder_after,
         ):
             once = replace(plan, min_pairs=PAIRS, max_pairs=2 * PAIRS)
-            starter = partial(_unwatched, partial(start, sources[0], limits=None, trusted=True, kept=folder_before))
+            starter = partial(start, sources[0], limits=None, trusted=True, kept=folder_before)
             ours = partial(start, sources[1], limits=limits, kept=folder_after)
             race(
                 found,
@@ -179,15 +207,6 @@ def compare(
     return result
 
 
-@contextlib.contextmanager
-def _unwatched(start: Callable[[], Arming]) -> Iterator[Arm]:
-    """A lab's starter is watched for others that change its cores. A loop of one's own may choose them by itself, and nobody
-    runs beside it who would gain by that."""
-    with start() as one:
-        one.child._watched = False
-        yield one
-
-
 def _start_again(
     found: _Comparing,
     starts: list[decision.Pair],
@@ -210,12 +229,12 @@ def _start_again(
                 each.child.load()
                 each.child.freeze()
             for each in arms.values():
-                grade._start(each, found.seed, keep_initial=False)
+                begin(each, found.seed, keep_initial=False)
                 with each.aside():
                     each.warm_up(FIRST_STEPS)
             try:
                 for _ in range(PAIRS):
-                    found.pairs.append(grade._pair(found, arms["ours"], arms["starter"], once))
+                    found.pairs.append(timed_pair(found, arms["ours"], arms["starter"], once))
             except Disturbed as disturbance:
                 if decide(starts, found.form.noise, plan.min_pairs) is None:
                     raise
@@ -282,6 +301,17 @@ def _concluded(found: _Comparing, result: Comparison) -> None:
     if found.parity and found.parity.status != FAIL and found.losses:
         late = parity_check.late(AGREEMENT, found.losses["starter"], found.losses["submission"], Spread())
         result.agreement = replace(late, evidence=found.parity.evidence | late.evidence)
+
+
+def _source(path: Path) -> str:
+    try:
+        if path.stat().st_size > MAX_SOURCE:
+            raise UserError(f"{path} is larger than {MAX_SOURCE >> 20} MB: that is no Python file.")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is no Python file: it is not UTF-8.") from None
 
 
 def _explained(error: ChildError, file: Path) -> str:

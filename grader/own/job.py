@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 
 from grader.workloads.job import Job
-from grader.workloads.own import modules  # noqa: F401  (part of what a workload has)
 
 # mallopt(3): parameters and values. Unless they are set, glibc's malloc raises both thresholds by itself, up to these, when
 # a large piece is freed: so much of a freed piece's size stays with the process.
@@ -23,6 +22,11 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = 64 << 20, 32 << 20  # bytes
 
 class JobError(Exception):
     """The job's file is at fault, and neither loop. The message is a whole sentence."""
+
+
+def modules(*, file: str, folders: Sequence[str] = ()) -> Sequence[str]:
+    """The folders that the job's and the loops' own modules are imported from."""
+    return folders
 
 
 def make_job(seed: int, device: torch.device, *, file: str, folders: Sequence[str] = ()) -> Job:

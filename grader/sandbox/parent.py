@@ -400,7 +400,7 @@ class Child:
         self._frozen_at = math.inf  # processor time used when it was stopped; infinite while it runs
         self._stopped: dict[tuple[int, int], tuple[str, int]] = {}  # its threads when it was stopped
         # a loop of one's own may choose its cores by itself, and nobody runs beside it who would gain by that
-        self._watched = trusted and workload != "grader.workloads.own"
+        self._watched = trusted and workload != "grader.own.job"
         self._scheduled: dict[int, tuple] = {}  # as it was stopped; of a watched one, and while it is
         self._next_look = 1.0  # when to look at the disk again, in seconds on the monotonic clock
         requests, self._requests = os.pipe()
