@@ -300,6 +300,14 @@ class Findings(AnyFindings):
         pairs = self.decided.pairs if self.decided else self.pairs
         return fmean(pair.starter_s for pair in pairs), fmean(pair.submission_s for pair in pairs)
 
+    @property
+    def lost(self) -> float:
+        """The share of the submission's time, in the pairs that count, that went to other programs."""
+        pairs = self.decided.pairs if self.decided else self.pairs
+        return sum(pair.submission_s * pair.submission_lost for pair in pairs) / sum(
+            pair.submission_s for pair in pairs
+        )
+
     def decide(self, plan: Plan) -> decision.Decision | None:
         """What the pairs measured so far say."""
         if self.lab.throughput.healthy:  # known well enough to tell a loop that is slower
@@ -1070,7 +1078,9 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
         elif "submission" not in found.metrics:
             checks.append(plain(check, INCONCLUSIVE, "; ".join(found.trace_problems) or "There is no trace."))
         else:
-            checks.append(trace_check.judge(check, found.metrics["submission"], found.trace_problems, supported))
+            checks.append(
+                trace_check.judge(check, found.metrics["submission"], found.trace_problems, supported, found.lost)
+            )
     return checks
 
 

@@ -211,6 +211,24 @@ def test_waits_that_are_gone_earn_their_part(waits, supported, points):
     assert result.points == points and (result.status == PASS) == (points == 50)
 
 
+@pytest.mark.parametrize(
+    ("idle", "lost", "status", "points"),
+    [
+        (0.15, 0.0, PASS, 15),
+        (0.15, 0.3, PASS, 15),
+        (0.35, 0.0, FAIL, 11.79),
+        (0.35, 0.1, FAIL, 11.79),  # 28% without what others took
+        (0.35, 0.21, INCONCLUSIVE, 11.79),  # seen: four grades at once on one host
+        (0.92, 0.21, FAIL, 0),
+    ],
+)
+def test_time_that_others_took_is_not_held_to_be_idle(idle, lost, status, points):
+    check = next(c for c in labs.get("4a_resnet50").trace if c.name == "idle")
+    result = trace_check.judge(check, Metrics(steps=4, complete=True, gpu_idle_unprofiled=idle), [], 1.0, lost)
+    assert (result.status, result.points) == (status, points), result
+    assert (status == INCONCLUSIVE) == ("21% of the time went to other programs" in result.reason)
+
+
 def test_a_short_wait_is_believed_where_nothing_speaks_against_it():
     check = next(c for c in labs.get("2c_transforms").trace if c.name == "waiting")
     plain = {"data_wait": 0.02, "ops_outside_waits": 560}

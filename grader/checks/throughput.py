@@ -7,11 +7,9 @@ from typing import Any
 
 from grader.labs.lab import Throughput
 from grader.measure import decision
-from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
+from grader.result import AGAIN, FAIL, INCONCLUSIVE, PASS, CheckResult
 
 MUCH_LOST = 0.1  # of a block's time, to other programs
-# that machine is the learner's, or that of a class
-AGAIN = "Measure again when nothing else (no notebook's kernel either) runs on the machine that measures."
 
 
 def judge(check: Throughput, decided: decision.Decision, target: float, evidence: dict[str, Any]) -> CheckResult:

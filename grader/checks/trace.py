@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from grader.labs.lab import TraceCheck
-from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
+from grader.result import AGAIN, FAIL, INCONCLUSIVE, PASS, CheckResult
 from grader.trace import Metrics
 from grader.trace.words import plain_number
 
@@ -71,10 +71,11 @@ def _doubt(check: TraceCheck, metrics: Metrics) -> tuple[str, str] | None:
     return None
 
 
-def judge(check: TraceCheck, metrics: Metrics, problems: list[str], supported: float) -> CheckResult:
+def judge(check: TraceCheck, metrics: Metrics, problems: list[str], supported: float, lost: float = 0.0) -> CheckResult:
     """`problems`: why the trace cannot be trusted; any makes the verdict INCONCLUSIVE. `supported`: the share of the
     points that the measured gain supports (0 to 1): the process that is judged wrote the trace, so a trace alone earns
-    nothing."""
+    nothing. `lost`: the share of the timed steps (0 to 1) that went to other programs; a GPU that is idle meanwhile is not
+    the loop's fault."""
     value = read(metrics, check.metric)
     bound = check.at_least if check.at_least is not None else check.at_most
     evidence = {check.metric: value, "at_least": check.at_least, "at_most": check.at_most, "steps": metrics.steps}
@@ -115,6 +116,9 @@ def judge(check: TraceCheck, metrics: Metrics, problems: list[str], supported: f
         share = min(supported, _part(check, value))
         if share > 0:
             reason += f" What is gone of it earns {share:.0%} of these points."
+        if check.metric == "gpu_idle_unprofiled" and 1 - (1 - value) / (1 - lost) <= bound:
+            reason += f" But {lost:.0%} of the time went to other programs: whether it is the loop that waits is not known. {AGAIN}"
+            return result(INCONCLUSIVE, share * check.points, reason, *check.hints)
         return result(FAIL, share * check.points, reason, *check.hints)
     if supported < 1:
         reason += f" The measured gain supports {supported:.0%} of these points."

@@ -22,6 +22,7 @@ import re
 import sys
 import time
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -326,10 +327,10 @@ def main() -> None:
     if "calibration" in parts:
         for lab in chosen:
             _calibrate(lab, choose_form(lab, options.device), options.device, out.parent / "calibration.json")
-    jobs = {
-        out / lab.name / f"{_slug(what)}.json": (what, job)
-        for lab in chosen
-        for what, job in _jobs(lab, parts, options.rounds, options.device)
+    jobs = {  # one of each lab in turn: four that decode beside each other on one host are slower than four that differ
+        out / job.lab / f"{_slug(what)}.json": (what, job)
+        for turn in zip_longest(*(_jobs(lab, parts, options.rounds, options.device) for lab in chosen))
+        for what, job in filter(None, turn)
     }
     _grade(dict(list(jobs.items())[shard - 1 :: shards]), out, options.device, options.on)
     for lab in chosen:
