@@ -215,6 +215,17 @@ def test_a_trace_without_any_gpu_stays_incomplete_and_says_what_can_be_told(wait
     assert a.diagnosis.cause == cause and says in a.diagnosis.text
 
 
+def test_on_the_cpu_the_operators_with_most_time_of_their_own_are_named():
+    r = on_cpu(0)
+    for n in range(3):
+        r.event("cpu_op", "aten::linear", n * 1000, 700).event("cpu_op", "aten::addmm", n * 1000 + 10, 600)
+        r.event("cpu_op", "aten::gelu", n * 1000 + 800, 100, 200).event("cpu_op", "aten::add", n * 1000 + 950, 10)
+        r.event("cpu_op", "<script>::x", n * 1000 + 960, 30).event("cpu_op", "mine::" + "x" * 99, n * 1000 + 700, 90)
+    a = trace.analyse(r.read())
+    assert list(a.metrics.host_ops.items())[:2] == [("aten::addmm", 600), ("aten::linear", 100)]
+    assert a.diagnosis.text.endswith("took most: aten::addmm 60%, aten::linear 10%, aten::gelu 10%.")
+
+
 def test_on_the_cpu_as_well_shorter_recorded_steps_waited_less():
     found = trace.analyse(on_cpu(100).read(), 10_000).diagnosis
     assert found.cause == "input-bound" and found.confidence == 0.91 and found.what_if_step_ms == pytest.approx(9e-4)

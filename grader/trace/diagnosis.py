@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ SIGNIFICANT = 0.15  # of the step time: a smaller stall is not what the step is 
 TO_TENSOR_CORES = 51 / 418
 TO_HALF = 418 / 799
 MOST_EVENTS = 20
+MOST_OPERATORS, OPERATOR = 4, re.compile(r"[\w.]{1,30}::[\w.]{1,60}")
 INCOMPLETE = "No diagnosis: the trace is incomplete."
 
 WORDS = {
@@ -194,7 +196,7 @@ def _without_gpu(trace: Trace, m: Metrics) -> Diagnosis:
         known = "the trace does not show how long a step waits for data"
         if wait is not None:
             known = f"waiting for data is {int(100 * wait)}% of the step, less than half"
-        return Diagnosis(text=f"No diagnosis: nothing ran on a GPU, and {known}.")
+        return Diagnosis(text=f"No diagnosis: nothing ran on a GPU, and {known}.{_host_ops(m)}")
     what_if = step * (1 - wait) / 1e6
     return Diagnosis(
         cause="input-bound",
@@ -209,8 +211,17 @@ def _without_gpu(trace: Trace, m: Metrics) -> Diagnosis:
         what_to_try=tuple(ADVICE["input"]),
         lesson=TEACHES["input"][0],
         teaches=TEACHES["input"][1],
-        text=f"The training process waited for data {wait:.0%} of the step; nothing ran on a GPU.",
+        text=f"The training process waited for data {wait:.0%} of the step; nothing ran on a GPU.{_host_ops(m)}",
     )
+
+
+def _host_ops(m: Metrics) -> str:
+    """The operators that took most of a step on the CPU. Names in a trace are untrusted: only those of operators are told."""
+    if not m.host_ops or not m.step_ns_traced:
+        return ""
+    shares = {name: time / m.step_ns_traced for name, time in m.host_ops.items() if OPERATOR.fullmatch(name)}
+    most = [f"{name} {share:.0%}" for name, share in list(shares.items())[:MOST_OPERATORS] if share >= 0.05]
+    return f" Of a step under the profiler, these operators took most: {', '.join(most)}." if most else ""
 
 
 def _longest(trace: Trace, m: Metrics, metric: str) -> list[int]:

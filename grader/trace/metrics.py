@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from grader.trace import intervals, kernels, roofline
-from grader.trace.host import DATA_WAIT, data_waits, launching_op
+from grader.trace.host import DATA_WAIT, data_waits, launching_op, own_time
 from grader.trace.lines import by_line
 from grader.trace.nesting import alike
 from grader.trace.read import CPU_OP, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH, MEMCPY, Trace
@@ -48,6 +48,7 @@ OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")
 CONVOLUTION = re.compile(r"aten::\w*conv")
 BATCHED_PRODUCT = re.compile(r"aten::(bmm|baddbmm)$")
 COPY_OP = re.compile(r"aten::copy_$")  # what all of them call
+MOST_NAMED = 20  # operators
 
 
 @dataclass
@@ -100,6 +101,9 @@ class Metrics:
     unmarked_reads: float | None = None  # reads of the main thread outside of a wait for data, which is unknown then
     loads_in_main: float | None = None  # samples that the main process loaded (marks "load_sample", or see `count`)
     cpu_ops: float | None = None  # operators called on the host, nested ones included
+    host_ops: dict[str, float] | None = (
+        None  # without any GPU: operator -> its own time, ns, most first; see `own_time`
+    )
     peak_memory: float | None = None  # bytes in use at most (allocator's reports, profile_memory=True); worst device
     memory_growth: float | None = None  # bytes by which the memory in use at the end of a step grew from step to step
     counted: dict[str, float] | None = None  # what the workload counts itself, in all processes; not from the trace
@@ -396,6 +400,7 @@ def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
         if not len(trace.calls) and not len(trace.gpu):
             m.events["would_wait"] = would_wait(trace, steps, called)
             m.would_wait = len(m.events["would_wait"]) / n
+            m.host_ops = {name: time / n for name, time in list(own_time(trace, called).items())[:MOST_NAMED]}
     named = trace.annotations[in_step[trace.annotations]]
     own = np.fromiter((pid == steps.pid for pid, _ in trace.threads), bool, len(trace.threads))[trace.thread[named]]
     m.loads_in_main = int((own & trace.named(LOAD_SAMPLE, named)).sum()) / n

@@ -51,7 +51,7 @@ LAB = Lab(
             says="times a step the CPU waited for the GPU",
             hints=(
                 "Seven places make the CPU wait, and only one of them says so by its name.",
-                'Ask torch: `torch.cuda.set_sync_debug_mode("warn")` at the top of train(job) prints a warning with the line of '
+                'On a GPU, ask torch: `torch.cuda.set_sync_debug_mode("warn")` at the top of train(job) prints a warning with the line of '
                 "each hidden wait, in what `lab.run()` shows as printed. It knows all but the one that is written out.",
                 "What waits: showing a tensor, `if` on a tensor, `.item()`, `.cpu()`, a mask as an index (its result has a "
                 "length that the CPU must know), a tensor made on the device from a Python list, and synchronize. Instead: "
