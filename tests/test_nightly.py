@@ -36,7 +36,7 @@ from grader.nightly import parts, report, site
 from grader.nightly.history import Change, History, judge
 from grader.nightly.night import Night
 from grader.nightly.parts import Part
-from grader.result import NOT_MEASURED
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED
 from tests.adversaries import _run
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -337,6 +337,23 @@ def test_a_control_that_was_not_measured_says_nothing_of_an_adversary(tmp_path, 
     assert not wanted and nights.finished(night, found)
     outcomes = sorted(found.outcomes, key=lambda each: each.part.what != "starter")
     assert [(each.status, each.why) for each in outcomes] == [(status, each) for each in why]
+
+
+@pytest.mark.parametrize(("verdict", "status"), [(INCONCLUSIVE, parts.UNDECIDED), (FAIL, parts.FAILED)])
+def test_a_solution_that_noise_left_without_its_points_has_not_lost_them(tmp_path, verdict, status):
+    """Seen in a night: "other programs took up to 55% of a loop's time", and the night failed."""
+    night = night_of(tmp_path, "solution")
+    made = recorded(DATA_BOUND, "solution", 1)
+    for check in made["result"]["checks"]:
+        check["points"] = 0.0
+        if check["name"] == "throughput":
+            check |= {"status": verdict, "points": 5.0, "reason": "other programs took up to 55%"}
+    for run in range(parts.TRIES):
+        assert not nights.finished(night, nights.assess(night))
+        night.records.put(night.parts[0].again(run), made)
+    found = nights.assess(night)
+    assert nights.finished(night, found) and [each.status for each in found.outcomes] == [status]
+    assert "took up to 55%" in found.outcomes[0].why
 
 
 def test_a_line_of_the_history_is_one_line(tmp_path):

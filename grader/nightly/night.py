@@ -443,6 +443,8 @@ def _compare_adversaries(night: Night, outcomes: list[Outcome]) -> list[str]:
                 continue
             if row.verdict.startswith(("PROFITS", "BROKEN", "LOST")):
                 each.status, each.why = parts.FAILED, f"{row.verdict}: {row.reason}"
+            elif row.verdict == run.UNDECIDED:
+                each.status, each.why = parts.UNDECIDED, row.reason
             elif row.verdict == "not graded":
                 control = here.get(corpus[row.name].control)
                 each.status, each.why = {

@@ -14,7 +14,7 @@ from grader import labs
 from grader.grade import grade
 from grader.labs.lab import Lab
 from grader.measure.blocks import Plan
-from grader.result import NOT_MEASURED, Result, write_json
+from grader.result import INCONCLUSIVE, NOT_MEASURED, Result, write_json
 from grader.submission import Submission
 from tests import adversaries
 from tests.adversaries import Adversary, _class
@@ -41,6 +41,7 @@ def plan_of(lab: Lab, device: str) -> Plan:
 # no better than its control must not be called one that profits by that.
 NOISE = 2.0
 TRIES = 3  # a profit that cannot be had again was noise
+UNDECIDED = "undecided"  # a control that noise left without its points
 CONTROL_KEEPS = {"starter": (0, 3), "half fix": (10, 70), "solution": (65, 100)}  # per cent of what was measured
 
 
@@ -108,7 +109,7 @@ def tampered(lab: str, device: str, names: list[str]) -> dict[str, Any]:
 
 def seen(result: Result) -> dict[str, Any]:
     """What is kept of a grade. gain, certain: the measured gain, and the part of it that is certain, for which there are
-    points; share: of throughput's points. None where nothing was timed."""
+    points; share: of throughput's points. None where nothing was timed. undecided: whether noise left points open."""
     throughput = next((c for c in result.checks if c.name == "throughput"), None)
     timed = throughput.evidence if throughput else {}
     return {
@@ -118,6 +119,7 @@ def seen(result: Result) -> dict[str, Any]:
         "gain": timed.get("gain"),
         "certain": timed.get("gain_certain"),
         "share": throughput.points / throughput.max_points if timed else None,
+        "undecided": bool(throughput and throughput.status == INCONCLUSIVE),
     }
 
 
@@ -164,6 +166,8 @@ def rows(folder: Path, corpus: list[Adversary], lab: Lab, device: str) -> list[R
         if found:
             share = 100 * found["points"] / most
             verdict = "keeps its points" if least <= share <= greatest else f"LOST: expected {least} to {greatest}%"
+            if share < least and found.get("undecided"):
+                verdict = UNDECIDED
             made.append(Row(name, "control", found["points"], None, verdict, found["reason"]))
     for each in corpus:
         found, control = _read(folder, each.name), _read(folder, each.control)
