@@ -299,6 +299,17 @@ def test_what_fails_is_said_with_its_place(files, change, says):
     assert "submission" not in found.message + found.output and ("after" in change or not found.output)
 
 
+def test_a_data_set_that_fails_is_said_with_both_places(files):
+    missing = """
+
+class Missing(list):
+    def __getitem__(self, index):
+        return {}["x"]
+"""
+    found = files.write(job=JOB.replace("TensorDataset(x, y)", "Missing()") + missing).compared()
+    assert "raised KeyError in its loop: 'x' (job.py, line 20, called from after.py, line 10)." in found.message
+
+
 @pytest.mark.slow
 def test_confined_but_for_what_may_be_read(files):
     if not confinement().files:

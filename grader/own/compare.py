@@ -197,7 +197,7 @@ def compare(
                 _say(result, starts, plan)
     except ChildError as error:
         blamed = before if error.trusted else after
-        result.message = _explained(error, blamed)
+        result.message = _explained(error, blamed, job)
         if error.kind != JOB_ERROR:  # whose message says it all
             result.output = re.sub(rf'"[^"]*/{SUBMISSION}"', lambda _: f'"{blamed}"', error.details)
     except Disturbed as disturbance:
@@ -314,11 +314,14 @@ def _source(path: Path) -> str:
         raise UserError(f"{path} is no Python file: it is not UTF-8.") from None
 
 
-def _explained(error: ChildError, file: Path) -> str:
+def _explained(error: ChildError, file: Path, job: Path) -> str:
     """The message, about the file that it happened in."""
     if error.kind == JOB_ERROR:
         return f"{error.message.partition(': ')[2].removesuffix('.')}."
     text = error.message.replace(f" ({SUBMISSION}, line {error.line})", "")  # as Python says it of what it cannot read
     text = text.replace("The submission's process", f"The process of {file.name}")
     text = text.replace("The submission", file.name).replace("the submission", file.name)
-    return f"{text.removesuffix('.')} ({file.name}, line {error.line})." if error.line else text
+    if error.line is None:
+        return text
+    place = f"{job.name}, line {error.within}, called from " if error.within is not None else ""
+    return f"{text.removesuffix('.')} ({place}{file.name}, line {error.line})."

@@ -62,14 +62,15 @@ def serve(requests: int, replies: int, spec: dict[str, Any]) -> None:
             except (
                 BaseException
             ) as error:  # SystemExit and KeyboardInterrupt of a learner's code are errors like others
-                answer = {"error": _describe(error)}
+                answer = {"error": _describe(error, harness.options.get("file", ""))}
             if os.getpid() != owner:  # a fork that the learner's loop forgot: it must not answer as well
                 os._exit(0)
             sink.write(json.dumps({"nonce": nonce, **answer}, allow_nan=False) + "\n")
             sink.flush()
 
 
-def _describe(error: BaseException) -> dict[str, Any]:
+def _describe(error: BaseException, job_file: str) -> dict[str, Any]:
+    """job_file: of a job of one's own, the file whose line is told as well."""
     if isinstance(error, ContractError):
         return {"kind": error.kind, "message": str(error), "traceback": "", "line": error.line, "name": ""}
     try:
@@ -81,7 +82,10 @@ def _describe(error: BaseException) -> dict[str, Any]:
     out_of_memory |= isinstance(error, RuntimeError) and "nvmlInit_v2_() INTERNAL ASSERT FAILED" in message
     kind = "out_of_memory" if out_of_memory else type(error).__name__
     # the learner's own frames are what helps; the harness's would only puzzle
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).stem == MODULE]
+    passed = traceback.extract_tb(error.__traceback__)
+    frames = [f for f in passed if Path(f.filename).stem == MODULE]
+    deeper = passed[passed.index(frames[-1]) :] if frames else []
+    within = [f.lineno for f in deeper if f.filename == job_file]
     if isinstance(error, SyntaxError):
         text = "".join(traceback.format_exception_only(error))
     else:
@@ -92,6 +96,7 @@ def _describe(error: BaseException) -> dict[str, Any]:
         "message": message,
         "traceback": text[-6000:],
         "line": line,
+        "within": within[-1] if within else None,
         "name": str(error.name or "") if isinstance(error, NameError) else "",
     }
 

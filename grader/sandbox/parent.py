@@ -61,9 +61,10 @@ _FOR_COMPILERS = ("CC", "CXX", "CPATH", "LIBRARY_PATH", "TRITON_PTXAS_PATH", "TR
 
 class ChildError(Exception):
     """The code in a child failed or broke the contract. `message` is for the learner; `details` is a traceback or ''.
-    trusted: it was the starter's child, not the learner's."""
+    trusted: it was the starter's child, not the learner's. within: the line of the job's own file that `line` led to."""
 
     trusted = False
+    within: int | None = None
 
     def __init__(self, message: str, details: str = "", kind: str = "", line: int | None = None, name: str = ""):
         super().__init__(message)
@@ -1034,7 +1035,10 @@ def _no_constant(name: str) -> float:
 def _learner_error(error: Any, method: str, budget: int | None, trusted: bool) -> ChildError:
     get: Callable[[str], str] = lambda key: str(error.get(key) or "") if isinstance(error, dict) else ""  # noqa: E731
     kind, message = get("kind"), get("message")[:2000]
-    line = error.get("line") if isinstance(error, dict) and isinstance(error.get("line"), int) else None
+    line, within = (
+        error.get(key) if isinstance(error, dict) and isinstance(error.get(key), int) else None
+        for key in ("line", "within")
+    )
     if kind in ("contract", "weights"):
         text = message
     elif kind == "out_of_memory" and trusted:
@@ -1059,7 +1063,9 @@ def _learner_error(error: Any, method: str, budget: int | None, trusted: bool) -
             "calls": "when it was called",
         }.get(method, "in its loop")
         text = f"The submission raised {kind or 'an error'} {where}: {message}"
-    return ChildError(text, details=get("traceback")[:6000], kind=kind, line=line, name=get("name")[:200])
+    found = ChildError(text, details=get("traceback")[:6000], kind=kind, line=line, name=get("name")[:200])
+    found.within = within
+    return found
 
 
 def memory_limit() -> int:
