@@ -230,7 +230,8 @@ def whole_rounds(seconds: float, step_s: float) -> int:
     that ends within a round measures where it ended. A multiple of 12 holds whole rounds of most worker counts; where steps
     are few, an even number at least those of two."""
     steps = math.ceil(seconds / step_s)
-    return steps if steps == 1 else math.ceil(steps / (2 if steps < 7 else 12)) * (2 if steps < 7 else 12)
+    whole = 1 if steps == 1 else 2 if steps < 7 else 12
+    return math.ceil(steps / whole) * whole
 
 
 def pair(starter: Arm, submission: Arm, plan: Plan, before_block: Callable[[], None] = lambda: None) -> Pair:

@@ -64,11 +64,19 @@ class ChildError(Exception):
     trusted: it was the starter's child, not the learner's. within: the line of the job's own file that `line` led to."""
 
     trusted = False
-    within: int | None = None
 
-    def __init__(self, message: str, details: str = "", kind: str = "", line: int | None = None, name: str = ""):
+    def __init__(
+        self,
+        message: str,
+        details: str = "",
+        kind: str = "",
+        line: int | None = None,
+        name: str = "",
+        within: int | None = None,
+    ):
         super().__init__(message)
         self.message, self.details, self.kind, self.line, self.name = message, details, kind, line, name
+        self.within = within
 
 
 @dataclass
@@ -1063,9 +1071,7 @@ def _learner_error(error: Any, method: str, budget: int | None, trusted: bool) -
             "calls": "when it was called",
         }.get(method, "in its loop")
         text = f"The submission raised {kind or 'an error'} {where}: {message}"
-    found = ChildError(text, details=get("traceback")[:6000], kind=kind, line=line, name=get("name")[:200])
-    found.within = within
-    return found
+    return ChildError(text, get("traceback")[:6000], kind, line, get("name")[:200], within)
 
 
 def memory_limit() -> int:

@@ -101,9 +101,7 @@ class Metrics:
     unmarked_reads: float | None = None  # reads of the main thread outside of a wait for data, which is unknown then
     loads_in_main: float | None = None  # samples that the main process loaded (marks "load_sample", or see `count`)
     cpu_ops: float | None = None  # operators called on the host, nested ones included
-    host_ops: dict[str, float] | None = (
-        None  # without any GPU: operator -> its own time, ns, most first; see `own_time`
-    )
+    host_ops: dict[str, float] | None = None  # without any GPU: operator -> `own_time`, ns, the most first
     peak_memory: float | None = None  # bytes in use at most (allocator's reports, profile_memory=True); worst device
     memory_growth: float | None = None  # bytes by which the memory in use at the end of a step grew from step to step
     counted: dict[str, float] | None = None  # what the workload counts itself, in all processes; not from the trace
