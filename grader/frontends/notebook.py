@@ -400,7 +400,7 @@ class LoopLab(NotebookLab):
         if self.lab.cause == "input-bound" and steps < MANY_STEPS:
             time_ += " Batches that a loader had ready make few steps look fast: lab.check() times many."
         if self.lab.serves:
-            what = "One number for each answer (what the grade compares with the untouched loop's)"
+            what = "One number for each answer (what the grade compares; other requests after a restart of the kernel)"
         else:
             what = "Losses"
         lines = [time_, *_disturbed(seen), *self._memory(seen, steps), f"{what}: {_shortened(seen.losses)}"]
