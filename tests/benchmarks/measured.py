@@ -724,7 +724,7 @@ def picture(rows: list[Row]) -> Figure:
         ylim=(len(rows) - 0.5, -0.5),
     )
     axes.set_yticks(range(len(rows)), [row.lab for row in rows])
-    ticks = [1, 2, 5, 10, 20, 50]
+    ticks = [1, 2, 5, 10, 20, 50, 100]
     axes.set_xticks(ticks, [f"{tick}x" for tick in ticks])
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.grid(axis="x", color=FAINT, linewidth=0.5)
