@@ -109,9 +109,7 @@ def test_links(path):
 )
 def test_runs_quickly_on_the_cpu(path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv(
-        "OMP_NUM_THREADS", "1"
-    )  # threads that wait for each other crawl where other tests run beside this
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # threads that wait for each other crawl where other tests run beside
     executed = lessons.execute(path, quick=True)
     check_outputs(executed)
     assert len(nbformat.writes(executed).encode()) < LARGEST

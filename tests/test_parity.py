@@ -147,9 +147,8 @@ def test_rest_of_an_honest_run():
     for losses in (REFERENCE, [loss * 1.005 for loss in REFERENCE]):
         assert late(losses, norm_ratio=0.997, cosine=0.98).status == PASS, late(losses).reason
     assert late(REFERENCE, held_out=1.04).status == PASS
-    assert (
-        parity.late(TOLERANCES, REFERENCE[:60], REFERENCE, Spread()).status == PASS
-    )  # nothing was gained: not replayed
+    # nothing was gained: not replayed
+    assert parity.late(TOLERANCES, REFERENCE[:60], REFERENCE, Spread()).status == PASS
 
 
 def test_honest_for_the_first_steps_only():

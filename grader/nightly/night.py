@@ -33,9 +33,8 @@ from grader.result import write_json, write_text
 REPOSITORY = Path(__file__).resolve().parents[2]
 ALIKE = ("device", "quick", "select", "grader", "torch")  # what two pieces of one night have in common
 LIMIT_S = {True: 600.0, False: 1800.0}  # of one part, by quick; a lesson in full is the longest
-TRIED = (
-    2 * TRIES
-)  # times that a part was lost, by the pool of one command and by that of the next, which may be another host's
+# times that a part was lost, by the pool of one command and by that of the next, which may be another host's
+TRIED = 2 * TRIES
 
 
 class Records(Store):

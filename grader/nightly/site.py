@@ -125,9 +125,8 @@ def _pages(notebooks: Path, target: Path) -> None:
 def _copy(source: Path, target: Path) -> None:
     notebook = json.loads(source.read_text(encoding="utf-8"))
     for cell in notebook["cells"]:
-        if (
-            cell["cell_type"] == "markdown"
-        ):  # the start notebook is an application; on the site the front page is the start
+        # the start notebook is an application; on the site the front page is the start
+        if cell["cell_type"] == "markdown":
             text = "".join(cell["source"])
             text = re.sub(r"(\.\./)+00_start_here\.ipynb", "../../index.md", text)
             cell["source"] = re.sub(r'(href="[^":]+)\.ipynb', r"\1.html", text)

@@ -226,9 +226,8 @@ class Harness:
         those of a first call do not count, in which an autotuner may try things out. That one has inputs of its own: what
         it leaves is of no use."""
         function = getattr(self.module, entry)
-        function(
-            *self.workload.inputs(seed + (1 << 31), self.device, **case)
-        )  # the CPU's generator takes 32 bits of a seed
+        # the CPU's generator takes 32 bits of a seed
+        function(*self.workload.inputs(seed + (1 << 31), self.device, **case))
         tensors = self.workload.inputs(seed, self.device, **case)
         before = [_memory(tensor) for tensor in tensors]
         launches = _Launches(self.kernel)

@@ -88,9 +88,8 @@ def keep_signals_in() -> bool:
     root = os.open("/", os.O_PATH | os.O_CLOEXEC)
     _check(_libc.syscall(_ADD_RULE, ruleset, 1, struct.pack("=Qi", _REFER, root), 0), "landlock_add_rule(/)")
     os.close(root)
-    quiet = (
-        1 if abi >= 7 else 0
-    )  # else the system's log has an entry for each process that a signal to all did not reach
+    # else the system's log has an entry for each process that a signal to all did not reach
+    quiet = 1 if abi >= 7 else 0
     _libc.syscall(_RESTRICT_SELF, ruleset, quiet)
     os.close(ruleset)
     try:

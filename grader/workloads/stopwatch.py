@@ -58,9 +58,8 @@ class Step:
         self.optimizer.step()
         self.optimizer.zero_grad()
         self._steps += 1
-        if (
-            self._steps == 1
-        ):  # what compiling leaves behind is collected now: a pause in the middle is another job's matter
+        if self._steps == 1:
+            # what compiling leaves behind is collected now: a pause in the middle is another job's matter
             gc.collect()
             gc.freeze()
         if self._logged:
