@@ -155,6 +155,8 @@ def test_two_loops_that_train_the_same(files):
     assert found.agreement.status == PASS and "Losses and weights agree" in agreement(found)
     assert found.traces.keys() == {"before", "after"}
     assert {name: a.step_ns / 1e9 for name, a in found.analyses().items()} == pytest.approx(found.traced_s)
+    # not the one that closes the recording, in which the harness waits
+    assert {a.metrics.steps for a in found.analyses().values()} == {TINY.profile_steps}
     found.traced_s = {}  # as where the process died while it was profiled
     assert found.analyses().keys() == {"before", "after"}
     assert found.starts == 2 and "both started 2 times" in " ".join(said(found, ["before.py", "after.py"]))

@@ -216,6 +216,6 @@ def test_every_number_of_the_metrics_is_compared():
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([SGEMM, NVJET, ADD, PINNED]), st.integers(1, 50)), min_size=1, max_size=8))
 def test_times_of_families_add_up(work):
-    times = family_times(loop(1000, *work).read(), 2)
+    times = family_times(loop(1000, *work).read(), 1, 2)
     assert sum(times.values()) == sum(us for _, us in work) * US
-    assert family_times(loop(1000, *work).read(), 0) is None
+    assert family_times(loop(1000, *work).read(), 1, 0) is None

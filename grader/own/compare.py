@@ -92,7 +92,8 @@ class Comparison:
     measured, then `message` says why. starts: how often both were started and measured. gain: how many times as fast it is, over
     the starts; None of a single one. before_s, after_s: seconds a step, the mean over the starts. agreement: whether losses and
     weights agree, as a check; None where no steps were made. compile_s: what compilation of the later loop took, None for none.
-    traces: "before", "after", of the first start; traced_s: the seconds a step of that start, without the profiler."""
+    traces: "before", "after", of the first start, of which `traced_steps` steps count; traced_s: the seconds a step of that
+    start, without the profiler."""
 
     said: str = ""
     starts: int = 0
@@ -102,6 +103,7 @@ class Comparison:
     agreement: CheckResult | None = None
     compile_s: float | None = None
     traces: dict[str, Trace] = field(default_factory=dict)
+    traced_steps: int | None = None
     traced_s: dict[str, float] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     message: str = ""
@@ -110,7 +112,9 @@ class Comparison:
     def analyses(self, top: int = 10) -> dict[str, Analysis]:
         """Metrics and diagnosis of each trace, with the step time of the same process without the profiler."""
         step_ns = {name: 1e9 * seconds for name, seconds in self.traced_s.items()}
-        return {name: analyse(trace, step_ns.get(name), top) for name, trace in self.traces.items()}
+        return {
+            name: analyse(trace, step_ns.get(name), top, count=self.traced_steps) for name, trace in self.traces.items()
+        }
 
 
 def compare(
@@ -164,7 +168,7 @@ def compare(
         form_name=form_name,
         allow_unconfined=allow_unconfined,
     )
-    result = Comparison()
+    result = Comparison(traced_steps=plan.profile_steps)
 
     def told(share: float, what: str) -> None:
         progress(share, what.replace("the submission", after.name).replace("the starter", before.name))

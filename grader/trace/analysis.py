@@ -23,17 +23,23 @@ class Analysis:
     operations: list[Operation]
     diagnosis: Diagnosis
     step_ns: float | None  # the unprofiled step time, if it was given
+    left_out: int = 0  # steps before those that are counted
 
 
-def analyse(trace: Trace, step_ns: float | None = None, top: int = 10, skip_first: int = 1) -> Analysis:
+def analyse(
+    trace: Trace, step_ns: float | None = None, top: int = 10, skip_first: int = 1, count: int | None = None
+) -> Analysis:
     """Measure and diagnose a trace. step_ns: length of a step measured without the profiler, ns. top: how many
-    operations to look into. Never raises for a trace that `read` returned: what it cannot tell is None or empty."""
+    operations to look into. skip_first: steps that are not counted; count: how many after them are, None for all. Never raises
+    for a trace that `read` returned: what it cannot tell is None or empty."""
     stepped = len(trace.steps)
     # A lone step is better than none. Without any the trace is incomplete and gets no diagnosis, but what costs most can be
     # said.
-    steps = Steps(trace, max(0, min(skip_first, stepped - 1))) if stepped else Steps.whole(trace)
+    left_out = max(0, min(skip_first, stepped - 1))
+    steps = Steps(trace, left_out, count) if stepped else Steps.whole(trace)
     m = metrics(trace, step_ns, skip_first, steps)
     if not stepped and len(steps):
         m.reasons.append("the whole recording is counted as one step")
     b = breakdown(trace, steps, step_ns)
-    return Analysis(trace, m, b.parts, b.gaps, operations(trace, top, steps=steps), diagnose(trace, m, b), step_ns)
+    costly = operations(trace, top, steps=steps)
+    return Analysis(trace, m, b.parts, b.gaps, costly, diagnose(trace, m, b), step_ns, left_out)

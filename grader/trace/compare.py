@@ -66,7 +66,7 @@ def compare(before: Analysis, after: Analysis) -> Comparison:
         step = _change("step_ns_traced", before.metrics.step_ns_traced, after.metrics.step_ns_traced)
     metrics = _changes(numbers(before.metrics), numbers(after.metrics))
     parts = _by_size(_changes(before.breakdown or None, after.breakdown or None))
-    times = (family_times(a.trace, a.metrics.steps) for a in (before, after))
+    times = (family_times(a.trace, a.left_out, a.metrics.steps) for a in (before, after))
     families = _by_size(_changes(*times, absent=0.0))  # a family that a trace does not have took no time
     return Comparison(step, unprofiled, metrics, parts, families, _text(step, unprofiled, parts, families))
 
@@ -89,10 +89,10 @@ def numbers(metrics: Metrics) -> dict[str, float | None]:
     return found
 
 
-def family_times(trace: Trace, counted: int) -> dict[str, float] | None:
+def family_times(trace: Trace, left_out: int, counted: int) -> dict[str, float] | None:
     """Time of kernels, copies and memsets by family, ns per step (durations added up, also of work that overlaps), in
-    the last `counted` steps. None without steps or GPU work in them."""
-    steps = Steps(trace, max(0, len(trace.steps) - counted))
+    the `counted` steps after the first `left_out`. None without steps or GPU work in them."""
+    steps = Steps(trace, left_out, counted)
     if not counted or not len(steps.gpu):
         return None
     names, of_name = np.unique(trace.name[steps.gpu], return_inverse=True)

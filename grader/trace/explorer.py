@@ -131,8 +131,8 @@ class View:
 
     def __init__(self, analysis: Analysis):
         self.analysis, self.trace = analysis, analysis.trace
-        self.left_out = max(0, len(self.trace.steps) - analysis.metrics.steps)
-        self.steps = Steps(self.trace, self.left_out)
+        self.left_out = analysis.left_out
+        self.steps = Steps(self.trace, self.left_out, analysis.metrics.steps)
         self.lines = Lines(self.trace)
 
     # ---- what there is to choose
