@@ -90,7 +90,10 @@ class Form:
 
     @property
     def work(self) -> tuple[float, str]:
-        """How much an optimizer step trains on, and what it is: (16384, "tokens"), (256, "images"), (64, "samples")."""
+        """How much an optimizer step trains on, and what it is: (16384, "tokens"), (256, "images"), (64, "samples"). Where
+        nothing is trained a step answers one request."""
+        if self.serves:
+            return 1, "requests"
         batch = self.options.get("batch_size", 1)
         if "length" in self.options:
             return batch * fmean(self.options.get("lengths") or [self.options["length"]]), "tokens"
