@@ -125,6 +125,23 @@ def test_exports(tmp_path, capsys):
     assert capsys.readouterr().out == files["csv"].read_text()
 
 
+@pytest.mark.parametrize(
+    ("points", "measured", "shown"),
+    [(50.0, 100.0, "50 of 100"), (60.0, 60.0, "60 of 60 (of 100)"), (0.0, 60.0, "0 of 60 (of 100)"), (0.0, 0.0, "–"), (50.0, None, "50 of 100")],
+)  # fmt: skip
+def test_what_could_not_be_measured_is_not_shown_as_lost(points, measured, shown):
+    rows = attempts({"points": points, "measured_points": measured})
+    assert board.cells(1, rows[0])[board.HEAD.index("points")] == shown
+    assert f" {shown} " in board.text(rows) and f">{shown}<" in board.page(rows)
+    assert json.loads(json.dumps(rows))[0]["measured_points"] == measured and "measured_points" in board.as_csv(rows)
+
+
+def test_a_program_that_did_not_run_has_no_points():
+    """There nothing was measured either, and it is no matter of the machine."""
+    (row,) = attempts({"points": 0.0, "measured_points": 0.0, "said": "did not run", "counts": False})
+    assert board.cells(1, row)[board.HEAD.index("points")] == "0 of 100"
+
+
 def test_nothing_there_says_what_to_do(tmp_path, capsys):
     with pytest.raises(UserError, match=r"no results of 2a_workers in .*lab\.check\(\)"):
         board.collect(tmp_path, "2a_workers")
@@ -221,3 +238,4 @@ def test_what_a_step_trains_on():
     work = {name: labs.get(name).forms["cuda"].work for name in ("2a_workers", "2b_transfers", "3a_precision")}
     assert work == {"2a_workers": (64, "images"), "2b_transfers": (64, "images"), "3a_precision": (16 * 1024, "tokens")}
     assert labs.get("3e_compile").forms["cuda"].work[1] == "tokens"
+    assert {form.work for form in labs.get("4e_inference").forms.values()} == {(1, "requests")}

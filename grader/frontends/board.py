@@ -38,6 +38,7 @@ NUMBERS = ("points", "max_points", "measured_points", "gain", "gain_lower", "gai
 FORMULA = ("=", "+", "-", "@", "\t")  # how a spreadsheet's formula begins
 MOST = 1000  # attempts that are kept of a lab
 SHOWN = 24  # in a ladder: the last ones
+DID_NOT_RUN = "did not run"
 NOTE = 80  # characters of a note that are shown
 _times = report._times
 
@@ -75,7 +76,7 @@ def attempt(lab: AnyLab, result: Result) -> Attempt:
 def _said(result: Result) -> str:
     """Why a grade's gain does not count, in a few words; '' where it does."""
     if result.fatal:
-        return "did not run"
+        return DID_NOT_RUN
     if result.disturbed:
         return "not measured"
     why = {"parity": "not the same training", "outcome": "not the same outcome", "logs": "other logs", "budget": "too much memory"}  # fmt: skip
@@ -225,14 +226,24 @@ HEAD = ("", "points", "gain, 90% interval", "speed", "when (UTC)", "note")
 
 def cells(place: int, each: Attempt) -> tuple[str, ...]:
     """An attempt as texts, below HEAD."""
-    points = "–" if each["points"] is None else f"{each['points']:g} of {each['max_points'] or 0:g}"
     gain = each["said"] or "–"
     if each["gain"] and not each["said"]:
         gain = f"{_times(each['gain'])} ({_times(each['gain_lower'])} to {_times(each['gain_upper'])})"
     speed = each["rate"]
     rate = "–" if speed is None else f"{report._digits(speed, 3) if speed < 1000 else f'{speed:,.0f}'} {each['unit']}"
     when = each["when"][:16].replace("T", " ")
-    return f"{place}", points, gain, rate, f"{when}{' (quick)' if each['quick'] else ''}", each["note"][:NOTE]
+    return f"{place}", _points(each), gain, rate, f"{when}{' (quick)' if each['quick'] else ''}", each["note"][:NOTE]
+
+
+def _points(each: Attempt) -> str:
+    """What could not be measured there is not lost: "60 of 60 (of 100)", and "–" where it is all. A program that did not run
+    has lost all the same."""
+    points, most, measured = each["points"], each["max_points"] or 0, each["measured_points"]
+    if measured is None or each["said"] == DID_NOT_RUN:
+        measured = most
+    if points is None or (most and not measured):
+        return "–"
+    return f"{points:g} of {measured:g}" + (f" (of {most:g})" if measured < most else "")
 
 
 def text(attempts: list[Attempt]) -> str:
