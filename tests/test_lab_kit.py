@@ -290,6 +290,15 @@ def test_a_prediction_says_what_it_is_compared_with(gain, known_from, said, stat
     assert bool(check.hint) == bool(missed), "no hint about what could not be judged"
 
 
+def test_a_wrong_cause_is_told_without_the_right_one():
+    """And without a trace: on a CPU none shows a cause."""
+    check = prediction_check.judge(
+        Prediction(points=10), "sync-bound", None, "", (("cause", "input-bound"), ("gain", 2))
+    )
+    assert "Cause 'input-bound': not what holds this loop back. " in check.reason
+    assert "sync" not in check.reason and "trace" not in check.reason
+
+
 @pytest.mark.parametrize(
     "gain, said, right", [(4.0, 2.9, True), (4.0, 1.4, True), (4.0, 1.2, False), (9.0, 12.0, True), (9.0, 14.0, False)]
 )

@@ -41,7 +41,7 @@ def judge(
     number = said.get("gain")
     is_number = isinstance(number, (int, float)) and math.isfinite(number) and number > 0
     right_gain = bool(is_number and gain and (least or gain) / check.factor <= number <= gain * check.factor)
-    parts = [f"cause {said.get('cause')!r}: {'right' if right_cause else 'not what the trace shows'}"]
+    parts = [f"cause {said.get('cause')!r}: {'right' if right_cause else 'not what holds this loop back'}"]
     if said.get("cause") not in CAUSES:
         parts[0] = f"cause {said.get('cause')!r} is none of: {', '.join(CAUSES)}"
     if gain:
