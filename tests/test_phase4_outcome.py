@@ -184,6 +184,13 @@ def test_no_band_is_no_pass(tmp_path):
     )
 
 
+@pytest.mark.parametrize("name", [name for name in labs.loops() if labs.get(name).outcome])
+def test_a_learner_is_offered_no_command_of_the_maintainers(name):
+    band, why = calibration.outcome_band(labs.get(name), "cpu")
+    assert band is None and why == "Long runs are compared on a GPU only: nothing is to be done about it here."
+    assert calibration.outcome_band(labs.get(name), "cuda")[0]
+
+
 def test_a_band_is_made_goes_on_and_judges(tmp_path):
     lab = tiny_lab(tmp_path)
     shares = []
