@@ -15,9 +15,9 @@ from grader.errors import UserError
 from grader.frontends import cli
 from grader.frontends.compare import agreement, said
 from grader.measure import decision, machine
-from grader.measure.blocks import Plan
+from grader.measure.blocks import QUICK, Plan
 from grader.measure.decision import EQUAL, FASTER, SAME, SLOWER, UNKNOWN, Gain, Pair, direction
-from grader.own.compare import FULL, compare, decide
+from grader.own.compare import FULL, Comparison, compare, decide
 from grader.result import FAIL, PASS
 from grader.sandbox.probe import confinement
 
@@ -277,26 +277,37 @@ def test_a_loop_that_trains_another_model_is_timed_and_told_so(files):
 
 
 @pytest.mark.parametrize(
-    "change, says",
+    "change, usable, says",
     [
         (
             {"after": AFTER.replace("job.model(x)", "job.modle(x)")},
+            True,
             ("after.py raised AttributeError", "(after.py, line 11)"),
         ),
-        ({"before": BEFORE.replace("yield loss", "return loss")}, ("`train(job)` is not a generator", "before.py")),
-        ({"job": JOB.replace("def make_job", "def make_a_job")}, ("job.py defines no function make_job",)),
-        ({"job": JOB.replace("return Job(", "return dict(")}, ("job.py returned dict",)),
+        (
+            {"before": BEFORE.replace("yield loss", "return loss")},
+            True,
+            ("`train(job)` is not a generator", "before.py"),
+        ),
+        ({"after": AFTER.replace("def train", "def trian")}, False, ("after.py defines no function `train(job)`",)),
+        ({"job": JOB.replace("def make_job", "def make_a_job")}, False, ("job.py defines no function make_job",)),
+        ({"job": JOB.replace("return Job(", "return dict(")}, False, ("job.py returned dict",)),
         (
             {"job": JOB.replace("manual_seed(seed)", "manuel_seed(seed)")},
+            False,
             ("job.py raised AttributeError in line 14: ",),
         ),
-        ({"job": JOB.replace("device):", "device:")}, ("job.py is no Python: ", "(line 11)")),
-        ({"after": AFTER.replace("chosen in", "chosen at")}, ("after.py raised SyntaxError", "(after.py, line 9)")),
+        ({"job": JOB.replace("device):", "device:")}, False, ("job.py is no Python: ", "(line 11)")),
+        (
+            {"after": AFTER.replace("chosen in", "chosen at")},
+            False,
+            ("after.py raised SyntaxError", "(after.py, line 9)"),
+        ),
     ],
 )
-def test_what_fails_is_said_with_its_place(files, change, says):
+def test_what_fails_is_said_with_its_place(files, change, usable, says):
     found = files.write(**change).compared()
-    assert not found.said and found.gain is None
+    assert not found.said and found.gain is None and found.unusable != usable
     assert all(words in found.message for words in says), found.message
     assert "submission" not in found.message + found.output and ("after" in change or not found.output)
 
@@ -323,6 +334,26 @@ def test_confined_but_for_what_may_be_read(files):
     assert not denied.said and "PermissionError" in denied.message
     allowed = files.compared(readable=(files.folder / "rate.txt",))
     assert allowed.agreement.status == PASS, allowed.message
+
+
+@pytest.mark.parametrize(
+    "change, status",
+    [(("def train", "def trian"), 2), (("chosen in", "chosen at"), 2), (("job.model(x)", "job.modle(x)"), 1)],
+)
+def test_a_file_that_does_not_load_is_none_that_can_be_used(files, capsys, change, status):
+    files.write(after=AFTER.replace(*change))
+    paths = [str(files.folder / name) for name in ("before.py", "after.py")]
+    assert cli.main(["compare", *paths, "--device", "cpu"]) == status
+    assert "after.py" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("plan, advised", [(TINY, True), (QUICK, True), (FULL, False)])
+def test_more_starts_are_advised_where_there_can_be_more(plan, advised):
+    found = Comparison(said=UNKNOWN, starts=8, gain=Gain(1.02, 0.9, 1.1, 0.05, 8), plan=plan)
+    lines = " ".join(said(found, ["before.py", "after.py"]))
+    assert ("without --quick" in lines) == advised
+    assert ("The interval is 22% wide: a gain below 1.11x cannot be seen like this." in lines) != advised
+    assert "when nothing else" in lines
 
 
 def test_files_that_cannot_be_used(files, capsys):

@@ -110,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--html", metavar="FILE", help="write a page with pictures")
     sub.add_argument("--top", metavar="N", help="operations to look into (default: 10; on the screen what fits)")
     sub = command("compare", _compare, "measure whether one training loop of yours is faster than another")
-    sub.epilog = "BEFORE and AFTER define train(job), JOB defines make_job(seed, device): see notebooks/4_models/1_own_loop.ipynb. Exit status: 0 measured, 1 not, 2 for files that cannot be used."
+    sub.epilog = "BEFORE and AFTER define train(job), JOB defines make_job(seed, device): see notebooks/4_models/1_own_loop.ipynb. Exit status: 0 measured, 1 not, 2 for files that cannot be read or loaded."
     sub.add_argument("before", type=Path, help="a Python file with train(job)")
     sub.add_argument("after", type=Path, help="the same after a change")
     sub.add_argument(

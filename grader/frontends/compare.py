@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import Any
 
 from grader.errors import UserError
@@ -22,7 +23,8 @@ OF_THE_FIRST = "What follows was seen at the first start only."
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit status: 0 measured, 1 not measured. Raises UserError for files that cannot be used."""
+    """Exit status: 0 measured, 1 not measured, 2 for a file that could not be loaded. Raises UserError for files that cannot be
+    read."""
     from grader.frontends.cli import Terminal
 
     for path in (options.before, options.after):
@@ -54,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         data=lambda: as_json(found, names),
         text=lambda width, colour: text(found, names, width, colour),
     )
-    return 0 if found.said else 1
+    return 0 if found.said else 2 if found.unusable else 1
 
 
 def said(found: Comparison, names: list[str]) -> list[str]:
@@ -72,9 +74,14 @@ def said(found: Comparison, names: list[str]) -> list[str]:
             steps = [report._digits(1e3 * seconds, 3) for seconds in (found.before_s, found.after_s)]
             lines.append(f"A step took {steps[0]} ms and takes {steps[1]} ms.")
     if found.said == decision.UNKNOWN:
-        lines.append(
-            "Compare again when nothing else (no notebook's kernel either) runs on this machine, and without --quick, for more starts."
-        )
+        again = "Compare again when nothing else (no notebook's kernel either) runs on this machine"
+        if found.plan.max_pairs < FULL.max_pairs:
+            again += ", and without --quick, for more starts"
+        elif found.gain:
+            width = found.gain.upper / found.gain.lower
+            least = report._times(math.sqrt(width))
+            lines.append(f"The interval is {width - 1:.0%} wide: a gain below {least} cannot be seen like this.")
+        lines.append(f"{again}.")
     if found.compile_s:
         lines.append(f"Compiling took {report._digits(found.compile_s, 2)} s, not counted in these times.")
     if found.agreement and found.agreement.status == PASS:

@@ -89,13 +89,13 @@ class _Comparing(Findings):
 @dataclass
 class Comparison:
     """What was found. said: one of decision's FASTER, EQUAL, SLOWER, UNKNOWN, of the loop after the change; "" where that was not
-    measured, then `message` says why. starts: how often both were started and measured. gain: how many times as fast it is, over
+    measured, then `message` says why, and `unusable` whether it is that a file could not be loaded. plan: what was measured by. starts: how often both were started and measured. gain: how many times as fast it is, over
     the starts; None of a single one. before_s, after_s: seconds a step, the mean over the starts. agreement: whether losses and
     weights agree, as a check; None where no steps were made. compile_s: what compilation of the later loop took, None for none.
-    traces: "before", "after", of the first start, of which `traced_steps` steps count; traced_s: the seconds a step of that
-    start, without the profiler."""
+    traces: "before", "after", of the first start; traced_s: the seconds a step of that start, without the profiler."""
 
     said: str = ""
+    plan: Plan = FULL
     starts: int = 0
     gain: decision.Gain | None = None
     before_s: float | None = None
@@ -103,17 +103,18 @@ class Comparison:
     agreement: CheckResult | None = None
     compile_s: float | None = None
     traces: dict[str, Trace] = field(default_factory=dict)
-    traced_steps: int | None = None
     traced_s: dict[str, float] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     message: str = ""
+    unusable: bool = False
     output: str = ""
 
     def analyses(self, top: int = 10) -> dict[str, Analysis]:
         """Metrics and diagnosis of each trace, with the step time of the same process without the profiler."""
         step_ns = {name: 1e9 * seconds for name, seconds in self.traced_s.items()}
         return {
-            name: analyse(trace, step_ns.get(name), top, count=self.traced_steps) for name, trace in self.traces.items()
+            name: analyse(trace, step_ns.get(name), top, count=self.plan.profile_steps)
+            for name, trace in self.traces.items()
         }
 
 
@@ -168,7 +169,7 @@ def compare(
         form_name=form_name,
         allow_unconfined=allow_unconfined,
     )
-    result = Comparison(traced_steps=plan.profile_steps)
+    result = Comparison(plan=plan)
 
     def told(share: float, what: str) -> None:
         progress(share, what.replace("the submission", after.name).replace("the starter", before.name))
@@ -202,6 +203,7 @@ def compare(
     except ChildError as error:
         blamed = before if error.trusted else after
         result.message = _explained(error, blamed, job)
+        result.unusable = error.kind == JOB_ERROR or error.asked == "load"
         if error.kind != JOB_ERROR:  # whose message says it all
             result.output = re.sub(rf'"[^"]*/{SUBMISSION}"', lambda _: f'"{blamed}"', error.details)
     except Disturbed as disturbance:

@@ -61,9 +61,11 @@ _FOR_COMPILERS = ("CC", "CXX", "CPATH", "LIBRARY_PATH", "TRITON_PTXAS_PATH", "TR
 
 class ChildError(Exception):
     """The code in a child failed or broke the contract. `message` is for the learner; `details` is a traceback or ''.
-    trusted: it was the starter's child, not the learner's. within: the line of the job's own file that `line` led to."""
+    trusted: it was the starter's child, not the learner's. asked: the request that it was asked, "load", "start", ...; "" where
+    it was none. within: the line of the job's own file that `line` led to."""
 
     trusted = False
+    asked = ""
 
     def __init__(
         self,
@@ -527,7 +529,7 @@ class Child:
         try:
             return self._asked(limit_s, method, arguments)
         except ChildError as error:
-            error.trusted = self.trusted
+            error.trusted, error.asked = self.trusted, method
             raise
 
     def _asked(self, limit_s: float, method: str, arguments: dict[str, Any]) -> Any:
