@@ -148,6 +148,28 @@ def test_start_makes_a_copy_and_never_overwrites_it(tmp_path, monkeypatch, capsy
     assert notebook.with_name("first try.ipynb").read_text() == "mine" and len(list(notebook.parent.iterdir())) == 2
 
 
+def test_a_lab_s_number_is_enough(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "REPOSITORY", tmp_path)
+    (tmp_path / "labs" / "4e_inference").mkdir(parents=True)
+    (tmp_path / "labs" / "4e_inference" / "4e_inference.ipynb").write_text("released")
+    assert cli.main(["start", "4e"]) == 0
+    assert (tmp_path / "work" / "4e_inference" / "4e_inference.ipynb").read_text() == "released"
+    assert "is yours to change" in capsys.readouterr().out
+    assert cli.main(["start", "4e"]) == 0 and "is there already" in capsys.readouterr().out
+    for command in (["grade", "4e", "x.ipynb"], ["hint", "4e"], ["calibrate", "4e"], ["board", "4e"], ["class", "labs", "submitted", "--lab", "4e"]):  # fmt: skip
+        assert "4e_inference" in str(cli._parser().parse_args(command).lab), command
+    assert len({labs.full(name.partition("_")[0]) for name in labs.NAMES}) == len(labs.NAMES)
+
+
+@pytest.mark.parametrize("command, status", [("grade", "0 for a report"), ("compare", "2 for files that cannot be")])
+def test_help_says_what_the_exit_status_means(command, status, capsys):
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    assert f"Exit status: {'0 measured, 1 not, ' * (command == 'compare')}{status}" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
 def test_start_where_nothing_can_be_written(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cli, "REPOSITORY", tmp_path / "my course")
     (tmp_path / "my course" / "labs" / "2a_workers").mkdir(parents=True)
@@ -181,6 +203,10 @@ def test_demo_says_at_once_that_its_reports_cannot_be_written(tmp_path, capsys):
             ("grade", REPOSITORY / "labs/2e_syncs/2e_syncs.ipynb", "2e_syncs"),
             "The lab comes first: grader grade 2e_syncs /",
         ),
+        (("grade", REPOSITORY / "labs/2e_syncs/2e_syncs.ipynb", "2e"), "The lab comes first: grader grade 2e /"),
+        (("grade", "2a", "missing.ipynb"), "missing.ipynb cannot be read"),
+        (("start", "2"), "There is no lab '2'"),
+        (("hint", "1b"), "To which check of 1b_annotate?"),
         (("hint", "1b_annotate"), "It has hints for: window, phases, cost."),
         (("start", "nothing"), "There is no lab 'nothing'"),
         (("calibrate", "3a_precision", "--device", "cpu"), "needs an NVIDIA GPU"),

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from grader import labs
 from grader.errors import UserError
 
 RESULTS, GRADEBOOK = "measured", "gradebook.db"  # beside the submissions
@@ -21,7 +22,9 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.epilog = "Exit status: 0, 1 where grades are missing that the next run makes, 2 for unusable input."
     sub.add_argument("release", type=Path, help="folder with the released labs (labs)")
     sub.add_argument("submitted", type=Path, help="folder with the submissions: STUDENT/LAB/LAB.ipynb")
-    sub.add_argument("--lab", action="append", default=[], help="only this one; can be given several times")
+    sub.add_argument(
+        "--lab", type=labs.full, action="append", default=[], help="only this one; can be given several times"
+    )
     sub.add_argument("--results", type=Path, help=f"folder for the results (default: {RESULTS} beside SUBMITTED)")
     sub.add_argument(
         "--again",

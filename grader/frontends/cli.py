@@ -69,12 +69,17 @@ def _parser() -> argparse.ArgumentParser:
             "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: the GPU if there is one"
         )
 
+    def lab_of(sub: argparse.ArgumentParser, nargs: str | None = None, default_is: str = "") -> None:
+        default = f" (default: {default_is})" if default_is else ""
+        sub.add_argument("lab", type=labs.full, nargs=nargs, help=f"its name or its number: 2a_workers, 2a{default}")
+
     sub = command("labs", _labs, "list the labs")
     sub.add_argument("--json", action="store_true", help="as JSON")
     sub = command("start", _start, "make a working copy of a lab under work/")
-    sub.add_argument("lab")
+    lab_of(sub)
     sub = command("grade", _grade, "grade the submission in a notebook")
-    sub.add_argument("lab")
+    sub.epilog = "Exit status: 0 for a report, whatever it says, 1 where this machine cannot grade, 2 for unusable input, 130 stopped."
+    lab_of(sub)
     sub.add_argument("notebook", type=Path)
     sub.add_argument("--json", metavar="FILE", help="write the result as JSON; - prints it, and only it")
     sub.add_argument("--html", metavar="FILE", help="write the report as a page")
@@ -90,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--key", type=Path, metavar="FILE", help="your key to that pool")
     common(sub)
     sub = command("hint", _hint, "show a hint to one check of a lab")
-    sub.add_argument("lab")
+    lab_of(sub)
     sub.add_argument("check", nargs="?", help="its name, as the report's last line of a hint says it")
     sub.add_argument(
         "--depth", type=int, choices=(1, 2, 3), default=1, help="1: a nudge; 2: where to look; 3: what to do"
@@ -133,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("folder", type=Path, help="where train.py is put; a file that is there stays")
     sub = command("calibrate", _calibrate, "measure what the solutions gain on this machine, and keep it")
     sub.set_defaults(kept="labs that were done are kept, one that was under way is not")
-    sub.add_argument("lab", nargs="?", help="default: all that this machine can grade")
+    lab_of(sub, nargs="?", default_is="all that this machine can grade")
     sub.add_argument(
         "--for-class",
         action="store_true",
@@ -161,7 +166,7 @@ def _parser() -> argparse.ArgumentParser:
     common(sub)
     command("doctor", _doctor, "say what this machine can grade, and what is missing")
     sub = command("board", _board, "your results so far, by lab and machine: the leaderboard")
-    sub.add_argument("lab", nargs="?", help="default: all")
+    lab_of(sub, nargs="?", default_is="all")
     sub.add_argument("--html", metavar="FILE", help="write it as a page")
     sub.add_argument("--csv", metavar="FILE", help="write a line a grade; - prints it, and only it")
     sub.add_argument("--json", metavar="FILE", help="write all of it as JSON; - prints it, and only it")
@@ -314,7 +319,7 @@ def _grade(options: argparse.Namespace) -> None:
     from grader.sandbox.parent import fork_server
     from grader.submission import code_cells, from_cells, load_notebook
 
-    if str(options.notebook) in labs.NAMES and options.lab.endswith(".ipynb"):
+    if labs.full(str(options.notebook)) in labs.NAMES and options.lab.endswith(".ipynb"):
         raise UserError(f"The lab comes first: grader grade {options.notebook} {options.lab}")
     lab = labs.get(options.lab)
     cells = code_cells(load_notebook(options.notebook), str(options.notebook))

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from grader import labs
 from grader.errors import UserError
 from grader.frontends import classroom
 
@@ -155,7 +156,7 @@ def _now(text: str, made: list[Any]) -> tuple[set[str], set[str]]:
 
 
 def _names(text: str) -> list[str]:
-    return [name for name in text.split(",") if name]
+    return [labs.full(name) for name in text.split(",") if name]
 
 
 def _name(text: str | None) -> str:

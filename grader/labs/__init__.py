@@ -49,6 +49,11 @@ def get(name: str) -> AnyLab:
     return importlib.import_module(f"grader.labs.{name}.lab").LAB
 
 
+def full(name: str) -> str:
+    """The lab's name where its number is given, "2a_workers" for "2a"; everything else as it is."""
+    return next((each for each in NAMES if each.partition("_")[0] == name), name)
+
+
 def loops() -> tuple[str, ...]:
     """The names of those that are training loops to make faster."""
     return tuple(name for name in NAMES if isinstance(get(name), Lab))
