@@ -302,3 +302,30 @@ def test_a_grade_in_the_learner_s_own_folder_is_kept_as_by_the_notebook(
         assert kept == {"report-2a_workers.html", "report-2a_workers.json", "attempts-2a_workers.json"}
         assert Result.from_dict(json.loads((folder / "report-2a_workers.json").read_text())) == result
         assert f"Saved as {place}/report-2a_workers.html and {place}/report-2a_workers.json." in said
+
+
+@pytest.mark.parametrize(
+    "locked, differs",
+    [
+        ({"cause": "input-bound", "gain": 3}, False),
+        ({"cause": "input-bound", "gain": 4}, True),
+        ({"cause": "sync-bound", "gain": 3}, True),
+        ({"cause": "sync-bound"}, False),  # none that lab.check() would take
+        (None, False),
+    ],
+)
+def test_a_grade_says_where_another_prediction_is_locked(tmp_path, capsys, monkeypatch, locked, differs):
+    result = Result("2a_workers", "Workers", "cpu", [], {"cores": 2}, {"torch": "2.11"})
+    monkeypatch.setattr("grader.grade.grade", lambda *_, **__: result)
+    monkeypatch.setattr("grader.sandbox.parent.fork_server", lambda: None)
+    filled = "lab.predict(cause='input-bound', gain=3)"
+    released = json.loads((REPOSITORY / "labs/2a_workers/2a_workers.ipynb").read_text())
+    (cell,) = [cell for cell in released["cells"] if "lab.predict(cause=..." in "".join(cell["source"]) and cell["cell_type"] == "code"]  # fmt: skip
+    cell["source"] = [filled]
+    (tmp_path / "mine.ipynb").write_text(json.dumps(released))
+    if locked:
+        (tmp_path / "prediction.json").write_text(json.dumps({"2a_workers": locked}))
+    assert cli.main(["grade", "2a", str(tmp_path / "mine.ipynb")]) == 0
+    said = capsys.readouterr().out
+    assert ("Another prediction is locked beside this notebook" in said) == differs
+    assert not differs or f"({locked['cause']}, {locked['gain']} times as fast)" in said

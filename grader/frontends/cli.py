@@ -312,7 +312,7 @@ def _hint(options: argparse.Namespace) -> None:
 
 def _grade(options: argparse.Namespace) -> None:
     from grader.classroom.visit import grade_at
-    from grader.frontends import board, report
+    from grader.frontends import board, notebook, report
     from grader.frontends.diagnose import check_targets
     from grader.grade import choose_form, grade
     from grader.result import write_json
@@ -356,8 +356,9 @@ def _grade(options: argparse.Namespace) -> None:
         if options.json:
             write_json(options.json, result.to_dict())
         print(report.text(result, width=min(100, shutil.get_terminal_size().columns), colour=sys.stdout.isatty()))
-        if saved:
-            print(saved)
+        other = notebook.passed_over(folder, lab.name, submission) if isinstance(lab, Lab) else ""
+        for line in filter(None, (other, saved)):
+            print(line)
 
 
 def _labs_of(cells: list[Cell]) -> list[str]:

@@ -356,7 +356,7 @@ class LoopLab(NotebookLab):
             self._prediction = {"cause": cause, "gain": gain, "time": datetime.now(UTC).isoformat(timespec="seconds")}
             lines = [f"It is {_said(self._prediction)}."]
             with _as_warning(lines, "It counts in this session only"):
-                write_json(self._folder / PREDICTIONS, self._predictions() | {self.lab.name: self._prediction})
+                write_json(self._folder / PREDICTIONS, _predictions(self._folder) | {self.lab.name: self._prediction})
             Note("Your prediction is locked", lines, after=["Now measure: lab.profile()."]).show()
 
     def _written(self, cause: str, gain: float) -> bool:
@@ -364,17 +364,8 @@ class LoopLab(NotebookLab):
         cells = [cell.source for cell in self._recorder.cells if ".predict(" in cell.source] if self._recorder else []
         return not cells or any(dict(_prediction(source) or ()) == {"cause": cause, "gain": gain} for source in cells)
 
-    def _predictions(self) -> dict[str, Any]:
-        with contextlib.suppress(OSError, ValueError, RecursionError):
-            found = json.loads((self._folder / PREDICTIONS).read_text(encoding="utf-8"))
-            return found if isinstance(found, dict) else {}
-        return {}
-
     def _locked(self) -> dict[str, Any] | None:
-        made = self._predictions().get(self.lab.name)
-        if isinstance(made, dict) and not _wrong(made.get("cause", ...), made.get("gain", ...)):
-            return made
-        return self._prediction
+        return locked(self._folder, self.lab.name) or self._prediction
 
     def _predicted(self) -> bool:
         if self._locked():
@@ -759,6 +750,32 @@ def _failed(seen: Look | None) -> Note:
     if seen is None:
         return Note("Not measured", [NEEDS_GPU])
     return Note("Your loop failed", [seen.message or "It left no trace."], printed=seen.output)
+
+
+def _predictions(folder: Path) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        found = json.loads((folder / PREDICTIONS).read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def locked(folder: Path, lab: str) -> dict[str, Any] | None:
+    """The prediction that is locked in `folder`, {"cause", "gain", "time"}; None where none is, or none that can be used."""
+    made = _predictions(folder).get(lab)
+    if isinstance(made, dict) and not _wrong(made.get("cause", ...), made.get("gain", ...)):
+        return made
+    return None
+
+
+def passed_over(folder: Path, lab: str, submission: Submission) -> str:
+    """What is to be said where the prediction that is locked in `folder` is not the one that the notebook itself holds; else ''."""
+    made = locked(folder, lab)
+    if made is None or {"cause": made["cause"], "gain": made["gain"]} == dict(submission.prediction or ()):
+        return ""
+    return (
+        f"Another prediction is locked beside this notebook ({_said(made)}), and lab.check() counts that one; counted here is the "
+        "notebook's own, as in a class."
+    )
 
 
 def _wrong(cause: Any, gain: Any) -> str:
