@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -103,6 +104,21 @@ def test_two_traces_are_compared(files):
         r"GPU idle, of a step without.* (\d+)% +(\d+)% +([+-]\d+) points", done.stdout
     ).groups()
     assert int(after) - int(before) == int(change)
+
+
+def test_two_files_of_one_name_are_told_apart(files, tmp_path):
+    for folder, name in (("old", "slow"), ("new", "fast")):
+        (tmp_path / folder).mkdir()
+        shutil.copy(files / f"{name}.json.gz", tmp_path / folder / "trace.json.gz")
+    both = [tmp_path / folder / "trace.json.gz" for folder in ("old", "new")]
+    done = run(*both, "--html", tmp_path / "page.html", "--json", tmp_path / "all.json")
+    assert "before: old/trace.json.gz " in done.stdout and "after: new/trace.json.gz " in done.stdout
+    assert "after: new/trace.json.gz" in (tmp_path / "page.html").read_text()
+    assert json.loads((tmp_path / "all.json").read_text())["other"]["trace"] == "new/trace.json.gz"
+    done = run("trace.json.gz", "../old/trace.json.gz", cwd=tmp_path / "old")
+    assert "after: ../old/trace.json.gz " in done.stdout, "the whole path, where nothing less tells"
+    done = run("trace.json.gz", cwd=tmp_path / "old")
+    assert done.stdout.startswith("trace.json.gz ")
 
 
 def test_a_length_for_one_of_two_traces_is_refused(files):

@@ -47,9 +47,7 @@ def run(options: argparse.Namespace) -> int:
         allow_unconfined=options.allow_unconfined,
         progress=Terminal("compare"),
     )
-    names = [options.before.name, options.after.name]
-    if names[0] == names[1]:
-        names = [str(options.before), str(options.after)]
+    names = diagnose.names_of([options.before, options.after])
     diagnose.deliver(
         options,
         page=lambda: page(found, names),

@@ -11,7 +11,7 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         step_ms = steps_ms[number] if number < len(steps_ms) else None
         analyses.append(analyse(_read(path), step_ms and step_ms * 1e6, top))
         _check_step(analyses[-1], path)
-    names = [Path(path).name or path for path in paths]
+    names = names_of(paths)
     most = None if options.top is None else top
     deliver(
         options,
@@ -65,6 +65,16 @@ def run(options: argparse.Namespace) -> int:
         text=lambda width, colour: text(names, analyses, width, colour, most),
     )
     return 0 if all(a.metrics.complete for a in analyses) else INCOMPLETE
+
+
+def names_of(paths: Sequence[str | Path]) -> list[str]:
+    """What the files are called: by their name, or as folder/name or the whole path where that says no more than one thing."""
+    wholes = [Path(path) for path in paths]
+    for made in (lambda path: path.name, lambda path: f"{path.absolute().parent.name}/{path.name}"):
+        names = [made(path) or str(path) for path in wholes]
+        if len(set(names)) == len(names):
+            return names
+    return [str(path) for path in wholes]
 
 
 def check_targets(options: argparse.Namespace) -> None:
