@@ -6,22 +6,25 @@
 
 The knobs are for a GPU, of a size that fills one. Without any, a small model on the CPU takes seconds:
 
-    python train.py --device=cpu --layers=2 --width=64 --heads=2 --length=64 --vocabulary=256 --batch_size=4 --compiled=False
+    python train.py --device=cpu --layers=2 --width=64 --heads=2 --length=64 --vocabulary=256 --batch_size=4 --workers=1 --compiled=False
 
 Each run leaves a folder, runs/DATE-NAME/:
 
     config.json     the knobs, the machine, versions, and the length of a step without the profiler
     metrics.jsonl   a line every `log_every` steps: loss (of the first GPU's share), length of a step, samples a second, memory;
-                    no line while the profiler records: steps take longer then
+                    no line while the profiler records, nor for the first steps after it: they take longer
     trace.json.gz   a profile of the first steady steps: `grader diagnose` reads it
     weights.pt      the trained weights
 
-Slower than last week? `grader diagnose runs/OLD/trace.json.gz runs/NEW/trace.json.gz`, and a look at both config.json.
+Slower than last week? A look at both config.json, and, with the `step_ms` that stands in each,
+
+    grader diagnose runs/OLD/trace.json.gz runs/NEW/trace.json.gz --step-ms OLD_MS --step-ms NEW_MS
 
 What is to be trained is at the end of this file: replace `Images`, `Tokens` and the models by your own."""
 
 import ast
 import contextlib
+import gc
 import json
 import math
 import os
@@ -79,7 +82,7 @@ profiled = 4  # steps in the trace; 0: no trace
 save = True  # write weights.pt
 
 KNOBS = {k: v for k, v in globals().items() if not k.startswith("_") and isinstance(v, int | float | str | bool)}
-SMALL = "python train.py --device=cpu --layers=2 --width=64 --heads=2 --length=64 --vocabulary=256 --batch_size=4 --compiled=False"  # fmt: skip
+SMALL = "python train.py --device=cpu --layers=2 --width=64 --heads=2 --length=64 --vocabulary=256 --batch_size=4 --workers=1 --compiled=False"  # fmt: skip
 
 
 def read_command_line(arguments):
@@ -246,6 +249,7 @@ class Keeper:
         # workers fill their queue while the profiler starts: what is served from it is not recorded
         self.queued = 1 + workers * prefetch
         self.needed = warm_up + timed + self.queued + 1 + profiled  # steps until the trace is written
+        self.settled = 0  # steps until they are as fast again as before the trace was written
         # two clocks: an entry of the log restarts its own, while that of the timed steps goes on
         self.began = self.timed_from = time.perf_counter()
         self.since = 0
@@ -291,8 +295,12 @@ class Keeper:
             self.profiler.step()
             if done == self.needed:
                 self.finish(done)
-            return  # no entry either: its clock has only just been restarted
-        if done % log_every == 0:
+            return
+        if done < self.settled:
+            return
+        if done == self.settled:
+            self.began, self.since = self.now(), done
+        elif done % log_every == 0:
             self.log(done)
         if done == warm_up:
             self.began = self.timed_from = self.now()
@@ -325,7 +333,8 @@ class Keeper:
         self.profiler.export_chrome_trace(str(trace))
         self.profiler = None
         print(f"grader diagnose {trace} --step-ms {self.config['step_ms']:.4g}", flush=True)
-        self.began, self.since = self.now(), done
+        gc.collect()  # what the profiler leaves behind: else a later step is held up by it
+        self.settled = done + 2  # those two take up to half as long again
 
     def log(self, done):
         ended = self.now()
