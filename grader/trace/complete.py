@@ -7,6 +7,7 @@ import numpy as np
 from grader.trace.columns import COPY_LAUNCH, GRAPH_LAUNCH, KERNEL_LAUNCH, Trace
 from grader.trace.decode import KERNEL
 from grader.trace.nesting import alike
+from grader.trace.words import counted
 
 LONGEST_SPAN_NS = 24 * 3600 * 10**9  # no trace lasts a day
 MISSING_TOLERATED = 0.005  # share of launches without GPU work, or the reverse, at the edges of a recording
@@ -52,20 +53,22 @@ def doubts(trace: Trace, expect_gpu: bool) -> list[str]:
     if lost.sum() > MISSING_TOLERATED * len(launches):
         doubts.append(f"{lost.sum()} of {len(launches)} launches have no GPU work recorded")
     elif (lost & graph).any():
-        doubts.append(f"{(lost & graph).sum()} CUDA graph launches have no GPU work recorded")
+        doubts.append(counted((lost & graph).sum(), "CUDA graph launch{es} {have} no GPU work recorded"))
     if orphans.sum() > MISSING_TOLERATED * len(gpu):
         doubts.append(f"{orphans.sum()} of {len(gpu)} GPU events have no launch recorded")
     doubts += _several(trace, launches, gpu)
     short = _short_replays(trace, launches[graph], gpu)
     if short:
-        doubts.append(f"{short} replays of a CUDA graph have less GPU work recorded than others of the same graph")
+        doubts.append(
+            counted(short, "replay{s} of a CUDA graph {have} less GPU work recorded than others of the same graph")
+        )
     unplaced = trace.device[gpu] < 0
     if unplaced.any():
-        doubts.append(f"{unplaced.sum()} GPU events do not say on which device")
+        doubts.append(counted(unplaced.sum(), "GPU event{s} {do} not say on which device"))
     matched = launch >= 0
     early = trace.start[launch[matched]] - trace.start[gpu[matched]] > CLOCKS_APART_NS
     if early.any():
-        doubts.append(f"{early.sum()} GPU events start before their launch by more than a millisecond")
+        doubts.append(counted(early.sum(), "GPU event{s} {start} before {their} launch by more than a millisecond"))
     return doubts
 
 
@@ -83,14 +86,14 @@ def _several(trace: Trace, launches: np.ndarray, gpu: np.ndarray) -> list[str]:
     ids = np.sort(trace.correlation[launches])
     shared = len(np.unique(ids[1:][(ids[1:] == ids[:-1]) & (ids[1:] > 0)]))
     if shared:
-        doubts.append(f"{shared} correlation ids belong to several launches")
+        doubts.append(counted(shared, "correlation id{s} {belong} to several launches"))
     single = trace.correlation[launches[trace.named(KERNEL_LAUNCH, launches)]]
     of_kernel = trace.correlation[gpu[trace.category[gpu] == KERNEL]]
     of_kernel = np.sort(of_kernel[_among(of_kernel, single[single > 0])])
     again = of_kernel[1:] == of_kernel[:-1]
     several = len(np.unique(of_kernel[1:][again]))
     if several:
-        doubts.append(f"{several} launches of one kernel have several recorded")
+        doubts.append(counted(several, "launch{es} of one kernel {have} several recorded"))
     return doubts
 
 

@@ -69,6 +69,7 @@ from grader.trace.pieces import (
     whole_events,
 )
 from grader.trace.salvage import Salvage
+from grader.trace.words import counted
 
 __all__ = [
     "ANNOTATION",
@@ -333,10 +334,12 @@ class _Reading:
             raise TraceError(f"this is not a trace of torch.profiler: none of its {lost} entries is an event")
         trace.reasons[:0] = [] if self.damage is None else [self.damage]
         if lost:
-            trace.reasons.append(f"{lost} events are damaged and lost")
+            trace.reasons.append(counted(lost, "event{s} {are} damaged and lost"))
         if self.salvage.repaired:
-            trace.reasons.append(f"{self.salvage.repaired} events are damaged and were read as far as possible")
-        trace.reasons.extend(f"{count} {FLAWS[flaw]}" for flaw, count in flaws.items())
+            trace.reasons.append(
+                counted(self.salvage.repaired, "event{s} {are} damaged and {were} read as far as possible")
+            )
+        trace.reasons.extend(counted(count, FLAWS[flaw]) for flaw, count in flaws.items())
         # Files from before the mark have no version.
         if self.about.schemaVersion is not None and not any(part.header["ended"] for part in self.parts):
             trace.reasons.append("the mark that ends a recording is missing: the file was cut or edited")
@@ -345,13 +348,13 @@ class _Reading:
 
 
 FLAWS = {
-    "time": "events have no start and are left out",
-    "duration": "events have no duration and count as 0 ns",
-    "category": "events have no category",
-    "name": "events have no name",
-    "phase": "events are of no type and are left out",
-    "number": "numbers are not whole numbers of 64 bits and count as not recorded",
-    "memory": "reports of the allocator are absurd and are left out",
+    "time": "event{s} {have} no start and {are} left out",
+    "duration": "event{s} {have} no duration and {count} as 0 ns",
+    "category": "event{s} {have} no category",
+    "name": "event{s} {have} no name",
+    "phase": "event{s} {are} of no type and {are} left out",
+    "number": "number{s} {are} no integer{s} of 64 bits and {count} as not recorded",
+    "memory": "report{s} of the allocator {are} absurd and {are} left out",
 }
 
 
@@ -425,11 +428,13 @@ def _assemble(parts: list[parallel.Part], about: document.About, reasons: list[s
         reasons=[*reasons],
     )
     if absurd:
-        trace.reasons.append(f"{absurd} events have absurd times (longer than an hour, or before or after our days)")
+        trace.reasons.append(
+            counted(absurd, "event{s} {have} absurd times (longer than an hour, or before or after our days)")
+        )
     if negative:
-        trace.reasons.append(f"{negative} events have a negative duration")
+        trace.reasons.append(counted(negative, "event{s} {have} a negative duration"))
     if unreadable:
-        trace.reasons.append(f"{unreadable} descriptions of inputs are damaged")
+        trace.reasons.append(counted(unreadable, "description{s} of inputs {are} damaged"))
     return trace
 
 

@@ -73,6 +73,26 @@ def plain_number(value: float) -> str:
     return f"{value:.3g}"
 
 
+ONE = {
+    "s": "",
+    "es": "",
+    "are": "is",
+    "were": "was",
+    "have": "has",
+    "do": "does",
+    "count": "counts",
+    "start": "starts",
+    "belong": "belongs",
+    "their": "its",
+}
+MANY = {word: word for word in ONE}
+
+
+def counted(count: int, said: str) -> str:
+    """ "2 events are left out", "1 event is left out": of "event{s} {are} left out"."""
+    return f"{count} {said.format_map(ONE if count == 1 else MANY)}"
+
+
 def milliseconds(ns: float) -> str:
     """ "12.3 ms", or "450 µs" below a tenth of one."""
     if 0 < abs(ns) < 1e5:
