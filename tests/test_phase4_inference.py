@@ -339,7 +339,7 @@ def test_a_child_that_reads_nothing_holds_nobody_up():
         child.start(1)
         child.run(1)
         child.freeze()
-        with pytest.raises(ChildError, match="gave no loss within 1 s"):
+        with pytest.raises(ChildError, match="gave no answer within 1 s"):
             child.run(100_000)
 
 

@@ -574,7 +574,7 @@ class Child:
             waited = time.monotonic() - began
             if waited > limit_s:
                 what = {
-                    "run": "gave no loss",
+                    "run": "gave no answer" if self.serves else "gave no loss",
                     "load": "did not finish its import",
                     "prepare": "did not finish prepare(dataset, folder)",
                     "start": "did not set up its loop",
