@@ -144,6 +144,37 @@ def test_a_trace_without_any_gpu_is_incomplete_and_diagnosed(tmp_path):
     assert done.returncode == 3 and "In numbers (before)" in page and "In numbers (after)" not in page
 
 
+def test_without_a_gpu_workers_are_no_free_gain(tmp_path):
+    (tmp_path / "cpu.json").write_text(json.dumps(on_cpu(800).document()))
+    done = run(tmp_path / "cpu.json", "--html", tmp_path / "page.html")
+    text, page = " ".join(done.stdout.split()), (tmp_path / "page.html").read_text()
+    said = "(at most 5.00x: workers take cores from the training itself)"
+    assert said in text and said in page
+    assert "on the GPU" not in text[text.index("What to try") :]
+    (tmp_path / "gpu.json").write_bytes(document(SLOW))
+    assert "at most" not in run(tmp_path / "gpu.json").stdout
+
+
+DOUBT = "The profiler makes no step shorter: either the {} ms are of another job, or batches were ready while it recorded. What is missing is booked as waiting."
+
+
+@pytest.mark.parametrize("step_ms, doubted", [("24", False), ("30", True)])
+def test_a_step_that_the_profiler_made_shorter_is_doubted(files, tmp_path, step_ms, doubted):
+    """21.8 ms under it. Loader workers fill their queue while it starts, so it may be of the same job all the same."""
+    done = run(files / "slow.json.gz", "--step-ms", step_ms, "--html", tmp_path / "page.html")
+    assert done.returncode == 0, done.stderr
+    for shown in (" ".join(done.stdout.split()), (tmp_path / "page.html").read_text()):
+        assert (DOUBT.format(step_ms) in shown) == doubted
+    assert len(done.stdout.splitlines()) <= 40
+
+
+def test_the_share_of_the_recording_is_told_from_that_of_the_step(files):
+    (row,) = [line for line in run(files / "slow.json.gz", "--step-ms", "24").stdout.splitlines() if line[:4] == "host"]
+    assert "% waiting for data under the profiler, " in row
+    (row,) = [line for line in run(files / "slow.json.gz").stdout.splitlines() if line[:4] == "host"]
+    assert "% waiting for data, " in row
+
+
 def test_names_from_the_trace_are_harmless_in_the_terminal_and_on_the_page(tmp_path):
     path = tmp_path / "t.json"
     path.write_text(json.dumps(Loop([200 * US] * 5, data=9000 * US, name=HOSTILE).record()[0].document()))

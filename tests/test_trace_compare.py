@@ -197,8 +197,8 @@ def test_traces_of_a_cpu_say_what_can_be_compared():
     assert "no GPU work" in c.text and "waiting for data and the operators" in c.text
     report = diagnose.text(["a.json", "b.json"], [before, after])
     assert "not named" not in report and "no GPU work, 2 steps counted" in report
-    rows = {row[:40].strip(): row[40:].split() for row in report.splitlines()}
-    assert rows["host waiting for data"] == ["80%", "33%", "-47", "points"]
+    rows = {row[:54].strip(): row[54:].split() for row in report.splitlines()}
+    assert rows["host waiting for data, under the profiler"] == ["80%", "33%", "-47", "points"]
     assert rows["operators called on the host"] == ["4", "2", "-2"]
     half = compare(before, analyse(loop(300, (SGEMM, 200)).read()))
     assert "No part of the step changed" not in half.text and "one of the traces" in half.text

@@ -36,6 +36,7 @@ INCOMPLETE = 3  # exit status
 # a step without the profiler that is shorter than this share of its kernels' time, or so many times as long as under the
 # profiler, is not of that trace
 SHORTEST, LONGEST = 0.8, 5
+DOUBTFUL = 1.2  # times as long as under the profiler, which makes no step shorter: that is worth a sentence
 
 
 def run(options: argparse.Namespace) -> int:
@@ -240,8 +241,14 @@ def _step(a: Analysis) -> str:
     """How long a step takes, and how that is known."""
     traced = a.metrics.step_ns_traced
     if a.step_ns:
-        said = f"{milliseconds(a.step_ns)}, measured without the profiler"
-        return said + (f"; {milliseconds(traced)} under it" if traced else "")
+        length = milliseconds(a.step_ns)
+        said = f"{length}, measured without the profiler" + (f"; {milliseconds(traced)} under it" if traced else "")
+        if traced and a.step_ns > DOUBTFUL * traced:
+            said += (
+                f". The profiler makes no step shorter: either the {length} are of another job, or batches were ready while it "
+                "recorded. What is missing is booked as waiting"
+            )
+        return said
     if traced:
         return (
             f"{milliseconds(traced)} under the profiler, which makes steps longer: measure without it, give --step-ms"
@@ -252,9 +259,12 @@ def _step(a: Analysis) -> str:
 def _what_ifs(a: Analysis) -> list[str]:
     """ "input 6.3 ms (3.4x)", the largest gain first."""
     step = _step_ns(a)
+    most, why = ("", "") if len(a.trace.gpu) else ("at most ", ": workers take cores from the training itself")
     found = sorted((a.diagnosis.what_if or {}).items(), key=lambda item: item[1])
     return [
-        f"{cause} {plain_number(ms)} ms ({report._times(step / 1e6 / ms)})" for cause, ms in found if step and ms > 0
+        f"{cause} {plain_number(ms)} ms ({most}{report._times(step / 1e6 / ms)}{why})"
+        for cause, ms in found
+        if step and ms > 0
     ]
 
 
@@ -294,7 +304,7 @@ def _facts(m: Metrics) -> list[tuple[str, str]]:
         (
             "host",
             some(
-                share(m.data_wait, "waiting for data"),
+                share(m.data_wait, "waiting for data" + (" under the profiler" if m.step_ns else "")),
                 count(m.launches, "launches", "launch"),
                 count(m.syncs, "syncs"),
                 time(m.sync_ns or None, "in them"),
@@ -370,7 +380,7 @@ def text(
             lines += [paint(line, "33") for line in report._wrap(said, width, 4)]
         if not a.diagnosis.text.startswith(NO_DIAGNOSIS):  # that is said above
             lines += [paint(line, "1") for line in report._wrap(_verdict(a), width, 4)]
-        lines += report._wrap(f"A step: {_step(a)}.", width, 2)
+        lines += report._wrap(f"A step: {_step(a)}.", width, 4)
         if (what_ifs := _what_ifs(a)) and len(analyses) == 1:
             lines += report._wrap(f"A step without what costs it time: {', '.join(what_ifs)}.", width, 3)
         lines.append("")
@@ -451,7 +461,7 @@ COMPARED = {
     "gpu_idle_unprofiled": ("GPU idle, of a step without the profiler", "share"),
     "gpu_idle": ("GPU idle, of the whole recording", "share"),
     "gpu_busy_ns": ("GPU busy", "time"),
-    "data_wait": ("host waiting for data", "share"),
+    "data_wait": ("host waiting for data, under the profiler", "share"),
     "loads_in_main": ("samples loaded in the main process", "count"),
     "syncs": ("waits for the GPU", "count"),
     "would_wait": ("operators that would wait for a GPU", "count"),

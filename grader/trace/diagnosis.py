@@ -81,6 +81,11 @@ ADVICE = {
         "On tensor cores already? Then compare with the roofline: what is left is a better kernel or less work.",
     ],
 }
+ON_CPU = (  # the one cause that a run on the CPU can show
+    "Load in worker processes: num_workers, persistent_workers=True, prefetch_factor. They take cores from the training itself: "
+    "measure whether the whole is faster.",
+    "Decode less (smaller files, uint8), or cache: that takes from nobody.",
+)
 # cause -> the lesson, below notebooks/, and the lab that teach it
 TEACHES = {
     "input": ("2_data/2_dataloader", "2a_workers"),
@@ -208,7 +213,7 @@ def _without_gpu(trace: Trace, m: Metrics) -> Diagnosis:
         ),
         what_if_step_ms=what_if,
         what_if={"input": what_if},
-        what_to_try=tuple(ADVICE["input"]),
+        what_to_try=ON_CPU,
         lesson=TEACHES["input"][0],
         teaches=TEACHES["input"][1],
         text=f"The training process waited for data {wait:.0%} of the step; nothing ran on a GPU.{_host_ops(m)}",
