@@ -773,8 +773,8 @@ def passed_over(folder: Path, lab: str, submission: Submission) -> str:
     if made is None or {"cause": made["cause"], "gain": made["gain"]} == dict(submission.prediction or ()):
         return ""
     return (
-        f"Another prediction is locked beside this notebook ({_said(made)}), and lab.check() counts that one; counted here is the "
-        "notebook's own, as in a class."
+        f"Another prediction is locked beside this notebook ({_said(made)}), and lab.check() counts that one; counted here is what "
+        "the notebook's own cell says, as in a class."
     )
 
 
