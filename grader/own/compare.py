@@ -89,10 +89,11 @@ class _Comparing(Findings):
 @dataclass
 class Comparison:
     """What was found. said: one of decision's FASTER, EQUAL, SLOWER, UNKNOWN, of the loop after the change; "" where that was not
-    measured, then `message` says why, and `unusable` whether it is that a file could not be loaded. plan: what was measured by. starts: how often both were started and measured. gain: how many times as fast it is, over
-    the starts; None of a single one. before_s, after_s: seconds a step, the mean over the starts. agreement: whether losses and
-    weights agree, as a check; None where no steps were made. compile_s: what compilation of the later loop took, None for none.
-    traces: "before", "after", of the first start; traced_s: the seconds a step of that start, without the profiler."""
+    measured, then `message` says why, and `unusable` whether it is that a file could not be loaded. plan: what was measured by.
+    starts: how often both were started and measured. gain: how many times as fast it is, over the starts; None of a single one.
+    before_s, after_s: seconds a step, the mean over the starts. agreement: whether losses and weights agree, as a check; None
+    where no steps were made. compile_s: what compilation of the later loop took, None for none. traces: "before", "after", of
+    the first start; traced_s: the seconds a step of that start, without the profiler."""
 
     said: str = ""
     plan: Plan = FULL
