@@ -41,7 +41,7 @@ from grader.sandbox import parent
 from grader.sandbox.parent import Workspace
 from grader.submission import Submission, _prediction, defined, from_cells, is_submission
 from grader.trace import Metrics
-from grader.trace.words import plain_number
+from grader.trace.words import counted, plain_number
 
 Row = tuple[str, ...]  # of a table: as many texts in each row
 
@@ -387,7 +387,7 @@ class LoopLab(NotebookLab):
     def _ran(self, seen: Look | None, steps: int) -> Note:
         if not seen or seen.message:
             return _failed(seen)
-        time_ = f"{plain_number(1e3 * seen.step_s)} ms a step, over {_counted(steps, 'step')} after {len(seen.losses) - steps} to warm up."
+        time_ = f"{plain_number(1e3 * seen.step_s)} ms a step, over {counted(steps, 'step{s}')} after {len(seen.losses) - steps} to warm up."
         if self.lab.cause == "input-bound" and steps < MANY_STEPS:
             time_ += " Batches that a loader had ready make few steps look fast: lab.check() times many."
         if self.lab.serves:
@@ -724,10 +724,6 @@ def _shortened(losses: list[float]) -> str:
     if len(shown) > SHOWN_LOSSES + 1:
         shown[SHOWN_LOSSES:-1] = ["…"]
     return " ".join(shown)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _asked(starter: str) -> tuple[str, str]:

@@ -24,7 +24,7 @@ from grader.sandbox.parent import ChildError
 from grader.trace.lines import by_line
 from grader.trace.metrics import PHASES
 from grader.trace.read import CPU_OP
-from grader.trace.words import plain, plain_number, short_kernel
+from grader.trace.words import counted, plain, plain_number, short_kernel
 
 SEEN = (
     "data_wait",
@@ -214,7 +214,7 @@ class LiveLab(NotebookLab):
     def _time(self) -> str:
         used, since, profiles = self._clock["used_s"], time.time() - self._clock["opened"], self._clock["profiles"]
         said = (
-            f"{_minutes(since)} since you first opened the lab; {profiles} profile{'s' * (profiles != 1)} took "
+            f"{_minutes(since)} since you first opened the lab; {counted(profiles, 'profile{s}')} took "
             f"{_minutes(used)} of machine time."
         )
         return said + (" The aim is less than ten minutes of it." if used > LIMIT_S else "")

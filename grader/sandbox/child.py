@@ -59,9 +59,8 @@ def serve(requests: int, replies: int, spec: dict[str, Any]) -> None:
             nonce, method = request.pop("nonce"), request.pop("do")
             try:
                 answer = {"value": getattr(harness, method)(**request)}
-            except (
-                BaseException
-            ) as error:  # SystemExit and KeyboardInterrupt of a learner's code are errors like others
+            except BaseException as error:
+                # SystemExit and KeyboardInterrupt of a learner's code are errors like others
                 answer = {"error": _describe(error, harness.options.get("file", ""))}
             if os.getpid() != owner:  # a fork that the learner's loop forgot: it must not answer as well
                 os._exit(0)

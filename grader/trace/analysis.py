@@ -23,7 +23,7 @@ class Analysis:
     operations: list[Operation]
     diagnosis: Diagnosis
     step_ns: float | None  # the unprofiled step time, if it was given
-    left_out: int = 0  # steps before those that are counted
+    left_out: int  # steps before those that are counted
 
 
 def analyse(
