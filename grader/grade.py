@@ -661,7 +661,8 @@ def _compare_logs(found: Findings, ours: Arm, starter: Arm) -> None:
             logged.append(each.child.logs())
     if found.form.minimum_gain is not None and not found.pairs and logs_check.to_come(logged[1]):
         return  # it is looked at again after the timed blocks
-    found.logs = logs_check.judge(found.lab.logs, *logged, ours.losses)
+    first = found.form.parity.steps
+    found.logs = logs_check.judge(found.lab.logs, *logged, starter.losses, ours.losses, first)
 
 
 def _timed_blocks(found: Findings, ours: Arm, starter: Arm, kept: Path, plan: Plan, progress: Progress) -> None:
@@ -1060,13 +1061,16 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
         else:
             checks.append(throughput_check.judge(lab.throughput, found.decided, found.target, evidence))
         supported = checks[-1].points / lab.throughput.points
+    undecided = checks[-1].status == INCONCLUSIVE
+    if undecided and gain is None and checks[0].points:  # a right cause; its gain is judged once the loop's is known
+        checks[0] = replace(checks[0], status=INCONCLUSIVE)
     if lab.memory:
         if stopped and found.fits:
             checks.append(plain(lab.memory, *stopped))
         else:
             checks.append(found.memory or plain(lab.memory, INCONCLUSIVE, "Nothing was measured."))
         if isinstance(lab.memory, Budget):
-            checks[-1] = memory_check.as_far_as(supported, "the measured gain", checks[-1])
+            checks[-1] = memory_check.as_far_as(supported, "the measured gain", checks[-1], undecided)
         elif not stopped:
             share = checks[-1].points / lab.memory.points
             checks[-2] = memory_check.as_far_as(share, "what is gone of the growth", checks[-2])
@@ -1079,7 +1083,9 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
             checks.append(plain(check, INCONCLUSIVE, "; ".join(found.trace_problems) or "There is no trace."))
         else:
             checks.append(
-                trace_check.judge(check, found.metrics["submission"], found.trace_problems, supported, found.lost)
+                trace_check.judge(
+                    check, found.metrics["submission"], found.trace_problems, supported, found.lost, undecided
+                )
             )
     return checks
 

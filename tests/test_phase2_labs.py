@@ -195,7 +195,7 @@ def test_close_guesses_may_come_out_otherwise(form):
     one = 1 / lab.forms[form].options["batch_size"]
     for guesses, status in ((1, PASS), (2, PASS), (12, FAIL)):
         logged = [[{"loss": 2.0, "accuracy": 0.0}], [{"loss": 2.0, "accuracy": guesses * one}]]
-        assert logs_check.judge(lab.logs, *logged, [2.0]).status == status
+        assert logs_check.judge(lab.logs, *logged, [2.0], [2.0], 24).status == status
 
 
 @pytest.mark.slow

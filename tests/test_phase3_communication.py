@@ -18,11 +18,12 @@ from helpers import IS_ROOT, eventually, loop, running, said
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from grader import labs, trace
-from grader.grade import Findings, _lacking, choose_form, grade
+from grader.grade import Findings, _lacking, choose_form, grade, judge
 from grader.look import peek
 from grader.measure import machine
 from grader.measure.blocks import Plan
-from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, Result
+from grader.measure.decision import Pair
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result
 from grader.sandbox.parent import REPOSITORY, ChildError, Limits
 from grader.submission import Submission
 from grader.trace import Metrics
@@ -32,6 +33,7 @@ from tests import adversaries
 pytestmark = pytest.mark.usefixtures("nothing_left")
 NAME = "3j_communication"
 SHORT = Plan(block_s=0.2, block_steps=2, min_pairs=2, max_pairs=2, profile_steps=2)
+PREDICTED = (("cause", "communication-bound"), ("gain", 1.5))
 PATIENT = Limits(load=30, first_step=30, step=30)
 
 # each rank trains on its share of a batch, and gradients are averaged one by one
@@ -351,6 +353,47 @@ def test_each_step_of_a_rank_is_its_share(per_step, status, says):
         metrics.per_step["product_flops"] = [share * form.flops for share in per_step]
     lacking = _lacking(Findings(lab, "cpu", target=2.0, metrics={"submission": metrics}))
     assert (lacking is None) if status is None else (lacking[0] == status and says in lacking[1])
+
+
+# ms a step of starter and solution, and the share of them that other programs took: two NVIDIA H200, 2026-11-27
+DISTURBED = [
+    (80.08, 53.65, 0.0139, 0.0072),
+    (80.13, 56.60, 0.0071, 0.0001),
+    (72.56, 53.74, 0.0039, 0.0089),
+    (74.45, 58.97, 0.0935, 0.0692),
+    (77.94, 53.72, 0.0040, 0.0085),
+    (74.34, 57.06, 0.0002, 0.0035),
+    (74.79, 55.25, 0.0058, 0.0207),
+    (79.55, 54.19, 0.0656, 0.0236),
+    (77.85, 55.10, 0.0165, 0.0045),
+    (70.36, 53.53, 0.0001, 0.0001),
+    (73.57, 55.70, 0.0001, 0.0018),
+    (71.65, 52.79, 0.0001, 0.0173),
+    (70.36, 54.74, 0.0001, 0.0001),
+    (75.03, 55.73, 0.0002, 0.0018),
+]
+
+
+@pytest.mark.parametrize(("quiet", "status"), [(False, INCONCLUSIVE), (True, PASS)])
+def test_what_hangs_on_an_undecided_gain_is_undecided(quiet, status):
+    """The solution had FAIL in three checks, for a gain that others had made uncertain."""
+    lab, form = labs.get(NAME), labs.get(NAME).forms["cuda"]
+    metrics = Metrics(
+        steps=4, complete=True, collectives=9, comm_exposed=0.05, exchanged=form.exchanged, smallest_group=2, kernels=9
+    )
+    metrics.largest_product = 2 * form.at_once * form.matrix
+    metrics.per_step["product_flops"] = [form.flops]
+    found = Findings(lab, "cuda", target=1.3, metrics={"submission": metrics})
+    found.parity = CheckResult("parity", "", PASS, 0, 0, "")
+    times = [(78.0, ours, 0.0, 0.0) for _, ours, *_ in DISTURBED] if quiet else DISTURBED
+    found.pairs = [Pair(a / 1e3, b / 1e3, *lost) for a, b, *lost in times]
+    found.decided = found.decide(Plan())
+    checks = {check.name: check for check in judge(found, Submission("", prediction=PREDICTED))}
+    assert [checks[name].status for name in ("throughput", "collectives", "exposed")] == [status] * 3, checks
+    assert checks["prediction"].status == status and checks["prediction"].points == (10 if quiet else 5)
+    for name in ("collectives", "exposed"):
+        assert quiet or 0 < checks[name].points < checks[name].max_points
+        assert quiet or "It is uncertain, so it may support more." in checks[name].reason
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from grader.checks import parity
 from grader.labs.lab import Logs
 from grader.result import FAIL, PASS, CheckResult
 
@@ -14,20 +15,35 @@ HINT = (
     "Log the same numbers of every step. They may be computed in another way and read at another time, at most "
     f"{LATEST} steps later: job.log takes tensors."
 )
+# Two honest trainings can part by rounding alone, and then other numbers part sooner than losses do. Where the losses have parted by
+# this share (`parity.parted`), `relative` is as wide as it is declared; by twice the share, twice as wide. Small GPTs that were
+# trained again from weights one millionth off needed up to half of that, at any time in 600 steps (a CPU, 8 seeds, learning rates
+# of 0.005 and 0.01; the largest activation was compared). On an NVIDIA H200 an honest loop of 3e_compile had logged 941 steps as the
+# starter had, when its largest activation was 3% off.
+PARTED = 1.5e-4
 Logged = Sequence[dict[str, Any]]  # step by step: name -> number, or None for one that is not finite
 
 
-def judge(check: Logs, starter: Logged, submission: Logged, losses: Sequence[float]) -> CheckResult:
+def judge(
+    check: Logs,
+    starter: Logged,
+    submission: Logged,
+    starter_losses: Sequence[float],
+    losses: Sequence[float],
+    first: int,
+) -> CheckResult:
     """`starter` and `submission`: what both logged, from the first step on; they are compared where both have a step.
-    `losses`: what the submission yielded."""
+    `starter_losses`, `losses`: what both yielded. `first`: so many steps agree whatever the losses do. A loss that is logged must
+    be the one that is yielded; whether that is right, parity says."""
     logged = len(submission) - next((n for n, values in enumerate(reversed(submission)) if values), 0)
     submission = submission[: max(logged, len(submission) - LATEST)]  # the last steps' numbers may still be to come
     evidence = {"steps": len(submission), "names": list(check.names)}
     problem = _incomplete(check, submission, losses)
     if not problem:
-        for name in check.names:
-            together = zip(submission, starter, strict=False)
-            off = [_off(check, ours[name], theirs.get(name)) for ours, theirs in together]
+        wider = [max(1.0, apart / PARTED) for apart in parity.parted(starter_losses, losses, first)]
+        for name in [name for name in check.names if name != "loss"]:
+            together = zip(submission, starter, wider, strict=False)
+            off = [_off(check, ours[name], theirs.get(name), factor) for ours, theirs, factor in together]
             evidence[f"{name}_of_the_tolerance"] = round(max(off, default=0.0), 4)
             first = next((step for step, value in enumerate(off) if value > 1), None)
             if first is not None and not problem:
@@ -57,6 +73,6 @@ def _incomplete(check: Logs, submission: Logged, losses: Sequence[float]) -> str
     return ""
 
 
-def _off(check: Logs, ours: float, theirs: float) -> float:
+def _off(check: Logs, ours: float, theirs: float, wider: float) -> float:
     """A difference in units of what is tolerated."""
-    return abs(ours - theirs) / (check.relative * abs(theirs) + check.absolute)
+    return abs(ours - theirs) / (wider * check.relative * abs(theirs) + check.absolute)

@@ -129,11 +129,12 @@ def judge_budget(check: Budget, budget: int, meter: Meter) -> CheckResult:
     return CheckResult(check.name, check.title, FAIL, 0, check.points, seen, hint, evidence, deeper)
 
 
-def as_far_as(supported: float, what: str, found: CheckResult) -> CheckResult:
+def as_far_as(supported: float, what: str, found: CheckResult, undecided: bool = False) -> CheckResult:
     """A check that the untouched loop passes as well earns the share (0 to 1) of its points that what had to be done
-    supports; `what`: that, in words."""
+    supports; `what`: that, in words. undecided: whether that may support more, once it is known."""
     if supported >= 1 or not found.points:
         return found
     untouched = "passes this, too" if found.status == PASS else "does no worse"
     reason = f"{found.reason} The untouched loop {untouched}: {what} supports {supported:.0%} of these points."
-    return replace(found, status=FAIL, points=round(supported * found.points, 2), reason=reason)
+    status = INCONCLUSIVE if undecided and found.status == PASS else FAIL
+    return replace(found, status=status, points=round(supported * found.points, 2), reason=reason)

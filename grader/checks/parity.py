@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from grader.labs.lab import Parity
@@ -240,6 +240,18 @@ def _off_the_reference(
 def apart(losses: Sequence[float], reference: Sequence[float], update: dict[str, Any], first: int, step: int) -> Near:
     """How far a trusted training is from the reference's after `step` steps, as a submission's would be."""
     return distances(losses, reference, update, first, step, _floor(reference))
+
+
+def parted(starter: Sequence[float], submission: Sequence[float], first: int) -> list[float]:
+    """By what share the losses of two trainings have parted, step by step: the largest median of WINDOW steps until then, so that
+    no single loss makes it large; 0 in the `first` steps."""
+    apart = [abs(a - b) / max(abs(a), _floor(starter)) for a, b in zip(starter, submission, strict=False)]
+    found, largest = [], 0.0
+    for step in range(len(apart)):
+        if step >= first:
+            largest = max(largest, median(apart[max(0, step + 1 - WINDOW) : step + 1]))
+        found.append(largest)
+    return found
 
 
 def _floor(losses: Sequence[float]) -> float:

@@ -71,11 +71,18 @@ def _doubt(check: TraceCheck, metrics: Metrics) -> tuple[str, str] | None:
     return None
 
 
-def judge(check: TraceCheck, metrics: Metrics, problems: list[str], supported: float, lost: float = 0.0) -> CheckResult:
+def judge(
+    check: TraceCheck,
+    metrics: Metrics,
+    problems: list[str],
+    supported: float,
+    lost: float = 0.0,
+    undecided: bool = False,
+) -> CheckResult:
     """`problems`: why the trace cannot be trusted; any makes the verdict INCONCLUSIVE. `supported`: the share of the
     points that the measured gain supports (0 to 1): the process that is judged wrote the trace, so a trace alone earns
-    nothing. `lost`: the share of the timed steps (0 to 1) that went to other programs; a GPU that is idle meanwhile is not
-    the loop's fault."""
+    nothing. `undecided`: whether it may support more, once it is known. `lost`: the share of the timed steps (0 to 1) that
+    went to other programs; a GPU that is idle meanwhile is not the loop's fault."""
     value = read(metrics, check.metric)
     bound = check.at_least if check.at_least is not None else check.at_most
     evidence = {check.metric: value, "at_least": check.at_least, "at_most": check.at_most, "steps": metrics.steps}
@@ -122,6 +129,9 @@ def judge(check: TraceCheck, metrics: Metrics, problems: list[str], supported: f
         return result(FAIL, share * check.points, reason, *check.hints)
     if supported < 1:
         reason += f" The measured gain supports {supported:.0%} of these points."
+        if undecided:
+            reason += " It is uncertain, so it may support more."
+            return result(INCONCLUSIVE, supported * check.points, reason)
         return result(
             FAIL, supported * check.points, reason, "A fix that shows in the trace must show in the throughput."
         )

@@ -144,7 +144,8 @@ class TraceCheck:
 @dataclass(frozen=True)
 class Logs:
     """What the loop must go on logging with `job.log`: `names`, each step, the values those of the starter within
-    `relative` of them or `absolute`. The name "loss" must be the loss that the step yielded."""
+    `relative` of them and `absolute`; wider where the losses have parted by rounding (`grader/checks/logs.py`). The name "loss"
+    must be the loss that the step yielded."""
 
     names: tuple[str, ...]
     relative: float = 0.02
