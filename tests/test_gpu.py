@@ -21,13 +21,17 @@ from grader.submission import Submission
 
 gpu = pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")
 
+# NVML's utilisation is that of the last second at most (nvmlUtilization_t): only then is a neighbour to be seen
 NEIGHBOUR = """
 import time, torch
 a = torch.randn(4096, 4096, device="cuda")
-print("busy", flush=True)
+seen = time.monotonic() + 1
 while True:
     a @ a
     torch.cuda.synchronize()
+    if seen and time.monotonic() > seen:
+        print("busy", flush=True)
+        seen = None
 """
 
 
