@@ -13,11 +13,14 @@ import pytest
 from helpers import LAB, LIMITS
 from hypothesis import given
 from hypothesis import strategies as st
+from test_phase4_own_loop import BEFORE, JOB
 
+from grader.frontends.compare import said
 from grader.grade import grade
 from grader.labs.lab import Lab
 from grader.measure import calibration, machine
 from grader.measure.blocks import Plan, usual
+from grader.own.compare import compare
 from grader.result import INCONCLUSIVE, PASS, CheckResult
 from grader.submission import Submission
 
@@ -99,6 +102,18 @@ def test_a_neighbour_that_slows_the_submission_is_not_its_fault(when):
     """More than the target in truth: 0.06 s of waiting against 0.02 s of computing."""
     check = graded(WAITS.format(0.06), COMPUTES.format(0.02), target=1.5, when=when)
     assert check.status in (PASS, INCONCLUSIVE), check
+
+
+def test_a_comparison_says_what_others_took(tmp_path):
+    """Two loops that are the same seemed to be unequally fast, and nothing told that the machine was not free."""
+    (tmp_path / "job.py").write_text(JOB)
+    (tmp_path / "loop.py").write_text(BEFORE)
+    files = [tmp_path / name for name in ("loop.py", "loop.py", "job.py")]
+    plan = replace(PLAN, min_pairs=2, max_pairs=2)
+    with busy():
+        found = compare(*files, device="cpu", plan=plan)
+    told = [warning for warning in found.warnings if "Other programs took up to" in warning]
+    assert len(told) == 1 and f"Note: {told[0]}" in said(found, ["loop.py", "loop.py"]), found.warnings
 
 
 def test_memory_that_is_filled_is_no_fault_of_the_starter(monkeypatch):

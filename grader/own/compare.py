@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import fmean, geometric_mean
 
 from grader.checks import parity as parity_check
+from grader.checks.throughput import MUCH_LOST
 from grader.errors import UserError
 from grader.grade import (
     Arming,
@@ -201,6 +202,7 @@ def compare(
                 starts = [_joined(found.decided.pairs)]
                 _start_again(found, starts, starter, ours, plan, once, told)
                 _say(result, starts, plan)
+                _tell_lost(found)
     except ChildError as error:
         blamed = before if error.trusted else after
         result.message = _explained(error, blamed, job)
@@ -294,6 +296,14 @@ def _say(result: Comparison, starts: Sequence[decision.Pair], plan: Plan) -> Non
         result.gain = decided.gain
         if decided.settled and len(starts) >= plan.min_pairs:
             result.said = decision.direction(decided.gain)
+
+
+def _tell_lost(found: _Comparing) -> None:
+    lost = max(max(pair.starter_lost, pair.submission_lost) for pair in found.pairs if not pair.disturbed)
+    if lost > MUCH_LOST:
+        found.warnings.append(
+            f"Other programs took up to {lost:.0%} of a loop's time, so the interval says less than it seems to."
+        )
 
 
 def _concluded(found: _Comparing, result: Comparison) -> None:
