@@ -5,11 +5,16 @@ A process is born fast or slow: where its memory lies, and which threads wake wh
 processes differ by more than blocks of one, and starts of the same two processes agree on a gain that is none.
 
     python -m tests.benchmarks.compare_errors [--times 12] [--device cpu] [--busy 0] [--quick]
+    python -m tests.benchmarks.compare_errors --simulate [--times 3000] [--quick]
 
 On two shared cores (AMD EPYC, torch 2.14, 2026-11-27), with all pairs from one process a side: 4 slower and 2 faster of 6
 comparisons of a loop with itself, which scattered by 24% where their pairs said 2%. With a start a pair of times, and malloc kept
 from giving memory back: 4 cannot tell and 1 as fast of 5, scattering by 2.0% where the starts said 1.3%; of 5 with 8% more to do, 3
 faster and 2 cannot tell. With `--quick`, 8 cannot tell of 8; beside two busy processes 7, and 1 as fast.
+
+Simulated, where the ratio of a start scatters normally by 1, 2, 5 and 10% (3,000 comparisons each): of two loops that are equal one
+is called faster or slower in 0, 0.5, 1.9 and 2.0% of them, with `--quick` in 0, 1.9, 4.2 and 4.5%. That one is 5% faster is seen in
+100, 93, 25 and 6%, with `--quick` in 100, 91, 27 and 9%.
 
 busy: so many other processes compute all the time. Prints what was said, and by how much comparisons scatter: as their
 intervals let one expect, or more."""
@@ -21,15 +26,18 @@ import collections
 import contextlib
 import math
 import multiprocessing
+import random
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean, stdev
 
-from grader.measure import machine
-from grader.measure.blocks import QUICK
-from grader.own.compare import FULL, compare
+from grader.measure import decision, machine
+from grader.measure.blocks import QUICK, Plan
+from grader.own.compare import FULL, NOISE, compare, decide
+
+VERDICTS = (decision.FASTER, decision.EQUAL, decision.SLOWER, decision.UNKNOWN)
 
 JOB = """
 import torch
@@ -91,13 +99,40 @@ def neighbours(number: int) -> Iterator[None]:
             each.kill()
 
 
+def simulate(plan: Plan, sigma: float, true: float) -> str:
+    """What is said of two loops, one of them `true` times as fast, where the ratio of a start scatters by `sigma` (in log)."""
+    starts: list[decision.Pair] = []
+    while len(starts) < plan.max_pairs:
+        one, other = (math.exp(random.gauss(0, sigma / math.sqrt(2))) for _ in range(2))
+        starts.append(decision.Pair(one, other / true))
+        found = decide(starts, NOISE, plan.min_pairs)
+        if found and found.settled:
+            return decision.direction(found.gain)
+    return decision.UNKNOWN
+
+
+def print_simulated(plan: Plan, times: int) -> None:
+    print("| a start scatters by | is as fast | " + " | ".join(VERDICTS) + " |\n|---|---|" + "---|" * len(VERDICTS))
+    for sigma in (0.01, 0.02, 0.05, 0.1):
+        for true in (1.0, 1.05, 1.1):
+            said = collections.Counter(simulate(plan, sigma, true) for _ in range(times))
+            shares = " | ".join(f"{said[verdict] / times:.1%}" for verdict in VERDICTS)
+            print(f"| {sigma:.0%} | {true:.2f} times | {shares} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=12)
+    parser.add_argument("--simulate", action="store_true")
+    parser.add_argument("--times", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--busy", type=int, default=0)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
+    plan, times = QUICK if options.quick else FULL, options.times or (3000 if options.simulate else 12)
+    if options.simulate:
+        random.seed(1)
+        print_simulated(plan, times)
+        return
     facts = machine.facts()
     of = facts["gpu"] if options.device == "cuda" else facts["cpu"]
     print(f"a loop and itself on {of}, {facts['cores']} cores, {options.busy} of them busy with something else")
@@ -112,9 +147,9 @@ def main() -> None:
             before = Path(folder) / "before.py"
             before.write_text(LOOP.replace("TWICE = False", f"TWICE = {twice}"))
             said, logs, should, seconds, starts = collections.Counter(), [], [], [], []
-            for _ in range(options.times):
+            for _ in range(times):
                 began = time.monotonic()
-                found = compare(before, after, job, device=options.device, plan=QUICK if options.quick else FULL)
+                found = compare(before, after, job, device=options.device, plan=plan)
                 seconds.append(time.monotonic() - began)
                 said[found.said or found.message] += 1
                 if found.gain:
