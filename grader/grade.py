@@ -1186,7 +1186,7 @@ def _throughput_evidence(found: Findings) -> dict[str, Any]:
         "pairs": [[1e3 * each.starter_s, 1e3 * each.submission_s] for each in found.decided.pairs],
         "lost": [[each.starter_lost, each.submission_lost] for each in found.decided.pairs],
         "pairs_left_out": len(found.pairs) - len(found.decided.pairs),
-        "lost_to_others": max(max(each.starter_lost, each.submission_lost) for each in found.decided.pairs),
+        "lost_to_others": max(each.lost for each in found.decided.pairs),
         "compile_s": found.compile_s,
         "overstated": found.overstated,
         "worked_ahead": found.worked_ahead,

@@ -392,8 +392,11 @@ def test_a_budget_is_a_budget():
 
 @pytest.mark.parametrize(("supported", "status", "points"), [(0, FAIL, 0), (0.5, FAIL, 10), (1, PASS, 20)])
 def test_the_untouched_loop_fits_as_well(supported, status, points):
-    check = as_far_as(supported, "the gain", judge_budget(BUDGET, 100, seen(peak=100)))
+    budget = judge_budget(BUDGET, 100, seen(peak=100))
+    check = as_far_as(supported, "the gain", budget)
     assert (check.status, check.points) == (status, points), check.reason
+    open_ = as_far_as(supported, "the gain", budget, undecided=True)
+    assert (open_.status, open_.points) == (INCONCLUSIVE if supported < 1 else PASS, points), open_.reason
 
 
 @pytest.mark.parametrize(("supported", "points"), [(0, 0), (0.5, 5), (1, 10)])

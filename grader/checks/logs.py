@@ -15,11 +15,11 @@ HINT = (
     "Log the same numbers of every step. They may be computed in another way and read at another time, at most "
     f"{LATEST} steps later: job.log takes tensors."
 )
-# Two honest trainings can part by rounding alone, and then other numbers part sooner than losses do. Where the losses have parted by
-# this share (`parity.parted`), `relative` is as wide as it is declared; by twice the share, twice as wide. Small GPTs that were
-# trained again from weights one millionth off needed up to half of that, at any time in 600 steps (a CPU, 8 seeds, learning rates
-# of 0.005 and 0.01; the largest activation was compared). On an NVIDIA H200 an honest loop of 3e_compile had logged 941 steps as the
-# starter had, when its largest activation was 3% off.
+# Two honest trainings can part by rounding alone, and then other numbers part sooner than losses do. Where the losses have parted
+# by this share (`parity.parted`), `relative` is as wide as it is declared; by twice the share, twice as wide. Of 16 pairs of small
+# GPTs, one of each pair begun from weights one millionth off, none needed more than half of that in 400 or 600 steps (AMD EPYC,
+# torch 2.14, learning rates of 0.005 and 0.01; the largest activation was compared). On an NVIDIA H200 (torch 2.11) an honest loop
+# of 3e_compile had logged 941 steps as the starter had, when its largest activation was 3% off.
 PARTED = 1.5e-4
 Logged = Sequence[dict[str, Any]]  # step by step: name -> number, or None for one that is not finite
 
@@ -41,14 +41,16 @@ def judge(
     problem = _incomplete(check, submission, losses)
     if not problem:
         wider = [max(1.0, apart / PARTED) for apart in parity.parted(starter_losses, losses, first)]
-        for name in [name for name in check.names if name != "loss"]:
+        for name in check.names:
+            if name == "loss":
+                continue
             together = zip(submission, starter, wider, strict=False)
             off = [_off(check, ours[name], theirs.get(name), factor) for ours, theirs, factor in together]
             evidence[f"{name}_of_the_tolerance"] = round(max(off, default=0.0), 4)
-            first = next((step for step, value in enumerate(off) if value > 1), None)
-            if first is not None and not problem:
-                ours, theirs = submission[first][name], starter[first][name]
-                problem = f"{name} of step {first} is {ours:.4g} where the starter logs {theirs:.4g}"
+            at = next((step for step, value in enumerate(off) if value > 1), None)
+            if at is not None and not problem:
+                ours, theirs = submission[at][name], starter[at][name]
+                problem = f"{name} of step {at} is {ours:.4g} where the starter logs {theirs:.4g}"
     if problem:
         return CheckResult(NAME, TITLE, FAIL, 0, 0, f"The logs are not the starter's: {problem}.", HINT, evidence)
     return CheckResult(NAME, TITLE, PASS, 0, 0, "Every step logs what the starter logs.", "", evidence)

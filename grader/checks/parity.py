@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from statistics import fmean, median
 from typing import Any
 
@@ -245,13 +246,10 @@ def apart(losses: Sequence[float], reference: Sequence[float], update: dict[str,
 def parted(starter: Sequence[float], submission: Sequence[float], first: int) -> list[float]:
     """By what share the losses of two trainings have parted, step by step: the largest median of WINDOW steps until then, so that
     no single loss makes it large; 0 in the `first` steps."""
-    apart = [abs(a - b) / max(abs(a), _floor(starter)) for a, b in zip(starter, submission, strict=False)]
-    found, largest = [], 0.0
-    for step in range(len(apart)):
-        if step >= first:
-            largest = max(largest, median(apart[max(0, step + 1 - WINDOW) : step + 1]))
-        found.append(largest)
-    return found
+    off = [abs(a - b) / max(abs(a), _floor(starter)) for a, b in zip(starter, submission, strict=False)]
+    later = range(first, len(off))
+    medians = [0.0] * min(first, len(off)) + [median(off[max(0, n + 1 - WINDOW) : n + 1]) for n in later]
+    return list(accumulate(medians, max))
 
 
 def _floor(losses: Sequence[float]) -> float:

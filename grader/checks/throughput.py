@@ -32,7 +32,7 @@ def judge(check: Throughput, decided: decision.Decision, target: float, evidence
             reason += " Do less before the first `yield`."
     elif not settled:
         status = INCONCLUSIVE
-        lost = max(max(pair.starter_lost, pair.submission_lost) for pair in decided.pairs)
+        lost = max(pair.lost for pair in decided.pairs)
         why = (
             f"other programs took up to {lost:.0%} of a loop's time"
             if lost > MUCH_LOST

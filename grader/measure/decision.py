@@ -84,6 +84,11 @@ class Pair:
     submission_lost: float = 0.0
     disturbed: str = ""
 
+    @property
+    def lost(self) -> float:
+        """The larger share of the two."""
+        return max(self.starter_lost, self.submission_lost)
+
 
 @dataclass(frozen=True)
 class Decision:

@@ -299,7 +299,7 @@ def _say(result: Comparison, starts: Sequence[decision.Pair], plan: Plan) -> Non
 
 
 def _tell_lost(found: _Comparing) -> None:
-    lost = max(max(pair.starter_lost, pair.submission_lost) for pair in found.pairs if not pair.disturbed)
+    lost = max(pair.lost for pair in found.pairs if not pair.disturbed)
     if lost > MUCH_LOST:
         found.warnings.append(
             f"Other programs took up to {lost:.0%} of a loop's time, so the interval says less than it seems to."
