@@ -249,6 +249,11 @@ MORE_RUNGS: dict[str, list[tuple[str, str, variants.Edits]]] = {
             variants.DECODED_EACH_STEP,
         ),
         ("kept in the host's memory, sent a batch ahead", "solution", variants.KEPT_BY_THE_HOST),
+        (
+            "the solution, not compiled",
+            "solution",
+            [("torch.compile(loss_of) if cuda else loss_of", "loss_of")],
+        ),
     ],
     "3f_attention": [
         ("torch.compile of the starter", "starter", _COMPILED_TOKENS),
