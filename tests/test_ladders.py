@@ -56,6 +56,21 @@ def test_a_lab_without_a_ladder_or_without_its_rows_is_named(tmp_path, monkeypat
     assert "2a_workers: no row" in capsys.readouterr().out
 
 
+def test_of_two_machines_the_one_that_lacks_fewer_rungs_is_shown(tmp_path):
+    lab = labs.get("3a_precision")
+    told = {what: measured.rung_digest(lab, "cuda", source) for what, source in measured.ladder_of(lab).items()}
+    rows = [{"rung": what, "step_ms": 10.0, "gain": 1.0, "source": of} for what, of in told.items()]
+    for folder, some in (("nvidia-a100", rows), ("nvidia-h200", rows[:-1])):
+        write_json(tmp_path / folder / lab.name / "ladder.json", ladder() | {"rungs": some, "date": folder})
+    assert ladders.to_show(tmp_path)[lab.name]["date"] == "nvidia-a100"
+    older = [*rows[:-1], rows[-1] | {"source": "of another loop"}]
+    write_json(tmp_path / "nvidia-h200" / lab.name / "ladder.json", ladder() | {"rungs": older, "date": "nvidia-h200"})
+    assert ladders.to_show(tmp_path)[lab.name]["date"] == "nvidia-a100"
+    write_json(tmp_path / "nvidia-h200" / lab.name / "ladder.json", ladder() | {"rungs": rows, "date": "nvidia-h200"})
+    assert ladders.to_show(tmp_path)[lab.name]["date"] == "nvidia-h200"
+    assert ladders.to_show(tmp_path / "nvidia-a100")[lab.name]["date"] == "nvidia-a100"
+
+
 def test_a_small_gain_is_not_rounded_to_a_larger_one():
     assert [ladders.times(gain) for gain in (0.09, 1.05, 1.996, 2.04, 18.24)] == [
         "0.09x",
@@ -99,8 +114,7 @@ def test_a_rung_of_another_loop_is_marked_until_it_is_measured_anew():
 
 def test_notebooks_say_what_was_measured():
     """The gains of a ladder stand in the notebook, and which of them are not of today's loop and form."""
-    for path in ladders.MEASURED.glob("*/ladder.json"):
-        lab, told = path.parent.name, json.loads(path.read_text(encoding="utf-8"))
+    for lab, told in ladders.to_show(ladders.MEASURED).items():
         notebook = Path(ladders.REPOSITORY / "solutions" / lab / f"{lab}.ipynb").read_text(encoding="utf-8")
         assert all(f" | {ladders.times(row['gain'])} |" in notebook for row in told["rungs"]), lab
         assert notebook.count(f"{measured.STALE} |") == len(measured.stale_rungs(labs.get(lab), told)), lab
