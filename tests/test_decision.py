@@ -200,6 +200,19 @@ def test_a_loop_without_a_fault_that_a_neighbour_slows():
     assert healthy([(1.0, 1.0), *[(1.0, 1.5)] * 3]).status == INCONCLUSIVE
 
 
+def test_a_starter_that_scatters_makes_no_healthy_loop_slower():
+    """Pairs in which the starter was fast were chosen, and the loop was slower than the starter was in those."""
+    draw, slower = numpy.random.default_rng(0), 0
+    for _ in range(300):
+        pairs: list[Pair] = []
+        found = None
+        while len(pairs) < 14 and not (found and found.settled):
+            pairs.append(Pair(math.exp(draw.normal(0, 0.05)), math.exp(draw.normal(0, 0.002))))
+            found = decision.decide_healthy(pairs, throughput.SLOWER, 0.45, 0.003, 3)
+        slower += found.settled and found.gain.upper < throughput.SLOWER
+    assert slower < 0.03 * 300
+
+
 # ---------------------------------------------------------------- how often it is wrong
 
 

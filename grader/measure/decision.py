@@ -128,10 +128,11 @@ def decide_healthy(
     pairs: Sequence[Pair], slower: float, worth: float, noise_floor: float, min_pairs: int = 2
 ) -> Decision | None:
     """`decide` for a loop that has only to keep its speed: settled when it is known whether its gain is at least
-    `slower`; that it is not, from the fourth pair. worth: the log of the gain, or loss, that is worth all points."""
+    `slower`; that it is not, from the fourth pair, and by all pairs: those in which the starter was fast were chosen for it.
+    worth: the log of the gain, or loss, that is worth all points."""
     views = _views(pairs, 0.1 * worth, noise_floor, min_pairs)
     for view in views:
-        if view.gain.lower >= slower or (view.most < slower and len(view.pairs) >= FEW):
+        if view.gain.lower >= slower or (view is views[0] and view.most < slower and len(view.pairs) >= FEW):
             return Decision(view.gain, view.gain.lower, True, view.pairs)
     return Decision(views[-1].gain, views[-1].gain.lower, False, views[-1].pairs) if views else None
 

@@ -2,7 +2,8 @@
 
     python -m tests.benchmarks.ladders [--from data/measured/nvidia-h200] [--labs LAB,LAB]
 
-Of each lab the ladder of the machine on which the fewest of today's rungs were not measured; of equals that of an H200.
+Of each lab the ladder of the GPU on which the fewest of today's rungs were not measured; of equals that of an H200. That of a CPU
+where there is no other.
 
 Fills the ladders with empty rungs, those with rungs that are marked as measured before a change or have to be, and those of the labs that
 are named: what was measured anew may need other words beside it.
@@ -29,15 +30,16 @@ FIRST = "nvidia-h200"
 def to_show(measured: Path) -> dict[str, dict[str, Any]]:
     """Of each lab the ladder that its notebook shows: see above. measured: a machine's folder, or the folder of those."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for path in sorted(measured.glob("**/ladder.json"), key=lambda path: path.parts[-3] != FIRST):
+    for path in sorted(measured.glob("**/ladder.json"), key=lambda path: (path.parts[-3] != FIRST, path)):
         found.setdefault(path.parent.name, []).append(json.loads(path.read_text(encoding="utf-8")))
-    return {lab: min(made, key=lambda ladder: _lacking(lab, ladder)) for lab, made in sorted(found.items())}
+    return {lab: min(made, key=lambda ladder: _lacks(lab, ladder)) for lab, made in sorted(found.items())}
 
 
-def _lacking(lab: str, ladder: dict[str, Any]) -> int:
-    """How many of today's rungs it has no figure of."""
+def _lacks(lab: str, ladder: dict[str, Any]) -> tuple[bool, int]:
+    """Whether it lacks a GPU, and of how many of today's rungs it has no figure."""
     stale = stale_rungs(labs.get(lab), ladder)
-    return len(ladder_of(labs.get(lab)).keys() - {row["rung"] for row in ladder["rungs"] if row["rung"] not in stale})
+    there = {row["rung"] for row in ladder["rungs"] if row["rung"] not in stale}
+    return not ladder["machine"]["gpu"], len(ladder_of(labs.get(lab)).keys() - there)
 
 
 def bears(name: str, rung: str) -> bool:
