@@ -247,8 +247,7 @@ def parted(starter: Sequence[float], submission: Sequence[float], first: int) ->
     """By what share the losses of two trainings have parted, step by step: the largest median of WINDOW steps until then, so that
     no single loss makes it large; 0 in the `first` steps."""
     off = [abs(a - b) / max(abs(a), _floor(starter)) for a, b in zip(starter, submission, strict=False)]
-    later = range(first, len(off))
-    medians = [0.0] * min(first, len(off)) + [median(off[max(0, n + 1 - WINDOW) : n + 1]) for n in later]
+    medians = [median(off[max(0, n + 1 - WINDOW) : n + 1]) if n >= first else 0.0 for n in range(len(off))]
     return list(accumulate(medians, max))
 
 

@@ -450,7 +450,7 @@ def _image(draw: Any, alt: str) -> str:
                 metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
                 figure.savefig(buffer, format=kind, dpi=dpi, metadata=metadata)
                 if kind == "png":
-                    buffer = _with_palette(buffer)
+                    buffer = with_palette(buffer, 64)  # nothing that one could see is lost
                 data = base64.b64encode(buffer.getvalue()).decode()
                 if len(data) <= PICTURE_BYTES:
                     source = f"data:image/{mime};base64,{data}"
@@ -460,13 +460,13 @@ def _image(draw: Any, alt: str) -> str:
         return f'<p class="sp-note">A picture could not be drawn: {_html(repr(error), 200)}</p>'
 
 
-def _with_palette(png: io.BytesIO) -> io.BytesIO:
-    """The same picture with 64 colours: a third of the bytes, and nothing that one could see is lost."""
+def with_palette(png: io.BytesIO, colors: int) -> io.BytesIO:
+    """The same picture with so many colours at most, up to 256: a third of the bytes. One that has no more keeps each pixel."""
     from PIL import Image
 
     smaller = io.BytesIO()
     with Image.open(png) as image:
-        image.convert("RGB").quantize(64).save(smaller, "png", optimize=True)
+        image.convert("RGB").quantize(colors).save(smaller, "png", optimize=True)
     return smaller
 
 
