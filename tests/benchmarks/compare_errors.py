@@ -16,7 +16,8 @@ Simulated, where the ratio of a start scatters normally by 1, 2, 5 and 10% (3,00
 is called faster or slower in 0, 0.1, 0.8 and 1.0% of them if both scatter, and in at most 2.6% if one of them does all of it; with
 `--quick` in 0, 0.7, 2.4 and 2.8%, and at most 5.9%. That one is 5% faster is seen in 100, 90, 17 and 4%, with `--quick` in 100, 87,
 19 and 7%. Luck at its birth that has two values, half of the time each, can be the same in all four starts: where only one of two
-loops has it, 13% of comparisons of loops that are equal on average are wrong; where both have it, 1%.
+loops has it, 13% of comparisons of loops that are equal on average are wrong; where both have it, 1%. With `--quick`, of three
+starts, 26 and 4%.
 
 busy: so many other processes compute all the time. Prints what was said, and by how much comparisons scatter: as their
 intervals let one expect, or more."""
