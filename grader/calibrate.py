@@ -26,7 +26,6 @@ from grader.grade import (
     begun,
     choose_form,
     grade,
-    kept_compiled,
     prepared,
     without_waits,
 )
@@ -188,9 +187,7 @@ def _trained(
     start = partial(
         arm, form=form, options=without_waits(options), readable=readable, form_name=form_name, allow_unconfined=True
     )
-    # other forms find there what they have in common with the reference
-    compiled, is_reference = kept_compiled(lab, form_name), source == solution(lab).source
-    with begun(source, form, seed, start, compiled, keep=is_reference) as one:
+    with begun(source, form, seed, start, compiles=True) as one:
         for step in grid if one.step_s <= longest_s else ():
             if step > len(one.losses):
                 one.run(step - len(one.losses))

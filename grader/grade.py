@@ -1,13 +1,12 @@
 """One grade, from a submission and a lab to a Result.
 
-The story: gate -> load both arms -> first steps compared tightly -> pairs of timed blocks until the points are known ->
-the last weights on held-out data, where long runs say what to expect -> one profile of each arm -> the reference
-solution trains as long, and losses and weights are compared to the end -> checks."""
+The story: gate -> the starter's first steps, alone -> the submission's, compared tightly -> pairs of timed blocks until the
+points are known -> the last weights on held-out data, where long runs say what to expect -> one profile of each arm -> the
+starter alone once more -> the reference solution trains as long, and losses and weights are compared to the end -> checks."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
 import importlib.util
 import math
@@ -32,7 +31,6 @@ from grader.checks import prediction as prediction_check
 from grader.checks import throughput as throughput_check
 from grader.checks import trace as trace_check
 from grader.data import prepare
-from grader.data.cache import cache_dir
 from grader.errors import UserError
 from grader.labs.lab import CAUSES, AnyLab, Budget, Form, Growth, Lab
 from grader.measure import calibration, decision, machine, peaks
@@ -45,6 +43,7 @@ from grader.sandbox.drive import NAME, Drive
 from grader.sandbox.parent import Child, ChildError, Limits, Workspace, turn
 from grader.sandbox.probe import confinement
 from grader.submission import Submission, defined, same_code, solution
+from grader.trace.metrics import FITS
 
 Progress = Callable[[float, str], None]  # share done (0 to 1), what is being done
 Arming = contextlib.AbstractContextManager[Arm]
@@ -52,7 +51,7 @@ Arming = contextlib.AbstractContextManager[Arm]
 WEIGHTS, FIRST_WEIGHTS = "weights.safetensors", "first.safetensors"  # in the exchange folder
 MAX_WEIGHTS = 4 << 30  # bytes
 MAX_TRACE = 256 << 20
-FREE_MEMORY = 8 << 30  # bytes of GPU memory that a grade needs
+GPU_MEMORY = 7e9  # bytes that a grade needs of a GPU's memory in labs that are no loops to make faster
 FREE_MAIN_MEMORY = 2 << 30
 # 2f's starter, whose files lie on a local disk, was no slower with 0.15 GB left (2 cores of an AMD EPYC); others' may
 LEFT_MAIN_MEMORY = 1 << 30
@@ -75,6 +74,7 @@ COMPARED_WITH_STARTER = (
     "The timed steps were compared with the starter's, as far as it came, and not to the end with the reference solution's. Your "
     "points stay as they are; there is nothing that you have to do."
 )
+HELD_BY_OTHERS = "close the programs that hold the rest"
 NEEDS_GPU = "It needs an NVIDIA GPU; no points are given for what was not measured."
 
 UNCONFINED = (
@@ -119,6 +119,20 @@ def missing_packages(lab: AnyLab) -> str:
     return f"It needs packages that are not installed here: pip install {' '.join(missing)}. No points are given for what was not measured."
 
 
+def too_little_memory(lab: AnyLab, form_name: str) -> str:
+    """Why a lab cannot be measured for want of free GPU memory, in words; '' where there is enough."""
+    form = lab.forms.get(form_name)
+    state = machine.gpu_state(getattr(form, "ranks", 1)) if form and form_name == "cuda" and lab.runs_code else None
+    needed = getattr(form, "gpu_memory", GPU_MEMORY)
+    if state is None or state.free_bytes >= needed:
+        return ""
+    others = f"; {HELD_BY_OTHERS}" if state.total_bytes >= needed else ""
+    return (
+        f"It needs {needed / 1e9:.3g} GB of free GPU memory; of {state.total_bytes / 1e9:.1f} GB here {state.free_bytes / 1e9:.1f} GB are "
+        f"free{others}. No points are given for what was not measured."
+    )
+
+
 def needs_gpu(lab: AnyLab) -> str:
     """What a check that was not measured for want of GPUs says."""
     needed = getattr(lab.forms.get("cuda"), "ranks", 1)
@@ -158,7 +172,9 @@ def grade(
     form_name = choose_form(lab, device)
     kind = importlib.import_module(lab.graded_by)
     found: AnyFindings = kind.Findings(lab, form_name, allow_unconfined=allow_unconfined)
-    lacking = too_few_gpus(lab, form_name) or missing_packages(lab)
+    lacking = too_few_gpus(lab, form_name) or missing_packages(lab) or too_little_memory(lab, form_name)
+    if HELD_BY_OTHERS in lacking:
+        found.disturbed = lacking
     if form_name in lab.forms and not lacking:
         if lab.runs_code:
             _confine(found)
@@ -213,7 +229,7 @@ def _confine(found: AnyFindings) -> None:
 def _is_machines(error: ChildError, found: AnyFindings) -> bool:
     """Whether it was the machine that failed. Starter and reference solution are ours: when they fail, the learner's code is
     not the reason, unless it gave them weights that cannot be read, or left them without memory."""
-    theirs = ("weights",) if found.submission_ended else ("weights", "out_of_memory")
+    theirs = ("weights", "out_of_memory") if found.submission_there else ("weights",)
     return error.trusted and error.kind not in theirs
 
 
@@ -226,7 +242,7 @@ class AnyFindings:
     allow_unconfined: bool = False
     confinement: dict[str, Any] = field(default_factory=dict)
     free_bytes: int = 0  # of GPU memory, before the grade
-    submission_ended: bool = False  # its processes are gone
+    submission_there: bool = True  # its processes have begun, and are not gone
     seed: int | None = None
     timelines: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -260,6 +276,11 @@ class Findings(AnyFindings):
     overstated: float = 1.0  # see `blocks.overstated`
     untouched: bool = False  # it is the starter, as Python reads it, in a lab that has nothing to be made faster
     worked_ahead: bool = False  # so that some of the gain is not certain
+    usual_prepare_s: float = 0.0  # what the preparation takes of a loop that prepares nothing
+    alone_s: list[float] = field(
+        default_factory=list
+    )  # the starter's seconds a step with no submission there: before, after
+    slowed: float = 1.0  # by what factor the starter was slower beside the submission, see `decision.slowed`
     warm: bool = False  # it was started again, with what it had compiled at hand
     logs: CheckResult | None = None  # in labs that have logs
     memory: CheckResult | None = None  # in labs that ask for it
@@ -347,7 +368,6 @@ def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits 
         except Compiled:
             found.start_again()
             race(found, submission, start, ours, Path(kept), plan, limits, progress)
-        found.submission_ended = True
         untimed = partial(start, options=without_waits(options))
         if found.outcome and found.outcome.status == FAIL:
             _look_again(found, untimed, progress)
@@ -357,8 +377,8 @@ def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits 
 
 
 @contextlib.contextmanager
-def workspace_of(source: str, compiled: Path | None = None) -> Iterator[Workspace]:
-    workspace = Workspace(source, compiled)
+def workspace_of(source: str) -> Iterator[Workspace]:
+    workspace = Workspace(source)
     try:
         yield workspace
     finally:
@@ -375,49 +395,82 @@ def race(
     limits: Limits | None,
     progress: Progress,
 ) -> None:
-    """The submission beside the starter: first steps, timed pairs, profiles. Its weights on the way go to `kept`. Raises
+    """The submission beside the starter: first steps, timed pairs, profiles. Its weights on the way go to `kept`. The starter is
+    timed alone before the submission's processes exist, and again when they are gone: it must not be slower beside them. Raises
     Compiled where it should be made once more."""
+    found.submission_there = False
+    with start(found.lab.starter, limits=None, trusted=True) as starter:
+        found.seed = secrets.randbelow(1 << 31)  # no process knows it before its loop begins
+        _starter_alone(found, starter, progress)
+        found.submission_there = True
+        with start_ours(submission.source, limits=limits) as ours:
+            try:
+                _side_by_side(found, ours, starter, kept, plan, progress)
+            finally:
+                found.output = ours.child.output()
+        found.submission_there = False
+        if found.gain and found.gain.lower > 1 and found.same_work and not found.lab.throughput.healthy:
+            progress(0.94, "timing the starter alone")
+            _starter_again(found, starter, plan)
+
+
+def _starter_alone(found: Findings, starter: Arm, progress: Progress) -> None:
+    """The starter's first steps, while nothing of the submission's runs yet."""
+    progress(0.03, "loading the starter")
+    _load(found, starter)
+    if found.form.prepare_s:
+        with turn(starter.child):  # its prepare() does nothing: what it takes is to make a data set
+            found.usual_prepare_s = starter.prepare(found.form.prepare_s)
+    progress(0.05, "first steps of the starter")
+    begin(starter, found.seed, keep_initial=True)
+    _warm_up(starter, found)
+    found.alone_s = [starter.step_s]
+
+
+def _load(found: Findings, each: Arm) -> None:
+    if found.lab.memory:
+        each.meter = Meter(each.child, on_gpu=found.form_name == "cuda")
+    each.child.load()
+    each.child.freeze()
+
+
+def _side_by_side(found: Findings, ours: Arm, starter: Arm, kept: Path, plan: Plan, progress: Progress) -> None:
     form = found.form
-    with (
-        start_ours(submission.source, limits=limits) as ours,
-        start(found.lab.starter, limits=None, trusted=True) as starter,
-    ):
-        try:
-            progress(0.04, "loading the submission")
-            for each in (starter, ours):  # the starter's is stopped before anything of the submission runs
-                if found.lab.memory:
-                    each.meter = Meter(each.child, on_gpu=found.form_name == "cuda")
-                each.child.load()
-                each.child.freeze()
-            prepare_s = 0.0
-            if form.prepare_s:
-                progress(0.05, "the submission's preparation")
-                with turn(ours.child):
-                    prepare_s = ours.prepare(form.prepare_s)
-                with turn(starter.child):  # whose prepare() does nothing: what it takes is to make a data set
-                    prepare_s = max(0.0, prepare_s - starter.prepare(form.prepare_s))
-            found.seed = secrets.randbelow(1 << 31)  # drawn only now: nothing could be computed ahead
-            for each in (ours, starter):  # one after the other: nothing of the submission runs beside the starter
-                begin(each, found.seed, keep_initial=each is starter)
-            _first_steps(found, ours, starter, progress)
-            # reading it all in train(job) is a preparation, too; and made again, it may find what it left the first time
-            found.prepare_s = max(found.prepare_s, prepare_s + ours.read_ahead_s(starter))
-            if not (found.same_work and found.fits):
-                return
-            if form.minimum_gain is not None:
-                _timed_blocks(found, ours, starter, kept, plan, progress)
-                if not found.fits:
-                    return
-                _outlast(found, ours, starter, progress)
-                _compare_reads(found, ours, starter)
-                _compare_logs(found, ours, starter)
-            found.losses = {"starter": list(starter.losses), "submission": list(ours.losses)}
-            _compare_outcome(found, starter, progress)
-            if form.minimum_gain is None:
-                return
-            _profiles(found, ours, starter, plan, progress)
-        finally:
-            found.output = ours.child.output()
+    progress(0.12, "loading the submission")
+    _load(found, ours)
+    prepare_s = 0.0
+    if form.prepare_s:
+        progress(0.13, "the submission's preparation")
+        with turn(ours.child):
+            prepare_s = max(0.0, ours.prepare(form.prepare_s) - found.usual_prepare_s)
+    begin(ours, found.seed, keep_initial=False)
+    _first_steps(found, ours, starter, progress)
+    # reading it all in train(job) is a preparation, too; and made again, it may find what it left the first time
+    found.prepare_s = max(found.prepare_s, prepare_s + ours.read_ahead_s(starter))
+    if not (found.same_work and found.fits):
+        return
+    if form.minimum_gain is not None:
+        _timed_blocks(found, ours, starter, kept, plan, progress)
+        if not found.fits:
+            return
+        _outlast(found, ours, starter, progress)
+        _compare_reads(found, ours, starter)
+        _compare_logs(found, ours, starter)
+    found.losses = {"starter": list(starter.losses), "submission": list(ours.losses)}
+    _compare_outcome(found, starter, progress)
+    if form.minimum_gain is not None:
+        _profiles(found, ours, starter, plan, progress)
+
+
+def _starter_again(found: Findings, starter: Arm, plan: Plan) -> None:
+    """What the starter is slower beside the submission than it ever was alone was not won by the submission: it does not count."""
+    assert found.decided is not None
+    with starter.timed():
+        found.alone_s.append(starter.block(plan))
+    beside = [pair.starter_s for pair in found.decided.pairs]
+    found.slowed = decision.slowed(beside, found.alone_s)
+    if found.slowed > 1:
+        found.decided = replace(found.decided, certain=found.decided.certain / found.slowed, settled=False)
 
 
 def begin(each: Arm, seed: int, keep_initial: bool) -> None:
@@ -430,36 +483,25 @@ def without_waits(options: dict[str, Any]) -> dict[str, Any]:
     return options | ({"read_s": 0.0} if "read_s" in options else {})
 
 
+# Nothing is compiled: the same training, and where a compiler takes a minute it is there a minute sooner. The second name is what
+# releases of torch ask for that are imported already
+EAGER = {"TORCH_COMPILE_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1"}
+
+
 @contextlib.contextmanager
 def begun(
-    source: str,
-    form: Form,
-    seed: int,
-    start: Callable[..., Arming],
-    compiled: Path | None = None,
-    keep: bool = True,
-    nudge: int = 0,
+    source: str, form: Form, seed: int, start: Callable[..., Arming], compiles: bool = False, nudge: int = 0
 ) -> Iterator[Arm]:
-    """A trusted loop that has made its first steps from `seed`; `compare` can be asked of it. compiled: what it compiles is
-    looked for there first, and kept there where `keep` says so (see `kept_compiled`). nudge: see `Child.start`."""
-    with workspace_of(source, compiled) as workspace, start(source, limits=None, trusted=True, kept=workspace) as one:
+    """A trusted loop that has made its first steps from `seed`; `compare` can be asked of it. compiles: whether it may, where its
+    speed counts. nudge: see `Child.start`."""
+    form = form if compiles else replace(form, environment=form.environment | EAGER)
+    with start(source, form=form, limits=None, trusted=True) as one:
         one.child.load()
         if form.prepare_s:
             one.prepare(form.prepare_s)
         one.child.start(seed, keep_initial=True, nudge=nudge)
         one.warm_up(form.parity.steps)
-        if keep:  # now: nothing of a submission's has reached this process yet
-            workspace.keep_compiled()
         yield one
-
-
-def kept_compiled(lab: Lab, form_name: str) -> Path | None:
-    """Where this machine keeps what the lab's reference solution compiled. None where a submission's files are not
-    confined: it could put code of its own there."""
-    if not confinement().to_dict()["files"]:
-        return None
-    made_of = "\n".join((solution(lab).source, machine.key(form_name), str(sorted(machine.versions().items()))))
-    return cache_dir() / "compiled" / f"{lab.name}-{form_name}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
 
 
 @contextlib.contextmanager
@@ -503,6 +545,7 @@ def arm(
                 child,
                 drive,
                 gpus=getattr(form, "ranks", 1) if form_name == "cuda" else 0,
+                round_of=getattr(form, "round", 1),
                 prepared_for=form.prepared_for if getattr(form, "prepare_s", None) else None,
             )
     finally:
@@ -547,10 +590,6 @@ def gate(found: AnyFindings) -> None:
     state = machine.gpu_state(ranks)
     if state is None:
         return
-    if state.free_bytes < FREE_MEMORY:
-        raise Disturbed(
-            f"only {state.free_bytes / 1e9:.1f} GB of GPU memory are free, {FREE_MEMORY / 1e9:.0f} are needed."
-        )
     if state.throttling:
         raise Disturbed("the GPU throttles its clocks because it is too hot.")
     found.free_bytes = state.free_bytes
@@ -587,11 +626,9 @@ def _memory_was_taken(found: AnyFindings) -> str:
 
 def _first_steps(found: Findings, ours: Arm, starter: Arm, progress: Progress) -> None:
     parity = found.form.parity
-    progress(0.08, "first steps of the submission (compiling, if it compiles)")
+    progress(0.14, "first steps of the submission (compiling, if it compiles)")
     _warm_up(ours, found)
     weights = b"" if found.lab.serves else ours.child.fetch(FIRST_WEIGHTS, MAX_WEIGHTS)
-    progress(0.14, "first steps of the starter")
-    _warm_up(starter, found)
     if found.lab.serves:
         found.parity = answers_check.judge(parity, starter.losses, ours.losses)
     else:
@@ -798,8 +835,8 @@ def _same_to_the_end(found: Findings, start: Callable[..., Arming], plan: Plan, 
     parity, losses = found.form.parity, found.losses["submission"]
     spread = calibration.honest_spread(found.lab, found.form_name)
     late = parity_check.late(parity, found.losses["starter"], losses, spread)
-    # without a gain there are no points that could be undeserved
-    if found.gain and found.gain.lower > 1 and late.status != FAIL:
+    # without a gain there are no points that could be undeserved, and who is far off needs no replay
+    if late.status == INCONCLUSIVE or (found.gain and found.gain.lower > 1 and late.status != FAIL):
         try:
             replay = _replayed(found, start, progress)
             _leave_out_uncompared(found, replay, plan)
@@ -807,7 +844,8 @@ def _same_to_the_end(found: Findings, start: Callable[..., Arming], plan: Plan, 
             if (step := parity_check.doubtful(late)) and (twins := _twins(found, step, start, progress)):
                 late = parity_check.late(parity, found.losses["starter"], losses, spread, replace(replay, twins=twins))
         except UserError as missing:
-            found.warnings.append(f"{COMPARED_WITH_STARTER} {missing}")
+            if late.status != INCONCLUSIVE:
+                found.warnings.append(f"{COMPARED_WITH_STARTER} {missing}")
     assert found.parity is not None
     if parity_check.untold(late):
         found.disturbed = SEED_TELLS_NOTHING
@@ -840,8 +878,7 @@ def _same_answers(found: Findings, start: Callable[..., Arming], plan: Plan, pro
 
 def _reference(found: Findings, start: Callable[..., Arming], nudge: int = 0) -> Arming:
     """The reference solution from this grade's seed. Raises UserError where it is not part of this copy of the course."""
-    compiled = kept_compiled(found.lab, found.form_name)
-    return begun(solution(found.lab).source, found.form, found.seed, start, compiled, nudge=nudge)
+    return begun(solution(found.lab).source, found.form, found.seed, start, nudge=nudge)
 
 
 def _replayed(found: Findings, start: Callable[..., Arming], progress: Progress) -> parity_check.Replay:
@@ -953,7 +990,7 @@ def _look_again(found: Findings, start: Callable[..., Arming], progress: Progres
 
 def _profiles(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Progress) -> None:
     starter_s, ours_s = found.step_s
-    steps = found.form.profiled or plan.profile_steps
+    steps = found.form.recorded(plan.profile_steps)
     arms = [("starter", "before", starter, starter_s), ("submission", "after", ours, ours_s)]
     for name, shown, each, step_s in arms if plan.profile_starter else arms[1:]:
         once = each is starter and not found.keep_traces
@@ -991,7 +1028,7 @@ def _implausible(found: Findings, metrics: trace.Metrics, step_s: float) -> list
     if found.form_name != "cuda":
         return problems
     busy = metrics.gpu_busy_ns
-    if busy is not None and busy > 1.15 * step_s * 1e9:
+    if busy is not None and metrics.step_ns and busy > FITS * metrics.step_ns:
         problems.append(f"its GPU work takes {busy / 1e6:.1f} ms a step, a whole step takes {step_s * 1e3:.1f} ms")
     if not metrics.kernels:
         problems.append("it shows no GPU work")
@@ -1188,6 +1225,8 @@ def _throughput_evidence(found: Findings) -> dict[str, Any]:
         "pairs_left_out": len(found.pairs) - len(found.decided.pairs),
         "lost_to_others": max(each.lost for each in found.decided.pairs),
         "compile_s": found.compile_s,
+        "alone_ms": [1e3 * each for each in found.alone_s],
+        "slowed": found.slowed,
         "overstated": found.overstated,
         "worked_ahead": found.worked_ahead,
     } | (

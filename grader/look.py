@@ -78,7 +78,7 @@ def look(
             if timed_s:
                 with ours.metered():
                     ours.burn()  # the first steps took long, and workers filled their queue meanwhile
-                timed = max(LEAST_TIMED, whole_rounds(timed_s, ours.step_s))
+                timed = max(LEAST_TIMED, whole_rounds(timed_s, ours.step_s, form.round))
             if timed:
                 progress(0.4, f"timing {timed} steps")
                 with watch_lost(ours.child) as lost, ours.metered():
@@ -87,7 +87,7 @@ def look(
                 if found.step_s < SHORT_S:
                     steps = max(steps, 12)
             if profiled:
-                steps = form.profiled or steps
+                steps = form.recorded(steps)
                 progress(0.6, f"profiling {steps} steps")
                 found.compiled = ours.profile(steps, "trace.json")
                 data = ours.child.fetch("trace.json", MAX_TRACE)

@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 import statistics
+from dataclasses import replace
 
 import numpy
 import pytest
@@ -11,6 +12,7 @@ from helpers import LAB, loop, warmed_up
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grader import labs
 from grader.checks import throughput
 from grader.measure import decision
 from grader.measure.blocks import Arm, Plan, Turn, overstated, whole_rounds
@@ -296,6 +298,27 @@ def test_whole_rounds(length, step_s):
     assert steps >= 1 and steps * step_s >= length * (1 - 1e-9)
     assert steps == 1 or steps % (2 if steps < 7 else 12) == 0
     assert steps < length / step_s + 13
+
+
+@given(st.floats(0.01, 10), st.floats(1e-4, 10), st.integers(1, 8))
+def test_whole_rounds_of_batches_of_several_lengths(length, step_s, round_of):
+    steps = whole_rounds(length, step_s, round_of)
+    assert steps % round_of == 0 and steps * step_s >= length * (1 - 1e-9)
+    form = replace(labs.get("3e_compile").forms["cuda"], options={"lengths": range(round_of)})
+    assert form.round == round_of and form.recorded(2) % round_of == 0 and 2 <= form.recorded(2) < 2 + round_of
+
+
+times_s = st.lists(st.floats(0.9, 1.1), min_size=2, max_size=8)
+
+
+@given(times_s, st.lists(st.floats(0.9, 1.1), min_size=1, max_size=2), st.floats(2.0, 50.0))
+def test_how_much_a_loop_was_slowed(beside, alone, slower):
+    assert decision.slowed(beside, alone) == 1 or max(beside) > decision.SLOWER_BESIDE * max(alone)
+    found = decision.slowed([slower * each for each in beside], alone)
+    assert found == 1 or 0.75 * slower < found < 1.25 * slower
+    if max(beside) < 1.02 * min(beside):
+        assert found > 1
+    assert decision.slowed(beside, [*alone, slower * 1.2]) == 1  # slow alone as well
 
 
 steps_made = st.integers(1, 500)

@@ -6,7 +6,6 @@ import os
 import re
 import select
 import shutil
-import signal
 import socket
 import statistics
 import subprocess
@@ -23,10 +22,10 @@ import pytest
 from helpers import IS_ROOT, LAB, eventually, in_memory, loop, running
 from variants import trains_ahead
 
-from grader.data.cache import cache_dir, make_dir
+from grader.data.cache import cache_dir
 from grader.measure.blocks import Arm, Plan, pair
 from grader.sandbox import confine, parent
-from grader.sandbox.parent import KEPT_COMPILED_S, REPOSITORY, Child, ChildError, Limits, Workspace, fork_server
+from grader.sandbox.parent import REPOSITORY, Child, ChildError, Limits, Workspace, fork_server
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 root_only = pytest.mark.skipif(not IS_ROOT, reason="only root can give a child a user of its own")
@@ -106,21 +105,8 @@ def outside(own_temporary) -> Iterator[Path]:
 REFUSED = {"PermissionError"}
 
 
-@pytest.fixture
-def compiled(own_temporary) -> Iterator[Path]:
-    """What a reference solution has compiled, where a grade looks for it."""
-    kept = make_dir(cache_dir() / "compiled") / "test_files"
-    workspace = Workspace("", kept)
-    (workspace.folder / "cache" / "kernel.py").write_text("secret")
-    workspace.keep_compiled()
-    workspace.remove()
-    yield kept
-    shutil.rmtree(kept)
-
-
-def test_files_that_cannot_be_read(outside, compiled):
+def test_files_that_cannot_be_read(outside):
     files = [
-        compiled / "kernel.py",
         outside / ".ssh/id_ed25519",
         outside / "gradebook.db",
         REPOSITORY / "pyproject.toml",
@@ -142,8 +128,6 @@ def test_files_that_cannot_be_read(outside, compiled):
         REPOSITORY / "tests",
         REPOSITORY / ".git",
         cache_dir(),
-        compiled.parent,
-        compiled,
     ]
     folders = [str(path) for path in folders if path.is_dir()]
     found = inside(f"""
@@ -201,13 +185,11 @@ def test_another_submission_s_folder(own_temporary):
     assert set(found) == REFUSED
 
 
-def test_places_that_cannot_be_written(outside, compiled):
+def test_places_that_cannot_be_written(outside):
     folders = [REPOSITORY, REPOSITORY / "grader", tempfile.gettempdir(), "/tmp", "/var/tmp", "/", "/etc", outside]
     folders += [
         Path.home(),
         cache_dir(),
-        compiled.parent,
-        compiled,
         Path(os.__file__).parent,
         Path(json.__file__).parent,
         Path(pytest.__file__).parent,
@@ -216,7 +198,6 @@ def test_places_that_cannot_be_written(outside, compiled):
         outside / "gradebook.db",
         outside / "calibration.json",
         cache_dir() / "calibration.json",
-        compiled / "kernel.py",
         REPOSITORY / "README.md",
     ]
     found = inside(f"""
@@ -238,81 +219,6 @@ def test_places_that_cannot_be_written(outside, compiled):
     assert not [(place, results) for place, results in found.items() if "done" in results]
     assert (outside / "gradebook.db").read_text() == "secret"
     assert sorted(path.name for path in outside.iterdir()) == [".ssh", "calibration.json", "gradebook.db"]
-
-
-def test_compiler_caches_are_kept_whole_and_once(own_temporary, tmp_path):
-    """Found again in a folder of the same name: they name files by their absolute paths."""
-    kept = tmp_path / "new" / "kept"
-
-    def cached(name: str) -> tuple[Path, list[str]]:
-        workspace = Workspace("", kept)
-        try:
-            found = [path.name for path in workspace.folder.glob("cache/inductor/*")]
-            if IS_ROOT and found:  # its own process can read and replace it
-                assert {path.stat().st_uid for path in workspace.folder.glob("cache/**")} == {workspace.uid}
-            make_dir(workspace.folder / "cache" / "inductor")
-            (workspace.folder / "cache" / "inductor" / name).write_text(name)
-            workspace.keep_compiled()
-            beside = Workspace("", kept)  # at the same time there can be only one
-            assert beside.folder != workspace.folder and not list(beside.folder.glob("cache/*"))
-            beside.keep_compiled()
-            beside.remove()
-            return workspace.folder, found
-        finally:
-            workspace.remove()
-
-    folder, found = cached("first")
-    assert not found
-    assert cached("second") == cached("third") == (folder, ["first"])
-    assert sorted(path.name for path in kept.parent.iterdir()) == ["kept", "kept.lock"]
-
-
-def test_two_caches_have_folders_of_their_own(tmp_path):
-    """Seen: of two grades of one lab, each with its own cache, one removed the other's folder while that was in use."""
-    ours, theirs = (Workspace("", tmp_path / cache / "the-same") for cache in ("ours", "theirs"))
-    try:
-        assert ours.folder.is_dir() and theirs.folder.is_dir() and ours.folder != theirs.folder
-    finally:
-        ours.remove()
-        theirs.remove()
-
-
-def test_compiler_caches_of_a_grade_that_was_killed(own_temporary, tmp_path):
-    """Its folder is in nobody's way: the next grade finds what is kept, and does not compile anew ever after."""
-    kept = tmp_path / "kept"
-    made = Workspace("", kept)
-    (made.folder / "cache" / "kernel").write_text("")
-    made.keep_compiled()
-    made.remove()
-    killed = f"""
-        import os, signal
-        from pathlib import Path
-        from grader.sandbox.parent import Workspace
-        workspace = Workspace("", Path({str(kept)!r}))
-        (workspace.folder / "cache" / "half a kernel").write_text("")
-        os.kill(os.getpid(), signal.SIGKILL)
-    """
-    command, environment = [sys.executable, "-c", textwrap.dedent(killed)], os.environ | {"TMPDIR": str(own_temporary)}
-    assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
-    assert made.folder.exists()
-    workspace = Workspace("", kept)
-    assert (workspace.folder, os.listdir(workspace.folder / "cache")) == (made.folder, ["kernel"])
-    workspace.remove()
-
-
-def test_compiler_caches_that_nobody_asks_for_any_more(own_temporary, tmp_path):
-    for name in ("of an old torch", "used"):
-        workspace = Workspace("", tmp_path / name)
-        workspace.keep_compiled()
-        workspace.remove()
-    long_ago = time.time() - KEPT_COMPILED_S - 60
-    for name in ("of an old torch", "used"):
-        os.utime(tmp_path / f"{name}.lock", (long_ago, long_ago))
-    Workspace("", tmp_path / "used").remove()
-    workspace = Workspace("", tmp_path / "new")
-    workspace.keep_compiled()
-    workspace.remove()
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["new", "used"]
 
 
 def test_exchange_folder_that_is_a_link(outside):
@@ -412,22 +318,9 @@ def test_a_long_path_for_temporary_files(monkeypatch, tmp_path):
     folder = tmp_path / ("x" * 60)
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    workspace, kept = Workspace(""), Workspace("", tmp_path / "compiled" / "3a_precision-cuda-0123456789abcdef")
-    for each in (workspace, kept):
-        assert len(f"{each.folder}/tmp/pymp-01234567/listener-01234567") < 107
-        each.remove()
-
-
-def test_a_file_system_without_locks(monkeypatch, tmp_path):
-    """Lustre without flock, some network file systems: nothing is kept for the next grade there."""
-
-    def flock(*_):
-        raise OSError(38, "Function not implemented")
-
-    monkeypatch.setattr("fcntl.flock", flock)
-    workspace = Workspace("", tmp_path / "compiled" / "name")
+    workspace = Workspace("")
+    assert len(f"{workspace.folder}/tmp/pymp-01234567/listener-01234567") < 107
     workspace.remove()
-    assert workspace.compiled is None
 
 
 def test_a_compiler_that_is_not_the_system_s(monkeypatch, tmp_path):

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from statistics import fmean, median
 from typing import Any
 
 from grader.labs.lab import Parity
 from grader.measure.calibration import Near, Spread
-from grader.result import FAIL, PASS, CheckResult
+from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
 
 WINDOW = 10  # steps that are averaged where single losses are too noisy to compare
+# From an unstable seed an honest loop was 1.4 times as far from the starter as may be (3c_shapes, NVIDIA H200). Up to this many times
+# the reference solution decides, which is compared step by step.
+GROSS = 5.0
 
 # A run may end this many times as far from the reference solution's as the worst honest one of the calibration did. Few
 # seeds were calibrated, and how soon rounding grows differs from seed to seed. What the allowance never falls below is for
@@ -140,7 +143,8 @@ def late(
     losses and weights against those of the reference solution, trained as long from the same seed, where that was done.
 
     A loss curve can be foretold and weights can be scaled, but only the training itself leads to these weights and, on the
-    way, to these losses on these batches."""
+    way, to these losses on these batches. INCONCLUSIVE where the losses are off the starter's, by less than GROSS times what may
+    be, and there is no replay to tell."""
     problems = []
     worst = 0.0
     floor = _floor(starter)
@@ -153,12 +157,16 @@ def late(
         "worst_window": worst,
         "window_tolerance": parity.drift,
     }
-    if worst > parity.drift:
+    gross, off = worst > GROSS * parity.drift, worst > parity.drift and not replay
+    if gross or off:
         problems.append(
             f"ten losses in a row are {worst:.1%} off the starter's at the same steps (at most {parity.drift:.0%})"
         )
     if replay:
         problems += _off_the_reference(parity, submission, replay, spread, floor, evidence)
+    if off and not gross:
+        evidence["untold"] = True
+        return replace(_result(problems, evidence), status=INCONCLUSIVE, hint="")
     return _result(problems, evidence)
 
 

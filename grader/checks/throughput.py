@@ -34,7 +34,11 @@ def judge(check: Throughput, decided: decision.Decision, target: float, evidence
         status = INCONCLUSIVE
         lost = max(pair.lost for pair in decided.pairs)
         why = (
-            f"other programs took up to {lost:.0%} of a loop's time"
+            "something slowed the starter beside it: there a step of it took {slowed:.2g} times as long as alone".format(
+                **evidence
+            )
+            if evidence.get("slowed", 1) > 1
+            else f"other programs took up to {lost:.0%} of a loop's time"
             if lost > MUCH_LOST
             else f"equal blocks took unequal times here (one pair differs from the next by {gain.noise:.0%})"
         )

@@ -455,7 +455,7 @@ def _doctor(options: argparse.Namespace) -> int:
     from grader import calibrate
     from grader.data.cache import cache_dir
     from grader.frontends import report
-    from grader.grade import missing_packages
+    from grader.grade import missing_packages, too_little_memory
     from grader.measure import calibration, machine
     from grader.sandbox.probe import confinement
 
@@ -485,7 +485,7 @@ def _doctor(options: argparse.Namespace) -> int:
         if form is None:
             print(f"{name:<16} not here: needs an NVIDIA GPU")
             continue
-        if lacks := missing_packages(lab):
+        if lacks := missing_packages(lab) or too_little_memory(lab, form):
             print(f"{name:<16} not here: {lacks}")
             continue
         points = sum(c.points for c in lab.checks if lab.measures(c, form))

@@ -32,7 +32,7 @@ from grader.classroom.visit import grade_at
 from grader.errors import UserError
 from grader.frontends import board, magic, report
 from grader.frontends.silence import Silence
-from grader.grade import Progress, choose_form, grade, missing_packages
+from grader.grade import Progress, choose_form, grade, missing_packages, too_little_memory
 from grader.labs.lab import CAUSES, Budget, Growth
 from grader.look import Look, look, peek, profile
 from grader.measure import machine
@@ -197,7 +197,7 @@ class NotebookLab:
         return Note(f"Lab {lab.name}: {lab.title}", [lab.goal, where], [checks, list(self.steps)])
 
     def _where(self) -> str:
-        if lacks := missing_packages(self.lab):
+        if lacks := missing_packages(self.lab) or too_little_memory(self.lab, self.device):
             return lacks
         gpu = machine.gpu_name()
         if self.device == "traces":

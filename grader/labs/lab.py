@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -55,7 +56,8 @@ class Form:
     "text", "tokens", see `grader.data.prepare`; "" for none). minimum_gain: full points need this speed-up where the machine was never calibrated; None
     where this kind of device cannot show the lab's fix: then only the training is compared, and nothing is scored.
     noise: least relative sd of a pair to believe. block_s: seconds of a timed block; where the noise is small, shorter ones do.
-    profiled: steps of a trace, where it is not the usual few: one has tens of thousands of events, or loader workers deliver many at a time. flops: floating-point operations that a step cannot do without, at
+    profiled: steps of a trace, where it is not the usual few: one has tens of thousands of events, or loader workers deliver many at a time (see
+    `recorded`). flops: floating-point operations that a step cannot do without, at
     least; a faster step than they allow is rejected. prepare_s: seconds that the submission's own
     `prepare(dataset, folder)` may take before the training; None where the lab has no such step. prepared_for: optimizer
     steps that the time it took is spread over. ranks: processes that train together, one a GPU; `flops`, `threads` and
@@ -63,7 +65,9 @@ class Form:
     copied from the host to the GPU in a step, at least, where the data stand for some that do not fit there. at_once: tokens that
     one forward pass may take, where a batch stands for one that does not fit into memory; it needs `flops`, which must be those
     of all matrix products then, and matrix: numbers in the model's largest matrix. budget:
-    bytes of memory that a loop may use in labs with a `Budget`, see there. exact_memory: main memory that a loop frees goes
+    bytes of memory that a loop may use in labs with a `Budget`, see there. gpu_memory: bytes of free GPU memory that a grade needs on each
+    GPU, for two loops: seen at the peak of a solution's grade on an NVIDIA H200 (torch 2.11), the half GB and more that CUDA takes for a
+    process included. exact_memory: main memory that a loop frees goes
     back to the system at once (slower, but what it keeps can be seen from outside, where the C library would keep what was
     freed)."""
 
@@ -86,6 +90,7 @@ class Form:
     at_once: int | None = None
     matrix: int | None = None
     budget: int | None = None
+    gpu_memory: float = 7e9
     exact_memory: bool = False
 
     @property
@@ -98,6 +103,15 @@ class Form:
         if "length" in self.options:
             return batch * fmean(self.options.get("lengths") or [self.options["length"]]), "tokens"
         return batch, "images" if "size" in self.options else "samples"
+
+    @property
+    def round(self) -> int:
+        """Steps after which their work is the same again: batches of several lengths come in turn."""
+        return 1 if self.serves else len(self.options.get("lengths", ())) or 1
+
+    def recorded(self, usual: int) -> int:
+        """How many steps a trace holds: whole rounds, so that they are as long, on average, as those that are timed."""
+        return self.profiled or math.ceil(usual / self.round) * self.round
 
     @property
     def serves(self) -> bool:

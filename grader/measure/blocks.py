@@ -65,6 +65,7 @@ class Arm:
     child: Child
     drive: Drive | None = None  # that its files lie on, in labs that have one
     gpus: int = 0  # that it trains on
+    round_of: int = 1  # steps after which their work is the same again
     prepared_for: int | None = None  # steps that what was read before or beside them is for, in labs with a preparation
     meter: Meter | None = None  # of its memory, in labs that ask for it
     losses: list[float] = field(default_factory=list)
@@ -117,7 +118,7 @@ class Arm:
         data: so the loop runs on before it is recorded, until it is about as slow as it was."""
         self.child.start_profiler(with_stack)
         for _ in range(MAX_BURN_CHUNKS):
-            if self.run(whole_rounds(CHUNK_S, self.step_s)) > SERVED_FROM_A_QUEUE * self.step_s:
+            if self.run(self._steps_of(CHUNK_S)) > SERVED_FROM_A_QUEUE * self.step_s:
                 break
         return self.child.profile(steps, file)
 
@@ -192,7 +193,7 @@ class Arm:
         steps ahead and to hand them over when time counts: then the whole turn counts."""
         seconds, done = self.seconds, len(self.losses)
         self.burn()
-        steps = max(plan.block_steps, whole_rounds(plan.block_s, self.step_s))
+        steps = max(plan.block_steps, self._steps_of(plan.block_s))
         compiled = self.compiled
         self.step_s = self.run(steps)
         self.recompiled |= self.compiled > compiled
@@ -204,7 +205,7 @@ class Arm:
         see `set_aside`."""
         busy_a_step = self.ran_busy_s / self.ran_steps
         with self.timed():
-            self.run(whole_rounds(1.0, self.step_s))
+            self.run(self._steps_of(1.0))
         self.set_aside(self.turns[-1], self.step_s, busy_a_step)
 
     def set_aside(self, turn: Turn, step_s: float, busy_a_step: float) -> None:
@@ -215,22 +216,25 @@ class Arm:
         self.ran_s, self.aside_s = self.ran_s - slow_s, self.aside_s + slow_s
         self.ran_busy_s, self.aside_busy_s = self.ran_busy_s - slow_busy_s, self.aside_busy_s + slow_busy_s
 
+    def _steps_of(self, seconds: float) -> int:
+        return whole_rounds(seconds, self.step_s, self.round_of)
+
     def burn(self) -> None:
         before = math.inf  # the first chunk is never enough
         for _ in range(MAX_BURN_CHUNKS):
-            now = self.run(whole_rounds(CHUNK_S, self.step_s))
+            now = self.run(self._steps_of(CHUNK_S))
             stationary = 0.8 < now / before < 1.1
             before = self.step_s = now
             if stationary:
                 return
 
 
-def whole_rounds(seconds: float, step_s: float) -> int:
+def whole_rounds(seconds: float, step_s: float, round_of: int = 1) -> int:
     """How many steps last about `seconds`. Loader workers deliver their batches in rounds, one batch a worker; a block
     that ends within a round measures where it ended. A multiple of 12 holds whole rounds of most worker counts; where steps
-    are few, an even number at least those of two."""
+    are few, an even number at least those of two. round_of: always whole rounds of so many, see `Form.round`."""
     steps = math.ceil(seconds / step_s)
-    whole = 1 if steps == 1 else 2 if steps < 7 else 12
+    whole = math.lcm(round_of, 1 if steps == 1 else 2 if steps < 7 else 12)
     return math.ceil(steps / whole) * whole
 
 

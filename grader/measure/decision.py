@@ -137,6 +137,18 @@ def decide_healthy(
     return Decision(views[-1].gain, views[-1].gain.lower, False, views[-1].pairs) if views else None
 
 
+SLOWER_BESIDE = 1.15  # by what factor blocks of one loop differ with nobody to blame, beside what they scatter
+
+
+def slowed(beside_s: Sequence[float], alone_s: Sequence[float]) -> float:
+    """By what factor a loop was slower in its blocks beside another one than in the slowest of its times alone (seconds a step);
+    1 where that is no more than chance: SLOWER_BESIDE, and twice what the blocks' mean and one more block scatter by."""
+    logs = [math.log(each) for each in beside_s]
+    factor = fmean(logs) - math.log(max(alone_s))
+    chance = math.log(SLOWER_BESIDE) + 2 * stdev(logs) * math.sqrt(1 + 1 / len(logs))
+    return math.exp(factor) if factor > chance else 1.0
+
+
 SAME = 1.03  # two loops whose speeds differ by less than this factor are as fast as each other
 FASTER, EQUAL, SLOWER, UNKNOWN = "faster", "as fast", "slower", "cannot tell"
 

@@ -133,6 +133,7 @@ def key(form: str) -> str:
 class GpuState:
     utilisation: int  # per cent of the last sampling period in which a kernel ran
     free_bytes: int
+    total_bytes: int
     throttling: bool
 
 
@@ -145,6 +146,7 @@ def gpu_state(count: int = 1) -> GpuState | None:
     return GpuState(
         max(state.utilisation for state in states),
         min(state.free_bytes for state in states),
+        min(state.total_bytes for state in states),
         any(state.throttling for state in states),
     )
 
@@ -156,12 +158,12 @@ def _state(gpu: Any) -> GpuState:
         reasons = 0
     try:
         utilisation = pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu
-        free_bytes = pynvml.nvmlDeviceGetMemoryInfo(gpu).free
+        memory = pynvml.nvmlDeviceGetMemoryInfo(gpu)
     except pynvml.NVMLError as error:  # a slice of a GPU (MIG), some virtual GPUs
         raise RuntimeError(
             f"NVML cannot tell whether this GPU is in use ({error}), so nothing can be graded on it."
         ) from None
-    return GpuState(utilisation, free_bytes, throttling=bool(reasons & _THROTTLING))
+    return GpuState(utilisation, memory.free, memory.total, throttling=bool(reasons & _THROTTLING))
 
 
 def gpu_memory_of(pids: set[int]) -> int | None:

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import functools
-import hashlib
 import hmac
 import json
 import math
@@ -30,7 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import psutil
 
@@ -50,7 +48,6 @@ MAX_DISK = 6 << 30  # bytes in a child's folder, compiler caches and a trace inc
 MAX_PROCESSES = 1000
 MAX_LOCKS = 256  # on one file, of all processes of a child: a loader with many workers may have one or two in each
 MAX_TEMPORARY = 40  # bytes of the path for temporary files; a workspace's and a socket's name come behind it
-KEPT_COMPILED_S = 30 * 86_400  # compiler caches that nobody asks for: of another torch, or an older loop
 REPOSITORY = Path(__file__).resolve().parents[2]
 # where a machine keeps programs from NVLink's multicast; NCCL's own switch is among the NCCL_ ones
 NO_MULTICAST = ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS")
@@ -197,45 +194,20 @@ def _compilers() -> list[str]:
 @dataclass
 class Workspace:
     """The private folder of one submission: its module, its temporary files and its compiler caches. The caches are
-    shared by that submission's own children only. Whoever makes one removes it.
-
-    compiled: for our own loops only, where this machine keeps their compiler caches for the next one (see `keep_compiled`):
-    whoever begins with these runs what is in them. Beside it lies a lock."""
+    shared by that submission's own children only. Whoever makes one removes it."""
 
     source: str
-    compiled: Path | None = None
     folder: Path = field(init=False)
     uid: int = 0
-    _lock: IO[bytes] | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
-        self.folder = self._made()
+        self.folder = Path(tempfile.mkdtemp(prefix="grader-", dir=_temporary()))
         if _may_give_users():
             self.uid = _unused_user()
         (self.folder / "cache").mkdir()
-        if self.compiled and self.compiled.is_dir():
-            shutil.copytree(self.compiled, self.folder / "cache", symlinks=True, dirs_exist_ok=True)
         self._fill()
         if self.uid:
-            for folder, _, files in os.walk(self.folder / "cache"):
-                for path in (folder, *(os.path.join(folder, name) for name in files)):
-                    os.chown(path, self.uid, -1, follow_symlinks=False)
-
-    def _made(self) -> Path:
-        """Inductor's caches hold absolute paths: those that are kept are good in a folder of the same name only. One process
-        at a time can have that; another one has a folder like any other, and compiles for itself."""
-        if self.compiled:
-            # the lock is that of this cache: another one's folder is another one
-            name = hashlib.sha256(os.fsencode(self.compiled.resolve())).hexdigest()[:16]
-            folder = _temporary() / f"grader-{name}"
-            self._lock = _locked(make_dir(self.compiled.parent) / f"{self.compiled.name}.lock")
-            with contextlib.suppress(FileExistsError):
-                if self._lock:
-                    confine.clear_away(str(folder), 0)  # of a grade that was killed
-                    folder.mkdir(mode=0o700)
-                    return folder
-            self.compiled = None
-        return Path(tempfile.mkdtemp(prefix="grader-", dir=_temporary()))
+            os.chown(self.folder / "cache", self.uid, -1)
 
     def _fill(self) -> None:
         for name in ("exchange", "tmp", "lib"):
@@ -258,21 +230,6 @@ class Workspace:
 
     def remove(self) -> None:
         confine.clear_away(str(self.folder), self.uid)
-        if self._lock:
-            self._lock.close()
-
-    def keep_compiled(self) -> None:
-        """Copy the compiler caches to `compiled`, whole or not at all; what is there already stays."""
-        if not self.compiled or self.compiled.exists():
-            return
-        make_dir(self.compiled.parent)
-        with tempfile.TemporaryDirectory(dir=self.compiled.parent) as temporary:  # no other user may look into it
-            copy = Path(temporary) / self.compiled.name
-            shutil.copytree(self.folder / "cache", copy, symlinks=True)
-            copy.chmod(0o700)
-            with contextlib.suppress(OSError):  # another grade was faster
-                copy.rename(self.compiled)
-        _clear_unused(self.compiled.parent)
 
     def disk_bytes(self) -> int:
         total, folders = 0, [str(self.folder)]
@@ -316,27 +273,6 @@ def _may_give_users() -> bool:
     )
     command = [sys.executable, "-c", program, *map(str, needed)]
     return subprocess.run(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL, check=False).returncode == 0
-
-
-def _clear_unused(compiled: Path) -> None:
-    """Remove the compiler caches that nobody has asked for in a long time. Their locks stay: whoever has opened one may be
-    about to lock it."""
-    for file in compiled.glob("*.lock"):  # as old as its last use
-        if time.time() - file.stat().st_mtime > KEPT_COMPILED_S and (lock := _locked(file)):
-            confine.clear_away(str(file.with_suffix("")), 0)
-            lock.close()
-
-
-def _locked(file: Path) -> IO[bytes] | None:
-    """The open file, which nobody else can lock until it is closed or this process ends, however it ends; None where somebody
-    else has it, or its file system has no locks."""
-    lock = open(file, "wb")  # noqa: SIM115 - it stays open
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        return None
-    return lock
 
 
 class Child:

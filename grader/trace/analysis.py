@@ -40,6 +40,6 @@ def analyse(
     m = metrics(trace, step_ns, skip_first, steps)
     if not stepped and len(steps):
         m.reasons.append("the whole recording is counted as one step")
-    b = breakdown(trace, steps, step_ns)
+    b = breakdown(trace, steps, m.step_ns)
     costly = operations(trace, top, steps=steps)
     return Analysis(trace, m, b.parts, b.gaps, costly, diagnose(trace, m, b), step_ns, left_out)

@@ -123,6 +123,9 @@ class Metrics:
         return values | {"events": {name: len(events) for name, events in self.events.items()}}
 
 
+FITS = 1.15  # GPU work per step, in units of the step's own length: clocks and profiling explain no more
+
+
 def metrics(
     trace: Trace,
     step_ns: float | None = None,
@@ -134,7 +137,9 @@ def metrics(
     them where it is given.
 
     step_ns: length of a step measured without the profiler, ns. Profiling stretches a step that is bound by launches
-    (10 to 31 ms in one measurement), so only with it is idleness about the loop and not about the profiler.
+    (10 to 31 ms in one measurement), so only with it is idleness about the loop and not about the profiler. It is that of a
+    usual step: where some of the recorded ones have more GPU work than fits into it, and others have not, it says nothing of
+    these, and is left out.
     steps: what `Steps(trace, skip_first)` gave, if it is there already."""
     m = Metrics(complete=trace.complete, reasons=list(trace.reasons), step_ns=step_ns)
     busy, window = recorded_window(trace)
@@ -149,13 +154,15 @@ def metrics(
         return m
     m.steps = len(steps)
     m.step_ns_traced = steps.length
+    per_step = busy_per_step(trace, steps) if len(steps.gpu) else None
+    if step_ns and per_step is not None and per_step.min() <= FITS * step_ns < per_step.mean():
+        m.step_ns = step_ns = None
     host_metrics(m, trace, steps)
     alignment(m, trace, steps)
     if len(trace.gpu) and not len(steps.gpu):
         m.reasons.append("no GPU work was launched in the counted steps")
         m.complete = False
-    elif len(steps.gpu):
-        per_step = busy_per_step(trace, steps)
+    elif per_step is not None:
         m.per_step["gpu_busy_ns"] = per_step.tolist()
         m.gpu_busy_ns = float(per_step.sum() / m.steps)
         m.events["gpu_busy_ns"] = steps.gpu

@@ -484,7 +484,7 @@ def _told(value: Any) -> Any:
     return {
         each.name: _told(getattr(value, each.name))
         for each in fields(value)
-        if getattr(value, each.name) != _default(each)
+        if getattr(value, each.name) != _default(each) and each.name != "gpu_memory"  # what it needs changes no figure
     }
 
 

@@ -13,6 +13,7 @@ LAB = Lab(
             # after 300), and half a batch left out of some steps could hide in that
             options={"model": "resnet18", "size": 224, "batch_size": 64, "lr": 1e-5},
             data="images",
+            gpu_memory=7.5e9,
             minimum_gain=3.0,
             noise=0.02,
             flops=6 * 1.81e9 * 64,  # ResNet-18 at 224 x 224: 1.81 G multiply-adds an image (torchvision's model page)

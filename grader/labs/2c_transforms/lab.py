@@ -11,6 +11,7 @@ LAB = Lab(
             workload="grader.workloads.tiles",
             options={"bands": 3, "size": 128, "width": 64, "batch_size": 32, "lr": 1e-4},
             data="tiles 128",
+            gpu_memory=2.5e9,
             minimum_gain=4.0,
             noise=0.03,
             parity=Parity(steps=24, loss=0.003, norm=0.015, cosine=0.985, drift=0.05, held_out=0.2),

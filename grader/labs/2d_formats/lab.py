@@ -19,6 +19,7 @@ LAB = Lab(
                 "read_s": 0.002,
             },
             data="tile files",
+            gpu_memory=2.5e9,
             minimum_gain=3.0,
             noise=0.05,
             parity=Parity(steps=24, loss=0.01, norm=0.015, cosine=0.9, drift=0.05, held_out=0.2),

@@ -12,6 +12,7 @@ LAB = Lab(
             workload="grader.workloads.gpt",
             options={"layers": 4, "width": 384, "heads": 6, "length": 256, "batch_size": 24, "lr": 1e-4},
             data="text",
+            gpu_memory=4e9,
             minimum_gain=1.4,
             noise=0.03,
             parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),

@@ -12,6 +12,7 @@ LAB = Lab(
             workload="grader.workloads.tiles",
             options={"bands": 3, "size": 128, "width": 256, "batch_size": 64, "lr": 1e-4},
             data="tiles 128",
+            gpu_memory=4e9,
             minimum_gain=10.0,
             noise=0.03,
             parity=Parity(steps=24, loss=0.01, norm=0.015, cosine=0.985, drift=0.05, held_out=0.2),

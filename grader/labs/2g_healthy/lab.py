@@ -12,6 +12,7 @@ LAB = Lab(
             # the learning rate is as low as 3a's, and for the same reason
             options={"layers": 8, "width": 1024, "heads": 16, "length": 1024, "batch_size": 16, "lr": 3e-5},
             data="text",
+            gpu_memory=15.5e9,
             minimum_gain=1.0,
             noise=0.003,
             flops=6 * 8 * 12 * 1024**2 * 16 * 1024,  # 2 forward, 4 backward for each weight of a matrix product and each token

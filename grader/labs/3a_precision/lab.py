@@ -13,6 +13,7 @@ LAB = Lab(
             # H200), and parity could tell no cheat from it any more; at 3e-5 honest runs stay together (0.0005 after 200)
             options={"layers": 12, "width": 768, "heads": 12, "length": 1024, "batch_size": 16, "lr": 3e-5},
             data="text",
+            gpu_memory=21e9,
             minimum_gain=1.8,
             noise=0.003,
             block_s=0.8,

@@ -20,6 +20,7 @@ LAB = Lab(
                 "vocabulary": 50257,
             },
             data="text",
+            gpu_memory=20e9,
             minimum_gain=2.5,
             noise=0.003,
             block_s=0.8,

@@ -15,6 +15,7 @@ LAB = Lab(
             workload="grader.workloads.gpt",
             options=LAYERS | {"width": 256, "length": 128, "batch_size": 8, "lr": 1e-4},
             data="text",
+            gpu_memory=2.5e9,
             minimum_gain=3.0,
             noise=0.05,
             parity=Parity(steps=24, loss=0.003, norm=0.01, cosine=0.99, drift=0.02, held_out=0.05),

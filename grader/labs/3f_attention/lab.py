@@ -24,6 +24,7 @@ LAB = Lab(
                 "bare": True,
             },
             data="text",
+            gpu_memory=20.5e9,
             minimum_gain=1.8,
             noise=0.005,
             block_s=0.8,

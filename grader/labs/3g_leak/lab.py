@@ -12,6 +12,7 @@ LAB = Lab(
             workload="grader.workloads.gpt",
             options={"layers": 6, "width": 256, "heads": 4, "length": 128, "batch_size": 8, "lr": 1e-4},
             data="text",
+            gpu_memory=4e9,
             minimum_gain=1.0,
             noise=0.03,
             block_s=0.5,

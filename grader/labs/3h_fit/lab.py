@@ -13,6 +13,7 @@ LAB = Lab(
             # the learning rate is as low as 3a's, and for the same reason
             options={"layers": 12, "width": 768, "heads": 12, "length": 1024, "batch_size": 10, "lr": 3e-5},
             data="text",
+            gpu_memory=7.5e9,
             minimum_gain=4.0,
             noise=0.01,
             block_s=1.0,

@@ -19,6 +19,7 @@ LAB = Lab(
                 "lr": 1e-4,
             },
             data="text",
+            gpu_memory=13e9,
             minimum_gain=1.0,
             noise=0.003,
             # 2 forward, 4 backward for each weight of a matrix product and each token

@@ -21,6 +21,7 @@ LAB = Lab(
                 "vocabulary": 50304,
             },
             data="text",
+            gpu_memory=21.5e9,
             minimum_gain=2.0,
             noise=0.003,
             block_s=0.8,

@@ -14,6 +14,7 @@ LAB = Lab(
             # the learning rate is as low as 2a's, and for the same reason
             options={"model": "resnet50", "size": 224, "batch_size": 256, "lr": 1e-5, "recurring": (STEPS, 1024)},
             data="images 10000",
+            gpu_memory=50e9,
             minimum_gain=10.0,
             noise=0.03,
             block_s=1.0,

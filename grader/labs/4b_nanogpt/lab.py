@@ -27,6 +27,7 @@ LAB = Lab(
                 "bare": True,
             },
             data="tokens",
+            gpu_memory=37e9,
             minimum_gain=10.0,
             noise=0.005,
             block_s=1.0,

@@ -14,6 +14,7 @@ LAB = Lab(
             workload="grader.workloads.unet",
             options={"widths": (128, 256, 256, 256), "batch_size": BATCH, "lr": 1e-4},
             data="pictures 64",
+            gpu_memory=21e9,
             minimum_gain=6.0,
             noise=0.01,
             block_s=1.0,

@@ -26,6 +26,7 @@ LAB = Lab(
                 "bare": True,
             },
             data="tokens",
+            gpu_memory=38e9,
             minimum_gain=9.0,
             noise=0.005,
             block_s=1.0,

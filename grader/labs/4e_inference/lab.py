@@ -25,6 +25,7 @@ LAB = Lab(
                 "images": IMAGES,
             },
             data="text",
+            gpu_memory=4e9,
             minimum_gain=20.0,
             noise=0.02,
             block_s=1.0,
