@@ -1,6 +1,7 @@
 """The same training or not: honest forms must be accepted, planted faults rejected, on a real run of both loops."""
 
 import random
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -154,7 +155,7 @@ def test_rest_of_an_honest_run():
 def test_honest_for_the_first_steps_only():
     for wrong in (REFERENCE[:30] + REFERENCE[29:30] * 170, REFERENCE[:50] + [1.2] * 150):  # stuck; suddenly better
         result = late(wrong)
-        assert result.status == FAIL and "ten losses in a row are" in result.reason
+        assert result.status == FAIL and re.search("losses (in a row )?are", result.reason)
 
 
 def test_losses_off_the_starter_s_are_for_the_reference_to_judge():

@@ -9,8 +9,7 @@ from typing import Any
 from grader.errors import UserError
 from grader.frontends import diagnose, report
 from grader.measure import decision, machine
-from grader.measure.blocks import QUICK
-from grader.own.compare import FULL, Comparison, compare
+from grader.own.compare import FULL, QUICK, Comparison, compare
 from grader.result import PASS
 
 VERDICTS = {

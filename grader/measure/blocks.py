@@ -44,7 +44,8 @@ class Plan:
     use_up_s: float = 20.0
 
 
-QUICK = Plan(block_s=0.8, block_steps=2, min_pairs=3, max_pairs=6, precision=0.12, profile_steps=2)
+# Simulated over noise of 0.1 to 10%, no mark was off by a tenth more often than with three pairs; the rule adds them where they are needed
+QUICK = Plan(block_s=0.8, block_steps=2, min_pairs=2, max_pairs=10, precision=0.12, profile_steps=2)
 
 
 @dataclass(frozen=True)

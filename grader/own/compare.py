@@ -50,6 +50,7 @@ SUBMISSION = "submission.py"  # what a loop's file is called where it runs
 PAIRS = 2  # of blocks, each time that both loops are started
 FIRST = 0.4  # of all progress: the first start, with its profiles
 FULL = Plan(min_pairs=decision.FEW, max_pairs=8)
+QUICK = Plan(block_s=0.8, block_steps=2, min_pairs=3, max_pairs=6, precision=0.12, profile_steps=2)
 NOT_CONFINED = (
     "This machine cannot keep the loops away from files that are not their own (`grader doctor` says what is open). For code "
     "that you trust: --allow-unconfined."

@@ -37,8 +37,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from grader.measure import decision, machine
-from grader.measure.blocks import QUICK, Plan
-from grader.own.compare import FULL, NOISE, compare, decide
+from grader.measure.blocks import Plan
+from grader.own.compare import FULL, NOISE, QUICK, compare, decide
 
 VERDICTS = (decision.FASTER, decision.EQUAL, decision.SLOWER, decision.UNKNOWN)
 
