@@ -61,6 +61,7 @@ OUTLAST_S = 60.0  # seconds to run on in until a level of memory tells something
 LEAST_OF_SHARE, MOST_OF_SHARE = 0.9, 1.5
 MOST_LEFT_OUT = 0.1  # of the files: the last of a permutation fill no batch
 SLOWER_THAN_CALIBRATED = 1.25  # seen with 2a_workers on an H200: 0.90 to 1.08, and 1.37 once
+QUIET = 0.01  # a form's noise, the relative sd of a pair
 PATIENCE_S = 10.0  # for a neighbour on the GPU to finish
 REPLAY_S = 90.0  # how long the reference solution may train for comparison; timed blocks are some seconds each
 MAX_INTERRUPTIONS = 3  # pairs that are repeated because someone else was on the GPU
@@ -179,7 +180,7 @@ def grade(
         if lab.runs_code:
             _confine(found)
         try:
-            kind.measure(found, submission, plan or (QUICK if quick else _planned(found)), limits, progress)
+            kind.measure(found, submission, plan or _planned(found, quick), limits, progress)
         except ChildError as error:
             if _is_machines(error, found):
                 found.disturbed = f"a loop of this course's own could not run here. {error.message}"
@@ -213,9 +214,13 @@ def grade(
     )
 
 
-def _planned(found: AnyFindings) -> Plan:
+def _planned(found: AnyFindings, quick: bool) -> Plan:
     form = found.form
-    return Plan(block_s=form.block_s) if isinstance(form, Form) else Plan()
+    if not isinstance(form, Form):
+        return QUICK if quick else Plan()
+    if quick:  # where blocks hardly differ, short ones say as much
+        return replace(QUICK, block_s=0.4) if form.noise <= QUIET else QUICK
+    return Plan(block_s=form.block_s)
 
 
 def _confine(found: AnyFindings) -> None:
@@ -410,8 +415,7 @@ def race(
                 found.output = ours.child.output()
         found.submission_there = False
         if found.gain and found.gain.lower > 1 and found.same_work and not found.lab.throughput.healthy:
-            progress(0.94, "timing the starter alone")
-            _starter_again(found, starter, plan)
+            _starter_again(found, starter, plan, progress)
 
 
 def _starter_alone(found: Findings, starter: Arm, progress: Progress) -> None:
@@ -425,6 +429,8 @@ def _starter_alone(found: Findings, starter: Arm, progress: Progress) -> None:
     begin(starter, found.seed, keep_initial=True)
     _warm_up(starter, found)
     found.alone_s = [starter.step_s]
+    with turn(starter.child):
+        starter.child.ask("release")
 
 
 def _load(found: Findings, each: Arm) -> None:
@@ -462,13 +468,15 @@ def _side_by_side(found: Findings, ours: Arm, starter: Arm, kept: Path, plan: Pl
         _profiles(found, ours, starter, plan, progress)
 
 
-def _starter_again(found: Findings, starter: Arm, plan: Plan) -> None:
+def _starter_again(found: Findings, starter: Arm, plan: Plan, progress: Progress) -> None:
     """What the starter is slower beside the submission than it ever was alone was not won by the submission: it does not count."""
     assert found.decided is not None
-    with starter.timed():
-        found.alone_s.append(starter.block(plan))
     beside = [pair.starter_s for pair in found.decided.pairs]
-    found.slowed = decision.slowed(beside, found.alone_s)
+    if decision.slowed(beside, found.alone_s) > 1:  # by the submission, or by something that is still there
+        progress(0.94, "timing the starter alone")
+        with starter.timed():
+            found.alone_s.append(starter.block(plan))
+        found.slowed = decision.slowed(beside, found.alone_s)
     if found.slowed > 1:
         found.decided = replace(found.decided, certain=found.decided.certain / found.slowed, settled=False)
 

@@ -512,6 +512,11 @@ class Harness:
         self.profiler.export_chrome_trace(str(self.home / "exchange" / file))
         return {"losses": self._read(losses), "compiled": _compiled()}
 
+    def release(self) -> None:
+        """Give back what the allocator keeps for later: another loop may need it meanwhile."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
     def peak_memory(self) -> int | None:
         """Bytes at the allocator's peak, or null without a GPU."""
         return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None

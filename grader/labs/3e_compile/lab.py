@@ -22,7 +22,7 @@ LAB = Lab(
                 "lr": 3e-5,  # at 1e-4 honest trainings from one seed were 0.0066 apart after 90 steps (NVIDIA H200)
             },
             data="text",
-            gpu_memory=24.5e9,
+            gpu_memory=24.7e9,
             minimum_gain=1.6,
             noise=0.01,
             parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
