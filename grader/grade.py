@@ -7,6 +7,7 @@ starter alone once more -> the reference solution trains as long, and losses and
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import math
@@ -19,7 +20,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from grader import trace
 from grader.checks import answers as answers_check
@@ -47,6 +48,7 @@ from grader.trace.metrics import FITS
 
 Progress = Callable[[float, str], None]  # share done (0 to 1), what is being done
 Arming = contextlib.AbstractContextManager[Arm]
+Measured = TypeVar("Measured")
 
 WEIGHTS, FIRST_WEIGHTS = "weights.safetensors", "first.safetensors"  # in the exchange folder
 MAX_WEIGHTS = 4 << 30  # bytes
@@ -153,6 +155,24 @@ def choose_device(device: str) -> str:
     return "cuda" if device == "cuda" or (device == "auto" and machine.has_gpu()) else "cpu"
 
 
+def own_cores(lab: AnyLab, device: str) -> contextlib.AbstractContextManager[None]:
+    """This thread, and all that it starts, on the cores that a grade of the lab has: see `machine.share`."""
+    form_name = choose_form(lab, device)
+    return machine.own_cores(getattr(lab.forms.get(form_name), "ranks", 1) if form_name == "cuda" else 0)
+
+
+def on_own_cores(measures: Callable[..., Measured]) -> Callable[..., Measured]:
+    """What measures a submission, on its own cores."""
+
+    @functools.wraps(measures)
+    def on_them(submission: Submission, lab: AnyLab, *, device: str = "auto", **more: Any) -> Measured:
+        with own_cores(lab, device):
+            return measures(submission, lab, device=device, **more)
+
+    return on_them
+
+
+@on_own_cores
 def grade(
     submission: Submission,
     lab: AnyLab,

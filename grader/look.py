@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from grader import trace
-from grader.grade import MAX_TRACE, Progress, arm, choose_form, explain, prepared, too_few_gpus, with_details
+from grader.grade import (
+    MAX_TRACE,
+    Progress,
+    arm,
+    choose_form,
+    explain,
+    on_own_cores,
+    prepared,
+    too_few_gpus,
+    with_details,
+)
 from grader.labs.lab import Lab
 from grader.measure.blocks import watch_lost, whole_rounds
 from grader.measure.memory import Meter
@@ -35,6 +45,7 @@ class Look:
     output: str = ""
 
 
+@on_own_cores
 def look(
     submission: Submission,
     lab: Lab,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import shutil
 import sys
 import time
@@ -78,26 +77,6 @@ class Pool:
         return [name for name in names if any(name in each for each in found)]
 
 
-def shares(count: int) -> list[list[int]]:
-    """The cores that this process may use, cut into `count` fair shares; the threads of one core stay together. Where there
-    are fewer cores, some share one."""
-    cores = sorted(os.sched_getaffinity(0), key=_place)
-    if count > len(cores):
-        return [[cores[i % len(cores)]] for i in range(count)]
-    each = len(cores) // count
-    return [sorted(cores[i * each : (i + 1) * each]) for i in range(count)]
-
-
-def _place(cpu: int) -> tuple[int, ...]:
-    """(package, core, cpu) of a logical processor."""
-    folder = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
-    try:
-        package, core = (int((folder / name).read_text()) for name in ("physical_package_id", "core_id"))
-    except (OSError, ValueError):
-        package, core = 0, cpu
-    return package, core, cpu
-
-
 def environments(
     device: str, chosen: Sequence[int] | None = None, cpu_workers: int = 1, gpus_each: int = 1
 ) -> list[dict[str, str]]:
@@ -106,7 +85,8 @@ def environments(
     many a worker has; those that are left over are not used. Raises UserError for a GPU that is not there or is named twice,
     and where there are too few for one worker."""
     if choose_device(device) == "cpu":
-        return [{"CUDA_VISIBLE_DEVICES": "", worker.CORES: ",".join(map(str, cores))} for cores in shares(cpu_workers)]
+        cores = machine.cpu_shares(cpu_workers)
+        return [{"CUDA_VISIBLE_DEVICES": "", worker.CORES: machine.written(own)} for own in cores]
     gpus = machine.gpus()
     wrong = [n for n in chosen or () if not 0 <= n < len(gpus)]
     if wrong:
@@ -114,7 +94,7 @@ def environments(
     twice = [n for n in chosen or () if chosen.count(n) > 1]
     if twice:
         raise UserError(f"GPU {twice[0]} is named twice: two grades on one GPU disturb each other. Name each GPU once.")
-    cores = shares(len(gpus))
+    cores = machine.gpu_shares()
     numbers = list(range(len(gpus)) if chosen is None else chosen)
     if len(numbers) < gpus_each:
         raise UserError(f"A worker needs {gpus_each} GPUs here, and there are {len(numbers)} to use.")
@@ -122,7 +102,7 @@ def environments(
     return [
         {
             "CUDA_VISIBLE_DEVICES": ",".join(gpus[n] for n in own),
-            worker.CORES: ",".join(str(core) for n in own for core in cores[n]),
+            worker.CORES: machine.written({core for n in own for core in cores[n]}),
         }
         for own in shared_out
     ]

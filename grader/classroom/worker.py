@@ -21,9 +21,9 @@ from typing import Any
 import dask
 
 from grader.measure import machine
+from grader.measure.machine import CORES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-CORES = "GRADER_CORES"  # in a worker's environment: the cores it may use, "0,1,2"
 TIMED = 0.86  # the share of a grade after which nothing is timed any more
 MAX_LINE = 64 << 20  # bytes of a result
 
@@ -207,9 +207,11 @@ def uncalibrated(names: Sequence[str], device: str) -> list[str]:
 
 
 def dask_setup(worker: Any) -> None:
-    """Dask calls this when a worker starts (`preload`): pins every thread it has, so that all it starts is pinned."""
+    """Dask calls this when a worker starts (`preload`): pins every thread it has, so that all it starts is pinned. One whose pool
+    did not say on which cores, a job of SLURM, has the share of its GPUs."""
     global _scheduled
     _let_go_of_threads()
+    os.environ[CORES] = os.environ.get(CORES) or machine.written(machine.share(len(machine.gpus()))[0])
     _pin()
     _scheduled = machine.scheduling(0)
 
@@ -222,11 +224,10 @@ def _let_go_of_threads() -> None:
 
 
 def _pin() -> None:
-    cores = {int(core) for core in os.environ.get(CORES, "").split(",") if core}
-    if cores:
-        for thread in os.listdir("/proc/self/task"):
-            with contextlib.suppress(ProcessLookupError):
-                os.sched_setaffinity(int(thread), cores)
+    cores = machine.parse(os.environ[CORES])
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread), cores)
 
 
 def dask_teardown(worker: Any) -> None:

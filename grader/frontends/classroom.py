@@ -73,6 +73,12 @@ def add_device(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: GPUs if there are any")
     sub.add_argument("--on", metavar="N,N", help="numbers of the GPUs of this machine to use (default: all)")
     sub.add_argument("--workers", type=int, default=1, metavar="N", help="without GPUs: grades at once (default: 1)")
+    add_cores(sub, "shared by all workers of this machine (default: all)")
+
+
+def add_cores(sub: argparse.ArgumentParser, what: str = "default: its GPU's share, without a GPU all") -> None:
+    """The option that says which cores of this machine."""
+    sub.add_argument("--cores", metavar="N", help=f"so many of this machine's cores, 8, or these, 0-3,8; {what}")
 
 
 def add_pool(sub: argparse.ArgumentParser) -> None:
@@ -100,6 +106,8 @@ def open_pool(options: argparse.Namespace, on_one_core: int = 1) -> Any:
 
     if (options.cluster is not None) + (options.slurm is not None) + (options.on is not None) > 1:
         raise UserError("--cluster, --slurm and --on each say where to grade: give one of them.")
+    if options.cores is not None and (options.cluster or options.slurm is not None):
+        raise UserError("--cores is for workers on this machine; the others' machines have theirs.")
     if options.cluster:
         return pool.at_address(options.cluster, options.device, options.keys)
     if options.slurm is not None:

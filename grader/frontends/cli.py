@@ -33,7 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows a "?" for a line or a tick
     options = _parser().parse_args(arguments)
     try:
-        status = options.run(options) or 0
+        with _on_cores(options):
+            status = options.run(options) or 0
         sys.stdout.flush()  # here, where it is known what to do about a reader who has gone
         return status
     except UserError as error:
@@ -55,6 +56,15 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
 
 
+def _on_cores(options: argparse.Namespace) -> contextlib.AbstractContextManager[None]:
+    """On those that the options ask for."""
+    from grader.measure import machine
+
+    if (asked := getattr(options, "cores", None)) is None:
+        return contextlib.nullcontext()
+    return machine.kept_on(machine.asked_cores(asked), machine.ASKED)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="grader", description="Is it really faster? Grades PyTorch training loops.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -68,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument(
             "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: the GPU if there is one"
         )
+        classroom.add_cores(sub)
 
     def lab_of(sub: argparse.ArgumentParser, nargs: str | None = None, default_is: str = "") -> None:
         default = f" (default: {default_is})" if default_is else ""
@@ -314,7 +325,7 @@ def _grade(options: argparse.Namespace) -> None:
     from grader.classroom.visit import grade_at
     from grader.frontends import board, notebook, report
     from grader.frontends.diagnose import check_targets
-    from grader.grade import choose_form, grade
+    from grader.grade import choose_form, grade, own_cores
     from grader.result import write_json
     from grader.sandbox.parent import fork_server
     from grader.submission import code_cells, from_cells, load_notebook
@@ -330,13 +341,16 @@ def _grade(options: argparse.Namespace) -> None:
             f"{options.notebook} is a notebook of {others[0]}, not of {lab.name}: it calls grader.lab({others[0]!r})."
         )
     check_targets(options)
+    if options.cluster and options.cores is not None:
+        raise UserError("--cores is for a grade on this machine; a pool's machines have theirs.")
     if options.cluster:
         result = grade_at(
             options.cluster, submission, lab, key=options.key, quick=options.quick, progress=Terminal(lab.name)
         )
     else:
         if lab.runs_code and choose_form(lab, options.device) in lab.forms:
-            fork_server()
+            with own_cores(lab, options.device):
+                fork_server()
         result = grade(
             submission,
             lab,
@@ -375,8 +389,11 @@ def _diagnose(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     from grader.frontends import compare
+    from grader.grade import choose_device
+    from grader.measure import machine
 
-    return compare.run(options)
+    with machine.own_cores(int(choose_device(options.device) == "cuda")):
+        return compare.run(options)
 
 
 def _scaffold(options: argparse.Namespace) -> None:
@@ -392,36 +409,40 @@ def _scaffold(options: argparse.Namespace) -> None:
 
 
 def _calibrate(options: argparse.Namespace) -> None:
+    from grader.grade import own_cores
+
     chosen = [labs.get(options.lab)] if options.lab else [labs.get(name) for name in labs.NAMES]
     chosen = [lab for lab in chosen if isinstance(lab, Lab)]
     if not chosen:
         raise UserError(f"{options.lab} has no gain to calibrate: it is about measuring, not about a faster loop.")
-    if options.for_class:
-        _as_a_worker(options)
     failed = []
-    for lab in chosen:
-        try:
-            _calibrate_lab(lab, options)
-        except UserError as error:
-            if options.lab:
-                raise
-            print(f"{lab.name}: {error}")
-            failed.append(lab.name)
+    with _as_a_worker(options) if options.for_class else contextlib.nullcontext():
+        for lab in chosen:
+            try:
+                with own_cores(lab, options.device):
+                    _calibrate_lab(lab, options)
+            except UserError as error:
+                if options.lab:
+                    raise
+                print(f"{lab.name}: {error}")
+                failed.append(lab.name)
     if failed:
         raise UserError(
             f"Not calibrated: {', '.join(failed)}. The others are kept; go on with `grader calibrate {failed[0]}`."
         )
 
 
-def _as_a_worker(options: argparse.Namespace) -> None:
+def _as_a_worker(options: argparse.Namespace) -> contextlib.AbstractContextManager[None]:
     """Give this process the GPU and the cores of a worker of `grader class`: a gain holds for a number of cores."""
     from grader.classroom import pool, worker
+    from grader.measure import machine
 
     gpus = getattr(labs.get(options.lab).forms.get("cuda"), "ranks", 1) if options.lab else 1
     environment = pool.environments(options.device, cpu_workers=max(1, options.workers), gpus_each=gpus)[0]
+    cores = environment.pop(worker.CORES)
     os.environ.update(environment)
-    worker.dask_setup(None)  # pins this process
-    print(f"measured as by a worker of `grader class`: on cores {environment[worker.CORES]}", file=sys.stderr)
+    print(f"measured as by a worker of `grader class`: on cores {cores}", file=sys.stderr)
+    return machine.kept_on(machine.parse(cores), "those of a worker of `grader class`")
 
 
 def _calibrate_lab(lab: Lab, options: argparse.Namespace) -> None:
@@ -460,7 +481,9 @@ def _doctor(options: argparse.Namespace) -> int:
     from grader.sandbox.probe import confinement
 
     facts, versions, confined = machine.facts(), machine.versions(), confinement()
-    print(f"processor    {facts['cpu']}, {report._cores(facts['cores'])}")
+    own, why = machine.share(int(machine.has_gpu()))
+    of_a_grade = "" if why == "all" else f"; a grade has {len(own)} of them, {machine.written(own)}: {why}"
+    print(f"processor    {facts['cpu']}, {report._cores(facts['cores'])}{of_a_grade}")
     print(f"GPU          {facts['gpu'] or 'none: labs run in their CPU form, or say NOT MEASURED'}")
     print(f"versions     {', '.join(f'{k} {v}' for k, v in versions.items())}")
     print(
@@ -531,7 +554,7 @@ def _board(options: argparse.Namespace) -> None:
 def _demo(options: argparse.Namespace) -> None:
     from grader.calibrate import solution
     from grader.frontends import report
-    from grader.grade import choose_form, grade
+    from grader.grade import choose_form, grade, own_cores
     from grader.result import check_writable
     from grader.sandbox.parent import fork_server
     from grader.submission import read_notebook
@@ -539,7 +562,8 @@ def _demo(options: argparse.Namespace) -> None:
     with contextlib.suppress(OSError):  # said by the next line
         options.out.mkdir(parents=True, exist_ok=True)
     check_writable(str(options.out / "report.html"))
-    fork_server()
+    with own_cores(labs.get(DEMO[0]), options.device):
+        fork_server()
     written = []
     for name in DEMO:
         lab = labs.get(name)

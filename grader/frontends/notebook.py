@@ -32,7 +32,7 @@ from grader.classroom.visit import grade_at
 from grader.errors import UserError
 from grader.frontends import board, magic, report
 from grader.frontends.silence import Silence
-from grader.grade import Progress, choose_form, grade, missing_packages, too_little_memory
+from grader.grade import Progress, choose_form, grade, missing_packages, own_cores, too_little_memory
 from grader.labs.lab import CAUSES, Budget, Growth
 from grader.look import Look, look, peek, profile
 from grader.measure import machine
@@ -155,24 +155,26 @@ class NotHere(UserError, AttributeError):
 
 class NotebookLab:
     """One lab in a notebook, of any kind. device: "auto", "cuda" or "cpu"; quick: fewer and shorter measurements, to try
-    things out.
+    things out; cores: how many it is measured on, 8, or which, "0-3,8", in place of its GPU's share.
 
-    `result` is the Result of the last finished `check()`. Raises UserError for an unknown lab, or a device that this
-    machine does not have."""
+    `result` is the Result of the last finished `check()`. Raises UserError for an unknown lab, and for a device or cores that
+    this machine does not have."""
 
     steps: tuple[Row, ...]  # what one does here, for the card: the call, and what it gives
 
-    def __init__(self, name: str, device: str = "auto", quick: bool = False) -> None:
+    def __init__(self, name: str, device: str = "auto", quick: bool = False, cores: int | str | None = None) -> None:
         self.lab = labs.get(name)
         self.device = choose_form(self.lab, device)
         self.quick = quick
+        self._cores = None if cores is None else machine.asked_cores(str(cores))
         self.result: Result | None = None
         self._noteworthy = True  # what `log` can put a note to: not after a check() that came to no result
         self._folder = Path.cwd()
         shell = _shell()
         self._recorder = magic.install(shell) if shell else None
         if self.lab.runs_code:
-            parent.fork_server()  # imports torch meanwhile
+            with self._on_cores():
+                parent.fork_server()  # imports torch meanwhile
 
     def _repr_html_(self) -> str:
         return self._card().html()
@@ -207,7 +209,8 @@ class NotebookLab:
         if "cpu" in self.lab.forms and not any(self.lab.measures(check, "cpu") for check in self.lab.checks):
             return ONLY_TRAINING
         if "cpu" in self.lab.forms:
-            return f"Measured on this machine's CPU ({report._cores(machine.cores())}), in the lab's CPU form" + (
+            count = len(self._cores or machine.share(0)[0])
+            return f"Measured on this machine's CPU ({report._cores(count)}), in the lab's CPU form" + (
                 f", though there is a GPU ({gpu})." if gpu else ": no NVIDIA GPU was found."
             )
         return NEEDS_GPU
@@ -294,11 +297,14 @@ class NotebookLab:
             raise UserError("No %%submission cell has been run since this kernel started: run it, then this one.")
         return from_cells(cells, "This notebook")
 
+    def _on_cores(self) -> contextlib.AbstractContextManager[None]:
+        return machine.kept_on(self._cores, machine.ASKED) if self._cores else own_cores(self.lab, self.device)
+
     def _work(self, work: Callable[[Progress], Note]) -> None:
         """Do what takes a while, with its progress shown, and show the note it returns in the same place."""
         place = _Place()
         bar = _Bar(place)
-        with _stopped_once():
+        with self._on_cores(), _stopped_once():
             try:
                 try:
                     note = work(bar)

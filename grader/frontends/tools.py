@@ -162,8 +162,15 @@ class LiveLab(NotebookLab):
         ("lab.check()", "the grade: the loops are made again and measured"),
     )
 
-    def __init__(self, name: str, device: str = "auto", quick: bool = False, student: str = "") -> None:
-        super().__init__(name, device, quick)
+    def __init__(
+        self,
+        name: str,
+        device: str = "auto",
+        quick: bool = False,
+        cores: int | str | None = None,
+        student: str = "",
+    ) -> None:
+        super().__init__(name, device, quick, cores)
         student = student or os.environ.get("JUPYTERHUB_USER", "")
         kept = self._clocks()
         own = (ticket for ticket in kept if ticket.startswith(f"{self.device}-"))

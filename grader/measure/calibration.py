@@ -25,6 +25,10 @@ LEAST_GAIN = 1.2  # a machine on which the solution gains less cannot show what 
 SHIPPED = Path(__file__).resolve().parents[2] / "data" / "measured" / "calibration.json"
 
 
+def _key(lab: Lab, form: str) -> str:
+    return machine.key(form, getattr(lab.forms.get(form), "ranks", 1))
+
+
 def own_file() -> Path:
     return cache_dir() / "calibration.json"
 
@@ -40,7 +44,7 @@ def read_table(path: Path) -> dict[str, Any]:
 
 def reference_gain(lab: Lab, form: str) -> tuple[float | None, str]:
     """(speed-up of the reference solution, where that figure comes from); (None, …) for a machine never measured."""
-    key = machine.key(form)
+    key = _key(lab, form)
     for path, source in ((own_file(), "calibrated on this machine"), (SHIPPED, "measured on a machine of this kind")):
         try:
             entry = read_table(path)[f"{lab.name} {form}"][key]
@@ -55,7 +59,7 @@ def reference_gain(lab: Lab, form: str) -> tuple[float | None, str]:
 def starter_s(lab: Lab, form: str) -> float | None:
     """Seconds per step of the starter when this very machine was calibrated; None where it never was."""
     try:
-        return float(read_table(own_file())[f"{lab.name} {form}"][machine.key(form)]["starter_ms"]) / 1e3
+        return float(read_table(own_file())[f"{lab.name} {form}"][_key(lab, form)]["starter_ms"]) / 1e3
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -64,7 +68,7 @@ def store_gain(lab: Lab, form: str, entry: dict[str, Any], path: Path | None = N
     """Keep a measured gain: `entry` has at least "gain" and "date"."""
     path = path or own_file()
     table = read_table(path)
-    table.setdefault(f"{lab.name} {form}", {})[machine.key(form)] = entry
+    table.setdefault(f"{lab.name} {form}", {})[_key(lab, form)] = entry
     write_json(path, table)
     return path
 

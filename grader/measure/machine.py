@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import glob
 import importlib.metadata
+import math
 import os
 import platform
+import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,9 +21,15 @@ from typing import Any
 import psutil
 import pynvml
 
+from grader.errors import UserError
+from grader.measure.cores import Unit, cut, flat, parse, shares, written
+
 # Thermal and hardware-slowdown bits of nvmlClocksEventReasons. Power capping is normal under load and not among them.
 _THROTTLING = 0x20 | 0x40 | 0x08  # SwThermalSlowdown, HwThermalSlowdown, HwSlowdown
-PROCESS, CGROUPS = Path("/proc/self"), Path("/sys/fs/cgroup")
+PROCESS, CGROUPS, CPUS = Path("/proc/self"), Path("/sys/fs/cgroup"), Path("/sys/devices/system/cpu")
+CORES = "GRADER_CORES"  # in a worker's environment: its cores, "0-3,8"; nobody divides them once more
+# where in its cores a process begins that may have some of them only: containers of one host do not know of each other
+_SOMEWHERE = random.random()
 BUSY_PERCENT = 5  # utilisation above which a GPU on which we run nothing is in someone else's use
 
 
@@ -87,9 +96,159 @@ def cpu_name() -> str:
     return found.get("model name") or " ".join([platform.processor() or platform.machine(), *numbers])
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+# ---------------------------------------------------------------- which cores are a grade's
+
+ASKED = "as --cores or cores= says"
+_held: ContextVar[tuple[frozenset[int], str] | None] = ContextVar("cores", default=None)  # of this thread, and why
+
+
+def own_cores(gpus: int) -> contextlib.AbstractContextManager[None]:
+    """Keep this thread, and all that it starts, on the `share` of CUDA's first `gpus` GPUs; inside of another such block on that
+    one's cores."""
+    return kept_on(*share(gpus))
+
+
+@contextlib.contextmanager
+def kept_on(cores: Iterable[int], why: str) -> Iterator[None]:
+    """Keep this thread, and all that it starts, on these cores. why: as `facts` says it."""
+    kept, before = frozenset(cores), os.sched_getaffinity(0)
+    token = _held.set((kept, why))
+    try:
+        os.sched_setaffinity(0, kept)
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+        _held.reset(token)
+
+
+def held_cores() -> frozenset[int]:
+    """Those that this thread is kept on, whatever another process did to it since; else those that it may use."""
+    held = _held.get()
+    return held[0] if held else frozenset(os.sched_getaffinity(0))
+
+
+def share(gpus: int) -> tuple[frozenset[int], str]:
+    """The cores of a grade on CUDA's first `gpus` GPUs, 0 for one on the CPU, and why it has these: a GPU's share, so that grades
+    on several GPUs at once do not meet, though none knows of another. Cores that somebody chose for this process (`taskset`,
+    SLURM, a class's pool) are not divided; a container's are."""
+    if held := _held.get():
+        return held
+    allowed = frozenset(os.sched_getaffinity(0))
+    if chosen := _chosen(allowed):
+        cores, why = cut(_units(allowed), quota(), _SOMEWHERE), "those that it was started on"
+    elif gpus and has_gpu():
+        cores = flat(gpu_shares()[:gpus])
+        why = (
+            f"the share of {gpus} of the host's GPUs in {len(allowed)}"
+            if gpus > 1
+            else f"its GPU's share of {len(allowed)}"
+        )
+    else:
+        cores, why = cut(_units(allowed), quota(), _SOMEWHERE), f"some of {len(allowed)}"
+    if not chosen and len(allowed) == len(set(cores)):
+        why = "all"
+    elif quota() < len(allowed):
+        why += f"; its container has the time of {quota():.4g}"
+    return frozenset(cores), why
+
+
+def gpu_shares() -> list[tuple[int, ...]]:
+    """The cores of each GPU that this process may use, in CUDA's order: equal shares of what all GPUs of the host have, near ones
+    first; of cores that somebody chose for this process, equal shares for those that it may use."""
+    allowed = frozenset(os.sched_getaffinity(0))
+    ours = [_index(name) for name in gpus()]
+    sharing = ours if _chosen(allowed) else [*range(pynvml.nvmlDeviceGetCount())]
+    dealt = shares(_units(allowed), [_near(n, allowed) for n in sharing])
+    own = dict(zip(sharing, dealt, strict=True))
+    return [tuple(cut(own[n], quota() / len(sharing), _SOMEWHERE)) for n in ours]
+
+
+def cpu_shares(count: int) -> list[tuple[int, ...]]:
+    """The cores that this process may use in `count` equal shares."""
+    allowed = frozenset(os.sched_getaffinity(0))
+    dealt = shares(_units(allowed), [allowed] * count)
+    return [tuple(cut(own, quota() / count, _SOMEWHERE)) for own in dealt]
+
+
+def _chosen(allowed: frozenset[int]) -> bool:
+    """Whether somebody chose these cores for this process: they are not all that the first process here may use, which in a
+    container has all of the container's."""
+    if os.environ.get(CORES) or _held.get():
+        return True
+    try:
+        return not allowed >= os.sched_getaffinity(1)
+    except OSError:
+        return len(allowed) < (os.cpu_count() or 1)
+
+
+def _index(name: str) -> int:
+    """Of a GPU that CUDA_VISIBLE_DEVICES names, its place among all of the host."""
+    return int(pynvml.nvmlDeviceGetIndex(_handle(name)))
+
+
+def _near(index: int, allowed: frozenset[int]) -> frozenset[int]:
+    """The cores next to a GPU; all of them where the driver does not tell, as in some virtual machines."""
+    try:
+        words = pynvml.nvmlDeviceGetCpuAffinity(pynvml.nvmlDeviceGetHandleByIndex(index), max(allowed) // 64 + 1)
+    except pynvml.NVMLError:
+        return allowed
+    return frozenset(core for core in allowed if words[core // 64] >> core % 64 & 1) or allowed
+
+
+def _units(cores: frozenset[int]) -> list[Unit]:
+    """These cores, the threads of one together, package by package. Source:
+    https://docs.kernel.org/admin-guide/cputopology.html"""
+    found: dict[Unit, int] = {}
+    left = set(cores)
+    while left:
+        core, package, threads = min(left), 0, set[int]()
+        with contextlib.suppress(OSError, ValueError):  # not every virtual machine tells
+            folder = CPUS / f"cpu{core}" / "topology"
+            threads = parse((folder / "thread_siblings_list").read_text())
+            package = int((folder / "physical_package_id").read_text())
+        unit = {core} | left & threads
+        found[tuple(sorted(unit))] = package
+        left -= unit
+    return sorted(found, key=lambda unit: (found[unit], unit))
+
+
+def quota() -> float:
+    """How many cores' time this process and all that shares its container may have; inf for no limit. Source:
+    https://docs.kernel.org/admin-guide/cgroup-v2.html#cpu-interface-files, and in the first version
+    https://docs.kernel.org/scheduler/sched-bwc.html"""
+    most = math.inf
+    for folder in _cgroups("cpu"):
+        for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+            with contextlib.suppress(OSError, ValueError):  # there is no such file, or it says "max"
+                limit, period = (int(word) for name in names for word in (folder / name).read_text().split())
+                most = min(most, limit / period) if limit > 0 else most
+    return most
+
+
+def asked_cores(text: str) -> frozenset[int]:
+    """What `--cores` says: how many, those of its GPU's share first, or which. Raises UserError where this process has not got them."""
+    allowed = frozenset(os.sched_getaffinity(0))
+    if text.isascii() and text.isdigit():
+        own, _ = share(1)
+        in_order = [*flat(_units(own)), *flat(_units(allowed - own))]
+        if not 1 <= int(text[:9]) <= len(allowed):
+            raise UserError(f"cores {text}: say how many, from 1 to {len(allowed)}, or which, as in 0-3,8.")
+        return frozenset(in_order[: int(text)])
+    try:
+        cores = frozenset(parse(text))
+    except ValueError:
+        raise UserError(f"cores {text}: say how many, as in 8, or which, as in 0-3,8.") from None
+    if missing := cores - allowed:
+        raise UserError(f"cores {text}: this process may not use {written(missing)}, but {written(allowed)}.")
+    return cores
+
+
+def cores(gpus: int = 0) -> int:
+    """How many cores a grade on so many GPUs has."""
+    return len(share(gpus)[0])
+
+
+# ---------------------------------------------------------------- what a result says of this machine
 
 
 def scheduling(thread: int) -> tuple[set[int], int, int]:
@@ -99,13 +258,15 @@ def scheduling(thread: int) -> tuple[set[int], int, int]:
 
 
 def facts() -> dict[str, Any]:
-    """What a result says about the hardware."""
+    """What a result says about the hardware; of a grade's cores also which they are, and why."""
     found: dict[str, Any] = {
         "cpu": cpu_name(),
-        "cores": cores(),
+        "cores": len(held_cores()),
         "gpu": gpu_name(),
         "os": platform.platform(terse=True),
     }
+    if held := _held.get():
+        found |= {"core_list": written(held[0]), "cores_are": held[1]}
     if has_gpu():
         with contextlib.suppress(pynvml.NVMLError):  # a GPU that shares its host's memory
             found["gpu_memory_gb"] = round(pynvml.nvmlDeviceGetMemoryInfo(_gpu()).total / 1e9, 1)
@@ -122,11 +283,11 @@ def versions() -> dict[str, str]:
     return found
 
 
-def key(form: str) -> str:
-    """What a calibration holds for: the device that decides the gain, its host's cores, and torch's release."""
+def key(form: str, ranks: int = 1) -> str:
+    """What a calibration holds for: the device that decides the gain, the cores of a grade on so many GPUs, and torch's release."""
     device = gpu_name() if form == "cuda" else cpu_name()
     release = ".".join(versions()["torch"].split("+")[0].split(".")[:2])
-    return f"{device}, {cores()} cores, torch {release}"
+    return f"{device}, {cores(ranks * (form == 'cuda'))} cores, torch {release}"
 
 
 @dataclass(frozen=True)
@@ -275,7 +436,7 @@ def allowed_memory() -> int:
     """Bytes of main memory that this process and all it starts may have together: this machine's, or what is allowed to a
     container, a job of SLURM or a service that they run in."""
     most = psutil.virtual_memory().total
-    for folder in _cgroups():
+    for folder in _cgroups("memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
             with contextlib.suppress(OSError, ValueError):  # there is no such file, or it says "max"
                 most = min(most, int((folder / name).read_text()))
@@ -285,7 +446,7 @@ def allowed_memory() -> int:
 def free_memory() -> int:
     """Bytes of main memory that programs can still have: what files take counts as free."""
     free = psutil.virtual_memory().available
-    for folder in _cgroups():
+    for folder in _cgroups("memory"):
         for limit, used, of_files in (
             ("memory.max", "memory.current", ("active_file", "inactive_file")),
             ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_active_file", "total_inactive_file")),
@@ -297,13 +458,13 @@ def free_memory() -> int:
     return free
 
 
-def _cgroups() -> Iterator[Path]:
-    """The folders of the groups for which the kernel counts this process's memory, from its own up. Source:
-    https://docs.kernel.org/admin-guide/cgroup-v2.html; in the first version memory has a tree of its own."""
+def _cgroups(what: str) -> Iterator[Path]:
+    """The folders of the groups in which the kernel limits this process's "memory" or "cpu", from its own up. Source:
+    https://docs.kernel.org/admin-guide/cgroup-v2.html; in the first version each has a tree of its own."""
     with contextlib.suppress(OSError):
         for line in (PROCESS / "cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
-            if controllers in ("", "memory"):
+            if not controllers or what in controllers.split(","):
                 root = CGROUPS / controllers
                 own = root / path.lstrip("/")
                 yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(root))

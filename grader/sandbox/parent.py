@@ -46,6 +46,7 @@ COMPILED = {"graphs", "graph_breaks", "recompiles"}  # what a child counts of to
 MAX_LOSS = 3.5e38  # more than any fp32 number; larger ones could not even be averaged
 MAX_DISK = 6 << 30  # bytes in a child's folder, compiler caches and a trace included
 MAX_PROCESSES = 1000
+_ROUNDED_S = 0.04  # of a process's processor time: four figures in hundredths of a second
 MAX_LOCKS = 256  # on one file, of all processes of a child: a loader with many workers may have one or two in each
 MAX_TEMPORARY = 40  # bytes of the path for temporary files; a workspace's and a socket's name come behind it
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -93,14 +94,17 @@ class Limits:
 
 
 class ForkServer:
-    """A process that has torch imported and forks children on request (see `server`). Start it early: it takes some
-    seconds to be ready, in the background."""
+    """A process that has torch imported and forks children on request (see `server`), all on this thread's cores. Start it
+    early: it takes some seconds to be ready, in the background. Raises ChildError where another process changed these."""
 
     def __init__(self) -> None:
+        self.cores = machine.held_cores()
+        self._scheduled = machine.scheduling(0)  # which it begins with
+        if self._scheduled[0] != self.cores:
+            raise _slowed("the grader")
         self._socket, theirs = socket.socketpair()
         self._lock = threading.Lock()
         self._ready = False
-        self._scheduled = machine.scheduling(0)  # which it begins with
         self._process = subprocess.Popen(
             [sys.executable, "-m", "grader.sandbox.server", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
@@ -148,8 +152,11 @@ _server: ForkServer | None = None
 
 
 def fork_server() -> ForkServer:
-    """This process's fork server, started at the first call."""
+    """This process's fork server, started at the first call, and anew on other cores: libraries start as many threads as there
+    were cores when they were imported."""
     global _server
+    if _server and _server.alive() and _server.cores != machine.held_cores():
+        _server.close()
     if _server is None or not _server.alive():
         _server = ForkServer()
         atexit.register(_server.close)
@@ -164,7 +171,9 @@ def _environment() -> dict[str, str]:
     order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     kept = order | {k: v for k, v in os.environ.items() if k in keep or k.startswith(prefixes)}
     path = [str(REPOSITORY), *_python_path()]
-    return kept | {"PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
+    # what os.cpu_count() says from Python 3.13 on; before, only os.sched_getaffinity(0) tells
+    cores = {"PYTHON_CPU_COUNT": str(len(machine.held_cores()))}
+    return kept | cores | {"PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
 
 
 def _python_path() -> list[str]:
@@ -345,10 +354,11 @@ class Child:
         self._awake_since = math.inf
         self._shown = False  # what its processes have mapped
         self._frozen_at = math.inf  # processor time used when it was stopped; infinite while it runs
+        self._thawed_at = math.inf  # when it went on
         self._stopped: dict[tuple[int, int], tuple[str, int]] = {}  # its threads when it was stopped
         # a loop of one's own may choose its cores by itself, and nobody runs beside it who would gain by that
         self._watched = trusted and workload != "grader.own.job"
-        self._scheduled: dict[int, tuple] = {}  # as it was stopped; of a watched one, and while it is
+        self._scheduled: dict[int, tuple] = {}  # each thread as it was stopped, while it is
         self._next_look = 1.0  # when to look at the disk again, in seconds on the monotonic clock
         requests, self._requests = os.pipe()
         self._replies, replies = os.pipe()
@@ -357,7 +367,8 @@ class Child:
         lifeline, self._lifeline = (end.detach() for end in socket.socketpair())
         theirs = [requests, replies, output_write, status, lifeline]
         try:
-            self.warden = fork_server().fork(spec, theirs)
+            server = fork_server()
+            self.warden, self.cores = server.fork(spec, theirs), server.cores
             self._began = machine.scheduling(self.warden)
         finally:
             for fd in theirs:
@@ -637,7 +648,8 @@ class Child:
                 continue
             threads = {} if running else self._threads()
             if not running and all(state in "TtZX" for state, _ in threads.values()):
-                self.awake_s += max(0.0, time.monotonic() - self._awake_since)
+                awake_s = max(0.0, time.monotonic() - self._awake_since)
+                self.awake_s += awake_s
                 self._awake_since = math.inf
                 self._stopped = threads
                 if self.drive:
@@ -646,8 +658,8 @@ class Child:
                 self._check_crowd(tree)
                 self._check_disk()
                 self._check_locks(tree)
-                if self._watched:
-                    self._scheduled = self._check_scheduling()
+                self._scheduled = self._check_scheduling()
+                self._check_cores(awake_s, len(tree))
                 return
             for process in running:
                 with contextlib.suppress(psutil.Error):
@@ -669,7 +681,8 @@ class Child:
     def thaw(self, core: int | None = None) -> None:
         """Let every process run again. core: where the loop's main thread wakes up. Raises ChildError when one ran in the
         meantime: a process can have a timer send it the signal to go on."""
-        ran, self._frozen_at = self.cpu_seconds() - self._frozen_at, math.inf
+        self._thawed_at = self.cpu_seconds()
+        ran, self._frozen_at = self._thawed_at - self._frozen_at, math.inf
         if did := f"worked for {ran:.1f} s" if ran > 0.05 else self._woke():
             error = ChildError(
                 f"The submission's processes {did} while they were stopped for the other side's turn.", kind="freeze"
@@ -678,7 +691,7 @@ class Child:
             raise error
         if self._watched:
             self._check_scheduling()
-            self._scheduled = {}  # a thread may choose its own
+        self._scheduled = {}  # a thread may choose its own
         if self.drive:
             self.drive.serving.set()
         main, cores = self._keep_on(core) if core is not None else (None, ())
@@ -748,9 +761,28 @@ class Child:
                 for thread in map(int, os.listdir(f"/proc/{process.pid}/task")):
                     now[thread] = machine.scheduling(thread)
         as_it_was = self._scheduled | {main.pid: self._began for main in processes[:1]}
-        if any(now[thread] != was for thread, was in as_it_was.items() if thread in now):
+        if self._watched and any(now[thread] != was for thread, was in as_it_was.items() if thread in now):
             raise _slowed("the starter")
         return now
+
+    def _check_cores(self, awake_s: float, processes: int) -> None:
+        """A loop may choose among the grade's cores; the system would give it others, too. Where it is back on its own when it is
+        stopped, the processor time tells that it took more than these have. Without Landlock the kernel may be one that only
+        imitates Linux, and promises no cores."""
+        if others := frozenset().union(*(cores for cores, _, _ in self._scheduled.values())) - self.cores:
+            raise ChildError(
+                f"The loop let a thread run on cores {machine.written(others)}, which are not this grade's. It has "
+                f"{machine.written(self.cores)}, as os.sched_getaffinity(0) says when it begins: choose among these.",
+                kind="freeze",
+            )
+        most, used = len(self.cores) * awake_s, self._frozen_at - self._thawed_at
+        if used > 1.02 * most + _ROUNDED_S * (1 + processes) and confine.landlock_abi():
+            raise ChildError(
+                f"The loop took {used:.1f} s of processor time within {awake_s:.1f} s, more than this grade's cores "
+                f"({machine.written(self.cores)}) have: it let threads run on others. Choose among those that "
+                "os.sched_getaffinity(0) says when it begins.",
+                kind="freeze",
+            )
 
     def cpu_seconds(self) -> float:
         """Processor time that the child's processes have used so far, those included that ended."""
