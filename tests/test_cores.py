@@ -18,7 +18,7 @@ from grader.errors import UserError
 from grader.measure import machine
 from grader.measure.cores import cut, flat, parse, shares, written
 from grader.sandbox import confine
-from grader.sandbox.parent import ChildError, fork_server
+from grader.sandbox.parent import ChildError, Limits, fork_server
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ALL = frozenset(os.sched_getaffinity(0))
@@ -62,10 +62,6 @@ def test_a_cut_takes_as_many_as_there_is_time_for(host, most, where):
     units, _ = host
     found = cut(units, most, where)
     assert len(set(found)) == len(found) == max(1, min(int(most), len(flat(units)))) and set(found) <= set(flat(units))
-    assert (
-        len({next(unit for unit in units if core in unit) for core in found}) <= len(found) // len(units[0]) + 2
-        or len({len(unit) for unit in units}) > 1
-    )
 
 
 def test_gpus_have_near_cores():
@@ -126,6 +122,8 @@ def test_four_grades_at_once_do_not_meet(host, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     assert written(machine.share(2)[0]) == "16-31,48-63"
     assert machine.share(0) == (frozenset(range(64)), "all")  # its CPU form
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda _: "a GPU")  # a gain holds for the cores of a grade
+    assert "a GPU, 16 cores" in machine.key("cuda") and "a GPU, 32 cores" in machine.key("cuda", ranks=2)
 
 
 def test_a_driver_that_tells_nothing_of_cores(host, monkeypatch):
@@ -234,7 +232,7 @@ def test_a_loop_sees_its_grade_s_cores_only():
     """Also where the fork server had begun on others; afterwards this process has all of its own."""
     before = fork_server()
     with machine.kept_on({min(ALL)}, "a test"):
-        with running(loop("yield torch.tensor(float(max(seen())))", SEEN)) as child:
+        with running(loop("yield torch.tensor(float(max(seen())))", SEEN), limits=Limits()) as child:
             child.load()
             child.start(1)
             assert child.run(1)[1] == [1.0]
@@ -249,7 +247,7 @@ def test_a_loop_that_takes_others_cores_is_stopped():
         child.load()
         child.start(1)
         child.run(1)
-        with pytest.raises(ChildError, match=r"cores .* which are not this grade's\. It has 0, as os"):
+        with pytest.raises(ChildError, match=r"cores .* which are not this grade's: it has 0\."):
             child.freeze()
 
 
@@ -269,7 +267,7 @@ def test_a_loop_may_choose_among_its_cores():
 def test_a_loop_that_took_others_cores_for_a_while_is_stopped():
     """It can be back on its own when it is looked at. No more processor time is possible than its cores have, but more than they
     have in a tenth of its turn."""
-    busy = "while True:\n    until = time.process_time() + 1\n    while time.process_time() < until:\n        pass\n    yield torch.ones(())"
+    busy = "while True:\n    until = time.process_time() + 0.05\n    while time.process_time() < until:\n        pass\n    yield torch.ones(())"
     with running(loop(busy, "import time")) as child:
         child.load()
         child.start(1)
@@ -279,8 +277,9 @@ def test_a_loop_that_took_others_cores_for_a_while_is_stopped():
             child.thaw()
             child.run(1)
         child.freeze()
+        child.freeze()  # no turn
         with pytest.raises(ChildError, match=r"of processor time within 0\.1 s, more than this grade's cores"):
-            child._check_cores(0.1, 1)
+            child._check_cores(1.0, 0.1, 1)
 
 
 # ---------------------------------------------------------------- on the command line

@@ -354,7 +354,7 @@ class Child:
         self._awake_since = math.inf
         self._shown = False  # what its processes have mapped
         self._frozen_at = math.inf  # processor time used when it was stopped; infinite while it runs
-        self._thawed_at = math.inf  # when it went on
+        self._thawed_at = math.inf  # when it went on; infinite while it is stopped
         self._stopped: dict[tuple[int, int], tuple[str, int]] = {}  # its threads when it was stopped
         # a loop of one's own may choose its cores by itself, and nobody runs beside it who would gain by that
         self._watched = trusted and workload != "grader.own.job"
@@ -659,7 +659,8 @@ class Child:
                 self._check_disk()
                 self._check_locks(tree)
                 self._scheduled = self._check_scheduling()
-                self._check_cores(awake_s, len(tree))
+                used_s, self._thawed_at = self._frozen_at - self._thawed_at, math.inf
+                self._check_cores(used_s, awake_s, len(tree))
                 return
             for process in running:
                 with contextlib.suppress(psutil.Error):
@@ -765,24 +766,22 @@ class Child:
             raise _slowed("the starter")
         return now
 
-    def _check_cores(self, awake_s: float, processes: int) -> None:
+    def _check_cores(self, used_s: float, awake_s: float, processes: int) -> None:
         """A loop may choose among the grade's cores; the system would give it others, too. Where it is back on its own when it is
         stopped, the processor time tells that it took more than these have. Without Landlock the kernel may be one that only
         imitates Linux, and promises no cores."""
+        own = machine.written(self.cores)
         if others := frozenset().union(*(cores for cores, _, _ in self._scheduled.values())) - self.cores:
-            raise ChildError(
-                f"The loop let a thread run on cores {machine.written(others)}, which are not this grade's. It has "
-                f"{machine.written(self.cores)}, as os.sched_getaffinity(0) says when it begins: choose among these.",
-                kind="freeze",
-            )
-        most, used = len(self.cores) * awake_s, self._frozen_at - self._thawed_at
-        if used > 1.02 * most + _ROUNDED_S * (1 + processes) and confine.landlock_abi():
-            raise ChildError(
-                f"The loop took {used:.1f} s of processor time within {awake_s:.1f} s, more than this grade's cores "
-                f"({machine.written(self.cores)}) have: it let threads run on others. Choose among those that "
-                "os.sched_getaffinity(0) says when it begins.",
-                kind="freeze",
-            )
+            what = f"let a thread run on cores {machine.written(others)}, which are not this grade's: it has {own}"
+        elif confine.landlock_abi() and used_s > 1.02 * len(self.cores) * awake_s + _ROUNDED_S * (1 + processes):
+            what = f"took {used_s:.1f} s of processor time within {awake_s:.1f} s, more than this grade's cores ({own}) have"
+        else:
+            return
+        error = ChildError(
+            f"The loop {what}. Choose cores among what os.sched_getaffinity(0) says at first.", kind="freeze"
+        )
+        error.trusted = self.trusted
+        raise error
 
     def cpu_seconds(self) -> float:
         """Processor time that the child's processes have used so far, those included that ended."""
