@@ -6,11 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pynvml
 import pytest
-from helpers import loop, running
+from helpers import GPT, loop, running
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -232,7 +233,8 @@ def test_a_loop_sees_its_grade_s_cores_only():
     """Also where the fork server had begun on others; afterwards this process has all of its own."""
     before = fork_server()
     with machine.kept_on({min(ALL)}, "a test"):
-        with running(loop("yield torch.tensor(float(max(seen())))", SEEN), limits=Limits()) as child:
+        form = replace(GPT, threads=None)  # as many as torch finds
+        with running(loop("yield torch.tensor(float(max(seen())))", SEEN), form, Limits()) as child:
             child.load()
             child.start(1)
             assert child.run(1)[1] == [1.0]

@@ -482,7 +482,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
     facts, versions, confined = machine.facts(), machine.versions(), confinement()
     own, why = machine.share(int(machine.has_gpu()))
-    of_a_grade = "" if why == "all" else f"; a grade has {len(own)} of them, {machine.written(own)}: {why}"
+    of_a_grade = "" if why == "all" else f"; a grade has {len(own)} ({machine.written(own)}: {why})"
     print(f"processor    {facts['cpu']}, {report._cores(facts['cores'])}{of_a_grade}")
     print(f"GPU          {facts['gpu'] or 'none: labs run in their CPU form, or say NOT MEASURED'}")
     print(f"versions     {', '.join(f'{k} {v}' for k, v in versions.items())}")
