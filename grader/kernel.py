@@ -6,12 +6,12 @@ what only moves the same bytes, and nothing at all, the price of looking at a re
 exist before the request, and a number that the whole result has a part in comes back from each, to be compared with the plain
 operations': a call that was left out, or remembered, is seen.
 
-That a kernel of Triton's made the results is for a trusted process to see in the source only. What the submission's own process
-says of it (operators of torch in any thread, what a launch wrote) stops what is no attack on that process, and proves nothing."""
+That a kernel of Triton's made a result is seen by its cause: once the function has returned, inputs are drawn anew and put where
+those of the call lie, and its launches are made once more, with the copies and casts beside them. What they leave must be
+right for the new inputs. Whatever else calculated (NumPy, a C library, another process, a table) knows only the old ones."""
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import math
 import random
@@ -47,13 +47,22 @@ UNSETTLED = 0.1  # of all points for the roof: what the interval may leave open
 
 @dataclass(frozen=True)
 class Seen:
-    """One case: the largest error in units of what is allowed, the operators of torch that calculated, what else was wrong."""
+    """One case: the largest error in units of what is allowed, of the call and of what it launched on other inputs, the
+    operators of torch that calculated, what else was wrong."""
 
     off: float | None = None
+    again: float | None = None
     operators: tuple[str, ...] = ()
     wrong: str = ""
     launches: int = 1  # of Triton's kernels, in the one call
-    made: bool = True  # by one of them
+
+    @property
+    def elsewhere(self) -> str:
+        """What is wrong with what the launches alone make of other inputs, or ''."""
+        if self.again is not None and self.again <= 1:
+            return ""
+        off = "not finite" if self.again is None else f"off by {self.again:.3g}"
+        return f"its kernel, launched once more on other inputs, is {off}: something else has calculated"
 
 
 @dataclass
@@ -120,31 +129,39 @@ def _cases(found: Findings, theirs: Child, ours: Child, progress: Progress) -> N
     cases = [case for check in found.lab.cases for case in drawn(check, found.seed).items()]
     for i, (name, case) in enumerate(cases):
         progress(0.05 + 0.55 * i / len(cases), f"the case {name!r}")
-        seed = found.seed + i
         try:
-            with turn(theirs):
-                reply = theirs.ask("result", entry=found.lab.entry, seed=seed, file=FILE, case=case)
+            found.seen[name] = _seen(found, theirs, ours, found.seed + i, case)
         except ChildError as error:
             if error.kind in ("wire", "died", "timeout", "disk", "freeze") or len(raised) == len(cases) - 1:
                 raise
             raised.append(error)
             found.seen[name] = Seen(wrong=error.message[:300])
-            continue
-        operators, launches, made, compiled = _calculated(reply)
+
+
+def _seen(found: Findings, theirs: Child, ours: Child, seed: int, case: dict[str, Any]) -> Seen:
+    with turn(theirs):
+        reply = theirs.ask("result", entry=found.lab.entry, seed=seed, file=FILE, case=case)
+        operators, launches, compiled = _calculated(reply)
         found.compiled |= compiled
         result = theirs.fetch(FILE, MAX_WEIGHTS)
-        with turn(ours):
-            ours.give(FILE, result)
-            answer = ours.ask("off", seed=seed, file=FILE, case=case)
-        found.seen[name] = Seen(answer.get("off"), operators, answer.get("differs", ""), launches, made)
+        other = secrets.randbelow(1 << 31)  # drawn when the function has returned
+        theirs.ask("again", seed=other, file=FILE, case=case)
+        again = theirs.fetch(FILE, MAX_WEIGHTS)
+    answers = []
+    with turn(ours):
+        for drawn_from, file in ((seed, result), (other, again)):
+            ours.give(FILE, file)
+            answers.append(ours.ask("off", seed=drawn_from, file=FILE, case=case))
+    first, second = answers
+    return Seen(first.get("off"), second.get("off"), operators, first.get("differs", ""), launches)
 
 
-def _calculated(reply: Any) -> tuple[tuple[str, ...], int, bool, bool]:
+def _calculated(reply: Any) -> tuple[tuple[str, ...], int, bool]:
     operators, launches = (reply.get(key) if isinstance(reply, dict) else None for key in ("operators", "launches"))
     named = isinstance(operators, list) and all(isinstance(name, str) for name in operators)
     if not named or not isinstance(launches, int):
         raise ChildError("The grading process sent a reply of the wrong form.", kind="wire")
-    return tuple(name[:60] for name in operators), launches, bool(reply.get("made")), bool(reply.get("compiled"))
+    return tuple(name[:60] for name in operators), launches, bool(reply.get("compiled"))
 
 
 def _rounds(found: Findings, theirs: Child, ours: Child, rounds: int, progress: Progress) -> None:
@@ -188,72 +205,6 @@ def _apart(some: list[float], others: list[float]) -> float:
 # ---------------------------------------------------------------- verdicts
 
 
-def has_kernel(source: str) -> bool:
-    """Whether the source makes use of triton.jit, as a decorator or otherwise, under whichever name, but of Triton's own."""
-    try:
-        nodes = list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # null bytes, and what is nested too deep
-        return False
-    names = _imported(nodes)
-    read = [node for node in nodes if isinstance(getattr(node, "ctx", None), ast.Load)]
-    paths = [(*names.get(first, ()), *rest) for first, *rest in filter(None, map(_path, read))]
-    return any(path[:1] == ("triton",) and path[-1] == "jit" for path in paths)
-
-
-# What a function around a kernel may import, and names by which numbers leave tensors and come back, or code that is not in the
-# source. Without them a result that numpy made and a kernel copied took two lines; whoever looks for another way finds one.
-MODULES = {"torch", "triton", "__future__", "collections", "contextlib", "dataclasses", "enum", "functools", "itertools", "math", "operator", "typing"}  # fmt: skip
-TO_THE_HOST = {"numpy", "_numpy", "np", "tolist", "from_numpy", "frombuffer", "ctypes", "modules", "__import__", "eval", "exec"}  # fmt: skip
-
-
-def on_the_host(source: str) -> str:
-    """What the source uses to calculate elsewhere than in a kernel, in words; or ''."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            names = [node.module or "."] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names]
-            if others := [name for name in names if name.split(".")[0] not in MODULES]:
-                return f"the module {others[0]}"
-        name = getattr(node, "attr", None) or getattr(node, "id", None) or (isinstance(node, ast.alias) and node.name)
-        if name in TO_THE_HOST:
-            return f"`{name}`"
-    return ""
-
-
-def _imported(nodes: list[ast.AST]) -> dict[str, tuple[str, ...]]:
-    """The names that the source imports and binds to nothing else, nor a part of them: what each stands for."""
-    imported: dict[str, set[tuple[str, ...]]] = {}
-    others: set[str] = set()
-    empty: set[ast.AST] = set()  # what `name = None` writes to, for where it cannot be imported
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            for each in node.names:
-                path = tuple(each.name.split("."))
-                imported.setdefault(each.asname or path[0], set()).add(path if each.asname else path[:1])
-        elif isinstance(node, ast.ImportFrom):
-            module = ["."] if node.level else node.module.split(".")
-            for each in node.names:
-                name = "jit" if each.name == "*" else each.name
-                imported.setdefault(each.asname or name, set()).add((*module, name))
-        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-            empty.update(node.targets)
-        elif isinstance(node, ast.arg):
-            others.add(node.arg)
-        elif isinstance(getattr(node, "ctx", None), ast.Store | ast.Del) and node not in empty:
-            others.update(_path(node)[:1])
-        elif not isinstance(node, ast.alias):  # a class, a function, an exception, a part of a pattern
-            others.update(filter(None, (getattr(node, "name", None), getattr(node, "rest", None))))
-    return {name: paths.pop() for name, paths in imported.items() if len(paths) == 1 and name not in others}
-
-
-def _path(node: ast.AST) -> list[str]:
-    """`a.b.c` as ["a", "b", "c"]; empty for all else."""
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    return [node.id, *reversed(parts)] if isinstance(node, ast.Name) else []
-
-
 def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     lab = found.lab
     if found.form_name not in lab.forms:
@@ -263,12 +214,12 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
         if found.disturbed and not found.fatal:
             status, why = INCONCLUSIVE, f"Not measured: {found.disturbed} Check again when the machine is free."
         return [plain(check, status, why) for check in lab.checks]
-    whose = foreign(found, submission)
+    whose = foreign(found)
     judged = [_judge_cases(found, check, whose) for check in lab.cases]
     return [*judged, _judge_roof(found, whose, all(check.status == PASS for check in judged))]
 
 
-def foreign(found: Findings, submission: Submission) -> str:
+def foreign(found: Findings) -> str:
     """Why the results are not those of a kernel of the submission's own, or ''."""
     operators = sorted({name for seen in found.seen.values() for name in seen.operators})
     if operators:
@@ -276,20 +227,12 @@ def foreign(found: Findings, submission: Submission) -> str:
         return f"operators of torch calculated: {', '.join(operators[:5])}{more}"
     if found.compiled:
         return "torch.compile made the kernel; it is what yours is compared with"
-    if not has_kernel(submission.source):
-        return "no function is decorated with @triton.jit (of `import triton`, a name that stands for nothing else)"
     for name, seen in found.seen.items():
+        if seen.launches == 0:
+            return f"for {name!r} a call launched no kernel that is decorated with @triton.jit"
         if seen.launches > 1:
             between = "what one leaves for the next goes to memory and comes back"
             return f"for {name!r} a call launched {seen.launches} kernels, and one is allowed: {between}"
-    # of a wrong result a kernel may have written a part
-    unmade = [name for name, seen in found.seen.items() if not (seen.made or _wrong(seen))]
-    if unmade:
-        return f"what was returned for {unmade[0]!r} is not what a launch of a kernel of Triton's wrote in this call"
-    if outside := on_the_host(submission.source):
-        return (
-            f"the source uses {outside}, with which the CPU can calculate what a kernel then only copies; do without it"
-        )
     return ""
 
 
@@ -315,7 +258,7 @@ def _wrong(seen: Seen) -> str:
         return seen.wrong
     if seen.off is None:
         return "the result holds numbers that are not finite"
-    return "" if seen.off <= 1 else f"off by {seen.off:.3g} times what is allowed"
+    return f"off by {seen.off:.3g} times what is allowed" if seen.off > 1 else seen.elsewhere
 
 
 def _judge_roof(found: Findings, whose: str, right: bool) -> CheckResult:

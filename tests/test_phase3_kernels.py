@@ -14,7 +14,7 @@ from test_solutions import SOLUTIONS, outputs
 
 from grader import calibrate, kernel, labs
 from grader.grade import grade
-from grader.labs.kinds import Bench
+from grader.labs.kinds import Bench, KernelLab
 from grader.look import peek
 from grader.measure import machine
 from grader.measure.blocks import QUICK
@@ -23,6 +23,7 @@ from grader.sandbox import child
 from grader.submission import Submission
 from grader.trace import kernels
 from grader.workloads import chain
+from tests import adversaries
 
 # ---------------------------------------------------------------- 3f: attention without the matrix of scores
 
@@ -89,7 +90,7 @@ def test_gains_of_attention():
 
 TRITON = labs.get("3i_triton")
 OWN = calibrate.solution(TRITON).source
-RIGHT = {name: kernel.Seen(0.5) for check in TRITON.cases for name in check.sizes}
+RIGHT = {name: kernel.Seen(0.5, 0.5) for check in TRITON.cases for name in check.sizes}
 # on the CPU nothing of Triton's can be timed: these are functions of torch
 TIMED_HERE = replace(
     TRITON,
@@ -98,8 +99,18 @@ TIMED_HERE = replace(
 )
 
 
-def checked(source: str) -> Result:
-    result = grade(Submission(source), TRITON, device="cpu")
+# one case of each kind, where it is not the cases that are tried
+FEW = replace(
+    TRITON,
+    cases=(
+        replace(TRITON.cases[0], sizes={"rows that lie apart": TRITON.cases[0].sizes["rows that lie apart"]}),
+        replace(TRITON.cases[1], sizes={"bfloat16": {"rows": (3, 9), "width": (130, 190), "type": "bfloat16"}}),
+    ),
+)
+
+
+def checked(source: str, lab: KernelLab = TRITON) -> Result:
+    result = grade(Submission(source), lab, device="cpu")
     assert not result.fatal, result.fatal
     return result
 
@@ -177,13 +188,39 @@ HONEST_EDITS = {
         ("    rows, width =", "    kind = x.dtype\n    x, bias, residual, weight, shift = (t.float().contiguous() for t in (x, bias, residual, weight, shift))\n    rows, width ="),
         ("return out", "return out.to(kind)"),
     ],
+    "autotuned": [
+        ("@triton.jit\ndef chain(", "configs = [triton.Config({}, num_warps=n) for n in (4, 8)]\n\n\n@triton.autotune(configs, ['width'], do_bench=lambda call, quantiles: [call() or 1.0])\n@triton.jit\ndef chain("),
+        ("        num_warps=min(16, max(1, block // 512)),\n", ""),
+    ],
+    "a grid by a function": [("[(rows,)]", "[lambda meta: (rows * meta['BLOCK'] // block,)]")],
+    "several rows a program": [
+        ("    row = tl.program_id(0).to(tl.int64)", "  for part in range(2):\n    row = 2 * tl.program_id(0).to(tl.int64) + part"),
+        ("    inside = column < width\n", "    inside = (column < width) & (row < rows)\n"),
+        ("out, width, x_stride", "out, rows, width, x_stride"),
+        ("        out,\n        width,\n", "        out,\n        rows,\n        width,\n"),
+        ("[(rows,)]", "[(triton.cdiv(rows, 2),)]"),
+    ],
+    "a kernel that calls another": [
+        (JITTED, "@triton.jit\ndef gelu(h):\n    return h * tl.sigmoid(1.5957691216057308 * (h + 0.044715 * h * h * h))\n\n\n" + JITTED),
+        ("y = r + h * tl.sigmoid(1.5957691216057308 * (h + 0.044715 * h * h * h))", "y = r + gelu(h)"),
+    ],
+    "over a copy of the residual": [(OUT, "residual.clone(memory_format=torch.contiguous_format)"), ("        residual,\n", "        out,\n"), ("residual.stride(0)", "out.stride(0)")],
+    "padded, with a descriptor": [
+        (OUT, "torch.zeros((rows, triton.next_power_of_2(width)), dtype=x.dtype, device=x.device)\n    out[:, :width] = x"),
+        ("        x,\n", "        TensorDescriptor.from_tensor(out, [1, out.shape[1]]),\n"),
+        ("tl.load(x + row * x_stride + column, mask=inside, other=0.0)", "x.load([tl.program_id(0), 0]).reshape([BLOCK])"),
+        ("return out", "return out[:, :width].contiguous()"),
+        ("import triton.language as tl\n", "import triton.language as tl\nfrom triton.tools.tensor_descriptor import TensorDescriptor\n"),
+    ],
+    "in inference mode": [("\ndef fused(", "\n@torch.inference_mode()\ndef fused("), (OUT, OUT + "\n    x = x.contiguous().reshape(rows, -1)")],
+    "numpy for what is no result": [("import torch\n", "import numpy as np\nimport torch\n"), ("EPSILON,\n", "float(np.float32(EPSILON)),\n")],
     "one place for all results": [(OUT, "kept.setdefault((x.shape, x.dtype), torch.empty(x.shape, dtype=x.dtype))"), ("EPSILON =", "kept = {}\nEPSILON =")],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", HONEST_EDITS)
 def test_honest_kernels_of_other_forms(what):
-    result = checked(variants.edit(OWN, HONEST_EDITS[what]))
+    result = checked(variants.edit(OWN, HONEST_EDITS[what]), FEW)
     assert [c.status for c in result.checks[:2]] == [PASS, PASS], said(result)
 
 
@@ -242,22 +279,23 @@ DECOY = {
     "constexpr": "int",
     "body": "pass",
 }
+ELSEWHERE = "something else has calculated"
 PRETENCES = {
-    "in a thread, no triton": (DECOY | {"calls": "out = elsewhere(x, *others)"}, "operators of torch"),
-    "numpy, no triton": (DECOY | {"calls": "out.copy_(by_numpy(x, *others))"}, "no function is decorated"),
-    "in a thread": (IMPORTED | {"body": "pass", "calls": "out = elsewhere(x, *others)"}, "operators of torch"),
+    "in a thread, no triton": (DECOY | {"calls": "out = elsewhere(x, *others)"}, "launched no kernel"),
+    "numpy, no triton": (DECOY | {"calls": "out.copy_(by_numpy(x, *others))"}, "launched no kernel"),
+    "in a thread": (IMPORTED | {"body": "pass", "calls": "out = elsewhere(x, *others)"}, "launched no kernel"),
     "in a thread, then copied": (
         IMPORTED | {"body": COPY, "calls": f"ready = elsewhere(x, *others); {LAUNCH.format('ready')}"},
-        "operators of torch",
+        ELSEWHERE,
     ),
     "numpy, nothing launched": (
         IMPORTED | {"body": "pass", "calls": "out.copy_(by_numpy(x, *others))"},
-        "is not what a launch",
+        "launched no kernel",
     ),
     "numpy, after a launch": (
         IMPORTED
         | {"body": "tl.store(out + 0, 1.0)", "calls": f"{LAUNCH.format('out')}; out.copy_(by_numpy(x, *others))"},
-        "is not what a launch",
+        ELSEWHERE,
     ),
     "numpy, before a launch": (
         IMPORTED
@@ -265,11 +303,11 @@ PRETENCES = {
             "body": "tl.store(out + 0, tl.load(out + 0))",
             "calls": f"out.copy_(by_numpy(x, *others)); {LAUNCH.format('out')}",
         },
-        "is not what a launch",
+        ELSEWHERE,
     ),
     "numpy, then copied": (
         IMPORTED | {"body": COPY, "calls": f"ready = by_numpy(x, *others).to(x.dtype); {LAUNCH.format('ready')}"},
-        "uses the module threading",
+        ELSEWHERE,
     ),
     "in the first call": (
         IMPORTED
@@ -287,26 +325,17 @@ PRETENCES = {
 @pytest.mark.parametrize("what", PRETENCES)
 def test_results_that_no_kernel_made(what):
     parts, words = PRETENCES[what]
-    result = checked(PRETENDS.format(**parts))
+    result = checked(PRETENDS.format(**parts), FEW)
     assert words in said(result), said(result)
     assert result.score == 0
 
 
 @pytest.mark.parametrize(
-    "line, words",
-    {
-        "import torch, numpy": "the module numpy",
-        "from scipy.special import erf": "the module scipy.special",
-        "y = x.cpu().numpy()": "`numpy`",
-        "y = [v / 2 for v in x.tolist()]": "`tolist`",
-        "from torch import from_numpy as f": "`from_numpy`",
-        "y = __import__('num' + 'py')": "`__import__`",
-        "import math, torch.nn.functional as F\nfrom functools import lru_cache\ny = torch.compile": "",
-        "numbers = x.numel(), x.data_ptr() % 16, x.element_size()": "",
-    }.items(),
+    "each", [each for each in adversaries.corpus() if TRITON.name in each.labs], ids=lambda each: each.name
 )
-def test_what_calculates_on_the_host(line, words):
-    assert kernel.on_the_host(line) == words
+def test_no_profit(each):
+    result = grade(Submission(each.source(TRITON.name)), FEW, device="cpu")
+    assert result.score == 0 and (ELSEWHERE in said(result) or "ran while a kernel was launched" in result.fatal)
 
 
 NORMALISE = """
@@ -331,14 +360,15 @@ TWO_KERNELS = [
 
 
 def test_two_kernels_in_place_of_one():
-    result = checked(variants.edit(OWN, TWO_KERNELS))
-    assert "6 of 6 are right, but" in said(result) and "a call launched 2 kernels" in said(result), said(result)
+    result = checked(variants.edit(OWN, TWO_KERNELS), FEW)
+    assert "1 of 1 are right, but" in said(result) and "a call launched 2 kernels" in said(result), said(result)
     assert result.score == 0
 
 
 def test_operators_that_calculate():
     x = torch.ones(3, 2)
-    with child._operators() as names:
+    done = child._Done()
+    with done:
         x.t().contiguous().view(-1).to(torch.bfloat16).cpu().numel()
         torch.broadcast_to(x[None, ..., :1], (2, 3, 1)).reshape(-1).narrow(0, 0, 2).split(1)
         torch.empty_like(x)[:] = x.new_full((2,), 1.0)
@@ -352,52 +382,10 @@ def test_operators_that_calculate():
             x.new_empty(2),
             x.new_ones(2),
         )
-    assert not names
-    with child._operators() as names:
+    assert not done.operators
+    with done:
         torch.nn.functional.layer_norm(x + x, (2,))
-    assert names == {"aten::add", "aten::native_layer_norm"}
-
-
-K = "def chain(x):\n    pass\n"
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        f"import triton\n@triton.jit\n{K}",
-        f"import triton as t\n@t.jit(debug=True)\n{K}",
-        f"from triton import jit\n@jit\n{K}",
-        f"import triton, triton.language as tl\nimport triton.testing\n@triton.autotune([], [])\n@triton.jit\n{K}",
-        f"try:\n    import triton\nexcept ImportError:\n    triton = None\n@triton.jit\n{K}",
-        f"from triton import *\n@jit\n{K}",
-        f"import triton\njit = triton.jit\n@jit\n{K}",
-    ],
-)
-def test_kernels_that_are_seen(source):
-    assert kernel.has_kernel(source)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        f"class triton:\n    jit = staticmethod(lambda f: f)\n@triton.jit\n{K}",
-        f"import triton\nclass triton:\n    jit = staticmethod(lambda f: f)\n@triton.jit\n{K}",
-        f"import triton\ntriton.jit = lambda f: f\n@triton.jit\n{K}",
-        f"import numpy as triton\nimport triton\n@triton.jit\n{K}",
-        f"import triton\nfrom mine import decoy as triton\n@triton.jit\n{K}",
-        f"from . import triton\n@triton.jit\n{K}",
-        "def f(triton):\n    @triton.jit\n    def chain():\n        pass\n",
-        f"from torch import jit\n@jit.script\n{K}",
-        "import triton\n",
-        f"import triton\n\0\n@triton.jit\n{K}",
-        f"import triton\n@a{'()' * 3000}\n{K}",
-        f"import triton\n@a{'.b' * 3000}\n{K}",
-        f"import triton\n@a{'()' * 100_000}\n{K}",
-        f"import triton\n@{'-' * 100_000}a\n{K}",
-    ],
-)  # fmt: skip
-def test_kernels_that_are_none(source):
-    assert not kernel.has_kernel(source)
+    assert done.operators == {"aten::add", "aten::native_layer_norm"}
 
 
 # ---- the timed calls

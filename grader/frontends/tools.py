@@ -430,8 +430,10 @@ class OwnKernelLab(NotebookLab):
             for name, case in kernel.drawn(check, found.seed).items():
                 seen = found.seen[name]
                 said = "" if seen.wrong else "not finite" if seen.off is None else f"{seen.off:.2g}"
-                rows.append((name, said, seen.wrong or ", ".join(f"{key} {value}" for key, value in case.items())))
-        why = kernel.foreign(found, submission)
+                sizes = ", ".join(f"{key} {value}" for key, value in case.items())
+                right = seen.off is not None and seen.off <= 1
+                rows.append((name, said, seen.wrong or (right and seen.elsewhere) or sizes))
+        why = kernel.foreign(found)
         lines = [f"These results do not count yet: {why}."] if why else []
         return Note("Is it right?", lines, [rows], printed=found.output)
 

@@ -30,6 +30,7 @@ import torch
 import torch.distributed
 from torch.autograd import _profiler_enabled
 from torch.profiler import record_function
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from grader.workloads.job import Job
 
@@ -127,7 +128,10 @@ class Harness:
         self.entry = getattr(self.workload, "ENTRY", "train")
         self.serves = self.entry == "serve"
         self.apart = getattr(self.workload, "APART", ())  # weights that are compared for themselves
-        self.kernel: Any = None  # in labs that ask for one: Triton's class of kernels
+        # in labs that ask for a kernel: Triton's class of them and its function that launches one, as they are without the submission
+        self.kernel: Any = None
+        self.launch: Any = None
+        self.call: Any = None  # the last one's inputs, what it did, its result
         self.look: Any = None  # in workloads that are served: makes one number of a request's answers
         self.steps = 0
         # of a job that serves: what its requests are drawn from, as far as the parent has said, and how many were taken, in
@@ -211,17 +215,17 @@ class Harness:
     # ---- a function of the learner's, in labs that ask for a kernel
 
     def watch(self) -> None:
-        """Asked before the submission is loaded: take hold of the class whose `run` launches a kernel of Triton's."""
+        """Asked before the submission is loaded: take hold of what launches kernels of Triton's."""
         with contextlib.suppress(ImportError):  # without Triton nothing is launched
             if os.environ.get("TRITON_INTERPRET") == "1":
                 from triton.runtime.interpreter import InterpretedFunction as kernel
             else:
                 from triton.runtime.jit import JITFunction as kernel
-            self.kernel = kernel
+            self.kernel, self.launch = kernel, kernel.run
 
     def result(self, entry: str, seed: int, file: str, case: dict[str, Any]) -> dict[str, Any]:
-        """Call the function and write its result to `file` in the exchange folder. The reply names the operators of torch
-        that calculated on the way, and says how many kernels of Triton's were launched and whether one wrote the result;
+        """Call the function, write its result to `file` in the exchange folder, and remember what it did, for `again`. The
+        reply names the operators of torch that calculated on the way, and says how many kernels of Triton's were launched;
         those of a first call do not count, in which an autotuner may try things out. That one has inputs of its own: what
         it leaves is of no use."""
         function = getattr(self.module, entry)
@@ -229,8 +233,8 @@ class Harness:
         function(*self.workload.inputs(seed + (1 << 31), self.device, **case))
         tensors = self.workload.inputs(seed, self.device, **case)
         before = [_memory(tensor) for tensor in tensors]
-        launches = _Launches(self.kernel)
-        with _operators() as names, launches:
+        done = _Done()
+        with self._noted(done), done:
             result = function(*tensors)
         if not isinstance(result, torch.Tensor):
             raise ContractError(f"`{entry}` must return a new tensor like x; it returned {_a(result)}")
@@ -238,15 +242,39 @@ class Harness:
             if _memory(tensor) != was:
                 rule = f"`{entry}` must return a new tensor and leave its inputs as they are"
                 raise ContractError(f"{rule}; it wrote to input {i} of {len(tensors)}")
-        made = launches.made(result)
-        result = result.detach().contiguous().cpu()
-        safetensors.torch.save_file({"result": result}, self.home / "exchange" / file)
-        return {
-            "operators": sorted(names)[:20],
-            "launches": launches.count,
-            "made": made,
-            "compiled": _compiled_graphs(),
-        }
+        self.call = tensors, done, result
+        self._write_result(result, file)
+        return {"operators": sorted(done.operators)[:20], "launches": done.launches, "compiled": _compiled_graphs()}
+
+    def again(self, seed: int, file: str, case: dict[str, Any]) -> None:
+        """Put inputs drawn from `seed` where those of the last call lie, launch its kernels and make its copies once more, and
+        write the result to `file`. The function is not called: what anything else has calculated is as it was then."""
+        tensors, done, result = self.call
+
+        @torch.inference_mode()  # the call may have been in it: nothing else may write its tensors
+        def repeat() -> None:
+            for tensor, new in zip(tensors, self.workload.inputs(seed, self.device, **case), strict=True):
+                tensor.copy_(new)
+            with _no_python_of(self.module.__file__, self.kernel):
+                done.repeat()
+            self._write_result(result, file)
+
+        _in_clean_thread(repeat)
+
+    @contextlib.contextmanager
+    def _noted(self, done: _Done) -> Iterator[None]:
+        """Launches are written down in `done` meanwhile."""
+        if self.kernel is None:
+            yield
+            return
+        self.kernel.run = lambda kernel, *args, **kwargs: done.launch(self.launch, kernel, *args, **kwargs)
+        try:
+            yield
+        finally:
+            self.kernel.run = self.launch
+
+    def _write_result(self, result: torch.Tensor, file: str) -> None:
+        safetensors.torch.save_file({"result": result.detach().contiguous().cpu()}, self.home / "exchange" / file)
 
     def inputs(self, seed: int, case: dict[str, Any]) -> None:
         """Prepare for the calls that are to be timed."""
@@ -632,90 +660,100 @@ STORING = re.compile(
 )
 
 
+class _Done(TorchDispatchMode):
+    """What a call did, in order: kernels of Triton's that it launched, and operators of torch that make, fill, copy or view
+    memory. Those that calculate are only named. What is done in any other way leaves no trace here, nor in `repeat`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[tuple[Callable[..., Any], Sequence[Any], dict[str, Any], Any]] = []
+        self.operators: set[str] = set()
+        self.launches = 0
+        self.launching = False  # what Triton does with tensors to launch a kernel is a part of the launch
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self.launching:
+            with self:
+                made = operator.decompose(*args, **kwargs)  # in inference mode nothing else has done so
+            if made is not NotImplemented:
+                return made
+        made = operator(*args, **kwargs)
+        if self.launching:
+            return made
+        name = operator._schema.name
+        if STORING.match(name):
+            self.steps.append((operator, args, kwargs, made))
+        else:
+            self.operators.add(name)
+        return made
+
+    def launch(self, run: Callable[..., Any], *args: Any, grid: Any, **kwargs: Any) -> Any:
+        """Launch a kernel with Triton's `run`. Which grid a function calculates stays as it is."""
+        if kwargs.get("warmup"):  # that compiles only
+            return run(*args, grid=grid, **kwargs)
+        fixed = []
+
+        def fix(meta: Any) -> Any:
+            fixed.append(grid(meta))
+            return fixed[0]
+
+        self.launching = True
+        try:
+            compiled = run(*args, grid=fix if callable(grid) else grid, **kwargs)
+        finally:
+            self.launching = False
+        self.launches += 1
+        self.steps.append((run, args, kwargs | {"grid": fixed[0] if fixed else grid}, None))
+        return compiled
+
+    def repeat(self) -> None:
+        for function, args, kwargs, results in self.steps:
+            again = function(*args, **kwargs)
+            for result, new in zip(_tensors((results,)), _tensors((again,)), strict=False):
+                if result.untyped_storage().data_ptr() != new.untyped_storage().data_ptr():  # else a view, or in place
+                    result.copy_(new)
+
+
 @contextlib.contextmanager
-def _operators() -> Iterator[set[str]]:
-    """The names of the operators of torch that calculate meanwhile, in whichever thread."""
-    names: set[str] = set()
-    with torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU],
-        experimental_config=torch._C._profiler._ExperimentalConfig(profile_all_threads=True),
-    ) as profiler:
-        yield names
-    called = {event.name for event in profiler.events() if "::" in event.name}
-    names.update(name for name in called if not STORING.match(name) and not _is_made_of_others(name))
+def _no_python_of(file: str, kernel: Any) -> Iterator[None]:
+    """Raises ContractError where a function of the submission runs in this thread that is no kernel: hooks, and what only an
+    interpreted kernel can call."""
+
+    ran = []
+
+    def see(frame: Any, event: str, _: Any) -> None:
+        code = frame.f_code
+        if (
+            event == "call" and code.co_filename == file and code.co_name != "<module>"
+        ):  # in which Triton defines a kernel
+            kernels = getattr(kernel, "rewritten_fn", {}).values()
+            ran.extend([] if any(code in _nested(function.__code__) for function in kernels) else [code])
+
+    sys.setprofile(see)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+    if ran:
+        said = f"the function `{ran[0].co_name}` ran while a kernel was launched: only kernels can be called by one"
+        raise ContractError(said, ran[0].co_firstlineno)
 
 
-def _is_made_of_others(name: str) -> bool:
-    """Whether an operator, by its name without that of an overload, does nothing but call others, which are seen themselves."""
-    space, _, base = name.partition("::")
-    packet = getattr(getattr(torch.ops, space), base, None)
-    implicit = []
-    for overload in packet.overloads() if packet else []:
-        with contextlib.suppress(RuntimeError):  # some are TorchScript's alone, and no operators
-            key = torch._C.DispatchKey.CompositeImplicitAutograd
-            implicit.append(getattr(packet, overload).has_kernel_for_dispatch_key(key))
-    return bool(implicit) and all(implicit)
-
-
-class _Launches:
-    """Counts the launches of Triton's kernels meanwhile, and notes which memory they change and what they leave there. In
-    the submission's own process this proves nothing; it takes more than a kernel that is never called."""
-
-    def __init__(self, kernel: Any):
-        self.kernel = kernel
-        self.count = 0
-        self.written: dict[
-            int, tuple[torch.Tensor, bytearray, bytearray]
-        ] = {}  # by address: before the first, after the last
-
-    def __enter__(self) -> None:
-        if self.kernel is None:
-            return
-        self.run = run = self.kernel.run
-
-        def noted(kernel: Any, *args: Any, **kwargs: Any) -> Any:
-            self.count += not kwargs.get("warmup")  # that compiles only
-            tensors = list(_tensors([*args, *kwargs.values()]))
-            before = [_memory(tensor) for tensor in tensors]
-            result = run(kernel, *args, **kwargs)
-            for tensor, was in zip(tensors, before, strict=True):
-                at = tensor.untyped_storage().data_ptr()
-                self.written[at] = (tensor, self.written.get(at, (tensor, was))[1], _memory(tensor))
-            return result
-
-        self.kernel.run = noted
-
-    def __exit__(self, *_: Any) -> None:
-        if self.kernel is not None:
-            self.kernel.run = self.run
-
-    def made(self, result: torch.Tensor) -> bool:
-        """Whether a kernel has written the result, or what is the same in another type, and nothing wrote there later. Most
-        of the elements must be others than before: memory that is had again may hold one or the other by chance."""
-        at = result.untyped_storage().data_ptr()
-        for tensor, before, after in self.written.values():
-            if tensor.untyped_storage().data_ptr() == at:
-                tensor = result
-            elif tensor.numel() != result.numel() or not torch.equal(tensor.reshape(-1).to(result), result.reshape(-1)):
-                continue
-            if not tensor.numel() or _memory(tensor) != after:
-                continue
-            bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-            was, now = (
-                torch.frombuffer(memory, dtype=bits).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-                for memory in (before, after)
-            )
-            if (was != now).float().mean() > 0.5:
-                return True
-        return False
+def _nested(code: Any) -> Iterator[Any]:
+    """A function's code, and that of comprehensions in it."""
+    yield code
+    for each in code.co_consts:
+        if inspect.iscode(each):
+            yield from _nested(each)
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    """Those among a kernel's arguments, which may lie in tuples, or in descriptors and reinterpretations, as their base."""
+    """Those among an operator's results, which may lie in a list."""
     for value in values:
-        if isinstance(value, tuple):
+        if isinstance(value, list | tuple):
             yield from _tensors(value)
-        elif isinstance(value := getattr(value, "base", value), torch.Tensor):
+        elif isinstance(value, torch.Tensor):
             yield value
 
 

@@ -25,12 +25,14 @@ from tests import variants
 from tests.variants import edit, solution, starter
 
 __all__ = [
+    "BY_NUMPY",
     "CATEGORIES",
     "Adversary",
     "ahead",
     "attempt",
     "beside",
     "connection_kept",
+    "copied",
     "copies",
     "corpus",
     "every_step",
@@ -198,6 +200,47 @@ def attempt(text: str, lab: str, source: str | None = None) -> str:
             """
         )
     )
+
+
+# 3i: numpy's result is a kernel's as soon as one has copied it
+BY_NUMPY = """
+import numpy
+
+
+def right(*tensors):
+    x, bias, residual, weight, shift = (t.double().numpy() for t in tensors)
+    h = x + bias
+    y = residual + h / (1 + numpy.exp(-1.5957691216057308 * (h + 0.044715 * h * h * h)))
+    y = y - y.mean(1, keepdims=True)
+    return torch.from_numpy(y / numpy.sqrt((y * y).mean(1, keepdims=True) + 1e-5) * weight + shift)
+"""
+COPIER = """
+import torch
+import triton
+import triton.language as tl
+
+
+{right}
+
+@triton.jit
+def chain(ready, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(ready + i, mask=i < n), mask=i < n)
+
+
+def fused(*tensors):
+    x = tensors[0]
+    ready = right(*(t.cpu() for t in tensors)).to(x.device, x.dtype)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    chain[(triton.cdiv(out.numel(), 1024),)](ready, out, out.numel(), BLOCK=1024)
+    return out
+"""
+
+
+def copied(*texts: str, edits: variants.Edits = ()) -> str:
+    """For 3i: `texts` define right(x, bias, residual, weight, shift) on the CPU, whose result a kernel copies. edits: of all of it."""
+    right = "\n\n\n".join(textwrap.dedent(text).strip("\n") for text in texts)
+    return edit(COPIER.format(right=right + "\n"), edits)
 
 
 def _indented(text: str, by: int) -> str:

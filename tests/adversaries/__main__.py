@@ -20,7 +20,7 @@ from tests.adversaries import _run as run
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.adversaries", description=__doc__.split("\n")[0])
-    parser.add_argument("--labs", default=",".join(labs.loops()), help="names, separated by commas")
+    parser.add_argument("--labs", default=",".join([*labs.loops(), "3i_triton"]), help="names, separated by commas")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     parser.add_argument("--only", default="", help="names of adversaries and controls, separated by commas")
     parser.add_argument("--out", type=Path, default=Path("work/adversaries"), help="folder for the results")
