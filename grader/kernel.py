@@ -38,6 +38,7 @@ ITEM_SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
 # with 256 rows of 4096 in bfloat16, what is calculated in float32 and rounded once was 0.004 to 0.0054 from the plain operations,
 # which round four times (in float32: 0.0000); made of copies in 8 bits of the first call's x and residual it was 0.058 and more.
 SAME = 0.015
+TIMED = "the size that is timed"
 FASTEST = 1.1  # of the roof: what is faster has not moved its bytes
 QUICK_ROUNDS = 3
 # times as long as in the median round; on an H200 rounds differ by 2%, but for one of 28: 1.5 times as long
@@ -85,6 +86,7 @@ def measure(found: Findings, submission: Submission, plan: Any, limits: Limits |
     with _children(found, submission, limits) as (theirs, ours):
         _cases(found, theirs, ours, progress)
         if found.form.timed is not None and all(seen.wrong == "" for seen in found.seen.values()):
+            found.seen[TIMED] = _seen(found, theirs, ours, secrets.randbelow(1 << 31), found.form.timed)
             _rounds(found, theirs, ours, QUICK_ROUNDS if plan == QUICK else found.form.rounds, progress)
 
 
@@ -216,7 +218,8 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
         return [plain(check, status, why) for check in lab.checks]
     whose = foreign(found)
     judged = [_judge_cases(found, check, whose) for check in lab.cases]
-    return [*judged, _judge_roof(found, whose, all(check.status == PASS for check in judged))]
+    right = all(check.status == PASS for check in judged) and not _wrong_when_timed(found)
+    return [*judged, _judge_roof(found, whose, right)]
 
 
 def foreign(found: Findings) -> str:
@@ -261,6 +264,12 @@ def _wrong(seen: Seen) -> str:
     return f"off by {seen.off:.3g} times what is allowed" if seen.off > 1 else seen.elsewhere
 
 
+def _wrong_when_timed(found: Findings) -> str:
+    """What is wrong with a call of the size that is timed, or ''."""
+    wrong = TIMED in found.seen and _wrong(found.seen[TIMED])
+    return f"at {TIMED}: {wrong}" if wrong else ""
+
+
 def _judge_roof(found: Findings, whose: str, right: bool) -> CheckResult:
     check = found.lab.roof
     hint, *deeper = check.hints
@@ -272,7 +281,7 @@ def _judge_roof(found: Findings, whose: str, right: bool) -> CheckResult:
 
     if found.form.timed is None:
         return result(NOT_MEASURED, 0, NEEDS_GPU)
-    stopped = "" if right else whose or "it is not right in all cases (see there)"
+    stopped = "" if right else whose or _wrong_when_timed(found) or "it is not right in all cases (see there)"
     if not found.rounds:
         return result(FAIL, 0, f"Not counted: {stopped}.")
     times = [{name: seconds - each["nothing"] for name, seconds in each.items()} for each in _even(found.rounds)]

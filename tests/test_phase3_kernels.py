@@ -331,11 +331,22 @@ def test_results_that_no_kernel_made(what):
 
 
 @pytest.mark.parametrize(
-    "each", [each for each in adversaries.corpus() if TRITON.name in each.labs], ids=lambda each: each.name
+    "each",
+    [each for each in adversaries.corpus() if TRITON.name in each.labs and "cpu" in each.devices],
+    ids=lambda each: each.name,
 )
 def test_no_profit(each):
     result = grade(Submission(each.source(TRITON.name)), FEW, device="cpu")
     assert result.score == 0 and (ELSEWHERE in said(result) or "ran while a kernel was launched" in result.fatal)
+
+
+def test_what_is_timed_is_made_by_the_kernel_as_well():
+    size = {"rows": 64, "width": 130, "type": "float32"}
+    lab = replace(FEW, forms={"cpu": replace(TRITON.forms["cpu"], timed=size, calls=2, rounds=2)})
+    each = next(each for each in adversaries.corpus() if each.name == "kernel_only_when_small")
+    result = grade(Submission(each.source(TRITON.name)), lab, device="cpu")
+    assert [check.status for check in result.checks] == [PASS, PASS, FAIL]
+    assert f"at {kernel.TIMED}: its kernel, launched once more" in result.check("roof").reason
 
 
 NORMALISE = """

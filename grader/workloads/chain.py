@@ -18,6 +18,8 @@ EPSILON = 1e-5
 WITHIN = {"float32": 1e-4, "bfloat16": 3 * 2**-8, "float16": 3 * 2**-11}
 EVERY = 1024  # one element in so many is another in each call: few enough to cost next to nothing, see anew()
 
+PART = 2048  # rows
+
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -79,6 +81,17 @@ def plain(
 def exact(tensors: Tensors) -> torch.Tensor:
     """The chain in float64."""
     return plain(*(tensor.double() for tensor in tensors))
+
+
+def off(result: torch.Tensor, tensors: Tensors, kind: str) -> float:
+    """The largest error of a result on the same device, in units of what is allowed of that type. Rows are compared part by
+    part: in float64 all of them take several GB."""
+    x, bias, residual, *others = tensors
+    errors = []
+    for part in (slice(first, first + PART) for first in range(0, len(x), PART)):
+        right = exact((x[part], bias, residual[part], *others))
+        errors.append(((result[part].double() - right).abs() / (1 + right.abs())).max())
+    return torch.stack(errors).max().item() / WITHIN[kind]
 
 
 def roof(x: torch.Tensor, bias: torch.Tensor, residual: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
