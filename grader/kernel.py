@@ -287,6 +287,8 @@ def _judge_roof(found: Findings, whose: str, right: bool) -> CheckResult:
     times = [{name: seconds - each["nothing"] for name, seconds in each.items()} for each in _even(found.rounds)]
     own, roof, simple = ([each[name] for each in times] for name in (found.lab.entry, "roof", "plain"))
     if min(*own, *roof, *simple) <= 0:
+        if stopped:
+            return result(FAIL, 0, f"Not counted: {stopped}.")
         return result(INCONCLUSIVE, 0, "Some calls took less time than looking at their results does. Check again.")
     share = decision.gain(roof, own, found.form.noise)
     least = decision.gain(roof, simple, found.form.noise).factor
