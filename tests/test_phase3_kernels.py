@@ -214,7 +214,7 @@ HONEST_EDITS = {
     ],
     "in inference mode": [("\ndef fused(", "\n@torch.inference_mode()\ndef fused("), (OUT, OUT + "\n    x = x.contiguous().reshape(rows, -1)")],
     "numpy for what is no result": [("import torch\n", "import numpy as np\nimport torch\n"), ("EPSILON,\n", "float(np.float32(EPSILON)),\n")],
-    "one place for all results": [(OUT, "kept.setdefault((x.shape, x.dtype), torch.empty(x.shape, dtype=x.dtype))"), ("EPSILON =", "kept = {}\nEPSILON =")],
+    "one place for all results": [(OUT, "kept.setdefault((x.shape, x.dtype), torch.empty(x.shape, dtype=x.dtype, device=x.device))"), ("EPSILON =", "kept = {}\nEPSILON =")],
 }  # fmt: skip
 
 
@@ -330,11 +330,10 @@ def test_results_that_no_kernel_made(what):
     assert result.score == 0
 
 
-@pytest.mark.parametrize(
-    "each",
-    [each for each in adversaries.corpus() if TRITON.name in each.labs and "cpu" in each.devices],
-    ids=lambda each: each.name,
-)
+KERNELS = [each for each in adversaries.corpus() if TRITON.name in each.labs]
+
+
+@pytest.mark.parametrize("each", [each for each in KERNELS if "cpu" in each.devices], ids=lambda each: each.name)
 def test_no_profit(each):
     result = grade(Submission(each.source(TRITON.name)), FEW, device="cpu")
     assert result.score == 0 and (ELSEWHERE in said(result) or "ran while a kernel was launched" in result.fatal)
@@ -343,7 +342,7 @@ def test_no_profit(each):
 def test_what_is_timed_is_made_by_the_kernel_as_well():
     size = {"rows": 64, "width": 130, "type": "float32"}
     lab = replace(FEW, forms={"cpu": replace(TRITON.forms["cpu"], timed=size, calls=2, rounds=2)})
-    each = next(each for each in adversaries.corpus() if each.name == "kernel_only_when_small")
+    each = next(each for each in KERNELS if each.name == "kernel_only_when_small")
     result = grade(Submission(each.source(TRITON.name)), lab, device="cpu")
     assert [check.status for check in result.checks] == [PASS, PASS, FAIL]
     assert f"at {kernel.TIMED}: its kernel, launched once more" in result.check("roof").reason
@@ -544,6 +543,37 @@ def test_kernel_on_a_gpu():
     own, plain = (grade(Submission(source), lab, device="cuda").check("roof") for source in (OWN, lab.starter))
     assert own.points == own.max_points, own.reason
     assert plain.points == 0, plain.reason
+
+
+ON_A_GPU = replace(FEW, forms={"cuda": replace(TRITON.forms["cuda"], timed=None)})
+COMPILED_FIRST = """
+
+def launch(*args, BLOCK, num_warps):
+    compiled = chain.warmup(*args, BLOCK=BLOCK, num_warps=num_warps, grid=(1,))
+    compiled[(args[5].shape[0], 1, 1)](*args, BLOCK)
+
+
+def fused("""
+HONEST_ON_A_GPU = HONEST_EDITS | {
+    "compiled, and then launched": [("    chain[(rows,)](", "    launch("), ("\n\ndef fused(", COMPILED_FIRST)]
+}
+
+
+@pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("what", HONEST_ON_A_GPU)
+def test_honest_kernels_on_a_gpu(what):
+    result = grade(Submission(variants.edit(OWN, HONEST_ON_A_GPU[what])), ON_A_GPU, device="cuda")
+    assert [c.status for c in result.checks] == [PASS, PASS, NOT_MEASURED], said(result)
+
+
+@pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize(
+    "each",
+    [each for each in KERNELS if (each.control, *each.devices[1:]) == ("starter", "cuda")],
+    ids=lambda each: each.name,
+)
+def test_no_profit_on_a_gpu(each):
+    assert grade(Submission(each.source(TRITON.name)), ON_A_GPU, device="cuda").score == 0
 
 
 def test_kernel_notebook_runs(tmp_path):

@@ -41,6 +41,6 @@ WRONGS = {
             ("@triton.jit\n", ""),
             ("    rows, width = x.shape\n", "    return torch.from_numpy(x.float().numpy() * 1)\n"),
         ],
-        "no function is decorated with @triton.jit",
+        "launched no kernel that is decorated with @triton.jit",
     ),
 }
