@@ -11,7 +11,6 @@ LAB = KernelLab(
         "cuda": Bench(
             timed={"rows": 32768, "width": 4096, "type": "bfloat16"},
             calls=400,
-            environment={"KINETO_LOG_LEVEL": "6"},  # else the profiler's log has two lines for each case
         ),
         # Triton's interpreter runs the kernel, on a few rows; how fast it is says nothing
         "cpu": Bench(timed=None, threads=1, environment={"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}),
