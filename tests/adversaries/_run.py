@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grader import labs
-from grader.grade import grade
+from grader.grade import QUIET, grade
 from grader.labs.lab import Lab
 from grader.measure.blocks import Plan
 from grader.result import INCONCLUSIVE, NOT_MEASURED, Result, write_json
@@ -29,7 +29,6 @@ PLAN = Plan(
     profile_starter=False,
     use_up_s=6.0,
 )
-QUIET = 0.01  # a form's noise
 
 
 def plan_of(lab: Lab, device: str) -> Plan:
