@@ -5,10 +5,12 @@ from __future__ import annotations
 import collections
 import copy
 import csv
+import http.server
 import json
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -287,6 +289,97 @@ def test_what_a_student_wrote_does_nothing_in_the_instructor_s_browser(text):
         assert tag in ("p", "b", "a", "img"), tag
         for name, value in attributes:
             assert name in ("alt", "src", "href") and "script:" not in value and "text/html" not in value
+
+
+LOADS = (  # what has a browser ask {0} for something, as soon as the page is looked at
+    "![a picture]({0})",
+    "![a picture][there]\n\n[there]: {0}",
+    "<img src='{0}'>",
+    "<img src='//{1}'>",
+    "<IMG SRC=' {0}' srcset='{0} 2x' sizes=1px>",
+    "<img src='data:image/gif;base64,R0lGODlhAQABAAAAACw=' srcset='{0} 1x' longdesc='{0}' lowsrc='{0}' style='background: url({0})'>",
+    "<image src='{0}' href='{0}'>",
+    "<picture><source srcset='{0}'><img alt=there></picture>",
+    "<svg><image href='{0}' xlink:href='{0}'/><use href='{0}#a'/><feImage href='{0}'/></svg>",
+    "<math><mglyph src='{0}'/><mtext><img src='{0}'></mtext></math>",
+    "<link rel=stylesheet href='{0}'>",
+    "<link rel=prefetch href='{0}'>",
+    "<style>@import '{0}'; p {{ background: url({0}) }}</style>",
+    "<p style='background: url({0})'>text</p>",
+    "<table background='{0}'><tr><td background='{0}'>text</td></tr></table>",
+    "<body background='{0}'>",
+    "<video poster='{0}' src='{0}'></video>",
+    "<audio src='{0}' autoplay></audio>",
+    "<video><source src='{0}'><track src='{0}' default></video>",
+    "<input type=image src='{0}'>",
+    "<object data='{0}'></object>",
+    "<embed src='{0}'>",
+    "<iframe src='{0}'></iframe>",
+    "<frameset><frame src='{0}'></frameset>",
+    "<meta http-equiv=refresh content='0; url={0}'>",
+    "<base href='http://{1}/'>",
+    "<a href='https://pytorch.org' ping='{0}'>there</a>",
+    "<details open ontoggle=\"fetch('{0}')\">text</details>",
+    "<noscript><p title='</noscript><img src={0}>'></noscript>",
+    "<textarea><img src='{0}'></textarea><xmp><img src='{0}'></xmp><plaintext><img src='{0}'>",
+    "<!--><img src='{0}'>-->",
+)
+
+
+def test_no_text_cell_loads_anything():
+    sources = [new_markdown_cell(text.format("http://127.0.0.1:9/seen", "127.0.0.1:9/seen")) for text in LOADS]
+    raw = [new_raw_cell(cell.source) for cell in sources]
+    plain = elements(formgrader_page(new_notebook(cells=[new_markdown_cell("text")])))
+    for cell in [*sources, *raw]:
+        for tag, attributes in elements(formgrader_page(new_notebook(cells=[cell]))) - plain:
+            for name, value in attributes:
+                shown = (name == "src" and value.startswith("data:image/")) or name in (
+                    "alt",
+                    "title",
+                    "width",
+                    "height",
+                )
+                assert shown or (tag, name, value) == ("a", "href", "https://pytorch.org"), (cell.source, tag, name)
+
+
+def test_a_picture_is_shown_only_where_the_notebook_holds_it():
+    cell = new_markdown_cell("![mine](attachment:a)", attachments={"a": {"image/png": "iVBORw0KGgo="}})
+    shown = elements(formgrader_page(new_notebook(cells=[cell])))
+    assert shown["img", (("alt", "mine"), ("src", "data:image/png;base64,iVBORw0KGgo="))] == 1
+    for text in ("![theirs](https://pytorch.org/a.png)", "<img src=a.png alt=theirs>"):
+        page = formgrader_page(new_notebook(cells=[new_markdown_cell(text)]))
+        assert "[theirs: not shown, as it is no part of the notebook]" in page
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is needed")
+def test_a_browser_that_shows_them_asks_nobody(tmp_path):
+    asked = []
+
+    class Listener(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_error(404)
+
+        log_message = do_POST = lambda *_: None
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Listener) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        there = f"127.0.0.1:{server.server_port}"
+        texts = [text.format(f"http://{there}/{number}", f"{there}/{number}") for number, text in enumerate(LOADS)]
+        page = formgrader_page(new_notebook(cells=[new_markdown_cell(text) for text in texts]))
+        folder = f"--user-data-dir={tmp_path / 'profile'}"
+        flags = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+        ]
+        for name, written in (("page", page), ("control", f"{page}<img src='http://{there}/control'>")):
+            (tmp_path / f"{name}.html").write_text(written)
+            command = ["chromium", *flags, folder, "--dump-dom", f"file://{tmp_path / name}.html"]
+            subprocess.run(command, check=True, capture_output=True, timeout=120)
+            assert asked == ([] if name == "page" else ["/control"])
+        server.shutdown()
 
 
 def elements(page: str) -> collections.Counter:

@@ -11,12 +11,14 @@ import math
 import re
 import sys
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import bleach
+from bleach.html5lib_shim import Filter
+from bleach.sanitizer import ALLOWED_TAGS, Cleaner
 from jinja2 import pass_context
 from nbconvert.exporters import NotebookExporter
 from nbconvert.filters.highlight import Highlight2HTML
@@ -48,12 +50,14 @@ warnings.filterwarnings("ignore", "Object of type .* not in session", SAWarning)
 
 SHOWN = 20_000  # characters of a cell: with some, showing takes as long as the square of their number
 # what a page shows of text cells: what Markdown makes, and what the labs' own cells hold
-_TAGS = bleach.sanitizer.ALLOWED_TAGS | {f"h{n}" for n in range(1, 7)}
+_TAGS = ALLOWED_TAGS | {f"h{n}" for n in range(1, 7)}
 _TAGS |= {"br", "del", "details", "hr", "img", "p", "pre", "sub", "summary", "sup"}
 _TAGS |= {"table", "tbody", "td", "th", "thead", "tr"}
 # relative ones without a colon: nbgrader's pages strip "files/" from the beginning of a link after this
 _LINK = re.compile(r"https?://|mailto:|#|(\.\./|[\w-]+(/|\Z))[^:&]*\Z", re.IGNORECASE)
-_IMAGE = re.compile(r"(https?://|data:image/)", re.IGNORECASE)
+_IMAGE = re.compile(
+    r"data:image/", re.IGNORECASE
+)  # one from elsewhere would tell its owner when it is looked at, and by whom
 
 
 class NotGraded(RuntimeError):
@@ -116,16 +120,31 @@ def markdown_to_html(context: Any, source: str) -> str:
     """A text cell as a page shows it, without what could act there.
 
     Formgrader shows a student's text in the instructor's browser, at the address of the instructor's Jupyter server, and
-    nbgrader leaves all HTML in it: a script in an explanation could give all points, or open a terminal. No element keeps
-    an id or a class, either: Formgrader's own fields are found by those."""
+    nbgrader leaves all HTML in it: a script in an explanation could give all points, or open a terminal. A picture could
+    make a request to that server. No element keeps an id or a class, either: Formgrader's own fields are found by those."""
     attachments = context.get("cell", {}).get("attachments", {})
     renderer = _Renderer(escape=False, exclude_anchor_links=True, attachments=attachments)
-    return bleach.clean(
-        MarkdownWithMath(renderer=renderer).render(_cut(source)),
+    cleaner = Cleaner(
         tags=_TAGS,
         attributes=_kept,
         protocols=["http", "https", "mailto", "data"],  # data: is for images, see `_kept`
+        filters=[_SayWhatIsMissing],
     )
+    return cleaner.clean(MarkdownWithMath(renderer=renderer).render(_cut(source)))
+
+
+class _SayWhatIsMissing(Filter):
+    """Words in place of each picture that lost its address."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for token in super().__iter__():
+            if token.get("name") == "img" and (None, "src") not in token["data"]:
+                words = token["data"].get((None, "alt"), "")
+                token = {
+                    "type": "Characters",
+                    "data": f"[{words or 'a picture'}: not shown, as it is no part of the notebook]",
+                }
+            yield token
 
 
 def code_to_html(source: str, metadata: Any = None) -> str:
