@@ -39,7 +39,7 @@ from grader.measure import starter as starters
 from grader.measure.blocks import QUICK, Arm, Plan, Turn, overstated, pair, still_certain
 from grader.measure.calibration import Near
 from grader.measure.memory import Meter
-from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Result
+from grader.result import AGAIN, FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Result
 from grader.sandbox.drive import NAME, Drive
 from grader.sandbox.parent import Child, ChildError, Limits, Workspace, turn
 from grader.sandbox.probe import confinement
@@ -877,7 +877,7 @@ def _same_to_the_end(found: Findings, start: Callable[..., Arming], plan: Plan, 
     assert found.parity is not None
     if parity_check.untold(late):
         found.disturbed = SEED_TELLS_NOTHING
-        late = replace(late, status=INCONCLUSIVE, reason=SEED_TELLS_NOTHING, hint=ANOTHER_SEED)
+        late = replace(late, status=INCONCLUSIVE, reason=f"{SEED_TELLS_NOTHING} {ANOTHER_SEED}")
     found.parity = replace(late, evidence=found.parity.evidence | late.evidence)
 
 
@@ -1070,19 +1070,7 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     lab = found.lab
     if found.form_name not in lab.forms:
         return [plain(check, NOT_MEASURED, NEEDS_GPU) for check in lab.checks]
-    gain, known_from = found.reference_gain, prediction_check.REFERENCE
-    if lab.throughput.healthy:
-        gain, known_from = 1.0, prediction_check.HEALTHY
-    elif gain is None and found.decided and decision.fraction(found.decided.certain, found.target) >= 1:
-        # a machine that was never calibrated: a full fix says what a full fix gains
-        gain, known_from = found.decided.gain.factor, prediction_check.OWN
-    checks = []
-    if gain is None and found.gain is None:
-        checks.append(plain(lab.prediction, NOT_MEASURED, "Nothing was measured to compare the prediction with."))
-    else:
-        least = found.target if known_from == prediction_check.OWN else None
-        checks.append(prediction_check.judge(lab.prediction, lab.cause, gain, known_from, submission.prediction, least))
-    checks += [check for check in (found.parity, found.logs, found.outcome) if check]
+    checks = [check for check in (found.parity, found.logs, found.outcome) if check]
 
     stopped, impossible = None, ""  # why throughput and trace earn nothing, with the status that says so
     if found.fatal:
@@ -1102,7 +1090,7 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     elif found.form.minimum_gain is None:
         stopped = (NOT_MEASURED, f"{NEEDS_GPU} What was compared is the training.")
     elif found.gain is None:
-        stopped = (INCONCLUSIVE, "No gain could be measured.")
+        stopped = (INCONCLUSIVE, f"No gain could be measured. {AGAIN}")
     elif impossible := _impossible(found):
         stopped = (FAIL, impossible)
     elif lacking := _lacking(found):
@@ -1127,13 +1115,12 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
             checks.append(throughput_check.judge(lab.throughput, found.decided, found.target, evidence))
         supported = checks[-1].points / lab.throughput.points
     undecided = checks[-1].status == INCONCLUSIVE
-    if undecided and gain is None and checks[0].points:  # a right cause; its gain is judged once the loop's is known
-        checks[0] = replace(checks[0], status=INCONCLUSIVE)
+    checks.insert(0, _predicted(found, submission, supported >= 1, undecided))
     if lab.memory:
         if stopped and found.fits:
             checks.append(plain(lab.memory, *stopped))
         else:
-            checks.append(found.memory or plain(lab.memory, INCONCLUSIVE, "Nothing was measured."))
+            checks.append(found.memory or plain(lab.memory, INCONCLUSIVE, f"Nothing was measured. {AGAIN}"))
         if isinstance(lab.memory, Budget):
             checks[-1] = memory_check.as_far_as(supported, "the measured gain", checks[-1], undecided)
         elif not stopped:
@@ -1145,7 +1132,9 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
         elif stopped:
             checks.append(plain(check, *stopped))
         elif "submission" not in found.metrics:
-            checks.append(plain(check, INCONCLUSIVE, "; ".join(found.trace_problems) or "There is no trace."))
+            checks.append(
+                plain(check, INCONCLUSIVE, f"{'; '.join(found.trace_problems) or 'There is no trace'}. Check again.")
+            )
         else:
             checks.append(
                 trace_check.judge(
@@ -1153,6 +1142,20 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
                 )
             )
     return checks
+
+
+def _predicted(found: Findings, submission: Submission, full: bool, undecided: bool) -> CheckResult:
+    """The prediction's verdict. full: the submission has all points for its throughput."""
+    lab, gains = found.lab, {}
+    reference_gain = 1.0 if lab.throughput.healthy else found.reference_gain
+    if reference_gain:
+        gains[prediction_check.REFERENCE] = reference_gain
+    if full and found.gain:
+        gains[prediction_check.OWN] = found.gain.factor
+    if not gains and found.gain is None:
+        return plain(lab.prediction, NOT_MEASURED, "Nothing was measured to compare the prediction with.")
+    graded_on = found.form_name if lab.scored_on_both else ""
+    return prediction_check.judge(lab.prediction, lab.cause, gains, submission.prediction, graded_on, undecided)
 
 
 def _lacking(found: Findings) -> tuple[str, str] | None:

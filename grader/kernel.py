@@ -25,7 +25,7 @@ from grader.grade import MAX_WEIGHTS, NEEDS_GPU, AnyFindings, Disturbed, Progres
 from grader.labs.kinds import Cases, KernelLab
 from grader.measure import decision, machine
 from grader.measure.blocks import QUICK
-from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult
+from grader.result import AGAIN, FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult
 from grader.sandbox.parent import Child, ChildError, Limits, turn
 from grader.submission import Submission
 
@@ -318,7 +318,9 @@ def _judge_roof(found: Findings, whose: str, right: bool) -> CheckResult:
     if low >= 1:
         return result(PASS, check.points, said, evidence)
     if high - low > UNSETTLED:
-        return result(INCONCLUSIVE, low * check.points, f"{said} The rounds differ too much for a verdict.", evidence)
+        return result(
+            INCONCLUSIVE, low * check.points, f"{said} The rounds differ too much for a verdict. {AGAIN}", evidence
+        )
     return result(FAIL, low * check.points, said, evidence)
 
 

@@ -24,9 +24,10 @@ AGAIN = "Measure again when nothing else (no notebook's kernel either) runs on t
 class CheckResult:
     """One check's verdict.
 
-    `reason` is one or two sentences for the learner; `hint` says what to try next (empty when passed), `more_hints` say
-    the same again, each more plainly than the one before; `evidence` holds the numbers and thresholds behind the verdict,
-    JSON values only."""
+    `reason` is one or two sentences for the learner, of what could not be decided also what to do about the measurement;
+    `hint` says what to try next, where the loop is at fault: only a FAIL has one. `more_hints` say the same again, each more
+    plainly than the one before; `evidence` holds the numbers and thresholds behind the verdict,
+    JSON values only. `unmeasured`: so many of `max_points` could not be measured on this machine, where others could."""
 
     name: str
     title: str
@@ -37,6 +38,11 @@ class CheckResult:
     hint: str = ""
     evidence: dict[str, Any] = field(default_factory=dict)
     more_hints: list[str] = field(default_factory=list)
+    unmeasured: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.status != FAIL:
+            self.hint, self.more_hints = "", []
 
 
 @dataclass
@@ -75,8 +81,8 @@ class Result:
 
     @property
     def measured_max(self) -> float:
-        """Points of the checks that could be measured on this machine."""
-        return sum(c.max_points for c in self.checks if c.status != NOT_MEASURED)
+        """Points that could be measured on this machine."""
+        return sum(c.max_points - c.unmeasured for c in self.checks if c.status != NOT_MEASURED)
 
     def check(self, name: str) -> CheckResult:
         return next(c for c in self.checks if c.name == name)

@@ -90,7 +90,7 @@ def code_cells(notebook: Any, name: str) -> list[Cell]:
     return found
 
 
-COMPLETE = 2  # a cause and a gain
+COMPLETE = {"cause", "gain"}
 
 
 def from_cells(cells: Iterable[Cell], name: str = "The notebook") -> Submission:
@@ -111,7 +111,7 @@ def from_cells(cells: Iterable[Cell], name: str = "The notebook") -> Submission:
                 raise UserError(f"{name}: the submission is larger than {MAX_SOURCE >> 20} MB.")
         else:
             elsewhere += [(n, cell.number) for n in defined(text)]
-            if not prediction or len(prediction) < COMPLETE:  # the first complete one counts
+            if not prediction or not dict(prediction).keys() >= COMPLETE:  # the first complete one counts
                 prediction = _prediction(text) or prediction
     if not starts:
         raise UserError(
@@ -185,7 +185,7 @@ def defined(source: str) -> list[str]:
 
 
 def _prediction(source: str) -> tuple[tuple[str, Any], ...] | None:
-    """The literal keyword arguments of a call `….predict(cause=…, gain=…)`; `...` counts as not filled in."""
+    """The literal keyword arguments of a call `….predict(cause=…, gain=…, device=…)`; `...` counts as not filled in."""
     tree = _tree(source)
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "predict":
@@ -198,6 +198,8 @@ def _prediction(source: str) -> tuple[tuple[str, Any], ...] | None:
                 if keyword.arg == "cause" and isinstance(value, str) and value.isprintable():
                     found["cause"] = value
                 if keyword.arg == "gain" and isinstance(value, (int, float)) and 0 < value < 1e6:
+                    found[keyword.arg] = value
+                if keyword.arg == "device" and value in ("cuda", "cpu"):
                     found[keyword.arg] = value
             if found:
                 return tuple(sorted(found.items()))

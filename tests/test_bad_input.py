@@ -187,6 +187,9 @@ def test_whatever_ends_a_line(end):
         (['lab.predict(cause="a")', 'lab.predict(cause="b", gain=3)'], {"cause": "b", "gain": 3}),
         (['lab.predict(cause="b", gain=3)', "model.predict(gain=7)"], {"cause": "b", "gain": 3}),
         (['lab.predict(cause="a")', "..."], {"cause": "a"}),
+        (['lab.predict(cause="a", device="cpu")', 'lab.predict(cause="b", gain=3)'], {"cause": "b", "gain": 3}),
+        (['lab.predict(cause="b", gain=3, device="cpu")'], {"cause": "b", "gain": 3, "device": "cpu"}),
+        (['lab.predict(cause="b", gain=3, device=["cpu"])'], {"cause": "b", "gain": 3}),
     ],
 )
 def test_the_first_complete_prediction_counts(cells, counts):

@@ -494,9 +494,9 @@ def test_outliers():
     records = {}
     for n in range(9):
         one = HandedIn(f"s{n}", NAME, Submission(f"x = {n}"))
-        evidence = {"gain": 12.0, "gain_lower": 11.5, "reference_gain": 12.5}
+        evidence = {"gain": 12.0, "gain_certain": 11.5, "reference_gain": 12.5}
         if n == 0:
-            evidence = {"gain": 30.0, "gain_lower": 29.0, "reference_gain": 12.5}
+            evidence = {"gain": 30.0, "gain_certain": 29.0, "reference_gain": 12.5}
         check = {"title": "Throughput", "status": "PASS", "evidence": evidence}
         result = {
             "disturbed": "",

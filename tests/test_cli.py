@@ -328,4 +328,4 @@ def test_a_grade_says_where_another_prediction_is_locked(tmp_path, capsys, monke
     assert cli.main(["grade", "2a", str(tmp_path / "mine.ipynb")]) == 0
     said = capsys.readouterr().out
     assert ("Another prediction is locked beside this notebook" in said) == differs
-    assert not differs or f"({locked['cause']}, {locked['gain']} times as fast)" in said
+    assert not differs or f"({locked['cause']}, {locked['gain']} times as fast on a GPU)" in said

@@ -142,7 +142,19 @@ def test_verdict_and_points_agree(pairs, target):
     assert 0 <= verdict.points <= verdict.max_points
     assert (verdict.status == PASS) == (found.certain >= target * (1 - 1e-12))
     assert verdict.status in (PASS, FAIL) or (verdict.status == INCONCLUSIVE and not found.settled)
-    assert bool(verdict.hint) == (verdict.status != PASS) == (len(verdict.more_hints) == 2)
+    assert bool(verdict.hint) == (verdict.status == FAIL) == (len(verdict.more_hints) == 2)
+
+
+def test_an_interval_that_does_not_count_is_not_told():
+    """Left alone the starter might have been twice as fast: 1.5x is certain, and the pairs' own interval is about 3x."""
+    found = decide([(3.0, 1.0, 0.5, 0.0)] * 5, target=9.0)
+    verdict = throughput.judge(LAB.throughput, found, 9.0, {})
+    assert verdict.status == INCONCLUSIVE and found.certain < 1.6 < 2.8 < found.gain.lower
+    assert f"{found.certain:.2f}x is certain, and that counts" in verdict.reason and "interval" not in verdict.reason
+    assert "as fast as the starter, but other programs took up to 50%" in verdict.reason
+    found = decide([(3.0, 1.0, 0.0, 0.5)] * 5, target=9.0)  # the submission might have been
+    verdict = throughput.judge(LAB.throughput, found, 9.0, {})
+    assert verdict.status == INCONCLUSIVE and f"90% interval {found.gain.lower:.2f} to " in verdict.reason
 
 
 @pytest.mark.parametrize(

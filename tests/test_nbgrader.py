@@ -87,7 +87,7 @@ class Course:
             by_id(nb)[name].source = solution[name].source
         by_id(nb)[
             "predict"
-        ].source = 'lab.predict(cause="input-bound", gain=7)'  # in the middle of what is seen on a CPU
+        ].source = 'lab.predict(cause="input-bound", gain=7, device="cpu")'  # in the middle of what is seen on a CPU
 
     def typist(self, nb: nbformat.NotebookNode) -> None:
         """Works in an editor that loses metadata."""

@@ -204,19 +204,24 @@ def test_first_complete_prediction_counts(kernel: Kernel, tmp_path: Path) -> Non
         'cause="input-bound", gain=0',
         'cause="input-bound", gain=0.5',
         'couse="input-bound", gain=8',
+        'cause="input-bound", gain=8',  # on a CPU, and the lab is graded on a GPU as well
+        'cause="input-bound", gain=8, device="gpu"',
     ):
         ran = kernel.run(f"lab.predict({incomplete})")
         assert "No prediction yet" in ran.text and "sync-bound" in ran.text and not ran.error
         for look in ("profile", "check"):
             assert "Predict first" in kernel.run(f"lab.{look}()").text
-    for unreadable in ('"input-bound", 8', 'cause="input-bound", gain=4 * 2'):  # the cell is read, not run
+    for unreadable in (
+        '"input-bound", 8, "cpu"',
+        'cause="input-bound", gain=4 * 2, device="cpu"',
+    ):  # the cell is read, not run
         ran = kernel.run(f"lab.predict({unreadable})")
-        assert "No prediction yet" in ran.text and 'lab.predict(cause="input-bound", gain=8)' in ran.text
+        assert "No prediction yet" in ran.text and 'lab.predict(cause="input-bound", gain=8, device="cpu")' in ran.text
     assert not (tmp_path / "prediction.json").exists()
-    assert "input-bound, 8 times" in kernel.run('lab.predict(cause="input-bound", gain=8)').text
-    ran = kernel.run('lab.predict(cause="sync-bound", gain=2)')
+    assert "input-bound, 8 times" in kernel.run('lab.predict(cause="input-bound", gain=8, device="cpu")').text
+    ran = kernel.run('lab.predict(cause="sync-bound", gain=2, device="cpu")')
     assert "input-bound, 8 times" in ran.text and "first prediction counts" in ran.text
-    again = kernel.run('grader.lab("2a_workers", "cpu").predict(cause="sync-bound", gain=2)')
+    again = kernel.run('grader.lab("2a_workers", "cpu").predict(cause="sync-bound", gain=2, device="cuda")')
     assert "input-bound, 8 times" in again.text, "it outlives the kernel"
     locked = json.loads((tmp_path / "prediction.json").read_text())["2a_workers"]
     assert (locked["cause"], locked["gain"]) == ("input-bound", 8) and locked["time"]
@@ -381,9 +386,9 @@ def test_a_check_that_measured_nothing_costs_no_report(monkeypatch, tmp_path):
 
 def test_folder_that_cannot_be_written_costs_the_file_only(kernel: Kernel) -> None:
     kernel.run('os.chdir("/proc"); lab = grader.lab("2a_workers", "cpu", quick=True)')  # not even root can write there
-    ran = kernel.run('lab.predict(cause="input-bound", gain=8)')
+    ran = kernel.run('lab.predict(cause="input-bound", gain=8, device="cpu")')
     assert "input-bound, 8 times" in ran.text and "in this session only" in ran.text and not ran.error
-    assert "first prediction counts" in kernel.run('lab.predict(cause="sync-bound", gain=8)').text
+    assert "first prediction counts" in kernel.run('lab.predict(cause="sync-bound", gain=8, device="cpu")').text
 
 
 @pytest.mark.parametrize(("lost", "told"), [(0.05, False), (0.7, True)])
@@ -429,7 +434,7 @@ pathlib.Path(os.environ["TMPDIR"], "left").touch()
 @pytest.mark.slow
 def test_looks_at_one_loop_share_its_compiler_caches_and_nothing_else(kernel: Kernel) -> None:
     """A loop that compiles does so once for run, peek and profile; an edited one, and a grade, begin anew."""
-    kernel.run('lab.predict(cause="input-bound", gain=8)')
+    kernel.run('lab.predict(cause="input-bound", gain=8, device="cpu")')
     kernel.run(KEEPER, cell="one")
     assert "caches: new []" in kernel.run("lab.run(steps=3)").text
     assert "caches: kept []" in kernel.run("lab.peek()").text
@@ -451,7 +456,7 @@ def test_name_of_another_cell_is_explained(kernel: Kernel) -> None:
 
 def test_check_shows_saves_and_gives_points(kernel: Kernel, tmp_path: Path) -> None:
     assert kernel.run('lab.grade("throughput")').text.endswith("\n0"), "nothing was checked yet"
-    kernel.run('lab.predict(cause="input-bound", gain=8)')
+    kernel.run('lab.predict(cause="input-bound", gain=8, device="cpu")')
     kernel.run(FAST, cell="one")
     ran = kernel.run("lab.check()")
     assert not ran.error and not ran.stderr
@@ -475,7 +480,7 @@ def _in_work(kernel: Kernel) -> list[psutil.Process]:
 
 @pytest.mark.parametrize("moment", ["loading", "timing pair"])
 def test_stop_leaves_no_process_behind(kernel: Kernel, moment: str) -> None:
-    kernel.run('lab.predict(cause="input-bound", gain=8)')
+    kernel.run('lab.predict(cause="input-bound", gain=8, device="cpu")')
     kernel.run(FAST, cell="one")
     seen: list[int] = []
 

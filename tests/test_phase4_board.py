@@ -224,7 +224,7 @@ def test_a_check_in_a_notebook_is_logged(tmp_path):
         kernel.run("%load_ext grader")
         kernel.run("import grader\nlab = grader.lab('2a_workers', device='cpu', quick=True)")
         kernel.run(FAST, cell="a")
-        kernel.run("lab.predict(cause='input-bound', gain=3)")
+        kernel.run("lab.predict(cause='input-bound', gain=3, device='cpu')")
         kernel.run("lab.check()")
         logged = kernel.run("lab.log('eight workers')")
     finally:

@@ -221,6 +221,7 @@ def test_on_the_command_line(running, tmp_path):
         (request(prediction={"cause": "x", "gain": "1"}), "positive number"),
         (request(prediction={"cause": "x", "gain": float("nan")}), "positive number"),
         (request(prediction={"cause": "x", "gain": 2, "more": 1}), "positive number"),
+        (request(prediction={"cause": "x", "gain": 2, "device": ["cpu"]}), "positive number"),
         (b"x" * (door.MAX_REQUEST + 10) + b"\n", "too large"),
     ],
 )

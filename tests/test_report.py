@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import random
 import re
 import sys
 import types
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader.frontends import report
+from grader import labs
+from grader.checks import trace as trace_verdicts
+from grader.frontends import board, report
 from grader.frontends.notebook import _Report
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result
+from grader.trace import Metrics
 
 H200 = {"gpu": "NVIDIA H200", "gpu_memory_gb": 139.8, "driver": "580.65", "cpu": "Intel Xeon 8480+", "cores": 16}
 LAPTOP = {"gpu": None, "cpu": "AMD Ryzen 7 7840U", "cores": 8}
@@ -134,7 +138,6 @@ def samples() -> dict[str, Result]:
     half_fix = throughput(1.74, 0.04, status=FAIL)
     undecided = throughput(3.3, 0.19, 15, status=INCONCLUSIVE)
     undecided.reason = "After 15 pairs the gain is known to lie between 3.0x and 3.6x only: the machine is too noisy."
-    undecided.hint = "Close other programs that use the CPU or the disk, and grade again."
     unmeasured = [
         CheckResult("throughput", "The loop got faster", NOT_MEASURED, 0, 50, "This machine has no GPU."),
         CheckResult("h2d_pinned", "Copies come from pinned memory", NOT_MEASURED, 0, 20, "This machine has no GPU."),
@@ -246,6 +249,48 @@ def test_hints_open_one_after_the_other():
     assert report.html(make([check]), all_hints=True).count("<details open>") == 2
     shown = " ".join(report.text(make([check])).split())
     assert "grader hint pinned_memory h2d_pinned --depth 2" in shown and where not in shown
+
+
+@pytest.mark.parametrize("status", [PASS, INCONCLUSIVE, NOT_MEASURED])
+def test_a_hint_belongs_to_a_failure(status):
+    """What is undecided says nothing of the loop, whoever made the verdict, and whatever was kept of it."""
+    failed = trace_check(FAIL)
+    kept = {**asdict(failed), "status": status}
+    for check in (replace(failed, status=status), CheckResult(**kept)):
+        assert not check.hint and not check.more_hints
+    old = make([failed]).to_dict()
+    old["checks"] = [json.loads(json.dumps(kept))]
+    shown = Result.from_dict(old)
+    for page in (report.html(shown), report.text(shown)):
+        assert "pin_memory" not in page and "grader hint" not in page
+    assert "pin_memory" in report.text(make([failed]))
+
+
+@pytest.mark.parametrize("name", labs.loops())
+def test_what_a_trace_does_not_tell_says_what_to_do_about_it(name):
+    for check in labs.get(name).trace:
+        for problems in ([], ["it holds no steps"]):
+            verdict = trace_verdicts.judge(check, Metrics(), problems, 1.0)
+            assert verdict.status == INCONCLUSIVE or (verdict.status == FAIL and verdict.reason == check.absent)
+            assert verdict.status == FAIL or "Check again." in verdict.reason
+            assert not any(hint in verdict.reason for hint in check.hints)
+
+
+@pytest.mark.parametrize("certain, counts", [(2.795, True), (1.31, False)])
+def test_an_interval_is_shown_only_where_it_counts(certain, counts, tmp_path):
+    check = throughput(3.02, 0.02, status=INCONCLUSIVE)
+    check.evidence |= {"gain_lower": 2.79, "gain_upper": 3.26, "gain_certain": certain}
+    result = make([check, parity()])
+    page, text = report.html(result), report.text(result)
+    for shown in (page, text):
+        assert ("2.79" in shown) == ("3.26" in shown) == counts
+        assert ("1.31x is certain, and that counts" in " ".join(shown.split())) != counts
+    row = board.attempt(labs.get("2a_workers"), result)
+    assert ("2.79x to 3.26x" in board.cells(1, row)[2]) == counts and (
+        "1.31x is certain" in board.cells(1, row)[2]
+    ) != counts
+    assert board.cells(1, board._whole(row)) == board.cells(1, row)
+    assert board.draw([row])
 
 
 def test_feedback_says_who_can_measure_again_what_is_undecided():

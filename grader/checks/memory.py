@@ -102,9 +102,9 @@ def judge_growth(check: Growth, starter: Meter, submission: Meter) -> CheckResul
         held = size(sum(_held(starter, submission)))
         reason = (
             f"The loop holds {held} more than the untouched one does at first. A leak of so few steps could hide in that, so "
-            "this is not decided."
+            "this is not decided. Check again, not in quick mode, for more steps."
         )
-        return result(INCONCLUSIVE, 0, reason, *check.hints)
+        return result(INCONCLUSIVE, 0, reason)
     where = f"GPU {size(ours[0])}, main memory {size(ours[1])}" if submission.on_gpu else "main memory"
     if total <= check.at_most:
         seen = f"From step to step memory grows by {kilobytes(total)} (the untouched loop: {kilobytes(before)})"

@@ -3,64 +3,72 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from grader.labs.lab import CAUSES, Prediction
-from grader.result import FAIL, PASS, CheckResult
+from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
 
-# What says how much can be gained on this machine, in words before the number.
-REFERENCE = "the reference solution gains"
-OWN = "the gain measured for this loop is"  # which earned full throughput, on a machine that was never calibrated
-HEALTHY = "there is nothing to gain:"
+# The rule, as the labs' pages and the report say it.
+RULE = (
+    "The gain is right within a factor of {factor:g} of what a full fix gains on the machine that grades. A full fix is the "
+    "reference solution, or your own loop once it earns all throughput points."
+)
+# Where both kinds of device are graded.
+MADE_FOR = 'Your gain is for a GPU unless you add `device="cpu"`. It is judged on that kind of device only.'
+DEVICES = {"cuda": "a GPU", "cpu": "a CPU"}
+REFERENCE, OWN = "the reference solution", "your own loop"  # whose gain is known
 
 
 def judge(
     check: Prediction,
     cause: str,
-    gain: float | None,
-    known_from: str,
+    gains: Mapping[str, float],
     prediction: tuple[tuple[str, Any], ...] | None,
-    least: float | None = None,
+    graded_on: str = "",
+    undecided: bool = False,
 ) -> CheckResult:
-    """Half the points for the cause, half for a gain within a factor `check.factor` of `gain`, the full fix's on this
-    machine, which `known_from` names; None where that is not known. least: where `gain` is the learner's own, the gain that
-    earns full throughput. All between the two is right as well, or a slower loop would earn more for the same prediction."""
+    """Half the points for the cause, half for a gain as `RULE` says. gains: of full fixes on this machine, by whose they are; none
+    where that is not known. graded_on: "cuda" or "cpu" where the lab is graded on both, else "". undecided: the learner's own
+    loop may yet turn out to be a full fix."""
     said = dict(prediction or ())
-    evidence = {"predicted": said, "gain": gain and round(gain, 3), "within_factor": check.factor}
-    if least:
-        evidence["least"] = round(least, 3)
+    evidence = {
+        "predicted": said,
+        "gains": {whose: round(gain, 3) for whose, gain in gains.items()},
+        "within_factor": check.factor,
+    }
 
-    def result(status: str, points: float, reason: str, hint: str = "") -> CheckResult:
-        return CheckResult(check.name, check.title, status, points, check.points, reason, hint, evidence)
+    def result(status: str, points: float, reason: str, hint: str = "", unmeasured: float = 0.0) -> CheckResult:
+        return CheckResult(
+            check.name, check.title, status, points, check.points, reason, hint, evidence, unmeasured=unmeasured
+        )
 
     if not said:
         return result(
             FAIL, 0, "No prediction was made.", "Fill in lab.predict(cause=..., gain=...) before you profile."
         )
     right_cause = said.get("cause") == cause
+    words = f"Cause {said.get('cause')!r}: {'right' if right_cause else 'not what holds this loop back'}."
+    if said.get("cause") not in CAUSES:
+        words = f"Cause {said.get('cause')!r} is none of: {', '.join(CAUSES)}."
+    made_for = said.get("device", "cuda")
+    if graded_on and made_for != graded_on:
+        words += (
+            f" Gain {said.get('gain')}x: not measured. It is for {DEVICES[made_for]}, and this grade was made on "
+            f"{DEVICES[graded_on]}. {MADE_FOR}"
+        )
+        status, half = PASS if right_cause else FAIL, check.points / 2
+        return result(status, half * right_cause, words, unmeasured=half)
     number = said.get("gain")
     is_number = isinstance(number, (int, float)) and math.isfinite(number) and number > 0
-    right_gain = bool(is_number and gain and (least or gain) / check.factor <= number <= gain * check.factor)
-    parts = [f"cause {said.get('cause')!r}: {'right' if right_cause else 'not what holds this loop back'}"]
-    if said.get("cause") not in CAUSES:
-        parts[0] = f"cause {said.get('cause')!r} is none of: {', '.join(CAUSES)}"
-    if gain:
-        parts.append(f"gain {number}x: {'right' if right_gain else 'off'}; {known_from} {gain:.1f}x")
-        if least:
-            parts[-1] += f", and full throughput begins at {least:.1f}x"
-    else:
-        parts.append(
-            f"gain {number}x: not judged, as what the full fix gains on this machine is not known; its half of the points "
-            "counts once your loop earns full throughput"
-        )
-    missed = not right_cause or bool(gain and not right_gain)
-    status = PASS if right_cause and right_gain else FAIL
+    right_gain = is_number and any(gain / check.factor <= number <= gain * check.factor for gain in gains.values())
+    known = " and ".join(f"{whose} gains {gain:.1f}x" for whose, gain in gains.items())
+    verdict = ("right" if right_gain else "off") if gains else "not judged yet"
+    words += f" Gain {number}x: {verdict}. {RULE.format(factor=check.factor)} "
+    words += f"Here {known or 'neither is known yet'}."
+    missed = not right_cause or (gains and not right_gain)
     hint = (
         "A first prediction is rarely right; what it missed is worth a sentence in your explanation." if missed else ""
     )
-    return result(
-        status,
-        check.points * (right_cause + right_gain) / 2,
-        ". ".join(part[0].upper() + part[1:] for part in parts) + ".",
-        hint,
-    )
+    status = PASS if right_cause and right_gain else INCONCLUSIVE if right_cause and not gains and undecided else FAIL
+    return result(status, check.points * (right_cause + right_gain) / 2, words, hint)

@@ -12,12 +12,19 @@ from grader.result import AGAIN, FAIL, INCONCLUSIVE, PASS, CheckResult
 MUCH_LOST = 0.1  # of a block's time, to other programs
 
 
+def interval_counts(lower: float, certain: float) -> bool:
+    """Whether the points are for the lower end of the gain's interval. Where less is certain the interval says too much, and is
+    not shown."""
+    return certain >= 0.999 * lower
+
+
 def judge(check: Throughput, decided: decision.Decision, target: float, evidence: dict[str, Any]) -> CheckResult:
     """Points come from the lower end of the gain's 90% interval. Not settled (noise, or something else that ran on the
     machine, was too much for the pairs that were allowed): INCONCLUSIVE, with the points that are certain all the same."""
     gain, settled = decided.gain, decided.settled
     share = decision.fraction(decided.certain, target)
-    measured = f"{gain.factor:.2f}x (90% interval {gain.lower:.2f} to {gain.upper:.2f})"
+    counts = interval_counts(gain.lower, decided.certain)
+    measured = f"{gain.factor:.2f}x" + (f" (90% interval {gain.lower:.2f} to {gain.upper:.2f})" if counts else "")
     if share >= 1:
         status, reason = PASS, f"The loop runs {measured} as fast as the starter; {target:.2f}x earns full points."
     elif evidence.get("worked_ahead"):
@@ -42,9 +49,9 @@ def judge(check: Throughput, decided: decision.Decision, target: float, evidence
             if lost > MUCH_LOST
             else f"equal blocks took unequal times here (one pair differs from the next by {gain.noise:.0%})"
         )
+        certain = f"{decided.certain:.2f}x is certain, and that counts" if share > 0 else "no speed-up is certain"
         reason = (
-            f"The loop runs {measured} as fast as the starter, but {why}: after {gain.pairs} pairs the points are still "
-            f"uncertain. What is certain is counted: {decided.certain:.2f}x."
+            f"The loop runs {measured} as fast as the starter, but {why}. After {gain.pairs} pairs of blocks {certain}."
         )
     elif gain.upper < 1.02 or share == 0:
         status, reason = FAIL, f"No speed-up is visible: {measured}; {target:.2f}x earns full points."
@@ -58,7 +65,7 @@ def judge(check: Throughput, decided: decision.Decision, target: float, evidence
         )
     if status == INCONCLUSIVE:
         reason += f" {AGAIN}"
-    hint, *deeper = ("",) if status == PASS else check.hints
+    hint, *deeper = check.hints
     return CheckResult(
         check.name, check.title, status, round(share * check.points, 2), check.points, reason, hint, evidence, deeper
     )
@@ -93,5 +100,5 @@ def judge_healthy(
             f"The loop runs {measured} as fast as the untouched one, but equal blocks took unequal times here: whether it is "
             f"slower is not known. {AGAIN}"
         )
-        return result(INCONCLUSIVE, 0, reason, *check.hints)
+        return result(INCONCLUSIVE, 0, reason)
     return result(PASS, check.points, f"The loop runs {measured} as fast as the untouched one.")

@@ -45,8 +45,8 @@ def _part(check: TraceCheck, value: float) -> float:
     return max(0.0, (check.none_at - value) / (check.none_at - check.at_most))
 
 
-def _doubt(check: TraceCheck, metrics: Metrics) -> tuple[str, str] | None:
-    """Why a wait for data that seems short may be a long one, and what to do; None where nothing speaks for it. Where a wait
+def _doubt(check: TraceCheck, metrics: Metrics) -> str:
+    """Why a wait for data that seems short may be a long one, and what to do; '' where nothing speaks for it. Where a wait
     begins and ends is what the loop says, and so is how long it takes while it is profiled."""
     of_timed, ops = metrics.data_wait_unprofiled, metrics.ops_outside_waits
     if of_timed is not None and not of_timed <= check.at_most:
@@ -54,21 +54,17 @@ def _doubt(check: TraceCheck, metrics: Metrics) -> tuple[str, str] | None:
         return (
             f"{_shown('data_wait', metrics.data_wait)} of a profiled step is a wait for data. But a profiled step takes "
             f"{plain_number(times)} times as long as the same step does when it is timed, and of that one the wait would be "
-            f"{_shown('data_wait', of_timed)}: what part of it is waiting is not known.",
-            "A loop must do the same whether it is profiled or not. If it does: wait less, and check again.",
+            f"{_shown('data_wait', of_timed)}: what part of it is waiting is not known. "
+            "A loop must do the same whether it is profiled or not. If it does: wait less, and check again."
         )
     if check.most_ops is not None and ops is None:
-        return (
-            "The trace holds no operators: what the loop does outside of its waits for data is unknown.",
-            "Check again.",
-        )
+        return "The trace holds no operators: what the loop does outside of its waits for data is unknown. Check again."
     if check.most_ops is not None and not ops <= check.most_ops:
         return (
             f"The training process calls {plain_number(ops)} operators outside of its waits for data, and training takes "
-            f"at most {plain_number(check.most_ops)}: it makes samples there one by one, and how long that takes is unknown.",
-            MARK_ALL,
+            f"at most {plain_number(check.most_ops)}: it makes samples there one by one, and how long that takes is unknown. {MARK_ALL}"
         )
-    return None
+    return ""
 
 
 def judge(
@@ -94,12 +90,12 @@ def judge(
         return CheckResult(check.name, check.title, status, points, check.points, reason, hint, evidence, deeper)
 
     if problems:
-        return result(INCONCLUSIVE, 0, f"The trace does not answer: {'; '.join(problems)}.", "Check again.")
+        return result(INCONCLUSIVE, 0, f"The trace does not answer: {'; '.join(problems)}. Check again.")
     if value is None and check.metric in OF_SHAPES and metrics.graph_launches:
         return result(
             INCONCLUSIVE,
             0,
-            f"The loop launches CUDA graphs. Of these the trace has the kernels, but no operators and no shapes to read {check.metric} from.",
+            f"The loop launches CUDA graphs. Of these the trace has the kernels, but no operators and no shapes to read {check.metric} from. "
             "These points need a loop without a CUDA graph (`torch.compile` without `reduce-overhead`); the throughput's do not.",
         )
     if value is None and check.metric == "data_wait" and metrics.unmarked_reads:
@@ -107,15 +103,14 @@ def judge(
             INCONCLUSIVE,
             0,
             f"The training process reads data itself, {plain_number(metrics.unmarked_reads)} times a step outside of a DataLoader "
-            'and of record_function("data_wait"): how long it waits for data is unknown.',
-            MARK_ALL,
+            f'and of record_function("data_wait"): how long it waits for data is unknown. {MARK_ALL}',
         )
     if value is None and check.absent:
         return result(FAIL, 0, check.absent, *check.hints)
     if value is None:
-        return result(INCONCLUSIVE, 0, f"The trace holds nothing to read {check.metric} from.", *check.hints)
+        return result(INCONCLUSIVE, 0, f"The trace holds nothing to read {check.metric} from. Check again.")
     if check.metric == "data_wait" and value <= bound and (doubt := _doubt(check, metrics)):
-        return result(INCONCLUSIVE, 0, *doubt)
+        return result(INCONCLUSIVE, 0, doubt)
     passed = value >= bound if check.at_least is not None else value <= bound
     least = "at least" if check.at_least is not None else "at most"
     reason = f"{_shown(check.metric, value)} {check.says} (wanted: {least} {_shown(check.metric, bound)})."
@@ -125,7 +120,7 @@ def judge(
             reason += f" What is gone of it earns {share:.0%} of these points."
         if check.metric == "gpu_idle_unprofiled" and 1 - (1 - value) / (1 - lost) <= bound:
             reason += f" But {lost:.0%} of the time went to other programs: whether it is the loop that waits is not known. {AGAIN}"
-            return result(INCONCLUSIVE, share * check.points, reason, *check.hints)
+            return result(INCONCLUSIVE, share * check.points, reason)
         return result(FAIL, share * check.points, reason, *check.hints)
     if supported < 1:
         reason += f" The measured gain supports {supported:.0%} of these points."

@@ -4,7 +4,7 @@ A Dask scheduler runs whatever its clients send, so none of them may speak to it
 for each user, one line of JSON in, lines of JSON out. A request holds the lab's name and the submission's text, and only
 text goes on to a worker, which confines it as it does every submission.
 
-    in   {"lab": name, "source": text} and, where wanted, "prediction": {"cause": text, "gain": number}, "quick": bool
+    in   {"lab": name, "source": text} and, where wanted, "prediction": {"cause": text, "gain": number, "device": "cuda" or "cpu"}, "quick": bool
     out  {"waiting": grades before it} | {"share": done, "what": text} ... then {"result": {...}} or {"error": text}"""
 
 from __future__ import annotations
@@ -190,9 +190,12 @@ def _prediction(made: Any) -> tuple[tuple[str, Any], ...] | None:
         return None
     cause, gain = (made.get("cause"), made.get("gain")) if isinstance(made, dict) else (None, None)
     number = isinstance(gain, int | float) and not isinstance(gain, bool) and 0 < gain < 1e6
-    if not (isinstance(cause, str) and len(cause) < 100 and cause.isprintable() and number) or len(made) != 2:
-        raise Refused("A prediction has a cause, which is text, and a gain, which is a positive number.")
-    return (("cause", cause), ("gain", gain))
+    right = isinstance(cause, str) and len(cause) < 100 and cause.isprintable() and number
+    if not right or made.keys() - {"cause", "gain", "device"} or made.get("device", "cuda") not in ("cuda", "cpu"):
+        raise Refused(
+            'A prediction has a cause, which is text, and a gain, which is a positive number. Its device is "cuda" or "cpu".'
+        )
+    return tuple(sorted(made.items()))
 
 
 def _starts(source: str) -> tuple[tuple[int, int], ...]:

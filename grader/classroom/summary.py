@@ -124,7 +124,7 @@ def _row(one: HandedIn, record: dict[str, Any] | None) -> Row:
                 if "target" in evidence:
                     row.target = evidence["target"]
                     row.calibrated = bool(reference) or labs.get(one.lab).throughput.healthy
-                if reference and evidence.get("gain_lower", 0) > FASTER * reference:
+                if reference and evidence.get("gain_certain", 0) > FASTER * reference:
                     row.outlier = f"{row.gain:.1f} times as fast; the solution is {reference:.1f} times"
     return row
 

@@ -65,7 +65,7 @@ def grade_at(
     request: dict[str, Any] = {"lab": lab.name, "source": submission.source, "quick": quick}
     made = dict(submission.prediction or ())
     if {"cause", "gain"} <= made.keys():
-        request["prediction"] = {"cause": made["cause"], "gain": made["gain"]}
+        request["prediction"] = made
     progress(0.0, "sending it to the pool")
     try:
         with (

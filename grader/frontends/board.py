@@ -32,9 +32,19 @@ Attempt = dict[str, Any]  # one grade in one line, with the keys of COLUMNS
 
 COLUMNS = (
     "lab", "when", "machine", "torch", "form", "points", "max_points", "measured_points", "gain", "gain_lower", "gain_upper",
-    "target", "rate", "unit", "counts", "said", "quick", "note",
+    "gain_certain", "target", "rate", "unit", "counts", "said", "quick", "note",
 )  # fmt: skip
-NUMBERS = ("points", "max_points", "measured_points", "gain", "gain_lower", "gain_upper", "target", "rate")
+NUMBERS = (
+    "points",
+    "max_points",
+    "measured_points",
+    "gain",
+    "gain_lower",
+    "gain_upper",
+    "gain_certain",
+    "target",
+    "rate",
+)
 FORMULA = ("=", "+", "-", "@", "\t")  # how a spreadsheet's formula begins
 MOST = 1000  # attempts that are kept of a lab
 SHOWN = 24  # in a ladder: the last ones
@@ -63,7 +73,7 @@ def attempt(lab: AnyLab, result: Result) -> Attempt:
         "points": result.score,
         "max_points": result.max_score,
         "measured_points": result.measured_max,
-        **{name: evidence.get(name) for name in ("gain", "gain_lower", "gain_upper", "target")},
+        **{name: evidence.get(name) for name in ("gain", "gain_lower", "gain_upper", "gain_certain", "target")},
         "rate": rate,
         "unit": unit,
         "counts": not said,
@@ -121,9 +131,10 @@ def _whole(found: dict[str, Any]) -> Attempt:
     for name in ("lab", "when", "machine", "torch", "form", "unit", "said", "note"):
         row[name] = report._clean(row[name] if isinstance(row[name], str) else "", 300)
     row["machine"] = re.sub(r", 1 cores$", ", 1 core", row["machine"])  # as it was written once
-    for name in ("gain", "gain_lower", "gain_upper", "target"):
+    for name in ("gain", "gain_certain", "target"):
         row[name] = report._positive(row[name])
-    if not (row["gain"] and row["gain_lower"] and row["gain_upper"]):
+    row["gain_lower"], row["gain_upper"] = report.interval(row)
+    if not (row["gain"] and (row["gain_lower"] or row["gain_certain"])):
         row["gain"] = row["gain_lower"] = row["gain_upper"] = None
     return row | {"counts": row["counts"] is True, "quick": row["quick"] is True}
 
@@ -228,7 +239,9 @@ def cells(place: int, each: Attempt) -> tuple[str, ...]:
     """An attempt as texts, below HEAD."""
     gain = each["said"] or "–"
     if each["gain"] and not each["said"]:
-        gain = f"{_times(each['gain'])} ({_times(each['gain_lower'])} to {_times(each['gain_upper'])})"
+        low, high = report.interval(each)
+        known = f"{_times(low)} to {_times(high)}" if low and high else f"{_times(each['gain_certain'])} is certain"
+        gain = f"{_times(each['gain'])} ({known})"
     speed = each["rate"]
     rate = "–" if speed is None else f"{report._digits(speed, 3) if speed < 1000 else f'{speed:,.0f}'} {each['unit']}"
     when = each["when"][:16].replace("T", " ")
@@ -318,7 +331,8 @@ def draw(attempts: list[Attempt]) -> Figure:
 
     shown = attempts[-SHOWN:]
     target = next((each["target"] for each in reversed(shown) if each["target"]), None)
-    ends = [1.0, *(each[name] for each in shown if each["gain"] for name in ("gain_lower", "gain_upper"))]
+    lines = [report.interval(each) if each["gain"] else (None, None) for each in shown]
+    ends = [1.0, *(end for line, each in zip(lines, shown, strict=True) for end in (*line, each["gain"]) if end)]
     low, high = min(ends), max([*ends, target or 1.0, 1.2])
     pad = (high / low) ** 0.06
     height = 0.27 * len(shown) + 0.95
@@ -350,17 +364,17 @@ def draw(attempts: list[Attempt]) -> Figure:
         axes.text(target, -0.72, f"target {_times(target)}", ha=begins_at, va="bottom", fontsize=9, color=INK)
     best = [max([1.0, *(_counted(each) for each in shown[: n + 1])]) for n in range(len(shown))]
     axes.step(best, range(len(shown)), where="pre", color=FAINT, linewidth=1, zorder=1)
-    for y, each in enumerate(shown):
-        if each["gain"]:
-            axes.plot([each["gain_lower"], each["gain_upper"]], [y, y], color=BLUE if each["counts"] else VERMILION, linewidth=2)  # fmt: skip
+    for y, (each, (lower, upper)) in enumerate(zip(shown, lines, strict=True)):
+        if lower:
+            axes.plot([lower, upper], [y, y], color=BLUE if each["counts"] else VERMILION, linewidth=2)  # fmt: skip
         x, words = each["gain"] or 1.0, _times(each["gain"]) if each["counts"] and each["gain"] else each["said"]
         if each["counts"] and each["gain"]:
             axes.plot([x], [y], "o", color=BLUE, markerfacecolor="white" if each["quick"] else BLUE, markersize=6)
         else:
             axes.plot([x], [y], "x", color=VERMILION, markersize=7, markeredgewidth=2)
-        right = max(x, each["gain_upper"] or x)
+        right = max(x, upper or x)
         near_end = math.log(right / low) > (0.95 if each["counts"] else 0.7) * math.log(high * pad / low)
-        at, side = ((each["gain_lower"] or x), "right") if near_end else (right, "left")
+        at, side = ((lower or x), "right") if near_end else (right, "left")
         gap = pad**0.3
         axes.text(at / gap if near_end else at * gap, y, words, ha=side, va="center", fontsize=9, color=INK, path_effects=HALO)  # fmt: skip
     return figure

@@ -64,9 +64,11 @@ def said(found: Comparison, names: list[str]) -> list[str]:
         lines.append(agreement(found))
     if found.said and found.gain:
         g = found.gain
-        interval = f"{report._times(g.factor)} (90% interval {report._times(g.lower)} to {report._times(g.upper)}, both started {found.starts} times)"
         verdict = VERDICTS[found.said].format(before=before, after=after)
-        lines.append(f"{verdict}: {interval}.")
+        starts = f"both started {found.starts} times"
+        if found.said == decision.direction(g):
+            starts = f"90% interval {report._times(g.lower)} to {report._times(g.upper)}, {starts}"
+        lines.append(f"{verdict}: {report._times(g.factor)} ({starts}).")
         if found.before_s and found.after_s:
             steps = [report._digits(1e3 * seconds, 3) for seconds in (found.before_s, found.after_s)]
             lines.append(f"A step took {steps[0]} ms and takes {steps[1]} ms.")
@@ -74,7 +76,7 @@ def said(found: Comparison, names: list[str]) -> list[str]:
         again = "Compare again when nothing else (no notebook's kernel either) runs on this machine"
         if found.plan.max_pairs < FULL.max_pairs:
             again += ", and without --quick, for more starts"
-        elif found.gain:
+        elif found.gain and found.said == decision.direction(found.gain):
             width = found.gain.upper / found.gain.lower
             least = report._times(math.sqrt(width))
             lines.append(f"The interval is {width - 1:.0%} wide: a gain below {least} cannot be seen like this.")

@@ -27,6 +27,7 @@ import psutil
 
 from grader import labs
 from grader.checks.memory import judge_budget, size
+from grader.checks.prediction import DEVICES
 from grader.checks.throughput import MUCH_LOST
 from grader.classroom.visit import grade_at
 from grader.errors import UserError
@@ -336,13 +337,17 @@ class LoopLab(NotebookLab):
 
     # ---- the prediction
 
-    def predict(self, cause: Any = ..., gain: Any = ..., **unknown: Any) -> None:
+    def predict(self, cause: Any = ..., gain: Any = ..., device: str | None = None, **unknown: Any) -> None:
         """Say, before the first profile, what holds the loop back and how many times as fast it can get. The first
-        complete prediction counts. cause: one of `grader.labs.lab.CAUSES`; gain: a number, 2.5 for 2.5 times."""
-        wrong = f"It takes cause and gain, no {', '.join(unknown)}." if unknown else _wrong(cause, gain)
+        complete prediction counts. cause: one of `grader.labs.lab.CAUSES`; gain: a number, 2.5 for 2.5 times; device: what
+        the gain is for, "cuda" or "cpu", which has to be said where the lab is graded on a CPU and could be on a GPU."""
+        wrong = f"It takes cause, gain and device, no {', '.join(unknown)}." if unknown else _wrong(cause, gain, device)
+        if not wrong and device is None and self.device == "cpu" and self.lab.scored_on_both:
+            wrong = 'Say what your gain is for: add device="cpu" for this lab as it is graded here, or device="cuda" for a GPU.'
+        prediction = {"cause": cause, "gain": gain, "device": device or "cuda"}
         made = self._locked()
         if made:
-            again = (cause, gain) == (made["cause"], made["gain"]) or cause is ... or gain is ...
+            again = _of(made) == prediction or cause is ... or gain is ...
             lines = [f"It is {_said(made)}."]
             if not again:
                 lines.append("The first prediction counts. If it was wrong: what did it overlook?")
@@ -352,23 +357,23 @@ class LoopLab(NotebookLab):
             lines = [wrong, "What holds the loop back, and how many times as fast can the full fix make it?"]
             example = 'The form of an answer: lab.predict(cause="launch-bound", gain=1.5).'
             Note("No prediction yet", lines, [choices], after=[example]).show()
-        elif not self._written(cause, gain):
+        elif not self._written(prediction):
             lines = [
                 "What is handed in is the cell, and it is read without being run. So write both out there, with their names:",
-                f'lab.predict(cause="{cause}", gain={gain:g})',
+                f'lab.predict(cause="{cause}", gain={gain:g}{f", device={json.dumps(device)}" if device else ""})',
             ]
             Note("No prediction yet", lines).show()
         else:
-            self._prediction = {"cause": cause, "gain": gain, "time": datetime.now(UTC).isoformat(timespec="seconds")}
+            self._prediction = prediction | {"time": datetime.now(UTC).isoformat(timespec="seconds")}
             lines = [f"It is {_said(self._prediction)}."]
             with _as_warning(lines, "It counts in this session only"):
                 write_json(self._folder / PREDICTIONS, _predictions(self._folder) | {self.lab.name: self._prediction})
             Note("Your prediction is locked", lines, after=["Now measure: lab.profile()."]).show()
 
-    def _written(self, cause: str, gain: float) -> bool:
+    def _written(self, prediction: dict[str, Any]) -> bool:
         """Whether a cell holds this prediction so that it can be read there."""
         cells = [cell.source for cell in self._recorder.cells if ".predict(" in cell.source] if self._recorder else []
-        return not cells or any(dict(_prediction(source) or ()) == {"cause": cause, "gain": gain} for source in cells)
+        return not cells or any(_of(dict(_prediction(source) or ())) == prediction for source in cells)
 
     def _locked(self) -> dict[str, Any] | None:
         return locked(self._folder, self.lab.name) or self._prediction
@@ -482,7 +487,7 @@ class LoopLab(NotebookLab):
 
     def _submission(self) -> Submission:
         made = self._locked()
-        prediction = (("cause", made["cause"]), ("gain", made["gain"])) if made else None
+        prediction = tuple(_of(made).items()) if made else None
         return replace(super()._submission(), prediction=prediction)
 
     def _look(self, how: Callable[..., Look | None], progress: Progress, **options: Any) -> Look | None:
@@ -762,9 +767,9 @@ def _predictions(folder: Path) -> dict[str, Any]:
 
 
 def locked(folder: Path, lab: str) -> dict[str, Any] | None:
-    """The prediction that is locked in `folder`, {"cause", "gain", "time"}; None where none is, or none that can be used."""
+    """The prediction that is locked in `folder`, {"cause", "gain", "device", "time"}; None where none is, or none that can be used."""
     made = _predictions(folder).get(lab)
-    if isinstance(made, dict) and not _wrong(made.get("cause", ...), made.get("gain", ...)):
+    if isinstance(made, dict) and not _wrong(*(_of(made).values())):
         return made
     return None
 
@@ -772,7 +777,7 @@ def locked(folder: Path, lab: str) -> dict[str, Any] | None:
 def passed_over(folder: Path, lab: str, submission: Submission) -> str:
     """What is to be said where the prediction that is locked in `folder` is not the one that the notebook itself holds; else ''."""
     made = locked(folder, lab)
-    if made is None or {"cause": made["cause"], "gain": made["gain"]} == dict(submission.prediction or ()):
+    if made is None or _of(made) == _of(dict(submission.prediction or ())):
         return ""
     return (
         f"Another prediction is locked beside this notebook ({_said(made)}), and lab.check() counts that one; counted here is what "
@@ -780,7 +785,12 @@ def passed_over(folder: Path, lab: str, submission: Submission) -> str:
     )
 
 
-def _wrong(cause: Any, gain: Any) -> str:
+def _of(made: dict[str, Any]) -> dict[str, Any]:
+    """What a prediction says, without when it was made."""
+    return {"cause": made.get("cause", ...), "gain": made.get("gain", ...), "device": made.get("device", "cuda")}
+
+
+def _wrong(cause: Any, gain: Any, device: Any = None) -> str:
     """What is missing or wrong in a prediction; "" when it is complete."""
     if cause is ... or gain is ...:
         return "Fill in both: lab.predict(cause=..., gain=...)."
@@ -788,6 +798,8 @@ def _wrong(cause: Any, gain: Any) -> str:
         return f"cause={cause!r} is none of the causes below."
     if isinstance(gain, bool) or not isinstance(gain, int | float) or not 0 < gain < 1e6:
         return f"gain={gain!r} is not a number between 1 and a million: 2.5 says 2.5 times as fast."
+    if device not in (None, "cuda", "cpu"):
+        return f'device={device!r} is not what a gain can be for: "cuda" is a GPU, "cpu" a CPU.'
     if gain < 1:
         times = "half" if gain == 0.5 else f"{gain:g} times"
         return (
@@ -798,7 +810,7 @@ def _wrong(cause: Any, gain: Any) -> str:
 
 
 def _said(made: dict[str, Any]) -> str:
-    said = f"{made['cause']}, {made['gain']:g} times as fast"
+    said = f"{made['cause']}, {made['gain']:g} times as fast on {DEVICES[_of(made)['device']]}"
     try:
         when = datetime.fromisoformat(made["time"]).astimezone(UTC)
     except (KeyError, TypeError, ValueError, OverflowError):

@@ -18,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grader.checks.throughput import interval_counts
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result, write_text
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ class _Gain:
     upper: float | None
     target: float | None
     reference: float | None
+    certain: float | None
     ratios: list[float] = field(default_factory=list)
 
     @classmethod
@@ -167,9 +169,7 @@ class _Gain:
         gain = _positive(get("gain"))
         if gain is None or check.status == NOT_MEASURED:
             return None
-        lower, upper = _positive(get("gain_lower")), _positive(get("gain_upper"))
-        if lower is None or upper is None or lower > upper:
-            lower = upper = None
+        lower, upper = interval(check.evidence)
         target = _positive(get("target"))
         pairs = get("pairs") if isinstance(get("pairs"), list) else []
         ratios = [_ratio(pair) for pair in pairs[:200]]
@@ -179,12 +179,15 @@ class _Gain:
             upper,
             target if target and target > 1 else None,
             _positive(get("reference_gain")),
+            _positive(get("gain_certain")) or lower,
             [r for r in ratios if r is not None],
         )
 
     def span(self) -> tuple[float, float]:
         """The ends of a log axis that shows every mark, and the pairs as far as they do not squeeze the rest."""
-        marks = [math.log(v) for v in (1, self.gain, self.lower, self.upper, self.target, self.reference) if v]
+        marks = [
+            math.log(v) for v in (1, self.gain, self.lower, self.upper, self.certain, self.target, self.reference) if v
+        ]
         low, high = min(marks), max(marks)
         size = max(high - low, math.log(1.2))
         inside = [math.log(r) for r in self.ratios]
@@ -192,6 +195,14 @@ class _Gain:
         high = min(max([high, *inside]), high + 0.4 * size)
         pad = 0.07 * max(high - low, math.log(1.2))
         return math.exp(low - pad), math.exp(high + pad)
+
+
+def interval(evidence: dict[str, Any]) -> tuple[float, float] | tuple[None, None]:
+    """The ends of the gain's 90% interval, where it is what the points are for."""
+    lower, upper, certain = (_positive(evidence.get(name)) for name in ("gain_lower", "gain_upper", "gain_certain"))
+    if lower is None or upper is None or lower > upper or (certain and not interval_counts(lower, certain)):
+        return None, None
+    return lower, upper
 
 
 def _positive(value: Any) -> float | None:
@@ -219,12 +230,12 @@ def _gain_headline(check: CheckResult, g: _Gain) -> str:
     said = f"{_times(g.gain)} the starter's speed"
     if g.lower and g.upper:
         said += f" (90% interval {_times(g.lower)} to {_times(g.upper)})"
-        if check.evidence.get("untouched"):
-            said += ": this is the starter itself"
-        elif g.upper < 1:
-            said += ": slower than the starter" if check.status != INCONCLUSIVE else ": undecided"
-        elif g.lower <= 1:
-            said += ": cannot be told from no change"
+    if check.evidence.get("untouched"):
+        said += ": this is the starter itself"
+    elif g.upper and g.upper < 1:
+        said += ": slower than the starter" if check.status != INCONCLUSIVE else ": undecided"
+    elif g.certain and g.certain <= 1:
+        said += ": cannot be told from no change"
     before, after = _positive(check.evidence.get("starter_ms")), _positive(check.evidence.get("submission_ms"))
     if before and after:
         said += f". A step took {_digits(before, 3)} ms and now takes {_digits(after, 3)} ms"
@@ -238,13 +249,12 @@ def _gain_notes(check: CheckResult, g: _Gain, letters: bool = False) -> list[str
     if g.target:
         whence = f" ({_clean(source, 120)})" if isinstance(source, str) and source else ""
         note = f"{'T = target' if letters else 'Target'} for full points: {_times(g.target)}{whence}."
-        certain = _positive(check.evidence.get("gain_certain"))
-        if certain and g.lower and certain < 0.999 * g.lower:
-            note += f" Blocks of one loop were too unequal for the interval to count; {_times(certain)} is certain."
-        elif g.lower:
+        if g.lower:
             note += f" The lower end of the interval counts: {_times(g.lower)}."
-            if g.lower >= g.target and check.points < check.max_points:
-                note += " The speed alone would earn all points; the checks say why it does not."
+        elif g.certain:
+            note += f" {_times(g.certain)} is certain, and that counts."
+        if g.certain and g.certain >= g.target and check.points < check.max_points:
+            note += " The speed alone would earn all points; the checks say why it does not."
         notes.append(note)
     if g.reference:
         notes.append(
@@ -383,7 +393,7 @@ def _draw_gain(check: CheckResult, g: _Gain) -> Figure:
     axes.tick_params(axis="x", labelsize=9, colors=BLACK, length=3)
     axes.set_yticks(
         [3.25, 1.8, 0.45],
-        ["speed-up,\n90% interval", "each pair", f"points\n{_points_of(check)}"],
+        ["speed-up,\n90% interval" if g.lower else "speed-up", "each pair", f"points\n{_points_of(check)}"],
         fontsize=9,
         color=BLACK,
     )
@@ -560,6 +570,8 @@ def _evidence_html(evidence: dict[str, Any], limit: int) -> str:
     if not evidence:
         return ""
     cells: list[str] = []
+    if interval(evidence) == (None, None):
+        evidence = {name: value for name, value in evidence.items() if name not in ("gain_lower", "gain_upper")}
     for label, value in _rows(evidence):
         cell = f"<span>{_html(label, 120)}</span><span>{_html(value, 700)}</span>"
         limit -= len(cell)

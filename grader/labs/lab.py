@@ -208,7 +208,8 @@ class Budget:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The locked prediction: half the points for the cause, half for the gain, within `factor` either way."""
+    """The locked prediction: half the points for the cause, half for the gain, within `factor` either way (see
+    `grader.checks.prediction.RULE`)."""
 
     points: float
     factor: float = 1.6
@@ -279,6 +280,11 @@ class Lab(AnyLab):
     @property
     def serves(self) -> bool:
         return any(form.serves for form in self.forms.values())
+
+    @property
+    def scored_on_both(self) -> bool:
+        """On a GPU and on a CPU."""
+        return all(form in self.forms and self.forms[form].minimum_gain is not None for form in ("cuda", "cpu"))
 
     def measures(self, check: Any, form: str) -> bool:
         return super().measures(check, form) and self.forms[form].minimum_gain is not None
