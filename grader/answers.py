@@ -109,7 +109,7 @@ def read_answers(submission: Submission) -> dict[Any, Any]:
         answers = ast.literal_eval(found.value)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
         where = submission.where(found.lineno)
-        raise UserError(f"`answers` cannot be read ({where}): {str(error)[:200]}. {form}") from None
+        raise UserError(f"`answers` cannot be read ({where}): {error}. {form}") from None
     if not isinstance(answers, dict):
         raise UserError(f"`answers` is a {type(answers).__name__} ({submission.where(found.lineno)}). {form}")
     return answers
@@ -163,7 +163,7 @@ def shown(said: Any) -> str:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return text if len(text) <= 400 else f"{text[:400]} [cut: {len(text):,} characters]"
 
 
 def as_number(said: Any) -> float | None:

@@ -153,7 +153,7 @@ def measure_spread(
                         if one.reaching_s(following) > AFFORDABLE_S:
                             break
                 except ChildError as error:  # not every loop can be put into every form
-                    measured[name] = error.message.splitlines()[0][:200]
+                    measured[name] = error.message.splitlines()[0]
     if all(measured.values()):
         raise UserError(f"No other form of {lab.name} could be trained, so nothing is known: {measured}")
     return {

@@ -137,7 +137,7 @@ def _cases(found: Findings, theirs: Child, ours: Child, progress: Progress) -> N
             if error.kind in ("wire", "died", "timeout", "disk", "freeze") or len(raised) == len(cases) - 1:
                 raise
             raised.append(error)
-            found.seen[name] = Seen(wrong=error.message[:300])
+            found.seen[name] = Seen(wrong=error.message)
 
 
 def _seen(found: Findings, theirs: Child, ours: Child, seed: int, case: dict[str, Any]) -> Seen:
@@ -226,7 +226,7 @@ def foreign(found: Findings) -> str:
     """Why the results are not those of a kernel of the submission's own, or ''."""
     operators = sorted({name for seen in found.seen.values() for name in seen.operators})
     if operators:
-        more = ", ..." if len(operators) > 5 else ""
+        more = f" and {len(operators) - 5} more" if len(operators) > 5 else ""
         return f"operators of torch calculated: {', '.join(operators[:5])}{more}"
     if found.compiled:
         return "torch.compile made the kernel; it is what yours is compared with"

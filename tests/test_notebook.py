@@ -236,9 +236,11 @@ def test_a_gain_below_one_is_explained_and_not_locked():
 
 def test_when_a_prediction_was_made():
     made = {"cause": "sync-bound", "gain": 2}
-    assert notebook._said(made | {"time": "2026-11-25T04:04:43+00:00"}).endswith("as fast, made 2026-11-25 04:04 UTC")
+    assert notebook._said(made | {"time": "2026-11-25T04:04:43+00:00"}).endswith(
+        "as fast on a GPU, made 2026-11-25 04:04 UTC"
+    )
     for odd in ("yesterday", None, 3):
-        assert notebook._said(made | {"time": odd}) == "sync-bound, 2 times as fast"
+        assert notebook._said(made | {"time": odd}) == "sync-bound, 2 times as fast on a GPU"
 
 
 def test_what_another_kind_of_lab_has_is_one_sentence(kernel: Kernel) -> None:

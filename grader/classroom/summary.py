@@ -328,7 +328,7 @@ def text(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY, most: int =
         lines += [
             "",
             f"{heading}: {len(found)}",
-            *(f"  {_clean(' '.join(line.split()), 200)}" for line in found[:most]),
+            *(f"  {_clean(' '.join(line.split()))}" for line in found[:most]),
         ]
         if len(found) > most:
             lines.append(f"  and {len(found) - most} more, in the summary's files")
@@ -393,7 +393,7 @@ def html(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY) -> str:
             report._image(lambda each=each: _draw(each), f"Distribution of the marks of {each.lab}") + "</div>"
         )
     for heading, lines in attention(made, also).items():
-        items = "".join(f"<li>{report._html(line, 400)}</li>" for line in lines)
+        items = "".join(f"<li>{report._html(line)}</li>" for line in lines)
         parts.append(f'<div class="sp-section"><p class="sp-big">{heading}: {len(lines)}</p><ul>{items}</ul></div>')
     head = ("student", "lab", "status", "points", "of", "gain", "seconds", "note")
     table = ["<tr>" + "".join(f"<th>{name}</th>" for name in head) + "</tr>"]
@@ -401,7 +401,7 @@ def html(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY) -> str:
         note = row.outlier or row.why or ", ".join(row.inconclusive)
         cells = [row.student, row.lab, row.status, _number(row.score), _number(row.measured_max), _number(row.gain)]
         cells += [_number(row.seconds), note]
-        table.append("<tr>" + "".join(f"<td>{report._html(cell, 200)}</td>" for cell in cells) + "</tr>")
+        table.append("<tr>" + "".join(f"<td>{report._html(cell)}</td>" for cell in cells) + "</tr>")
     parts.append(f'<div class="sp-section"><p class="sp-big">All</p><table>{"".join(table)}</table></div>')
     style = "<style>.speed-report table{border-collapse:collapse;font-size:13px}.speed-report td,.speed-report th"
     style += "{text-align:left;vertical-align:top;padding:2px 12px 2px 0;border-bottom:1px solid #e5e7eb}</style>"

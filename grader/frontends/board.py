@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import textwrap
 import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -49,7 +50,7 @@ FORMULA = ("=", "+", "-", "@", "\t")  # how a spreadsheet's formula begins
 MOST = 1000  # attempts that are kept of a lab
 SHOWN = 24  # in a ladder: the last ones
 DID_NOT_RUN = "did not run"
-NOTE = 80  # characters of a note that are shown
+NOTE = 1_000  # characters of a note that are kept
 _times = report._times
 
 
@@ -129,7 +130,7 @@ def _whole(found: dict[str, Any]) -> Attempt:
         usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
         row[name] = float(value) if usable else None
     for name in ("lab", "when", "machine", "torch", "form", "unit", "said", "note"):
-        row[name] = report._clean(row[name] if isinstance(row[name], str) else "", 300)
+        row[name] = report._clean(row[name] if isinstance(row[name], str) else "")
     row["machine"] = re.sub(r", 1 cores$", ", 1 core", row["machine"])  # as it was written once
     for name in ("gain", "gain_certain", "target"):
         row[name] = report._positive(row[name])
@@ -245,7 +246,7 @@ def cells(place: int, each: Attempt) -> tuple[str, ...]:
     speed = each["rate"]
     rate = "–" if speed is None else f"{report._digits(speed, 3) if speed < 1000 else f'{speed:,.0f}'} {each['unit']}"
     when = each["when"][:16].replace("T", " ")
-    return f"{place}", _points(each), gain, rate, f"{when}{' (quick)' if each['quick'] else ''}", each["note"][:NOTE]
+    return f"{place}", _points(each), gain, rate, f"{when}{' (quick)' if each['quick'] else ''}", each["note"]
 
 
 def _points(each: Attempt) -> str:
@@ -303,15 +304,13 @@ def page(attempts: list[Attempt]) -> str:
         '<p class="sp-note">Own results, by machine: what was gained on one machine says little about another.</p>'
     )
     for lab, machines in ranked(attempts):
-        parts.append(
-            f'<div class="sp-section"><p class="sp-big">{report._html(f"{lab}: {labs.get(lab).title}", 200)}</p>'
-        )
+        parts.append(f'<div class="sp-section"><p class="sp-big">{report._html(f"{lab}: {labs.get(lab).title}")}</p>')
         for machine, rows in machines:
             shown = [f"<div><b>{escape(name)}</b></div>" for name in HEAD]
             for place, each in enumerate(rows, 1):
                 kind = "sp-not" if each["said"] else "sp-best" if place == 1 else ""
-                shown += [f'<div class="{kind}">{report._html(cell, 300)}</div>' for cell in cells(place, each)]
-            parts.append(f'<p><b>{report._html(machine, 200)}</b></p><div class="sp-board">{"".join(shown)}</div>')
+                shown += [f'<div class="{kind}">{report._html(cell)}</div>' for cell in cells(place, each)]
+            parts.append(f'<p><b>{report._html(machine)}</b></p><div class="sp-board">{"".join(shown)}</div>')
             if any(each["gain"] for each in rows):
                 in_order = sorted(rows, key=lambda each: each["when"])
                 parts.append(report._image(lambda rows=in_order: draw(rows), "Gain of each attempt, in their order"))
@@ -348,7 +347,10 @@ def draw(attempts: list[Attempt]) -> Figure:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}x"))
     # by their time, which the table has too: its numbers are places
-    names = [f"{report._clean(each['note'], 24)}  {each['when'][5:16].replace('T', ' ')}" for each in shown]
+    names = [
+        f"{textwrap.shorten(each['note'], 26, placeholder=' …')}  {each['when'][5:16].replace('T', ' ')}"
+        for each in shown
+    ]
     axes.set_yticks(range(len(shown)), names, fontsize=9, color=INK)
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", labelsize=9, colors=INK)

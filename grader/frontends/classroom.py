@@ -150,7 +150,7 @@ class ClassProgress:
             if FAILED in record
             else f"{result['score']:g}/{result['measured_max']:g}"
         )
-        who, what = _clean(who, 200), _clean(what, 400)  # a terminal obeys control characters
+        who, what = _clean(who), _clean(what)  # a terminal obeys control characters
         if self._bar is None or self._bar.disable:
             left = time_left(self._began, self._made, self._all - self._made)
             line = f"{self._made}/{self._all} {who}: {what}, {record['seconds']:.0f} s; about {left / 60:.0f} min left"

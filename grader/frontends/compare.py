@@ -125,9 +125,9 @@ def text(found: Comparison, names: list[str], width: int = 100, colour: bool = F
 
 def page(found: Comparison, names: list[str]) -> str:
     """One self-contained page; with the diagnosis where both loops left a trace."""
-    parts = "".join(f"<p>{report._html(line, 2000)}</p>" for line in said(found, names))
+    parts = "".join(f"<p>{report._html(line)}</p>" for line in said(found, names))
     analyses = found.analyses()
-    title = report._html(f"{names[0]} and {names[1]}", 200)
+    title = report._html(f"{names[0]} and {names[1]}")
     head = (
         f'<div class="sp-head"><div class="sp-title">{title}</div></div><div style="margin-bottom: 20px">{parts}</div>'
     )

@@ -110,11 +110,11 @@ def _read(path: str) -> Trace:
         # A link of the user's own is followed; `read` follows none, since elsewhere a stranger may have made it.
         return read(Path(path).resolve())
     except TraceError as error:
-        said, name = report._clean(str(error)), report._clean(path, 200)
+        said, name = report._clean(str(error)), report._clean(path)
         raise UserError(said if Path(path).name in str(error) else f"{name}: {said}") from None
     except (OSError, ValueError, RuntimeError) as error:  # a name that no file can have, links that go in circles
         why = getattr(error, "strerror", None) or error
-        raise UserError(f"{report._clean(path, 200)} cannot be read: {report._clean(str(why))}.") from None
+        raise UserError(f"{report._clean(path)} cannot be read: {report._clean(str(why))}.") from None
 
 
 def _step_ms(value: str) -> float:
@@ -123,9 +123,7 @@ def _step_ms(value: str) -> float:
     except ValueError:
         ms = math.nan
     if not 1e-3 <= ms <= 3.6e6:
-        raise UserError(
-            f"--step-ms {report._clean(value, 40)}: give the length of a step in milliseconds, such as 12.5."
-        )
+        raise UserError(f"--step-ms {report._clean(value)}: give the length of a step in milliseconds, such as 12.5.")
     return ms
 
 
@@ -145,13 +143,13 @@ def _check_step(a: Analysis, path: str) -> None:
     elif traced and a.step_ns > LONGEST * traced:
         said = f"a step took {milliseconds(traced)} under the profiler"
     if said:
-        name = report._clean(Path(path).name, 200)
+        name = report._clean(Path(path).name)
         raise UserError(f"--step-ms {a.step_ns / 1e6:.6g}: in {name} {said}. Is it in milliseconds, of the same loop?")
 
 
 def _top(value: str) -> int:
     if not value.isdecimal() or not 1 <= int(value[:6]) <= 1000:
-        raise UserError(f"--top {report._clean(value, 40)}: give a whole number from 1 to 1000.")
+        raise UserError(f"--top {report._clean(value)}: give a whole number from 1 to 1000.")
     return int(value)
 
 
@@ -371,33 +369,42 @@ def text(
 
     lines: list[str] = []
     for number, (name, a) in enumerate(zip(names, analyses, strict=True)):
-        device = report._wrap(f"{_device(a)}, {a.metrics.steps} steps counted", width - 20, 1)[0]
         name = f"{('before: ', 'after: ')[number]}{name}" if len(analyses) > 1 else name
-        title = report._wrap(name, width - len(device) - 2, 1)[0]
-        lines += [paint(title.ljust(width - len(device)) + device, "1"), "─" * width]
+        device = f"{_device(a)}, {a.metrics.steps} steps counted"
+        lines += [*(paint(line, "1") for line in _apart(name, device, width)), "─" * width]
         if not a.metrics.complete:
             said = "incomplete: " + "; ".join(a.metrics.reasons)
-            lines += [paint(line, "33") for line in report._wrap(said, width, 4)]
+            lines += [paint(line, "33") for line in report._wrap(said, width)]
         if not a.diagnosis.text.startswith(NO_DIAGNOSIS):  # that is said above
-            lines += [paint(line, "1") for line in report._wrap(_verdict(a), width, 4)]
-        lines += report._wrap(f"A step: {_step(a)}.", width, 4)
+            lines += [paint(line, "1") for line in report._wrap(_verdict(a), width)]
+        lines += report._wrap(f"A step: {_step(a)}.", width)
         if (what_ifs := _what_ifs(a)) and len(analyses) == 1:
-            lines += report._wrap(f"A step without what costs it time: {', '.join(what_ifs)}.", width, 3)
+            lines += report._wrap(f"A step without what costs it time: {', '.join(what_ifs)}.", width)
         lines.append("")
     if len(analyses) > 1:
         return "\n".join([*lines, *_comparison_text(*analyses, width, paint)])
     (a,) = analyses
     lines += _parts_text(a, width, paint)
     facts = _facts(a.metrics)
-    lines += [f"{name:<8} {said}" for name, fact in facts for said in report._wrap(fact, width - 9, 1)]
+    lines += [
+        f"{'' if n else name:<8} {said}" for name, fact in facts for n, said in enumerate(report._wrap(fact, width - 9))
+    ]
     advice = [paint("What to try", "1")]
     for said in [*a.diagnosis.what_to_try, *_learn(a)]:
-        advice += [f"{'  ' if n else '- '}{part}" for n, part in enumerate(report._wrap(said, width - 2, 2))]
+        advice += [f"{'  ' if n else '- '}{part}" for n, part in enumerate(report._wrap(said, width - 2))]
     advice = advice if len(advice) > 1 else []
     room = max(1, (SCREEN - len(lines) - len(advice) - 3) // 2)
     lines += ["", *_operations_text(a, width, paint, room if top is None else top)] if a.operations else []
     lines += ["", *advice] if advice else []
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _apart(left: str, right: str, width: int) -> list[str]:
+    """Two texts at both ends of a line, or on lines of their own where they do not fit."""
+    left, right = (" ".join(report._clean(text).split()) for text in (left, right))
+    if len(left) + 2 + len(right) <= width:
+        return [left.ljust(width - len(right)) + right]
+    return [*report._wrap(left, width), *(line.rjust(width) for line in report._wrap(right, width))]
 
 
 def _learn(a: Analysis) -> list[str]:
@@ -412,7 +419,7 @@ def _device(a: Analysis) -> str:
     if not len(a.trace.gpu):
         return "no GPU work"
     names = used_devices(a.trace)
-    name = report._clean(names[0], 60) if names and names[0] != "?" else "device not named"
+    name = report._clean(names[0]) if names and names[0] != "?" else "device not named"
     return f"{len(names)} x {name}" if len(names) > 1 else name
 
 
@@ -432,10 +439,9 @@ def _operations_text(a: Analysis, width: int, paint: Any, most: int) -> list[str
     lines = [paint("Operations that cost the GPU most, a step", "1")]
     for o in shown:
         numbers = f"{milliseconds(o.gpu_ns):>8} {o.share:>4.0%} {f'{plain_number(o.count)}x':>6}  "
-        where = report._clean(_line(o), min(42, width - len(numbers) - 20), tail=True)  # the name needs some room, too
-        name = report._wrap(_operation_name(o), width - len(numbers) - len(where) - 2, 1)[0]
-        lines.append(numbers + name.ljust(width - len(numbers) - len(where)) + where)
-        lines += report._wrap(o.why, width, 1, " " * 10)
+        first, *rest = _apart(_operation_name(o), _line(o), width - len(numbers))
+        lines += [numbers + first, *(" " * len(numbers) + line for line in rest)]
+        lines += report._wrap(o.why, width, " " * 10)
     if len(a.operations) > len(shown):
         lines[0] += f" ({len(shown)} of {len(a.operations)}{'; more: --top, --html, --json' if width > 80 else ''})"
     return lines
@@ -443,7 +449,7 @@ def _operations_text(a: Analysis, width: int, paint: Any, most: int) -> list[str
 
 def _comparison_text(before: Analysis, after: Analysis, width: int, paint: Any) -> list[str]:
     compared = compare(before, after)
-    lines = [paint(line, "1") for line in report._wrap(compared.text, width, 3)]
+    lines = [paint(line, "1") for line in report._wrap(compared.text, width)]
     room = SCREEN - 14
     for title, rows in _changes(before, after):
         rows = rows[: max(2, min(len(rows), room - 2))]
@@ -451,8 +457,8 @@ def _comparison_text(before: Analysis, after: Analysis, width: int, paint: Any) 
         if rows:
             lines += ["", paint(f"{title:<{width - 46}} {'before':>14} {'after':>14} {'change':>14}", "1")]
             for name, *cells in rows:
-                name = report._wrap(name, width - 47, 1)[0]
-                lines.append(f"{name:<{width - 46}} " + " ".join(f"{cell:>14}" for cell in cells))
+                first, *rest = report._wrap(name, width - 47)
+                lines += [f"{first:<{width - 46}} " + " ".join(f"{cell:>14}" for cell in cells), *rest]
     return lines
 
 
@@ -531,11 +537,11 @@ def page(names: list[str], analyses: list[Analysis]) -> str:
     """One self-contained page: no scripts, nothing to load."""
     from grader.trace import picture
 
-    labels = ["before", "after"] if len(analyses) > 1 else [report._clean(names[0], 60)]
+    labels = ["before", "after"] if len(analyses) > 1 else [report._clean(names[0])]
     by_label = dict(zip(labels, analyses, strict=True))
     parts = []
     for name, label, a in zip(names, labels, analyses, strict=True):
-        title = report._html(f"{label}: {name}" if len(analyses) > 1 else name, 200)
+        title = report._html(f"{label}: {name}" if len(analyses) > 1 else name)
         parts.append(
             _verdict_html(title, a) if not parts else f'<div class="sp-section">{_verdict_html(title, a)}</div>'
         )
@@ -574,7 +580,7 @@ def page(names: list[str], analyses: list[Analysis]) -> str:
     foot = "Shares of a step are of its length without the profiler where that was given. Times are per step; GPU work belongs to the step that launched it. A trace lists what ran, not why: take the cause as a lead and measure the change."  # fmt: skip
     parts.append(f'<div class="sp-foot">{foot}</div>')
     body = f'<div class="speed-report"><style>{report._CSS}{_CSS}</style>\n' + "\n".join(parts) + "</div>"
-    return report._PAGE.format(title=report._html("Diagnosis of " + ", ".join(names), 200), body=body)
+    return report._PAGE.format(title=report._html("Diagnosis of " + ", ".join(names)), body=body)
 
 
 _CSS = """
@@ -596,12 +602,12 @@ def _section(title: str, *parts: str) -> str:
 
 def _verdict_html(title: str, a: Analysis) -> str:
     d = a.diagnosis
-    device = report._html(f"{_device(a)}, {a.metrics.steps} steps counted", 200)
-    cause = report._html(d.cause or "no cause named", 40)
+    device = report._html(f"{_device(a)}, {a.metrics.steps} steps counted")
+    cause = report._html(d.cause or "no cause named")
     parts = [f'<div class="sp-head"><div class="sp-title">{title}</div><div class="sp-score">{cause}</div></div>']
     parts.append(f'<p class="sp-note">{device}</p>')
     for reason in a.metrics.reasons if not a.metrics.complete else ():
-        parts.append(f'<p class="sp-warning"><b>Incomplete:</b> {report._html(reason, 600)}</p>')
+        parts.append(f'<p class="sp-warning"><b>Incomplete:</b> {report._html(reason)}</p>')
     parts.append(f'<div class="sp-cause"><p class="sp-big">{report._html(_verdict(a))}</p>')
     parts.append(f"<p>A step: {report._html(_step(a))}.</p>")
     if what_ifs := _what_ifs(a):
@@ -622,7 +628,7 @@ def _events_html(trace: Trace, events: list[int]) -> str:
         return ""
     rows = "".join(
         f"<span>{milliseconds(int(trace.duration[e]))} at {int(trace.start[e]) / 1000:.3f} µs</span>"
-        f"<span>{report._html(trace.names[trace.name[e]], 300)}</span>"
+        f"<span>{report._html(trace.names[trace.name[e]])}</span>"
         for e in events[:8]
     )
     return f'<details><summary>the longest events</summary><div class="sp-rows">{rows}</div></details>'
@@ -643,13 +649,13 @@ def _facts_html(m: Metrics) -> str:
 def _operations_html(a: Analysis) -> str:
     cells = []
     for number, o in enumerate(a.operations, 1):
-        where = f"<div><code>{report._html(_line(o), 300)}</code></div>" if o.line else ""
-        kernels = "".join(f"<div>{report._html(name, 300)}</div>" for name in o.kernels[:8])
+        where = f"<div><code>{report._html(_line(o))}</code></div>" if o.line else ""
+        kernels = "".join(f"<div>{report._html(name)}</div>" for name in o.kernels[:8])
         cells += [
             f'<div class="sp-right">{number}</div>',
             f'<div class="sp-right">{milliseconds(o.gpu_ns)}<br>{o.share:.0%}</div>',
             f'<div class="sp-right">{plain_number(o.count)}x</div>',
-            f"<div><b>{report._html(_operation_name(o), 300)}</b>{where}<div>{report._html(o.why, 500)}</div>"
+            f"<div><b>{report._html(_operation_name(o))}</b>{where}<div>{report._html(o.why)}</div>"
             f'<details><summary>kernels</summary><div class="sp-note">{kernels}</div></details></div>',
         ]
     return f'<div class="sp-ops">{"".join(cells)}</div>'
@@ -660,6 +666,6 @@ def _comparison_html(before: Analysis, after: Analysis) -> str:
     for title, rows in _changes(before, after):
         if rows:
             cells = [f"<div><b>{escape(title)}</b></div>", *(f"<div>{c}</div>" for c in ("before", "after", "change"))]
-            cells += [f"<div>{report._html(cell, 200)}</div>" for row in rows for cell in row]
+            cells += [f"<div>{report._html(cell)}</div>" for row in rows for cell in row]
             parts.append(f'<div class="sp-changes">{"".join(cells)}</div>')
     return _section("What changed", *parts)

@@ -118,7 +118,7 @@ def reason(error: Exception) -> str:
     if isinstance(error, PapermillExecutionError):
         first = error.source.strip().splitlines()[0] if error.source.strip() else ""
         said = f"{error.ename}: {error.evalue}".splitlines()[0]
-        return f"cell {error.exec_count} ({first[:60]}): " + re.sub(r"\x1b\[[0-9;]*m", "", said)
+        return f"cell {error.exec_count} ({first}): " + re.sub(r"\x1b\[[0-9;]*m", "", said)
     return f"{type(error).__name__}: {error}"
 
 

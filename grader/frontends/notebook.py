@@ -593,7 +593,7 @@ class Note:
 
     def html(self) -> str:
         parts = [f'<p class="sp-title" style="font-size: 17px">{report._prose(self.title)}</p>'] if self.title else []
-        parts += [f'<p style="white-space: pre-wrap">{report._prose(line, 6000)}</p>' for line in self.lines]
+        parts += [f'<p style="white-space: pre-wrap">{report._prose(line)}</p>' for line in self.lines]
         parts += [self.picture, *(_table_html(rows) for rows in self.tables if rows)]
         parts += [f'<p class="sp-note">{report._prose(line)}</p>' for line in self.after]
         if self.printed:
@@ -618,7 +618,7 @@ class Below:
     whole: str = ""
 
     def html(self) -> str:
-        title = f' title="{report._html(self.whole, 600)}"' if self.whole else ""
+        title = f' title="{report._html(self.whole)}"' if self.whole else ""
         style = "grid-column: 1 / -1; padding-left: 18px; margin-bottom: 5px; font-size: 12px; color: #4b5563; overflow-wrap: anywhere"
         return f'<div style="{style}"{title}>{escape(self.text)}</div>'
 

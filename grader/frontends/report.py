@@ -1,7 +1,7 @@
 """The report of one grade, as HTML for a notebook, a feedback page or a file, and as text for the terminal.
 
 Every word of a `Result` is untrusted: reasons quote the learner's code and the output is whatever it printed. So all of
-it goes through `_clean` (no control or escape characters, no endless text) and, in HTML, through `html.escape`.
+it goes through `_clean` (no control or escape characters, no flood) and, in HTML, through `html.escape`.
 Pictures are embedded as images, where neither markup nor styles can reach the page around them."""
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ SIGNS = {PASS: ("✓", GREEN, "32"), FAIL: ("✗", VERMILLION, "31"), INCONCLUSI
 PARTLY = ("◐", ORANGE, "33")  # how FAIL is shown where some of the points were earned
 NO_SIGN = ("–", GREY, "90")
 
-TEXT_LINES = 40  # one screen
+WHOLE = 4_000  # characters: what the course and honest code say is shorter, and shown whole; of a flood the cut is said
+MOST_WARNINGS = 12
+PRINTED_LINES = 14  # in a terminal, of the end of what the submission printed
 PICTURE_BYTES = 90_000  # each of two pictures, as base64, so that the whole report stays under 300 KB
-HINT_LINES = 10  # more than any hint of the course has, at 80 columns
 HINT_NAMES = ("Where to look", "What to do")  # of the deeper ones
 EVIDENCE_CHARACTERS = 60_000  # of all checks together, after escaping
 OUTPUT_CHARACTERS = 6_000  # the end of what the submission printed; escaping can make it six times as long
@@ -52,18 +53,23 @@ _ESCAPES = re.compile(
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 
-def _clean(value: Any, limit: int = 1200, tail: bool = False) -> str:
-    """Plain printable text of at most `limit` characters; `tail` keeps the end and drops the beginning."""
+def _clean(value: Any, limit: int = WHOLE, tail: bool = False) -> str:
+    """Plain printable text. Of more than `limit` characters the beginning is kept (the end with `tail`), and it says so."""
     text = value if isinstance(value, str) else _inline(value)
     raw = 8 * limit + 4096  # bounds the work on a megabyte, and leaves room for what is taken out below
-    cut = len(text) > raw
+    size = len(text)
+    cut = size > raw
     text = (text[-raw:] if tail else text[:raw]) if cut else text
     text = _ESCAPES.sub("", text.replace("\r\n", "\n"))
     # A progress bar rewrites its line: keep what was left standing.
     text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     text = _CONTROLS.sub("", text).expandtabs(4).strip("\n")
     if len(text) > limit or cut:
-        return "… " + text[-limit:] if tail else text[:limit] + " …"
+        return (
+            f"[cut: the end of {size:,} characters]\n{text[-limit:]}"
+            if tail
+            else f"{text[:limit]} [cut: {size:,} characters]"
+        )
     return text
 
 
@@ -92,9 +98,9 @@ def _inline(value: Any, depth: int = 0) -> str:
     if isinstance(value, int | float):
         return _number(value)
     if isinstance(value, str):
-        return value[:4000]
+        return _clean(value)
     if depth == 3:
-        return "…"
+        return "(more, in the result file)"
     items = 40 if depth == 0 else 10
     if isinstance(value, dict):
         parts = [f"{_name(k)} {_inline(v, depth + 1)}" for k, v in islice(value.items(), items)]
@@ -103,7 +109,7 @@ def _inline(value: Any, depth: int = 0) -> str:
     else:
         return f"({type(value).__name__})"
     if len(value) > items:
-        parts.append(f"… {len(value) - items} more")
+        parts.append(f"{len(value) - items} more, in the result file")
     joined = ", ".join(parts)
     return f"({joined})" if depth else joined
 
@@ -122,7 +128,7 @@ def _rows(value: dict[str, Any], prefix: str = "", depth: int = 0) -> Iterator[t
             for index, entry in enumerate(item[:12]):
                 yield f"{label} {index + 1}", _inline(entry)
             if len(item) > 12:
-                yield label, f"… {len(item) - 12} more"
+                yield label, f"{len(item) - 12} more, in the result file"
         else:
             yield label, _inline(item)
 
@@ -247,7 +253,7 @@ def _gain_notes(check: CheckResult, g: _Gain, letters: bool = False) -> list[str
     notes = []
     source = check.evidence.get("target_source")
     if g.target:
-        whence = f" ({_clean(source, 120)})" if isinstance(source, str) and source else ""
+        whence = f" ({_clean(source)})" if isinstance(source, str) and source else ""
         note = f"{'T = target' if letters else 'Target'} for full points: {_times(g.target)}{whence}."
         if g.lower:
             note += f" The lower end of the interval counts: {_times(g.lower)}."
@@ -275,6 +281,11 @@ def _gain_notes(check: CheckResult, g: _Gain, letters: bool = False) -> list[str
             note += f" It pays for itself after {math.ceil(1e3 * compile_s / saved_ms):,} steps."
         notes.append(note)
     return notes
+
+
+def _warnings(result: Result) -> list[str]:
+    shown, more = result.warnings[:MOST_WARNINGS], len(result.warnings) - MOST_WARNINGS
+    return [*shown, f"{more} more, in the result file."] if more > 0 else shown
 
 
 def _headline(result: Result) -> tuple[str, list[str]]:
@@ -316,16 +327,14 @@ def _unjudged(result: Result) -> float:
 
 
 def _foot(result: Result) -> list[str]:
-    form = {"cuda": "GPU form", "cpu": "CPU form", "traces": "recorded traces"}.get(
-        result.form, _clean(result.form, 40)
-    )
+    form = {"cuda": "GPU form", "cpu": "CPU form", "traces": "recorded traces"}.get(result.form, _clean(result.form))
     facts = [
-        ("machine:", _clean(_known(result.machine), 400)),
-        ("versions:", _clean(_known(result.versions), 400)),
-        ("lab:", f"{_clean(result.lab, 80)}, {form}"),
-        ("date:", _clean(result.date, 60)),
-        ("seed:", "" if result.seed is None else _clean(str(result.seed), 40)),
-        ("not confined:", _clean(", ".join(_name(k) for k, held in result.confinement.items() if held is False), 200)),
+        ("machine:", _clean(_known(result.machine))),
+        ("versions:", _clean(_known(result.versions))),
+        ("lab:", f"{_clean(result.lab)}, {form}"),
+        ("date:", _clean(result.date)),
+        ("seed:", "" if result.seed is None else _clean(str(result.seed))),
+        ("not confined:", _clean(", ".join(_name(k) for k, held in result.confinement.items() if held is False))),
         ("grading took", f"{_number(round(result.seconds, 1))} s" if result.seconds else ""),
     ]
     return [f"{name} {value}" for name, value in facts if value]
@@ -339,7 +348,7 @@ def _status(check: CheckResult) -> tuple[str, str, str, str]:
     """Status word, sign, colour, terminal colour."""
     if check.status == FAIL and check.points > 0:
         return ("PARTLY", *PARTLY)
-    return (_clean(check.status, 20), *SIGNS.get(check.status, NO_SIGN))
+    return (_clean(check.status), *SIGNS.get(check.status, NO_SIGN))
 
 
 def _points_of(check: CheckResult) -> str:
@@ -467,7 +476,7 @@ def _image(draw: Any, alt: str) -> str:
                     return f'<img class="sp-picture" src="{source}" alt="{escape(alt)}">'
         return '<p class="sp-note">A picture was too large to show.</p>'
     except Exception as error:
-        return f'<p class="sp-note">A picture could not be drawn: {_html(repr(error), 200)}</p>'
+        return f'<p class="sp-note">A picture could not be drawn: {_html(repr(error))}</p>'
 
 
 def with_palette(png: io.BytesIO, colors: int) -> io.BytesIO:
@@ -557,11 +566,11 @@ _PAGE = """<!doctype html>
 """
 
 
-def _html(value: Any, limit: int = 1200, tail: bool = False) -> str:
+def _html(value: Any, limit: int = WHOLE, tail: bool = False) -> str:
     return escape(_clean(value, limit, tail))
 
 
-def _prose(value: Any, limit: int = 1200) -> str:
+def _prose(value: Any, limit: int = WHOLE) -> str:
     """Escaped text in which `backticks` show as code."""
     return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", _html(value, limit))
 
@@ -573,10 +582,10 @@ def _evidence_html(evidence: dict[str, Any], limit: int) -> str:
     if interval(evidence) == (None, None):
         evidence = {name: value for name, value in evidence.items() if name not in ("gain_lower", "gain_upper")}
     for label, value in _rows(evidence):
-        cell = f"<span>{_html(label, 120)}</span><span>{_html(value, 700)}</span>"
+        cell = f"<span>{_html(label)}</span><span>{_html(value)}</span>"
         limit -= len(cell)
         if limit < 0 or len(cells) == 80:
-            cells.append("<span>…</span><span>and more, in the result file</span>")
+            cells.append("<span>more</span><span>in the result file</span>")
             break
         cells.append(cell)
     return f'<details><summary>Evidence</summary><div class="sp-rows">{"".join(cells)}</div></details>'
@@ -598,7 +607,7 @@ def _check_html(check: CheckResult, evidence_limit: int, all_hints: bool = False
     return (
         f'<div class="sp-check" style="border-left-color: {colour}">'
         f'<div class="sp-status"><span style="background: {colour}">{sign}</span>{escape(word)}</div>'
-        f'<div class="sp-body"><div class="sp-name"><div>{_prose(check.title, 200)}</div>'
+        f'<div class="sp-body"><div class="sp-name"><div>{_prose(check.title)}</div>'
         f'<div class="sp-points">{_points_of(check)}</div></div>'
         f"<p>{_prose(check.reason)}</p>{_hints_html(check, all_hints)}{_evidence_html(check.evidence, evidence_limit)}</div></div>"
     )
@@ -612,7 +621,7 @@ def _bar_html(checks: list[CheckResult]) -> str:
             continue
         hatch = ' class="sp-hatch"' if check.status == NOT_MEASURED else ""
         fill = f'<i style="width: {100 * _share(check):.1f}%; background: {_status(check)[2]}"></i>'
-        title = escape(f"{_clean(check.title, 120)}: {_points_of(check)}")
+        title = escape(f"{_clean(check.title)}: {_points_of(check)}")
         segments.append(f'<span{hatch} style="flex: {check.max_points:g}" title="{title}">{fill}</span>')
     return f'<div class="sp-bar">{"".join(segments)}</div>' if segments else ""
 
@@ -627,11 +636,12 @@ def _output_html(result: Result, opened: bool) -> str:
 
 
 def html(result: Result, standalone: bool = False, all_hints: bool = False) -> str:
-    """The report as one self-contained piece of HTML (no scripts, nothing to load, under 300 KB).
+    """The report as one self-contained piece of HTML (no scripts, nothing to load; under 300 KB, but for floods
+    of text, which are cut).
 
     `standalone` puts a page around it, for a file; without, it fits an output cell of a notebook. `all_hints` opens the
     deeper hints at once, for feedback: there a grade is final, and was made on another machine."""
-    title = _prose(result.title, 200)
+    title = _prose(result.title)
     score, notes = _headline(result)
     if all_hints and any(check.status == INCONCLUSIVE for check in result.checks):
         notes.append("A class's machine measured this, not yours: your instructor can have it measured again.")
@@ -643,9 +653,9 @@ def html(result: Result, standalone: bool = False, all_hints: bool = False) -> s
     if result.fatal:
         parts.append(
             '<div class="sp-fatal"><div class="sp-big">✗ The grade ended early</div>'
-            f'<div class="sp-what">{_prose(result.fatal, 3000)}</div>{_output_html(result, opened=True)}</div>'
+            f'<div class="sp-what">{_prose(result.fatal, 2 * WHOLE)}</div>{_output_html(result, opened=True)}</div>'
         )
-    parts += [f'<p class="sp-warning"><b>Note:</b> {_prose(w, 600)}</p>' for w in result.warnings[:12]]
+    parts += [f'<p class="sp-warning"><b>Note:</b> {_prose(warning)}</p>' for warning in _warnings(result)]
     if found := _throughput(result):
         check, gain = found
         said = _gain_headline(check, gain)
@@ -668,7 +678,7 @@ def html(result: Result, standalone: bool = False, all_hints: bool = False) -> s
     body = (
         f'<div class="speed-report tex2jax_ignore mathjax_ignore"><style>{_CSS}</style>\n' + "\n".join(parts) + "</div>"
     )
-    return _PAGE.format(title=_html(result.title, 200), body=body) if standalone else body
+    return _PAGE.format(title=_html(result.title), body=body) if standalone else body
 
 
 def write_html(result: Result, path: str | Path) -> None:
@@ -678,72 +688,55 @@ def write_html(result: Result, path: str | Path) -> None:
 
 # ---- text ---------------------------------------------------------------------------------------------------------
 
-# How many lines the fatal message, the output, a reason and the warnings may take: the first row that fits the screen is
-# used. Hints are whole: what they say to do is at their end.
-_ROOM = [(8, 14, 4, 4), (6, 12, 3, 3), (6, 10, 2, 3), (5, 8, 2, 2), (4, 8, 1, 2), (4, 6, 1, 1)]
-
 
 def text(result: Result, width: int = 80, colour: bool = False) -> str:
-    """The report for a terminal of `width` columns, about one screen; escape codes only with `colour`."""
+    """The report for a terminal of `width` columns; escape codes only with `colour`."""
     width = max(width, 50)
-    lines: list[str] = []
-    for room in _ROOM:
-        lines = _text_lines(result, width, colour, *room)
-        if len(lines) <= TEXT_LINES:
-            break
-    return "\n".join(line.rstrip() for line in lines)
 
-
-def _text_lines(
-    result: Result, width: int, colour: bool, fatal: int, output: int, reason: int, warnings: int
-) -> list[str]:
     def paint(words: str, code: str) -> str:
         return f"\x1b[{code}m{words}\x1b[0m" if colour else words
 
     score, notes = _headline(result)
-    title, *more = _wrap(result.title, width - len(score) - 2, 3)
+    title, *more = _wrap(result.title, width - len(score) - 2)
     lines = [paint(title + " " * (width - len(title) - len(score)) + score, "1")]
     lines += [*(paint(line, "1") for line in more), "─" * width]
     for note in notes:
-        lines += _wrap(note, width, 2)
+        lines += _wrap(note, width)
     if result.fatal:
-        lines += [paint("✗ The grade ended early", "1;31"), *_wrap(result.fatal, width, fatal, "  ")]
-        printed = _clean(result.output, OUTPUT_CHARACTERS, tail=True).splitlines()[-output:]
+        lines += [paint("✗ The grade ended early", "1;31"), *_wrap(_clean(result.fatal, 2 * WHOLE), width, "  ")]
+        printed = _clean(result.output, OUTPUT_CHARACTERS, tail=True).splitlines()[-PRINTED_LINES:]
         printed = [part for line in printed for part in textwrap.wrap(line, width - 4, drop_whitespace=False)]
         if printed:
-            lines += ["  The end of what it printed:", *(f"  │ {line}" for line in printed[-output:])]
-    for warning in result.warnings[:warnings]:
-        lines += _wrap(f"Note: {_clean(warning, 600)}", width, 2)
+            lines += ["  The end of what it printed:", *(f"  │ {line}" for line in printed[-PRINTED_LINES:])]
+    for warning in _warnings(result):
+        lines += _wrap(f"Note: {warning}", width)
     if found := _throughput(result):
         check, gain = found
-        lines += ["", *_wrap(_gain_headline(check, gain), width, 2), *_gain_bar(gain, width)]
-        lines += _wrap(" ".join(_gain_notes(check, gain, letters=True)), width, 5)
+        lines += ["", *_wrap(_gain_headline(check, gain), width), *_gain_bar(gain, width)]
+        lines += _wrap(" ".join(_gain_notes(check, gain, letters=True)), width)
     lines.append("")
     for check in result.checks:
         word, sign, _, code = _status(check)
         points = _points_of(check)
-        name = _wrap(check.title, width - 18 - len(points), 2)
+        name = _wrap(check.title, width - 18 - len(points))
         lines.append(
             f"{paint(f'{sign} {word:<14}', code)}{paint(name[0].ljust(width - 16 - len(points)) + points, '1')}"
         )
         lines += [paint(" " * 16 + more, "1") for more in name[1:]]
-        # of what is undecided, what to do stands at the end; of what failed, one wants to know why
-        least = {INCONCLUSIVE: 4, FAIL: 0 if result.fatal else 3}.get(check.status, 0)
-        lines += _wrap(check.reason, width, max(reason, least), "    ")
+        lines += _wrap(check.reason, width, "    ")
         if check.hint:
-            lines += _wrap(f"→ {_clean(check.hint)}", width, HINT_LINES, "    ")
+            lines += _wrap(f"→ {check.hint}", width, "    ")
             if check.more_hints:
-                lines += _wrap(f"More: grader hint {result.lab} {check.name} --depth 2", width, 1, "      ")
-    return [*lines, "─" * width, *_wrap(" · ".join(_foot(result)), width, 4 if reason > 1 else 2)]
+                lines += _wrap(f"More: grader hint {result.lab} {check.name} --depth 2", width, "      ")
+    lines += ["─" * width, *_wrap(" · ".join(_foot(result)), width)]
+    return "\n".join(line.rstrip() for line in lines)
 
 
-def _wrap(value: Any, width: int, lines: int, indent: str = "") -> list[str]:
-    """At most `lines` lines, the text's own line breaks kept; at least one, so that a title can be taken from it."""
+def _wrap(value: Any, width: int, indent: str = "") -> list[str]:
+    """Lines of at most `width` columns, the text's own line breaks kept; at least one, so that a title can be taken from it."""
     wrapped: list[str] = []
-    for line in _clean(value).splitlines():
+    for line in _clean(value, 2 * WHOLE).splitlines():
         wrapped += textwrap.wrap(line, width, initial_indent=indent, subsequent_indent=indent)
-    if len(wrapped) > lines:
-        wrapped = [*wrapped[: lines - 1], wrapped[lines - 1][: width - 2].rstrip() + " …"]
     return wrapped or [""]
 
 

@@ -325,7 +325,7 @@ class Progress:
         problem = record.get(NOT_MADE) or record["result"].get("why") or record["result"].get("fatal") or ""
         left = f"about {self.left_s() / 60:.0f} min left of these tasks"
         if self.bar is None or self.bar.disable:
-            said = f"{self.made}/{self.count} {part.name}: {record['seconds']:.0f} s{', ' * bool(problem)}{problem[:160]}; {left}"
+            said = f"{self.made}/{self.count} {part.name}: {record['seconds']:.0f} s{', ' * bool(problem)}{problem}; {left}"
             print(said, file=sys.stderr, flush=True)
         else:
             self.bar.set_postfix_str(f"({part.name}; {left})")
@@ -483,7 +483,7 @@ def entry(night: Night, found: Assessed) -> dict[str, Any]:
                 name: value
                 for name, value in (
                     ("status", each.status),
-                    ("why", each.why[:300]),
+                    ("why", each.why),
                     ("seconds", each.seconds),
                     ("runs", each.runs),
                     ("machine", each.machine),

@@ -14,7 +14,7 @@ from papermill.exceptions import PapermillExecutionError
 from grader.frontends import lessons
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-LINE = 300  # characters of what is quoted
+QUOTED = 4_000  # characters of what a notebook says: no honest line has as many
 # torch's remark on a machine with fewer cores than a loader has workers; those that wait for a slow drive need no cores
 FEW_CORES = "This DataLoader will create"
 
@@ -55,14 +55,14 @@ def execute(path: str, parameters: dict[str, Any], cell_limit_s: float, in_place
 
 def _reason(error: Exception, target: Path) -> str:
     if isinstance(error, PapermillExecutionError):
-        return lessons.reason(error)[: 2 * LINE]
+        return _quoted(lessons.reason(error))
     at = ""
     if target.exists():
         for cell in nbformat.read(target, as_version=4).cells:
             if cell.metadata.get("papermill", {}).get("start_time"):  # the last one that was begun
                 at = f"cell {cell.id} ({_first_line(cell.source)}): "
     said = str(error).strip().splitlines() or [""]
-    return f"{at}{type(error).__name__}: {said[0][:LINE]}"
+    return f"{at}{type(error).__name__}: {_quoted(said[0])}"
 
 
 def _warning(notebook: Any) -> str:
@@ -70,14 +70,18 @@ def _warning(notebook: Any) -> str:
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if output.get("name") == "stderr":
-                return f"cell {cell.id} wrote to stderr: {output.text.strip()[:LINE]}"
+                return f"cell {cell.id} wrote to stderr: {_quoted(output.text.strip())}"
             shown = (output.get("text", ""), *(output.get("data", {}).get(k, "") for k in ("text/plain", "text/html")))
             for text in shown:
                 found = [each for each in text.split("\n") if re.search(r"Warning\b", each) and FEW_CORES not in each]
                 if found:
-                    return f"cell {cell.id} warned: {found[0].strip()[:LINE]}"
+                    return f"cell {cell.id} warned: {_quoted(found[0].strip())}"
     return ""
 
 
 def _first_line(source: str) -> str:
-    return next((line.strip()[:80] for line in source.splitlines() if line.strip()), "")
+    return next((_quoted(line.strip()) for line in source.splitlines() if line.strip()), "")
+
+
+def _quoted(text: str) -> str:
+    return text if len(text) <= QUOTED else f"{text[:QUOTED]} [cut: {len(text):,} characters]"

@@ -110,9 +110,8 @@ def markdown(night: Night, found: Assessed, most: int = 40) -> str:
     return "\n".join(lines)
 
 
-def _cell(text: str, limit: int = 300) -> str:
-    text = " ".join(text.split()).replace("|", "/")
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+def _cell(text: str) -> str:
+    return " ".join(pages._clean(text).split()).replace("|", "/")
 
 
 def junit(night: Night, found: Assessed) -> str:
@@ -146,7 +145,7 @@ def junit(night: Night, found: Assessed) -> str:
 
 def _xml(text: str) -> str:
     """Without what XML cannot hold."""
-    return "".join(c for c in text[:1000] if c in "\t\n" or c.isprintable())
+    return "".join(c for c in pages._clean(text) if c in "\t\n" or c.isprintable())
 
 
 # ---------------------------------------------------------------- the page
@@ -194,7 +193,7 @@ def _status(each: Outcome) -> str:
 
 
 def _problem(night: Night, each: Outcome) -> tuple[str, ...]:
-    return _status(each), _link(night, each, each.part.name), pages._html(each.why, 600)
+    return _status(each), _link(night, each, each.part.name), pages._html(each.why)
 
 
 def _link(night: Night, each: Outcome, text: str) -> str:
@@ -273,7 +272,7 @@ def _notebooks(night: Night, found: Assessed) -> str:
         rows.append((name, _status(each), _n(seconds, 0), _n(earlier, 0), said))
         if each.cells:
             cells = [
-                (escape(c["id"]), f"<code>{pages._html(c['begins'], 80)}</code>", _n(c["seconds"], 2) or "not reached")
+                (escape(c["id"]), f"<code>{pages._html(c['begins'])}</code>", _n(c["seconds"], 2) or "not reached")
                 for c in each.cells
             ]
             table = _table(("cell", "begins", "seconds"), cells)
@@ -286,7 +285,7 @@ def _notebooks(night: Night, found: Assessed) -> str:
 
 def _from_markdown(table: str) -> str:
     lines = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
-    rows = [tuple(pages._html(cell, 200) for cell in line) for line in lines[2:]]
+    rows = [tuple(pages._html(cell) for cell in line) for line in lines[2:]]
     return f"<details><summary>{len(rows)} rows</summary>{_table(tuple(lines[0]), rows)}</details>"
 
 

@@ -40,6 +40,8 @@ MODULE = "submission"
 warnings.filterwarnings("ignore", "Can't initialize NVML")
 # some releases of torch say so of every use of the profiler: https://github.com/pytorch/pytorch/issues/180348
 warnings.filterwarnings("ignore", ".*Profiler clears events")
+MAX_MESSAGE = 100_000  # characters of an error, of which the parent shows what it takes for no flood
+NAMED = 5  # parameters in a message
 MAX_LOGGED = 20_000  # steps whose logs are read
 
 
@@ -70,12 +72,18 @@ def serve(requests: int, replies: int, spec: dict[str, Any]) -> None:
             sink.flush()
 
 
+def _some(names: list[str]) -> list[str]:
+    """The first names, and how many more there are."""
+    more = len(names) - NAMED
+    return [*names[:NAMED], f"and {more} more"] if more > 0 else names
+
+
 def _describe(error: BaseException, job_file: str) -> dict[str, Any]:
     """job_file: of a job of one's own, the file whose line is told as well."""
     if isinstance(error, ContractError):
         return {"kind": error.kind, "message": str(error), "traceback": "", "line": error.line, "name": ""}
     try:
-        message = str(error)[:2000]
+        message = str(error)[:MAX_MESSAGE]
     except Exception:  # the learner's own __str__
         message = "(its message cannot be shown)"
     out_of_memory = isinstance(error, torch.OutOfMemoryError)
@@ -577,9 +585,11 @@ class Harness:
         trained = self._trained()
         ours = {name: trained[name].detach() for name in self.initial}
         answer: dict[str, Any] = {
-            "missing": sorted(ours.keys() - theirs.keys())[:5],
-            "shapes": [n for n in ours if n in theirs and theirs[n].shape != ours[n].shape][:5],
-            "types": [f"{n}: {theirs[n].dtype}" for n in ours if n in theirs and theirs[n].dtype != ours[n].dtype][:5],
+            "missing": _some(sorted(ours.keys() - theirs.keys())),
+            "shapes": _some([n for n in ours if n in theirs and theirs[n].shape != ours[n].shape]),
+            "types": _some(
+                [f"{n}: {theirs[n].dtype}" for n in ours if n in theirs and theirs[n].dtype != ours[n].dtype]
+            ),
         }
         if answer["missing"] or answer["shapes"] or answer["types"]:
             return answer
@@ -597,7 +607,7 @@ class Harness:
                     if torch.equal(theirs[name].to(short).float(), theirs[name]):
                         answer["types"].append(f"{name}: values of {short} in float32")
         answer["norm_ratio"], answer["cosine"] = updates.norm_ratio(), updates.cosine()
-        answer["still"], answer["types"] = still[:5], answer["types"][:5]
+        answer["still"], answer["types"] = _some(still), _some(answer["types"])
         if stretch:
             answer["stretch_cosine"] = self._stretch(ours, theirs)
         return _finite(answer)
@@ -628,7 +638,7 @@ class Harness:
         if bad:
             raise ContractError(
                 "The weights that the submission returned lack these of the job's under their names and shapes: "
-                + ", ".join(bad[:5]),
+                + ", ".join(_some(bad)),
                 kind="weights",
             )
         return {name: received[name] for name in tensors}

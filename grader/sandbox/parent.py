@@ -43,6 +43,7 @@ _REQUESTS_KEY = secrets.token_bytes(32)
 MAX_REPLY = 4 << 20  # bytes of one JSON line
 MAX_OUTPUT = 32 << 10  # bytes of what a child prints that are kept, from the beginning and from the end each
 COMPILED = {"graphs", "graph_breaks", "recompiles"}  # what a child counts of torch.compile
+MAX_MESSAGE = 6_000  # characters of an error; torch.compile's have some 2,000
 MAX_LOSS = 3.5e38  # more than any fp32 number; larger ones could not even be averaged
 MAX_DISK = 6 << 30  # bytes in a child's folder, compiler caches and a trace included
 MAX_PROCESSES = 1000
@@ -1009,9 +1010,14 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
+def _whole(message: str) -> str:
+    """A message, which may be a flood; an honest one is never cut."""
+    return message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]} [cut: {len(message):,} characters]"
+
+
 def _learner_error(error: Any, method: str, budget: int | None, trusted: bool) -> ChildError:
     get: Callable[[str], str] = lambda key: str(error.get(key) or "") if isinstance(error, dict) else ""  # noqa: E731
-    kind, message = get("kind"), get("message")[:2000]
+    kind, message = get("kind"), _whole(get("message"))
     line, within = (
         error.get(key) if isinstance(error, dict) and isinstance(error.get(key), int) else None
         for key in ("line", "within")
@@ -1021,14 +1027,14 @@ def _learner_error(error: Any, method: str, budget: int | None, trusted: bool) -
     elif kind == "out_of_memory" and trusted:
         text = (
             "CUDA ran out of memory in a loop that the submission is compared with. While both are there they share the GPU: keep "
-            "fewer batches on the device, and free what you do not need. " + message[:300]
+            "fewer batches on the device, and free what you do not need. " + message
         )
     elif kind == "out_of_memory" and budget:
-        text = f"The submission needs more GPU memory than the {budget / 1e9:.2f} GB that it may use. {message[:300]}"
+        text = f"The submission needs more GPU memory than the {budget / 1e9:.2f} GB that it may use. {message}"
     elif kind == "out_of_memory":
         text = (
             "CUDA ran out of memory in the submission. Two loops share the GPU while they are compared: keep fewer "
-            "batches on the device, and free what you do not need. " + message[:300]
+            "batches on the device, and free what you do not need. " + message
         )
     else:
         where = {

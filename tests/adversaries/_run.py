@@ -197,7 +197,6 @@ def table(title: str, made: list[Row]) -> str:
     ]
     for row in made:
         why = " ".join(row.reason.split()).replace("|", "/")
-        why = why if len(why) <= 110 else why[:107] + "..."
         lines.append(
             f"| {row.name} | {row.category} | {number(row.points)} | {number(row.control)} | {row.verdict} | {why} |"
         )
