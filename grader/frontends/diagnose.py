@@ -393,8 +393,8 @@ def text(
     for said in [*a.diagnosis.what_to_try, *_learn(a)]:
         advice += [f"{'  ' if n else '- '}{part}" for n, part in enumerate(report._wrap(said, width - 2))]
     advice = advice if len(advice) > 1 else []
-    room = max(1, (SCREEN - len(lines) - len(advice) - 3) // 2)
-    lines += ["", *_operations_text(a, width, paint, room if top is None else top)] if a.operations else []
+    room = SCREEN - len(lines) - len(advice) - 3
+    lines += ["", *_operations_text(a, width, paint, room, top)] if a.operations else []
     lines += ["", *advice] if advice else []
     return "\n".join(line.rstrip() for line in lines)
 
@@ -434,16 +434,18 @@ def _parts_text(a: Analysis, width: int, paint: Any) -> list[str]:
     return [paint("Where the time of a step goes", "1"), *lines, ""] if lines else []
 
 
-def _operations_text(a: Analysis, width: int, paint: Any, most: int) -> list[str]:
-    shown = a.operations[:most]
-    lines = [paint("Operations that cost the GPU most, a step", "1")]
-    for o in shown:
+def _operations_text(a: Analysis, width: int, paint: Any, room: int, top: int | None) -> list[str]:
+    """The first `top` of them; without it the first one, and as many as fit `room` lines."""
+    lines, shown = [paint("Operations that cost the GPU most, a step", "1")], 0
+    for o in a.operations[:top]:
         numbers = f"{milliseconds(o.gpu_ns):>8} {o.share:>4.0%} {f'{plain_number(o.count)}x':>6}  "
         first, *rest = _apart(_operation_name(o), _line(o), width - len(numbers))
-        lines += [numbers + first, *(" " * len(numbers) + line for line in rest)]
-        lines += report._wrap(o.why, width, " " * 10)
-    if len(a.operations) > len(shown):
-        lines[0] += f" ({len(shown)} of {len(a.operations)}{'; more: --top, --html, --json' if width > 80 else ''})"
+        block = [numbers + first, *(" " * len(numbers) + line for line in rest), *report._wrap(o.why, width, " " * 10)]
+        if top is None and shown and len(lines) + len(block) > room + 1:
+            break
+        lines, shown = lines + block, shown + 1
+    if len(a.operations) > shown:
+        lines[0] += f" ({shown} of {len(a.operations)}{'; more: --top, --html, --json' if width > 80 else ''})"
     return lines
 
 

@@ -32,7 +32,7 @@ SIGNS = {PASS: ("✓", GREEN, "32"), FAIL: ("✗", VERMILLION, "31"), INCONCLUSI
 PARTLY = ("◐", ORANGE, "33")  # how FAIL is shown where some of the points were earned
 NO_SIGN = ("–", GREY, "90")
 
-WHOLE = 4_000  # characters: what the course and honest code say is shorter, and shown whole; of a flood the cut is said
+WHOLE = 3_000  # characters: what the course and honest code say is shorter, and shown whole; of a flood the cut is said
 MOST_WARNINGS = 12
 PRINTED_LINES = 14  # in a terminal, of the end of what the submission printed
 PICTURE_BYTES = 90_000  # each of two pictures, as base64, so that the whole report stays under 300 KB
