@@ -24,6 +24,7 @@ from grader.labs.lab import Logs, Prediction, TraceCheck
 from grader.measure import starter as starters
 from grader.measure.decision import Pair, decide_healthy
 from grader.result import FAIL, INCONCLUSIVE, PASS, Result
+from grader.sandbox.child import _some
 from grader.sandbox.parent import ChildError
 from grader.submission import Submission
 from grader.trace import Metrics
@@ -525,3 +526,19 @@ def test_another_version_of_the_grader_draws_anew(monkeypatch, tmp_path):
     starters.keep(LAB, "cpu", 0.1, 4, {"lanes": ["one"]})
     monkeypatch.setattr(submissions, "version", lambda: "another")
     assert starters.timeline(LAB, "cpu", 0.1, 4) is None
+
+
+@pytest.mark.parametrize("size, whole", [(5_000, True), (10_000_000, False)])
+def test_an_error_s_message_is_whole_unless_it_is_a_flood(size, whole):
+    source = f'def train(job):\n    raise RuntimeError("x" * {size} + " and what to do.")\n    yield\n'
+    with pytest.raises(ChildError) as told, running(source) as child:
+        child.load()
+        child.start(1)
+        child.run(1)
+    assert told.value.message.endswith("and what to do.") == whole
+    assert len(told.value.message) < 7_000 and ("[cut: " in told.value.message) != whole
+
+
+def test_parameters_that_are_not_named_are_counted():
+    assert _some(list("abcde")) == list("abcde")
+    assert ", ".join(_some(list("abcdefg"))) == "a, b, c, d, e, and 2 more"
