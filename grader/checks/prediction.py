@@ -51,20 +51,20 @@ def judge(
     words = f"Cause {said.get('cause')!r}: {'right' if right_cause else 'not what holds this loop back'}."
     if said.get("cause") not in CAUSES:
         words = f"Cause {said.get('cause')!r} is none of: {', '.join(CAUSES)}."
-    made_for = said.get("device", "cuda")
+    number, made_for = said.get("gain"), said.get("device", "cuda")
+    predicted = "No gain was predicted" if number is None else f"Gain {number}x"
     if graded_on and made_for != graded_on:
         words += (
-            f" Gain {said.get('gain')}x: not measured. It is for {DEVICES[made_for]}, and this grade was made on "
+            f" {predicted}: not measured. It is for {DEVICES[made_for]}, and this grade was made on "
             f"{DEVICES[graded_on]}. {MADE_FOR}"
         )
         status, half = PASS if right_cause else FAIL, check.points / 2
         return result(status, half * right_cause, words, unmeasured=half)
-    number = said.get("gain")
     is_number = isinstance(number, (int, float)) and math.isfinite(number) and number > 0
     right_gain = is_number and any(gain / check.factor <= number <= gain * check.factor for gain in gains.values())
     known = " and ".join(f"{whose} gains {gain:.1f}x" for whose, gain in gains.items())
     verdict = ("right" if right_gain else "off") if gains else "not judged yet"
-    words += f" Gain {number}x: {verdict}. {RULE.format(factor=check.factor)} "
+    words += f" {predicted}: {verdict}. {RULE.format(factor=check.factor)} "
     words += f"Here {known or 'neither is known yet'}."
     missed = not right_cause or (gains and not right_gain)
     hint = (
