@@ -28,8 +28,9 @@ def judge(check: Throughput, decided: decision.Decision, target: float, evidence
     if share >= 1:
         status, reason = PASS, f"The loop runs {measured} as fast as the starter; {target:.2f}x earns full points."
     elif evidence.get("worked_ahead"):
-        # where others disturbed most pairs, it is rather they who took that time
-        status = INCONCLUSIVE if evidence.get("pairs_left_out", 0) > gain.pairs else FAIL
+        # where others disturbed most pairs, or took much of the others' time, it is rather they who took that time
+        disturbed = evidence.get("pairs_left_out", 0) > gain.pairs or _lost(decided) > MUCH_LOST
+        status = INCONCLUSIVE if disturbed else FAIL
         reason = (
             f"The loop runs {measured} as fast as the starter, but what comes before the timed blocks (its first steps, compiling "
             "among them, job.weights, and pairs that do not count) took so long that it could have worked ahead there, which nobody times. "
@@ -38,17 +39,7 @@ def judge(check: Throughput, decided: decision.Decision, target: float, evidence
         if status == FAIL:
             reason += " Do less before the first `yield`."
     elif not settled:
-        status = INCONCLUSIVE
-        lost = max(pair.lost for pair in decided.pairs)
-        why = (
-            "something slowed the starter beside it: there a step of it took {slowed:.2g} times as long as alone".format(
-                **evidence
-            )
-            if evidence.get("slowed", 1) > 1
-            else f"other programs took up to {lost:.0%} of a loop's time"
-            if lost > MUCH_LOST
-            else f"equal blocks took unequal times here (one pair differs from the next by {gain.noise:.0%})"
-        )
+        status, why = INCONCLUSIVE, _why_uncertain(decided, evidence)
         certain = f"{decided.certain:.2f}x is certain, and that counts" if share > 0 else "no speed-up is certain"
         reason = (
             f"The loop runs {measured} as fast as the starter, but {why}. After {gain.pairs} pairs of blocks {certain}."
@@ -69,6 +60,18 @@ def judge(check: Throughput, decided: decision.Decision, target: float, evidence
     return CheckResult(
         check.name, check.title, status, round(share * check.points, 2), check.points, reason, hint, evidence, deeper
     )
+
+
+def _lost(decided: decision.Decision) -> float:
+    return max(pair.lost for pair in decided.pairs)
+
+
+def _why_uncertain(decided: decision.Decision, evidence: dict[str, Any]) -> str:
+    if (slowed := evidence.get("slowed", 1)) > 1:
+        return f"something slowed the starter beside it: there a step of it took {slowed:.2g} times as long as alone"
+    if _lost(decided) > MUCH_LOST:
+        return f"other programs took up to {_lost(decided):.0%} of a loop's time"
+    return f"equal blocks took unequal times here (one pair differs from the next by {decided.gain.noise:.0%})"
 
 
 SLOWER = 0.97  # a loop that is at least this fast is not slower
