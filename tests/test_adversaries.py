@@ -12,7 +12,7 @@ from helpers import LAB, grade_cells, measured_score
 
 from grader import labs
 from grader.checks.parity import Replay
-from grader.grade import Findings, _leave_out_uncompared
+from grader.grade import Findings, _leave_out_uncompared, _starter_again, _starter_alone, arm, prepared
 from grader.measure import blocks
 from grader.measure.blocks import Plan
 from grader.measure.decision import Pair
@@ -184,6 +184,26 @@ def test_a_loop_that_compiled_is_started_again(always, monkeypatch, nothing_left
             break
     assert seen == always
     assert best < check.max_points if always else best > 0.5 * check.max_points
+
+
+def test_a_starter_that_is_slower_beside_the_submission_earns_nothing(nothing_left):
+    """In whatever way: it is known how fast it is alone."""
+    form = LAB.forms["cpu"]
+    options, readable = prepared(form)
+    found, quiet = Findings(LAB, "cpu", target=2.0, seed=1), lambda share, what: None
+    with arm(LAB.starter, form, options, readable, "cpu", None, trusted=True) as starter:
+        _starter_alone(found, starter, quiet)
+        (alone,) = found.alone_s
+        found.pairs = [Pair(100 * alone, alone)] * 3
+        found.decided = found.decide(Plan(min_pairs=2))
+        assert found.decided.certain > 90
+        _starter_again(found, starter, SHORT, quiet)
+        assert len(found.alone_s) == 2 and found.slowed == pytest.approx(100 * alone / max(found.alone_s))
+        assert found.decided.certain < 100 / found.slowed and not found.decided.settled
+        found.pairs, found.slowed = [Pair(alone, alone / 100)] * 3, 1.0
+        found.decided = found.decide(Plan(min_pairs=2))
+        _starter_again(found, starter, SHORT, quiet)  # nothing is in doubt
+        assert len(found.alone_s) == 2 and found.slowed == 1 and found.decided.certain > 90
 
 
 def test_what_the_reference_cannot_follow_does_not_count():

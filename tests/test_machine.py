@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pynvml
 import pytest
 
+from grader import labs
+from grader.grade import grade, too_little_memory
 from grader.measure import machine
+from grader.result import NOT_MEASURED
+from grader.submission import solution
 
 GB = 10**9
 
@@ -26,6 +31,42 @@ def no_answer(monkeypatch):
     monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda _: "a GPU")
     monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: "1")
     return unknown
+
+
+@pytest.fixture
+def small_gpu(no_answer, monkeypatch):
+    """A GPU of 80 GB, and what takes all of its memory but so many GB."""
+
+    def leave(free: float, total: float = 80) -> None:
+        memory = SimpleNamespace(free=free * GB, total=total * GB, used=(total - free) * GB)
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda _: memory)
+
+    no_answer("nvmlDeviceGetCurrentClocksEventReasons")
+    no_answer("nvmlDeviceGetCpuAffinity")
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetUtilizationRates", lambda _: SimpleNamespace(gpu=0))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 1)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetIndex", lambda _: 0)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda _: object())
+    monkeypatch.setattr(machine, "gpus", lambda: ["0"])
+    return leave
+
+
+@pytest.mark.parametrize("total", [24, 80])
+def test_a_lab_that_does_not_fit_is_not_measured(small_gpu, total):
+    """No loop is started, so none can fail: it is nobody's fault. Where others hold the memory it is measured later."""
+    lab = labs.get("4b_nanogpt")
+    small_gpu(23.5, total)
+    result = grade(solution(lab), lab)
+    assert {check.status for check in result.checks} == {NOT_MEASURED} and not result.fatal and not result.score
+    assert all(f"needs 37 GB of free GPU memory; of {total}.0 GB here 23.5 GB" in each.reason for each in result.checks)
+    assert bool(result.disturbed) == (total == 80)
+    small_gpu(38)
+    assert not too_little_memory(lab, "cuda")
+
+
+def test_every_form_for_a_gpu_says_what_it_needs():
+    for name in labs.loops():
+        assert 1e9 < labs.get(name).forms["cuda"].gpu_memory <= 80e9
 
 
 def test_a_gpu_without_a_number(no_answer):
