@@ -584,7 +584,7 @@ def _drive(workspace: Workspace, options: dict) -> contextlib.AbstractContextMan
     """The slow drive that the lab's files lie on, where it has one."""
     if not options.get("read_s"):
         return contextlib.nullcontext()
-    return Drive(workspace.folder / NAME, options["folder"], options["read_s"], opened=False)
+    return Drive(workspace.folder / NAME, options["folder"], options["read_s"], opened=False, user=workspace.uid)
 
 
 def _past_the_drive(options: dict) -> list[Path]:
@@ -710,8 +710,8 @@ def _compare_reads(found: Findings, ours: Arm, starter: Arm) -> None:
     each, up to as many as the starter has read, for there may be no more."""
     if not ours.drive or not starter.drive:
         return
-    read = len(ours.drive.files)
-    needed = min(len(starter.drive.files), len(ours.losses) * found.form.options["batch_size"])
+    read = ours.drive.counts.files
+    needed = min(starter.drive.counts.files, len(ours.losses) * found.form.options["batch_size"])
     if read < (1 - MOST_LEFT_OUT) * needed and found.same_work:
         found.parity = parity_check.unread(read, needed)
 

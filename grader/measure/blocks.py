@@ -87,7 +87,7 @@ class Arm:
         """The submission's own preparation of its data; returns the seconds it took. What it reads is not counted."""
         seconds = self.child.prepare(limit_s)
         if self.drive:
-            self.drive.reads = self.drive.reads_in_main = 0
+            self.drive.forget()
         return seconds
 
     def read_ahead_s(self, starter: Arm) -> float:
@@ -97,7 +97,7 @@ class Arm:
             not self.prepared_for
             or not self.drive
             or not starter.drive
-            or self.drive.reads <= READ_AHEAD * starter.drive.reads
+            or self.drive.counts.reads <= READ_AHEAD * starter.drive.counts.reads
         ):
             return 0.0
         return max(0.0, self.aside_s - self.warm_steps * self.step_s)
@@ -108,8 +108,9 @@ class Arm:
         if self.drive:
             # a whole data set that was read at the start is none the less for a grade that goes on for long
             steps = min(self.child.steps, self.prepared_for or self.child.steps)
-            counts["drive_reads"] = self.drive.reads / steps
-            counts["loads_in_main"] = self.drive.reads_in_main / steps  # whatever the process says of itself
+            read = self.drive.counts
+            counts["drive_reads"] = read.reads / steps
+            counts["loads_in_main"] = read.reads_in_main / steps  # whatever the process says of itself
         return counts
 
     def profile(self, steps: int, file: str, with_stack: bool = False) -> dict[str, int]:

@@ -1,106 +1,134 @@
 """A drive whose every read waits, like one across a network: for labs about loading on machines that decode quickly.
 
-The wait must not be the learner's to leave out, so it is not in the process that is graded. The files are served from
-here, and a confined child can read them in no other way. Reads at the same time wait at the same time. Nothing is served
-before the child's time counts, nor while it is frozen: another's turn must not be slowed by what it has asked for."""
+The wait must not be the learner's to leave out, so it is not in the process that is graded. The files are served by a process
+of the drive's own (see `drive_server`), and a confined child can read them in no other way. Reads at the same time wait at the same
+time. It serves one child: not before that one's time counts, nor anybody else, and it is stopped and goes on with it, so that another's
+turn is not slowed by what was asked of it."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import signal
 import socket
-import socketserver
 import struct
+import subprocess
+import sys
 import threading
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
+
+from grader.sandbox import drive_server
 
 NAME = "drive"  # of the socket in a child's home
-MAX_CONNECTIONS = 256  # one a process or thread that reads; more wait until one of these closes
-MAX_PATH = 4096  # bytes of a request
-_CREDENTIALS = struct.Struct("iII")  # struct ucred: process, user, group
+ANSWERS_S = 10.0  # how long it may take to say what it has served
+
+
+class Counts(NamedTuple):
+    """How many files were read, how many of them by the loop's main process, in any of its threads, and how many different ones."""
+
+    reads: int
+    reads_in_main: int
+    files: int
 
 
 class Drive:
-    """Serves the files below `folder` on a Unix socket at `path`, each after `read_s` seconds. A request is a path and a
-    newline, the answer the length in four bytes and the content; the connection ends where there is no such file, and while
-    the drive is not `opened`. serving: cleared while reads must wait. reads: how many files were read so far. reads_in_main: those
-    of them that the process `main` asked for, in any of its threads. files: which ones were read."""
+    """A process that serves the files below `folder` on a Unix socket at `path`, each after `read_s` seconds. A request is a path that
+    begins with `folder` and a newline, the answer the length in four bytes and the content; the connection ends where there is
+    no such file. opened: whether this process and those that it starts are served; else nobody is, until `open`. user: the only
+    one that may connect, who gets the socket; 0: this process's own. Use as a context manager: leaving it ends the process."""
 
-    def __init__(self, path: Path, folder: str | Path, read_s: float, opened: bool = True):
-        root, room = Path(folder).resolve(), threading.BoundedSemaphore(MAX_CONNECTIONS)
-        self.reads, self.opened, self.closed = 0, opened, False
-        self.reads_in_main, self.main = 0, -1
-        self.files: set[Path] = set()
-        self.serving = threading.Event()
-        self.serving.set()
-        counting = threading.Lock()
-        drive = self
+    def __init__(self, path: str | Path, folder: str | Path, read_s: float, opened: bool = True, user: int = 0):
+        self._channel, channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel.settimeout(ANSWERS_S)
+        with channel, socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+            os.chmod(path, 0o600)
+            if user:
+                os.chown(path, user, -1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # its connections have that from it
+            listener.setblocking(False)
+            listener.listen(128)
+            fds = [channel.fileno(), listener.fileno()]
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", drive_server.__file__, *map(str, fds)],
+                pass_fds=fds,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+        self._stopped, self._counts = False, Counts(0, 0, 0)
+        self._say(folder=str(folder), read_s=read_s, user=user)
+        if opened:
+            self.open(os.getpid(), os.getpid())
 
-        class Reader(socketserver.BaseRequestHandler):
-            def handle(self) -> None:
-                # whatever the other side does, it loses its connection only
-                with contextlib.suppress(OSError, ValueError):
-                    for line, sender in _lines(self.request):
-                        drive.serving.wait()
-                        path = Path(os.fsdecode(line))
-                        if not drive.opened or ".." in path.parts:
-                            return
-                        file = path.resolve()
-                        if not file.is_relative_to(root):
-                            return
-                        with counting:
-                            drive.reads += 1
-                            drive.reads_in_main += sender == drive.main
-                            drive.files.add(file)
-                        time.sleep(read_s)
-                        data = file.read_bytes()
-                        self.request.sendall(struct.pack("!I", len(data)) + data)
+    def open(self, ancestor: int, main: int) -> None:
+        """From now on serve the process `ancestor` and its descendants; what the one called `main` reads is counted apart."""
+        self._ask(whose=(ancestor, main))
 
-        class Server(socketserver.ThreadingUnixStreamServer):
-            daemon_threads, block_on_close, request_queue_size = True, False, 128
+    def forget(self) -> None:
+        """Count reads from 0 again."""
+        self._ask(forget=True)
 
-            def process_request(self, request: Any, address: Any) -> None:
-                while not room.acquire(timeout=0.1):
-                    if drive.closed:
-                        return
-                super().process_request(request, address)
+    @property
+    def counts(self) -> Counts:
+        """What was read so far; where it is stopped, or has been ended, until then."""
+        if not self._stopped:
+            self._ask()
+        return self._counts
 
-            def process_request_thread(self, request: Any, address: Any) -> None:
-                try:
-                    super().process_request_thread(request, address)
-                finally:
-                    room.release()
+    def stop(self) -> bool:
+        """Stop it, and see that it has. Returns whether it ran undisturbed until now, see `disturbed`."""
+        if self._stopped:
+            return True
+        self._ask()
+        disturbed = self.disturbed()
+        self._send(signal.SIGSTOP, os.WSTOPPED)
+        self._stopped = True
+        return not disturbed
 
-        self._server = Server(str(path), Reader)
-        self._server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # its connections have that from it
-        path.chmod(0o666)  # the child is another user
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    def go_on(self) -> bool:
+        """Let it serve again. Returns whether it stood still until now."""
+        if not self._stopped:
+            return True
+        disturbed = self.disturbed()
+        self._send(signal.SIGCONT, os.WCONTINUED)
+        self._stopped = False
+        return not disturbed
+
+    def disturbed(self) -> bool:
+        """Whether another process has stopped or ended it, or let it go on: the kernel keeps that for its parent, see waitid(2)."""
+        changes = os.WSTOPPED | os.WCONTINUED | os.WEXITED
+        return os.waitid(os.P_PID, self.pid, changes | os.WNOHANG | os.WNOWAIT) is not None
+
+    def _send(self, sig: int, change: int) -> None:
+        """Send it a signal, wait until that has changed its state, or it has ended, and take note of that."""
+        os.kill(self.pid, sig)  # an ended one keeps its id until `__exit__`
+        os.waitid(os.P_PID, self.pid, change | os.WEXITED | os.WNOWAIT)
+        with contextlib.suppress(ChildProcessError):  # it has ended
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
+
+    def _say(self, **what: object) -> None:
+        self._channel.send(json.dumps(what).encode())
+
+    def _ask(self, **what: object) -> None:
+        """Says something; the answer is what was read so far. Without one it has been stopped or ended, which `stop` tells."""
+        try:
+            self._say(**what)
+            counts = json.loads(self._channel.recv(drive_server.MAX_MESSAGE))
+        except (OSError, ValueError):
+            return
+        if isinstance(counts, list) and len(counts) == 3 and all(type(n) is int and n >= 0 for n in counts):
+            self._counts = Counts(*counts)
 
     def __enter__(self) -> Drive:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.closed, self.opened = True, False
-        self.serving.set()
-        self._server.shutdown()
-        self._server.server_close()
-
-
-def _lines(connection: socket.socket) -> Iterator[tuple[bytes, int]]:
-    """Each line, without its end, and which process sent that. The kernel says so of each message: who made the connection says
-    nothing, for connections can be handed on and inherited. See SCM_CREDENTIALS in unix(7)."""
-    rest = b""
-    while len(rest) < MAX_PATH:
-        data, said, _, _ = connection.recvmsg(MAX_PATH, socket.CMSG_SPACE(_CREDENTIALS.size))
-        if not data:
-            return
-        sender = next((_CREDENTIALS.unpack(value)[0] for _, kind, value in said if kind == socket.SCM_CREDENTIALS), 0)
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
-            yield line, sender
+        self._process.kill()
+        self._process.wait()
+        self._channel.close()
 
 
 _mine = threading.local()  # one connection a thread; a forked process makes its own
@@ -112,10 +140,14 @@ def read(drive: str, file: str | Path) -> bytes:
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(drive)
         _mine.owner, _mine.stream = (os.getpid(), drive), connection.makefile("rwb")
-    _mine.stream.write(os.fsencode(file) + b"\n")
-    _mine.stream.flush()
-    head = _mine.stream.read(4)
+    try:
+        _mine.stream.write(os.fsencode(file) + b"\n")
+        _mine.stream.flush()
+        head = _mine.stream.read(4)
+    except ConnectionError:  # it is closed already
+        head = b""
     if len(head) < 4:
+        _mine.owner = None
         raise FileNotFoundError(
             f"the drive has no file {file}, or it was asked too early: it serves prepare() and train(job), not an import"
         )

@@ -321,6 +321,7 @@ class Child:
             )
         self.workspace, self.limits, self.trusted, self.budget = workspace, limits or Limits(), trusted, budget
         self.ranks, self.drive, self.serves = ranks, drive, serves
+        self._drive_began = machine.scheduling(drive.pid) if drive else None
         home = workspace.folder
         own_gpus = {}
         if device == "cuda" and ranks > 1:
@@ -435,8 +436,13 @@ class Child:
 
     def _open_drive(self) -> None:
         if self.drive:
-            self.drive.main = next((process.pid for process in self._oldest_first()), -1)
-            self.drive.opened = True
+            self.drive.open(self.warden, next((process.pid for process in self._oldest_first()), -1))
+
+    def _check_drive(self, undisturbed: bool) -> None:
+        """Raises ChildError where another process disturbed the drive: without root all of them are the same user's, and an old
+        kernel lets them."""
+        if not undisturbed or machine.scheduling(self.drive.pid) != self._drive_began:
+            raise _trusted("Another program stopped, woke, ended or slowed the drive that a loop reads from.")
 
     def run(self, steps: int, expected_s: float | None = None) -> tuple[float, list[float], int]:
         """Run `steps` steps. Returns the seconds from request to reply on this process's clock, the losses, and how
@@ -478,6 +484,8 @@ class Child:
             return self._asked(limit_s, method, arguments)
         except ChildError as error:
             error.trusted, error.asked = self.trusted, method
+            if self.drive and self.drive.disturbed():  # what the loop says of it is not its fault
+                self._check_drive(False)
             raise
 
     def _asked(self, limit_s: float, method: str, arguments: dict[str, Any]) -> Any:
@@ -654,7 +662,7 @@ class Child:
                 self._awake_since = math.inf
                 self._stopped = threads
                 if self.drive:
-                    self.drive.serving.clear()
+                    self._check_drive(self.drive.stop())
                 self._frozen_at = self.cpu_seconds()
                 self._check_crowd(tree)
                 self._check_disk()
@@ -695,7 +703,7 @@ class Child:
             self._check_scheduling()
         self._scheduled = {}  # a thread may choose its own
         if self.drive:
-            self.drive.serving.set()
+            self._check_drive(self.drive.go_on())
         main, cores = self._keep_on(core) if core is not None else (None, ())
         self._awake_since = time.monotonic()
         for process in reversed(self._tree()):  # workers first, so that they are there when the main process asks
@@ -888,8 +896,12 @@ _AT_REST = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
 def _slowed(whom: str) -> ChildError:
+    return _trusted(f"Another program changed on which cores {whom} runs, or how soon.")
+
+
+def _trusted(message: str) -> ChildError:
     """Whoever it was: nothing is measured, and nobody blamed."""
-    error = ChildError(f"Another program changed on which cores {whom} runs, or how soon.", kind="freeze")
+    error = ChildError(message, kind="freeze")
     error.trusted = True
     return error
 

@@ -1,0 +1,177 @@
+"""The process that serves a drive's files (see `drive`): one loop over all connections, each file after its wait.
+
+It answers only processes that descend from the one that the grader names. What it serves is listed once, when it starts; a request
+is looked up in that list, and nothing that a request says is looked for on the disk. Peers cost what they may: one request and
+one answer in memory for each of MAX_CONNECTIONS, and what more they send waits in their own sockets.
+
+Run as `python -I -S drive_server.py CHANNEL LISTENER`, two sockets that are open in it: of the grader's private channel, and the one to
+serve on. It imports a few modules of the standard library, so that it starts in some 0.1 s."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import heapq
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterator
+
+MAX_CONNECTIONS = 256  # one a process or thread that reads; more wait until one of these closes
+MAX_PATH = 4096  # bytes of a request
+MAX_MESSAGE = 1 << 16  # bytes on the channel
+ACCEPTED_AT_ONCE = 8  # then those that are connected already have their turn
+_CREDENTIALS = struct.Struct("iII")  # struct ucred: process, user, group
+_PR_SET_PDEATHSIG = 1
+_ONCE = select.EPOLLONESHOT
+
+
+class _Connection:
+    """A peer: its socket, its process, what it has sent of a next request, and what is left to send of an answer."""
+
+    def __init__(self, connected: socket.socket, process: int):
+        self.socket, self.process, self.rest, self.answer = connected, process, b"", memoryview(b"")
+
+
+class _Server:
+    def __init__(self, channel: socket.socket, listener: socket.socket):
+        self.channel, self.listener = channel, listener
+        options = json.loads(channel.recv(MAX_MESSAGE))
+        self.read_s, self.user = options["read_s"], options["user"]
+        self.files = dict(_listed(options["folder"]))
+        self.ancestor = self.main = 0  # nobody is served before the grader says whom
+        self.reads, self.reads_in_main, self.found = 0, 0, set[bytes]()
+        self.connections: dict[int, _Connection] = {}
+        self.waiting: list[tuple[float, int, _Connection, str]] = []  # a heap: when, number, whom, which file
+        self.asked = 0
+        self.epoll = select.epoll()
+        self.epoll.register(channel, select.EPOLLIN)
+        self.epoll.register(listener, select.EPOLLIN)
+
+    def serve(self) -> None:
+        """Until the grader closes the channel."""
+        while True:
+            # not epoll's own timeout, which is in whole milliseconds
+            left_s = max(0.0, self.waiting[0][0] - time.monotonic()) if self.waiting else None
+            select.select([self.epoll], [], [], left_s)
+            for fd, _ in self.epoll.poll(0):
+                if fd == self.channel.fileno():
+                    if not self.answer_the_grader():
+                        return
+                elif fd == self.listener.fileno():
+                    self.accept()
+                else:
+                    self.with_peer(self.connections[fd], self.receive if not self.connections[fd].answer else self.send)
+            while self.waiting and self.waiting[0][0] <= time.monotonic():
+                _, _, connection, file = heapq.heappop(self.waiting)
+                self.with_peer(connection, self.begin_answer, file)
+
+    def answer_the_grader(self) -> bool:
+        message = self.channel.recv(MAX_MESSAGE)
+        if not message:
+            return False
+        asked = json.loads(message)
+        self.ancestor, self.main = asked.get("whose", (self.ancestor, self.main))
+        if asked.get("forget"):
+            self.reads = self.reads_in_main = 0
+        self.channel.send(json.dumps([self.reads, self.reads_in_main, len(self.found)]).encode())
+        return True
+
+    def accept(self) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                connected, _ = self.listener.accept()
+            except OSError:  # no more, or it has gone again
+                return
+            process, user, _ = _CREDENTIALS.unpack(
+                connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            )
+            if not self.ancestor or self.user not in (0, user) or not _descends(process, self.ancestor):
+                connected.close()
+                continue
+            connected.setblocking(False)
+            self.connections[connected.fileno()] = _Connection(connected, process)
+            self.epoll.register(connected, select.EPOLLIN | _ONCE)
+            if len(self.connections) == MAX_CONNECTIONS:
+                self.epoll.unregister(self.listener)
+                return
+
+    def with_peer(self, connection: _Connection, do, *arguments) -> None:
+        """Whatever the other side does, it loses its connection only."""
+        try:
+            do(connection, *arguments)
+        except (OSError, ValueError):
+            del self.connections[connection.socket.fileno()]
+            connection.socket.close()
+            if len(self.connections) == MAX_CONNECTIONS - 1:
+                self.epoll.register(self.listener, select.EPOLLIN)
+
+    def receive(self, connection: _Connection) -> None:
+        data, said, _, _ = connection.socket.recvmsg(MAX_PATH, socket.CMSG_SPACE(_CREDENTIALS.size))
+        # the kernel says of each message who sent it: connections can be handed on and inherited. See SCM_CREDENTIALS in unix(7)
+        senders = [_CREDENTIALS.unpack(value)[0] for _, kind, value in said if kind == socket.SCM_CREDENTIALS]
+        if not data or senders != [connection.process]:
+            raise ValueError("it has ended, or another process sends")
+        connection.rest += data
+        self.take_next(connection)
+
+    def take_next(self, connection: _Connection) -> None:
+        line, end, rest = connection.rest.partition(b"\n")
+        if not end and len(line) < MAX_PATH:
+            self.epoll.modify(connection.socket, select.EPOLLIN | _ONCE)
+            return
+        file = self.files.get(line)
+        if file is None:
+            raise ValueError("there is no such file")
+        connection.rest = rest
+        self.reads += 1
+        self.reads_in_main += connection.process == self.main
+        self.found.add(line)
+        self.asked += 1
+        heapq.heappush(self.waiting, (time.monotonic() + self.read_s, self.asked, connection, file))
+
+    def begin_answer(self, connection: _Connection, file: str) -> None:
+        with open(file, "rb") as opened:
+            data = opened.read()
+        connection.answer = memoryview(struct.pack("!I", len(data)) + data)
+        self.send(connection)
+
+    def send(self, connection: _Connection) -> None:
+        with contextlib.suppress(BlockingIOError):
+            connection.answer = connection.answer[connection.socket.send(connection.answer) :]
+        if connection.answer:
+            self.epoll.modify(connection.socket, select.EPOLLOUT | _ONCE)
+        else:
+            self.take_next(connection)
+
+
+def _listed(folder: str) -> Iterator[tuple[bytes, str]]:
+    """What a request for each file below `folder` says, and that file. Links are none."""
+    for entry in os.scandir(folder):
+        if entry.is_dir(follow_symlinks=False):
+            yield from _listed(entry.path)
+        elif entry.is_file(follow_symlinks=False):
+            yield os.fsencode(entry.path), entry.path
+
+
+def _descends(process: int, ancestor: int) -> bool:
+    """Whether a process is that one, or was started by it or its descendants: it adopts those of them that lose their parent."""
+    with contextlib.suppress(OSError):  # it ended
+        while process > 1 and process != ancestor:
+            with open(f"/proc/{process}/stat", "rb") as stat:
+                process = int(stat.read().rpartition(b")")[2].split()[1])
+        return process == ancestor
+    return False
+
+
+if __name__ == "__main__":
+    # the kernel ends it with the grader, though it be stopped then; where the grader has gone by now, the channel is closed
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the grader's business
+    with contextlib.suppress(ConnectionError):  # the grader has gone
+        _Server(*(socket.socket(fileno=int(fd)) for fd in sys.argv[1:])).serve()
