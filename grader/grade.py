@@ -61,6 +61,9 @@ TAKEN_MEMORY = 1 << 30  # bytes of GPU memory that a neighbour must have taken t
 OUTLAST_S = 60.0  # seconds to run on in until a level of memory tells something
 # Of a rank's share of a batch what its matrix products may be, in any step: to compute the forward pass once more adds a third.
 LEAST_OF_SHARE, MOST_OF_SHARE = 0.9, 1.5
+# Of the processor time that the starter's main process takes for a step, in 2a: 24 to 36% with 4 or 16 worker processes, 87 to
+# 100% where its own threads decode (two cores that others used as well)
+LEAST_IN_MAIN, MOST_IN_MAIN = 0.08, 0.6
 MOST_LEFT_OUT = 0.1  # of the files: the last of a permutation fill no batch
 SLOWER_THAN_CALIBRATED = 1.25  # seen with 2a_workers on an H200: 0.90 to 1.08, and 1.37 once
 QUIET = 0.01  # a form's noise, the relative sd of a pair
@@ -313,6 +316,9 @@ class Findings(AnyFindings):
     metrics: dict[str, trace.Metrics] = field(default_factory=dict)  # "starter", "submission"
     traces: dict[str, trace.Trace] = field(default_factory=dict)  # "before", "after"; only where `keep_traces` says so
     keep_traces: bool = False
+    main_step_s: tuple[float, float] | None = (
+        None  # processor time a step of the main processes: starter's, submission's
+    )
     trace_problems: list[str] = field(default_factory=list)
 
     @property
@@ -479,6 +485,7 @@ def _side_by_side(found: Findings, ours: Arm, starter: Arm, kept: Path, plan: Pl
         _timed_blocks(found, ours, starter, kept, plan, progress)
         if not found.fits:
             return
+        found.main_step_s = (starter.ran_main_s / starter.ran_steps, ours.ran_main_s / ours.ran_steps)
         _outlast(found, ours, starter, progress)
         _compare_reads(found, ours, starter)
         _compare_logs(found, ours, starter)
@@ -1141,6 +1148,8 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
                     check, found.metrics["submission"], found.trace_problems, supported, found.lost, undecided
                 )
             )
+            if check.metric == "loads_in_main" and checks[-1].points and (doubt := _made_in_main(found)):
+                checks[-1] = plain(check, INCONCLUSIVE, doubt, checks[-1].evidence)
     return checks
 
 
@@ -1156,6 +1165,22 @@ def _predicted(found: Findings, submission: Submission, full: bool, undecided: b
         return plain(lab.prediction, NOT_MEASURED, "Nothing was measured to compare the prediction with.")
     graded_on = found.form_name if lab.scored_on_both else ""
     return prediction_check.judge(lab.prediction, lab.cause, gains, submission.prediction, graded_on, undecided)
+
+
+def _made_in_main(found: Findings) -> str:
+    """Why it is not known that samples are made outside of the main process, whoever reads their files; '' where it is: what
+    is read elsewhere can be handed to it for nothing, the work of decoding cannot, and the kernel counts that for each process."""
+    if not found.form.options.get("read_s") or not found.main_step_s:
+        return ""
+    starter_s, ours_s = found.main_step_s
+    if LEAST_IN_MAIN * starter_s <= ours_s <= MOST_IN_MAIN * starter_s:
+        return ""
+    return (
+        f"The training process worked for {1e3 * ours_s:.1f} ms of processor time a step. The untouched loop's, which makes its samples "
+        f"itself, takes {1e3 * starter_s:.1f} ms, and from {LEAST_IN_MAIN:.0%} to {MOST_IN_MAIN:.0%} of that are for training: whether "
+        "samples are made elsewhere, and steps there, is not known. Let other processes hand over finished tensors, and let this "
+        "one do no more than train and wait."
+    )
 
 
 def _lacking(found: Findings) -> tuple[str, str] | None:

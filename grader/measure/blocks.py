@@ -79,6 +79,7 @@ class Arm:
     ran_s: float = 0.0  # of its timed turns: seconds of steps, those of burns included, and the GPU's work
     ran_busy_s: float = 0.0
     ran_steps: int = 0
+    ran_main_s: float = 0.0  # of them all: the main process's processor time
     turns: list[Turn] = field(default_factory=list)  # the timed ones, one by one
     compiled: int = 0
     recompiled: bool = False  # torch.compile made a graph inside a timed block
@@ -136,9 +137,10 @@ class Arm:
     @contextlib.contextmanager
     def timed(self, core: int | None = None) -> Iterator[None]:
         """A turn of this frozen arm for blocks."""
-        seconds, steps, awake_s = self.seconds, len(self.losses), self.child.awake_s
+        seconds, steps, awake_s, main_s = self.seconds, len(self.losses), self.child.awake_s, self.child.main_seconds()
         with self._turn(core) as busy:
             yield
+        self.ran_main_s += self.child.main_seconds() - main_s
         around_s = self.child.awake_s - awake_s - (self.seconds - seconds)
         self.turns.append(Turn(self.seconds - seconds, len(self.losses) - steps, busy(), around_s))
         self.ran_s += self.turns[-1].seconds

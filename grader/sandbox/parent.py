@@ -802,6 +802,12 @@ class Child:
             total += sum(psutil.Process(self.warden).cpu_times()[2:4])  # of those that had lost their parent
         return total
 
+    def main_seconds(self) -> float:
+        """Processor time that the loop's main process has used so far, in all its threads; 0 where it has ended."""
+        with contextlib.suppress(psutil.Error, IndexError):
+            return sum(self._oldest_first()[0].cpu_times()[:2])
+        return 0.0
+
     def gpu_memory(self) -> int | None:
         """Bytes of GPU memory that the child's processes hold, CUDA's own included; None where NVML does not tell."""
         return machine.gpu_memory_of({process.pid for process in self._tree()})
