@@ -1074,3 +1074,55 @@ def test_server_that_died_is_replaced(monkeypatch):
     replaced, parent._server = parent._server, None
     assert replaced is not server
     replaced.close()
+
+
+SERVED = """
+import sys, time
+from grader.sandbox.parent import Child, Workspace, fork_server
+if sys.argv[1] == "early":
+    fork_server()
+    sys.exit()
+child = Child(Workspace("def train(job):\\n    while True:\\n        yield 0"), workload="grader.workloads.gpt", options={}, device="cpu")
+child.load()
+print("loaded", flush=True)
+if sys.argv[1] == "wait":
+    time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_a_server_whose_parent_has_gone_says_nothing():
+    """At whatever point: before it is ready, before that is read, before a request is answered."""
+    ours, servers = [], []
+    for _ in range(3):
+        end, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", "grader.sandbox.server", str(theirs.fileno())]
+            server = subprocess.Popen(command, cwd=REPOSITORY, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE)
+        ours.append(end)
+        servers.append(server)
+    ours[0].close()
+    for end in ours[1:]:
+        assert select.select([end], [], [], 120)[0]
+    ours[1].close()
+    assert ours[2].recv(64) == b"ready"
+    ours[2].sendall(b"{}")
+    ours[2].close()
+    assert [server.communicate(timeout=120)[1] for server in servers] == [b""] * 3
+    assert [server.returncode for server in servers] == [0] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["early", "open", signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
+def test_a_script_that_ends_is_all_that_speaks_of_it(ending, own_temporary):
+    """It ends before its server is ready, without closing its child, by Ctrl-C, or by a signal it does not know of."""
+    how = ending if isinstance(ending, str) else "wait"
+    command = [sys.executable, "-c", SERVED, how]
+    with subprocess.Popen(command, cwd=REPOSITORY, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as script:
+        if ending != "early":
+            assert script.stdout.readline() == "loaded\n"
+        if how == "wait":
+            script.send_signal(ending)
+        _, said = script.communicate(timeout=60)  # its server has ended as well: it has these pipes
+    assert said.count("Traceback") == (ending == signal.SIGINT), said
+    assert ("KeyboardInterrupt" in said) == (ending == signal.SIGINT)

@@ -128,8 +128,10 @@ class ForkServer:
             if self.alive() and machine.scheduling(self._process.pid) != self._scheduled:
                 self.close()  # the next grade has another one
                 raise _slowed("the grader")
-            socket.send_fds(self._socket, [json.dumps(spec).encode()], fds)
-            answer = self._socket.recv(64)
+            answer = b""
+            with contextlib.suppress(ConnectionError):  # it is dead
+                socket.send_fds(self._socket, [json.dumps(spec).encode()], fds)
+                answer = self._socket.recv(64)
         if not answer:
             raise RuntimeError("the grader's fork server died; its own message stands above")
         return int(answer)

@@ -218,4 +218,5 @@ def _enter(spec: dict, output: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    with contextlib.suppress(ConnectionError):  # the parent has gone, whatever it was told or asked last
+        serve(socket.socket(fileno=int(sys.argv[1])))

@@ -27,6 +27,8 @@ from tests.variants import edit, solution, starter
 __all__ = [
     "BY_NUMPY",
     "CATEGORIES",
+    "DRIVES",
+    "LINKS",
     "Adversary",
     "ahead",
     "attempt",
@@ -38,6 +40,7 @@ __all__ = [
     "every_step",
     "in_threads",
     "once",
+    "read_by",
     "solution",
     "starter",
     "wrap",
@@ -73,6 +76,14 @@ def in_threads(lab: str) -> str:
             )
         ],
     )
+
+
+def read_by(text: str, lab: str) -> str:
+    """2a's samples, decoded by threads of the training process as `in_threads` has it, which read with the function
+    read(drive, file) that `text` makes in train(job)."""
+    take = "    from grader.workloads import resnet\n\n    resnet.read = read\n"
+    pool = "    pool = ThreadPoolExecutor(128)\n"
+    return edit(in_threads(lab), [(pool, _indented(text, 4) + take + pool)])
 
 
 def copies(lab: str) -> str:
@@ -241,6 +252,32 @@ def copied(*texts: str, edits: variants.Edits = ()) -> str:
     """For 3i: `texts` define right(x, bias, residual, weight, shift) on the CPU, whose result a kernel copies. edits: of all of it."""
     right = "\n\n\n".join(textwrap.dedent(text).strip("\n") for text in texts)
     return edit(COPIER.format(right=right + "\n"), edits)
+
+
+# A function that gives the sockets of all drives on this machine but the loop's own
+DRIVES = """
+def drives():
+    import glob, os
+    found = set()
+    for table in glob.glob("/proc/[0-9]*/net/unix"):
+        try:
+            found |= {line.split()[-1] for line in open(table) if line.rstrip().endswith("/drive")}
+        except OSError:
+            pass
+    found = sorted(path for path in found if not path.startswith(os.path.expanduser("~")))
+    print("drives of others:", found, flush=True)
+    return found
+"""
+
+# A function that makes a name which takes long to resolve: each link of a chain leads to the next one by many steps
+LINKS = """
+def long_way(file):
+    import os, tempfile
+    folder = tempfile.mkdtemp()
+    for n in range(90):
+        os.symlink(file if n == 89 else "./" * 1500 + str(n + 1), f"{folder}/{n}")
+    return f"{folder}/0"
+"""
 
 
 def _indented(text: str, by: int) -> str:
