@@ -19,7 +19,7 @@ from grader.checks import prediction as prediction_check
 from grader.checks import throughput as throughput_check
 from grader.checks import trace as trace_check
 from grader.classroom import submissions
-from grader.grade import grade
+from grader.grade import Findings, _made_in_main, grade
 from grader.labs.lab import Logs, Prediction, TraceCheck
 from grader.measure import starter as starters
 from grader.measure.decision import Pair, decide_healthy
@@ -256,6 +256,18 @@ workload.make_job = make_job
 def judged(check: TraceCheck, **values) -> tuple[str, str]:
     result = trace_check.judge(check, Metrics(steps=4, complete=True, **values), [], 1.0)
     return result.status, result.reason
+
+
+@pytest.mark.parametrize(
+    ("main_s", "doubted"),
+    [(0.0083, False), (0.0133, False), (0.033, True), (0.0005, True)],
+    ids=["16 workers", "4 workers, a busy machine", "its threads decode what others read", "another process trains"],
+)
+def test_who_decodes_is_told_by_the_main_process_s_time(main_s, doubted):
+    """Seconds a step; the starter's as well were measured."""
+    found = Findings(labs.get("2a_workers"), "cpu", main_step_s=(0.0375, main_s))
+    assert bool(_made_in_main(found)) == doubted
+    assert not _made_in_main(replace(found, form_name="cuda"))  # whose files lie on no drive
 
 
 def test_a_metric_that_is_absent_can_say_why():

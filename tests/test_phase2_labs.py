@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import variants
-from adversaries import draws_the_data
+from adversaries import draws_the_data, hands_over_connections, relays_through_shared_memory, trains_in_a_fork
 from benchmarks import measured
 from helpers import said
 
@@ -155,6 +155,15 @@ def test_a_training_process_that_loads_samples_in_threads_loads_them_itself(sour
     assert loads == lab.forms["cpu"].options["batch_size"] if status == FAIL else loads < 0.5
     check = next(check for check in lab.trace if check.name == "reads")
     assert trace_check.judge(check, seen.metrics, [], 1.0).status == status
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "does", [hands_over_connections, relays_through_shared_memory, trains_in_a_fork], ids=lambda module: module.__name__
+)
+def test_reading_elsewhere_is_not_decoding_elsewhere(does):
+    check = graded("2a_workers", does.source("2a_workers")).check("reads")
+    assert check.points == 0 and check.status in (FAIL, INCONCLUSIVE), check.reason
 
 
 READ_IN_TRAIN = [

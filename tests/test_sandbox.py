@@ -1062,6 +1062,32 @@ def test_no_shared_memory_is_left():
     assert number not in ids
 
 
+def test_the_main_process_s_time_is_that_of_all_its_threads_and_of_no_other():
+    """Each of them works for 0.3 s of processor time: a thread that has ended, and a process."""
+    work = """
+import os, threading, time
+def work():
+    began = time.thread_time()
+    while time.thread_time() - began < 0.3:
+        pass
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+if os.fork() == 0:
+    work()
+    os._exit(0)
+os.wait()
+"""
+    with running(loop(work)) as child:
+        child.load()
+        before, of_all = child.main_seconds(), child.cpu_seconds()
+        child.start(1)
+        child.run(1)
+        child.freeze()
+        main, of_all = child.main_seconds() - before, child.cpu_seconds() - of_all
+    assert main > 0.28 and of_all - main > 0.28
+
+
 # ---------------------------------------------------------------- the fork server
 
 
