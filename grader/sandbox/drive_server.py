@@ -39,11 +39,9 @@ class _Connection:
 
 
 class _Server:
-    def __init__(self, channel: socket.socket, listener: socket.socket):
-        self.channel, self.listener = channel, listener
-        options = json.loads(channel.recv(MAX_MESSAGE))
-        self.read_s, self.user = options["read_s"], options["user"]
-        self.files = dict(_listed(options["folder"]))
+    def __init__(self, channel: socket.socket, listener: socket.socket, folder: str, read_s: float, user: int):
+        self.channel, self.listener, self.read_s, self.user = channel, listener, read_s, user
+        self.files = dict(_listed(folder))
         self.ancestor = self.main = 0  # nobody is served before the grader says whom
         self.reads, self.reads_in_main, self.found = 0, 0, set[bytes]()
         self.connections: dict[int, _Connection] = {}
@@ -170,8 +168,11 @@ def _descends(process: int, ancestor: int) -> bool:
 
 
 if __name__ == "__main__":
-    # the kernel ends it with the grader, though it be stopped then; where the grader has gone by now, the channel is closed
+    # the kernel ends it with the grader, though it be stopped then: with the thread that started it, see prctl(2). Where that has
+    # gone by now, the channel is closed
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the grader's business
+    from_grader, for_peers = (socket.socket(fileno=int(fd)) for fd in sys.argv[1:])
     with contextlib.suppress(ConnectionError):  # the grader has gone
-        _Server(*(socket.socket(fileno=int(fd)) for fd in sys.argv[1:])).serve()
+        if told := from_grader.recv(MAX_MESSAGE):
+            _Server(from_grader, for_peers, **json.loads(told)).serve()
