@@ -333,8 +333,8 @@ def test_who_stops_wakes_or_ends_it_is_noticed(tmp_path, monkeypatch, awake, doe
 
 GRADER = """
 import sys, time
-from grader.sandbox import drive, drive_server
-served = drive.Drive(sys.argv[1] + "/drive", sys.argv[1], 0.0)
+from grader.sandbox import drive
+served = drive.Drive(sys.argv[1] + "/drive", sys.argv[1], 0.0, opened=sys.argv[2] != "starting")
 if sys.argv[2] == "stopped":
     served.stop()
 print(served.pid, flush=True)
@@ -342,14 +342,15 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("state", ["stopped", "serving"])
+@pytest.mark.parametrize("state", ["starting", "serving", "stopped"])
 def test_it_ends_with_the_grader(tmp_path, state):
+    """And says nothing."""
     command = [sys.executable, "-c", GRADER, str(tmp_path), state]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as grader:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as grader:
         process = psutil.Process(int(grader.stdout.readline()))
         grader.kill()
-    gone, _ = psutil.wait_procs([process], timeout=10)
-    assert gone
+        gone, _ = psutil.wait_procs([process], timeout=10)
+        assert gone and grader.stderr.read() == ""
 
 
 def test_a_submission_is_served_in_its_turns(own_temporary):
