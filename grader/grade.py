@@ -316,9 +316,7 @@ class Findings(AnyFindings):
     metrics: dict[str, trace.Metrics] = field(default_factory=dict)  # "starter", "submission"
     traces: dict[str, trace.Trace] = field(default_factory=dict)  # "before", "after"; only where `keep_traces` says so
     keep_traces: bool = False
-    main_step_s: tuple[float, float] | None = (
-        None  # processor time a step of the main processes: starter's, submission's
-    )
+    main_step_s: tuple[float, float] | None = None  # processor time of the main process a step: starter's, submission's
     trace_problems: list[str] = field(default_factory=list)
 
     @property
