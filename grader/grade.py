@@ -389,6 +389,7 @@ def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits 
         readable=readable,
         form_name=found.form_name,
         allow_unconfined=found.allow_unconfined,
+        counted=lab.memory is not None,
     )
     with tempfile.TemporaryDirectory() as kept, workspace_of(submission.source) as workspace:
         ours = partial(start, kept=workspace)
@@ -548,8 +549,10 @@ def arm(
     trusted: bool = False,
     allow_unconfined: bool = False,
     kept: Workspace | None = None,
+    counted: bool = False,
 ) -> Iterator[Arm]:
-    """One loop in a confined process of its own. kept: a workspace of this source whose compiler caches are to be used again."""
+    """One loop in a confined process of its own. kept: a workspace of this source whose compiler caches are to be used again.
+    counted: see `Child`."""
     workspace = kept or Workspace(source)
     try:
         with (
@@ -566,6 +569,7 @@ def arm(
                 limits=limits,
                 trusted=trusted,
                 allow_unconfined=allow_unconfined,
+                counted=counted,
                 # the forms of labs that are no loops to make faster have none of these
                 **{
                     name: getattr(form, name)

@@ -71,7 +71,15 @@ def look(
     options, readable = prepared(form)
     found, details = Look(losses=[]), None
     with arm(
-        submission.source, form, options, readable, form_name, limits, allow_unconfined=allow_unconfined, kept=kept
+        submission.source,
+        form,
+        options,
+        readable,
+        form_name,
+        limits,
+        allow_unconfined=allow_unconfined,
+        kept=kept,
+        counted=lab.memory is not None,
     ) as ours:
         try:
             progress(0.1, "loading")

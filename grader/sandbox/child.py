@@ -14,6 +14,7 @@ import json
 import math
 import multiprocessing
 import os
+import pickle
 import re
 import sys
 import textwrap
@@ -22,6 +23,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from multiprocessing.reduction import ForkingPickler
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -123,6 +125,9 @@ class Harness:
             torch.set_num_threads(spec["threads"])
         if spec["exact_memory"]:
             _return_memory()
+        if spec["counted"]:
+            # PyTorch's ways to share a tensor between processes need sockets, and there are none: it goes through a pipe, by value
+            ForkingPickler.register(torch.Tensor, lambda tensor: (pickle.loads, (pickle.dumps(tensor),)))
         self.counters: dict[str, Callable[[], float]] = {}  # the job's
         self.batches: Any = None  # likewise
         self.ahead: int | None = None

@@ -38,8 +38,9 @@ WRITE = READ | WRITE_FILE | _MODIFY | _REFER | _TRUNCATE | _IOCTL_DEV | CONNECT
 LIST = READ_DIR
 
 _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_SET_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 4, 8, 36, 38, 47
-_CAP_DAC_READ_SEARCH = 2
-_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+_CAP_DAC_READ_SEARCH, _CAP_SYS_ADMIN = 2, 21
+_CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x20000, 0x08000000, 0x10000000, 0x40000000
+_MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE = 2, 4, 0x4000, 0x40000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 
 # seccomp(2), and the instructions of BPF that a filter needs: load a word, go on if it is this, at least this, or has one of
@@ -142,7 +143,7 @@ class _Calls(NamedTuple):
 
 _NEW_CALLS = {  # the same numbers on both
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "clone3": 435,
-    "process_madvise": 440, "fchmodat2": 452, "setxattrat": 463, "removexattrat": 466, "file_setattr": 469,
+    "process_madvise": 440, "memfd_secret": 447, "fchmodat2": 452, "setxattrat": 463, "removexattrat": 466, "file_setattr": 469,
 }  # fmt: skip
 _CALLS = {
     "x86_64": _Calls(0xC000003E, _NEW_CALLS | {
@@ -152,7 +153,8 @@ _CALLS = {
         "ioprio_set": 251, "sched_setparam": 142, "sched_setscheduler": 144, "sched_setaffinity": 203, "sched_setattr": 314,
         "seccomp": 317, "inotify_init": 253, "inotify_init1": 294, "inotify_add_watch": 254, "fanotify_init": 300,
         "fanotify_mark": 301, "flock": 73, "clone": 56, "unshare": 272, "fadvise64": 221, "madvise": 28,
-        "truncate": 76,
+        "truncate": 76, "shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240, "add_key": 248, "bpf": 321, "socket": 41,
+        "socketpair": 53,
     }),
     "aarch64": _Calls(0xC00000B7, _NEW_CALLS | {
         "fchmod": 52, "fchmodat": 53, "fchown": 55, "fchownat": 54, "utimensat": 88, "setxattr": 5, "lsetxattr": 6,
@@ -160,7 +162,8 @@ _CALLS = {
         "setpriority": 140, "ioprio_set": 30, "sched_setparam": 118, "sched_setscheduler": 119, "sched_setaffinity": 122,
         "sched_setattr": 274, "seccomp": 277, "inotify_init1": 26, "inotify_add_watch": 27, "fanotify_init": 262,
         "fanotify_mark": 263, "flock": 32, "clone": 220, "unshare": 97, "fadvise64": 223, "madvise": 233,
-        "truncate": 45,
+        "truncate": 45, "shmget": 194, "semget": 190, "msgget": 186, "mq_open": 180, "add_key": 217, "bpf": 280, "socket": 198,
+        "socketpair": 199,
     }),
 }  # fmt: skip
 
@@ -174,11 +177,13 @@ _Rule = tuple[int, dict[int, int], int]
 _NamedRule = tuple[str, dict[int, int], int]
 
 
-def restrict_calls(own_user: bool, trusted: bool) -> bool:
+def restrict_calls(own_user: bool, trusted: bool, counted: bool = False) -> bool:
     """Close, for this process and all it will start, what Landlock leaves open: to be told of what others do with files, for
     whoever opens or reads a file pays for those who are told; locks that are in no list with a process that lives, for whoever
     closes a file pays for each lock on it (see `Child._check_locks`); unless it is trusted, to have the system forget what it
-    keeps of files, for whoever reads them next waits for the disk; namespaces of users; io_uring. Where the process has no user
+    keeps of files, for whoever reads them next waits for the disk; namespaces of users; io_uring; what outlives its processes or
+    holds bytes that nobody sees from outside, System V's objects, queues of messages, keys and the like. counted: its memory is
+    counted, so there are no sockets either, in which bytes and open files can be on their way, and no attributes of files. Where the process has no user
     of its own, also the modes, owners, times and attributes of files, limits and scheduling of other processes, and leases: else
     the kernel keeps it from those of others, and its own are its own affair. The process must have no_new_privs. Returns whether
     that worked; it does not where a machine is neither x86-64 nor arm64, or its kernel or container has no seccomp.
@@ -188,13 +193,14 @@ def restrict_calls(own_user: bool, trusted: bool) -> bool:
     reports success, and only what none of them needs is an error."""
     calls = _CALLS.get(os.uname().machine)
     return calls is not None and _install(
-        _program(calls.architecture, _rules(calls.numbers, os.getpid(), own_user, trusted))
+        _program(calls.architecture, _rules(calls.numbers, os.getpid(), own_user, trusted, counted))
     )
 
 
-def _rules(numbers: dict[str, int], me: int, own_user: bool, trusted: bool) -> list[_Rule]:
+def _rules(numbers: dict[str, int], me: int, own_user: bool, trusted: bool, counted: bool) -> list[_Rule]:
     """What is not allowed as it is; the first rule of a call that fits holds."""
     rules = _rules_for_all()
+    rules += _rules_of_counted_memory() if counted else []
     rules += [] if trusted else _rules_for_the_untrusted()
     rules += [] if own_user else _rules_of_the_same_user(me)
     return [(numbers[name], words, answer) for name, words, answer in rules if name in numbers]
@@ -217,6 +223,25 @@ def _rules_for_all() -> list[_NamedRule]:
         ("clone3", {}, missing),
         # what io_uring is asked for, no filter sees either
         *((f"io_uring_{what}", {}, missing) for what in ("setup", "enter", "register")),
+        # what may be missing in a kernel, and nothing here needs
+        *((name, {}, missing) for name in ("shmget", "semget", "msgget", "mq_open", "add_key", "memfd_secret", "bpf")),
+    ]
+
+
+def _rules_of_counted_memory() -> list[_NamedRule]:
+    return [*((name, {}, _ERRNO | errno.EAFNOSUPPORT) for name in ("socket", "socketpair")), *_rules_of_attributes()]
+
+
+def _rules_of_attributes() -> list[_NamedRule]:
+    return [
+        # as on a file system that has none: programs are used to that. An access list is an attribute
+        *(
+            (f"{kind}{what}xattr", {}, _ERRNO | errno.EOPNOTSUPP)
+            for kind in ("", "l", "f")
+            for what in ("set", "remove")
+        ),
+        # libraries fall back to the older calls
+        *((name, {}, _ERRNO | errno.ENOSYS) for name in ("setxattrat", "removexattrat")),
     ]
 
 
@@ -240,14 +265,8 @@ def _rules_of_the_same_user(me: int) -> list[_NamedRule]:
         ("utimensat", dict.fromkeys(path, 0), _NOTHING),
         ("utimensat", dict.fromkeys(times, 0), refused),
         ("utimensat", {}, _NOTHING),
-        # as on a file system that has none: programs are used to that. An access list is an attribute
-        *(
-            (f"{kind}{what}xattr", {}, _ERRNO | errno.EOPNOTSUPP)
-            for kind in ("", "l", "f")
-            for what in ("set", "remove")
-        ),
-        # libraries fall back to the older calls
-        *((name, {}, missing) for name in ("setxattrat", "removexattrat", "file_setattr")),
+        *_rules_of_attributes(),
+        ("file_setattr", {}, missing),  # libraries fall back to the older calls
         # whoever opens a file that another process has a lease on waits until that gives it back, 45 s at most
         *(("fcntl", {second: command}, refused) for command in _LEASES),
         *(("prlimit64", {first: pid}, _ALLOW) for pid in (0, me)),
@@ -302,55 +321,32 @@ def _install(rows: list[tuple[int, int, int, int]]) -> bool:
 
 
 def clear_away(folder: str, uid: int) -> None:
-    """Remove a workspace, and what its user `uid` (0: none of its own) left in shared memory of either kind. Called when all
-    its processes are gone."""
+    """Remove a workspace, and what its user `uid` (0: none of its own) left in shared memory. Called when all its processes
+    are gone."""
     # not shutil.rmtree: it recurses, and folders can be nested deeper than Python can go
     subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)
     clear_shared_memory(uid)
 
 
 def clear_shared_memory(uid: int) -> None:
-    """Remove what user `uid` (0: none of its own) left in shared memory of either kind."""
-    if not uid:
-        return
-    if left := list(_of_user(uid, "/dev/shm")):
+    """Remove what user `uid` (0: none of its own) left in shared memory that is not its alone (see `own_shared_memory`)."""
+    if uid and (left := list(_of_user(uid, "/dev/shm"))):
         subprocess.run(["rm", "-rf", "--", *left], stderr=subprocess.DEVNULL, check=False)
-    _remove_system_v(uid)
 
 
-def shared_memory(uid: int) -> Iterator[tuple[tuple[int, int], int]]:
-    """What user `uid` (0: none of its own) has in shared memory of either kind, mapped or not: device and inode, and bytes."""
-    if not uid:
-        return
-    for folder, _, files in os.walk("/dev/shm"):
-        for name in files:
-            with contextlib.suppress(OSError):  # others' files come and go meanwhile
-                status = os.stat(os.path.join(folder, name), follow_symlinks=False)
-                if status.st_uid == uid:
-                    yield (status.st_dev, status.st_ino), status.st_blocks * 512
-    for row in _system_v("shm", uid):
-        yield (os.makedev(0, 1), row["shmid"]), row["rss"] + row["swap"]  # the kernel's device for it
-
-
-def _remove_system_v(uid: int) -> None:
-    """Remove a user's shared memory, semaphores and queues of System V, which outlive its processes. Source of the columns:
-    https://man7.org/linux/man-pages/man5/proc_sysvipc.5.html"""
-    left: list[str] = []
-    for option, kind, column in (("-m", "shm", "shmid"), ("-s", "sem", "semid"), ("-q", "msg", "msqid")):
-        for row in _system_v(kind, uid):
-            left += [option, str(row[column])]
-    if left:  # as that user: in a container root may be no administrator of these
-        subprocess.run(["ipcrm", *left], user=uid, stderr=subprocess.DEVNULL, check=False)
-
-
-def _system_v(kind: str, uid: int) -> Iterator[dict[str, int]]:
-    """A user's rows of a table of System V's: columns by name."""
-    with contextlib.suppress(OSError), open(f"/proc/sysvipc/{kind}") as table:
-        names = table.readline().split()
-        for line in table:
-            row = dict(zip(names, map(int, line.split()), strict=False))
-            if uid in (row["uid"], row["cuid"]):  # an owner can give it away, its creator stays
-                yield row
+def held_in(folder: str, uid: int = 0) -> Iterator[tuple[tuple[int, int], int]]:
+    """What lies in `folder` and is of user `uid` (0: anybody's): device and inode, and bytes. A page for each: its name, and
+    what a link says, are memory, too. What cannot be looked at is left out."""
+    folders = [folder]
+    while folders:  # not os.walk: it recurses, and folders can be nested deeper than Python can go
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):  # files come and go meanwhile
+                    status = entry.stat(follow_symlinks=False)
+                    if not uid or status.st_uid == uid:
+                        yield (status.st_dev, status.st_ino), 4096 + status.st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
 
 
 def _of_user(uid: int, folder: str) -> Iterator[str]:
@@ -366,11 +362,7 @@ def is_used(uid: int) -> bool:
     with contextlib.suppress(KeyError):
         pwd.getpwuid(uid)
         return True
-    found = (
-        *(_of_user(uid, folder) for folder in ("/proc", "/dev/shm")),
-        *(_system_v(k, uid) for k in ("shm", "sem", "msg")),
-    )
-    return any(True for each in found for _ in each)
+    return any(True for folder in ("/proc", "/dev/shm") for _ in _of_user(uid, folder))
 
 
 def leave_network() -> bool:
@@ -380,16 +372,33 @@ def leave_network() -> bool:
 
 def own_loopback() -> None:
     """Move into a network namespace of its own whose loopback is up: the ranks of one loop talk to each other there, and
-    reach nobody else. Without root it needs a user namespace, and keeps no rights from it. Raises OSError where the kernel
-    refuses."""
-    uid, gid = os.geteuid(), os.getegid()
-    _check(_libc.unshare(_CLONE_NEWNET | (_CLONE_NEWUSER if uid else 0)), "unshare")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+    reach nobody else. Raises OSError where the kernel refuses."""
+    with _namespaces(_CLONE_NEWNET), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
-    if uid:
+
+
+def own_shared_memory(size: int) -> None:
+    """Have a /dev/shm of one's own, of `size` bytes at most: it ends with the processes that are in it, and nobody else's gets
+    full. Called before there is any rule of Landlock's, which forbids to mount. Raises OSError where the kernel refuses."""
+    with _namespaces(_CLONE_NEWNS):
+        _check(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "mount(/)")
+        kind, options = b"tmpfs", f"size={size},mode=1777".encode()
+        _check(_libc.mount(kind, b"/dev/shm", kind, _MS_NOSUID | _MS_NODEV, options), "mount(/dev/shm)")
+
+
+@contextlib.contextmanager
+def _namespaces(kinds: int) -> Iterator[None]:
+    """Move into namespaces of these kinds, to be set up within the block. Who is no administrator needs one of users for it, and
+    keeps no rights from that."""
+    uid, gid = os.geteuid(), os.getegid()
+    is_administrator = bool(_permitted() & 1 << _CAP_SYS_ADMIN)
+    _check(_libc.unshare(kinds | (0 if is_administrator else _CLONE_NEWUSER)), "unshare")
+    if not is_administrator:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
         Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+    yield
+    if not is_administrator:
         _set_capabilities(0)
 
 
@@ -446,8 +455,8 @@ def enter(spec: dict[str, Any]) -> None:
     spec: "home", its folder; "uid", its own user where the parent can give it one, else 0; "files", what `restrict_files` takes,
     or None where the kernel cannot and unconfined files were allowed; "processes" and "memory", see `limit_resources`
     (processes are counted by user, so they are limited only where the child has one of its own); "ranks", how many
-    processes train together: several have a loopback that is theirs alone; "trusted", whether the code is ours, see
-    `restrict_calls`. Raises OSError."""
+    processes train together: several have a loopback that is theirs alone; "trusted", whether the code is ours, and "counted",
+    see `restrict_calls`. Raises OSError."""
     several = spec.get("ranks", 1) > 1
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("900")  # if memory runs out, this one goes first
@@ -464,6 +473,6 @@ def enter(spec: dict[str, Any]) -> None:
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
     if spec["files"] is not None:
         restrict_files([(path, rights) for path, rights in spec["files"]], tcp=several)
-    restrict_calls(own_user, spec.get("trusted", False))  # the probe tells where that does not work
+    restrict_calls(own_user, spec.get("trusted", False), spec.get("counted", False))  # the probe tells where that does not work
     os.chdir(spec["home"])
     os.umask(0o077)

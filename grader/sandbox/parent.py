@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
+import fcntl
 import functools
 import hmac
 import json
@@ -18,10 +20,12 @@ import signal
 import site
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import sysconfig
 import tempfile
+import termios
 import threading
 import time
 from collections import Counter
@@ -50,6 +54,10 @@ MAX_PROCESSES = 1000
 _ROUNDED_S = 0.04  # of a process's processor time: four figures in hundredths of a second
 MAX_LOCKS = 256  # on one file, of all processes of a child: a loader with many workers may have one or two in each
 MAX_TEMPORARY = 40  # bytes of the path for temporary files; a workspace's and a socket's name come behind it
+NO_SOCKETS = (
+    " Where a lab counts memory there are no sockets, since what is on its way in one is in nobody's account: use pipes, and loader "
+    "workers that are forked, which is the usual way."
+)
 REPOSITORY = Path(__file__).resolve().parents[2]
 # where a machine keeps programs from NVLink's multicast; NCCL's own switch is among the NCCL_ ones
 NO_MULTICAST = ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS")
@@ -243,17 +251,6 @@ class Workspace:
     def remove(self) -> None:
         confine.clear_away(str(self.folder), self.uid)
 
-    def disk_bytes(self) -> int:
-        total, folders = 0, [str(self.folder)]
-        while folders:  # not os.walk: it recurses, and folders can be nested deeper than Python can go
-            with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
-                for entry in entries:
-                    with contextlib.suppress(OSError):
-                        total += entry.stat(follow_symlinks=False).st_blocks * 512
-                        if entry.is_dir(follow_symlinks=False):
-                            folders.append(entry.path)
-        return total
-
 
 def _temporary() -> Path:
     """Where workspaces lie: not where the paths of sockets in them, those of loader workers, would be too long (107 bytes)."""
@@ -292,7 +289,8 @@ class Child:
 
     workload, options, threads, environment: the lab's form. trusted: it runs our own starter, so its errors are not a
     learner's. drive: where its files lie, which serves it in its turns only. ranks: how many processes train
-    together (see `ranks`). budget, exact_memory, serves: see `Form`. Raises RuntimeError where file access cannot be confined,
+    together (see `ranks`). counted: `main_memory` will be asked for, so there is nowhere to put bytes that it does not see.
+    budget, exact_memory, serves: see `Form`. Raises RuntimeError where file access cannot be confined,
     unless `allow_unconfined`, and where several ranks cannot have a network of their own."""
 
     def __init__(
@@ -313,6 +311,7 @@ class Child:
         budget: int | None = None,
         exact_memory: bool = False,
         serves: bool = False,
+        counted: bool = False,
     ):
         confined = confine.landlock_abi() > 0
         if not confined and not allow_unconfined:
@@ -322,7 +321,7 @@ class Child:
                 f"several ranks need a network of their own, and this machine gives them none: {refused}"
             )
         self.workspace, self.limits, self.trusted, self.budget = workspace, limits or Limits(), trusted, budget
-        self.ranks, self.drive, self.serves = ranks, drive, serves
+        self.ranks, self.drive, self.serves, self.counted = ranks, drive, serves, counted
         self._drive_began = machine.scheduling(drive.pid) if drive else None
         home = workspace.folder
         own_gpus = {}
@@ -340,6 +339,8 @@ class Child:
             "processes": confine.PROCESSES,
             "memory": memory_limit(),
             "trusted": trusted,
+            "counted": counted,
+            "shared": shared_limit() if _has_own_shared_memory(workspace.uid > 0) else None,
             "environment": _environment()
             | _private_environment(home, device)
             | loopback
@@ -353,6 +354,7 @@ class Child:
             "budget": budget,
             "exact_memory": exact_memory,
         }
+        self._own_shared = spec["shared"] is not None
         self.steps = 0
         self.awake_s = 0.0  # seconds in which one of its processes may have run, in turns that have ended
         self._awake_since = math.inf
@@ -499,7 +501,9 @@ class Child:
         if answer.get("nonce") != nonce:
             raise ChildError("The grading process sent a reply that answers no request.", kind="wire")
         if "error" in answer:
-            raise _learner_error(answer["error"], method, self.budget, self.trusted)
+            error = _learner_error(answer["error"], method, self.budget, self.trusted)
+            error.message += NO_SOCKETS if self.counted and f"[Errno {errno.EAFNOSUPPORT}]" in error.message else ""
+            raise error
         return answer.get("value")
 
     def _write(self, line: bytes, limit_s: float) -> None:
@@ -552,13 +556,23 @@ class Child:
         return line
 
     def _check_disk(self) -> None:
-        used = self.workspace.disk_bytes()
-        if used > self.limits.disk_bytes:
-            raise ChildError(
-                f"The submission wrote {used / 1e9:.1f} GB to its folder; at most {self.limits.disk_bytes / 1e9:.1f} GB "
-                "are allowed.",
-                kind="disk",
-            )
+        """What it has on the disk, and in shared memory where that is not its alone: files without a name, too."""
+        folder, shared = os.stat(self.workspace.folder).st_dev, os.stat("/dev/shm").st_dev
+        files = dict(confine.held_in(str(self.workspace.folder)))
+        files |= dict(confine.held_in("/dev/shm", self.workspace.uid)) if self.workspace.uid else {}
+        for process in self._tree():
+            with contextlib.suppress(OSError):  # it ended, or does not show them
+                files |= _opened(process.pid)
+        for device, where, most in (
+            (folder, "to its folder", self.limits.disk_bytes),
+            (shared, "to shared memory", shared_limit()),
+        ):
+            used = sum(size for (each, _), size in files.items() if each == device)
+            if used > most:
+                raise ChildError(
+                    f"The submission wrote {used / 1e9:.1f} GB {where}; at most {most / 1e9:.1f} GB are allowed.",
+                    kind="disk",
+                )
 
     def _check_crowd(self, tree: list[psutil.Process]) -> None:
         """A turn begins and ends with a look at each process, those included that ended and that nobody waited for."""
@@ -827,13 +841,20 @@ class Child:
         mapped = self._own_files(pids)
         return sum(_resident(pid, mapped) for pid in pids[:1]) + sum(map(_private, pids[1:]))
 
-    def _own_files(self, pids: Iterable[int]) -> int:
-        """Bytes of the files that these processes may have written, each once: those that are mapped, and those in memory
-        that are open, or that the child's user, where it has one of its own, has in shared memory. Raises ChildError where a
-        process no longer lets anybody but root see them; on some machines that is so from the beginning, and they count as
-        none."""
+    def _shared_memory(self) -> Iterator[tuple[tuple[int, int], int]]:
+        """What it has in /dev/shm, mapped or not; nothing where that is shared with others of the same user."""
+        if not self._own_shared:
+            return confine.held_in("/dev/shm", self.workspace.uid) if self.workspace.uid else iter(())
+        return confine.held_in(f"/proc/{self.warden}/root/dev/shm")
+
+    def _own_files(self, pids: Collection[int]) -> int:
+        """Bytes of the files that these processes may have written, each once: those that are mapped; those in memory or without a
+        name that are open; what waits in pipes; what lies in the child's folder and in shared memory, where one of these is
+        its alone. Raises ChildError where a process no longer lets anybody but root see them; on some machines that is so from
+        the beginning, and they count as none."""
         folder, mapped = os.fsencode(os.path.realpath(self.workspace.folder)), {}
-        whole = dict(confine.shared_memory(self.workspace.uid))
+        whole = dict(confine.held_in(str(self.workspace.folder)))
+        whole |= dict(self._shared_memory())
         for pid in pids:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended
                 try:
@@ -935,7 +956,7 @@ def _mapped(pid: int, folder: bytes) -> Iterator[tuple[tuple[bytes, tuple[int, i
     All of a part counts: of what a process wrote to a file nothing is lost when its pages are no longer the process's, and
     it has them again as soon as it looks. So does a page it never touched; whoever makes a mapping of memory wants it.
     https://man7.org/linux/man-pages/man5/proc_pid_maps.5.html"""
-    with open(f"/proc/{pid}/maps", "rb") as lines:  # bytes: a name may hold what ends a line of text
+    with open(f"/proc/{_living(pid)}/maps", "rb") as lines:  # bytes: a name may hold what ends a line of text
         for line in lines:
             if b"/" not in line and b"s " not in line:  # neither a path nor shared: most, and this is asked often
                 continue
@@ -951,14 +972,29 @@ def _mapped(pid: int, folder: bytes) -> Iterator[tuple[tuple[bytes, tuple[int, i
 
 
 def _opened(pid: int) -> dict[tuple[int, int], int]:
-    """Files in memory that a process has opened: device and inode, and bytes."""
-    found = {}
-    for entry in os.scandir(f"/proc/{pid}/fd"):
-        with contextlib.suppress(FileNotFoundError):  # it closed it
-            if os.readlink(entry.path).startswith(("/memfd:", "/dev/shm/")):
-                status = os.stat(entry.path)
-                found[status.st_dev, status.st_ino] = status.st_blocks * 512
+    """What a process has opened that holds bytes and that no folder shows: files in memory or without a name, and pipes, with
+    what waits in them. Device and inode, and bytes. Threads can have descriptors of their own."""
+    found, shared = {}, os.stat("/dev/shm").st_dev
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended
+            for entry in os.scandir(f"/proc/{pid}/task/{thread}/fd"):
+                with contextlib.suppress(FileNotFoundError):  # it closed it
+                    status = os.stat(entry.path)
+                    file = status.st_dev, status.st_ino
+                    if stat.S_ISFIFO(status.st_mode) and file not in found:
+                        found[file] = _waiting_in(entry.path)
+                    elif stat.S_ISREG(status.st_mode) and (not status.st_nlink or status.st_dev == shared):
+                        found[file] = status.st_blocks * 512
     return found
+
+
+def _waiting_in(pipe: str) -> int:
+    """Bytes that were written to a pipe, given by a path in /proc, and not yet read."""
+    fd = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        return struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0]
+    finally:
+        os.close(fd)
 
 
 def _private(pid: int) -> int:
@@ -966,10 +1002,20 @@ def _private(pid: int) -> int:
     return _kilobytes(pid, "smaps_rollup", ("Private_Dirty", "Swap"))
 
 
+def _living(pid: int) -> str:
+    """Where /proc tells of a process: at one of its threads, for that which it began with may have ended, and then tells nothing."""
+    for thread in sorted(map(int, os.listdir(f"/proc/{pid}/task"))):
+        path = f"{pid}/task/{thread}"
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if Path("/proc", path, "stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+                return path
+    return str(pid)
+
+
 def _kilobytes(pid: int, file: str, names: tuple[str, ...]) -> int:
     """The sum of these lines of a file in /proc/PID, in bytes; 0 when the process has ended."""
     found = 0
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/{file}") as lines:
+    with contextlib.suppress(OSError), open(f"/proc/{_living(pid)}/{file}") as lines:
         for line in lines:
             name, _, value = line.partition(":")
             if name in names:
@@ -1072,6 +1118,19 @@ def _learner_error(error: Any, method: str, budget: int | None, trusted: bool) -
 def memory_limit() -> int:
     """Bytes of private data that one process of a submission may have."""
     return machine.allowed_memory() * 3 // 4
+
+
+def shared_limit() -> int:
+    """Bytes of shared memory that the processes of a submission may have together."""
+    return machine.allowed_memory() // 4
+
+
+@functools.lru_cache(maxsize=2)
+def _has_own_shared_memory(own_user: bool) -> bool:
+    """Whether a child, with a user of its own or not, can have a /dev/shm of its own."""
+    program = f"from grader.sandbox import confine; confine.own_shared_memory(4096); {own_user} and confine.give_up_root(30_000)"
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def _private_environment(home: Path, device: str) -> dict[str, str]:

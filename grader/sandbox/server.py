@@ -58,6 +58,8 @@ def serve(listener: socket.socket) -> None:
 
 
 def _warden(spec: dict, requests: int, replies: int, output: int, status: int, lifeline: int) -> None:
+    if spec["shared"]:
+        confine.own_shared_memory(spec["shared"])
     confine.become_subreaper()
     enclosed = confine.keep_signals_in()
     os.setsid()
