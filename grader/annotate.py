@@ -12,7 +12,18 @@ import numpy as np
 
 from grader import trace
 from grader.checks import parity as parity_check
-from grader.grade import MAX_TRACE, MAX_WEIGHTS, NEEDS_GPU, AnyFindings, Progress, arm, gate, plain, prepared
+from grader.grade import (
+    MAX_TRACE,
+    NEEDS_GPU,
+    TOO_LARGE,
+    AnyFindings,
+    Progress,
+    arm,
+    gate,
+    most_weights,
+    plain,
+    prepared,
+)
 from grader.labs.kinds import AnnotateLab
 from grader.measure import decision
 from grader.measure.blocks import Arm, Plan, pair
@@ -102,10 +113,11 @@ def _first_steps(found: Findings, ours: Arm, starter: Arm) -> None:
     with turn(ours.child):
         ours.warm_up(steps)
         ours.child.weights("first.safetensors")
-    weights = ours.child.fetch("first.safetensors", MAX_WEIGHTS)
     with turn(starter.child):
         starter.warm_up(steps)
-        starter.child.give("first.safetensors", weights)
+        starter.child.weights("first.safetensors")
+        most = most_weights(starter.child, "first.safetensors")
+        starter.child.give("first.safetensors", ours.child.fetch("first.safetensors", most, TOO_LARGE))
         update = starter.child.ask("compare", file="first.safetensors")
     found.parity = parity_check.early(found.form.parity, starter.losses, ours.losses, update)
     _read(found, ours)

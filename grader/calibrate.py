@@ -19,13 +19,13 @@ from grader.checks.parity import distances
 from grader.checks.throughput import MUCH_LOST
 from grader.errors import UserError
 from grader.grade import (
-    MAX_WEIGHTS,
     WEIGHTS,
     Progress,
     arm,
     begun,
     choose_form,
     grade,
+    most_weights,
     prepared,
     without_waits,
 )
@@ -132,7 +132,7 @@ def measure_spread(
             held_out = {}
             for one, step in _trained(source, lab, form_name, seed, grid):
                 one.child.weights(WEIGHTS)
-                (Path(folder) / str(step)).write_bytes(one.child.fetch(WEIGHTS, MAX_WEIGHTS))
+                (Path(folder) / str(step)).write_bytes(one.child.fetch(WEIGHTS, most_weights(one.child, WEIGHTS)))
                 held_out[step] = one.child.ask("evaluate")["loss"]
                 reference = one.losses
             forms = {name: honest_form(source, name) for name in FORMS}

@@ -51,7 +51,9 @@ Arming = contextlib.AbstractContextManager[Arm]
 Measured = TypeVar("Measured")
 
 WEIGHTS, FIRST_WEIGHTS = "weights.safetensors", "first.safetensors"  # in the exchange folder
-MAX_WEIGHTS = 4 << 30  # bytes
+TOO_LARGE = (
+    " Twice what the untouched loop's file has is enough for its tensors: `job.weights` returns these and nothing else."
+)
 MAX_TRACE = 256 << 20
 GPU_MEMORY = 7e9  # bytes that a grade needs of a GPU's memory in labs that are no loops to make faster
 FREE_MAIN_MEMORY = 2 << 30
@@ -207,6 +209,8 @@ def grade(
         except ChildError as error:
             if _is_machines(error, found):
                 found.disturbed = f"a loop of this course's own could not run here. {error.message}"
+            elif error.kind == "room":
+                found.disturbed = error.message
             elif error.kind == "out_of_memory" and (taken := _memory_was_taken(found)):
                 found.disturbed = taken
             else:
@@ -299,6 +303,7 @@ class Findings(AnyFindings):
     parity: CheckResult | None = None
     losses: dict[str, list[float]] = field(default_factory=dict)  # "starter", "submission": up to the last timed step
     weights: dict[int, Path] = field(default_factory=dict)  # the submission's, by step: files while the grade lasts
+    most_weights: int = 0  # bytes of such a file
     timed_by: dict[int, int] = field(default_factory=dict)  # how many pairs were measured by those steps
     turns: list[list[Turn]] = field(default_factory=list)  # the submission's timed turns, pair by pair
     overstated: float = 1.0  # see `blocks.overstated`
@@ -665,17 +670,23 @@ def _first_steps(found: Findings, ours: Arm, starter: Arm, progress: Progress) -
     parity = found.form.parity
     progress(0.14, "first steps of the submission (compiling, if it compiles)")
     _warm_up(ours, found)
-    weights = b"" if found.lab.serves else ours.child.fetch(FIRST_WEIGHTS, MAX_WEIGHTS)
     if found.lab.serves:
         found.parity = answers_check.judge(parity, starter.losses, ours.losses)
     else:
-        starter.child.give(FIRST_WEIGHTS, weights)
+        found.most_weights = most_weights(starter.child, FIRST_WEIGHTS)
+        starter.child.give(FIRST_WEIGHTS, ours.child.fetch(FIRST_WEIGHTS, found.most_weights, TOO_LARGE))
         with turn(starter.child):
             update = starter.child.ask("compare", file=FIRST_WEIGHTS)
         found.parity = parity_check.early(parity, starter.losses, ours.losses, update)
     _compare_reads(found, ours, starter)
     _compare_logs(found, ours, starter)
     _judge_memory(found, ours, starter)
+
+
+def most_weights(trusted: Child, file: str) -> int:
+    """Bytes that a submission's file of weights may have, by the one that a trusted loop of the same job has written: weights in
+    float64, which are told what is wrong with them, are twice as large, and beside them stand names."""
+    return 2 * (trusted.exchange / file).stat().st_size + (1 << 20)
 
 
 def _warm_up(each: Arm, found: Findings) -> None:
@@ -863,7 +874,7 @@ def _keep_weights(found: Findings, ours: Arm, starter: Arm, kept: Path) -> None:
         ours.child.weights(WEIGHTS)
     found.timed_by[step] = len(found.pairs)
     found.weights[step] = kept / f"{step}.safetensors"
-    found.weights[step].write_bytes(ours.child.fetch(WEIGHTS, MAX_WEIGHTS))
+    found.weights[step].write_bytes(ours.child.fetch(WEIGHTS, found.most_weights, TOO_LARGE))
 
 
 def _same_to_the_end(found: Findings, start: Callable[..., Arming], plan: Plan, progress: Progress) -> None:
@@ -973,7 +984,7 @@ def _twins(found: Findings, step: int, start: Callable[..., Arming], progress: P
             for stop in _reached(reference, found.weights):  # from the first one on: each stretch is compared, too
                 reference.child.weights(WEIGHTS)
                 kept[stop] = Path(folder) / str(stop)
-                kept[stop].write_bytes(reference.child.fetch(WEIGHTS, MAX_WEIGHTS))
+                kept[stop].write_bytes(reference.child.fetch(WEIGHTS, most_weights(reference.child, WEIGHTS)))
         for n in range(1, 1 + ROUNDED):
             progress(0.96 + 0.01 * n, "trainings from rounded weights: how far apart honest ones from this seed are")
             with _reference(found, start, nudge=n) as twin:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
-from grader.grade import MAX_WEIGHTS, NEEDS_GPU, AnyFindings, Disturbed, Progress, arm, gate, plain
+from grader.grade import NEEDS_GPU, AnyFindings, Disturbed, Progress, arm, gate, plain
 from grader.labs.kinds import Cases, KernelLab
 from grader.measure import decision, machine
 from grader.measure.blocks import QUICK
@@ -140,15 +140,20 @@ def _cases(found: Findings, theirs: Child, ours: Child, progress: Progress) -> N
             found.seen[name] = Seen(wrong=error.message)
 
 
+def _most(case: dict[str, Any]) -> int:
+    """Bytes that the file of a case's result may have: of its numbers none has more than four, and the header takes little."""
+    return 4 * case["rows"] * case["width"] + (1 << 20)
+
+
 def _seen(found: Findings, theirs: Child, ours: Child, seed: int, case: dict[str, Any]) -> Seen:
     with turn(theirs):
         reply = theirs.ask("result", entry=found.lab.entry, seed=seed, file=FILE, case=case)
         operators, launches, compiled = _calculated(reply)
         found.compiled |= compiled
-        result = theirs.fetch(FILE, MAX_WEIGHTS)
+        result = theirs.fetch(FILE, _most(case))
         other = secrets.randbelow(1 << 31)  # drawn when the function has returned
         theirs.ask("again", seed=other, file=FILE, case=case)
-        again = theirs.fetch(FILE, MAX_WEIGHTS)
+        again = theirs.fetch(FILE, _most(case))
     answers = []
     with turn(ours):
         for drawn_from, file in ((seed, result), (other, again)):

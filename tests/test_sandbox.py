@@ -960,16 +960,115 @@ def test_processes_that_replace_themselves_are_stopped():
             assert eventually(lambda: counted(child) > before)  # noqa: B023
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="only root can give a child a user of its own")
-def test_shared_memory_does_not_outlast_a_submission(tmp_path):
+@pytest.fixture(params=["its own", "everybody's"])
+def shared(request, monkeypatch) -> str:
+    """Whose /dev/shm a child has; it has everybody's where it can have none of its own."""
+    if request.param == "everybody's":
+        if not IS_ROOT:
+            pytest.skip("only a user of its own tells what is a child's")
+        monkeypatch.setattr(parent, "_has_own_shared_memory", lambda _: False)
+    elif not parent._has_own_shared_memory(IS_ROOT):
+        pytest.skip("this kernel gives nobody a /dev/shm of his own")
+    return request.param
+
+
+def test_shared_memory_does_not_outlast_a_submission(shared, tmp_path):
     file = Path("/dev/shm") / f"left-{tmp_path.name}-{os.getpid()}"
     with running(loop(f"open({str(file)!r}, 'w').write('kept')\nwhile True:\n    yield torch.ones(())")) as child:
         child.load()
         child.start(1)
         child.run(1)
-        assert file.exists()
+        assert file.exists() == (shared == "everybody's") and sum(1 for _ in child._shared_memory()) == 1
         child.workspace.empty()
         assert not file.exists()
+
+
+def test_without_root_shared_memory_is_its_own_as_well(shared, tmp_path):
+    """Root tries it for another user."""
+    program = (
+        "import os; os.environ['GRADER_CACHE'] = os.environ['HOME'] = os.getcwd()\n"
+        "from grader.sandbox import confine\n"
+        "os.geteuid() or confine.give_up_root(40_000)\n"
+        "from grader.sandbox import parent\n"
+        "from helpers import loop, running\n"
+        "if not parent._has_own_shared_memory(False): raise SystemExit('none')\n"
+        'with running(loop(\'open("/dev/shm/grader-mine", "w").write("kept")\')) as child:\n'
+        "    child.load(), child.start(1), child.run(1), child.freeze(), child.thaw(), child.run(1)\n"
+        "    print(os.path.exists('/dev/shm/grader-mine'), len(dict(child._shared_memory())), child.main_memory() > 0)"
+    )
+    tmp_path.chmod(0o777)
+    for folder in tmp_path.parents[:2]:
+        folder.chmod(0o755)
+    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout == "False 1 True\n" or done.stderr == "none\n", done
+
+
+def test_shared_memory_has_an_end(shared, monkeypatch):
+    """Others' loader workers die where it is full."""
+    monkeypatch.setattr(parent, "shared_limit", lambda: 8 << 20)
+    body = "open('/dev/shm/big', 'wb').write(bytes(20 << 20))"
+    with running(loop(body)) as child:
+        child.load()
+        child.start(1)
+        with pytest.raises(ChildError, match=r"No space left|wrote 0\.0 GB to shared memory; at most 0\.0 GB are"):
+            child.run(1)
+            child.freeze()
+
+
+FULL = '''
+import os, sys
+from grader.sandbox import confine
+
+os.environ["GRADER_CACHE"] = sys.argv[1]
+try:
+    confine.own_shared_memory(32 << 20)  # for this test alone: as the machine's
+except OSError:
+    raise SystemExit("none")
+from grader.sandbox import parent
+from helpers import grade_cells, loop
+
+parent._has_own_shared_memory = lambda _: False
+open("/dev/shm/others", "wb").write(bytes({others} << 20))
+BODY = """
+import mmap
+with open("/dev/shm/own", "wb+") as file:
+    file.truncate({own} << 20)
+    mapped = mmap.mmap(file.fileno(), 0)
+    mapped[:] = bytes(len(mapped))
+"""
+result = grade_cells(loop(BODY))
+print(result.disturbed or result.fatal)
+'''
+
+
+@root_only
+@pytest.mark.parametrize(
+    ("others", "own", "said"),
+    [
+        (28, 8, "other programs have filled /dev/shm"),
+        (1, 40, "crashed with SIGBUS, most likely because shared memory was full"),
+    ],
+)
+def test_shared_memory_that_others_filled(others, own, said):
+    """A loop that dies of it is nobody's failure."""
+    program = FULL.replace("{others}", str(others)).replace("{own}", str(own))
+    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(cache_dir())],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert said in done.stdout or done.stderr == "none\n", done
 
 
 def test_training_ahead_gains_nothing():
@@ -1045,22 +1144,14 @@ def gain_over_starter(source: str) -> float:
     return statistics.median(each.starter_s / each.submission_s for each in times)
 
 
-@root_only
-def test_no_shared_memory_is_left():
-    """System V's outlives its process, whoever it was given to; files in /dev/shm do, too."""
-    number = inside(
+def test_nothing_of_system_v_is_left():
+    """It outlives its processes, whoever it was given to; so do queues of messages."""
+    made = inside(
         """
-        number = libc.shmget(4711, 4096, 0o1600)
-        entry = (ctypes.c_uint * 64)()
-        libc.shmctl(number, 2, entry)  # IPC_STAT
-        entry[1] = 12345  # uid, in shm_perm, which comes first
-        libc.shmctl(number, 1, entry)  # IPC_SET
-        return number
+        return [libc.shmget(0, 4096, 0o1600), libc.semget(0, 1, 0o1600), libc.msgget(0, 0o1600), libc.mq_open(b'/x', 0o102, 0o600, 0)]
         """
     )
-    assert number >= 0
-    ids = [int(row.split()[1]) for row in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]]
-    assert number not in ids
+    assert made == [-1] * 4
 
 
 def test_the_main_process_s_time_is_that_of_all_its_threads_and_of_no_other():

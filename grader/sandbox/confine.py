@@ -473,6 +473,7 @@ def enter(spec: dict[str, Any]) -> None:
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
     if spec["files"] is not None:
         restrict_files([(path, rights) for path, rights in spec["files"]], tcp=several)
-    restrict_calls(own_user, spec.get("trusted", False), spec.get("counted", False))  # the probe tells where that does not work
+    # the probe tells where that does not work
+    restrict_calls(own_user, spec.get("trusted", False), spec.get("counted", False))
     os.chdir(spec["home"])
     os.umask(0o077)

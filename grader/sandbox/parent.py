@@ -13,6 +13,7 @@ import hmac
 import json
 import math
 import os
+import re
 import secrets
 import select
 import shutil
@@ -50,6 +51,7 @@ COMPILED = {"graphs", "graph_breaks", "recompiles"}  # what a child counts of to
 MAX_MESSAGE = 5_000  # characters of an error, fewer than a report shows; those of torch.compile have some 2,000
 MAX_LOSS = 3.5e38  # more than any fp32 number; larger ones could not even be averaged
 MAX_DISK = 6 << 30  # bytes in a child's folder, compiler caches and a trace included
+NO_ROOM = 16 << 20  # bytes left at which a disk, or shared memory, is as good as full
 MAX_PROCESSES = 1000
 _ROUNDED_S = 0.04  # of a process's processor time: four figures in hundredths of a second
 MAX_LOCKS = 256  # on one file, of all processes of a child: a loader with many workers may have one or two in each
@@ -321,7 +323,7 @@ class Child:
                 f"several ranks need a network of their own, and this machine gives them none: {refused}"
             )
         self.workspace, self.limits, self.trusted, self.budget = workspace, limits or Limits(), trusted, budget
-        self.ranks, self.drive, self.serves, self.counted = ranks, drive, serves, counted
+        self.ranks, self.drive, self.serves, self._counted = ranks, drive, serves, counted
         self._drive_began = machine.scheduling(drive.pid) if drive else None
         home = workspace.folder
         own_gpus = {}
@@ -490,6 +492,8 @@ class Child:
             error.trusted, error.asked = self.trusted, method
             if self.drive and self.drive.disturbed():  # what the loop says of it is not its fault
                 self._check_drive(False)
+            if re.search(r"Bus error|SIGBUS|No space left", error.message) and (taken := self._room_that_others_took()):
+                error.kind, error.message = "room", taken
             raise
 
     def _asked(self, limit_s: float, method: str, arguments: dict[str, Any]) -> Any:
@@ -502,7 +506,7 @@ class Child:
             raise ChildError("The grading process sent a reply that answers no request.", kind="wire")
         if "error" in answer:
             error = _learner_error(answer["error"], method, self.budget, self.trusted)
-            error.message += NO_SOCKETS if self.counted and f"[Errno {errno.EAFNOSUPPORT}]" in error.message else ""
+            error.message += NO_SOCKETS if self._counted and f"[Errno {errno.EAFNOSUPPORT}]" in error.message else ""
             raise error
         return answer.get("value")
 
@@ -574,6 +578,18 @@ class Child:
                     kind="disk",
                 )
 
+    def _room_that_others_took(self) -> str:
+        """Whether shared memory or the disk is full, and not by this child, in words."""
+        places = [(self.workspace.folder, dict(confine.held_in(str(self.workspace.folder))))]
+        if not self._own_shared:
+            places.append((Path("/dev/shm"), dict(self._shared_memory())))
+        for place, own in places:
+            there = os.statvfs(place)
+            used = (there.f_blocks - there.f_bfree) * there.f_frsize
+            if there.f_bavail * there.f_frsize < NO_ROOM and 2 * sum(own.values()) < used:
+                return f"other programs have filled {place if place == Path('/dev/shm') else place.parent}, and the loop found no room there."
+        return ""
+
     def _check_crowd(self, tree: list[psutil.Process]) -> None:
         """A turn begins and ends with a look at each process, those included that ended and that nobody waited for."""
         if len(tree) > MAX_PROCESSES:
@@ -614,6 +630,11 @@ class Child:
                     "was killed by the kernel, most likely because the machine ran out of memory. Fewer loader workers, "
                     "a smaller prefetch_factor or a smaller cache need less"
                 )
+            elif number == signal.SIGBUS:
+                how = (
+                    f"crashed with SIGBUS, most likely because shared memory was full: all its processes may have {shared_limit() / 1e9:.1f} "
+                    "GB together. Fewer loader workers, or a smaller prefetch_factor, need less"
+                )
             else:
                 known = number in set(signal.Signals)
                 how = f"crashed with {signal.Signals(number).name if known else f'signal {number}'}"
@@ -627,9 +648,9 @@ class Child:
     def exchange(self) -> Path:
         return self.workspace.folder / "exchange"
 
-    def fetch(self, file: str, max_bytes: int) -> bytes:
+    def fetch(self, file: str, max_bytes: int, hint: str = "") -> bytes:
         """The contents of a file that the child wrote to the exchange folder. Raises ChildError when it is missing, too
-        large, or no plain file (a link could point to anything)."""
+        large (then with `hint`, what to do), or no plain file (a link could point to anything)."""
         try:
             # in two steps: the exchange folder itself could be a link as well
             folder = os.open(self.exchange, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -643,8 +664,13 @@ class Child:
             ) from None
         try:
             info = os.fstat(fd)
-            if not stat.S_ISREG(info.st_mode) or info.st_size > max_bytes:
-                raise ChildError(f"The submission's process left a {file} of the wrong kind or size.", kind="wire")
+            if not stat.S_ISREG(info.st_mode):
+                raise ChildError(f"The submission's process left a {file} of the wrong kind.", kind="wire")
+            if info.st_size > max_bytes:
+                raise ChildError(
+                    f"The submission's process left a {file} of {info.st_size / 1e6:.1f} MB; at most {max_bytes / 1e6:.1f} MB are read.{hint}",
+                    kind="wire",
+                )
             with os.fdopen(fd, "rb", closefd=False) as handle:
                 return handle.read(max_bytes)
         finally:
