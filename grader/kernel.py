@@ -141,8 +141,8 @@ def _cases(found: Findings, theirs: Child, ours: Child, progress: Progress) -> N
 
 
 def _most(case: dict[str, Any]) -> int:
-    """Bytes that the file of a case's result may have: of its numbers none has more than four, and the header takes little."""
-    return 4 * case["rows"] * case["width"] + (1 << 20)
+    """Bytes that the file of a case's result may have: numbers of any type, and a header."""
+    return 8 * case["rows"] * case["width"] + (1 << 20)
 
 
 def _seen(found: Findings, theirs: Child, ours: Child, seed: int, case: dict[str, Any]) -> Seen:

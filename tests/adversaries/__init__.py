@@ -6,7 +6,7 @@ A file's docstring says what it tries. It declares
     LABS      the labs it fits; 2a_workers and 3a_precision where it says nothing
     DEVICES   "cuda", "cpu" or both (where it says nothing)
     CONTROL   the honest work that it must not beat: "starter" (where it says nothing), "solution", "half fix", "threads",
-             "copies" or "connection kept"
+             "copies", "connection kept" or "all at once"
 
 and defines `source(lab)`, the text of the submission, or for nbgrader `tamper(notebook)`, which edits a student's
 notebook. `python -m tests.adversaries` grades them all and compares."""
@@ -31,6 +31,7 @@ __all__ = [
     "LINKS",
     "Adversary",
     "ahead",
+    "all_at_once",
     "attempt",
     "beside",
     "connection_kept",
@@ -40,6 +41,7 @@ __all__ = [
     "every_step",
     "in_threads",
     "once",
+    "parked",
     "read_by",
     "solution",
     "starter",
@@ -103,6 +105,11 @@ def connection_kept(lab: str) -> str:
     )
 
 
+def all_at_once(lab: str) -> str:
+    """3h's solution with all samples of a batch in memory: faster, and beyond the budget."""
+    return variants.wrongs(lab)["all samples at once"][0]
+
+
 CONTROLS: dict[str, Callable[[str], str]] = {
     "starter": starter,
     "half fix": variants.half_fix,
@@ -110,6 +117,7 @@ CONTROLS: dict[str, Callable[[str], str]] = {
     "threads": in_threads,
     "copies": copies,
     "connection kept": connection_kept,
+    "all at once": all_at_once,
 }
 
 
@@ -190,6 +198,37 @@ def wrap(text: str, lab: str, source: str | None = None) -> str:
     """The starter's train(job) renamed to steps(job), followed by `text`, which defines train(job)."""
     inner = (source or starter(lab)).replace("def train(job):", "def steps(job):")
     return inner.rstrip("\n") + "\n\n\n" + textwrap.dedent(text).strip("\n") + "\n"
+
+
+PARKED = """
+import ctypes
+
+ctypes.CDLL(None).mallopt(-3, 1 << 16)  # what is freed goes back to the system
+
+
+def pack(tensor):
+    if tensor.nbytes < 20_000 or isinstance(tensor, torch.nn.Parameter):
+        return tensor
+    return put_away(tensor.detach().contiguous().view(-1).numpy().tobytes()), tensor.shape, tensor.dtype
+
+
+def unpack(kept):
+    if isinstance(kept, torch.Tensor):
+        return kept
+    ticket, shape, dtype = kept
+    return torch.frombuffer(bytearray(give_back(ticket)), dtype=dtype).view(shape)
+
+
+def train(job):
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        yield from steps(job)
+"""
+
+
+def parked(text: str, lab: str) -> str:
+    """All samples at once, whose activations `put_away(data)`, defined in `text`, keeps where nobody should see them; it returns
+    what `give_back(ticket)` is given."""
+    return wrap(textwrap.dedent(text).strip("\n") + "\n\n" + PARKED, lab, all_at_once(lab))
 
 
 def attempt(text: str, lab: str, source: str | None = None) -> str:
