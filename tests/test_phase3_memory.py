@@ -277,7 +277,11 @@ def train(job):
 
 NOWHERE = {
     "sockets": "socket.socketpair()",
-    "a socket": "socket.socket(socket.AF_UNIX)",
+    "a socket of datagrams": "socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)",
+    "a socket of the network": "socket.socket()",
+    "a socket of the kernel's": "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
+    "a socket with a name": "socket.socket(socket.AF_UNIX).bind('name')",
+    "a socket that listens": "socket.socket(socket.AF_UNIX).listen()",
     "attributes of files": "os.setxattr('submission.py', 'user.x', b'x')",
     "shared memory of System V": "called(libc.shmget(0, 4096, 0o1600))",
     "semaphores of System V": "called(libc.semget(0, 1, 0o1600))",
@@ -306,7 +310,7 @@ def called(result):
 """
     with running(source, counted=True) as child, pytest.raises(ChildError, match="OSError") as refused:
         child.load()
-    assert ("Where a lab counts memory there are no sockets" in refused.value.message) == ("socket" in what)
+    assert ("Where a lab counts memory no socket leads" in refused.value.message) == ("socket" in what)
 
 
 def test_loader_workers_where_memory_is_counted():

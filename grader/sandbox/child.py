@@ -126,7 +126,7 @@ class Harness:
         if spec["exact_memory"]:
             _return_memory()
         if spec["counted"]:
-            # PyTorch's ways to share a tensor between processes need sockets, and there are none: it goes through a pipe, by value
+            # PyTorch's ways to share a tensor between processes need sockets, and none lead to others here: it goes through a pipe, by value
             ForkingPickler.register(torch.Tensor, lambda tensor: (pickle.loads, (pickle.dumps(tensor),)))
         self.counters: dict[str, Callable[[], float]] = {}  # the job's
         self.batches: Any = None  # likewise

@@ -57,7 +57,7 @@ _ROUNDED_S = 0.04  # of a process's processor time: four figures in hundredths o
 MAX_LOCKS = 256  # on one file, of all processes of a child: a loader with many workers may have one or two in each
 MAX_TEMPORARY = 40  # bytes of the path for temporary files; a workspace's and a socket's name come behind it
 NO_SOCKETS = (
-    " Where a lab counts memory there are no sockets, since what is on its way in one is in nobody's account: use pipes, and loader "
+    " Where a lab counts memory no socket leads from one process to another, since what is on its way is in nobody's account: use pipes, and loader "
     "workers that are forked, which is the usual way."
 )
 REPOSITORY = Path(__file__).resolve().parents[2]
