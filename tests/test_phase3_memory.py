@@ -280,8 +280,10 @@ NOWHERE = {
     "a socket of datagrams": "socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)",
     "a socket of the network": "socket.socket()",
     "a socket of the kernel's": "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
-    "a socket with a name": "socket.socket(socket.AF_UNIX).bind('name')",
-    "a socket that listens": "socket.socket(socket.AF_UNIX).listen()",
+    **{
+        f"a socket that listens, {kind}": f"accept(socket.socket(socket.AF_UNIX, socket.{kind}))"
+        for kind in ("SOCK_STREAM", "SOCK_SEQPACKET")
+    },
     "attributes of files": "os.setxattr('submission.py', 'user.x', b'x')",
     "shared memory of System V": "called(libc.shmget(0, 4096, 0o1600))",
     "semaphores of System V": "called(libc.semget(0, 1, 0o1600))",
@@ -304,6 +306,13 @@ libc = ctypes.CDLL(None, use_errno=True)
 def called(result):
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def accept(server):
+    server.bind("name")
+    server.listen()
+    socket.socket(socket.AF_UNIX, server.type).connect("name")
+    server.accept()
 
 
 {NOWHERE[what]}

@@ -1023,6 +1023,13 @@ def test_shared_memory_has_an_end(shared, monkeypatch):
             child.freeze()
 
 
+def test_a_temporary_folder_in_shared_memory(monkeypatch):
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        os.chmod(folder, 0o755)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        assert inside("return os.getcwd()").startswith(folder)
+
+
 FULL = '''
 import os, sys
 from grader.sandbox import confine

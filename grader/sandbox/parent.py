@@ -57,7 +57,7 @@ _ROUNDED_S = 0.04  # of a process's processor time: four figures in hundredths o
 MAX_LOCKS = 256  # on one file, of all processes of a child: a loader with many workers may have one or two in each
 MAX_TEMPORARY = 40  # bytes of the path for temporary files; a workspace's and a socket's name come behind it
 NO_SOCKETS = (
-    " Where a lab counts memory no socket leads from one process to another, since what is on its way is in nobody's account: use pipes, and loader "
+    "Where a lab counts memory no socket leads from one process to another, since what is on its way is in nobody's account: use pipes, and loader "
     "workers that are forked, which is the usual way."
 )
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -334,15 +334,17 @@ class Child:
         loopback = ON_ONE_HOST if ranks > 1 else {}
         if device == "cuda":
             _make_uvm()
+        files = file_rights(home, readable, device, ranks)
+        own_shared = not _needs_the_machines_shared_memory(files) and _has_own_shared_memory(workspace.uid > 0)
         spec = {
             "home": str(home),
             "uid": workspace.uid,
-            "files": file_rights(home, readable, device, ranks) if confined else None,
+            "files": files if confined else None,
             "processes": confine.PROCESSES,
             "memory": memory_limit(),
             "trusted": trusted,
             "counted": counted,
-            "shared": shared_limit() if _has_own_shared_memory(workspace.uid > 0) else None,
+            "shared": shared_limit() if own_shared else None,
             "environment": _environment()
             | _private_environment(home, device)
             | loopback
@@ -356,7 +358,7 @@ class Child:
             "budget": budget,
             "exact_memory": exact_memory,
         }
-        self._own_shared = spec["shared"] is not None
+        self._own_shared = own_shared
         self.steps = 0
         self.awake_s = 0.0  # seconds in which one of its processes may have run, in turns that have ended
         self._awake_since = math.inf
@@ -506,7 +508,8 @@ class Child:
             raise ChildError("The grading process sent a reply that answers no request.", kind="wire")
         if "error" in answer:
             error = _learner_error(answer["error"], method, self.budget, self.trusted)
-            error.message += NO_SOCKETS if self._counted and f"[Errno {errno.EAFNOSUPPORT}]" in error.message else ""
+            if self._counted and f"[Errno {errno.EAFNOSUPPORT}]" in error.message:
+                error.message = f"{error.message}. {NO_SOCKETS}"
             raise error
         return answer.get("value")
 
@@ -1149,6 +1152,11 @@ def memory_limit() -> int:
 def shared_limit() -> int:
     """Bytes of shared memory that the processes of a submission may have together."""
     return machine.allowed_memory() // 4
+
+
+def _needs_the_machines_shared_memory(files: Iterable[tuple[str, int]]) -> bool:
+    """Whether some of what a child may touch lies there: temporary folders do, on some machines, and data."""
+    return any(os.path.realpath(path).startswith("/dev/shm/") for path, _ in files)
 
 
 @functools.lru_cache(maxsize=2)
