@@ -359,6 +359,7 @@ class Child:
             "exact_memory": exact_memory,
         }
         self._own_shared = own_shared
+        self._asked_for: set[str] = set()  # files of weights, which the harness has written
         self.steps = 0
         self.awake_s = 0.0  # seconds in which one of its processes may have run, in turns that have ended
         self._awake_since = math.inf
@@ -467,6 +468,7 @@ class Child:
 
     def weights(self, file: str) -> None:
         self._ask(self.limits.load, "weights", file=file)
+        self._asked_for.add(file)
 
     def start_profiler(self, with_stack: bool = False) -> None:
         """Start the profiler, which records nothing yet: see `Arm.profile`."""
@@ -884,6 +886,10 @@ class Child:
         folder, mapped = os.fsencode(os.path.realpath(self.workspace.folder)), {}
         whole = dict(confine.held_in(str(self.workspace.folder)))
         whole |= dict(self._shared_memory())
+        for file in self._asked_for:
+            with contextlib.suppress(FileNotFoundError):
+                status = os.lstat(self.exchange / file)
+                whole.pop((status.st_dev, status.st_ino), None)
         for pid in pids:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended
                 try:
