@@ -674,7 +674,7 @@ def _first_steps(found: Findings, ours: Arm, starter: Arm, progress: Progress) -
         found.parity = answers_check.judge(parity, starter.losses, ours.losses)
     else:
         found.most_weights = most_weights(starter.child, FIRST_WEIGHTS)
-        starter.child.give(FIRST_WEIGHTS, ours.child.fetch(FIRST_WEIGHTS, found.most_weights, TOO_LARGE))
+        starter.child.give(FIRST_WEIGHTS, ours.child.fetch(FIRST_WEIGHTS, found.most_weights, TOO_LARGE, take=True))
         with turn(starter.child):
             update = starter.child.ask("compare", file=FIRST_WEIGHTS)
         found.parity = parity_check.early(parity, starter.losses, ours.losses, update)
@@ -874,7 +874,7 @@ def _keep_weights(found: Findings, ours: Arm, starter: Arm, kept: Path) -> None:
         ours.child.weights(WEIGHTS)
     found.timed_by[step] = len(found.pairs)
     found.weights[step] = kept / f"{step}.safetensors"
-    found.weights[step].write_bytes(ours.child.fetch(WEIGHTS, found.most_weights, TOO_LARGE))
+    found.weights[step].write_bytes(ours.child.fetch(WEIGHTS, found.most_weights, TOO_LARGE, take=True))
 
 
 def _same_to_the_end(found: Findings, start: Callable[..., Arming], plan: Plan, progress: Progress) -> None:

@@ -359,7 +359,6 @@ class Child:
             "exact_memory": exact_memory,
         }
         self._own_shared = own_shared
-        self._asked_for: set[str] = set()  # files of weights, which the harness has written
         self.steps = 0
         self.awake_s = 0.0  # seconds in which one of its processes may have run, in turns that have ended
         self._awake_since = math.inf
@@ -468,7 +467,6 @@ class Child:
 
     def weights(self, file: str) -> None:
         self._ask(self.limits.load, "weights", file=file)
-        self._asked_for.add(file)
 
     def start_profiler(self, with_stack: bool = False) -> None:
         """Start the profiler, which records nothing yet: see `Arm.profile`."""
@@ -653,14 +651,16 @@ class Child:
     def exchange(self) -> Path:
         return self.workspace.folder / "exchange"
 
-    def fetch(self, file: str, max_bytes: int, hint: str = "") -> bytes:
-        """The contents of a file that the child wrote to the exchange folder. Raises ChildError when it is missing, too
-        large (then with `hint`, what to do), or no plain file (a link could point to anything)."""
+    def fetch(self, file: str, max_bytes: int, hint: str = "", take: bool = False) -> bytes:
+        """The contents of a file that the child wrote to the exchange folder; take: which has it no more then. Raises ChildError when
+        it is missing, too large (then with `hint`, what to do), or no plain file (a link could point to anything)."""
         try:
             # in two steps: the exchange folder itself could be a link as well
             folder = os.open(self.exchange, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+                if take:
+                    os.unlink(file, dir_fd=folder)
             finally:
                 os.close(folder)
         except OSError as error:
@@ -886,10 +886,6 @@ class Child:
         folder, mapped = os.fsencode(os.path.realpath(self.workspace.folder)), {}
         whole = dict(confine.held_in(str(self.workspace.folder)))
         whole |= dict(self._shared_memory())
-        for file in self._asked_for:
-            with contextlib.suppress(FileNotFoundError):
-                status = os.lstat(self.exchange / file)
-                whole.pop((status.st_dev, status.st_ino), None)
         for pid in pids:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended
                 try:
