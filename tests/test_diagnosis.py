@@ -170,7 +170,7 @@ def test_what_is_not_in_the_recording_is_said_of_the_cause_that_it_belongs_to():
     st.sampled_from([0, 100 * US]),
     st.none() | st.floats(1e4, 1e8),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_the_parts_add_up_to_the_step(kernels, launch, data, copy, sync_after, comm, step_ns):
     a = analysed(Loop(kernels, launch, data, copy, sync_after, comm), step_ns)
     assert set(a.breakdown) == set(PARTS)

@@ -157,7 +157,7 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.dictionaries(st.sampled_from(board.COLUMNS), anything))
 def test_a_file_that_was_damaged_by_hand(damage):
     rows = attempts(damage | {"lab": "3a_precision"}, {})

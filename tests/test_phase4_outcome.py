@@ -38,7 +38,7 @@ runs = st.integers(3, 6).flatmap(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(runs)
 def test_band_is_what_was_stored_at_the_stored_steps(made):
     found = band(made)
@@ -50,7 +50,7 @@ def test_band_is_what_was_stored_at_the_stored_steps(made):
         assert sd == pytest.approx(math.sqrt(sum((x - mean) ** 2 for x in losses) / (len(losses) - 1)), abs=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(runs, st.floats(0, 1))
 def test_between_two_stored_steps_it_lies_between_them(made, share):
     found = band(made)
@@ -73,7 +73,7 @@ def test_a_curve_straight_in_the_logarithm_is_met_exactly(first, last, at_first,
         assert found.at(step)["loss"].mean == pytest.approx(curve(step))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(runs)
 def test_nothing_is_said_outside_of_the_stored_steps(made):
     found = band(made)

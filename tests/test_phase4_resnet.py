@@ -39,8 +39,9 @@ def graded(source: str, device: str = "cpu", small: bool = False) -> Result:
     lab = LAB
     if small:
         form = lab.forms["cpu"]
-        # of fewer and smaller pictures a decoder's grey levels weigh more: 0.986 to 0.993 over 15 seeds, 0.995 at full size
-        parity = replace(form.parity, cosine=0.97)
+        # of fewer and smaller pictures a decoder's grey levels weigh more: from 30 seeds the solution's losses were 0.08% to 0.41% off,
+        # its cosine 0.982 to 0.995; without flips 0.760 to 0.894
+        parity = replace(form.parity, loss=0.01, cosine=0.94)
         lab = replace(lab, forms={"cpu": replace(form, options=form.options | SMALL, parity=parity)})
     return grade(Submission(source), lab, device=device, plan=PLAN)
 

@@ -217,7 +217,7 @@ HOSTILE_EVENT = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(HOSTILE_EVENT, max_size=12), st.integers(0, 2))
 def test_hostile_events_never_crash(events, skip_first):
     try:
@@ -265,7 +265,7 @@ WORK = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(WORK, st.none() | st.integers(1, 500))
 def test_busy_idle_and_overlap_to_the_nanosecond(work, step_ns):
     r = Recording().step(1, 0, 100).step(2, 100, 200).step(3, 200, 300)
@@ -308,7 +308,6 @@ def test_busy_idle_and_overlap_to_the_nanosecond(work, step_ns):
 
 
 @given(WORK)
-@settings(deadline=None)
 def test_the_timeline_shows_exactly_what_ran(work):
     r = Recording().step(1, 0, 100).step(2, 100, 200).step(3, 200, 300)
     for cat, launched, later, duration, _, stream, tid in work:

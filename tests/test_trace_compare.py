@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_trace import PINNED, Recording
 
@@ -213,7 +213,6 @@ def test_every_number_of_the_metrics_is_compared():
     assert found["gpu_idle"] is None and "complete" not in found and "reasons" not in found
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([SGEMM, NVJET, ADD, PINNED]), st.integers(1, 50)), min_size=1, max_size=8))
 def test_times_of_families_add_up(work):
     times = family_times(loop(1000, *work).read(), 1, 2)

@@ -104,7 +104,6 @@ def counted(function, *shapes, gradients=False):
 
 
 @given(SIZE, SIZE, SIZE, SIZE)
-@settings(deadline=None)
 def test_products_are_counted_as_torch_counts_them(b, n, k, m):
     def check(name, function, *shapes):
         assert work(f"aten::{name}", floats(*shapes)).flops == counted(function, *shapes)
@@ -126,7 +125,6 @@ def test_products_are_counted_as_torch_counts_them(b, n, k, m):
 @given(
     st.integers(1, 3), st.integers(1, 3), SIZE, SIZE, st.integers(1, 3), st.integers(1, 3), st.integers(0, 3), st.booleans(),
 )  # fmt: skip
-@settings(deadline=None)
 def test_convolutions_are_counted_as_torch_counts_them(d, batch, c_in, c_out, kernel, stride, more, transposed):
     size = kernel + 2 * stride + more
     x = (batch, c_in, *[size] * d)
@@ -146,7 +144,6 @@ def test_convolutions_are_counted_as_torch_counts_them(d, batch, c_in, c_out, ke
 
 
 @given(st.integers(1, 4), st.sampled_from([(4, 4), (4, 2), (8, 1)]), SIZE, SIZE, SIZE, SIZE)
-@settings(deadline=None)
 def test_attention_is_counted_as_torch_counts_it(b, heads, s, t, d, e):
     assume(heads[0] == heads[1] or COUNTS_THE_CPUS_ATTENTION)
     q, k, v, gradient = (b, heads[0], s, d), (b, heads[1], t, d), (b, heads[1], t, e), (b, heads[0], s, e)
