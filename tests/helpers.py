@@ -38,7 +38,9 @@ MARKER = f"grader-test-{os.getpid()}"  # in the command line of what has no envi
 IS_ROOT = os.geteuid() == 0
 LAB = replace(labs.get("3a_precision"), forms={"cpu": GPT, "cuda": GPT})
 PLAN = Plan(block_s=0.1, block_steps=2, min_pairs=2, max_pairs=2, profile_steps=2)
-LIMITS = Limits(load=15, first_step=15, step=5)
+LIMITS = Limits(
+    load=60, first_step=60, step=60
+)  # seconds: far above what anything here takes, on a busy machine as well
 
 
 def submission(*cells: str) -> Submission:
@@ -98,7 +100,7 @@ def loop(body: str, top: str = "") -> str:
     return f"import torch\n{top}\n\ndef train(job):\n{indented}    while True:\n        yield torch.ones(())\n"
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 5.0) -> Any:
+def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     """The first true value of `condition`, or its last one after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (value := condition()) and time.monotonic() < deadline:

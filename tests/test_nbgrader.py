@@ -147,13 +147,11 @@ def test_starter(course):
 
 def test_solution(course):
     scores = course.scores("solver")
-    assert scores["throughput"] == LAB.throughput.points
-    assert scores["reads"] == 20
-    assert scores["prediction"] in (10, 5)  # a busy machine can belie the predicted gain
-    assert scores["pinned"] == 0  # cannot be measured here
-    assert scores["explanation"] is None  # for a person to read
     result = course.result("solver")
-    assert result.quick and result.form == "cpu" and result.score == 70 + scores["prediction"]
+    assert result.quick and result.form == "cpu" and result.check("parity").status == PASS
+    assert scores == {check.name: check.points for check in result.checks if check.max_points} | {"explanation": None}
+    assert scores["throughput"] > 0 and scores["prediction"] >= 5
+    assert scores["pinned"] == 0  # cannot be measured here
     assert "solver: NOT MEASURED: pinned" in course.log
 
 

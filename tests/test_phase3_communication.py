@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 NAME = "3j_communication"
 SHORT = Plan(block_s=0.2, block_steps=2, min_pairs=2, max_pairs=2, profile_steps=2)
 PREDICTED = (("cause", "communication-bound"), ("gain", 1.5))
-PATIENT = Limits(load=30, first_step=30, step=30)
+PATIENT = Limits()
 
 # each rank trains on its share of a batch, and gradients are averaged one by one
 AVERAGED = """
@@ -167,7 +167,7 @@ def test_an_error_of_one_rank_is_told_at_once():
         for _ in range(2):  # and again: the ranks are out of step
             with pytest.raises(ChildError, match="ValueError in its loop: no gradients today"):
                 child.run(1)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 0.5 * PATIENT.first_step  # nobody waited for the limit
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_a_rank_that_dies_is_told(how, words):
 
 
 def test_a_rank_that_never_arrives_is_not_waited_for():
-    limits = Limits(load=30, first_step=2, step=2)
+    limits = Limits(first_step=2, step=2)
     with running(loop("import time\nif job.rank:\n    time.sleep(1000)"), ranks=2, limits=limits) as child:
         begun(child)
         with pytest.raises(ChildError, match="gave no loss within 2 s"):
@@ -422,24 +422,8 @@ def test_faults_are_rejected_and_honest_forms_are_not():
     for what, source in variants.honest(NAME).items():
         result = graded(source, SHORT)
         assert not result.fatal and result.check("parity").status != FAIL, f"{what}: {said(result)}"
-
-
-@pytest.mark.slow
-def test_points_follow_the_fix():
-    """By the gain, not by the points: on a busy machine those are rightly withheld."""
-    plan = Plan(block_s=0.6, block_steps=2, min_pairs=3, max_pairs=3, precision=0.12, profile_steps=2)
-    starter, solution = (graded(source, plan) for source in (variants.starter(NAME), variants.solution(NAME)))
-    assert starter.check("throughput").points == 0 and starter.check("collectives").points == 0
-    assert gain(solution) >= labs.get(NAME).forms["cpu"].minimum_gain, said(solution)
-    exposed = solution.check("exposed")
-    assert exposed.status == NOT_MEASURED and "2 NVIDIA GPUs" in exposed.reason
-    for what, source in variants.halves(NAME).items():
-        assert 1.1 * gain(starter) < gain(graded(source, plan)) < gain(solution), what
-
-
-def gain(result: Result) -> float:
-    assert result.check("throughput").evidence, said(result)
-    return result.check("throughput").evidence["gain"]
+        exposed = result.check("exposed")
+        assert exposed.status == NOT_MEASURED and "2 NVIDIA GPUs" in exposed.reason
 
 
 @pytest.mark.skipif(len(machine.gpus()) != 1, reason="needs exactly one NVIDIA GPU")

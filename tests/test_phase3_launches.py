@@ -18,7 +18,7 @@ from grader.grade import grade
 from grader.look import peek
 from grader.measure import machine
 from grader.measure.blocks import Plan
-from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
+from grader.result import FAIL, INCONCLUSIVE, PASS, Result
 from grader.sandbox.parent import ChildError
 from grader.submission import Submission
 from grader.trace import Metrics
@@ -38,11 +38,6 @@ def traced_only(source: str) -> str:
 
 def graded(name: str, source: str, plan: Plan = PLAN) -> Result:
     return grade(Submission(source), labs.get(name), device="cpu", plan=plan)
-
-
-def gain(result: Result) -> float:
-    assert result.check("throughput").evidence, said(result)
-    return result.check("throughput").evidence["gain"]
 
 
 def counts(name: str, source: str, device: str = "cpu"):
@@ -92,18 +87,6 @@ def test_operators_of_a_step():
     assert starter > check.none_at and solution < 0.9 * check.at_most
     for what, source in variants.halves(TINY).items():
         assert check.at_most < counts(TINY, source).metrics.cpu_ops < check.none_at, what
-
-
-@pytest.mark.slow
-def test_points_follow_the_fix():
-    """By the gain, not by the points: on a busy machine those are rightly withheld."""
-    starter, solution = graded(TINY, variants.starter(TINY)), graded(TINY, variants.solution(TINY))
-    assert starter.check("throughput").points == 0 and starter.check("operators").points == 0
-    assert gain(solution) >= labs.get(TINY).forms["cpu"].minimum_gain, said(solution)
-    assert solution.check("launches").status == solution.check("kernels").status == NOT_MEASURED
-    for what, source in variants.halves(TINY).items():
-        half = graded(TINY, source)
-        assert 1.1 * gain(starter) < gain(half) < 0.9 * gain(solution), f"{what}: {said(half)}"
 
 
 @gpu
@@ -199,11 +182,11 @@ def test_forged_counts(counts):
 
 def test_compiling_again_in_a_later_step_is_told_apart_too():
     source = loop(
-        "import time\nfor i in range(10**6):\n    time.sleep(0.3 if i in (0, 2) else 0.002)\n    yield torch.ones(())"
+        "import time\nfor i in range(10**6):\n    time.sleep(1 if i in (0, 2) else 0.002)\n    yield torch.ones(())"
     )
     with warmed_up(source, 6) as arm:
         arm.burn()
-    assert 0.5 < arm.compile_s < 1.5
+    assert arm.compile_s > 1.5
 
 
 def test_the_report_says_when_compiling_pays():

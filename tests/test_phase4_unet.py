@@ -198,21 +198,6 @@ def test_scores_show_in_the_trace():
     assert counted == {variants.starter: 6, variants.solution: 0}
 
 
-@pytest.mark.slow
-def test_gains():
-    """Beside precision, layout and launches, which only a GPU shows, the fix shows on one core as well."""
-    plan = Plan(block_s=0.8, block_steps=2, min_pairs=3, max_pairs=3, precision=0.12, profile_steps=2)
-    halves = {what: source for what, source in variants.halves(NAME).items() if "kernel" in what}
-    gains = {}
-    for what, source in {"starter": variants.starter(NAME), **halves, "": variants.solution(NAME)}.items():
-        result = graded(source, plan=plan)
-        assert result.check("parity").status == PASS, f"{what}: {said(result)}"
-        gains[what] = result.check("throughput").evidence["gain"]
-    starter, *between, solution = gains.values()
-    assert solution > CPU.minimum_gain, gains
-    assert all(1.1 * starter < half < solution for half in between), gains
-
-
 @gpu
 def test_causes_on_a_gpu():
     """Each cause shows in the starter's trace, and none of them in the solution's."""
