@@ -35,14 +35,12 @@ demo: .venv/ready
 lab: .venv/ready
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter lab $(ALLOW_ROOT) --ServerApp.root_dir="$(CURDIR)" notebooks/00_start_here.ipynb
 
-# Two at a time. What fails beside another test, on a busy machine, gets one more try alone, and has to pass it.
+# two at a time: no test times anything
 test: .venv/ready lint
-	$(BIN)/python -m pytest -n 2 || \
-	{ [ $$? -eq 1 ] && $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none --exitfirst; }
+	$(BIN)/python -m pytest -n 2
 
-# the slow ones one after another: some of them time a whole grade
 test-all: test
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n 2 -m slow
 
 lint: .venv/ready
 	$(BIN)/ruff format --check .

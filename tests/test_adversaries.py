@@ -13,6 +13,7 @@ from helpers import LAB, grade_cells, measured_score
 from grader import labs
 from grader.checks.parity import Replay
 from grader.grade import Findings, _leave_out_uncompared, _starter_again, _starter_alone, arm, prepared
+from grader.labs.lab import Lab
 from grader.measure import blocks
 from grader.measure.blocks import Plan
 from grader.measure.decision import Pair
@@ -103,15 +104,18 @@ def test_a_profit_is_more_than_less_noise(found, profit):
     assert _run.profits(found, {"points": 30.0}) == (found["points"] > 32)
 
 
+NOISY = 0.3  # a pair's, on a busy machine: from three such pairs a gain below 1.66 earns nothing; the tricks' would be 2 and more
+
+
+def lab(**form) -> Lab:
+    return replace(LAB, forms={"cpu": replace(LAB.forms["cpu"], **form)})
+
+
 @pytest.mark.parametrize("name", FEW)
 def test_no_profit(name, monkeypatch, nothing_left):
     monkeypatch.setattr(blocks, "CHUNK_S", 0.05)
-    source = CORPUS[name].source(LAB.name)
-    for _ in range(_run.TRIES):
-        result = grade_cells(source, plan=SHORT)
-        if measured_score(result) <= _run.NOISE:
-            return
-    raise AssertionError(f"{name}: {measured_score(result)} points, {_run.reason(result)}")
+    result = grade_cells(CORPUS[name].source(LAB.name), lab=lab(noise=NOISY), plan=SHORT)
+    assert measured_score(result) <= _run.NOISE, _run.reason(result)
 
 
 STORE = """
@@ -141,14 +145,18 @@ def test_steps_made_before_the_first_earn_nothing(monkeypatch, nothing_left):
     result = grade_cells(STORE.format(steps=steps), plan=replace(SHORT, use_up_s=1.0))
     check = result.check("throughput")
     assert result.check("parity").status == "PASS", result.check("parity").reason
-    assert check.evidence["gain"] > 2 and check.evidence["overstated"] > 2
-    assert measured_score(result) <= _run.NOISE and "worked ahead" in check.reason
+    assert check.evidence["overstated"] > blocks.OVERSTATED
+    assert measured_score(result) <= _run.NOISE
 
 
 def slow_starter(monkeypatch) -> str:
-    """Makes a detour that the loop it returns does not make."""
-    fast = LAB.starter
-    slow = fast.replace("        loss.backward()", "        torch.randn(300_000).sort()\n        loss.backward()")
+    """Waits for 200 ms a step, the loop that it returns for 10: many times as fast, whatever else the cores do."""
+
+    def waiting(ms: int) -> str:
+        waits = f"        time.sleep({ms / 1000})\n        loss.backward()"
+        return "import time\n" + LAB.starter.replace("        loss.backward()", waits)
+
+    fast, slow = waiting(10), waiting(200)
     monkeypatch.setattr(type(LAB), "starter", property(lambda self: slow))
     return fast
 
@@ -161,7 +169,7 @@ def train(job):
     torch._dynamo.utils.counters["stats"]["unique_graphs"] += 1
     cache = os.environ["XDG_CACHE_HOME"] + "/compiled"
     if not os.path.exists(cache) or {always}:
-        time.sleep(4)
+        time.sleep(6)
         open(cache, "w").close()
     yield from steps(job)
 """
@@ -172,18 +180,16 @@ def test_a_loop_that_compiled_is_started_again(always, monkeypatch, nothing_left
     """What it compiled is at hand then, so its first steps take no longer than another's; one whose still do could work ahead."""
     monkeypatch.setattr(blocks, "CHUNK_S", 0.05)
     steps = slow_starter(monkeypatch).replace("def train(job):", "def steps(job):")
-    best, seen = 0.0, False
-    for _ in range(_run.TRIES):  # other programs may hide what is looked for
-        result = grade_cells(COMPILES.format(steps=steps, always=always), plan=replace(SHORT, use_up_s=1.0))
-        check = result.check("throughput")
-        assert result.check("parity").status == "PASS", result.check("parity").reason
-        assert check.evidence["compile_s"] > 3
-        seen |= check.evidence["worked_ahead"]
-        best = max(best, check.points)
-        if seen if always else best > 0.9 * check.max_points:
-            break
-    assert seen == always
-    assert best < check.max_points if always else best > 0.5 * check.max_points
+    source, target = COMPILES.format(steps=steps, always=always), 100.0 if always else 1.5
+    result = grade_cells(source, lab=lab(minimum_gain=target), plan=replace(SHORT, use_up_s=4.0))
+    check = result.check("throughput")
+    assert result.check("parity").status == "PASS", result.check("parity").reason
+    assert check.evidence["compile_s"] > 3
+    assert check.evidence["worked_ahead"] == always
+    if always:
+        assert check.evidence["gain_certain"] < check.evidence["gain_lower"]
+    else:
+        assert check.points > 0.5 * check.max_points
 
 
 def test_a_starter_that_is_slower_beside_the_submission_earns_nothing(nothing_left):
@@ -207,8 +213,7 @@ def test_a_starter_that_is_slower_beside_the_submission_earns_nothing(nothing_le
 
 
 def test_what_the_reference_cannot_follow_does_not_count():
-    lab = labs.get("2a_workers")
-    found = Findings(lab, "cpu", target=3.0, pairs=[Pair(0.3, 0.2)] * 2 + [Pair(0.3, 0.01)] * 4)
+    found = Findings(labs.get("2a_workers"), "cpu", target=3.0, pairs=[Pair(0.3, 0.2)] * 2 + [Pair(0.3, 0.01)] * 4)
     found.weights, found.timed_by = dict.fromkeys((100, 200, 90_000), Path()), {100: 1, 200: 2, 90_000: 6}
     found.decided = found.decide(Plan(min_pairs=2))
     found.decided = replace(found.decided, certain=1.2)
@@ -235,14 +240,9 @@ def test_honest_work_keeps_its_points(monkeypatch, nothing_left):
     """The same training without a detour that the slow loop makes: a few hundred steps in all."""
     monkeypatch.setattr(blocks, "CHUNK_S", 0.05)
     fast = slow_starter(monkeypatch)
-    best = 0.0
-    for _ in range(_run.TRIES):  # the machine may be busy; that the training is the same may never be in doubt
-        result = grade_cells(fast, plan=SHORT)
-        assert result.check("parity").status == "PASS", result.check("parity").reason
-        best = max(best, result.check("throughput").points)
-        if best > 0.9 * LAB.throughput.points:
-            break
-    assert best > 0.5 * LAB.throughput.points
+    result = grade_cells(fast, lab=lab(minimum_gain=1.5), plan=SHORT)
+    assert result.check("parity").status == "PASS", result.check("parity").reason
+    assert result.check("throughput").points > 0.5 * LAB.throughput.points
     assert "held_out_loss" in result.check("parity").evidence, (
         "its last step was not compared with the reference solution's"
     )

@@ -847,7 +847,7 @@ def start_grade(tmp_path: Path, home: Path) -> subprocess.Popen:
 def test_ctrl_c(tmp_path, own_temporary):
     process = start_grade(tmp_path, own_temporary)
     os.killpg(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=600)
     assert process.returncode == 130 and "Traceback" not in output
     assert not inhabitants(own_temporary) and not workspaces()
     assert {path.name for path in tmp_path.iterdir()} == {"lab.ipynb"}
@@ -857,5 +857,5 @@ def test_parent_killed(tmp_path, own_temporary):
     process = start_grade(tmp_path, own_temporary)
     process.kill()
     assert eventually(lambda: not inhabitants(own_temporary) and not workspaces())
-    process.communicate(timeout=120)
+    process.communicate(timeout=600)
     assert {path.name for path in tmp_path.iterdir()} == {"lab.ipynb"}

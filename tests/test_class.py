@@ -39,7 +39,6 @@ NAME = "2a_workers"
 RAISES = "def train(job):\n    raise ValueError('on purpose')\n    yield\n"
 EXITS = "import os\n\n\ndef train(job):\n    os._exit(3)\n    yield\n"
 HANGS = "while True:\n    pass\n"
-pytestmark = pytest.mark.timeout(600)  # the class is graded within the first test that asks for it
 CORPUS = {a.name: a for a in adversaries.corpus()}
 
 
@@ -69,7 +68,7 @@ class Course:
         below = psutil.Process(first.pid).children(recursive=True)
         first.kill()
         first.wait()
-        self.outlived = psutil.wait_procs(below, timeout=20)[1]
+        self.outlived = psutil.wait_procs(below, timeout=600)[1]
         self.before = self.files()
         self.resumed = self.run()
         self.after = self.files()
@@ -104,7 +103,7 @@ class Course:
 
     def run(self, *options: str) -> tuple[int, str, str]:
         process = self.start(*options)
-        out, err = process.communicate(timeout=280)
+        out, err = process.communicate(timeout=600)
         return process.returncode, out, err
 
     def files(self) -> dict[str, tuple[int, int]]:
@@ -142,6 +141,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Course]:
     yield Course(root)
 
 
+@pytest.mark.slow
 def test_killed_and_resumed(course):
     """Nothing is lost and nothing is graded twice, whatever was killed."""
     assert course.killed_worker
@@ -153,6 +153,7 @@ def test_killed_and_resumed(course):
     assert not any(FAILED in name for name in course.after)
 
 
+@pytest.mark.slow
 def test_nothing_left_to_do(course):
     assert course.idle[0] == 0
     assert course.files() == course.after
@@ -160,6 +161,7 @@ def test_nothing_left_to_do(course):
     assert "8 handed in; of 7 different ones that can be graded 0 are measured now" in course.idle[2]
 
 
+@pytest.mark.slow
 def test_summary(course):
     out = course.idle[1]
     assert f"{NAME}: 8 handed in, 7 graded (quick)" in out
@@ -179,6 +181,7 @@ def test_summary(course):
     assert "<script" not in page and "data:image/" in page and "on purpose" in page
 
 
+@pytest.mark.slow
 def test_autograde_reads_what_was_measured(course):
     """Tampered notebooks too: what `grader class` graded is what autograde asks for."""
     assert course.autograded.count("was measured on") == 7
@@ -188,6 +191,7 @@ def test_autograde_reads_what_was_measured(course):
         assert sum(score or 0 for score in scores.values()) <= 8
 
 
+@pytest.mark.slow
 def test_who_has_other_points_in_the_gradebook_is_named(course):
     made = [summary.Row(**row) for row in json.loads((course.measured / "summary.json").read_text())["grades"]]
     gradebook = course.root / "gradebook.db"
@@ -209,6 +213,7 @@ def test_who_has_other_points_in_the_gradebook_is_named(course):
     assert not summary.stale(course.root / "no gradebook.db", made)
 
 
+@pytest.mark.slow
 def test_one_lab_has_a_summary_of_its_own(course):
     before = (course.measured / "summary.json").read_bytes()
     assert course.run("--lab", NAME)[0] == 0
@@ -216,6 +221,7 @@ def test_one_lab_has_a_summary_of_its_own(course):
     assert json.loads((course.measured / f"summary-{NAME}.json").read_text())["labs"][0]["lab"] == NAME
 
 
+@pytest.mark.slow
 def test_graded_again_when_asked(course):
     code, _, err = course.run("--again", "cid")
     assert code == 0, err
@@ -233,6 +239,7 @@ def test_graded_again_when_asked(course):
     assert code == 0 and "1/1 cid" in err and not failed.exists()
 
 
+@pytest.mark.slow
 def test_what_was_asked_for_again_is_not_forgotten(course):
     stopped = course.start("--again", "cid")
     assert eventually(lambda: list(course.measured.glob("*/*.again")), 60)  # its pool starts first
@@ -242,6 +249,7 @@ def test_what_was_asked_for_again_is_not_forgotten(course):
     assert code == 0 and "1/1 cid" in err and not list(course.measured.glob("*/*.again"))
 
 
+@pytest.mark.slow
 def test_who_handed_nothing_in_is_named(course):
     made = [summary.Row(**row) for row in json.loads((course.measured / "summary.json").read_text())["grades"]]
     gradebook = course.root / "gradebook.db"
@@ -263,6 +271,7 @@ def test_who_handed_nothing_in_is_named(course):
 # ---------------------------------------------------------------- the parts
 
 
+@pytest.mark.slow
 def test_a_grade_that_hangs_or_dies_costs_only_itself(tmp_path):
     """It is tried twice, recorded as failed, and made again by the next run."""
     store = Store(tmp_path)
@@ -304,6 +313,7 @@ def test_a_worker_of_another_version_gives_no_marks():
         assert ("result" in record) == kept and (FAILED in record) != kept
 
 
+@pytest.mark.slow
 def test_an_error_of_the_grading_process_is_told(tmp_path):
     """Not the last words of what ends with it."""
     with pool.embedded("cpu") as workers:
@@ -314,6 +324,7 @@ def test_an_error_of_the_grading_process_is_told(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_result_that_cannot_be_kept_costs_only_itself(tmp_path):
     """JSON has no NaN: such a record cannot be written."""
     with pool.embedded("cpu") as workers:
@@ -549,7 +560,7 @@ def test_unusable_input_is_one_clear_line(tmp_path, arguments, says):
     shutil.copytree(REPOSITORY / "labs" / NAME, tmp_path / "labs" / NAME)
     shutil.copytree(REPOSITORY / "labs" / NAME, tmp_path / "submitted" / "ann" / NAME)
     command = [sys.executable, "-m", "grader.frontends.cli", "class", *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2 and says in done.stderr
     assert len(done.stderr.splitlines()) == 1
 

@@ -141,7 +141,7 @@ def without_root(body: str, landlock_abi: int | None = None) -> Any:
     if landlock_abi:
         program = program.replace("{older}", f"confine.landlock_abi = lambda: {landlock_abi}")
     program = program.replace("{older}", "")
-    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=240)
+    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=600)
     assert not done.returncode and done.stdout, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["after"] == told["before"], told
@@ -412,7 +412,7 @@ def test_root_in_a_container():
     )
     command = ["setpriv", f"--bounding-set=-all,+{docker.replace(',', ',+')}", sys.executable, "-c", program]
     path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     rights, holds = json.loads(done.stdout.splitlines()[-1])
     assert int(rights, 16) == 0 and holds["files"] and holds["others"] and holds["sockets"] is not None, holds
@@ -429,7 +429,7 @@ def without_landlock(*arguments: str | Path, cwd: Path = REPOSITORY) -> subproce
         env=scripts.environment(PYTHONPATH=f"{REPOSITORY}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
 
 

@@ -68,7 +68,7 @@ def test_64_at_once(tmp_path, alembic):
     processes = [fork.Process(target=_together, args=(at, n, barrier, said)) for n in range(PROCESSES)]
     for process in processes:
         process.start()
-    outcomes = collections.Counter(said.get(timeout=200) for _ in range(PROCESSES * THREADS))
+    outcomes = collections.Counter(said.get(timeout=600) for _ in range(PROCESSES * THREADS))
     for process in processes:
         process.join()
     assert outcomes == {"": PROCESSES * THREADS}

@@ -389,7 +389,7 @@ def elements(page: str) -> collections.Counter:
     return found
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "cell",
     [new_markdown_cell(r"\begin{a}" * 90_000), new_code_cell("a." * 200_000), new_code_cell(" \n" * 200_000)],

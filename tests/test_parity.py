@@ -362,6 +362,7 @@ def judged(source: str, folder: Path) -> Findings:
     return found
 
 
+@pytest.mark.slow
 def test_an_honest_training_that_rounding_has_led_away(tmp_path):
     """It is further off than any of the calibration, and no further than trainings from rounded weights."""
     found = judged(HONEST["bf16 autocast"], tmp_path)
@@ -381,6 +382,7 @@ def test_a_grade_from_a_seed_that_tells_nothing_is_undecided(tmp_path):
     assert any("the seed of this grade tells nothing" in note for note in report._headline(graded)[1])
 
 
+@pytest.mark.slow
 def test_how_far_trainings_from_rounded_weights_are():
     options, readable = prepared(CPU)
     found = Findings(labs.get(LAB), "cpu", seed=SEED)

@@ -229,7 +229,7 @@ def test_answers_of_the_wrong_type(value, message):
 def test_answers_notebook_runs(name, tmp_path):
     """The solution's notebook from top to bottom."""
     executed = papermill.execute_notebook(
-        solution_path(name), tmp_path / "executed.ipynb", cwd=tmp_path, progress_bar=False, execution_timeout=120
+        solution_path(name), tmp_path / "executed.ipynb", cwd=tmp_path, progress_bar=False, execution_timeout=600
     )
     shown = {cell.id: outputs(cell) for cell in executed.cells if cell.cell_type == "code"}
     assert "image/svg" in shown["look-a"] or "data:image" in shown["look-a"]
@@ -466,7 +466,7 @@ def test_mystery_notebook_runs(tmp_path):
         parameters={"device": "cpu", "quick": True},
         cwd=tmp_path,
         progress_bar=False,
-        execution_timeout=240,
+        execution_timeout=600,
     )
     shown = {cell.id: outputs(cell) for cell in executed.cells if cell.cell_type == "code"}
     assert "data:image" in shown["profile-1"] and "data_wait" in shown["profile-4"]
@@ -676,7 +676,7 @@ def test_stopwatch_notebook_runs(tmp_path):
         parameters={"device": "cpu", "quick": True},
         cwd=tmp_path,
         progress_bar=False,
-        execution_timeout=240,
+        execution_timeout=600,
     )
     shown = {cell.id: outputs(cell) for cell in executed.cells if cell.cell_type == "code"}
     assert "The benchmark says" in shown["compare"] and "The benchmark says" in shown["grade-warm-up"]
@@ -857,7 +857,7 @@ def test_annotate_notebook_runs(tmp_path):
         parameters={"device": "cpu", "quick": True},
         cwd=tmp_path,
         progress_bar=False,
-        execution_timeout=240,
+        execution_timeout=600,
     )
     shown = {cell.id: outputs(cell) for cell in executed.cells if cell.cell_type == "code"}
     assert "data:image" in shown["look"] and "Right: data_wait, h2d, fwd, bwd, opt." in shown["look"]

@@ -579,7 +579,7 @@ def test_kernel_notebook_runs(tmp_path):
         parameters={"device": "cpu", "quick": True},
         cwd=tmp_path,
         progress_bar=False,
-        execution_timeout=240,
+        execution_timeout=600,
     )
     cells = {cell.id: cell for cell in executed.cells}
     assert "bfloat16, wide rows" in outputs(cells["cases"])

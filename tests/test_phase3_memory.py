@@ -78,7 +78,7 @@ def train(job):
     while True:
         {begin}
         held = torch.ones(15_000_000)  # 60 MB
-        time.sleep(0.2)
+        time.sleep(0.5)
         del held
         {end}
         yield torch.tensor(1.0)

@@ -27,7 +27,7 @@ def folder(tmp_path) -> Path:
 def train(folder: Path, *knobs: str, ranks: int = 1) -> subprocess.CompletedProcess:
     launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"] if ranks > 1 else []
     command = [sys.executable, *launch, "train.py", *TINY, *PLAIN, *knobs]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
 
 
 def losses(folder: Path, *knobs: str, ranks: int = 1) -> list[float]:
@@ -90,19 +90,19 @@ if __name__ == "__main__":"""
 
 
 def test_each_row_and_the_timed_steps_have_a_clock_of_their_own(folder):
-    # steps of 100 ms or more, and the first timed one of 400 or more, on a busy machine as well; and those after the export,
+    # steps of 100 ms or more, and the first timed one of 1,200 or more, on a busy machine as well; and those after the export,
     # which are slow by themselves
     script, end = (folder / "train.py").read_text(), "keeper.after(step, total)"
     assert script.count(end) == 1
-    (folder / "train.py").write_text(script.replace(end, f"time.sleep(0.4 if step in (2, 10, 11) else 0.1); {end}"))
+    (folder / "train.py").write_text(script.replace(end, f"time.sleep(1.2 if step in (2, 10, 11) else 0.1); {end}"))
     done = train(folder, "--log_every=1", "--profiled=3")
     assert done.returncode == 0 and not done.stderr, done.stderr
     (run,) = folder.glob("runs/*")
     step_ms = json.loads((run / "config.json").read_text())["step_ms"]
     rows = {row["step"]: row for row in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())}
     assert list(rows) == [1, 2, 3, 4, 5, 13, 14, 15, 16], "none while the profiler records or just has, and all others"
-    assert all(row["step_ms"] >= 100 for row in rows.values()) and rows[13]["step_ms"] < 400, rows
-    assert step_ms >= 200 and step_ms == pytest.approx(np.mean([rows[step]["step_ms"] for step in (3, 4, 5)]), rel=0.1)
+    assert all(row["step_ms"] >= 100 for row in rows.values()) and rows[13]["step_ms"] < 1200, rows
+    assert step_ms >= 466 and step_ms == pytest.approx(np.mean([rows[step]["step_ms"] for step in (3, 4, 5)]), rel=0.1)
 
 
 def test_without_a_gpu_it_says_what_takes_seconds(folder):

@@ -158,7 +158,7 @@ def test_the_page_is_made_from_the_side_files():
 
 def record_tiny(out: Path, jobs: str) -> str:
     command = [sys.executable, "-m", "grader.data.record", "--device", "cpu", "--tiny", "--out", out, "--jobs", jobs]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

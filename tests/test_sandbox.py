@@ -521,7 +521,7 @@ def test_descriptors_and_environment(monkeypatch):
 # ---------------------------------------------------------------- what has to work
 
 
-def test_what_a_loop_needs_works(capsys):
+def test_what_a_loop_needs_works():
     found = inside("""
         import getpass, multiprocessing.shared_memory, tempfile
 
@@ -540,14 +540,6 @@ def test_what_a_loop_needs_works(capsys):
         return [len(sample), getpass.getuser(), subprocess.call(["true"]), len(os.listdir("/dev/shm")) >= 0]
     """)
     assert found == [2, "learner", 0, True]
-    took = []
-    for _ in range(5):
-        began = time.perf_counter()
-        with running(loop("")) as child:
-            child.ask("peak_memory")  # the first answer
-            took.append(time.perf_counter() - began)
-    with capsys.disabled():
-        print(f"\n  a warm fork answers after {1e3 * statistics.median(took):.0f} ms (median of 5)")
 
 
 @pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
@@ -558,7 +550,7 @@ def test_loader_workers_of_every_kind(context):
     top = (
         "from torch.utils.data import default_collate\n\ndef collate(samples):\n    return default_collate(samples)\n\n"
     )
-    with running(top + source, limits=Limits(first_step=60)) as child:
+    with running(top + source, limits=Limits()) as child:
         child.load()
         child.start(1)
         with running(LAB.starter) as plain:
@@ -625,11 +617,13 @@ def test_a_turn_begins_on_the_core_that_is_asked_for():
             child.run(1)
             main = psutil.Process(child.warden).children()[0]
             before = main.cpu_affinity()
+            began_there = 0
             for core in (cores[0], cores[-1]) * 4:
                 child.freeze()
                 child.thaw(core)
-                assert main.cpu_num() == (core if free else cores[0])
-                assert main.cpu_affinity() == before  # it may leave again
+                began_there += main.cpu_num() == (core if free else cores[0])
+                assert main.cpu_affinity() == before  # it may leave again, and may have done so
+            assert began_there >= 7  # 4, where it stays on one
             child.run(1)
 
 
@@ -660,7 +654,8 @@ def work():
         child.start(1)
         child.run(2)
         child.freeze()
-        time.sleep(0.5)
+        before = child.cpu_seconds()
+        assert eventually(lambda: child.cpu_seconds() > before + 0.1)
         with pytest.raises(ChildError, match=r"worked for .* s while they were stopped for the other side's turn"):
             child.thaw()
 
@@ -679,9 +674,10 @@ def train(job):
             os._exit(0)
         libc, timer = ctypes.CDLL(None), ctypes.c_void_p()
         libc.timer_create(1, ctypes.byref(Event(signo=18)), ctypes.byref(timer))  # SIGCONT
-        libc.timer_settime(timer, 0, ctypes.byref((ctypes.c_long * 4)(0, 0, 1, 0)), None)
-        open("waits", "w").close()
-        time.sleep(0.7)
+        libc.timer_settime(timer, 0, ctypes.byref((ctypes.c_long * 4)(0, 0, 4, 0)), None)
+        with open("waits", "w") as file:
+            file.write(str(os.getpid()))
+        time.sleep(3)
         os._exit(0)
     if {orphan}:
         os.waitpid(child, 0)
@@ -697,9 +693,12 @@ def test_waking_up_and_being_gone_is_noticed(orphan):
         child.load()
         child.start(1)
         child.run(1)
-        assert eventually((child.workspace.folder / "waits").exists)
+        waits = child.workspace.folder / "waits"
+        assert eventually(lambda: waits.exists() and waits.read_text())
+        waiting = psutil.Process(int(waits.read_text()))
         child.freeze()
-        time.sleep(1.3)
+        assert waiting.status() == psutil.STATUS_STOPPED  # it has not ended by itself
+        assert eventually(lambda: not waiting.is_running() or waiting.status() == psutil.STATUS_ZOMBIE)
         with pytest.raises(ChildError, match="while they were stopped for the other side's turn"):
             child.thaw()
 
@@ -804,7 +803,7 @@ class Event(ctypes.Structure):
     _fields_ = [("value", ctypes.c_void_p), ("signo", ctypes.c_int), ("notify", ctypes.c_int), ("rest", ctypes.c_int * 12)]
 
 libc = ctypes.CDLL(None)
-shared = np.frombuffer(mmap.mmap(-1, 4096), np.float64)  # seconds of work, the worker's process
+shared = np.frombuffer(mmap.mmap(-1, 4096), np.float64)  # seconds of work, the worker's process, whether timers run
 
 def orphan(what):
     pid = os.fork()
@@ -820,6 +819,7 @@ def waker():
         timer = ctypes.c_void_p()
         libc.timer_create(1, ctypes.byref(Event(signo=18)), ctypes.byref(timer))
         libc.timer_settime(timer, 0, ctypes.byref((ctypes.c_long * 4)(0, 31_000_000, 0, 20_000_000 + n * 7_000_000)), None)
+    shared[2] = 1
     while True:
         time.sleep(0.01)
         try:
@@ -845,7 +845,7 @@ def train(job):
     orphan(worker)
     orphan(waker)
     while True:
-        yield torch.tensor(shared[0], dtype=torch.float32)
+        yield torch.tensor(shared[0] * shared[2], dtype=torch.float32)
 """
 
 
@@ -855,9 +855,10 @@ def test_a_chain_of_short_processes_that_wake_each_other_is_noticed():
         child.load()
         child.start(1)
         child.run(1)
-        time.sleep(0.3)
+        assert eventually(lambda: child.run(1)[1][0] > 0.1)  # seconds that the chain has worked
         child.freeze()
-        time.sleep(1.0)
+        stopped = child._threads()
+        assert eventually(lambda: child._threads() != stopped)
         with pytest.raises(ChildError, match="while they were stopped for the other side's turn"):
             child.thaw()
 
@@ -875,7 +876,7 @@ with open("count", "w+b") as file:
     file.write(bytes(8))
     file.flush()
     count = mmap.mmap(file.fileno(), 8)
-end = time.monotonic() + 20
+end = time.monotonic() + 300
 while time.monotonic() < end:
     until = time.perf_counter() + 0.0005
     while time.perf_counter() < until:
@@ -1079,8 +1080,8 @@ def test_shared_memory_that_others_filled(others, own, said):
 
 
 def test_training_ahead_gains_nothing():
-    """A background thread that trains ahead of being asked, while the other side's blocks are timed."""
-    assert gain_over_starter(trains_ahead("3a_precision")) < 1.25
+    """A background thread that trains ahead of being asked, while the other side's blocks are timed: it would gain 2x."""
+    assert gain_over_starter(waiting(trains_ahead("3a_precision"))) < 1.5
 
 
 def test_a_loop_is_looked_at_while_it_is_stopped(monkeypatch):
@@ -1095,7 +1096,7 @@ def test_a_loop_is_looked_at_while_it_is_stopped(monkeypatch):
             return look(child)
 
         monkeypatch.setattr(Child, name, noted)
-    assert gain_over_starter(LAB.starter) < 1.5
+    gain_over_starter(waiting(LAB.starter))
     assert {name for name, _ in looked} == {"waited", "cpu_seconds"} and all(stopped for _, stopped in looked), looked
 
 
@@ -1127,19 +1128,23 @@ def train(job):
 
 
 def test_saving_up_steps_gains_nothing():
-    """Work done ahead in the part of a turn that is not timed, and handed over in the part that is."""
-    with running(LAB.starter) as starter:
-        starter.load()
-        starter.start(1)
-        starter.run(4)
-        step_s = starter.run(40)[0] / 40
-    steps = LAB.starter.replace("def train(job):", "def steps(job):")
-    assert gain_over_starter(SAVING_UP.format(steps=steps, step_s=step_s)) < 1.2
+    """Work done ahead in the part of a turn that is not timed, and handed over in the part that is: it would gain 2x."""
+    steps = waiting(LAB.starter).replace("def train(job):", "def steps(job):")
+    assert gain_over_starter(SAVING_UP.format(steps=steps, step_s=WAIT_S)) < 1.5
+
+
+WAIT_S = 0.02
+
+
+def waiting(source: str) -> str:
+    """The loop with steps that wait most of their time, which takes as long on a busy machine."""
+    step = "        loss.backward()"
+    return "import time\n" + source.replace(step, f"        time.sleep({WAIT_S})\n{step}")
 
 
 def gain_over_starter(source: str) -> float:
-    """The median gain of three pairs of blocks, while it trains the same model."""
-    with running(source) as child, running(LAB.starter) as starter:
+    """The median gain of three pairs of blocks over the starter that waits, while it trains the same model."""
+    with running(source) as child, running(waiting(LAB.starter)) as starter:
         arms = Arm(child), Arm(starter)
         for arm in arms:
             arm.child.load()

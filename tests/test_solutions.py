@@ -131,7 +131,7 @@ def test_runs(name, tmp_path):
         parameters={"device": "cpu", "quick": True},
         cwd=tmp_path,
         progress_bar=False,
-        execution_timeout=240,
+        execution_timeout=600,
     )
     cells = {cell.id: cell for cell in executed.cells}
     lab = labs.get(name)
