@@ -149,6 +149,9 @@ def test_steps_made_before_the_first_earn_nothing(monkeypatch, nothing_left):
     assert measured_score(result) <= _run.NOISE
 
 
+TINY = LAB.forms["cpu"].options | {"layers": 1, "batch_size": 2}
+
+
 def slow_starter(monkeypatch) -> str:
     """Waits for 200 ms a step, the loop that it returns for 10: many times as fast, whatever else the cores do."""
 
@@ -156,7 +159,7 @@ def slow_starter(monkeypatch) -> str:
         waits = f"        time.sleep({ms / 1000})\n        loss.backward()"
         return "import time\n" + LAB.starter.replace("        loss.backward()", waits)
 
-    fast, slow = waiting(10), waiting(200)
+    fast, slow = waiting(10), waiting(200)  # of a step that computes for a few
     monkeypatch.setattr(type(LAB), "starter", property(lambda self: slow))
     return fast
 
@@ -181,7 +184,7 @@ def test_a_loop_that_compiled_is_started_again(always, monkeypatch, nothing_left
     monkeypatch.setattr(blocks, "CHUNK_S", 0.05)
     steps = slow_starter(monkeypatch).replace("def train(job):", "def steps(job):")
     source, target = COMPILES.format(steps=steps, always=always), 100.0 if always else 1.5
-    result = grade_cells(source, lab=lab(minimum_gain=target), plan=replace(SHORT, use_up_s=4.0))
+    result = grade_cells(source, lab=lab(minimum_gain=target, options=TINY), plan=replace(SHORT, use_up_s=4.0))
     check = result.check("throughput")
     assert result.check("parity").status == "PASS", result.check("parity").reason
     assert check.evidence["compile_s"] > 3
@@ -240,7 +243,7 @@ def test_honest_work_keeps_its_points(monkeypatch, nothing_left):
     """The same training without a detour that the slow loop makes: a few hundred steps in all."""
     monkeypatch.setattr(blocks, "CHUNK_S", 0.05)
     fast = slow_starter(monkeypatch)
-    result = grade_cells(fast, lab=lab(minimum_gain=1.5), plan=SHORT)
+    result = grade_cells(fast, lab=lab(minimum_gain=1.5, options=TINY), plan=SHORT)
     assert result.check("parity").status == "PASS", result.check("parity").reason
     assert result.check("throughput").points > 0.5 * LAB.throughput.points
     assert "held_out_loss" in result.check("parity").evidence, (

@@ -638,11 +638,12 @@ class Event(ctypes.Structure):
     _fields_ = [("value", ctypes.c_void_p), ("signo", ctypes.c_int), ("notify", ctypes.c_int), ("rest", ctypes.c_int * 12)]
 
 def wake():
-    signal.signal(signal.SIGCONT, lambda *_: None)  # a timer whose signal was ignored once fires no more
-    libc, timer = ctypes.CDLL(None), ctypes.c_void_p()
-    assert libc.timer_create(1, ctypes.byref(Event(signo=18)), ctypes.byref(timer)) == 0  # SIGCONT
-    every = (ctypes.c_long * 4)(0, 150_000_000, 0, 150_000_000)
-    assert libc.timer_settime(timer, 0, ctypes.byref(every), None) == 0
+    signal.signal(signal.SIGCONT, lambda *_: None)
+    libc = ctypes.CDLL(None)
+    for n in range(30):  # once each: one whose signal waits for its turn when the process is stopped fires no more
+        timer = ctypes.c_void_p()
+        assert libc.timer_create(1, ctypes.byref(Event(signo=18)), ctypes.byref(timer)) == 0  # SIGCONT
+        assert libc.timer_settime(timer, 0, ctypes.byref((ctypes.c_long * 4)(0, 0, 1 + n, 0)), None) == 0
 
 def work():
     while True:
@@ -815,10 +816,10 @@ def orphan(what):
 
 def waker():
     signal.signal(signal.SIGCONT, lambda *_: None)
-    for n in range(8):
+    for n in range(30):  # once each: one whose signal waits for its turn when the process is stopped fires no more
         timer = ctypes.c_void_p()
         libc.timer_create(1, ctypes.byref(Event(signo=18)), ctypes.byref(timer))
-        libc.timer_settime(timer, 0, ctypes.byref((ctypes.c_long * 4)(0, 31_000_000, 0, 20_000_000 + n * 7_000_000)), None)
+        libc.timer_settime(timer, 0, ctypes.byref((ctypes.c_long * 4)(0, 0, 1 + n, 0)), None)
     shared[2] = 1
     while True:
         time.sleep(0.01)
