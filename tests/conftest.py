@@ -17,7 +17,9 @@ TOGETHER = {  # the tests of each of these files share a costly fixture
     "test_nbgrader", "test_nightly", "test_notebook", "test_parity", "test_phase4_board", "test_pool",
 }  # fmt: skip
 
-hypothesis.settings.register_profile("the same everywhere", derandomize=True, deadline=None)
+hypothesis.settings.register_profile(
+    "the same everywhere", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("the same everywhere")
 SEEDS = random.Random()
 
@@ -76,4 +78,4 @@ def nothing_left(own_temporary):
 
     yield
     assert eventually(lambda: not inhabitants(own_temporary)), inhabitants(own_temporary)
-    assert not workspaces()
+    assert eventually(lambda: not workspaces()), workspaces()

@@ -8,12 +8,13 @@ import mmap
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from grader import labs
 from grader.grade import grade, prepared
@@ -92,6 +93,13 @@ def warmed_up(source: str, steps: int = 2) -> Iterator[Arm]:
         arm = Arm(child)
         arm.warm_up(steps)
         yield arm
+
+
+def first(cases: Iterable[Any], number: int = 1) -> list[Any]:
+    """Parameters of a test: so many of them in each run, the others in `make test-all`."""
+    later = pytest.mark.slow
+    as_tuples = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [pytest.param(*case, marks=() if n < number else later) for n, case in enumerate(as_tuples)]
 
 
 def loop(body: str, top: str = "") -> str:

@@ -286,6 +286,7 @@ def test_a_grade_that_hangs_or_dies_costs_only_itself(tmp_path):
         assert made["tries"] == 1 and "result" in made
 
 
+@pytest.mark.slow
 def test_only_the_course_s_own_loops_share_a_process(tmp_path):
     """A learner's grade has one to itself; one that failed is not gone on with."""
     store = Store(tmp_path)
@@ -355,6 +356,7 @@ def _slow_down(dask_worker) -> None:
     os.setpriority(os.PRIO_PROCESS, ahead._process.pid, 19)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core only")
 def test_a_worker_that_somebody_slows_grades_as_it_began():
     job = Job("3a_precision", Submission("x = 1\n"), "cpu")

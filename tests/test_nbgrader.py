@@ -184,6 +184,7 @@ def test_tampering(course):
     assert points["throughput"] == LAB.throughput.points
 
 
+@pytest.mark.slow
 def test_what_cannot_be_graded_is_said_in_a_line(tmp_path):
     """Among two hundred students a traceback for each hides what is to be done. What cannot be read gets no points and the
     reason, as by `grader class`; only who could still be measured is left out."""
@@ -230,6 +231,7 @@ def test_what_cannot_be_graded_is_said_in_a_line(tmp_path):
         assert bool(one.submission) == (one.student not in unreadable), one
 
 
+@pytest.mark.slow
 def test_a_lab_that_was_never_released_is_said_in_a_line(tmp_path):
     shutil.copy(REPOSITORY / "nbgrader_config.py", tmp_path)
     for student in ("ann", "bob"):

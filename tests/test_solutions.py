@@ -99,6 +99,7 @@ def test_submission(name):
 
 # half a minute each and more: their loops are graded in the tests of their phase as well
 LONG = (
+    "2b_transfers",
     "2a_workers",  # runs in full in the browser, in a notebook and through nbgrader as well
     "2c_transforms",
     "2d_formats",
