@@ -367,6 +367,7 @@ def test_a_worker_that_somebody_slows_grades_as_it_began():
     assert {record["result"]["machine"]["cores"]} == cores
 
 
+@pytest.mark.slow
 def test_a_process_that_died_before_its_grade_is_replaced():
     job = Job("3a_precision", Submission("x = 1\n"), "cpu")
 

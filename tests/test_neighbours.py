@@ -97,13 +97,16 @@ def test_a_starter_that_was_faster_when_the_machine_was_calibrated(monkeypatch, 
     assert [w for w in result.warnings if "when this machine was calibrated it took 0.1 ms" in w], result.warnings
 
 
-@pytest.mark.parametrize("when", [pytest.param("always", marks=pytest.mark.slow), "later"])
+@pytest.mark.slow
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["always", "later"])
 def test_a_neighbour_that_slows_the_submission_is_not_its_fault(when):
     """More than the target in truth: 0.06 s of waiting against 0.02 s of computing."""
     check = graded(WAITS.format(0.06), COMPUTES.format(0.02), target=1.5, when=when)
     assert check.status in (PASS, INCONCLUSIVE), check
 
 
+@pytest.mark.slow
 def test_a_comparison_says_what_others_took(tmp_path):
     """Two loops that are the same seemed to be unequally fast, and nothing told that the machine was not free."""
     (tmp_path / "job.py").write_text(JOB)

@@ -412,6 +412,7 @@ def test_run_and_peek_before_any_prediction(kernel: Kernel) -> None:
     assert "printed" not in ran.text and not ran.stderr
 
 
+@pytest.mark.slow
 def test_a_loop_without_a_loader_is_told_why_it_has_no_data_wait():
     """And not that it needs a GPU."""
     note = notebook.open_lab("2d_formats", device="cpu")._peeked(

@@ -372,6 +372,7 @@ def test_an_honest_training_that_rounding_has_led_away(tmp_path):
     assert always < replayed["found"]["distance"] < replayed["allowed"]["distance"], replayed
 
 
+@pytest.mark.slow
 def test_a_grade_from_a_seed_that_tells_nothing_is_undecided(tmp_path):
     found = judged(variants.starter(LAB).replace("lr=job.lr", "lr=1.05 * job.lr"), tmp_path)
     assert found.parity.status == INCONCLUSIVE and "by rounding alone" in found.disturbed, found.parity

@@ -177,7 +177,7 @@ def test_close_guesses_may_come_out_otherwise(form):
 @pytest.mark.parametrize("name", HEALTHY)
 @pytest.mark.parametrize(
     ("prediction", "points"),
-    [({}, 0), ({"cause": "no idea", "gain": 999.0}, 0), ({"cause": "compute-bound", "gain": 3.0}, 80)],
+    first([({}, 0), ({"cause": "no idea", "gain": 999.0}, 0), ({"cause": "compute-bound", "gain": 3.0}, 80)]),
 )
 def test_to_hand_in_nothing_is_no_answer(name, prediction, points):
     """Nothing was harmed, and nothing was found."""

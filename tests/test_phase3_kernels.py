@@ -64,9 +64,7 @@ def test_which_attention_kernel(name, fused, flash):
 TIMED = ("the math backend",)  # the same training: only what is timed and counted shows it
 
 
-@pytest.mark.parametrize(
-    "what", [pytest.param(w, marks=pytest.mark.slow if w in TIMED else ()) for w in variants.WRONGS[ATTENTION]]
-)
+@pytest.mark.parametrize("what", first([what for what in variants.WRONGS[ATTENTION] if what not in TIMED] + [*TIMED]))
 def test_attention_that_is_wrong_is_rejected_and_named(what):
     source, words = variants.wrongs(ATTENTION)[what]
     result = graded(ATTENTION, source)
