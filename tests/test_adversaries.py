@@ -104,7 +104,7 @@ def test_a_profit_is_more_than_less_noise(found, profit):
     assert _run.profits(found, {"points": 30.0}) == (found["points"] > 32)
 
 
-NOISY = 0.3  # a pair's, on a busy machine: from three such pairs a gain below 1.66 earns nothing; the tricks' would be 2 and more
+NOISY = 0.2  # a pair's, on a busy machine: from three such pairs a gain below 1.4 earns nothing; the tricks' would be 2 and more
 
 
 def lab(**form) -> Lab:

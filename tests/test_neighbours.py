@@ -98,7 +98,6 @@ def test_a_starter_that_was_faster_when_the_machine_was_calibrated(monkeypatch, 
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize("when", ["always", "later"])
 def test_a_neighbour_that_slows_the_submission_is_not_its_fault(when):
     """More than the target in truth: 0.06 s of waiting against 0.02 s of computing."""
