@@ -618,22 +618,28 @@ TOO_FEW = "with job.step, and an epoch has"
 
 @pytest.mark.parametrize(
     ("source", "message"),
-    [
-        ("def train(job):\n    yield", "defines no function `benchmark(job)`"),
-        ("benchmark = 12", "`benchmark` must be a function, it is an int"),
-        ("def benchmark(job):\n    pass", "must return a number, it returned None"),
-        ("def benchmark(job):\n    return '12'", "must return a number, it returned a str"),
-        ("def benchmark(job):\n    return True", "must return a number, it returned a bool"),
-        ("def benchmark(job):\n    return float('nan')", "must return a positive number, it returned nan"),
-        ("def benchmark(job):\n    return 10 ** 400", "submission raised OverflowError"),
-        ("def benchmark(job):\n    return -1", "must return a positive number, it returned -1"),
-        # what the job's parts know of themselves gives the rate without a step
-        ("def benchmark(job):\n    return len(job.loader) * job.loader.batch_size / 0.05", f"made 0 steps {TOO_FEW}"),
-        ("def benchmark(job):\n    job.step(*next(iter(job.loader)))\n    return 3000.0", f"made 1 step {TOO_FEW}"),
-        ("def benchmark(job):\n    job.step = lambda *batch: None\n    return 3000.0", f"made 0 steps {TOO_FEW}"),
-        ("def benchmark(job):\n    import os\n    os._exit(3)", "ended by itself (exit status 3)"),
-        ("def benchmark(job):\n    return 1 / 0", "cell 1, line 3"),
-    ],
+    first(
+        [
+            ("def train(job):\n    yield", "defines no function `benchmark(job)`"),
+            ("benchmark = 12", "`benchmark` must be a function, it is an int"),
+            ("def benchmark(job):\n    pass", "must return a number, it returned None"),
+            ("def benchmark(job):\n    return '12'", "must return a number, it returned a str"),
+            ("def benchmark(job):\n    return True", "must return a number, it returned a bool"),
+            ("def benchmark(job):\n    return float('nan')", "must return a positive number, it returned nan"),
+            ("def benchmark(job):\n    return 10 ** 400", "submission raised OverflowError"),
+            ("def benchmark(job):\n    return -1", "must return a positive number, it returned -1"),
+            # what the job's parts know of themselves gives the rate without a step
+            (
+                "def benchmark(job):\n    return len(job.loader) * job.loader.batch_size / 0.05",
+                f"made 0 steps {TOO_FEW}",
+            ),
+            ("def benchmark(job):\n    job.step(*next(iter(job.loader)))\n    return 3000.0", f"made 1 step {TOO_FEW}"),
+            ("def benchmark(job):\n    job.step = lambda *batch: None\n    return 3000.0", f"made 0 steps {TOO_FEW}"),
+            ("def benchmark(job):\n    import os\n    os._exit(3)", "ended by itself (exit status 3)"),
+            ("def benchmark(job):\n    return 1 / 0", "cell 1, line 3"),
+        ],
+        4,
+    ),
 )
 def test_stopwatch_returns_no_figure(source, message):
     timings = STOPWATCH.timings[:1]
@@ -713,7 +719,7 @@ UNWRITTEN = ((", repeat=1)", ")"), (": profiler.export", ": profiler.step_num > 
 
 
 @pytest.mark.parametrize(
-    ("edits", "goes_on"), [((), False), (((", repeat=1)", ")"),), True), (ELSEWHERE, True), (UNWRITTEN, True)]
+    ("edits", "goes_on"), first([((), False), (((", repeat=1)", ")"),), True), (ELSEWHERE, True), (UNWRITTEN, True)], 2)
 )
 def test_a_look_tells_whether_the_recording_ends(edits, goes_on):
     """Wherever the later traces are written to."""

@@ -79,6 +79,7 @@ def test_faults_are_rejected_and_honest_forms_are_not(name):
 # ---------------------------------------------------------------- 3d: tiny kernels
 
 
+@pytest.mark.slow
 def test_operators_of_a_step():
     check = next(c for c in labs.get(TINY).trace if c.name == "operators")
     starter, solution = (

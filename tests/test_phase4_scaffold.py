@@ -89,6 +89,7 @@ if __name__ == "__main__":"""
     assert weights["embedding.weight"].shape == (300, 8), "rows beyond the script's own vocabulary are its model's"
 
 
+@pytest.mark.slow
 def test_each_row_and_the_timed_steps_have_a_clock_of_their_own(folder):
     # steps of 100 ms or more, and the first timed one of 1,200 or more, on a busy machine as well; and those after the export,
     # which are slow by themselves

@@ -920,9 +920,9 @@ assert not child._output._thread.is_alive()
     ("without_landlock", "without_user"),
     [
         (False, False),
-        pytest.param(True, False, marks=pytest.mark.slow),
         pytest.param(False, True, marks=root_only),
-        pytest.param(True, True, marks=root_only),
+        pytest.param(True, False, marks=pytest.mark.slow),
+        pytest.param(True, True, marks=[root_only, pytest.mark.slow]),
     ],
 )
 def test_processes_that_replace_themselves_are_ended(without_landlock, without_user):
