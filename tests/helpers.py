@@ -39,9 +39,8 @@ MARKER = f"grader-test-{os.getpid()}"  # in the command line of what has no envi
 IS_ROOT = os.geteuid() == 0
 LAB = replace(labs.get("3a_precision"), forms={"cpu": GPT, "cuda": GPT})
 PLAN = Plan(block_s=0.1, block_steps=2, min_pairs=2, max_pairs=2, profile_steps=2)
-LIMITS = Limits(
-    load=60, first_step=60, step=60
-)  # seconds: far above what anything here takes, on a busy machine as well
+# seconds: far above what anything here takes, on a busy machine as well
+LIMITS = Limits(load=60, first_step=60, step=60)
 
 
 def submission(*cells: str) -> Submission:
@@ -97,9 +96,8 @@ def warmed_up(source: str, steps: int = 2) -> Iterator[Arm]:
 
 def first(cases: Iterable[Any], number: int = 1) -> list[Any]:
     """Parameters of a test: so many of them in each run, the others in `make test-all`."""
-    later = pytest.mark.slow
-    as_tuples = [case if isinstance(case, tuple) else (case,) for case in cases]
-    return [pytest.param(*case, marks=() if n < number else later) for n, case in enumerate(as_tuples)]
+    parameters = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [pytest.param(*each, marks=() if n < number else pytest.mark.slow) for n, each in enumerate(parameters)]
 
 
 def loop(body: str, top: str = "") -> str:
