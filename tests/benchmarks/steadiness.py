@@ -40,7 +40,8 @@ def busy(programs: int) -> Iterator[None]:
 
 
 def run(arguments: list[str], junit: Path) -> dict[str, str]:
-    """By test: "passed", "failed" or "skipped"."""
+    """By test: "passed", "failed" or "skipped". Raises FileNotFoundError where pytest did not come to its end."""
+    junit.unlink(missing_ok=True)
     subprocess.run([*PYTEST, f"--junitxml={junit}", *arguments], cwd=REPOSITORY, stdout=subprocess.DEVNULL)
     found = {}
     for case in ET.parse(junit).getroot().iter("testcase"):
