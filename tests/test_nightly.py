@@ -564,7 +564,8 @@ def test_everything_is_a_part(device):
     assert len(set(digests)) > 0.9 * len(digests)  # a healthy lab's starter may be its solution
     seventh = parts.plan(device, True, ["adversary"], adversaries=(2, 7))
     controls = {"starter", "half fix", "solution"}
-    assert 0 < sum(part.what not in controls for part in seventh) < 30
+    adversaries = sum(part.kind == "adversary" and part.what not in controls for part in made)
+    assert 0 < sum(part.what not in controls for part in seventh) < adversaries / 5
     assert {part.what for part in seventh} >= {"starter", "solution"}
     assert {part.what for part in made if part.name.startswith("adversary 2a_")} >= controls
     # no adversary of this lab is compared with half a fix, and on a GPU that gains next to nothing there

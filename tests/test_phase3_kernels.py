@@ -21,6 +21,7 @@ from grader.measure import machine
 from grader.measure.blocks import QUICK
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
 from grader.sandbox import child
+from grader.sandbox.parent import ChildError
 from grader.submission import Submission
 from grader.trace import kernels
 from grader.workloads import chain
@@ -489,7 +490,12 @@ def test_inputs_of_timed_calls_are_new():
     assert kernel._apart([*map(float, stale)], [*map(float, right)]) > 2 * kernel.SAME
 
 
-@pytest.mark.parametrize("source", [REMEMBERS, HALF_THE_ROWS, ONLY_LOOKS, KEPT])
+def test_what_only_answers_looks_is_no_result():
+    with pytest.raises(ChildError, match="must return a new tensor like x; it returned a Lazy"):
+        timed(ONLY_LOOKS)
+
+
+@pytest.mark.parametrize("source", [REMEMBERS, HALF_THE_ROWS, KEPT])
 def test_timed_calls_that_are_left_out(source):
     found = timed(source)
     assert found.strange > kernel.SAME

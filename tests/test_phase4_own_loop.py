@@ -15,9 +15,9 @@ from grader.errors import UserError
 from grader.frontends import cli
 from grader.frontends.compare import agreement, said
 from grader.measure import decision, machine
-from grader.measure.blocks import QUICK, Plan
+from grader.measure.blocks import Plan
 from grader.measure.decision import EQUAL, FASTER, SAME, SLOWER, UNKNOWN, Gain, Pair, direction
-from grader.own.compare import FULL, Comparison, compare, decide
+from grader.own.compare import FULL, QUICK, Comparison, compare, decide
 from grader.result import FAIL, PASS
 from grader.sandbox.probe import confinement
 
@@ -335,7 +335,7 @@ class Missing(list):
         return {}["x"]
 """
     found = files.write(job=JOB.replace("TensorDataset(x, y)", "Missing()") + missing).compared()
-    assert "raised KeyError in its loop: 'x' (job.py, line 20, called from after.py, line 10)." in found.message
+    assert "raised KeyError in its loop: 'x' (job.py, line 20, called from before.py, line 9)." in found.message
 
 
 @pytest.mark.slow

@@ -59,7 +59,7 @@ def test_a_run_keeps_what_explains_it(folder, capsys):
     (recipe,) = [line for line in (folder / "train.py").read_text().splitlines() if "runs/OLD" in line]
     said = recipe.replace("runs/OLD", str(run)).replace("runs/NEW", str(later))
     for name in ("OLD_MS", "NEW_MS"):
-        said = said.replace(name, f"{config['step_ms']:.4g}")
+        said = said.replace(name, f"{trace.metrics(recorded).step_ns_traced / 1e6:.4g}")
     assert cli.main(said.split()[1:]) == 3, "no GPU: incomplete"
     out = capsys.readouterr().out
     assert f"before: {run.name}/trace.json.gz" in out and "after: later/trace.json.gz" in out

@@ -45,6 +45,7 @@ def free_port() -> int:
 def test_workers_with_two_gpus_each(monkeypatch):
     monkeypatch.setattr(machine, "has_gpu", lambda: True)
     monkeypatch.setattr(machine, "gpus", lambda: [f"GPU-{n}" for n in range(4)])
+    monkeypatch.setattr(machine, "gpu_shares", lambda: machine.cpu_shares(4))
     options = cli._parser().parse_args(["class", "labs", "submitted", "--device", "cuda", "--gpus-each", "2"])
     with classroom.open_pool(options) as opened:
         seen = opened.client.run(os.getenv, "CUDA_VISIBLE_DEVICES")
@@ -75,6 +76,7 @@ def test_a_list_of_users_that_somebody_edited(tmp_path):
 def test_a_gpu_has_one_worker(monkeypatch):
     monkeypatch.setattr(machine, "has_gpu", lambda: True)
     monkeypatch.setattr(machine, "gpus", lambda: ["GPU-0", "GPU-1"])
+    monkeypatch.setattr(machine, "gpu_shares", lambda: machine.cpu_shares(2))
     for chosen in ([0, 0], [1, 0, 1]):
         with pytest.raises(UserError, match=rf"GPU {chosen[0]} is named twice"):
             pool.environments("cuda", chosen)

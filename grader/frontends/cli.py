@@ -58,10 +58,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _on_cores(options: argparse.Namespace) -> contextlib.AbstractContextManager[None]:
     """On those that the options ask for."""
-    from grader.measure import machine
-
     if (asked := getattr(options, "cores", None)) is None:
         return contextlib.nullcontext()
+    from grader.measure import machine
+
     return machine.kept_on(machine.asked_cores(asked), machine.ASKED)
 
 

@@ -112,7 +112,7 @@ def agreement(found: Comparison) -> str:
 def text(found: Comparison, names: list[str], width: int = 100, colour: bool = False) -> str:
     """The report for a terminal of `width` columns."""
     width = max(width, 60)
-    lines = [part for line in said(found, names) for part in report._wrap(line, width, 6)]
+    lines = [part for line in said(found, names) for part in report._wrap(line, width)]
     if lines and colour:
         lines[0] = f"\x1b[1m{lines[0]}\x1b[0m"
     if found.message and found.output:

@@ -110,7 +110,10 @@ class Form:
         return 1 if self.serves else len(self.options.get("lengths", ())) or 1
 
     def recorded(self, usual: int) -> int:
-        """How many steps a trace holds: whole rounds, so that they are as long, on average, as those that are timed."""
+        """How many steps a trace holds: whole rounds, so that they are as long, on average, as those that are timed; and of
+        loops that may send up to 12 batches at once, where it is counted what is sent."""
+        if self.crossed is not None:
+            usual = max(usual, 24)
         return self.profiled or math.ceil(usual / self.round) * self.round
 
     @property

@@ -884,7 +884,8 @@ class Child:
         its alone. Raises ChildError where a process no longer lets anybody but root see them; on some machines that is so from
         the beginning, and they count as none."""
         folder, mapped = os.fsencode(os.path.realpath(self.workspace.folder)), {}
-        whole = dict(confine.held_in(str(self.workspace.folder)))
+        # nobody judges what a trusted loop keeps in files, and weights are given to it there
+        whole = {} if self.trusted else dict(confine.held_in(str(self.workspace.folder)))
         whole |= dict(self._shared_memory())
         for pid in pids:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended
