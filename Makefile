@@ -35,9 +35,10 @@ demo: .venv/ready
 lab: .venv/ready
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter lab $(ALLOW_ROOT) --ServerApp.root_dir="$(CURDIR)" notebooks/00_start_here.ipynb
 
-# two at a time: no test times anything
+# Two at a time. What fails beside another test, on a busy machine, gets one more try alone, and has to pass it.
 test: .venv/ready lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 || \
+	{ [ $$? -eq 1 ] && $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none --exitfirst; }
 
 test-all: test
 	$(BIN)/python -m pytest -n 2 -m slow
