@@ -245,9 +245,13 @@ def _planned(found: AnyFindings, quick: bool) -> Plan:
     form = found.form
     if not isinstance(form, Form):
         return QUICK if quick else Plan()
-    if quick:  # where blocks hardly differ, short ones say as much
-        return replace(QUICK, block_s=0.4) if form.noise <= QUIET else QUICK
-    return Plan(block_s=form.block_s)
+    if not quick:
+        return Plan(block_s=form.block_s)
+    if isinstance(
+        found.lab.memory, Growth
+    ):  # a cache that fills once is told from a leak by three stretches, not by two
+        return replace(QUICK, min_pairs=3)
+    return replace(QUICK, block_s=0.4) if form.noise <= QUIET else QUICK  # where blocks hardly differ, short ones do
 
 
 def _confine(found: AnyFindings) -> None:

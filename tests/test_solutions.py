@@ -11,6 +11,7 @@ import papermill
 import pytest
 
 from grader import labs
+from grader.grade import missing_packages
 from grader.submission import read_notebook
 
 SOLUTIONS = Path(__file__).resolve().parents[1] / "solutions"
@@ -126,6 +127,8 @@ LONG = (
     "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in labs.loops()]
 )
 def test_runs(name, tmp_path):
+    if missing := missing_packages(labs.get(name)):
+        pytest.skip(missing)
     executed = papermill.execute_notebook(
         path(name),
         tmp_path / "executed.ipynb",
