@@ -247,9 +247,8 @@ def _planned(found: AnyFindings, quick: bool) -> Plan:
         return QUICK if quick else Plan()
     if not quick:
         return Plan(block_s=form.block_s)
-    if isinstance(
-        found.lab.memory, Growth
-    ):  # a cache that fills once is told from a leak by three stretches, not by two
+    # a cache that fills once is told from a leak by three stretches, not by two
+    if isinstance(getattr(found.lab, "memory", None), Growth):
         return replace(QUICK, min_pairs=3)
     return replace(QUICK, block_s=0.4) if form.noise <= QUIET else QUICK  # where blocks hardly differ, short ones do
 
