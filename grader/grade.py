@@ -313,9 +313,8 @@ class Findings(AnyFindings):
     untouched: bool = False  # it is the starter, as Python reads it, in a lab that has nothing to be made faster
     worked_ahead: bool = False  # so that some of the gain is not certain
     usual_prepare_s: float = 0.0  # what the preparation takes of a loop that prepares nothing
-    alone_s: list[float] = field(
-        default_factory=list
-    )  # the starter's seconds a step with no submission there: before, after
+    # the starter's seconds a step with no submission there: before, and after it where that is in doubt
+    alone_s: list[float] = field(default_factory=list)
     slowed: float = 1.0  # by what factor the starter was slower beside the submission, see `decision.slowed`
     warm: bool = False  # it was started again, with what it had compiled at hand
     logs: CheckResult | None = None  # in labs that have logs
