@@ -138,6 +138,7 @@ def train(job):
 """
 
 
+@pytest.mark.slow
 def test_steps_made_before_the_first_earn_nothing(monkeypatch, nothing_left):
     """Each with its weights, so that the training is the same, and at an even pace."""
     monkeypatch.setattr(blocks, "CHUNK_S", 0.05)
@@ -178,6 +179,7 @@ def train(job):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("always", [False, True])
 def test_a_loop_that_compiled_is_started_again(always, monkeypatch, nothing_left):
     """What it compiled is at hand then, so its first steps take no longer than another's; one whose still do could work ahead."""

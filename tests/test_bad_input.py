@@ -468,6 +468,7 @@ def test_full_disk():
     assert "wrote 0.2 GB to its folder; at most 0.1 GB are allowed" in message
 
 
+@pytest.mark.slow
 def test_folders_nested_without_end():
     """Deeper than recursion goes, and than a path can be long: still measured, and cleared away."""
     body = "import os\nfor _ in range(5000):\n    os.mkdir('d')\n    os.chdir('d')\nimport time; time.sleep(1000)"
@@ -569,6 +570,7 @@ def test_cuda_out_of_memory_where_nvml_does_not_start():
     assert "CUDA ran out of memory in the submission" in message and "keep fewer" in message
 
 
+@pytest.mark.slow
 def test_a_reference_solution_that_runs_out_of_memory(monkeypatch):
     """The submission is gone by then: it is not to blame for a GPU that is too small."""
     out_of_memory = loop("raise RuntimeError('nvmlInit_v2_() INTERNAL ASSERT FAILED')")
@@ -667,7 +669,7 @@ def test_forged_reply(text, says):
         child.start(1)
         with pytest.raises(ChildError, match=says) as caught:
             child.run(1)
-        assert len(explain(caught.value, submission("x = 1"))) < 3000
+        assert len(explain(caught.value, submission("x = 1"))) < 6000
 
 
 def test_forged_reply_ends_a_grade():
@@ -756,10 +758,11 @@ def test_forged_weights(forge, says):
     assert "starter could not" not in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "forge",
     [
-        pytest.param("open(path, 'wb').write(b'no weights')", marks=pytest.mark.slow),
+        "open(path, 'wb').write(b'no weights')",
         "save({n: t.flatten() for n, t in tensors.items()}, path)",
     ],
 )
@@ -845,6 +848,7 @@ def start_grade(tmp_path: Path, home: Path) -> subprocess.Popen:
     return process
 
 
+@pytest.mark.slow
 def test_ctrl_c(tmp_path, own_temporary):
     process = start_grade(tmp_path, own_temporary)
     os.killpg(process.pid, signal.SIGINT)
@@ -854,6 +858,7 @@ def test_ctrl_c(tmp_path, own_temporary):
     assert {path.name for path in tmp_path.iterdir()} == {"lab.ipynb"}
 
 
+@pytest.mark.slow
 def test_parent_killed(tmp_path, own_temporary):
     process = start_grade(tmp_path, own_temporary)
     process.kill()

@@ -122,6 +122,7 @@ def browser(tmp_path: Path) -> Iterator:
     driver.quit()
 
 
+@pytest.mark.slow
 def test_run_all_ends_in_a_report(jupyter: str, browser, tmp_path: Path) -> None:
     from selenium.webdriver import ActionChains
     from selenium.webdriver.common.by import By

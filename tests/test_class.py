@@ -334,6 +334,7 @@ def test_a_result_that_cannot_be_kept_costs_only_itself(tmp_path):
     assert FAILED in made["NaN"] and made["3"]["result"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core only")
 def test_workers_have_their_own_cores():
     """Each worker, and so each grade, runs on its fair share and no other's."""
@@ -383,6 +384,7 @@ def test_a_process_that_died_before_its_grade_is_replaced():
     assert "result" in record, record
 
 
+@pytest.mark.slow
 def test_a_worker_is_ready_when_it_says_so():
     """At first it waits for the process that it has started ahead; one that has graded before is ready."""
     process = pool.worker.Process()
@@ -659,6 +661,7 @@ def test_names_of_files_reach_no_terminal_as_they_are(tmp_path):
     assert b",'= 1," in written[1]
 
 
+@pytest.mark.slow
 def test_a_folder_s_name_that_is_no_text(tmp_path, alembic):
     """As archives of other systems leave them."""
     hand_in(tmp_path / "submitted", os.fsdecode("Jörg".encode("latin-1")))
@@ -670,6 +673,7 @@ def test_a_folder_s_name_that_is_no_text(tmp_path, alembic):
     assert not summary.stale(tmp_path / "gradebook.db", rows)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # nbgrader's own
 def test_a_student_s_name_of_two_words_can_be_pasted_into_a_shell(tmp_path, alembic):
     path = tmp_path / "gradebook.db"

@@ -31,6 +31,7 @@ def grader(*arguments: str | Path, **options) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, timeout=600, **options)
 
 
+@pytest.mark.slow
 def test_a_terminal_that_is_not_utf_8_costs_no_result(tmp_path):
     environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
     command = [sys.executable, "-m", "grader.frontends.cli", "board", "--folder", tmp_path]
@@ -260,6 +261,7 @@ def test_a_gpu_lab_on_a_cpu_gives_no_points_and_says_so():
     assert {check["status"] for check in result["checks"]} == {"NOT MEASURED"}
 
 
+@pytest.mark.slow
 def test_the_starter_earns_next_to_nothing_and_the_result_is_complete(tmp_path):
     notebook = REPOSITORY / "labs/2a_workers/2a_workers.ipynb"
     json_file, page = tmp_path / "result.json", tmp_path / "report.html"

@@ -398,6 +398,7 @@ def test_where_system_calls_cannot_be_filtered_that_is_told():
         assert what in means, means
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not IS_ROOT or shutil.which("setpriv") is None, reason="needs root, and setpriv")
 def test_root_in_a_container():
     """Who is root there may give others no right to read what root's folders hold, as Python often is, and has no network to

@@ -253,6 +253,7 @@ def test_a_loop_that_takes_others_cores_is_stopped():
             child.freeze()
 
 
+@pytest.mark.slow
 @two_cores
 def test_a_loop_may_choose_among_its_cores():
     with running(loop(f"os.sched_setaffinity(0, {{{max(ALL)}}})\nyield torch.ones(())", "import os")) as child:

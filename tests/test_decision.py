@@ -443,6 +443,7 @@ def test_burn_until_the_rate_is_steady():
     assert measured > 0.0099
 
 
+@pytest.mark.slow
 def test_a_slow_turn_counts_at_the_pace_that_was_timed():
     """Steps take 50 ms at first, then 200 ms: what the later ones take longer is time in which others could be made."""
     source = loop(

@@ -106,6 +106,7 @@ def test_two_traces_are_compared(files):
     assert int(after) - int(before) == int(change)
 
 
+@pytest.mark.slow
 def test_two_files_of_one_name_are_told_apart(files, tmp_path):
     for folder, name in (("old", "slow"), ("new", "fast")):
         (tmp_path / folder).mkdir()
@@ -175,6 +176,7 @@ def test_the_share_of_the_recording_is_told_from_that_of_the_step(files):
     assert "% waiting for data, " in row
 
 
+@pytest.mark.slow
 def test_names_from_the_trace_are_harmless_in_the_terminal_and_on_the_page(tmp_path):
     path = tmp_path / "t.json"
     path.write_text(json.dumps(Loop([200 * US] * 5, data=9000 * US, name=HOSTILE).record()[0].document()))

@@ -23,6 +23,7 @@ def this_checkout(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[1]))
 
 
+@pytest.mark.slow
 def test_a_gap_is_chosen_and_its_evidence_read(this_checkout, jupyter, browser, tmp_path):  # noqa: F811
     from selenium.webdriver.support.ui import WebDriverWait
 

@@ -55,6 +55,7 @@ def _together(at: str, number: int, barrier, said) -> None:
         thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_64_at_once(tmp_path, alembic):
     at = url(tmp_path)
@@ -79,6 +80,7 @@ def test_64_at_once(tmp_path, alembic):
         assert len(gradebook.students) == PROCESSES * THREADS
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_summary_waits_for_whoever_writes(tmp_path, alembic):
     with Gradebook(url(tmp_path)):

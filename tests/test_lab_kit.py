@@ -110,6 +110,7 @@ def trainings():
     return found
 
 
+@pytest.mark.slow
 def test_honest_trainings_that_part_by_rounding_log_other_numbers(trainings):
     """A loop of 3e_compile whose kernels rounded otherwise failed on an H200: its largest activation was 3% off after 941 steps."""
     check, (one, other, half) = Logs(("loss", "largest")), trainings
@@ -170,6 +171,7 @@ def test_only_numbers_can_be_logged():
             child.logs()
 
 
+@pytest.mark.slow
 def test_no_points_without_the_logs():
     lab = replace(LAB, logs=Logs(("loss",)))  # its starter logs nothing either: the submission is found out by itself
     result = grade_cells(lab.starter, lab=lab)
@@ -218,6 +220,7 @@ def test_a_preparation_that_fails(body, limit_s, words):
             child.prepare(limit_s)
 
 
+@pytest.mark.slow
 def test_the_time_of_a_preparation_counts():
     source = LAB.starter + "\n\ndef prepare(dataset, folder):\n    import time\n\n    time.sleep(2)\n"
     form = replace(GPT, prepare_s=60, prepared_for=10)  # 200 ms a step
@@ -228,6 +231,7 @@ def test_the_time_of_a_preparation_counts():
     assert len(check.evidence["lost"]) == len(check.evidence["pairs"])
 
 
+@pytest.mark.slow
 def test_the_time_of_a_data_set_counts_as_preparation():
     """The data set that prepare() gets is made by the workload, and a submission can have that do what takes long."""
     patched = """
@@ -267,7 +271,8 @@ def test_who_decodes_is_told_by_the_main_process_s_time(main_s, doubted):
     """Seconds a step; the starter's as well were measured."""
     found = Findings(labs.get("2a_workers"), "cpu", main_step_s=(0.0375, main_s))
     assert bool(_made_in_main(found)) == doubted
-    assert not _made_in_main(replace(found, form_name="cuda"))  # whose files lie on no drive
+    on_gpu = replace(found, form_name="cuda")  # where a process that trains has little to do itself
+    assert bool(_made_in_main(on_gpu)) == (doubted and main_s > 0.001)
 
 
 def test_a_metric_that_is_absent_can_say_why():
@@ -478,6 +483,7 @@ def test_a_profile_shows_the_wait_behind_workers_that_filled_their_queue_meanwhi
     assert each.child.steps == len(each.losses) + 6
 
 
+@pytest.mark.slow
 def test_a_loop_that_is_profiled_is_timed_when_its_queue_is_used_up():
     source = BEHIND_WORKERS.replace("FIRST_S = 0", "FIRST_S = 1")
     seen = look.profile(Submission(source), LAB, device="cpu")
@@ -500,6 +506,7 @@ def test_hints_get_plainer(name):
 # ---------------------------------------------------------------- the starter's timeline
 
 
+@pytest.mark.slow
 def test_the_starters_timeline_is_recorded_once(monkeypatch, tmp_path):
     """However much slower this busy machine is the second time."""
     monkeypatch.setattr(starters, "cache_dir", lambda: tmp_path)

@@ -18,7 +18,7 @@ from grader.frontends import lessons
 from grader.measure import machine
 
 LESSONS = lessons.lessons()
-QUICK = {"1_throughput", "6_syncs", "2_precision", "2_rules"}  # one a phase; `make test-all` runs the others as well
+QUICK = {"2_rules"}  # `make test-all` runs the others as well
 ENDING = ["When it does not hold", "In three lines", "Try it yourself", "Next"]
 LARGEST = 700_000  # bytes, outputs included
 
@@ -144,6 +144,7 @@ def test_seconds_per_step():
     assert times.shape == (3,) and (times >= 0).all() and len(calls) == 2 + 3 * 4
 
 
+@pytest.mark.slow
 def test_folders_of_killed_kernels_are_deleted(tmp_path, monkeypatch):
     monkeypatch.setenv("GRADER_CACHE", str(tmp_path))
     code = "from grader.frontends import lesson; import os; (lesson.scratch_folder() / 'file').touch(); {end}"
@@ -185,6 +186,7 @@ def small(folder: Path, name: str, *sources: str) -> Path:
     return folder / name
 
 
+@pytest.mark.slow
 def test_a_chart_is_kept_in_fewer_bytes_and_a_photograph_as_it_is(tmp_path):
     draw = (
         "import numpy as np\nfrom matplotlib import pyplot as plt\nfrom grader.frontends import lesson",

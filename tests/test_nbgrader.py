@@ -132,12 +132,14 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Course]:
     yield Course(tmp_path_factory.mktemp("course"))
 
 
+@pytest.mark.slow
 def test_release(course):
     """nbgrader's own command makes the labs of this repository."""
     assert course.released == notebook(REPOSITORY / "labs")
     assert [path.name for path in (course.root / "labs" / NAME).iterdir()] == [f"{NAME}.ipynb"]
 
 
+@pytest.mark.slow
 def test_starter(course):
     scores = course.scores("starter")
     assert scores.keys() == {c.name for c in LAB.checks} | {"explanation"}
@@ -145,6 +147,7 @@ def test_starter(course):
     assert scores["explanation"] == 0  # untouched
 
 
+@pytest.mark.slow
 def test_solution(course):
     scores = course.scores("solver")
     result = course.result("solver")
@@ -155,6 +158,7 @@ def test_solution(course):
     assert "solver: NOT MEASURED: pinned" in course.log
 
 
+@pytest.mark.slow
 def test_syntax_error(course):
     assert not any(course.scores("typist").values())
     assert "syntax error" in course.feedback("typist")
@@ -162,6 +166,7 @@ def test_syntax_error(course):
     assert "retrun loss" in course.feedback("typist")
 
 
+@pytest.mark.slow
 def test_an_explanation_whose_metadata_got_lost_is_read_by_a_person(course):
     with Gradebook(f"sqlite:///{course.root}/gradebook.db") as gradebook:
         grades = {g.name: g for g in gradebook.find_submission_notebook(NAME, NAME, "typist").grades}
@@ -172,6 +177,7 @@ def test_an_explanation_whose_metadata_got_lost_is_read_by_a_person(course):
     assert explained == [EXPLANATION]
 
 
+@pytest.mark.slow
 def test_tampering(course):
     """Copied, deleted and edited cells are that student's own matter, and gain nothing."""
     scores = course.scores("a_tamperer")
@@ -242,6 +248,7 @@ def test_a_lab_that_was_never_released_is_said_in_a_line(tmp_path):
     assert done.stderr.count(f"`nbgrader generate_assignment {NAME} --force`") == 2
 
 
+@pytest.mark.slow
 def test_no_kernel(course):
     assert not course.kernel_ran.exists()
     for student in ("starter", "solver"):
@@ -249,6 +256,7 @@ def test_no_kernel(course):
         assert not any(cell.get("outputs") for cell in nb.cells if "nbgrader" not in cell.metadata)
 
 
+@pytest.mark.slow
 def test_feedback(course):
     page = course.feedback("solver")
     assert page.count('class="speed-report') == len(LAB.checks)
@@ -326,6 +334,7 @@ LOADS = (  # what has a browser ask {0} for something, as soon as the page is lo
 )
 
 
+@pytest.mark.slow
 def test_no_text_cell_loads_anything():
     sources = [new_markdown_cell(text.format("http://127.0.0.1:9/seen", "127.0.0.1:9/seen")) for text in LOADS]
     raw = [new_raw_cell(cell.source) for cell in sources]
@@ -410,6 +419,7 @@ def test_text_is_shown_as_it_was():
         assert kept in math
 
 
+@pytest.mark.slow
 def test_export(course):
     with open(course.root / "grades.csv", encoding="utf-8") as file:
         rows = {row["student_id"]: row for row in csv.DictReader(file)}

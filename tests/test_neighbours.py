@@ -83,13 +83,15 @@ def graded(starter: str, submission: str, target: float, when: str) -> CheckResu
     return result.check("throughput")
 
 
-@pytest.mark.parametrize("when", [pytest.param("always", marks=pytest.mark.slow), "later"])
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["always", "later"])
 def test_a_neighbour_that_slows_the_starter_gives_no_points(when):
     """Half the fix in truth, at most: 0.06 s of computing against 0.03 s of waiting; the target is 4x. The neighbour makes it 4x."""
     check = graded(COMPUTES.format(0.06), WAITS.format(0.03), target=4.0, when=when)
     assert check.points <= 0.6 * check.max_points, check
 
 
+@pytest.mark.slow
 def test_a_starter_that_was_faster_when_the_machine_was_calibrated(monkeypatch, tmp_path):
     monkeypatch.setattr(calibration, "own_file", lambda: tmp_path / "calibration.json")
     calibration.store_gain(LAB, "cpu", {"gain": 2.0, "date": "2026-01-01", "starter_ms": 0.1})

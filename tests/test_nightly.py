@@ -108,8 +108,9 @@ def test_twenty_unchanged_nights_raise_no_alarm(tmp_path, seed, monkeypatch):
     assert found.compared == {f"grade {lab} solution" for lab in (DATA_BOUND, GPU_BOUND)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lab", "slower"), [(GPU_BOUND, 1.03), (DATA_BOUND, 1.25)])
-@pytest.mark.parametrize("before", [5, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("before", [5, 20])
 def test_a_slowed_solution_is_found(tmp_path, lab, slower, before, monkeypatch):
     write = report.write
     monkeypatch.setattr(report, "write", lambda night, found: None)
@@ -379,6 +380,7 @@ def test_notebooks_that_were_tampered_with_are_one_task(tmp_path):
     assert [each.seconds for each in found] == list(range(len(made)))
 
 
+@pytest.mark.slow
 def test_what_another_machine_graded_counts_where_its_packages_are_missing(tmp_path):
     made = [replace(part, lacks="it needs a package") for part in parts.plan("cpu", True, ["grade"], [DATA_BOUND])]
     night = nights.open_night(
@@ -889,6 +891,7 @@ def executed(tmp_path_factory) -> tuple[Night, nights.Assessed]:
     return night, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "says"),
     [

@@ -17,7 +17,7 @@ import nbformat
 import papermill
 import psutil
 import pytest
-from helpers import eventually, workspaces
+from helpers import eventually, first, workspaces
 from jupyter_client.manager import KernelManager, start_new_kernel
 
 from grader import answers, labs, trace
@@ -130,6 +130,7 @@ def test_the_card_says_where_one_works(kernel: Kernel) -> None:
     assert "start notebook" in ran.text and "grader start 2a_workers" in ran.text
 
 
+@pytest.mark.slow
 def test_a_count_that_the_data_set_cannot_have_is_not_shown(kernel: Kernel) -> None:
     """Samples are counted by a mark in `__getitem__`, and not every data set has it."""
     source = labs.get("3d_tiny_ops").starter
@@ -400,6 +401,7 @@ def test_a_disturbed_look_says_so(lost: float, told: bool) -> None:
     assert ("Other programs took 70% of the time of these steps" in said) == told
 
 
+@pytest.mark.slow
 def test_run_and_peek_before_any_prediction(kernel: Kernel) -> None:
     kernel.run(STARTER, cell="one")
     ran = kernel.run("lab.run(steps=3)")
@@ -481,7 +483,7 @@ def _in_work(kernel: Kernel) -> list[psutil.Process]:
     return [child for server in servers for child in server.children(recursive=True)]
 
 
-@pytest.mark.parametrize("moment", ["loading", "timing pair"])
+@pytest.mark.parametrize("moment", first(["loading", "timing pair"]))
 def test_stop_leaves_no_process_behind(kernel: Kernel, moment: str) -> None:
     kernel.run('lab.predict(cause="input-bound", gain=8, device="cpu")')
     kernel.run(FAST, cell="one")
@@ -502,6 +504,7 @@ def test_stop_leaves_no_process_behind(kernel: Kernel, moment: str) -> None:
     assert kernel.run("lab.result").text == ""
 
 
+@pytest.mark.slow
 def test_released_lab_in_papermill(tmp_path: Path, own_temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody filled anything in: it says so, fails nowhere, gives no points, and leaves nothing behind."""
     monkeypatch.setenv("TMPDIR", str(own_temporary))

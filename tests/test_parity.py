@@ -211,6 +211,7 @@ def test_weights_that_lack_a_parameter():
     assert parity.late(TOLERANCES, REFERENCE[:60], REFERENCE, Spread(), replay).status == FAIL
 
 
+@pytest.mark.slow
 def test_a_stretch_tells_what_the_whole_way_hides(own_temporary):
     """Real processes: a loop that learns from half of each batch once it was compared, and one that does not."""
     half = "[: len(labels) // 2 if step >= 12 else None]"

@@ -250,6 +250,7 @@ def test_a_trace_that_cannot_be_written_is_said(tmp_path, monkeypatch, capsys):
     assert {path.name for path in tmp_path.iterdir()} == {"trace-a.json.gz", "trace-b.json.gz"}
 
 
+@pytest.mark.slow
 def test_answers_in_nbgrader(tmp_path):
     """Autograde reads the answers; the notebook is never executed."""
     name = "1c_diagnose"
@@ -328,6 +329,7 @@ def test_mystery_starter():
     assert grade(cell(guessed(loop_1=..., loop_2=..., loop_3=..., loop_4=...)), MYSTERY, device="cpu").score == 0
 
 
+@pytest.mark.slow
 def test_mystery_half():
     """Two causes right, one of them with the right row and a wrong number, one with a row that is about something else."""
     source = guessed(
@@ -346,6 +348,7 @@ def test_mystery_half():
     assert "Not transfer-bound: that cannot be here. There are input-bound, launch-bound" in result.check("3").reason
 
 
+@pytest.mark.slow
 def test_mystery_wrong():
     source = guessed(
         loop_1={"cause": "launch-bound"},
@@ -544,6 +547,7 @@ def passed(check: CheckResult) -> bool:
     return check.status in (PASS, INCONCLUSIVE)
 
 
+@pytest.mark.slow
 def test_stopwatch_solution():
     result = grade(solution(STOPWATCH), TOLERANT, device="cpu", quick=True)
     assert all(passed(check) for check in result.checks[:4]), [c.reason for c in result.checks]
@@ -552,6 +556,7 @@ def test_stopwatch_solution():
     assert result.score == 20 * len(steady)
 
 
+@pytest.mark.slow
 def test_stopwatch_starter():
     """Each lie is found by the job that it matters for, and its cause is named."""
     checks = benchmarked(STOPWATCH.starter, "loading", "warm_up", "count", "rare")
@@ -577,11 +582,13 @@ def test_stopwatch_half(source, right, wrong):
     assert checks[wrong].status == FAIL
 
 
+@pytest.mark.slow
 def test_stopwatch_fastest_epoch():
     checks = benchmarked(FASTEST, "rare")
     assert checks["rare"].status == FAIL and "too high" in checks["rare"].reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [
@@ -595,7 +602,7 @@ def test_stopwatch_made_up(body):
     assert sum(c.points for c in checks.values()) <= 20, "sizes are drawn anew: one guess cannot fit all"
 
 
-@pytest.mark.parametrize("kind", ["numpy.float32", "fractions.Fraction"])
+@pytest.mark.parametrize("kind", first(["numpy.float32", "fractions.Fraction"]))
 def test_stopwatch_kinds_of_numbers(kind):
     """Any real number will do."""
     module = kind.partition(".")[0]
@@ -743,12 +750,14 @@ def test_annotate_starter():
     assert "Not counted" in result.check("cost").reason
 
 
+@pytest.mark.slow
 def test_annotate_profiles_for_ever():
     """A schedule that begins again: the right steps are not there any more."""
     window, _ = recorded((", repeat=1)", ")"), ("wait=10", "wait=1"), ("active=4", "active=2"))
     assert window.status == FAIL and "wanted are 12 to 15" in window.reason
 
 
+@pytest.mark.slow
 def test_annotate_records_again():
     """Every sixteen steps: the right steps are in the first trace, but the recording is never over."""
     result = annotated((", repeat=1)", ")"))
@@ -756,6 +765,7 @@ def test_annotate_records_again():
     assert result.check("cost").points == 0 and "the recording goes on" in result.check("cost").reason
 
 
+@pytest.mark.slow
 def test_annotate_hides_its_recording_behind_a_speed_up():
     """Loader workers make the loop twice as fast, and it records on, into other files."""
     result = annotated(*ELSEWHERE, ("batch_sampler=job.batches", "batch_sampler=job.batches, num_workers=2"))
@@ -784,6 +794,7 @@ def test_annotate_cost_verdicts(own, status, said):
     assert check.points == (ANNOTATE.cost.points if status == PASS else 0)
 
 
+@pytest.mark.slow
 def test_annotate_other_training():
     result = annotated(("lr=job.lr", "lr=0.5 * job.lr"))
     assert result.score == 0 and "not the same training" in result.check("parity").reason
@@ -805,6 +816,7 @@ COUNTED_OTHERWISE = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("edits", "points", "said"), COUNTED_OTHERWISE, ids=["ahead", "late", "at the start", "within"]
 )

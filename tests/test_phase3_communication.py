@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import variants
-from helpers import IS_ROOT, eventually, first, loop, running, said
+from helpers import IS_ROOT, eventually, loop, running, said
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from grader import labs, trace
@@ -321,14 +321,13 @@ def test_a_rank_that_trains_alone_earns_nothing(message, says):
     assert says in result.check("throughput").reason and says in result.check("collectives").reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "says"),
-    first(
-        [
-            ("looks_up_by_index", "a forward pass took 128 tokens at once"),
-            ("trains_alone", "rank 0 did the matrix products of 256 tokens, and its share of the batch is 128"),
-        ]
-    ),
+    [
+        ("looks_up_by_index", "a forward pass took 128 tokens at once"),
+        ("trains_alone", "rank 0 did the matrix products of 256 tokens, and its share of the batch is 128"),
+    ],
 )
 def test_work_that_is_not_a_rank_s_own_earns_nothing(name, says):
     """Both had all points that a CPU can give: the embedding's operator was counted, and how many numbers were sent."""
@@ -404,7 +403,8 @@ def test_collectives_of_half_fixes():
     assert collectives(variants.wrongs(NAME)["never averaged"][0]).collectives == 0
 
 
-@pytest.mark.parametrize("what", first(variants.WRONGS[NAME]))
+@pytest.mark.slow
+@pytest.mark.parametrize("what", variants.WRONGS[NAME])
 def test_what_is_wrong_is_rejected_and_named(what):
     source, words = variants.wrongs(NAME)[what]
     result = graded(source, SHORT)

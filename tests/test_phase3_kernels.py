@@ -32,6 +32,7 @@ from tests import adversaries
 ATTENTION = "3f_attention"
 
 
+@pytest.mark.slow
 def test_scores_that_are_written_are_counted():
     """Two of each layer: the scores, and in the backward pass the gradient of the weights."""
     layers = labs.get(ATTENTION).forms["cpu"].options["layers"]
@@ -134,7 +135,8 @@ POINTS = {  # of shapes and of types that are left
 }
 
 
-@pytest.mark.parametrize("what", first(variants.WRONGS[TRITON.name]))
+@pytest.mark.slow
+@pytest.mark.parametrize("what", variants.WRONGS[TRITON.name])
 def test_kernel_that_is_wrong(what):
     source, words = variants.wrongs(TRITON.name)[what]
     result = checked(source)
@@ -578,6 +580,7 @@ def test_no_profit_on_a_gpu(each):
     assert grade(Submission(each.source(TRITON.name)), ON_A_GPU, device="cuda").score == 0
 
 
+@pytest.mark.slow
 def test_kernel_notebook_runs(tmp_path):
     executed = papermill.execute_notebook(
         SOLUTIONS / "3i_triton" / "3i_triton.ipynb",

@@ -527,14 +527,16 @@ def graded(name: str, source: str, **options) -> Result:
     return grade(Submission(source), labs.get(name), **{"device": "cpu", "plan": SHORT} | options)
 
 
-@pytest.mark.parametrize("what", first(variants.WRONGS[LEAK]))
+@pytest.mark.slow
+@pytest.mark.parametrize("what", variants.WRONGS[LEAK])
 def test_what_is_no_fix_of_a_leak_is_named(what):
     source, words = variants.wrongs(LEAK)[what]
     result = graded(LEAK, source)
     assert words in said(result) and result.check("growth").points < 5
 
 
-@pytest.mark.parametrize("what", first(variants.WRONGS[FIT]))
+@pytest.mark.slow
+@pytest.mark.parametrize("what", variants.WRONGS[FIT])
 def test_what_does_not_fit_or_is_another_training_is_named(what):
     source, words = variants.wrongs(FIT)[what]
     result = graded(FIT, source)
@@ -571,12 +573,14 @@ def test_each_reference_that_is_gone_earns_its_part():
         assert half.status == FAIL and 5 < half.points < 65, f"{what}: {half.reason}"
 
 
+@pytest.mark.slow
 def test_what_fits_is_within_the_budget():
     for source in (variants.starter(FIT), variants.solution(FIT), *variants.halves(FIT).values()):
         peak = watched(FIT, source, 1, 3).peak
         assert 20e6 < peak < labs.get(FIT).forms["cpu"].budget
 
 
+@pytest.mark.slow
 def test_a_loop_that_leaks_has_no_merit_in_its_speed():
     assert graded(LEAK, variants.starter(LEAK)).score < 2
 
@@ -631,7 +635,7 @@ def test_memory_in_a_file_fits_no_more_than_other_memory(more):
     assert watched(FIT, hidden, 1, 3).peak > budget
 
 
-@pytest.mark.parametrize("more", ["", SET_ASIDE])
+@pytest.mark.parametrize("more", first(["", SET_ASIDE]))
 def test_memory_in_a_file_hides_no_leak(more):
     starter = variants.starter(LEAK)
     hidden = IN_A_FILE.format(size=500 << 20) + more + starter
@@ -696,6 +700,7 @@ def test_faults_are_rejected_and_honest_forms_are_not(name):
         assert not result.fatal and result.check("parity").status == PASS, f"{what}: {said(result)}"
 
 
+@pytest.mark.slow
 def test_run_says_what_memory_does(monkeypatch):
     shown = []
     for name in LABS:

@@ -67,6 +67,7 @@ def test_faults_are_rejected_and_honest_forms_are_not(name):
         assert not result.fatal and result.check("parity").status == PASS, f"{what}: {said(result)}"
 
 
+@pytest.mark.slow
 def test_gradients_that_fp16_cannot_hold():
     """The many tokens and classes of the GPU's form make gradients small. Here the backward pass is made 4096 times smaller by
     hand, and enlarged again in fp32: with a scale nothing changes, without one it is another training."""

@@ -260,6 +260,7 @@ def test_costs_live_on_a_gpu():
     assert result.score == 100 and result.form == "cuda", [c.reason for c in result.checks]
 
 
+@pytest.mark.slow
 def test_costs_notebook_runs(tmp_path):
     executed = papermill.execute_notebook(
         solution_path(COSTS.name), tmp_path / "executed.ipynb", cwd=tmp_path, progress_bar=False, execution_timeout=600

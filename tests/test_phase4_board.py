@@ -29,6 +29,7 @@ def attempts(*changes: dict) -> list[board.Attempt]:
     return [board._whole(base | change) for change in changes]
 
 
+@pytest.mark.slow
 def test_a_grade_leaves_a_line(graded, tmp_path):
     board.keep(tmp_path, LAB, graded)
     board.keep(tmp_path, LAB, graded)
@@ -157,6 +158,7 @@ anything = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(st.dictionaries(st.sampled_from(board.COLUMNS), anything))
 def test_a_file_that_was_damaged_by_hand(damage):

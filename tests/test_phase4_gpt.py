@@ -206,6 +206,7 @@ print(json.dumps([off(*case) for case in json.loads(sys.argv[2])]))
 """
 
 
+@pytest.mark.slow
 def test_the_head_without_logits_has_the_same_loss_and_gradients(tmp_path):
     """The solution's kernel, interpreted, beside the loss in fp32."""
     pytest.importorskip("triton")

@@ -298,6 +298,7 @@ def serve(job):
         child.run(3)
 
 
+@pytest.mark.slow
 def test_what_a_request_is_drawn_from_reaches_no_other_process():
     source = """
 import multiprocessing

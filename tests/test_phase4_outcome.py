@@ -191,6 +191,7 @@ def test_a_learner_is_offered_no_command_of_the_maintainers(name):
     assert calibration.outcome_band(labs.get(name), "cuda")[0]
 
 
+@pytest.mark.slow
 def test_a_band_is_made_goes_on_and_judges(tmp_path):
     lab = tiny_lab(tmp_path)
     shares = []
@@ -223,6 +224,7 @@ def test_a_band_is_made_goes_on_and_judges(tmp_path):
     assert "other options" in calibration.outcome_band(other, "cpu")[1]
 
 
+@pytest.mark.slow
 def test_a_seed_that_leads_elsewhere_is_no_fault_of_the_loop(tmp_path):
     """Three seeds do not know every course that a training takes. Outside of their band, the reference from the grade's own seed
     decides: also about a loop that is outside of both."""

@@ -183,6 +183,7 @@ def test_two_loops_that_train_the_same(files):
     assert not any("submission" in what or "starter" in what for what in progress)
 
 
+@pytest.mark.slow
 def test_modules_of_ones_own_come_from_a_folder_that_is_named(files):
     mine = files.folder / "mine"
     mine.mkdir()
@@ -194,6 +195,7 @@ def test_modules_of_ones_own_come_from_a_folder_that_is_named(files):
     assert not found.message and found.agreement.status == PASS
 
 
+@pytest.mark.slow
 def test_a_loop_may_choose_its_cores(files):
     chosen = BEFORE.replace(
         "    optimizer =", "    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n    optimizer ="
@@ -227,6 +229,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults)
 """
 
 
+@pytest.mark.slow
 def test_what_is_freed_stays_with_the_process():
     """Else whether it does is a process's luck, and makes a step half as long again: of eight processes three had it."""
     for _ in range(5):
@@ -240,6 +243,7 @@ def test_one_start_is_no_verdict(files):
     assert found.starts == 1 and found.gain is None and found.before_s and found.said == UNKNOWN
 
 
+@pytest.mark.slow
 def test_what_fails_at_a_later_start(files):
     """Is told, and nothing else of the gain: two starts would be too few."""
     mood = files.folder / "mood.txt"
@@ -258,6 +262,7 @@ def test_what_fails_at_a_later_start(files):
     assert found.gain is None and found.agreement.status == PASS
 
 
+@pytest.mark.slow
 def test_a_machine_that_is_busy_at_a_later_start(files, monkeypatch):
     """Memory runs short when both loops are started for the third time: what was measured until then stands."""
 
@@ -274,6 +279,7 @@ def test_a_machine_that_is_busy_at_a_later_start(files, monkeypatch):
     assert not found.said and found.gain is None and "Not measured: only 0.0 GB" in found.message
 
 
+@pytest.mark.slow
 def test_what_neither_loop_trains_may_be_what_it_was(files):
     """A norm's ones lie on the grid of bfloat16, and nobody has rounded them."""
     job = JOB.replace("nn.Linear(8, 4)", "nn.Sequential(nn.Linear(8, 64), nn.LayerNorm(64), nn.Linear(64, 4))")
@@ -283,6 +289,7 @@ def test_what_neither_loop_trains_may_be_what_it_was(files):
     assert not found.message and found.agreement.status == PASS, found.agreement
 
 
+@pytest.mark.slow
 def test_a_loop_that_trains_another_model_is_timed_and_told_so(files):
     files.write(after=AFTER.replace("lr=job.lr", "lr=2 * job.lr"))
     found = files.compared()

@@ -39,6 +39,7 @@ def losses(folder: Path, *knobs: str, ranks: int = 1) -> list[float]:
     return [row["loss"] for row in rows]
 
 
+@pytest.mark.slow
 def test_a_run_keeps_what_explains_it(folder, capsys):
     done = train(folder, "--name=first", "--profiled=3", "--weight-decay=1")
     assert done.returncode == 0 and not done.stderr, done.stderr
@@ -66,6 +67,7 @@ def test_a_run_keeps_what_explains_it(folder, capsys):
     assert out.count("measured without the profiler") == 2
 
 
+@pytest.mark.slow
 def test_a_model_of_one_s_own_is_saved_as_it_is(folder):
     script = (folder / "train.py").read_text()
     own = """class Own(nn.Module):
@@ -106,6 +108,7 @@ def test_each_row_and_the_timed_steps_have_a_clock_of_their_own(folder):
     assert step_ms >= 466 and step_ms == pytest.approx(np.mean([rows[step]["step_ms"] for step in (3, 4, 5)]), rel=0.1)
 
 
+@pytest.mark.slow
 def test_without_a_gpu_it_says_what_takes_seconds(folder):
     without = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     run = {"cwd": folder, "capture_output": True, "text": True, "timeout": 200, "env": without}

@@ -190,6 +190,7 @@ def test_faults_are_rejected_and_honest_forms_are_not():
         assert not result.fatal and result.check("parity").status == PASS, f"{what}: {said(result)}"
 
 
+@pytest.mark.slow
 def test_scores_show_in_the_trace():
     counted = {
         which: peek(Submission(which(NAME)), LAB, device="cpu").metrics.score_matrices

@@ -131,6 +131,7 @@ class Running:
         return self.process.wait(60)
 
 
+@pytest.mark.slow
 def test_a_machine_that_joined_is_told_when_the_pool_ends(tmp_path):
     service = Running(tmp_path)
     command = [sys.executable, "-m", "grader.frontends.cli", "pool", "start", "--keys", service.keys, "--device", "cpu"]

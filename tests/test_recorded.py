@@ -70,6 +70,7 @@ def check_nothing_private(path: Path) -> None:
     assert not private.search(text), private.search(text)
 
 
+@pytest.mark.slow
 def test_every_trace_has_its_side_file():
     assert {side["trace"] for side in SIDES} == {path.name for path in TRACES.glob("*.json.gz")}
     assert len(SIDES) >= 12

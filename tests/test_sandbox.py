@@ -493,6 +493,7 @@ def test_with_a_user_of_its_own_a_submission_has_its_own_files():
     assert found == [0o640, 1, 0]
 
 
+@pytest.mark.slow
 def test_descriptors_and_environment(monkeypatch):
     """A server of its own, started where there is a secret in the environment."""
     monkeypatch.setenv("SECRET_TOKEN", "hunter2")
@@ -704,6 +705,7 @@ def test_waking_up_and_being_gone_is_noticed(orphan):
             child.thaw()
 
 
+@pytest.mark.slow
 def test_ending_right_after_a_turn_began_is_no_cheating():
     """As threads of pools do, and a loader's workers at the end of an epoch."""
     source = loop(
@@ -781,6 +783,7 @@ def test_a_starter_that_somebody_slows_while_it_runs_is_not_measured():
             child.freeze()
 
 
+@pytest.mark.slow
 def test_a_fork_server_that_somebody_slows_starts_nobody():
     """Both loops would begin with its cores; the submission could take back the others."""
     parent.fork_server().wait_ready()
@@ -916,13 +919,14 @@ assert not child._output._thread.is_alive()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("without_landlock", "without_user"),
     [
         (False, False),
         pytest.param(False, True, marks=root_only),
-        pytest.param(True, False, marks=pytest.mark.slow),
-        pytest.param(True, True, marks=[root_only, pytest.mark.slow]),
+        (True, False),
+        pytest.param(True, True, marks=root_only),
     ],
 )
 def test_processes_that_replace_themselves_are_ended(without_landlock, without_user):
@@ -985,6 +989,7 @@ def test_shared_memory_does_not_outlast_a_submission(shared, tmp_path):
         assert not file.exists()
 
 
+@pytest.mark.slow
 def test_without_root_shared_memory_is_its_own_as_well(shared, tmp_path):
     """Root tries it for another user."""
     program = (
@@ -1058,6 +1063,7 @@ print(result.disturbed or result.fatal)
 '''
 
 
+@pytest.mark.slow
 @root_only
 @pytest.mark.parametrize(
     ("others", "own", "said"),
@@ -1085,6 +1091,7 @@ def test_training_ahead_gains_nothing():
     assert gain_over_starter(waiting(trains_ahead("3a_precision"))) < 1.5
 
 
+@pytest.mark.slow
 def test_a_loop_is_looked_at_while_it_is_stopped(monkeypatch):
     """What it does meanwhile is not timed."""
     looked = []
@@ -1128,6 +1135,7 @@ def train(job):
 """
 
 
+@pytest.mark.slow
 def test_saving_up_steps_gains_nothing():
     """Work done ahead in the part of a turn that is not timed, and handed over in the part that is: it would gain 2x."""
     steps = waiting(LAB.starter).replace("def train(job):", "def steps(job):")
@@ -1196,6 +1204,7 @@ os.wait()
 # ---------------------------------------------------------------- the fork server
 
 
+@pytest.mark.slow
 def test_server_that_died_is_replaced(monkeypatch):
     monkeypatch.setattr(parent, "_server", None)
     server = fork_server()

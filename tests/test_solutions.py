@@ -115,6 +115,7 @@ LONG = (
     "3h_fit",
     "3j_communication",
     "3k_healthy",
+    "3m_fp16",
     "4a_resnet50",
     "4b_nanogpt",
     "4c_unet",

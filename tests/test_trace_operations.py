@@ -521,6 +521,7 @@ def as_if_on_a_gpu(document):
     return json.dumps(document).encode()
 
 
+@pytest.mark.slow
 def test_a_real_step_has_the_operations_that_torch_counts(tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     path = tmp_path / "trace.json"

@@ -126,6 +126,7 @@ def test_each_part_of_the_step_is_labelled_once():
     assert said.count("idle: data") == 1
 
 
+@pytest.mark.slow
 def test_labels_never_cover_each_other_nor_leave_the_picture():
     base = analysed(Loop([20 * US] * 3))
     random = np.random.default_rng(1)

@@ -191,6 +191,7 @@ def same(data, **options):
     return t
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     any_events(), st.sampled_from([*LAYOUTS]), st.sampled_from([*PACKINGS]), st.sampled_from([37, 300, 2000, 1 << 18])

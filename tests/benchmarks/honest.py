@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--labs", default=",".join(labs.loops()))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--modes", default="quick,full")
-    parser.add_argument("--only", default="", help="work whose name begins so: solution, ...")
+    parser.add_argument("--only", default="", help="work whose name begins so, or so: 'solution,a reader'")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--on", type=lambda text: [int(n) for n in text.split(",")], metavar="N,N")
@@ -154,7 +154,7 @@ def _grade(chosen: list[Lab], options: argparse.Namespace, kind: str, path: Path
         prepared(lab.forms[form_name])  # once, not by each worker
         wanted = by_gpus.setdefault(lab.forms[form_name].ranks if kind == "cuda" else 1, {})
         for work in work_of(lab):
-            if work.what.startswith(options.only):
+            if work.what.startswith(tuple(options.only.split(","))):
                 for mode in options.modes.split(","):
                     for n in range(options.rounds):
                         job = Job(lab.name, work.submission, options.device, quick=mode == "quick", repeat=n)
