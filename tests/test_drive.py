@@ -19,7 +19,7 @@ from grader.grade import arm, prepared
 from grader.sandbox import drive, drive_server
 from grader.sandbox.parent import ChildError, turn
 
-WAIT = 0.05
+WAIT = 0.2  # seconds: sixteen of them are far from one, on a busy machine as well
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_while_another_runs_reads_wait(tmp_path):
             time.sleep(0.3)
             assert served.counts.reads == 0 and not any(each.done() for each in asked)
             assert served.go_on()
-            assert [each.result(5) for each in asked] == [b"content"] * 4
+            assert [each.result(60) for each in asked] == [b"content"] * 4
         assert served.counts.reads == 4
 
 
@@ -170,7 +170,7 @@ def test_a_crowd_waits_outside(served):
         crowd[-1].recv(100)
     for each in crowd[:-1]:
         each.close()
-    crowd[-1].settimeout(10)
+    crowd[-1].settimeout(60)
     assert crowd[-1].recv(100).endswith(b"content")
     crowd[-1].close()
     assert drive.read(name, folder / "a") == b"content"

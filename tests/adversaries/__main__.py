@@ -1,6 +1,6 @@
 """Grades every adversary and the honest work beside it, and says which of them profits.
 
-    python -m tests.adversaries [--labs 2a_workers,...] [--device auto] [--only NAME,...] [--out DIR] [--table]
+    python -m tests.adversaries [--labs 2a_workers,...] [--device auto] [--only NAME,...] [--times N] [--out DIR] [--table]
 
 Each result is a file of its own in DIR, written when it is there; one that is there is not measured again, so a stopped run
 goes on where it was. `--table` only makes the table from what is there. Exit status 1 when an adversary profits or is broken, or when honest work
@@ -23,6 +23,7 @@ def main() -> int:
     parser.add_argument("--labs", default=",".join([*labs.loops(), "3i_triton"]), help="names, separated by commas")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     parser.add_argument("--only", default="", help="names of adversaries and controls, separated by commas")
+    parser.add_argument("--times", type=int, default=1, help="grade each so often; 1 where nothing is said")
     parser.add_argument("--out", type=Path, default=Path("work/adversaries"), help="folder for the results")
     parser.add_argument("--table", action="store_true", help="grade nothing")
     chosen = parser.parse_args()
@@ -32,27 +33,35 @@ def main() -> int:
     if unknown:
         parser.error(f"there is no adversary called {', '.join(sorted(unknown))}")
 
-    failed = False
-    for name in chosen.labs.split(","):
-        lab = labs.get(name)
-        device = chosen.device if chosen.table and chosen.device != "auto" else choose_form(lab, chosen.device)
-        if device not in lab.forms:
-            print(f"\n{name}: not on this device; it needs an NVIDIA GPU.")
-            continue
-        folder = chosen.out / device / name
-        fitting = [a for a in corpus if name in a.labs and device in a.devices and (not only or a.name in only)]
-        controls = adversaries.beside(fitting)
-        if only:
-            controls = {a.control for a in fitting} | only & adversaries.CONTROLS.keys()
-        if not chosen.table:
-            for control in sorted(controls):
-                run.kept(folder, control, run.control, lab, device, control)
-            for i, adversary in enumerate(fitting, 1):
-                print(f"{name} {device} {i}/{len(fitting)} {adversary.name}", file=sys.stderr, flush=True)
-                run.compared(folder, lab, device, adversary)
-        rows = run.rows(folder, fitting, lab, device)
-        print(run.table(f"{name} on {device}", rows))
-        failed |= any(row.verdict.startswith(("PROFITS", "BROKEN", "LOST")) for row in rows)
+    made: dict[str, list[list[run.Row]]] = {}
+    for time in range(1, chosen.times + 1):
+        for name in chosen.labs.split(","):
+            lab = labs.get(name)
+            device = chosen.device if chosen.table and chosen.device != "auto" else choose_form(lab, chosen.device)
+            if device not in lab.forms:
+                if time == 1:
+                    print(f"\n{name}: not on this device; it needs an NVIDIA GPU.")
+                continue
+            folder = chosen.out / ("" if time == 1 else f"time {time}") / device / name
+            fitting = [a for a in corpus if name in a.labs and device in a.devices and (not only or a.name in only)]
+            controls = adversaries.beside(fitting)
+            if only:
+                controls = {a.control for a in fitting} | only & adversaries.CONTROLS.keys()
+            if not chosen.table:
+                for control in sorted(controls):
+                    run.kept(folder, control, run.control, lab, device, control)
+                for i, adversary in enumerate(fitting, 1):
+                    print(f"{time} {name} {device} {i}/{len(fitting)} {adversary.name}", file=sys.stderr, flush=True)
+                    run.compared(folder, lab, device, adversary)
+            made.setdefault(f"{name} on {device}", []).append(run.rows(folder, fitting, lab, device))
+    for title, times in made.items():
+        print(run.table(title, times[0]) if len(times) == 1 else run.table_of_times(title, times))
+    failed = any(
+        row.verdict.startswith(("PROFITS", "BROKEN", "LOST"))
+        for times in made.values()
+        for rows in times
+        for row in rows
+    )
     return int(failed)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -201,3 +202,26 @@ def table(title: str, made: list[Row]) -> str:
             f"| {row.name} | {row.category} | {number(row.points)} | {number(row.control)} | {row.verdict} | {why} |"
         )
     return "\n".join(lines)
+
+
+def table_of_times(title: str, times: list[list[Row]]) -> str:
+    """A row for each adversary or control that was graded several times: the least and the most of its points."""
+    lines = [
+        f"\n## {title}\n",
+        "| name | category | grades | points | honest control | verdicts |",
+        "|---|---|---|---|---|---|",
+    ]
+    by_name: dict[str, list[Row]] = {}
+    for row in (row for rows in times for row in rows if row.points is not None):
+        by_name.setdefault(row.name, []).append(row)
+    for name, graded in by_name.items():
+        verdicts = Counter(row.verdict for row in graded)
+        said = ", ".join(f"{verdict}: {number}" for verdict, number in verdicts.most_common())
+        own, control = _span(row.points for row in graded), _span(row.control for row in graded)
+        lines.append(f"| {name} | {graded[0].category} | {len(graded)} | {own} | {control} | {said} |")
+    return "\n".join(lines)
+
+
+def _span(points: Iterable[float | None]) -> str:
+    known = sorted({f"{x:.1f}" for x in points if x is not None}, key=float)
+    return " to ".join(dict.fromkeys((known[0], known[-1]))) if known else "-"

@@ -4,19 +4,24 @@ trainings, again and again, or all of `make test`.
     python -m tests.benchmarks.steadiness [--runs 30] [--beside 2] [TEST ...]
     python -m tests.benchmarks.steadiness --all --runs 5
 
-beside: how many programs run meanwhile that never rest. Each run adds a line to work/steadiness.jsonl: what was stopped goes on
-where it was, and begins anew after a commit. Prints a table of the tests that failed, and of the others' number."""
+Each run has two cores, and beside it on these two, as many programs as `--beside` says that never rest; a machine with more cores
+makes several runs at once. Each run adds a line to work/steadiness.jsonl: what was stopped goes on where it was, and begins anew
+when the grader or the tests have changed. Prints a table of the tests that failed, and of the others' number."""
 
 from __future__ import annotations
 
 import argparse
 import collections
 import contextlib
+import hashlib
 import json
+import os
+import queue
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -29,9 +34,11 @@ PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", 
 
 
 @contextlib.contextmanager
-def busy(programs: int) -> Iterator[None]:
+def busy(programs: int, cores: set[int]) -> Iterator[None]:
     started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(programs)]
     try:
+        for program in started:
+            os.sched_setaffinity(program.pid, cores)
         yield
     finally:
         for program in started:
@@ -39,10 +46,12 @@ def busy(programs: int) -> Iterator[None]:
             program.wait()
 
 
-def run(arguments: list[str], junit: Path) -> dict[str, str]:
+def run(arguments: list[str], beside: int, cores: set[int], junit: Path) -> dict[str, str]:
     """By test: "passed", "failed" or "skipped". Raises FileNotFoundError where pytest did not come to its end."""
     junit.unlink(missing_ok=True)
-    subprocess.run([*PYTEST, f"--junitxml={junit}", *arguments], cwd=REPOSITORY, stdout=subprocess.DEVNULL)
+    with busy(beside, cores):
+        command = ["taskset", "--cpu-list", ",".join(map(str, cores)), *PYTEST, f"--junitxml={junit}", *arguments]
+        subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
     found = {}
     for case in ET.parse(junit).getroot().iter("testcase"):
         outcomes = {child.tag for child in case} & {"failure", "error", "skipped"}
@@ -72,19 +81,32 @@ def main() -> int:
     options = parser.parse_args()
     ignored = [] if options.all else [f"--ignore=tests/test_{name}.py" for name in sorted(STEADY)]
     arguments = options.tests or ignored
-    commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, text=True).strip()
-    key = {"commit": commit, "beside": options.beside, "tests": arguments}
+    digest = hashlib.sha256()
+    for path in sorted(path for name in ("grader", "tests") for path in (REPOSITORY / name).rglob("*.py")):
+        digest.update(path.read_bytes())
+    key = {"code": digest.hexdigest(), "beside": options.beside, "tests": arguments}
     options.kept.parent.mkdir(exist_ok=True)
     lines = [json.loads(line) for line in options.kept.read_text().splitlines()] if options.kept.exists() else []
-    runs = [line["outcomes"] for line in lines if {name: line[name] for name in key} == key]
-    with busy(options.beside):
-        while len(runs) < options.runs:
-            runs.append(run(arguments, options.kept.with_suffix(".xml")))
+    runs = [line["outcomes"] for line in lines if {name: line.get(name) for name in key} == key]
+    cores = sorted(os.sched_getaffinity(0))
+    free = queue.SimpleQueue()
+    for pair in zip(cores[::2], cores[1::2], strict=False):
+        free.put(set(pair))
+
+    def one() -> dict[str, str]:
+        own = free.get()
+        try:
+            return run(arguments, options.beside, own, options.kept.with_suffix(f".{min(own)}.xml"))
+        finally:
+            free.put(own)
+
+    with ThreadPoolExecutor(len(cores) // 2) as pool:
+        for made in as_completed(pool.submit(one) for _ in range(options.runs - len(runs))):
+            runs.append(made.result())
             with open(options.kept, "a", encoding="utf-8") as file:
                 file.write(json.dumps(key | {"outcomes": runs[-1]}) + "\n")
-            print(
-                f"run {len(runs)} of {options.runs}: {list(runs[-1].values()).count('failed')} failed", file=sys.stderr
-            )
+            failed = [test for test, outcome in runs[-1].items() if outcome == "failed"]
+            print(f"run {len(runs)} of {options.runs}: {len(failed)} failed {' '.join(failed)}", file=sys.stderr)
     print(table(runs))
     return int(any("failed" in outcomes.values() for outcomes in runs))
 
