@@ -179,7 +179,7 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     if found.fatal:
         stopped, status = "Not counted: the submission did not run (see above).", FAIL
     elif found.disturbed:
-        stopped, status = f"Not measured: {found.disturbed} Check again when the machine is free.", INCONCLUSIVE
+        stopped, status = f"Not measured: {found.disturbed} {found.advice}", INCONCLUSIVE
     elif found.parity and found.parity.status == FAIL:
         stopped, status = "Not counted: it is not the same training (see that check).", FAIL
     first = [found.parity] if found.parity else []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import importlib.metadata
 import importlib.util
 import math
 import secrets
@@ -98,6 +99,10 @@ class Compiled(Exception):
     compiled, and has no such excuse."""
 
 
+WAIT = "Wait until the machine is free and check again."
+UNFIT = "To wait does not help: `grader doctor` says what this machine can grade."
+
+
 class Disturbed(Exception):
     """Someone else uses the machine: what is measured now would say nothing about the submission."""
 
@@ -110,13 +115,17 @@ def choose_form(lab: AnyLab, device: str) -> str:
     chosen = choose_device(device)
     if chosen not in lab.forms and "traces" in lab.forms:
         return "traces"
-    return "cpu" if device == "auto" and too_few_gpus(lab, chosen) else chosen
+    return "cpu" if device == "auto" and too_few_devices(lab, chosen) else chosen
 
 
-def too_few_gpus(lab: AnyLab, form_name: str) -> str:
-    """Why a lab cannot be measured in this form for want of GPUs, in words; '' where it can."""
+def too_few_devices(lab: AnyLab, form_name: str) -> str:
+    """Why a lab cannot be measured in this form for want of GPUs or cores, in words; '' where it can."""
     needed = getattr(lab.forms.get(form_name), "ranks", 1)
-    return needs_gpu(lab) if form_name == "cuda" and needed > max(1, len(machine.gpus())) else ""
+    if form_name == "cuda" and needed > max(1, len(machine.gpus())):
+        return needs_gpu(lab)
+    if machine.cores() < needed:
+        return f"{needed} processes train together, and there are {machine.cores()} cores for them here. No points are given for what was not measured."
+    return ""
 
 
 def missing_packages(lab: AnyLab) -> str:
@@ -157,7 +166,12 @@ def choose_device(device: str) -> str:
         )
     if device not in ("auto", "cuda", "cpu"):
         raise UserError(f"Unknown device {device!r}: use auto, cpu or cuda.")
-    return "cuda" if device == "cuda" or (device == "auto" and machine.has_gpu()) else "cpu"
+    for_the_cpu = importlib.metadata.version("torch").endswith("+cpu")
+    if device == "cuda" and for_the_cpu:
+        raise UserError(
+            "The torch that is installed here is built for the CPU alone. Install one for your GPU, or use --device cpu."
+        )
+    return "cuda" if device == "cuda" or (device == "auto" and machine.has_gpu() and not for_the_cpu) else "cpu"
 
 
 def own_cores(lab: AnyLab, device: str) -> contextlib.AbstractContextManager[None]:
@@ -198,7 +212,7 @@ def grade(
     form_name = choose_form(lab, device)
     kind = importlib.import_module(lab.graded_by)
     found: AnyFindings = kind.Findings(lab, form_name, allow_unconfined=allow_unconfined)
-    lacking = too_few_gpus(lab, form_name) or missing_packages(lab) or too_little_memory(lab, form_name)
+    lacking = too_few_devices(lab, form_name) or missing_packages(lab) or too_little_memory(lab, form_name)
     if HELD_BY_OTHERS in lacking:
         found.disturbed = lacking
     if form_name in lab.forms and not lacking:
@@ -209,13 +223,14 @@ def grade(
         except ChildError as error:
             if _is_machines(error, found):
                 found.disturbed = f"a loop of this course's own could not run here. {error.message}"
-            elif error.kind == "room":
+            elif error.kind in ("room", "small_shared"):
                 found.disturbed = error.message
             elif error.kind == "out_of_memory" and (taken := _memory_was_taken(found)):
                 found.disturbed = taken
             else:
                 found.fatal = explain(error, submission)
                 found.output = with_details(found.output, error, submission)
+            found.advice = _advice(error)
         except Disturbed as disturbance:
             found.disturbed = str(disturbance)
     progress(1.0, "done")
@@ -268,6 +283,14 @@ def _is_machines(error: ChildError, found: AnyFindings) -> bool:
     return error.trusted and error.kind not in theirs
 
 
+def _advice(error: ChildError) -> str:
+    """What to do where this error disturbed a grade."""
+    if error.kind == "small_shared":
+        return ""  # it says so itself
+    raised_again = error.trusted and error.kind[:1].isupper()  # the name of an exception
+    return UNFIT if raised_again else WAIT
+
+
 @dataclass
 class AnyFindings:
     """What a grade of any kind of lab has found out so far."""
@@ -283,6 +306,7 @@ class AnyFindings:
     warnings: list[str] = field(default_factory=list)
     fatal: str = ""
     disturbed: str = ""
+    advice: str = WAIT  # what to do where the grade was disturbed
     output: str = ""
 
     @property
@@ -625,8 +649,6 @@ def gate(found: AnyFindings) -> None:
     if free < FREE_MAIN_MEMORY:
         raise Disturbed(f"only {free / 1e9:.1f} GB of memory are free, {FREE_MAIN_MEMORY / 1e9:.0f} are needed.")
     ranks = _ranks(found)
-    if machine.cores() < ranks:
-        raise Disturbed(f"{ranks} processes train together, and this machine has {machine.cores()} cores for them.")
     if found.form_name != "cuda":
         return
     if not machine.wait_idle(8.0, ranks):
@@ -918,7 +940,8 @@ def _same_answers(found: Findings, start: Callable[..., Arming], plan: Plan, pro
         progress(0.95, "the reference solution answers the same requests, for comparison")
         with begins as reference:
             more = len(ours) - len(reference.losses)
-            if more > REPLAY_S / reference.step_s:
+            # one that is compiled answers in less than half the time of the reference, which is not
+            if more > 2 * REPLAY_S / reference.step_s:
                 late = answers_check.too_many(len(ours))
             else:
                 reference.run(max(1, more))
@@ -1099,7 +1122,7 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
         stopped = (FAIL, "Not counted: the submission did not run (see above).")
     elif found.disturbed:
         undecided = found.parity and found.parity.status == INCONCLUSIVE  # for its seed, not for the machine
-        then = ANOTHER_SEED if undecided else "Wait until the machine is free and check again."
+        then = ANOTHER_SEED if undecided else found.advice
         stopped = (INCONCLUSIVE, f"Not measured: {found.disturbed} {then}")
     elif found.parity is None or found.parity.status == FAIL:
         stopped = (FAIL, f"Not counted: it is not the same {'service' if lab.serves else 'training'} (see that check).")

@@ -14,7 +14,7 @@ from grader.grade import (
     explain,
     on_own_cores,
     prepared,
-    too_few_gpus,
+    too_few_devices,
     with_details,
 )
 from grader.labs.lab import Lab
@@ -65,7 +65,7 @@ def look(
     profile `steps`, in a confined process like a grade's. None where the lab has no form for this device, or needs more of
     them. kept: as `arm`'s. Raises RuntimeError where file access cannot be confined, unless `allow_unconfined`."""
     form_name = choose_form(lab, device)
-    if form_name not in lab.forms or too_few_gpus(lab, form_name):
+    if form_name not in lab.forms or too_few_devices(lab, form_name):
         return None
     form = lab.forms[form_name]
     options, readable = prepared(form)

@@ -156,9 +156,7 @@ def _judge(found: Findings, timing: Timing) -> CheckResult:
     if found.fatal:
         return plain(timing, FAIL, "Not counted: the benchmark did not run (see above).")
     if found.disturbed:
-        return plain(
-            timing, INCONCLUSIVE, f"Not measured: {found.disturbed} Wait until the machine is free and check again."
-        )
+        return plain(timing, INCONCLUSIVE, f"Not measured: {found.disturbed} {found.advice}")
     seen = found.figures[timing.name]
     within = max(found.form.within, seen.spread)
     evidence = {

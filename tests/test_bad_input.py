@@ -11,11 +11,13 @@ import sys
 import tempfile
 import textwrap
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 from helpers import (
+    GPT,
     IS_ROOT,
     LAB,
     LIMITS,
@@ -33,7 +35,7 @@ from helpers import (
 
 from grader import labs, trace
 from grader.errors import UserError
-from grader.grade import explain, grade
+from grader.grade import UNFIT, explain, grade
 from grader.look import peek
 from grader.measure import blocks, machine
 from grader.measure.blocks import Plan
@@ -373,6 +375,24 @@ def test_weights_function_that_does_not_work():
 def test_loop_that_never_yields():
     message = failed(grade_cells(loop("while True: pass"), limits=Limits(first_step=1)))
     assert "gave no loss within 1 s" in message and "Look for a loop that never yields" in message
+
+
+def test_the_second_step_may_compile_for_as_long_as_the_first():
+    body = "import time\nyield torch.ones(())\ntime.sleep(2)"
+    with running(loop(body), limits=Limits(first_step=60, step=1)) as child:
+        child.load()
+        child.start(1)
+        blocks.Arm(child).warm_up(4)
+        with pytest.raises(ChildError, match=r"gave no loss within 1 s.*max-autotune"):
+            child.run(10**9)
+
+
+def test_a_machine_that_cannot_run_the_course_s_own_loop():
+    """It would fail again, and it is not the submission's fault."""
+    form = replace(GPT, options=GPT.options | {"heads": 0})
+    result = grade_cells(LAB.starter, lab=replace(LAB, forms={"cpu": form}))
+    assert "could not run here. It raised ZeroDivisionError" in result.disturbed
+    assert result.check("throughput").status == INCONCLUSIVE and result.check("throughput").reason.endswith(UNFIT)
 
 
 def test_import_that_never_ends():

@@ -28,7 +28,7 @@ from grader.sandbox.child import _some
 from grader.sandbox.parent import ChildError
 from grader.submission import Submission
 from grader.trace import Metrics
-from grader.workloads import gpt
+from grader.workloads import gpt, job
 
 LOGS = Logs(("loss", "accuracy"))
 GOOD = [{"loss": 2.0, "accuracy": 0.10}, {"loss": 1.5, "accuracy": 0.25}]
@@ -275,6 +275,26 @@ def test_who_decodes_is_told_by_the_main_process_s_time(main_s, doubted):
     assert bool(_made_in_main(on_gpu)) == (doubted and main_s > 0.001)
 
 
+def test_no_wait_for_data_in_the_trace_is_said():
+    """A thread that fills a queue, for one: there is no loader to wait for, and no read in the training thread."""
+    check = next(c for c in labs.get("2c_transforms").trace if c.metric == "data_wait")
+    status, reason = judged(check)
+    assert status == INCONCLUSIVE and reason.endswith(trace_check.MARK_ALL)
+
+
+def test_a_profiler_of_the_loop_s_own_is_in_the_way():
+    source = LAB.starter.replace("    for ", "    torch.profiler.profile().start()\n    for ", 1)
+    with warmed_up(source) as arm, pytest.raises(ChildError, match="take it out"):
+        arm.profile(2, "trace.json")
+
+
+def test_batches_are_drawn_on_the_cpu():
+    """Whatever the submission has made the default device."""
+    drawn = next(iter(job.Batches(10, 4, 1)))
+    with torch.device("meta"):
+        assert next(iter(job.Batches(10, 4, 1))) == drawn
+
+
 def test_a_metric_that_is_absent_can_say_why():
     check = next(c for c in labs.get("4b_nanogpt").trace if c.name == "flash")
     assert judged(check, flash_share=1.0) == (PASS, judged(check, flash_share=1.0)[1])
@@ -340,6 +360,13 @@ def test_shares_are_shown_in_per_cent_and_counts_are_not():
     status, reason = judged(reads, counted={"drive_reads": 63.98})
     assert status == FAIL and reason.startswith("64 files")
     assert judged(reads, counted={"drive_reads": 2086.25})[1].startswith("2,086 files")
+
+
+def test_a_healthy_loop_that_may_be_slower_keeps_what_is_certain():
+    check = labs.get("2g_healthy").throughput
+    decided = decide_healthy([Pair(0.1, 0.1), Pair(0.1, 0.105)] * 3, throughput_check.SLOWER, 0.45, 0.003)
+    found = throughput_check.judge_healthy(check, decided, {})
+    assert found.status == INCONCLUSIVE and 45 < found.points < 60
 
 
 @pytest.mark.parametrize(("speed", "points"), [(1.2, 60), (1.0, 60), (0.8, 30), (0.5, 0)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from grader.labs.lab import Throughput
@@ -94,14 +95,14 @@ def judge_healthy(
     if untouched:
         evidence["untouched"] = True
         return result(PASS, check.points, "This is the untouched loop: it is as fast as it was.")
+    kept: Callable[[float], float] = lambda speed: max(0.0, 1 - 0.5 * math.log(speed) / math.log(HALF_LOST))  # noqa: E731
     if gain.upper < SLOWER and decided.settled:
-        share = max(0.0, 1 - 0.5 * math.log(gain.upper) / math.log(HALF_LOST))
         reason = f"The loop runs {measured} as fast as the untouched one: what was changed made it slower."
-        return result(FAIL, share * check.points, reason, *check.hints)
+        return result(FAIL, kept(gain.upper) * check.points, reason, *check.hints)
     if gain.lower < SLOWER:
         reason = (
             f"The loop runs {measured} as fast as the untouched one, but equal blocks took unequal times here: whether it is "
-            f"slower is not known. {AGAIN}"
+            f"slower is not known. What is certain earns {kept(gain.lower):.0%} of the points. {AGAIN}"
         )
-        return result(INCONCLUSIVE, 0, reason)
+        return result(INCONCLUSIVE, kept(gain.lower) * check.points, reason)
     return result(PASS, check.points, f"The loop runs {measured} as fast as the untouched one.")

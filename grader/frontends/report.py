@@ -305,7 +305,8 @@ def _headline(result: Result) -> tuple[str, list[str]]:
         notes.append(f"{of}, for the prediction, were not judged: no gain was measured to compare it with.")
     undecided = sum(c.max_points - c.points for c in result.checks if c.status == INCONCLUSIVE)
     if undecided > 0:
-        why = "the measurement was too noisy for a verdict"
+        noisy = any(c.name == "throughput" and c.status == INCONCLUSIVE for c in result.checks)
+        why = "the measurement was too noisy for a verdict" if noisy else "each of these checks says why"
         if result.disturbed:
             seed = any(c.name == "parity" and c.status == INCONCLUSIVE for c in result.checks)
             why = "the seed of this grade tells nothing" if seed else "the machine was not fit to measure on"

@@ -167,7 +167,7 @@ class Arm:
     def run(self, steps: int) -> float:
         """Run `steps` steps; returns seconds per step."""
         expected = None if math.isnan(self.step_s) else steps * self.step_s
-        seconds, losses, self.compiled = self.child.run(steps, expected)
+        seconds, losses, self.compiled = self.child.run(steps, expected, first=not self.warm_steps)
         self.losses += losses
         self.seconds += seconds
         return seconds / steps

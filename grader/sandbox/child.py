@@ -524,6 +524,10 @@ class Harness:
         recorded."""
         if self.rank:
             return
+        if torch.autograd._profiler_enabled():
+            raise ContractError(
+                "a profiler of the loop's own is on, and there can be one at a time: take it out, `lab.profile()` records for you"
+            )
         activities = [torch.profiler.ProfilerActivity.CPU]
         if self.device.type == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)

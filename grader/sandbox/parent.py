@@ -51,6 +51,7 @@ COMPILED = {"graphs", "graph_breaks", "recompiles"}  # what a child counts of to
 MAX_MESSAGE = 5_000  # characters of an error, fewer than a report shows; those of torch.compile have some 2,000
 MAX_LOSS = 3.5e38  # more than any fp32 number; larger ones could not even be averaged
 MAX_DISK = 6 << 30  # bytes in a child's folder, compiler caches and a trace included
+SMALL_SHARED = 2 << 30  # bytes of /dev/shm that eight loader workers with batches of 64 pictures stay far below
 NO_ROOM = 16 << 20  # bytes left at which a disk, or shared memory, is as good as full
 MAX_PROCESSES = 1000
 _ROUNDED_S = 0.04  # of a process's processor time: four figures in hundredths of a second
@@ -452,10 +453,10 @@ class Child:
         if not undisturbed or machine.scheduling(self.drive.pid) != self._drive_began:
             raise _trusted("Another program stopped, woke, ended or slowed the drive that a loop reads from.")
 
-    def run(self, steps: int, expected_s: float | None = None) -> tuple[float, list[float], int]:
+    def run(self, steps: int, expected_s: float | None = None, first: bool = False) -> tuple[float, list[float], int]:
         """Run `steps` steps. Returns the seconds from request to reply on this process's clock, the losses, and how
-        many graphs torch.compile has made so far."""
-        limit = self.limits.first_step if not self.steps else self.limits.step
+        many graphs torch.compile has made so far. first: in one of the first steps each new length may be compiled for."""
+        limit = self.limits.first_step if first or not self.steps else self.limits.step
         if expected_s is not None:
             limit = max(limit, 20 * expected_s)
         keys = self._next_keys(steps)
@@ -551,9 +552,12 @@ class Child:
                     "result": "returned no result",
                     "calls": "returned no results",
                 }
+                compiles = (
+                    " If it compiles for that long: fewer shapes, or no `max-autotune`." if method == "run" else ""
+                )
                 raise ChildError(
-                    f"The submission {what.get(method, f'did not finish ({method})')} within {limit_s:.0f} s. "
-                    "Look for a loop that never yields, a deadlock among loader workers, or a wait for input.",
+                    f"{'It' if self.trusted else 'The submission'} {what.get(method, f'did not finish ({method})')} within {limit_s:.0f} s. "
+                    f"Look for a loop that never yields, a deadlock among loader workers, or a wait for input.{compiles}",
                     kind="timeout",
                 )
             if waited > 1 and time.monotonic() > self._next_look:
@@ -626,6 +630,7 @@ class Child:
         """Say how the child ended, from its wait status as the warden reports it."""
         text = os.read(self._status, 4096) if self._is_dead(3.0) else b""
         status = json.loads(text)["status"] if text else None
+        kind = "died"
         if status is not None and os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             if number == signal.SIGKILL:
@@ -634,16 +639,22 @@ class Child:
                     "a smaller prefetch_factor or a smaller cache need less"
                 )
             elif number == signal.SIGBUS:
+                there = os.statvfs("/dev/shm")
+                size = there.f_blocks * there.f_frsize
                 how = (
-                    f"crashed with SIGBUS, most likely because shared memory was full: all its processes may have {shared_limit() / 1e9:.1f} "
+                    f"crashed with SIGBUS, most likely because shared memory was full: all its processes may have {min(size, shared_limit()) / 1e9:.2g} "
                     "GB together. Fewer loader workers, or a smaller prefetch_factor, need less"
                 )
+                if not self._own_shared and size < SMALL_SHARED:  # as Docker makes it
+                    kind = "small_shared"
+                    how += f". /dev/shm is small on this machine; a container has more with `--shm-size={SMALL_SHARED >> 30}g`"
             else:
                 known = number in set(signal.Signals)
                 how = f"crashed with {signal.Signals(number).name if known else f'signal {number}'}"
         else:
             how = f"ended by itself (exit status {os.waitstatus_to_exitcode(status) if status is not None else '?'})"
-        return ChildError(f"The process that ran the submission {how}.", details=self.output()[-4000:], kind="died")
+        whose = "it" if self.trusted else "the submission"
+        return ChildError(f"The process that ran {whose} {how}.", details=self.output()[-4000:], kind=kind)
 
     # ---- the exchange folder
 
@@ -1143,7 +1154,7 @@ def _learner_error(error: Any, method: str, budget: int | None, trusted: bool) -
             "result": "when it was called",
             "calls": "when it was called",
         }.get(method, "in its loop")
-        text = f"The submission raised {kind or 'an error'} {where}: {message}"
+        text = f"{'It' if trusted else 'The submission'} raised {kind or 'an error'} {where}: {message}"
     return ChildError(text, get("traceback")[:6000], kind, line, get("name")[:200], within)
 
 

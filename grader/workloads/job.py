@@ -57,8 +57,9 @@ class Batches(Sampler[list[int]]):
         self.count, self.batch_size, self.seed = count, batch_size, seed
 
     def __iter__(self) -> Iterator[list[int]]:
-        generator = torch.Generator().manual_seed(self.seed)
+        # on the CPU also where the submission has chosen another default device
+        generator = torch.Generator("cpu").manual_seed(self.seed)
         while True:
-            order = torch.randperm(self.count, generator=generator).tolist()
+            order = torch.randperm(self.count, generator=generator, device="cpu").tolist()
             for i in range(0, self.count - self.batch_size + 1, self.batch_size):
                 yield order[i : i + self.batch_size]

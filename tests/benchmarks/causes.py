@@ -12,7 +12,7 @@ from pathlib import Path
 
 from grader import labs, look, trace
 from grader.errors import UserError
-from grader.grade import missing_packages, too_few_gpus
+from grader.grade import missing_packages, too_few_devices
 from grader.labs.lab import Lab
 from grader.measure import machine
 from grader.result import write_text
@@ -52,7 +52,7 @@ def main() -> int:
     options = parser.parse_args()
     rows, others = [], []
     for lab in map(labs.get, options.labs.split(",")):
-        if not isinstance(lab, Lab) or options.device not in lab.forms or too_few_gpus(lab, options.device):
+        if not isinstance(lab, Lab) or options.device not in lab.forms or too_few_devices(lab, options.device):
             continue
         if missing := missing_packages(lab):
             print(f"{lab.name}: {missing}")

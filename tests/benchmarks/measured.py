@@ -37,7 +37,7 @@ from grader.classroom.pool import embedded
 from grader.classroom.store import Store, stands
 from grader.classroom.submissions import Job
 from grader.errors import UserError
-from grader.grade import arm, choose_device, choose_form, prepared, too_few_gpus
+from grader.grade import arm, choose_device, choose_form, prepared, too_few_devices
 from grader.labs.lab import AnyLab, Lab
 from grader.measure import calibration, machine
 from grader.measure.blocks import Plan, whole_rounds
@@ -328,7 +328,7 @@ def main() -> None:
     # beside GPUs no lab is measured on the CPU for want of more of them
     kind = choose_device(options.device)
     chosen = [lab for lab in map(labs.get, options.labs.split(",")) if choose_form(lab, kind) in lab.forms]
-    chosen = [lab for lab in chosen if not too_few_gpus(lab, kind)]
+    chosen = [lab for lab in chosen if not too_few_devices(lab, kind)]
     if "calibration" in parts:
         for lab in chosen:
             _calibrate(lab, choose_form(lab, options.device), options.device, out.parent / "calibration.json")
