@@ -925,6 +925,7 @@ def test_warnings_that_a_reader_should_not_see(said, why):
     assert notebook_part._warning(nbformat.v4.new_notebook(cells=[cell])) == why.replace("x.py", "<pre>x.py")
 
 
+@pytest.mark.slow
 def test_a_failing_notebook_stops_nothing(executed):
     night, found = executed
     assert nights.finished(night, found) and len(found.outcomes) == len(NOTEBOOKS)
@@ -936,6 +937,7 @@ def test_a_failing_notebook_stops_nothing(executed):
     assert "DeadKernelError" in page and "2_raises.ipynb" in page and "not reached" in page
 
 
+@pytest.mark.slow
 def test_what_an_executed_notebook_shows(executed):
     night, found = executed
     good, raises = (each for each in found.outcomes[:2])
@@ -958,6 +960,7 @@ def test_a_long_line_takes_no_longer_than_it_is():
     assert notebook_part._warning(nbformat.v4.new_notebook(cells=cells)) == "cell c1 warned: UserWarning: it is not"
 
 
+@pytest.mark.slow
 def test_a_killed_worker_costs_nothing_but_time(executed):
     night, found = executed
     part = next(each.part for each in found.outcomes if each.part.subject.startswith("6"))
@@ -965,6 +968,7 @@ def test_a_killed_worker_costs_nothing_but_time(executed):
     assert record["tries"] == 2 and NOT_MADE not in record
 
 
+@pytest.mark.slow
 def test_what_is_there_is_not_made_again(executed):
     night, _ = executed
     assert night.told["made"] == night.told["made_twice"]

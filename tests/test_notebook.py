@@ -457,6 +457,7 @@ def test_name_of_another_cell_is_explained(kernel: Kernel) -> None:
     assert not ran.error
 
 
+@pytest.mark.slow
 def test_check_shows_saves_and_gives_points(kernel: Kernel, tmp_path: Path) -> None:
     assert kernel.run('lab.grade("throughput")').text.endswith("\n0"), "nothing was checked yet"
     kernel.run('lab.predict(cause="input-bound", gain=8, device="cpu")')
