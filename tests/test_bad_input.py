@@ -663,8 +663,8 @@ FORGED = {
     losses("[NaN]"): "not a reply",
     losses("[Infinity]"): "not a reply",
     losses("[" + "9" * 5000 + "]"): "not a reply",
-    losses("[" + "9" * 400 + "]"): "losses of the wrong form",  # an int that no float holds
-    losses("[1e999]"): "losses of the wrong form",  # read as infinity
+    losses("[" + "9" * 400 + "]"): "not a reply",  # an int that no float holds
+    losses("[1e999]"): "not a reply",  # read as infinity
     losses("[1]"): "losses of the wrong form",
     losses("[1e300]"): "losses of the wrong form",  # no fp32 loss, and too large to average
     losses("[true]"): "losses of the wrong form",

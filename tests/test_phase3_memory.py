@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import variants
-from helpers import GPT, LAB, MARKER, first, running, said
+from helpers import GPT, IS_ROOT, LAB, MARKER, first, running, said
 
 from grader import labs
 from grader.checks.memory import OUTLASTED, as_far_as, judge_budget, judge_growth, steps_to_tell
@@ -19,7 +20,7 @@ from grader.measure.blocks import Plan
 from grader.measure.memory import Level, Meter, growth
 from grader.result import FAIL, INCONCLUSIVE, PASS, Result
 from grader.sandbox import parent
-from grader.sandbox.parent import ChildError
+from grader.sandbox.parent import Child, ChildError
 from grader.submission import Submission
 
 HINTS = ("a", "b", "c")
@@ -275,6 +276,45 @@ def train(job):
     assert 60e6 <= metered(source, turns=1).peak - metered(IDLE, turns=1).peak < 80e6
 
 
+@pytest.mark.skipif(not IS_ROOT, reason="only root sees which pages are shared")
+def test_memory_that_two_helpers_share_is_memory():
+    """And that the main process, from which they have it, has given up."""
+    source = """
+import os, time
+import torch
+
+
+def train(job):
+    held = torch.ones(15_000_000)  # 60 MB
+    for _ in range(2):
+        if os.fork() == 0:
+            time.sleep(60)
+    del held
+    while True:
+        yield torch.tensor(1.0)
+"""
+    kept, idle = (metered(each, turns=1).levels[-1].main for each in (source, IDLE))
+    assert 60e6 <= kept - idle < 80e6
+
+
+def test_what_is_held_while_a_look_takes_long_is_seen(monkeypatch):
+    slow = Child.file_memory
+    monkeypatch.setattr(Child, "file_memory", lambda child: time.sleep(1) or slow(child))
+    source = "import time\n" + IDLE.replace(
+        "    while True:", "    held = torch.ones(15_000_000)\n    time.sleep(0.8)\n    del held\n    while True:", 1
+    )
+    assert 59e6 <= metered(source, turns=1).peak - metered(IDLE, turns=1).peak < 80e6
+
+
+def test_who_hides_memory_in_a_turn_ends_the_grade(monkeypatch):
+    def hidden(_: Child) -> int:
+        raise ChildError("A process of the loop does not let others see its memory.")
+
+    monkeypatch.setattr(Child, "file_memory", hidden)
+    with pytest.raises(ChildError, match="does not let"):
+        metered("import time\n" + IDLE.replace("    while True:", "    time.sleep(0.5)\n    while True:", 1), turns=1)
+
+
 NOWHERE = {
     "sockets": "socket.socketpair()",
     "a socket of datagrams": "socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)",
@@ -284,6 +324,8 @@ NOWHERE = {
         f"a socket that listens, {kind}": f"accept(socket.socket(socket.AF_UNIX, socket.{kind}))"
         for kind in ("SOCK_STREAM", "SOCK_SEQPACKET")
     },
+    "files that nobody has open any more": "os.sendfile(os.open('copy', os.O_RDWR | os.O_CREAT), os.open('submission.py', 0), 0, 9)",
+    "pages on their way": "os.splice(os.open('submission.py', 0), os.pipe()[1], 9)",
     "attributes of files": "os.setxattr('submission.py', 'user.x', b'x')",
     "shared memory of System V": "called(libc.shmget(0, 4096, 0o1600))",
     "semaphores of System V": "called(libc.semget(0, 1, 0o1600))",

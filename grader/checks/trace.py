@@ -106,7 +106,9 @@ def judge(
             f'and of record_function("data_wait"): how long it waits for data is unknown. {MARK_ALL}',
         )
     if value is None and check.metric == "data_wait":
-        return result(INCONCLUSIVE, 0, f"The trace does not show where the loop waits for data. {MARK_ALL} Check again.")
+        return result(
+            INCONCLUSIVE, 0, f"The trace does not show where the loop waits for data. {MARK_ALL} Check again."
+        )
     if value is None and check.absent:
         return result(FAIL, 0, check.absent, *check.hints)
     if value is None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
 from grader.measure import machine
-from grader.sandbox.parent import Child
+from grader.sandbox.parent import Child, ChildError
 
 INTERVAL_S = 0.05  # between two looks while a loop runs
 
@@ -41,32 +42,50 @@ class Meter:
     def turn(self) -> Iterator[None]:
         """Look while the child has its turn and the other one stands still: on a GPU where NVML does not tell processes
         apart, all that comes or goes meanwhile is the child's. Around its turn: at the last look it stands still again, and
-        gains no time if that is slow."""
-        held, before = (self.levels[-1].gpu if self.levels else 0), machine.gpu_memory() if self.on_gpu else 0
-        end = threading.Event()
+        gains no time if that is slow. Raises ChildError where the child hid its memory meanwhile."""
+        held = self.levels[-1].gpu if self.levels else 0
+        before = machine.gpu_memory() if self.on_gpu else 0
+        end, failed = threading.Event(), []
+        files, looked = 0, time.monotonic()
 
         def gpu() -> int:
             own = self.child.gpu_memory()
             return max(0, held + machine.gpu_memory() - before) if own is None else own
 
         def look() -> None:
-            now = gpu() if self.on_gpu else self.child.main_memory() - self._base
-            self.peak = max(self.peak, now)
+            nonlocal files, looked
+            if self.on_gpu:
+                self.peak = max(self.peak, gpu())
+                return
+            anonymous, files = self.child.anonymous_memory(), self.child.file_memory()
+            self.peak, looked = max(self.peak, anonymous + files - self._base), time.monotonic()
 
-        def watch() -> None:
-            while not end.wait(INTERVAL_S):
-                look()
+        def glance() -> None:
+            """While a look at all that the child has opened takes long."""
+            if not self.on_gpu and time.monotonic() - looked > 4 * INTERVAL_S:
+                self.peak = max(self.peak, self.child.anonymous_memory() + files - self._base)
 
-        thread = threading.Thread(target=watch, daemon=True)
-        thread.start()
+        def watch(what: Callable[[], None]) -> None:
+            try:
+                while not end.wait(INTERVAL_S):
+                    what()
+            except ChildError as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=watch, args=(what,), daemon=True) for what in (look, glance)]
+        for thread in threads:
+            thread.start()
         try:
             yield
         finally:
             end.set()
-            thread.join()
-            look()
-            main, largest = self.child.main_memory(), self.child.largest_memory()
-            self.levels.append(Level(self.child.steps, gpu() if self.on_gpu else 0, main, largest))
+            for thread in threads:
+                thread.join()
+        if failed:
+            raise failed[0]
+        look()
+        main, largest = self.child.main_memory(), self.child.largest_memory()
+        self.levels.append(Level(self.child.steps, gpu() if self.on_gpu else 0, main, largest))
 
 
 def growth(levels: Sequence[Level]) -> tuple[float, float] | None:

@@ -773,11 +773,14 @@ def _no_python_of(file: str, kernel: Any) -> Iterator[None]:
         raise ContractError(said, ran[0].co_firstlineno)
 
 
+COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+
+
 def _nested(code: Any) -> Iterator[Any]:
     """A function's code, and that of comprehensions in it."""
     yield code
     for each in code.co_consts:
-        if inspect.iscode(each):
+        if inspect.iscode(each) and each.co_name in COMPREHENSIONS:
             yield from _nested(each)
 
 

@@ -154,7 +154,7 @@ _CALLS = {
         "seccomp": 317, "inotify_init": 253, "inotify_init1": 294, "inotify_add_watch": 254, "fanotify_init": 300,
         "fanotify_mark": 301, "flock": 73, "clone": 56, "unshare": 272, "fadvise64": 221, "madvise": 28,
         "truncate": 76, "shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240, "add_key": 248, "bpf": 321, "socket": 41,
-        "socketpair": 53, "accept": 43, "accept4": 288,
+        "socketpair": 53, "accept": 43, "accept4": 288, "sendfile": 40, "splice": 275, "tee": 276, "vmsplice": 278,
     }),
     "aarch64": _Calls(0xC00000B7, _NEW_CALLS | {
         "fchmod": 52, "fchmodat": 53, "fchown": 55, "fchownat": 54, "utimensat": 88, "setxattr": 5, "lsetxattr": 6,
@@ -163,7 +163,7 @@ _CALLS = {
         "sched_setattr": 274, "seccomp": 277, "inotify_init1": 26, "inotify_add_watch": 27, "fanotify_init": 262,
         "fanotify_mark": 263, "flock": 32, "clone": 220, "unshare": 97, "fadvise64": 223, "madvise": 233,
         "truncate": 45, "shmget": 194, "semget": 190, "msgget": 186, "mq_open": 180, "add_key": 217, "bpf": 280, "socket": 198,
-        "socketpair": 199, "accept": 202, "accept4": 242,
+        "socketpair": 199, "accept": 202, "accept4": 242, "sendfile": 71, "vmsplice": 75, "splice": 76, "tee": 77,
     }),
 }  # fmt: skip
 
@@ -183,7 +183,7 @@ def restrict_calls(own_user: bool, trusted: bool, counted: bool = False) -> bool
     closes a file pays for each lock on it (see `Child._check_locks`); unless it is trusted, to have the system forget what it
     keeps of files, for whoever reads them next waits for the disk; namespaces of users; io_uring; what outlives its processes or
     holds bytes that nobody sees from outside, System V's objects, queues of messages, keys and the like. counted: its memory is
-    counted, so there are no sockets within it either, in which bytes and open files can be on their way, and no attributes of files. Where the process has no user
+    counted, so there are no sockets within it either, in which bytes and open files can be on their way, no calls that move these unseen, and no attributes of files. Where the process has no user
     of its own, also the modes, owners, times and attributes of files, limits and scheduling of other processes, and leases: else
     the kernel keeps it from those of others, and its own are its own affair. The process must have no_new_privs. Returns whether
     that worked; it does not where a machine is neither x86-64 nor arm64, or its kernel or container has no seccomp.
@@ -236,6 +236,8 @@ def _rules_of_counted_memory() -> list[_NamedRule]:
     return [
         *(("socket", {_int(0): socket.AF_UNIX, _int(1): kind}, _ALLOW) for kind in kinds),
         *((name, {}, _ERRNO | errno.EAFNOSUPPORT) for name in ("socket", "socketpair", "accept", "accept4")),
+        # a thread that waits in one of these holds a file that no descriptor shows any more; libraries fall back to read and write
+        *((name, {}, _ERRNO | errno.EINVAL) for name in ("splice", "tee", "vmsplice", "sendfile")),
         *_rules_of_attributes(),
     ]
 
@@ -439,14 +441,18 @@ def _set_capabilities(mask: int) -> None:
     _check(_libc.capset(header, data), "capset")
 
 
+MAX_TIMERS = 64  # each of a loop that stands still can cost a core its time: the kernel sets it again
+
+
 def limit_resources(processes: int | None, memory: int | None) -> None:
     """No core dumps; at most 16 GiB a file (shared memory counts as files: /dev/shm must hold loader batches); at most
-    `processes` processes and threads of this user; at most `memory` bytes of private data a process. No RLIMIT_AS: CUDA
+    `processes` processes and threads of this user, and few timers; at most `memory` bytes of private data a process. No RLIMIT_AS: CUDA
     reserves terabytes of address space."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     limits = (
         (resource.RLIMIT_FSIZE, 16 << 30),
         (resource.RLIMIT_NPROC, processes),
+        (resource.RLIMIT_SIGPENDING, processes and MAX_TIMERS),
         (resource.RLIMIT_DATA, memory),
     )
     for kind, value in limits:

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import re
+import resource
 import secrets
 import select
 import shutil
@@ -35,6 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 from grader.data.cache import cache_dir, make_dir
@@ -51,6 +53,7 @@ COMPILED = {"graphs", "graph_breaks", "recompiles"}  # what a child counts of to
 MAX_MESSAGE = 5_000  # characters of an error, fewer than a report shows; those of torch.compile have some 2,000
 MAX_LOSS = 3.5e38  # more than any fp32 number; larger ones could not even be averaged
 MAX_DISK = 6 << 30  # bytes in a child's folder, compiler caches and a trace included
+MAX_PAGES = 1 << 24  # of one mapping: 64 GiB
 SMALL_SHARED = 2 << 30  # bytes of /dev/shm that eight loader workers with batches of 64 pictures stay far below
 NO_ROOM = 16 << 20  # bytes left at which a disk, or shared memory, is as good as full
 MAX_PROCESSES = 1000
@@ -619,7 +622,7 @@ class Child:
 
     def _decode(self, line: bytes) -> dict[str, Any]:
         try:
-            answer = json.loads(line, parse_constant=_no_constant)
+            answer = json.loads(line, parse_constant=_no_constant, parse_float=_number, parse_int=_number)
         except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
@@ -877,11 +880,27 @@ class Child:
 
     def main_memory(self) -> int:
         """Bytes of main memory that the child's processes hold: shared memory, what was swapped out and files of their own
-        that they have mapped included; not libraries and data. Of those that it started only what is theirs alone, and
-        their files: a fork shares the rest with it."""
+        that they have mapped included; not libraries and data."""
         pids = [process.pid for process in self._oldest_first()]
-        mapped = self._own_files(pids)
-        return sum(_resident(pid, mapped) for pid in pids[:1]) + sum(map(_private, pids[1:]))
+        return self._anonymous(pids) + self._in_files(pids)
+
+    def anonymous_memory(self) -> int:
+        """Of `main_memory` what is no file: quick to see, whatever the loop has opened."""
+        return self._anonymous([process.pid for process in self._oldest_first()])
+
+    def _anonymous(self, pids: list[int]) -> int:
+        """Of the processes that the main one started only what it does not share with it: their own, and what it has given up
+        since and two of them share."""
+        own = sum(_kilobytes(pid, "status", _ANONYMOUS) for pid in pids[:1])
+        return own + sum(map(_private, pids[1:])) + _shared_without(pids)
+
+    def file_memory(self) -> int:
+        """The rest of `main_memory`."""
+        return self._in_files([process.pid for process in self._oldest_first()])
+
+    def _in_files(self, pids: list[int]) -> int:
+        shown = max((_kilobytes(pid, "status", ("RssShmem",)) for pid in pids[:1]), default=0)
+        return max(self._own_files(pids), shown)
 
     def _shared_memory(self) -> Iterator[tuple[tuple[int, int], int]]:
         """What it has in /dev/shm, mapped or not; nothing where that is shared with others of the same user."""
@@ -985,10 +1004,42 @@ def _status(process: psutil.Process) -> str:
         return psutil.STATUS_DEAD
 
 
+_ANONYMOUS = ("RssAnon", "VmSwap")
+_PAGE = resource.getpagesize()
+_PRESENT, _OF_A_FILE, _FRAME = 1 << 63, 1 << 61, (1 << 55) - 1  # https://docs.kernel.org/admin-guide/mm/pagemap.html
+
+
+def _shared_without(pids: list[int]) -> int:
+    """Bytes that two or more of the processes after the first share, and the first does not. Only root sees that: 0 for others."""
+    if sum(_kilobytes(pid, "smaps_rollup", ("Shared_Dirty",)) > 0 for pid in pids[1:]) < 2:
+        return 0
+    seen, frames = np.unique(np.concatenate([_frames(pid) for pid in pids[1:]]), return_counts=True)
+    return _PAGE * len(np.setdiff1d(seen[frames > 1], _frames(pids[0])))
+
+
+def _frames(pid: int) -> np.ndarray:
+    """The page frames that a process has in memory and that are no files; none where the kernel does not tell."""
+    found = [np.zeros(0, np.uint64)]
+    with (
+        contextlib.suppress(OSError),
+        open(f"/proc/{_living(pid)}/maps") as maps,
+        open(f"/proc/{_living(pid)}/pagemap", "rb") as pages,
+    ):
+        for line in maps:
+            first, last = (int(end, 16) // _PAGE for end in line.split(None, 1)[0].split("-"))
+            if "[v" in line or last - first > MAX_PAGES:  # the kernel's own pages; CUDA's terabytes of addresses
+                continue
+            pages.seek(8 * first)
+            part = np.frombuffer(pages.read(8 * (last - first)), np.uint64)
+            found.append(part[(part & _PRESENT != 0) & (part & _OF_A_FILE == 0)] & _FRAME)
+    every = np.unique(np.concatenate(found))
+    return every[every > 0]
+
+
 def _resident(pid: int, mapped: int) -> int:
     """Bytes of a process that are no files, and the `mapped` ones of files of its own. Shared memory is among these; where
     they are not shown, it is what the system says."""
-    return _kilobytes(pid, "status", ("RssAnon", "VmSwap")) + max(mapped, _kilobytes(pid, "status", ("RssShmem",)))
+    return _kilobytes(pid, "status", _ANONYMOUS) + max(mapped, _kilobytes(pid, "status", ("RssShmem",)))
 
 
 def _mapped(pid: int, folder: bytes) -> Iterator[tuple[tuple[bytes, tuple[int, int]], int]]:
@@ -1113,6 +1164,14 @@ def _losses(reply: Any, steps: int) -> list[float]:
     if not good:
         raise ChildError("The grading process sent losses of the wrong form.", kind="wire")
     return losses
+
+
+def _number(text: str) -> float:
+    """A number of a reply, which none that is honest has as many digits or is as large as these."""
+    value = float(text) if set(text) & set(".eE") else int(text[:40])
+    if abs(value) > 1e300 or len(text) > 40:
+        raise ValueError(f"{text[:40]} is no number of a reply")
+    return value
 
 
 def _no_constant(name: str) -> float:
