@@ -1217,8 +1217,9 @@ def test_server_that_died_is_replaced(monkeypatch):
 
 
 SERVED = """
-import sys, time
+import signal, sys, time
 from grader.sandbox.parent import Child, Workspace, fork_server
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so does all that it starts
 if sys.argv[1] == "early":
     fork_server()
     sys.exit()
