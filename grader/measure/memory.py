@@ -37,6 +37,7 @@ class Meter:
         self.peak = 0
         child.ask("ready")
         self._base = child.main_memory()
+        self._gpu_base = machine.gpu_memory() if on_gpu else 0  # what an import takes is the child's, too
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
@@ -44,7 +45,7 @@ class Meter:
         apart, all that comes or goes meanwhile is the child's. Around its turn: at the last look it stands still again, and
         gains no time if that is slow. Raises ChildError where the child hid its memory meanwhile."""
         held = self.levels[-1].gpu if self.levels else 0
-        before = machine.gpu_memory() if self.on_gpu else 0
+        before = machine.gpu_memory() if self.levels and self.on_gpu else self._gpu_base
         end, failed = threading.Event(), []
         files, looked = 0, time.monotonic()
 
