@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import importlib.metadata
 import importlib.util
 import math
 import secrets
@@ -166,7 +165,7 @@ def choose_device(device: str) -> str:
         )
     if device not in ("auto", "cuda", "cpu"):
         raise UserError(f"Unknown device {device!r}: use auto, cpu or cuda.")
-    for_the_cpu = importlib.metadata.version("torch").endswith("+cpu")
+    for_the_cpu = machine.torch_is_for_the_cpu()
     if device == "cuda" and for_the_cpu:
         raise UserError(
             "The torch that is installed here is built for the CPU alone. Install one for your GPU, or use --device cpu."

@@ -283,6 +283,12 @@ def versions() -> dict[str, str]:
     return found
 
 
+@lru_cache(maxsize=1)
+def torch_is_for_the_cpu() -> bool:
+    """Whether the installed torch can use no GPU, as far as its version says."""
+    return versions().get("torch", "").endswith("+cpu")
+
+
 def key(form: str, ranks: int = 1) -> str:
     """What a calibration holds for: the device that decides the gain, the cores of a grade on so many GPUs, and torch's release."""
     device = gpu_name() if form == "cuda" else cpu_name()

@@ -63,7 +63,7 @@ class Meter:
 
         def glance() -> None:
             """While a look at all that the child has opened takes long."""
-            if not self.on_gpu and time.monotonic() - looked > 4 * INTERVAL_S:
+            if time.monotonic() - looked > 4 * INTERVAL_S:
                 self.peak = max(self.peak, self.child.anonymous_memory() + files - self._base)
 
         def watch(what: Callable[[], None]) -> None:
@@ -73,7 +73,8 @@ class Meter:
             except ChildError as error:
                 failed.append(error)
 
-        threads = [threading.Thread(target=watch, args=(what,), daemon=True) for what in (look, glance)]
+        watched = (look,) if self.on_gpu else (look, glance)
+        threads = [threading.Thread(target=watch, args=(what,), daemon=True) for what in watched]
         for thread in threads:
             thread.start()
         try:
@@ -82,11 +83,11 @@ class Meter:
             end.set()
             for thread in threads:
                 thread.join()
+            look()
+            main, largest = self.child.main_memory(), self.child.largest_memory()
+            self.levels.append(Level(self.child.steps, gpu() if self.on_gpu else 0, main, largest))
         if failed:
             raise failed[0]
-        look()
-        main, largest = self.child.main_memory(), self.child.largest_memory()
-        self.levels.append(Level(self.child.steps, gpu() if self.on_gpu else 0, main, largest))
 
 
 def growth(levels: Sequence[Level]) -> tuple[float, float] | None:

@@ -876,7 +876,7 @@ class Child:
     def largest_memory(self) -> int:
         """Bytes of main memory, as in `main_memory`, of the process that holds most."""
         pids = [process.pid for process in self._tree()]
-        return max((_resident(pid, self._own_files([pid])) for pid in pids), default=0)
+        return max((self._anonymous([pid]) + self._in_files([pid]) for pid in pids), default=0)
 
     def main_memory(self) -> int:
         """Bytes of main memory that the child's processes hold: shared memory, what was swapped out and files of their own
@@ -899,6 +899,7 @@ class Child:
         return self._in_files([process.pid for process in self._oldest_first()])
 
     def _in_files(self, pids: list[int]) -> int:
+        """Shared memory is among these; where they are not shown, it is what the system says."""
         shown = max((_kilobytes(pid, "status", ("RssShmem",)) for pid in pids[:1]), default=0)
         return max(self._own_files(pids), shown)
 
@@ -1011,7 +1012,7 @@ _PRESENT, _OF_A_FILE, _FRAME = 1 << 63, 1 << 61, (1 << 55) - 1  # https://docs.k
 
 def _shared_without(pids: list[int]) -> int:
     """Bytes that two or more of the processes after the first share, and the first does not. Only root sees that: 0 for others."""
-    if sum(_kilobytes(pid, "smaps_rollup", ("Shared_Dirty",)) > 0 for pid in pids[1:]) < 2:
+    if len(pids) < 3 or sum(_kilobytes(pid, "smaps_rollup", ("Shared_Dirty",)) > 0 for pid in pids[1:]) < 2:
         return 0
     seen, frames = np.unique(np.concatenate([_frames(pid) for pid in pids[1:]]), return_counts=True)
     return _PAGE * len(np.setdiff1d(seen[frames > 1], _frames(pids[0])))
@@ -1034,12 +1035,6 @@ def _frames(pid: int) -> np.ndarray:
             found.append(part[(part & _PRESENT != 0) & (part & _OF_A_FILE == 0)] & _FRAME)
     every = np.unique(np.concatenate(found))
     return every[every > 0]
-
-
-def _resident(pid: int, mapped: int) -> int:
-    """Bytes of a process that are no files, and the `mapped` ones of files of its own. Shared memory is among these; where
-    they are not shown, it is what the system says."""
-    return _kilobytes(pid, "status", _ANONYMOUS) + max(mapped, _kilobytes(pid, "status", ("RssShmem",)))
 
 
 def _mapped(pid: int, folder: bytes) -> Iterator[tuple[tuple[bytes, tuple[int, int]], int]]:

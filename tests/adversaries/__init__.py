@@ -9,11 +9,12 @@ A file's docstring says what it tries. It declares
              "copies", "connection kept" or "all at once"
 
 and defines `source(lab)`, the text of the submission, or for nbgrader `tamper(notebook)`, which edits a student's
-notebook. `python -m tests.adversaries` grades them all and compares."""
+notebook. One that only defines PARKS, see `parked`, declares nothing else. `python -m tests.adversaries` grades them all and compares."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import textwrap
 from collections.abc import Callable
@@ -146,16 +147,23 @@ def beside(some: list[Adversary]) -> list[str]:
     return [name for name in CONTROLS if some and name in compared]
 
 
+# whose budget is one of main memory, on a CPU
+_OF_PARKED = {"CATEGORY": "machine", "LABS": ("3h_fit",), "DEVICES": ("cpu",), "CONTROL": "all at once"}
+
+
 def _declared(name: str, module: Any) -> Adversary:
+    declared = vars(module)
+    if "PARKS" in declared:
+        declared = declared | _OF_PARKED | {"source": functools.partial(parked, module.PARKS)}
     return Adversary(
         name=name,
         says=module.__doc__.strip().split("\n")[0],
-        category=module.CATEGORY,
-        labs=getattr(module, "LABS", tuple(INPUTS)),
-        devices=getattr(module, "DEVICES", ("cpu", "cuda")),
-        control=getattr(module, "CONTROL", "starter"),
-        source=getattr(module, "source", None),
-        tamper=getattr(module, "tamper", None),
+        category=declared["CATEGORY"],
+        labs=declared.get("LABS", tuple(INPUTS)),
+        devices=declared.get("DEVICES", ("cpu", "cuda")),
+        control=declared.get("CONTROL", "starter"),
+        source=declared.get("source"),
+        tamper=declared.get("tamper"),
     )
 
 

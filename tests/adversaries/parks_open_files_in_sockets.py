@@ -1,30 +1,18 @@
 """Keeps activations in files in memory that no process has open: their descriptors are on the way in a socket."""
 
-from tests.adversaries import parked
+PARKS = """
+import os, socket
 
-CATEGORY = "machine"
-LABS = ("3h_fit",)
-DEVICES = ("cpu",)  # whose budget is one of main memory
-CONTROL = "all at once"
+def put_away(data):
+    file, ends = os.memfd_create("x"), socket.socketpair()
+    os.write(file, data)
+    socket.send_fds(ends[0], [b"x"], [file])
+    os.close(file)
+    return ends
 
-
-def source(lab: str) -> str:
-    return parked(
-        """
-        import os, socket
-
-        def put_away(data):
-            file, ends = os.memfd_create("x"), socket.socketpair()
-            os.write(file, data)
-            socket.send_fds(ends[0], [b"x"], [file])
-            os.close(file)
-            return ends
-
-        def give_back(ends):
-            [file] = socket.recv_fds(ends[1], 1, 1)[1]
-            data = os.pread(file, os.fstat(file).st_size, 0)
-            os.close(file)
-            return data
-        """,
-        lab,
-    )
+def give_back(ends):
+    [file] = socket.recv_fds(ends[1], 1, 1)[1]
+    data = os.pread(file, os.fstat(file).st_size, 0)
+    os.close(file)
+    return data
+"""

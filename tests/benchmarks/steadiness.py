@@ -24,6 +24,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+from grader.measure import machine
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 # files whose tests only compute, from what is given
 STEADY = {
@@ -34,7 +36,7 @@ PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", 
 
 
 @contextlib.contextmanager
-def busy(programs: int, cores: set[int]) -> Iterator[None]:
+def busy(programs: int, cores: tuple[int, ...]) -> Iterator[None]:
     started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(programs)]
     try:
         for program in started:
@@ -46,11 +48,11 @@ def busy(programs: int, cores: set[int]) -> Iterator[None]:
             program.wait()
 
 
-def run(arguments: list[str], beside: int, cores: set[int], junit: Path) -> dict[str, str]:
+def run(arguments: list[str], beside: int, cores: tuple[int, ...], junit: Path) -> dict[str, str]:
     """By test: "passed", "failed" or "skipped". Raises FileNotFoundError where pytest did not come to its end."""
     junit.unlink(missing_ok=True)
     with busy(beside, cores):
-        command = ["taskset", "--cpu-list", ",".join(map(str, cores)), *PYTEST, f"--junitxml={junit}", *arguments]
+        command = ["taskset", "--cpu-list", machine.written(cores), *PYTEST, f"--junitxml={junit}", *arguments]
         subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
     found = {}
     for case in ET.parse(junit).getroot().iter("testcase"):
@@ -88,10 +90,10 @@ def main() -> int:
     options.kept.parent.mkdir(exist_ok=True)
     lines = [json.loads(line) for line in options.kept.read_text().splitlines()] if options.kept.exists() else []
     runs = [line["outcomes"] for line in lines if {name: line.get(name) for name in key} == key]
-    cores = sorted(os.sched_getaffinity(0))
+    at_once = max(1, len(os.sched_getaffinity(0)) // 2)
     free = queue.SimpleQueue()
-    for pair in zip(cores[::2], cores[1::2], strict=False):
-        free.put(set(pair))
+    for cores in machine.cpu_shares(at_once):
+        free.put(cores)
 
     def one() -> dict[str, str]:
         own = free.get()
@@ -100,7 +102,7 @@ def main() -> int:
         finally:
             free.put(own)
 
-    with ThreadPoolExecutor(len(cores) // 2) as pool:
+    with ThreadPoolExecutor(at_once) as pool:
         for made in as_completed(pool.submit(one) for _ in range(options.runs - len(runs))):
             runs.append(made.result())
             with open(options.kept, "a", encoding="utf-8") as file:

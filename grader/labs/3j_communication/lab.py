@@ -9,7 +9,7 @@ LAB = Lab(
     forms={
         # few tokens for many weights: a micro-batch is computed in about the time that its gradients need to be averaged. And
         # few, wide layers: with six of 1,536 the launches held both loops back. The starter's blocks agree within 1% now, the
-        # solution's still differ by 5%: it gained 1.30 to 1.47x, what was certain of it 1.25 to 1.35x (six grades, H200, torch 2.11)
+        # solution's still differ by 5%: it gained 1.30 to 1.47x, what was certain of it 1.25 to 1.35x (five grades, H200, torch 2.11)
         "cuda": Form(
             workload="grader.workloads.gpt",
             options={"layers": 2, "width": 3072, "heads": 24, "length": 256, "batch_size": 64, "lr": 5e-5},
