@@ -3,8 +3,8 @@
 
     python -m tests.benchmarks.honest [--labs ...] [--rounds 5] [--modes quick,full] [--minutes 8] [--on 0,1] [--table]
 
-Grades are made on all GPUs of the machine, one on each. A stopped run goes on where it was: each result is kept when it is there,
-and one line of it in data/measured/honest/DEVICE.jsonl. The table is made of these lines: DEVICE.md beside it."""
+Grades are made on all GPUs of the machine, one on each. A stopped run goes on where it was: each result is kept when it is there
+(in work/honest, or beside `--out`), and one line of it in data/measured/honest/DEVICE.jsonl. The table is made of these lines: DEVICE.md beside it."""
 
 from __future__ import annotations
 
@@ -176,18 +176,23 @@ def _grade(chosen: list[Lab], options: argparse.Namespace, kind: str, path: Path
         )
 
     path.parent.mkdir(parents=True, exist_ok=True)
+    store = Store(ROOT / "work" / "honest" if options.out == LINES else options.out / "results")
     for gpus, wanted in sorted(by_gpus.items()):
         todo = [
             job
             for work, job in wanted.values()
             if (work.lab, work.what, "quick" if job.quick else "full", job.repeat) not in there
         ]
+        for job in todo[:]:
+            if record := store.final(job, form=kind):  # graded before, and its line got lost
+                keep(wanted, job, record)
+                todo.remove(job)
         todo.sort(key=lambda job: job.repeat)  # a round of everything before the next one
         with embedded(options.device, options.on, gpus_each=gpus) as pool:
             grade_all(
                 todo,
                 pool,
-                Store(ROOT / "work" / "honest"),
+                store,
                 until=until,
                 takes_s=lambda job: took.get((job.lab, job.quick), 60.0),
                 done=functools.partial(keep, wanted),
