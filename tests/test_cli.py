@@ -16,8 +16,9 @@ import papermill
 import pytest
 from helpers import LAB, grade_cells
 
-from grader import calibrate, labs
+from grader import calibrate, labs, paths
 from grader.classroom import worker
+from grader.course import working_copy
 from grader.errors import UserError
 from grader.frontends import board, cli, silence
 from grader.measure import calibration, machine
@@ -135,22 +136,22 @@ def test_a_lab_that_cannot_be_calibrated_keeps_no_other_back(monkeypatch, capsys
 
 
 def test_start_makes_a_copy_and_never_overwrites_it(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(paths, "REPOSITORY", tmp_path)
     (tmp_path / "labs" / "2a_workers").mkdir(parents=True)
     (tmp_path / "labs" / "2a_workers" / "2a_workers.ipynb").write_text("released")
-    notebook = cli.start("2a_workers")
+    notebook = working_copy.start("2a_workers")
     assert notebook.read_text() == "released"
     notebook.write_text("mine")
     assert cli.main(["start", "2a_workers"]) == 0 and notebook.read_text() == "mine"
     assert "is there already, as you left it" in capsys.readouterr().out
     assert [p.name for p in (tmp_path / "work").iterdir()] == ["2a_workers"]
     notebook.rename(notebook.with_name("first try.ipynb"))  # as the start notebook says, to begin anew
-    assert cli.start("2a_workers").read_text() == "released"
+    assert working_copy.start("2a_workers").read_text() == "released"
     assert notebook.with_name("first try.ipynb").read_text() == "mine" and len(list(notebook.parent.iterdir())) == 2
 
 
 def test_a_lab_s_number_is_enough(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(paths, "REPOSITORY", tmp_path)
     (tmp_path / "labs" / "4e_inference").mkdir(parents=True)
     (tmp_path / "labs" / "4e_inference" / "4e_inference.ipynb").write_text("released")
     assert cli.main(["start", "4e"]) == 0
@@ -172,7 +173,7 @@ def test_help_says_what_the_exit_status_means(command, status, capsys):
 
 
 def test_start_where_nothing_can_be_written(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "REPOSITORY", tmp_path / "my course")
+    monkeypatch.setattr(paths, "REPOSITORY", tmp_path / "my course")
     (tmp_path / "my course" / "labs" / "2a_workers").mkdir(parents=True)
     work = tmp_path / "my course" / "work"
     work.write_text("no folder")
@@ -289,7 +290,7 @@ def test_a_grade_in_the_learner_s_own_folder_is_kept_as_by_the_notebook(
     result = Result("2a_workers", "Workers", "cpu", checks, {"cores": 2}, {"torch": "2.11"}, disturbed=disturbed)
     monkeypatch.setattr("grader.grade.grade", lambda *_, **__: result)
     monkeypatch.setattr("grader.sandbox.parent.fork_server", lambda: None)
-    monkeypatch.setattr(cli, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(paths, "REPOSITORY", tmp_path)
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / place
     folder.mkdir(parents=True)

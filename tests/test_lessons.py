@@ -14,10 +14,11 @@ import nbformat
 import pytest
 from PIL import Image, ImageChops
 
+from grader.course import execute, outline
 from grader.frontends import lessons
 from grader.measure import machine
 
-LESSONS = lessons.lessons()
+LESSONS = outline.lessons()
 QUICK = {"2_rules"}  # `make test-all` runs the others as well
 ENDING = ["When it does not hold", "In three lines", "Try it yourself", "Next"]
 LARGEST = 700_000  # bytes, outputs included
@@ -53,7 +54,7 @@ def test_form(path):
     text = path.read_text(encoding="utf-8")
     notebook = nbformat.reads(text, as_version=4)
     nbformat.validate(notebook)
-    assert text == nbformat.writes(notebook).rstrip("\n") + "\n", "write it with grader.frontends.lessons.write"
+    assert text == nbformat.writes(notebook).rstrip("\n") + "\n", "write it with grader.course.execute.write"
     assert len(text.encode()) < LARGEST
     assert notebook.metadata.kernelspec.name == "python3"
     assert "papermill" not in notebook.metadata
@@ -113,7 +114,7 @@ def test_links(path):
 def test_runs_quickly_on_the_cpu(path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # threads that wait for each other crawl where other tests run beside
-    executed = lessons.execute(path, quick=True)
+    executed = execute.execute(path, quick=True)
     check_outputs(executed)
     assert len(nbformat.writes(executed).encode()) < LARGEST
     assert all(cell.execution_count for cell in executed.cells if cell.cell_type == "code")
@@ -182,7 +183,7 @@ def small(folder: Path, name: str, *sources: str) -> Path:
     cells[0].metadata.tags = ["parameters"]
     metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     notebook = nbformat.v4.new_notebook(cells=cells, metadata=metadata)
-    lessons.write(notebook, folder / name)
+    execute.write(notebook, folder / name)
     return folder / name
 
 
@@ -195,9 +196,9 @@ def test_a_chart_is_kept_in_fewer_bytes_and_a_photograph_as_it_is(tmp_path):
     )
     path = small(tmp_path, "1_a.ipynb", "quick = False", *draw)
     whole = tmp_path / "executed.ipynb"
-    lessons.run(path, whole, {}, tmp_path)
+    execute.run(path, whole, {}, tmp_path)
     executed = nbformat.read(whole, as_version=4)
-    kept = lessons.clean(nbformat.read(whole, as_version=4), nbformat.read(path, as_version=4))
+    kept = execute.clean(nbformat.read(whole, as_version=4), nbformat.read(path, as_version=4))
     for cell, smaller in ((2, True), (3, False)):
         before, after = (notebook.cells[cell].outputs[0].data["image/png"] for notebook in (executed, kept))
         assert (len(after) < 0.6 * len(before)) == smaller and (after == before) != smaller

@@ -28,8 +28,9 @@ from grader import labs
 from grader.classroom import pool
 from grader.classroom.store import FAILED as NOT_MADE
 from grader.classroom.submissions import Call, Job, definition
+from grader.course import execute, outline
 from grader.errors import UserError
-from grader.frontends import cli, lessons
+from grader.frontends import cli
 from grader.measure import decision
 from grader.nightly import night as nights
 from grader.nightly import notebook as notebook_part
@@ -518,7 +519,7 @@ def test_a_notebook_is_made_again_when_its_lab_was_changed(kinds):
 def test_a_notebook_is_made_again_when_its_code_was_changed_and_not_when_a_sentence_was(
     kind, released, sentence, code, tmp_path
 ):
-    released = lessons.REPOSITORY / released
+    released = REPOSITORY / released
     path = tmp_path / released.name
 
     def digest(cell_id: str, change: str, outputs: bool = True) -> str:
@@ -556,7 +557,7 @@ def test_everything_is_a_part(device):
     made = parts.plan(device, True)
     names = [part.name for part in made]
     assert len(set(names)) == len(names)
-    for path in lessons.lessons():
+    for path in outline.lessons():
         assert f"lesson {path.parent.name}/{path.stem}" in names
     for lab in labs.NAMES:
         assert {f"solution {lab}", f"grade {lab} solution", f"grade {lab} starter"} <= set(names)
@@ -725,7 +726,7 @@ def test_the_site_stands_alone(tmp_path):
     assert site.main(["--out", str(tmp_path / "site")]) == 0
     pages = list((tmp_path / "site").rglob("*.html"))
     names = {path.stem for path in pages}
-    assert set(labs.NAMES) | {path.stem for path in lessons.lessons()} | {"index", "search"} <= names
+    assert set(labs.NAMES) | {path.stem for path in outline.lessons()} | {"index", "search"} <= names
     for page in pages:
         text = page.read_text()
         assert not re.search(r"<(script|img|iframe)[^>]* src=.https?:", text), page
@@ -878,7 +879,7 @@ def executed(tmp_path_factory) -> tuple[Night, nights.Assessed]:
         )
         notebook.cells[0].metadata.tags = ["parameters"]
         path = root / "lessons" / f"{name}.ipynb"
-        lessons.write(notebook, path)
+        execute.write(notebook, path)
         made.append(Part("lesson", name, "", parts.notebook_call("lesson", path, "cpu", True, cell_limit_s=4)))
     told = TOLD | {"device": "cpu", "quick": True}
     night = nights.open_night(root / "out" / "n", told, made, History(root / "history.jsonl"))
@@ -980,7 +981,7 @@ def lesson_of(folder: Path, name: str, source: str) -> Part:
     cells[0].metadata.tags = ["parameters"]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     path = folder / f"{name}.ipynb"
-    lessons.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
+    execute.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
     return Part("lesson", name, "", parts.notebook_call("lesson", path, "cpu", True, cell_limit_s=60))
 
 
@@ -996,7 +997,7 @@ def test_after_its_time_a_night_begins_no_second_try(tmp_path):
 
 
 def test_a_part_that_no_worker_survives(tmp_path):
-    part = Part("lesson", "x", "", parts.notebook_call("lesson", lessons.lessons()[0], "cpu", True))
+    part = Part("lesson", "x", "", parts.notebook_call("lesson", outline.lessons()[0], "cpu", True))
     records = nights.Records(tmp_path)
     records.put(part.again(0), {NOT_MADE: "the worker that graded it died", "seconds": 0.0, "worker": "", "tries": 2})
     night = Night(tmp_path, TOLD, [part], History(tmp_path / "h"))

@@ -9,11 +9,13 @@ import ipywidgets
 import nbformat
 import pytest
 
-from grader import labs
-from grader.frontends import cli, course, lessons, start
+from grader import labs, paths
+from grader.course import outline, working_copy
+from grader.frontends import start
 from grader.trace.diagnosis import CAUSES, TEACHES
 
-NOTEBOOK = course.NOTEBOOKS / "00_start_here.ipynb"
+NOTEBOOK = outline.NOTEBOOKS / "00_start_here.ipynb"
+LESSONS = [stop for phase in outline.PHASES for stop in phase.stops if isinstance(stop, outline.Lesson)]
 
 
 def markdown() -> list[str]:
@@ -26,13 +28,13 @@ def links(text: str) -> list[str]:
 
 
 def test_every_lab_and_lesson_is_on_the_map():
-    names = [stop.name for stop in course.stops(course.Lab)]
-    assert sorted(names) == sorted(labs.NAMES), "a lab is one line of PHASES in grader/frontends/course.py"
-    files = [stop.file for stop in course.stops(course.Lesson)]
-    assert sorted(files) == lessons.lessons(), "a lesson is one line of PHASES in grader/frontends/course.py"
-    for number, phase in enumerate(course.PHASES, 1):
-        assert [s.declared.phase for s in phase.stops if isinstance(s, course.Lab)] == [number] * sum(
-            isinstance(s, course.Lab) for s in phase.stops
+    names = [stop.name for stop in outline.lab_stops()]
+    assert sorted(names) == sorted(labs.NAMES), "a lab is one line of PHASES in grader/course/outline.py"
+    files = [stop.file for stop in LESSONS]
+    assert sorted(files) == outline.lessons(), "a lesson is one line of PHASES in grader/course/outline.py"
+    for number, phase in enumerate(outline.PHASES, 1):
+        assert [s.declared.phase for s in phase.stops if isinstance(s, outline.LabStop)] == [number] * sum(
+            isinstance(s, outline.LabStop) for s in phase.stops
         )
         assert sum(getattr(stop, "core", False) for stop in phase.stops) == 2, "the core path is two labs a phase"
 
@@ -41,8 +43,8 @@ def test_links_lead_somewhere():
     targets = links("\n".join(markdown()))
     assert targets
     for target in targets:
-        assert (course.NOTEBOOKS / target).is_file(), target
-    for stop in course.stops(course.Lesson):
+        assert (outline.NOTEBOOKS / target).is_file(), target
+    for stop in LESSONS:
         assert stop.title.endswith("?") and stop.title in start.text()
 
 
@@ -58,8 +60,7 @@ def test_what_a_diagnosis_leads_to_is_in_the_chart(cause):
 @pytest.fixture
 def learner(tmp_path, monkeypatch):
     """A course whose working copies are elsewhere, with one released lab."""
-    for module in (cli, course):
-        monkeypatch.setattr(module, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(paths, "REPOSITORY", tmp_path)
     released = tmp_path / "labs" / "2a_workers"
     released.mkdir(parents=True)
     (released / "2a_workers.ipynb").write_text("{}")
@@ -83,8 +84,8 @@ def row(lab: str) -> str:
     ],
 )
 def test_a_lesson_that_somebody_changed_is_on_the_map(tmp_path, monkeypatch, content, title):
-    monkeypatch.setattr(course, "NOTEBOOKS", tmp_path)
-    lesson = course.Lesson("2_data/1_disk_to_gpu")
+    monkeypatch.setattr(outline, "NOTEBOOKS", tmp_path)
+    lesson = outline.Lesson("2_data/1_disk_to_gpu")
     if content is not None:
         lesson.file.parent.mkdir()
         lesson.file.write_text(json.dumps(content))
@@ -93,7 +94,7 @@ def test_a_lesson_that_somebody_changed_is_on_the_map(tmp_path, monkeypatch, con
 
 def test_progress_comes_from_the_last_report(learner):
     assert "not begun" in row("2a_workers") and "(core path)" in row("2a_workers")
-    copy = cli.start("2a_workers")
+    copy = working_copy.start("2a_workers")
     assert "; begun" in row("2a_workers")
     report = copy.with_name("report-2a_workers.json")
     report.write_text(json.dumps({"score": 61.5, "max_score": 100, "measured_max": 80, "quick": False}))
@@ -117,7 +118,7 @@ def test_progress_comes_from_the_last_report(learner):
     ],
 )
 def test_the_best_grade_stays_on_the_map(learner, last, attempts, says):
-    copy = cli.start("2a_workers")
+    copy = working_copy.start("2a_workers")
     score, quick = last
     found = {"score": score, "max_score": 100, "measured_max": 100, "quick": quick}
     copy.with_name("report-2a_workers.json").write_text(json.dumps(found))
@@ -128,7 +129,7 @@ def test_the_best_grade_stays_on_the_map(learner, last, attempts, says):
 
 @pytest.mark.parametrize("damaged", ["", "[]", "null", '{"score": "x"}', '{"score": null, "max_score": 1}', "[" * 9999])
 def test_a_report_that_cannot_be_read_is_none(learner, damaged):
-    cli.start("2a_workers").with_name("report-2a_workers.json").write_text(damaged)
+    working_copy.start("2a_workers").with_name("report-2a_workers.json").write_text(damaged)
     assert "; begun" in row("2a_workers")
 
 

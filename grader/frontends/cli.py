@@ -15,13 +15,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from grader import labs
+from grader import labs, paths
+from grader.course import working_copy
 from grader.errors import UserError
 from grader.frontends import classroom, nightly
 from grader.labs.lab import AnyLab, Lab
 from grader.submission import Cell
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 DEMO = ("2a_workers", "3a_precision")  # the labs that `grader demo` shows
 
 
@@ -182,7 +182,10 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--csv", metavar="FILE", help="write a line a grade; - prints it, and only it")
     sub.add_argument("--json", metavar="FILE", help="write all of it as JSON; - prints it, and only it")
     sub.add_argument(
-        "--folder", type=Path, default=REPOSITORY / "work", help="where the notebooks are (default: the course's work/)"
+        "--folder",
+        type=Path,
+        default=paths.REPOSITORY / "work",
+        help="where the notebooks are (default: the course's work/)",
     )
     sub = command("demo", _demo, "grade a lab's starter and its solution here, and show both reports")
     sub.add_argument("--out", type=Path, default=Path("reports"), help="folder for the HTML reports (default: reports)")
@@ -276,37 +279,11 @@ def _labs(options: argparse.Namespace) -> None:
 
 
 def _start(options: argparse.Namespace) -> None:
-    there = (REPOSITORY / "work" / options.lab / f"{options.lab}.ipynb").exists()
-    target = start(options.lab)
+    there = paths.working_copy(options.lab).exists()
+    target = working_copy.start(options.lab)
     print(
         f"{target} is {'there already, as you left it' if there else 'yours to change'}. Open it with: jupyter lab {shlex.quote(str(target))}"
     )
-
-
-def start(name: str) -> Path:
-    """Copy a lab's released folder to work/, never over a notebook that is there. Where only the notebook is gone, deleted or
-    renamed to begin anew, all else in the folder stays. Returns the notebook's path."""
-    lab = labs.get(name)
-    source, target = REPOSITORY / "labs" / lab.name, REPOSITORY / "work" / lab.name
-    notebook = target / f"{lab.name}.ipynb"
-    if not source.is_dir():
-        raise UserError(f"{source} is missing. Run `make release`, or get the course anew.")
-    try:
-        if not target.exists():
-            target.parent.mkdir(exist_ok=True)
-            partial = target.with_name(f".{lab.name}.partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            shutil.copytree(source, partial)
-            partial.rename(target)
-        elif not notebook.exists():
-            partial = notebook.with_name(f".{lab.name}.partial")
-            shutil.copyfile(source / notebook.name, partial)
-            partial.rename(notebook)
-    except OSError as error:
-        raise UserError(
-            f"{notebook} cannot be made: {error.strerror}. Use a copy of the course in a folder that is yours to write to."
-        ) from None
-    return notebook
 
 
 def _hint(options: argparse.Namespace) -> None:
@@ -360,7 +337,7 @@ def _grade(options: argparse.Namespace) -> None:
             progress=Terminal(lab.name),
         )
     folder, saved = options.notebook.resolve().parent, ""
-    if folder == (REPOSITORY / "work" / lab.name).resolve():  # the learner's own: as lab.check() does there
+    if folder == paths.working_copy(lab.name).parent.resolve():  # the learner's own: as lab.check() does there
         saved = board.save(folder, lab, result)
     if options.html:
         report.write_html(result, options.html)
@@ -402,7 +379,7 @@ def _scaffold(options: argparse.Namespace) -> None:
     target = options.folder / "train.py"
     if target.exists():
         raise UserError(f"{target} is there already, and stays as it is. Name another folder.")
-    write_text(target, (REPOSITORY / "grader" / "scaffold" / "train.py").read_text(encoding="utf-8"))
+    write_text(target, (paths.REPOSITORY / "grader" / "scaffold" / "train.py").read_text(encoding="utf-8"))
     print(
         f"{target} is yours to change. Its knobs are at its top, what it trains at its end; each run leaves a folder under runs/."
     )
@@ -569,7 +546,7 @@ def _demo(options: argparse.Namespace) -> None:
         lab = labs.get(name)
         if not isinstance(lab, Lab) or choose_form(lab, options.device) not in lab.forms:
             continue
-        untouched = read_notebook(REPOSITORY / "labs" / name / f"{name}.ipynb")
+        untouched = read_notebook(paths.REPOSITORY / "labs" / name / f"{name}.ipynb")
         for what, submission in (("starter", untouched), ("solution", solution(lab))):
             result = grade(
                 submission, lab, device=options.device, allow_unconfined=True, progress=Terminal(f"{name}, {what}")

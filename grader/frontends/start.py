@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from grader.course import outline, working_copy
 from grader.errors import UserError
-from grader.frontends import cli, course
+from grader.frontends import board, cli
+from grader.paths import REPOSITORY
 
 WIDTHS = ("5em", "minmax(14em, 1fr)", "11em")  # of what it is, its title, how far one is
 
@@ -30,14 +34,14 @@ def course_map() -> None:
 def text() -> str:
     """The map where nothing can be clicked."""
     lines = []
-    for phase in course.PHASES:
+    for phase in outline.PHASES:
         lines += [phase.title, f"  {phase.milestone}"]
         for stop in phase.stops:
-            if isinstance(stop, course.Lesson):
+            if isinstance(stop, outline.Lesson):
                 lines.append(f"  lesson  {stop.title} ({_relative(stop.file)})")
             else:
                 core = " (core path)" if stop.core else ""
-                lines.append(f"  lab     {stop.name}: {stop.declared.title}{core}; {_said(course.progress(stop))}")
+                lines.append(f"  lab     {stop.name}: {stop.declared.title}{core}; {_said(progress(stop))}")
         lines.append("")
     return "\n".join([*lines, _summary()])
 
@@ -46,19 +50,19 @@ def _map() -> Any:
     import ipywidgets as widgets
 
     rows, total = [], widgets.HTML(f"<p>{_summary()}</p>")
-    for phase in course.PHASES:
+    for phase in outline.PHASES:
         rows.append(widgets.HTML(f"<h3 style='margin: 14px 0 0'>{escape(phase.title)}</h3>{escape(phase.milestone)}"))
-        rows += [_lab(stop) if isinstance(stop, course.Lab) else _lesson(stop) for stop in phase.stops]
+        rows += [_lab(stop) if isinstance(stop, outline.LabStop) else _lesson(stop) for stop in phase.stops]
     return widgets.VBox([*rows, total])
 
 
-def _lesson(stop: course.Lesson) -> Any:
+def _lesson(stop: outline.Lesson) -> Any:
     import ipywidgets as widgets
 
     return widgets.HTML(_row("lesson", _link(stop.file, stop.title), ""), layout=widgets.Layout(margin="0"))
 
 
-def _lab(stop: course.Lab) -> Any:
+def _lab(stop: outline.LabStop) -> Any:
     import ipywidgets as widgets
 
     shown = widgets.HTML(layout=widgets.Layout(flex="1 1 auto", margin="0"))
@@ -70,7 +74,7 @@ def _lab(stop: course.Lab) -> Any:
     )
 
     def show(error: str = "") -> None:
-        now = course.progress(stop)
+        now = progress(stop)
         name = _link(stop.file, stop.name) if now.begun else f"<b>{escape(stop.name)}</b>"
         title = f"{name} &nbsp;{escape(stop.declared.title)}{' <b>(core path)</b>' if stop.core else ''}"
         below = error or stop.declared.goal
@@ -79,7 +83,7 @@ def _lab(stop: course.Lab) -> Any:
 
     def start(_: Any) -> None:
         try:
-            cli.start(stop.name)
+            working_copy.start(stop.name)
         except (UserError, OSError) as error:
             show(str(error))
         else:
@@ -88,6 +92,38 @@ def _lab(stop: course.Lab) -> Any:
     button.on_click(start)
     show()
     return widgets.HBox([shown, button], layout=widgets.Layout(margin="0"))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a learner has come with a lab on this machine, from the last report beside the working copy, and the attempts."""
+
+    begun: bool  # there is a working copy
+    score: float | None = None  # of the last grade; None where there is none
+    most: float | None = None  # all points of the lab
+    measured: float | None = None  # those that this machine could measure
+    quick: bool = False  # a grade with quick measurements, not for marks
+    best: float | None = None  # score of the best grade, quick ones left out where there are others
+    best_quick: bool = False
+
+
+def progress(lab: outline.LabStop) -> Progress:
+    """Read from `work/`; a report that cannot be read counts as none."""
+    begun = lab.file.exists()
+    try:
+        report = json.loads((lab.file.parent / f"report-{lab.name}.json").read_text(encoding="utf-8"))
+        numbers = [float(report[key]) for key in ("score", "max_score", "measured_max")]
+        quick = bool(report.get("quick"))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return Progress(begun)
+    grades = [(not quick, numbers[0])]
+    grades += [
+        (not each["quick"], each["points"])
+        for each in board.read(board.file_of(lab.file.parent, lab.name))
+        if each["points"] is not None and each["lab"] == lab.name
+    ]
+    full, best = max(grades)
+    return Progress(begun, *numbers, quick=quick, best=best, best_quick=not full)
 
 
 def _row(*cells: str) -> str:
@@ -100,7 +136,7 @@ def _row(*cells: str) -> str:
 
 
 def _relative(path: Path) -> str:
-    return path.relative_to(course.REPOSITORY).as_posix()
+    return path.relative_to(REPOSITORY).as_posix()
 
 
 def _link(path: Path, words: str) -> str:
@@ -109,7 +145,7 @@ def _link(path: Path, words: str) -> str:
     return f'<a href="../{escape(_relative(path))}" target="_blank" style="{colour}">{escape(words)}</a>'
 
 
-def _said(now: course.Progress) -> str:
+def _said(now: Progress) -> str:
     """How far one is with a lab, in a few words."""
     if now.score is None:
         return "begun" if now.begun else "not begun"
@@ -126,7 +162,7 @@ def _said(now: course.Progress) -> str:
 
 
 def _summary() -> str:
-    found = [(stop, course.progress(stop)) for stop in course.stops(course.Lab)]
+    found = [(stop, progress(stop)) for stop in outline.lab_stops()]
     core = [now for stop, now in found if stop.core]
     graded = [now for now in core if now.score is not None]
     points = sum(now.best for now in graded)

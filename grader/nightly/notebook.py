@@ -11,7 +11,7 @@ from typing import Any
 import nbformat
 from papermill.exceptions import PapermillExecutionError
 
-from grader.frontends import lessons
+from grader.course import execute as executing
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 QUOTED = 4_000  # characters of what a notebook says: no honest line has as many
@@ -31,7 +31,7 @@ def execute(path: str, parameters: dict[str, Any], cell_limit_s: float, in_place
         target, empty = Path(folder) / source.name, Path(folder) / "empty"
         empty.mkdir()
         try:
-            lessons.run(source, target, parameters, source.parent if in_place else empty, cell_limit_s)
+            executing.run(source, target, parameters, source.parent if in_place else empty, cell_limit_s)
         except Exception as error:  # the cell failed, its kernel died, it hung, or the notebook is none
             why = _reason(error, target)
         if not target.exists():  # nothing of it could be run
@@ -41,7 +41,7 @@ def execute(path: str, parameters: dict[str, Any], cell_limit_s: float, in_place
         grade = {"grade": json.loads(report.read_text(encoding="utf-8"))} if report.exists() else {}
     cells = [cell for cell in executed.cells if cell.cell_type == "code"]
     reached = {cell.id: cell.metadata.get("papermill", {}).get("duration") for cell in cells}
-    kept = lessons.clean(executed, nbformat.read(source, as_version=4))
+    kept = executing.clean(executed, nbformat.read(source, as_version=4))
     for cell in kept.cells:
         if cell.cell_type == "code" and reached.get(cell.id) is None and not cell.outputs:
             cell.execution_count = None
@@ -55,7 +55,7 @@ def execute(path: str, parameters: dict[str, Any], cell_limit_s: float, in_place
 
 def _reason(error: Exception, target: Path) -> str:
     if isinstance(error, PapermillExecutionError):
-        return _quoted(lessons.reason(error))
+        return _quoted(executing.reason(error))
     at = ""
     if target.exists():
         for cell in nbformat.read(target, as_version=4).cells:

@@ -144,7 +144,7 @@ def planned(told: dict[str, Any], here: bool = True) -> list[Part]:
 
 
 def _lessons(chosen: Sequence[str]) -> list[Path]:
-    from grader.frontends.lessons import lessons
+    from grader.course.outline import lessons
 
     every = {f"{path.parent.name}/{path.stem}": path for path in lessons()}
     for each in chosen:

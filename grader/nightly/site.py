@@ -16,9 +16,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from grader.course import outline
+from grader.course.outline import lessons
 from grader.errors import UserError
-from grader.frontends import course
-from grader.frontends.lessons import lessons
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TITLE = "Make PyTorch training fast"
@@ -55,13 +55,13 @@ CSS = """code.literal, code.literal .pre { white-space: normal; overflow-wrap: a
 def contents(notebooks: Path) -> dict[str, Any]:
     """The table of contents: the phases of the course with their lessons and labs; a lesson that the map does not have comes
     at the end of its phase."""
-    listed = [stop.path for phase in course.PHASES for stop in phase.stops if isinstance(stop, course.Lesson)]
+    listed = [stop.path for phase in outline.PHASES for stop in phase.stops if isinstance(stop, outline.Lesson)]
     every = [f"{path.parent.name}/{path.stem}" for path in lessons()]
     chapters = []
-    for number, phase in enumerate(course.PHASES, 1):
+    for number, phase in enumerate(outline.PHASES, 1):
         names = []
         for stop in phase.stops:
-            if isinstance(stop, course.Lesson):
+            if isinstance(stop, outline.Lesson):
                 names.append(f"notebooks/{stop.path}")
             else:
                 names.append(f"labs/{stop.name}/{stop.name}")
@@ -140,10 +140,10 @@ def _front() -> str:
         "The lessons of the course as they were executed; each names the machine on which it was. The labs are shown as they"
     ]
     lines += ["are handed out: to do one, get the course and run `make lab`.", ""]
-    for phase in course.PHASES:
+    for phase in outline.PHASES:
         lines += [f"## {phase.title}", "", phase.milestone, ""]
         for stop in phase.stops:
-            if isinstance(stop, course.Lesson):
+            if isinstance(stop, outline.Lesson):
                 lines.append(f"- [{stop.title}](notebooks/{stop.path}.ipynb)")
             else:
                 lab = stop.declared
