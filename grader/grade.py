@@ -1241,15 +1241,15 @@ def _lacking(found: Findings) -> tuple[str, str] | None:
                 f"Not counted: in a step a rank gives {given:,.0f} numbers to the others, and it cannot do without "
                 f"{form.exchanged:,}, a quarter of the gradients. A part of the step is missing."
             )
-    if form.crossed is not None:
+    if form.min_h2d_bytes is not None:
         if copied is None:
             return INCONCLUSIVE, "Not counted: no trace shows what was copied to the GPU. Check again."
-        if copied < form.crossed:
+        if copied < form.min_h2d_bytes:
             return FAIL, (
                 f"Not counted: in a step {copied / 1e6:.1f} MB were copied to the GPU, and a batch has more. A data set that is kept "
                 "on the GPU is no answer here: this one stands for data that do not fit there."
             )
-    return _not_its_share(form, metrics) if form.at_once is not None else None
+    return _not_its_share(form, metrics) if form.max_tokens_per_forward is not None else None
 
 
 def _not_its_share(form: Form, metrics: trace.Metrics) -> tuple[str, str] | None:
@@ -1261,12 +1261,12 @@ def _not_its_share(form: Form, metrics: trace.Metrics) -> tuple[str, str] | None
             "Not counted: no trace shows all matrix products of a step, so how many tokens rank 0 trained on is not known. A CUDA "
             "graph hides them, and a convolution does not tell its own: leave these out, and check again."
         )
-    assert form.at_once and form.matrix and form.flops
+    assert form.max_tokens_per_forward and form.matrix and form.flops
     taken = largest / (2 * form.matrix)  # a product and a sum for each number in the matrix and each token
-    if taken > form.at_once:
+    if taken > form.max_tokens_per_forward:
         return FAIL, (
             f"Not counted: a forward pass took {taken:,.0f} tokens at once, as its largest matrix product shows. The batch stands "
-            f"for one that does not fit into memory: at most {form.at_once:,}, a micro-batch, are allowed."
+            f"for one that does not fit into memory: at most {form.max_tokens_per_forward:,}, a micro-batch, are allowed."
         )
     # of each step: ranks that take turns with whole batches have the right mean
     share = form.work[0] / form.ranks

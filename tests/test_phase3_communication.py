@@ -210,7 +210,7 @@ def test_collectives_of_a_step():
     least, gradients = labs.get(NAME).forms["cpu"].exchanged, 473_664
     assert starter.exchanged == 8 * gradients and solution.exchanged == gradients and 4 * least < gradients
     form = labs.get(NAME).forms["cpu"]
-    assert starter.largest_product == solution.largest_product == 2 * form.at_once * form.matrix
+    assert starter.largest_product == solution.largest_product == 2 * form.max_tokens_per_forward * form.matrix
     assert starter.product_flops == solution.product_flops == form.flops
     assert starter.comm_exposed is None  # without GPU work nobody can tell
 
@@ -349,7 +349,7 @@ def test_work_that_is_not_a_rank_s_own_earns_nothing(name, says):
 )
 def test_each_step_of_a_rank_is_its_share(per_step, status, says):
     lab, form = labs.get(NAME), labs.get(NAME).forms["cpu"]
-    metrics = Metrics(exchanged=form.exchanged, largest_product=2 * form.at_once * form.matrix)
+    metrics = Metrics(exchanged=form.exchanged, largest_product=2 * form.max_tokens_per_forward * form.matrix)
     if per_step:
         metrics.per_step["product_flops"] = [share * form.flops for share in per_step]
     lacking = _lacking(Findings(lab, "cpu", target=2.0, metrics={"submission": metrics}))
@@ -382,7 +382,7 @@ def test_what_hangs_on_an_undecided_gain_is_undecided(quiet, status):
     metrics = Metrics(
         steps=4, complete=True, collectives=9, comm_exposed=0.05, exchanged=form.exchanged, smallest_group=2, kernels=9
     )
-    metrics.largest_product = 2 * form.at_once * form.matrix
+    metrics.largest_product = 2 * form.max_tokens_per_forward * form.matrix
     metrics.per_step["product_flops"] = [form.flops]
     found = Findings(lab, "cuda", target=1.3, metrics={"submission": metrics})
     found.parity = CheckResult("parity", "", PASS, 0, 0, "")
@@ -436,6 +436,6 @@ def test_communication_on_two_gpus():
     assert starter.collectives == 28 * 8 and 1 <= solution.collectives <= 40
     assert starter.exchanged == 8 * solution.exchanged >= 32 * labs.get(NAME).forms["cuda"].exchanged
     form = labs.get(NAME).forms["cuda"]
-    assert starter.largest_product == solution.largest_product == 2 * form.at_once * form.matrix
+    assert starter.largest_product == solution.largest_product == 2 * form.max_tokens_per_forward * form.matrix
     assert starter.product_flops == solution.product_flops == pytest.approx(form.flops, rel=0.01)
     assert solution.comm_exposed < 0.5 * starter.comm_exposed

@@ -61,8 +61,8 @@ class Form:
     least; a faster step than they allow is rejected. prepare_s: seconds that the submission's own
     `prepare(dataset, folder)` may take before the training; None where the lab has no such step. prepared_for: optimizer
     steps that the time it took is spread over. ranks: processes that train together, one a GPU; `flops`, `threads` and
-    memory are then of one of them. exchanged: numbers that one of them gives to the others in a step, at least. crossed: bytes that are
-    copied from the host to the GPU in a step, at least, where the data stand for some that do not fit there. at_once: tokens that
+    memory are then of one of them. exchanged: numbers that one of them gives to the others in a step, at least. min_h2d_bytes: bytes that are
+    copied from the host to the GPU in a step, at least, where the data stand for some that do not fit there. max_tokens_per_forward: tokens that
     one forward pass may take, where a batch stands for one that does not fit into memory; it needs `flops`, which must be those
     of all matrix products then, and matrix: numbers in the model's largest matrix. budget:
     bytes of memory that a loop may use in labs with a `Budget`, see there. gpu_memory: bytes of free GPU memory that a grade needs on each
@@ -86,8 +86,8 @@ class Form:
     prepared_for: int = 1
     ranks: int = 1
     exchanged: int | None = None
-    crossed: int | None = None
-    at_once: int | None = None
+    min_h2d_bytes: int | None = None
+    max_tokens_per_forward: int | None = None
     matrix: int | None = None
     budget: int | None = None
     gpu_memory: float = 7e9
@@ -112,7 +112,7 @@ class Form:
     def recorded(self, usual: int) -> int:
         """How many steps a trace holds: whole rounds, so that they are as long, on average, as those that are timed; and of
         loops that may send up to 12 batches at once, where it is counted what is sent."""
-        if self.crossed is not None:
+        if self.min_h2d_bytes is not None:
             usual = max(usual, 24)
         return self.profiled or math.ceil(usual / self.round) * self.round
 

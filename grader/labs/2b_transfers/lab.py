@@ -15,7 +15,7 @@ LAB = Lab(
             gpu_memory=6.5e9,
             minimum_gain=2.5,
             noise=0.03,
-            crossed=35_000_000,  # of a batch's 50 MB: where batches are sent ahead, a trace can show fewer of them than steps
+            min_h2d_bytes=35_000_000,  # of 50 MB a batch; a trace may show fewer batches than steps
             parity=Parity(steps=24, loss=0.01, norm=0.015, cosine=0.9, drift=0.05, held_out=0.2),
         ),
         # a CPU has no bus to cross: only the training is compared

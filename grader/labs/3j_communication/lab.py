@@ -28,7 +28,7 @@ LAB = Lab(
             },
             ranks=2,
             exchanged=57_000_000,
-            at_once=1024,
+            max_tokens_per_forward=1024,
         ),
         # two processes that talk by gloo: what a message costs is larger, what is counted is the same
         "cpu": Form(
@@ -45,7 +45,7 @@ LAB = Lab(
             ranks=2,
             # a quarter of the gradients: one rank that trains alone, and sends nothing, is faster here than two
             exchanged=118_000,
-            at_once=16,
+            max_tokens_per_forward=16,
         ),
     },
     prediction=Prediction(points=10),
