@@ -12,22 +12,14 @@ import numpy as np
 
 from grader import trace
 from grader.checks import parity as parity_check
-from grader.grade import (
-    MAX_TRACE,
-    NEEDS_GPU,
-    TOO_LARGE,
-    AnyFindings,
-    Progress,
-    arm,
-    gate,
-    most_weights,
-    plain,
-    prepared,
-)
+from grader.grading.arms import MAX_TRACE, TOO_LARGE, max_weights_bytes, open_arm, set_up
+from grader.grading.evidence import AnyFindings
+from grader.grading.forms import NEEDS_GPU
+from grader.grading.gate import machine_is_free
 from grader.labs.kinds import AnnotateLab
 from grader.measure import decision
 from grader.measure.blocks import Arm, Plan, pair
-from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
 from grader.sandbox.parent import ChildError, Limits, turn
 from grader.submission import Submission
 from grader.trace.kernels import MATMUL_OP
@@ -65,12 +57,11 @@ class Findings(AnyFindings):
 def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits | None, progress: Progress) -> None:
     """First steps of both loops compared, the trace read, then pairs of blocks after the window."""
     progress(0.0, "preparing data")
-    options, readable = prepared(found.form)
-    gate(found)
-    shared = (found.form, options, readable, found.form_name)
+    setup = set_up(found.form, found.form_name, found.allow_unconfined)
+    found.free_bytes = machine_is_free(found.form_name, found.ranks)
     with (
-        arm(submission.source, *shared, limits, allow_unconfined=found.allow_unconfined) as ours,
-        arm(found.lab.starter, *shared, None, trusted=True, allow_unconfined=found.allow_unconfined) as starter,
+        open_arm(submission.source, setup, limits) as ours,
+        open_arm(found.lab.starter, setup, trusted=True) as starter,
     ):
         try:
             progress(0.05, "loading")
@@ -90,8 +81,8 @@ def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits 
 
 def look(found: Findings, submission: Submission, progress: Progress) -> None:
     """The recording only: no comparison, no timing."""
-    options, readable = prepared(found.form)
-    with arm(submission.source, found.form, options, readable, found.form_name, None, allow_unconfined=True) as ours:
+    setup = set_up(found.form, found.form_name, allow_unconfined=True)
+    with open_arm(submission.source, setup) as ours:
         try:
             progress(0.1, "loading")
             ours.child.load()
@@ -116,7 +107,7 @@ def _first_steps(found: Findings, ours: Arm, starter: Arm) -> None:
     with turn(starter.child):
         starter.warm_up(steps)
         starter.child.weights("first.safetensors")
-        most = most_weights(starter.child, "first.safetensors")
+        most = max_weights_bytes(starter.child, "first.safetensors")
         starter.child.give("first.safetensors", ours.child.fetch("first.safetensors", most, TOO_LARGE))
         update = starter.child.ask("compare", file="first.safetensors")
     found.parity = parity_check.early(found.form.parity, starter.losses, ours.losses, update)
@@ -174,7 +165,7 @@ def _goes_on(found: Findings, ours: Arm) -> bool:
 def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     lab = found.lab
     if found.form_name not in lab.forms:
-        return [plain(check, NOT_MEASURED, NEEDS_GPU) for check in lab.checks]
+        return [unscored(check, NOT_MEASURED, NEEDS_GPU) for check in lab.checks]
     stopped = ""
     if found.fatal:
         stopped, status = "Not counted: the submission did not run (see above).", FAIL
@@ -184,7 +175,7 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
         stopped, status = "Not counted: it is not the same training (see that check).", FAIL
     first = [found.parity] if found.parity else []
     if stopped:
-        return [*(plain(check, status, stopped) for check in lab.checks), *first]
+        return [*(unscored(check, status, stopped) for check in lab.checks), *first]
     window, phases = judge_window(found), judge_phases(found)
     return [window, phases, _judge_cost(found, phases.points / lab.phases.points), *first]
 
@@ -296,7 +287,9 @@ def _judge_cost(found: Findings, supported: float) -> CheckResult:
     check, decided = found.lab.cost, found.decision
     at_most = check.at_most[found.form_name]
     if decided is None and found.pairs:
-        return plain(check, INCONCLUSIVE, f"Not measured: {found.pairs[-1].disturbed or 'too few pairs'}. Check again.")
+        return unscored(
+            check, INCONCLUSIVE, f"Not measured: {found.pairs[-1].disturbed or 'too few pairs'}. Check again."
+        )
     if decided is None:
         return _result(check, 0, "Not counted: without a trace there is nothing that could have cost anything.")
     if found.goes_on:
@@ -312,13 +305,13 @@ def _judge_cost(found: Findings, supported: float) -> CheckResult:
         return _result(check, 0, f"After the recording {runs}; it may lose at most {at_most:.0%}.", evidence)
     if gain.lower < 1 - at_most:
         reason = f"After the recording {runs}: too uncertain to say that it loses at most {at_most:.0%}. Check again."
-        return plain(check, INCONCLUSIVE, reason, evidence)
+        return unscored(check, INCONCLUSIVE, reason, evidence)
     if gain.lower > 1 + at_most:  # what else it gained could hide what it loses
         reason = (
             f"Not counted: after the recording {runs}. A speed-up hides what the recording costs: leave the rest of the loop as "
             "it is, the loader's options too."
         )
-        return plain(check, FAIL, reason, evidence)
+        return unscored(check, FAIL, reason, evidence)
     reason = f"After the recording {runs}."
     if supported < 1:
         reason += f" The phases support {supported:.0%} of these points: a loop without any costs nothing."

@@ -15,10 +15,10 @@ from typing import Any
 from grader import trace
 from grader.checks.trace import read as read_metric
 from grader.errors import UserError
-from grader.grade import AnyFindings, Progress, plain
+from grader.grading.evidence import AnyFindings
 from grader.labs.kinds import HEALTHY, AnswersLab, Cause, Number, Place, Question
 from grader.labs.lab import CAUSES
-from grader.result import FAIL, PASS, CheckResult
+from grader.result import FAIL, PASS, CheckResult, Progress, unscored
 from grader.submission import Submission
 from grader.trace.diagnosis import STALLS
 from grader.trace.words import plain_number
@@ -201,16 +201,18 @@ def measure(found: Findings, submission: Submission, plan: Any, limits: Any, pro
 
 def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     if found.fatal:
-        return [plain(check, FAIL, "Not graded: see above.") for check in found.lab.questions]
+        return [unscored(check, FAIL, "Not graded: see above.") for check in found.lab.questions]
     return [_judge(question, found.answers.get(question.name, ...)) for question in found.lab.questions]
 
 
 def _judge(question: Question, answer: Any) -> CheckResult:
     keys = [part.key for part in question.parts]
     if answer is ... or answer is None:
-        return plain(question, FAIL, f"Not answered yet. Asked is: {', '.join(keys)}.")
+        return unscored(question, FAIL, f"Not answered yet. Asked is: {', '.join(keys)}.")
     if not isinstance(answer, dict):
-        return plain(question, FAIL, f"The answer is {shown(answer)}. It must be a dictionary with: {', '.join(keys)}.")
+        return unscored(
+            question, FAIL, f"The answer is {shown(answer)}. It must be a dictionary with: {', '.join(keys)}."
+        )
     about = recording(question.trace)
     points, said = 0.0, []
     for part in question.parts:

@@ -8,7 +8,6 @@ import secrets
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from statistics import median
@@ -18,22 +17,14 @@ from grader.checks import outcome as outcome_check
 from grader.checks.parity import distances
 from grader.checks.throughput import MUCH_LOST
 from grader.errors import UserError
-from grader.grade import (
-    WEIGHTS,
-    Progress,
-    arm,
-    begun,
-    choose_form,
-    grade,
-    most_weights,
-    prepared,
-    without_waits,
-)
+from grader.grade import grade
+from grader.grading.arms import WEIGHTS, max_weights_bytes, reference_arm, set_up
+from grader.grading.forms import choose_form
 from grader.labs.lab import Lab
 from grader.measure import calibration, machine
 from grader.measure.blocks import Arm, Plan
 from grader.measure.calibration import Near
-from grader.result import PASS, write_json
+from grader.result import PASS, Progress, write_json
 from grader.sandbox.parent import ChildError
 from grader.submission import solution
 
@@ -132,7 +123,7 @@ def measure_spread(
             held_out = {}
             for one, step in _trained(source, lab, form_name, seed, grid):
                 one.child.weights(WEIGHTS)
-                (Path(folder) / str(step)).write_bytes(one.child.fetch(WEIGHTS, most_weights(one.child, WEIGHTS)))
+                (Path(folder) / str(step)).write_bytes(one.child.fetch(WEIGHTS, max_weights_bytes(one.child, WEIGHTS)))
                 held_out[step] = one.child.ask("evaluate")["loss"]
                 reference = one.losses
             forms = {name: honest_form(source, name) for name in FORMS}
@@ -182,12 +173,8 @@ def _trained(
     source: str, lab: Lab, form_name: str, seed: int, grid: list[int], longest_s: float = math.inf
 ) -> Iterator[tuple[Arm, int]]:
     """Train from a seed and stop at each step of `grid`; not at all where a step takes longer than `longest_s`."""
-    form = lab.forms[form_name]
-    options, readable = prepared(form)
-    start = partial(
-        arm, form=form, options=without_waits(options), readable=readable, form_name=form_name, allow_unconfined=True
-    )
-    with begun(source, form, seed, start, compiles=True) as one:
+    setup = set_up(lab.forms[form_name], form_name, allow_unconfined=True).untimed
+    with reference_arm(source, setup, seed, compiles=True) as one:
         for step in grid if one.step_s <= longest_s else ():
             if step > len(one.losses):
                 one.run(step - len(one.losses))

@@ -15,11 +15,12 @@ from typing import Any
 from grader import trace
 from grader.answers import TRACES, as_number, read_answers, recording, shown
 from grader.errors import UserError
-from grader.grade import AnyFindings, Progress, gate, plain
+from grader.grading.evidence import AnyFindings
+from grader.grading.gate import machine_is_free
 from grader.labs.kinds import BOUNDS, REASONS, Costly, CostsLab
 from grader.measure import machine
 from grader.mystery import STEPS, watch
-from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
 from grader.submission import Submission
 from grader.trace import roofline
 from grader.trace.operations import Operation, operations
@@ -204,7 +205,7 @@ def measure(found: Findings, submission: Submission, plan: Any, limits: Any, pro
         found.unmeasured = unmeasured()
         if found.unmeasured:
             return
-        gate(found)
+        found.free_bytes = machine_is_free(found.form_name, found.ranks)
     try:
         found.seen = live(found.lab, progress) if about == LIVE else recorded(found.lab)
         problem = unclear(found.seen.operations, len(found.lab.operations))
@@ -219,9 +220,9 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     if found.fatal or found.disturbed or found.unmeasured:
         status = FAIL if found.fatal else INCONCLUSIVE if found.disturbed else NOT_MEASURED
         why = "Not graded: see above." if found.fatal else found.unmeasured or f"Not measured: {found.disturbed}"
-        return [plain(check, status, why) for check in lab.checks]
+        return [unscored(check, status, why) for check in lab.checks]
     if not found.seen:
-        return [plain(check, FAIL, "Not answered yet: `trace` says which trace is meant.") for check in lab.checks]
+        return [unscored(check, FAIL, "Not answered yet: `trace` says which trace is meant.") for check in lab.checks]
     left = costliest(found.seen.operations, len(lab.operations))
     checks = []
     for check in lab.operations:
@@ -264,9 +265,9 @@ def _is_line(o: Operation, said: str) -> bool:
 
 def _judge(check: Costly, answer: Any, meant: Operation | None, seen: Seen) -> CheckResult:
     if answer is ... or answer is None:
-        return plain(check, FAIL, f"Not answered yet. Asked is: {', '.join(KEYS)}.")
+        return unscored(check, FAIL, f"Not answered yet. Asked is: {', '.join(KEYS)}.")
     if not isinstance(answer, dict):
-        return plain(check, FAIL, f"The answer is {shown(answer)}. It must be a dictionary with: {', '.join(KEYS)}.")
+        return unscored(check, FAIL, f"The answer is {shown(answer)}. It must be a dictionary with: {', '.join(KEYS)}.")
     points, said = 0.0, []
     for key in KEYS:
         given = answer.get(key, ...)
@@ -335,9 +336,9 @@ def _judge_share(found: Findings, lab: CostsLab) -> CheckResult:
     right = sum(o.share for o in found.seen.operations[: len(lab.operations)])
     number = as_number(said)
     if said in (..., None):
-        return plain(check, FAIL, "Not answered yet.")
+        return unscored(check, FAIL, "Not answered yet.")
     if number is None:
-        return plain(check, FAIL, f"{shown(said)} is not a number.")
+        return unscored(check, FAIL, f"{shown(said)} is not a number.")
     evidence = {"answered": number}
     if abs(number - right) <= check.within:
         return CheckResult(

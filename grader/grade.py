@@ -7,9 +7,7 @@ starter alone once more -> the reference solution trains as long, and losses and
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
-import importlib.util
 import math
 import secrets
 import tempfile
@@ -17,10 +15,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any
 
 from grader import trace
 from grader.checks import answers as answers_check
@@ -31,35 +28,47 @@ from grader.checks import parity as parity_check
 from grader.checks import prediction as prediction_check
 from grader.checks import throughput as throughput_check
 from grader.checks import trace as trace_check
-from grader.data import prepare
 from grader.errors import UserError
+from grader.grading import gate
+from grader.grading.arms import (
+    FIRST_WEIGHTS,
+    MAX_TRACE,
+    TOO_LARGE,
+    WEIGHTS,
+    Setup,
+    max_weights_bytes,
+    open_arm,
+    reference_arm,
+    set_up,
+    start_training,
+    workspace_of,
+)
+from grader.grading.evidence import AnyFindings
+from grader.grading.failure import advice, explain, is_machines, with_details
+from grader.grading.forms import (
+    HELD_BY_OTHERS,
+    NEEDS_GPU,
+    choose_form,
+    missing_packages,
+    needs_gpu,
+    on_own_cores,
+    too_few_devices,
+    too_little_memory,
+)
+from grader.grading.gate import Disturbed
 from grader.labs.lab import CAUSES, AnyLab, Budget, Form, Growth, Lab
 from grader.measure import calibration, decision, machine, peaks
 from grader.measure import starter as starters
 from grader.measure.blocks import QUICK, Arm, Plan, Turn, overstated, pair, still_certain
 from grader.measure.calibration import Near
 from grader.measure.memory import Meter
-from grader.result import AGAIN, FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Result
-from grader.sandbox.drive import NAME, Drive
-from grader.sandbox.parent import Child, ChildError, Limits, Workspace, turn
-from grader.sandbox.probe import confinement
-from grader.submission import Submission, defined, same_code, solution
+from grader.result import AGAIN, FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Progress, Result, silent, unscored
+from grader.sandbox.parent import ChildError, Limits, turn
+from grader.submission import Submission, same_code, solution
 from grader.trace.metrics import FITS
 
-Progress = Callable[[float, str], None]  # share done (0 to 1), what is being done
 Arming = contextlib.AbstractContextManager[Arm]
-Measured = TypeVar("Measured")
 
-WEIGHTS, FIRST_WEIGHTS = "weights.safetensors", "first.safetensors"  # in the exchange folder
-TOO_LARGE = (
-    " Twice what the untouched loop's file has is enough for its tensors: `job.weights` returns these and nothing else."
-)
-MAX_TRACE = 256 << 20
-GPU_MEMORY = 7e9  # bytes that a grade needs of a GPU's memory in labs that are no loops to make faster
-FREE_MAIN_MEMORY = 2 << 30
-# 2f's starter, whose files lie on a local disk, was no slower with 0.15 GB left (2 cores of an AMD EPYC); others' may
-LEFT_MAIN_MEMORY = 1 << 30
-TAKEN_MEMORY = 1 << 30  # bytes of GPU memory that a neighbour must have taken to be to blame
 OUTLAST_S = 60.0  # seconds to run on in until a level of memory tells something
 # Of a rank's share of a batch what its matrix products may be, in any step: to compute the forward pass once more adds a third.
 LEAST_OF_SHARE, MOST_OF_SHARE = 0.9, 1.5
@@ -82,112 +91,11 @@ COMPARED_WITH_STARTER = (
     "The timed steps were compared with the starter's, as far as it came, and not to the end with the reference solution's. Your "
     "points stay as they are; there is nothing that you have to do."
 )
-HELD_BY_OTHERS = "close the programs that hold the rest"
-NEEDS_GPU = "It needs an NVIDIA GPU; no points are given for what was not measured."
-
-UNCONFINED = (
-    "This machine cannot keep a submission away from files that are not its own (`grader doctor` says what is open), so no "
-    "marks are given here. Use Linux 5.13 or newer with Landlock enabled, or allow it, for code that you trust: "
-    "--allow-unconfined for grader, --MeasuredGrade.allow_unconfined=True for nbgrader."
-)
-OPEN_FILES = "Graded without confined files, because that was allowed: the submission could read the solutions and change results."
 
 
 class Compiled(Exception):
     """The loop compiled before it was timed, which takes as long as working ahead would. Started again it finds what it
     compiled, and has no such excuse."""
-
-
-WAIT = "Wait until the machine is free and check again."
-UNFIT = "To wait does not help: `grader doctor` says what this machine can grade."
-
-
-class Disturbed(Exception):
-    """Someone else uses the machine: what is measured now would say nothing about the submission."""
-
-
-def choose_form(lab: AnyLab, device: str) -> str:
-    """The form in which a lab is graded: that of `choose_device`, or "traces" where nothing is measured. With
-    "auto" a lab that needs more GPUs than there are is graded in its form for the CPU."""
-    if list(lab.forms) == ["traces"] or (device == "traces" and device in lab.forms):
-        return "traces"
-    chosen = choose_device(device)
-    if chosen not in lab.forms and "traces" in lab.forms:
-        return "traces"
-    return "cpu" if device == "auto" and too_few_devices(lab, chosen) else chosen
-
-
-def too_few_devices(lab: AnyLab, form_name: str) -> str:
-    """Why a lab cannot be measured in this form for want of GPUs or cores, in words; '' where it can."""
-    needed = getattr(lab.forms.get(form_name), "ranks", 1)
-    if form_name == "cuda" and needed > max(1, len(machine.gpus())):
-        return needs_gpu(lab)
-    if machine.cores() < needed:
-        return f"{needed} processes train together, and there are {machine.cores()} cores for them here. No points are given for what was not measured."
-    return ""
-
-
-def missing_packages(lab: AnyLab) -> str:
-    """Why a lab cannot be measured for want of packages, and how to install them; '' where all are there."""
-    missing = [name for name in lab.packages if not importlib.util.find_spec(name)]
-    if not missing:
-        return ""
-    return f"It needs packages that are not installed here: pip install {' '.join(missing)}. No points are given for what was not measured."
-
-
-def too_little_memory(lab: AnyLab, form_name: str) -> str:
-    """Why a lab cannot be measured for want of free GPU memory, in words; '' where there is enough."""
-    form = lab.forms.get(form_name)
-    state = machine.gpu_state(getattr(form, "ranks", 1)) if form and form_name == "cuda" and lab.runs_code else None
-    needed = getattr(form, "gpu_memory", GPU_MEMORY)
-    if state is None or state.free_bytes >= needed:
-        return ""
-    others = f"; {HELD_BY_OTHERS}" if state.total_bytes >= needed else ""
-    return (
-        f"It needs {needed / 1e9:.3g} GB of free GPU memory; of {state.total_bytes / 1e9:.1f} GB here {state.free_bytes / 1e9:.1f} GB are "
-        f"free{others}. No points are given for what was not measured."
-    )
-
-
-def needs_gpu(lab: AnyLab) -> str:
-    """What a check that was not measured for want of GPUs says."""
-    needed = getattr(lab.forms.get("cuda"), "ranks", 1)
-    if needed == 1:
-        return NEEDS_GPU
-    return f"It needs {needed} NVIDIA GPUs in one machine; no points are given for what was not measured."
-
-
-def choose_device(device: str) -> str:
-    """ "cuda" or "cpu" for `device` "auto", "cuda" or "cpu". Raises UserError where "cuda" is asked for and missing."""
-    if device == "cuda" and not machine.has_gpu():
-        raise UserError(
-            "There is no NVIDIA GPU here (NVML finds none). Use --device auto or cpu, or a machine with one."
-        )
-    if device not in ("auto", "cuda", "cpu"):
-        raise UserError(f"Unknown device {device!r}: use auto, cpu or cuda.")
-    for_the_cpu = machine.torch_is_for_the_cpu()
-    if device == "cuda" and for_the_cpu:
-        raise UserError(
-            "The torch that is installed here is built for the CPU alone. Install one for your GPU, or use --device cpu."
-        )
-    return "cuda" if device == "cuda" or (device == "auto" and machine.has_gpu() and not for_the_cpu) else "cpu"
-
-
-def own_cores(lab: AnyLab, device: str) -> contextlib.AbstractContextManager[None]:
-    """This thread, and all that it starts, on the cores that a grade of the lab has: see `machine.share`."""
-    form_name = choose_form(lab, device)
-    return machine.own_cores(getattr(lab.forms.get(form_name), "ranks", 1) if form_name == "cuda" else 0)
-
-
-def on_own_cores(measures: Callable[..., Measured]) -> Callable[..., Measured]:
-    """What measures a submission, on its own cores."""
-
-    @functools.wraps(measures)
-    def on_them(submission: Submission, lab: AnyLab, *, device: str = "auto", **more: Any) -> Measured:
-        with own_cores(lab, device):
-            return measures(submission, lab, device=device, **more)
-
-    return on_them
 
 
 @on_own_cores
@@ -200,7 +108,7 @@ def grade(
     plan: Plan | None = None,
     limits: Limits | None = None,
     allow_unconfined: bool = False,
-    progress: Progress = lambda share, what: None,
+    progress: Progress = silent,
 ) -> Result:
     """Grade a submission by measurement. What fails in the learner's code ends up in the result, not in an exception.
 
@@ -216,20 +124,22 @@ def grade(
         found.disturbed = lacking
     if form_name in lab.forms and not lacking:
         if lab.runs_code:
-            _confine(found)
+            found.confinement = gate.confined(allow_unconfined)
+            if not found.confinement["files"]:
+                found.warnings.append(gate.OPEN_FILES)
         try:
             kind.measure(found, submission, plan or _planned(found, quick), limits, progress)
         except ChildError as error:
-            if _is_machines(error, found):
+            if is_machines(error, found.submission_there):
                 found.disturbed = f"a loop of this course's own could not run here. {error.message}"
             elif error.kind in ("room", "small_shared"):
                 found.disturbed = error.message
-            elif error.kind == "out_of_memory" and (taken := _memory_was_taken(found)):
+            elif error.kind == "out_of_memory" and (taken := gate.memory_was_taken(found.free_bytes, found.ranks)):
                 found.disturbed = taken
             else:
                 found.fatal = explain(error, submission)
                 found.output = with_details(found.output, error, submission)
-            found.advice = _advice(error)
+            found.advice = advice(error)
         except Disturbed as disturbance:
             found.disturbed = str(disturbance)
     progress(1.0, "done")
@@ -237,7 +147,7 @@ def grade(
         lab=lab.name,
         title=lab.title,
         form=form_name,
-        checks=[plain(check, NOT_MEASURED, lacking) for check in lab.checks]
+        checks=[unscored(check, NOT_MEASURED, lacking) for check in lab.checks]
         if lacking
         else kind.judge(found, submission),
         machine=machine.facts(),
@@ -267,52 +177,6 @@ def _planned(found: AnyFindings, quick: bool) -> Plan:
     return replace(QUICK, block_s=0.4) if form.noise <= QUIET else QUICK  # where blocks hardly differ, short ones do
 
 
-def _confine(found: AnyFindings) -> None:
-    found.confinement = confinement().to_dict()
-    if not found.confinement["files"]:
-        if not found.allow_unconfined:
-            raise RuntimeError(UNCONFINED)
-        found.warnings.append(OPEN_FILES)
-
-
-def _is_machines(error: ChildError, found: AnyFindings) -> bool:
-    """Whether it was the machine that failed. Starter and reference solution are ours: when they fail, the learner's code is
-    not the reason, unless it gave them weights that cannot be read, or left them without memory."""
-    theirs = ("weights", "out_of_memory") if found.submission_there else ("weights",)
-    return error.trusted and error.kind not in theirs
-
-
-def _advice(error: ChildError) -> str:
-    """What to do where this error disturbed a grade."""
-    if error.kind == "small_shared":
-        return ""  # it says so itself
-    raised_again = error.trusted and error.kind[:1].isupper()  # the name of an exception
-    return UNFIT if raised_again else WAIT
-
-
-@dataclass
-class AnyFindings:
-    """What a grade of any kind of lab has found out so far."""
-
-    lab: Any  # of the kind
-    form_name: str
-    allow_unconfined: bool = False
-    confinement: dict[str, Any] = field(default_factory=dict)
-    free_bytes: int = 0  # of GPU memory, before the grade
-    submission_there: bool = True  # its processes have begun, and are not gone
-    seed: int | None = None
-    timelines: dict[str, Any] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    fatal: str = ""
-    disturbed: str = ""
-    advice: str = WAIT  # what to do where the grade was disturbed
-    output: str = ""
-
-    @property
-    def form(self) -> Any:
-        return self.lab.forms[self.form_name]
-
-
 # ---------------------------------------------------------------- a training loop, made faster
 
 
@@ -329,7 +193,7 @@ class Findings(AnyFindings):
     parity: CheckResult | None = None
     losses: dict[str, list[float]] = field(default_factory=dict)  # "starter", "submission": up to the last timed step
     weights: dict[int, Path] = field(default_factory=dict)  # the submission's, by step: files while the grade lasts
-    most_weights: int = 0  # bytes of such a file
+    max_weights_bytes: int = 0  # bytes of such a file
     timed_by: dict[int, int] = field(default_factory=dict)  # how many pairs were measured by those steps
     turns: list[list[Turn]] = field(default_factory=list)  # the submission's timed turns, pair by pair
     overstated: float = 1.0  # see `blocks.overstated`
@@ -409,61 +273,46 @@ def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits 
     found.reference_gain, found.target_source = calibration.reference_gain(lab, found.form_name)
     found.target = decision.target(found.reference_gain) if found.reference_gain else form.minimum_gain or math.nan
     progress(0.0, "preparing data")
-    options, readable = prepared(form)
+    setup = set_up(form, found.form_name, found.allow_unconfined, counted=lab.memory is not None)
     progress(0.02, "looking at the machine")
-    gate(found)
-    start = partial(
-        arm,
-        form=form,
-        options=options,
-        readable=readable,
-        form_name=found.form_name,
-        allow_unconfined=found.allow_unconfined,
-        counted=lab.memory is not None,
-    )
+    found.free_bytes = gate.machine_is_free(found.form_name, found.ranks)
     with tempfile.TemporaryDirectory() as kept, workspace_of(submission.source) as workspace:
-        ours = partial(start, kept=workspace)
+
+        def starter_arm() -> Arming:
+            return open_arm(lab.starter, setup, trusted=True)
+
+        def submission_arm() -> Arming:
+            return open_arm(submission.source, setup, limits, kept=workspace)
+
         try:
-            race(found, submission, start, ours, Path(kept), plan, limits, progress)
+            race(found, starter_arm, submission_arm, Path(kept), plan, progress)
         except Compiled:
             found.start_again()
-            race(found, submission, start, ours, Path(kept), plan, limits, progress)
-        untimed = partial(start, options=without_waits(options))
+            race(found, starter_arm, submission_arm, Path(kept), plan, progress)
         if found.outcome and found.outcome.status == FAIL:
-            _look_again(found, untimed, progress)
+            _look_again(found, setup.untimed, progress)
         if found.same_work and found.fits and found.losses:
             to_the_end = _same_answers if found.lab.serves else _same_to_the_end
-            to_the_end(found, untimed, plan, progress)
-
-
-@contextlib.contextmanager
-def workspace_of(source: str) -> Iterator[Workspace]:
-    workspace = Workspace(source)
-    try:
-        yield workspace
-    finally:
-        workspace.remove()
+            to_the_end(found, setup.untimed, plan, progress)
 
 
 def race(
     found: Findings,
-    submission: Submission,
-    start: Callable[..., Arming],
-    start_ours: Callable[..., Arming],
+    open_starter: Callable[[], Arming],
+    open_submission: Callable[[], Arming],
     kept: Path,
     plan: Plan,
-    limits: Limits | None,
     progress: Progress,
 ) -> None:
     """The submission beside the starter: first steps, timed pairs, profiles. Its weights on the way go to `kept`. The starter is
     timed alone before the submission's processes exist, and again when they are gone: it must not be slower beside them. Raises
     Compiled where it should be made once more."""
     found.submission_there = False
-    with start(found.lab.starter, limits=None, trusted=True) as starter:
+    with open_starter() as starter:
         found.seed = secrets.randbelow(1 << 31)  # no process knows it before its loop begins
         _starter_alone(found, starter, progress)
         found.submission_there = True
-        with start_ours(submission.source, limits=limits) as ours:
+        with open_submission() as ours:
             try:
                 _side_by_side(found, ours, starter, kept, plan, progress)
             finally:
@@ -481,7 +330,7 @@ def _starter_alone(found: Findings, starter: Arm, progress: Progress) -> None:
         with turn(starter.child):  # its prepare() does nothing: what it takes is to make a data set
             found.usual_prepare_s = starter.prepare(found.form.prepare_s)
     progress(0.05, "first steps of the starter")
-    begin(starter, found.seed, keep_initial=True)
+    start_training(starter, found.seed, keep_initial=True)
     _warm_up(starter, found)
     found.alone_s = [starter.step_s]
     with turn(starter.child):
@@ -504,7 +353,7 @@ def _side_by_side(found: Findings, ours: Arm, starter: Arm, kept: Path, plan: Pl
         progress(0.13, "the submission's preparation")
         with turn(ours.child):
             prepare_s = max(0.0, ours.prepare(form.prepare_s) - found.usual_prepare_s)
-    begin(ours, found.seed, keep_initial=False)
+    start_training(ours, found.seed, keep_initial=False)
     _first_steps(found, ours, starter, progress)
     # reading it all in train(job) is a preparation, too; and made again, it may find what it left the first time
     found.prepare_s = max(found.prepare_s, prepare_s + ours.read_ahead_s(starter))
@@ -537,156 +386,8 @@ def _starter_again(found: Findings, starter: Arm, plan: Plan, progress: Progress
         found.decided = replace(found.decided, certain=found.decided.certain / found.slowed, settled=False)
 
 
-def begin(each: Arm, seed: int, keep_initial: bool) -> None:
-    with each.aside():
-        each.child.start(seed, keep_initial)
-
-
-def without_waits(options: dict[str, Any]) -> dict[str, Any]:
-    """A workload's options for a run that nobody times: waiting for the storage trains nothing."""
-    return options | ({"read_s": 0.0} if "read_s" in options else {})
-
-
 # Nothing is compiled: the same training, and where a compiler takes a minute it is there a minute sooner. The second name is what
 # releases of torch ask for that are imported already
-EAGER = {"TORCH_COMPILE_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1"}
-
-
-@contextlib.contextmanager
-def begun(
-    source: str, form: Form, seed: int, start: Callable[..., Arming], compiles: bool = False, nudge: int = 0
-) -> Iterator[Arm]:
-    """A trusted loop that has made its first steps from `seed`; `compare` can be asked of it. compiles: whether it may, where its
-    speed counts. nudge: see `Child.start`."""
-    form = form if compiles else replace(form, environment=form.environment | EAGER)
-    with start(source, form=form, limits=None, trusted=True) as one:
-        one.child.load()
-        if form.prepare_s:
-            one.prepare(form.prepare_s)
-        one.child.start(seed, keep_initial=True, nudge=nudge)
-        one.warm_up(form.parity.steps)
-        yield one
-
-
-@contextlib.contextmanager
-def arm(
-    source: str,
-    form: Form,
-    options: dict,
-    readable: list[Path],
-    form_name: str,
-    limits: Limits | None,
-    trusted: bool = False,
-    allow_unconfined: bool = False,
-    kept: Workspace | None = None,
-    counted: bool = False,
-) -> Iterator[Arm]:
-    """One loop in a confined process of its own. kept: a workspace of this source whose compiler caches are to be used again.
-    counted: see `Child`."""
-    workspace = kept or Workspace(source)
-    try:
-        with (
-            _drive(workspace, options) as drive,
-            Child(
-                workspace,
-                workload=form.workload,
-                options=options,
-                device=form_name,
-                readable=readable if trusted or not options.get("read_s") else _past_the_drive(options),
-                threads=form.threads,
-                environment=form.environment,
-                drive=drive,
-                limits=limits,
-                trusted=trusted,
-                allow_unconfined=allow_unconfined,
-                counted=counted,
-                # the forms of labs that are no loops to make faster have none of these
-                **{
-                    name: getattr(form, name)
-                    for name in ("ranks", "budget", "exact_memory", "serves")
-                    if hasattr(form, name)
-                },
-            ) as child,
-        ):
-            yield Arm(
-                child,
-                drive,
-                gpus=getattr(form, "ranks", 1) if form_name == "cuda" else 0,
-                round_of=getattr(form, "round", 1),
-                prepared_for=form.prepared_for if getattr(form, "prepare_s", None) else None,
-            )
-    finally:
-        workspace.empty() if kept else workspace.remove()
-
-
-def _drive(workspace: Workspace, options: dict) -> contextlib.AbstractContextManager[Drive | None]:
-    """The slow drive that the lab's files lie on, where it has one."""
-    if not options.get("read_s"):
-        return contextlib.nullcontext()
-    return Drive(workspace.folder / NAME, options["folder"], options["read_s"], opened=False, user=workspace.uid)
-
-
-def _past_the_drive(options: dict) -> list[Path]:
-    """What a submission may read without the drive: that the data are there, not the data, which would come at once."""
-    return [Path(options["folder"]) / "manifest.json"]
-
-
-def prepared(form: Form) -> tuple[dict[str, Any], list[Path]]:
-    """Make the form's data where they are missing. Returns the workload's options and the paths it may read."""
-    options = dict(form.options)
-    if not form.data:
-        return options, []
-    folder = prepare(form.data)
-    if form.data != "text":
-        options["folder"] = str(folder)
-    return options, [folder]
-
-
-def gate(found: AnyFindings) -> None:
-    """Raises Disturbed where this machine is not fit to measure on now."""
-    free = machine.free_memory()
-    if free < FREE_MAIN_MEMORY:
-        raise Disturbed(f"only {free / 1e9:.1f} GB of memory are free, {FREE_MAIN_MEMORY / 1e9:.0f} are needed.")
-    ranks = _ranks(found)
-    if found.form_name != "cuda":
-        return
-    if not machine.wait_idle(8.0, ranks):
-        raise Disturbed("another program keeps this GPU busy.")
-    state = machine.gpu_state(ranks)
-    if state is None:
-        return
-    if state.throttling:
-        raise Disturbed("the GPU throttles its clocks because it is too hot.")
-    found.free_bytes = state.free_bytes
-
-
-def _ranks(found: AnyFindings) -> int:
-    return getattr(found.form, "ranks", 1)
-
-
-def _before_block(found: Findings) -> None:
-    """Both arms are frozen: whatever runs on the GPU now is somebody else's, or work queued ahead. Raises Disturbed then, and
-    where so little memory is left that the system forgets what it keeps of files."""
-    left = machine.free_memory()
-    if left < LEFT_MAIN_MEMORY:
-        raise Disturbed(
-            f"only {left / 1e9:.1f} GB of memory are left, {LEFT_MAIN_MEMORY / 1e9:.0f} are needed: with less, files are read from "
-            "the disk again."
-        )
-    if found.form_name == "cuda" and not machine.wait_idle(gpus=_ranks(found)):
-        raise Disturbed("the GPU was busy while both loops were stopped: another program, or work queued ahead.")
-
-
-def _memory_was_taken(found: AnyFindings) -> str:
-    """Whether a loop that ran out of GPU memory did so because another program took it in the meantime, in words. Called
-    when our own processes are gone."""
-    state = machine.gpu_state(_ranks(found)) if found.free_bytes else None
-    if state is None or found.free_bytes - state.free_bytes < TAKEN_MEMORY:
-        return ""
-    return (
-        f"another program took {(found.free_bytes - state.free_bytes) / 1e9:.1f} GB of this GPU's memory during the grade, "
-        "and it ran out."
-    )
 
 
 def _first_steps(found: Findings, ours: Arm, starter: Arm, progress: Progress) -> None:
@@ -696,20 +397,16 @@ def _first_steps(found: Findings, ours: Arm, starter: Arm, progress: Progress) -
     if found.lab.serves:
         found.parity = answers_check.judge(parity, starter.losses, ours.losses)
     else:
-        found.most_weights = most_weights(starter.child, FIRST_WEIGHTS)
-        starter.child.give(FIRST_WEIGHTS, ours.child.fetch(FIRST_WEIGHTS, found.most_weights, TOO_LARGE, take=True))
+        found.max_weights_bytes = max_weights_bytes(starter.child, FIRST_WEIGHTS)
+        starter.child.give(
+            FIRST_WEIGHTS, ours.child.fetch(FIRST_WEIGHTS, found.max_weights_bytes, TOO_LARGE, take=True)
+        )
         with turn(starter.child):
             update = starter.child.ask("compare", file=FIRST_WEIGHTS)
         found.parity = parity_check.early(parity, starter.losses, ours.losses, update)
     _compare_reads(found, ours, starter)
     _compare_logs(found, ours, starter)
     _judge_memory(found, ours, starter)
-
-
-def most_weights(trusted: Child, file: str) -> int:
-    """Bytes that a submission's file of weights may have, by the one that a trusted loop of the same job has written: weights in
-    float64, which are told what is wrong with them, are twice as large, and beside them stand names."""
-    return 2 * (trusted.exchange / file).stat().st_size + (1 << 20)
 
 
 def _warm_up(each: Arm, found: Findings) -> None:
@@ -807,15 +504,15 @@ def timed_pair(found: Findings, ours: Arm, starter: Arm, plan: Plan) -> decision
     GPU some time after they were seen."""
     try:
         with (
-            machine.watch_throttling(_ranks(found))
+            machine.watch_throttling(found.ranks)
             if found.form_name == "cuda"
             else contextlib.nullcontext(lambda: False) as throttled
         ):
-            measured = pair(starter, ours, plan, lambda: _before_block(found))
-        _before_block(found)  # whoever came during the last block
+            measured = pair(starter, ours, plan, lambda: gate.before_block(found.form_name, found.ranks))
+        gate.before_block(found.form_name, found.ranks)  # whoever came during the last block
     except Disturbed as disturbance:
         interrupted = sum(math.isnan(each.starter_s) for each in found.pairs)
-        if interrupted == MAX_INTERRUPTIONS or not machine.wait_idle(PATIENCE_S, _ranks(found)):
+        if interrupted == MAX_INTERRUPTIONS or not machine.wait_idle(PATIENCE_S, found.ranks):
             raise
         return decision.Pair(math.nan, math.nan, disturbed=str(disturbance).rstrip("."))
     return replace(
@@ -897,10 +594,10 @@ def _keep_weights(found: Findings, ours: Arm, starter: Arm, kept: Path) -> None:
         ours.child.weights(WEIGHTS)
     found.timed_by[step] = len(found.pairs)
     found.weights[step] = kept / f"{step}.safetensors"
-    found.weights[step].write_bytes(ours.child.fetch(WEIGHTS, found.most_weights, TOO_LARGE, take=True))
+    found.weights[step].write_bytes(ours.child.fetch(WEIGHTS, found.max_weights_bytes, TOO_LARGE, take=True))
 
 
-def _same_to_the_end(found: Findings, start: Callable[..., Arming], plan: Plan, progress: Progress) -> None:
+def _same_to_the_end(found: Findings, setup: Setup, plan: Plan, progress: Progress) -> None:
     """Whether the timed run was the same training from beginning to end. The starter is too slow to say; the reference
     solution trains as many steps from the same seed, and both must be in the same places on the way."""
     parity, losses = found.form.parity, found.losses["submission"]
@@ -909,10 +606,10 @@ def _same_to_the_end(found: Findings, start: Callable[..., Arming], plan: Plan, 
     # without a gain there are no points that could be undeserved, and who is far off needs no replay
     if late.status == INCONCLUSIVE or (found.gain and found.gain.lower > 1 and late.status != FAIL):
         try:
-            replay = _replayed(found, start, progress)
+            replay = _replayed(found, setup, progress)
             _leave_out_uncompared(found, replay, plan)
             late = parity_check.late(parity, found.losses["starter"], losses, spread, replay)
-            if (step := parity_check.doubtful(late)) and (twins := _twins(found, step, start, progress)):
+            if (step := parity_check.doubtful(late)) and (twins := _twins(found, step, setup, progress)):
                 late = parity_check.late(parity, found.losses["starter"], losses, spread, replace(replay, twins=twins))
         except UserError as missing:
             if late.status != INCONCLUSIVE:
@@ -924,7 +621,7 @@ def _same_to_the_end(found: Findings, start: Callable[..., Arming], plan: Plan, 
     found.parity = replace(late, evidence=found.parity.evidence | late.evidence)
 
 
-def _same_answers(found: Findings, start: Callable[..., Arming], plan: Plan, progress: Progress) -> None:
+def _same_answers(found: Findings, setup: Setup, plan: Plan, progress: Progress) -> None:
     """Whether every request of the timed run got its answers: the starter's, as far as it came, and the reference solution's
     from the first to the last."""
     assert found.parity is not None
@@ -932,7 +629,7 @@ def _same_answers(found: Findings, start: Callable[..., Arming], plan: Plan, pro
     late = answers_check.judge(answers, found.losses["starter"], ours)
     if found.gain and found.gain.lower > 1 and late.status != FAIL:
         try:
-            begins = _reference(found, start)
+            begins = _reference(found, setup)
         except UserError as missing:
             found.warnings.append(f"{COMPARED_WITH_STARTER} {missing}")
             return
@@ -948,15 +645,15 @@ def _same_answers(found: Findings, start: Callable[..., Arming], plan: Plan, pro
     found.parity = replace(late, evidence=found.parity.evidence | late.evidence)
 
 
-def _reference(found: Findings, start: Callable[..., Arming], nudge: int = 0) -> Arming:
+def _reference(found: Findings, setup: Setup, nudge: int = 0) -> Arming:
     """The reference solution from this grade's seed. Raises UserError where it is not part of this copy of the course."""
-    return begun(solution(found.lab).source, found.form, found.seed, start, nudge=nudge)
+    return reference_arm(solution(found.lab).source, setup, found.seed, nudge=nudge)
 
 
-def _replayed(found: Findings, start: Callable[..., Arming], progress: Progress) -> parity_check.Replay:
+def _replayed(found: Findings, setup: Setup, progress: Progress) -> parity_check.Replay:
     updates = {}
     progress(0.95, "the reference solution trains as long, for comparison")
-    with _reference(found, start) as reference:
+    with _reference(found, setup) as reference:
         for step in _reached(reference, found.weights):
             reference.child.give(WEIGHTS, found.weights[step].read_bytes())
             updates[step] = reference.child.ask("compare", file=WEIGHTS, stretch=True)
@@ -996,22 +693,22 @@ def _leave_out_uncompared(found: Findings, replay: parity_check.Replay, plan: Pl
     )
 
 
-def _twins(found: Findings, step: int, start: Callable[..., Arming], progress: Progress) -> dict[int, Near]:
+def _twins(found: Findings, step: int, setup: Setup, progress: Progress) -> dict[int, Near]:
     """How far trainings part from this seed by rounding alone, after `step` steps and wherever the submission's weights were
     kept after that: the furthest that the reference solution ends from itself if it begins with weights that are rounded. As
     far as it comes in any reasonable time; where that is not as far as `step`, at the last place before it."""
     twins: dict[int, Near] = {}
     with tempfile.TemporaryDirectory() as folder:
         progress(0.96, "the reference solution once more: its weights are not kept in each grade, for they are large")
-        with _reference(found, start) as reference:
+        with _reference(found, setup) as reference:
             kept = {}
             for stop in _reached(reference, found.weights):  # from the first one on: each stretch is compared, too
                 reference.child.weights(WEIGHTS)
                 kept[stop] = Path(folder) / str(stop)
-                kept[stop].write_bytes(reference.child.fetch(WEIGHTS, most_weights(reference.child, WEIGHTS)))
+                kept[stop].write_bytes(reference.child.fetch(WEIGHTS, max_weights_bytes(reference.child, WEIGHTS)))
         for n in range(1, 1 + ROUNDED):
             progress(0.96 + 0.01 * n, "trainings from rounded weights: how far apart honest ones from this seed are")
-            with _reference(found, start, nudge=n) as twin:
+            with _reference(found, setup, nudge=n) as twin:
                 for stop in _reached(twin, kept):
                     twin.child.give(WEIGHTS, kept[stop].read_bytes())
                     update = twin.child.ask("compare", file=WEIGHTS, stretch=True)
@@ -1038,14 +735,14 @@ def _compare_outcome(found: Findings, starter: Arm, progress: Progress) -> None:
         found.outcome = outcome_check.judge(found.lab.outcome, band, step, starter.child.ask("evaluate", file=file))
 
 
-def _look_again(found: Findings, start: Callable[..., Arming], progress: Progress) -> None:
+def _look_again(found: Findings, setup: Setup, progress: Progress) -> None:
     """Outside of the band of long runs the reference solution decides, trained as long from this grade's seed. Where it is not part
     of this copy nobody decides: a few seeds alone reject nobody. Where it cannot follow, the band's word stands."""
     assert found.outcome is not None
     step = found.outcome.evidence["steps"]
     progress(0.94, "held-out data: the reference solution from the same seed")
     try:
-        with _reference(found, start) as reference:
+        with _reference(found, setup) as reference:
             if reference.reaching_s(step) > REPLAY_S:
                 found.warnings.append(
                     f"The reference solution could not follow these {step} steps in {REPLAY_S:.0f} s."
@@ -1113,7 +810,7 @@ def _implausible(found: Findings, metrics: trace.Metrics, step_s: float) -> list
 def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     lab = found.lab
     if found.form_name not in lab.forms:
-        return [plain(check, NOT_MEASURED, NEEDS_GPU) for check in lab.checks]
+        return [unscored(check, NOT_MEASURED, NEEDS_GPU) for check in lab.checks]
     checks = [check for check in (found.parity, found.logs, found.outcome) if check]
 
     stopped, impossible = None, ""  # why throughput and trace earn nothing, with the status that says so
@@ -1142,10 +839,10 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
 
     supported = 0.0
     if found.form.minimum_gain is None:
-        checks.append(plain(lab.throughput, NOT_MEASURED, f"{NEEDS_GPU} What was compared is the training."))
+        checks.append(unscored(lab.throughput, NOT_MEASURED, f"{NEEDS_GPU} What was compared is the training."))
     elif stopped:
         evidence = _throughput_evidence(found) | ({"impossible": True} if impossible else {})
-        checks.append(plain(lab.throughput, *stopped, evidence=evidence))
+        checks.append(unscored(lab.throughput, *stopped, evidence=evidence))
     else:
         assert found.decided is not None
         evidence = _throughput_evidence(found)
@@ -1162,9 +859,9 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     checks.insert(0, _predicted(found, submission, supported >= 1, undecided))
     if lab.memory:
         if stopped and found.fits:
-            checks.append(plain(lab.memory, *stopped))
+            checks.append(unscored(lab.memory, *stopped))
         else:
-            checks.append(found.memory or plain(lab.memory, INCONCLUSIVE, f"Nothing was measured. {AGAIN}"))
+            checks.append(found.memory or unscored(lab.memory, INCONCLUSIVE, f"Nothing was measured. {AGAIN}"))
         if isinstance(lab.memory, Budget):
             checks[-1] = memory_check.as_far_as(supported, "the measured gain", checks[-1], undecided)
         elif not stopped:
@@ -1172,12 +869,12 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
             checks[-2] = memory_check.as_far_as(share, "what is gone of the growth", checks[-2])
     for check in lab.trace:
         if not lab.measures(check, found.form_name):
-            checks.append(plain(check, NOT_MEASURED, needs_gpu(lab)))
+            checks.append(unscored(check, NOT_MEASURED, needs_gpu(lab)))
         elif stopped:
-            checks.append(plain(check, *stopped))
+            checks.append(unscored(check, *stopped))
         elif "submission" not in found.metrics:
             checks.append(
-                plain(check, INCONCLUSIVE, f"{'; '.join(found.trace_problems) or 'There is no trace'}. Check again.")
+                unscored(check, INCONCLUSIVE, f"{'; '.join(found.trace_problems) or 'There is no trace'}. Check again.")
             )
         else:
             checks.append(
@@ -1186,7 +883,7 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
                 )
             )
             if check.metric == "loads_in_main" and checks[-1].points and (doubt := _made_in_main(found)):
-                checks[-1] = plain(check, INCONCLUSIVE, doubt, checks[-1].evidence)
+                checks[-1] = unscored(check, INCONCLUSIVE, doubt, checks[-1].evidence)
     return checks
 
 
@@ -1199,7 +896,7 @@ def _predicted(found: Findings, submission: Submission, full: bool, undecided: b
     if full and found.gain:
         gains[prediction_check.OWN] = found.gain.factor
     if not gains and found.gain is None:
-        return plain(lab.prediction, NOT_MEASURED, "Nothing was measured to compare the prediction with.")
+        return unscored(lab.prediction, NOT_MEASURED, "Nothing was measured to compare the prediction with.")
     graded_on = found.form_name if lab.scored_on_both else ""
     return prediction_check.judge(lab.prediction, lab.cause, gains, submission.prediction, graded_on, undecided)
 
@@ -1293,10 +990,6 @@ def _impossible(found: Findings) -> str:
     )
 
 
-def plain(check: Any, status: str, reason: str, evidence: dict[str, Any] | None = None) -> CheckResult:
-    return CheckResult(check.name, check.title, status, 0, check.points, reason, "", evidence or {})
-
-
 def _throughput_evidence(found: Findings) -> dict[str, Any]:
     if found.gain is None:
         return {}
@@ -1326,29 +1019,3 @@ def _throughput_evidence(found: Findings) -> dict[str, Any]:
     } | (
         {"prepare_s": found.prepare_s, "prepare_ms_a_step": 1e3 * found.prepare_step_s} if found.form.prepare_s else {}
     )
-
-
-def explain(error: ChildError, submission: Submission) -> str:
-    """The message with its place in the notebook, and with what a missing name most likely means."""
-    text = error.message
-    where = submission.where(error.line)
-    if where:
-        text = f"{text.removesuffix('.')} ({where})."
-    cell = dict(submission.elsewhere).get(error.name) if error.kind == "NameError" else None
-    if cell:
-        text += (
-            f" `{error.name}` is defined in cell {cell}, which is not part of the submission: only cells that begin with "
-            "%%submission are. Move the definition into one."
-        )
-    elif error.kind == "NameError" and error.name in defined(submission.source):
-        text += f" `{error.name}` is defined further down: move its definition above the line that uses it."
-    elif error.kind == "NameError":
-        text += " Only cells that begin with %%submission are part of the submission; what they need must be in them."
-    return text
-
-
-def with_details(output: str, error: ChildError, submission: Submission) -> str:
-    """What the submission printed, followed by the error's traceback (or its last words, unless they are there)."""
-    if error.details in output:
-        return output
-    return f"{output.rstrip()}\n\n{submission.locate(error.details)}".lstrip("\n")

@@ -21,11 +21,14 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
-from grader.grade import NEEDS_GPU, AnyFindings, Disturbed, Progress, arm, gate, plain
+from grader.grading.arms import Setup, open_arm
+from grader.grading.evidence import AnyFindings
+from grader.grading.forms import NEEDS_GPU
+from grader.grading.gate import Disturbed, machine_is_free
 from grader.labs.kinds import Cases, KernelLab
 from grader.measure import decision, machine
 from grader.measure.blocks import QUICK
-from grader.result import AGAIN, FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult
+from grader.result import AGAIN, FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
 from grader.sandbox.parent import Child, ChildError, Limits, turn
 from grader.submission import Submission
 
@@ -82,7 +85,7 @@ class Findings(AnyFindings):
 
 
 def measure(found: Findings, submission: Submission, plan: Any, limits: Limits | None, progress: Progress) -> None:
-    gate(found)
+    found.free_bytes = machine_is_free(found.form_name, found.ranks)
     with _children(found, submission, limits) as (theirs, ours):
         _cases(found, theirs, ours, progress)
         if found.form.timed is not None and all(seen.wrong == "" for seen in found.seen.values()):
@@ -99,10 +102,10 @@ def look(found: Findings, submission: Submission, progress: Progress) -> None:
 @contextlib.contextmanager
 def _children(found: Findings, submission: Submission, limits: Limits | None) -> Any:
     """The submission's process and ours, both loaded and frozen. What the submission printed is kept, however it ends."""
-    shared = (found.form, {}, [], found.form_name)
+    setup = Setup(found.form, found.form_name, {}, [], found.allow_unconfined)
     with (
-        arm(submission.source, *shared, limits, allow_unconfined=found.allow_unconfined) as theirs,
-        arm(SOURCE, *shared, None, trusted=True, allow_unconfined=found.allow_unconfined) as ours,
+        open_arm(submission.source, setup, limits) as theirs,
+        open_arm(SOURCE, setup, trusted=True) as ours,
     ):
         try:
             ours.child.load(OURS[0])
@@ -215,12 +218,12 @@ def _apart(some: list[float], others: list[float]) -> float:
 def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     lab = found.lab
     if found.form_name not in lab.forms:
-        return [plain(check, NOT_MEASURED, NEEDS_GPU) for check in lab.checks]
+        return [unscored(check, NOT_MEASURED, NEEDS_GPU) for check in lab.checks]
     if found.fatal or found.disturbed:
         status, why = (FAIL, "Not counted: the function did not run (see above).")
         if found.disturbed and not found.fatal:
             status, why = INCONCLUSIVE, f"Not measured: {found.disturbed} Check again when the machine is free."
-        return [plain(check, status, why) for check in lab.checks]
+        return [unscored(check, status, why) for check in lab.checks]
     whose = foreign(found)
     judged = [_judge_cases(found, check, whose) for check in lab.cases]
     right = all(check.status == PASS for check in judged) and not _wrong_when_timed(found)

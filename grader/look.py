@@ -6,20 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from grader import trace
-from grader.grade import (
-    MAX_TRACE,
-    Progress,
-    arm,
-    choose_form,
-    explain,
-    on_own_cores,
-    prepared,
-    too_few_devices,
-    with_details,
-)
+from grader.grading.arms import MAX_TRACE, open_arm, set_up
+from grader.grading.failure import explain, with_details
+from grader.grading.forms import choose_form, on_own_cores, too_few_devices
 from grader.labs.lab import Lab
 from grader.measure.blocks import watch_lost, whole_rounds
 from grader.measure.memory import Meter
+from grader.result import Progress
 from grader.sandbox.parent import ChildError, Limits, Workspace
 from grader.submission import Submission
 
@@ -68,19 +61,9 @@ def look(
     if form_name not in lab.forms or too_few_devices(lab, form_name):
         return None
     form = lab.forms[form_name]
-    options, readable = prepared(form)
+    setup = set_up(form, form_name, allow_unconfined, counted=lab.memory is not None)
     found, details = Look(losses=[]), None
-    with arm(
-        submission.source,
-        form,
-        options,
-        readable,
-        form_name,
-        limits,
-        allow_unconfined=allow_unconfined,
-        kept=kept,
-        counted=lab.memory is not None,
-    ) as ours:
+    with open_arm(submission.source, setup, limits, kept=kept) as ours:
         try:
             progress(0.1, "loading")
             if lab.memory:

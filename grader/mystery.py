@@ -20,11 +20,13 @@ from grader import trace
 from grader.answers import NEXT_BEST, as_number, no_cause, read_answers, shown
 from grader.data import prepare
 from grader.errors import UserError
-from grader.grade import MAX_TRACE, AnyFindings, Progress, arm, gate, plain
+from grader.grading.arms import MAX_TRACE, Setup, open_arm
+from grader.grading.evidence import AnyFindings
+from grader.grading.gate import machine_is_free
 from grader.labs.kinds import HEALTHY, MysteryLab
 from grader.labs.lab import CAUSES
 from grader.measure import machine
-from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
 from grader.sandbox.parent import ChildError
 from grader.submission import Submission
 from grader.trace import intervals
@@ -145,7 +147,8 @@ def watch(
     trace as a file's bytes, and the seconds of a step without the profiler. Raises ChildError."""
     progress(0.0, "starting")
     # what runs is ours, so what a kernel without Landlock leaves open is open to nobody
-    with arm(SOURCE, form, options, readable, form_name, None, trusted=True, allow_unconfined=True) as ours:
+    setup = Setup(form, form_name, options, readable, allow_unconfined=True)
+    with open_arm(SOURCE, setup, trusted=True) as ours:
         ours.child.load()
         ours.child.start(1)
         progress(0.3, "warming up")
@@ -217,7 +220,7 @@ def measure(found: Findings, submission: Submission, plan: Any, limits: Any, pro
     if found.ticket_form == "cuda" and not machine.has_gpu():
         return
     if found.ticket_form == "cuda":
-        gate(found)
+        found.free_bytes = machine_is_free(found.form_name, found.ranks)
     named = [name for name in found.loops if _cause(found, name) in (*CAUSES, HEALTHY)]
     for i, name in enumerate(named):
         progress(i / len(named), f"profiling loop {name}")
@@ -266,7 +269,7 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
     if found.fatal or found.disturbed:
         status = FAIL if found.fatal else INCONCLUSIVE
         why = "Not graded: see above." if found.fatal else f"Not measured: {found.disturbed}"
-        return [plain(check, status, why) for check in found.lab.checks]
+        return [unscored(check, status, why) for check in found.lab.checks]
     return [*(_judge_cause(found, unknown) for unknown in found.lab.loops), _judge_evidence(found)]
 
 
@@ -360,7 +363,7 @@ def _against_on_gpu(seen: Seen, said: str, call_s: float | None) -> str:
 def _judge_evidence(found: Findings) -> CheckResult:
     proof, each = found.lab.evidence, found.lab.evidence.points / len(found.loops)
     if found.ticket_form == "cuda" and not machine.has_gpu():
-        return plain(
+        return unscored(
             proof, NOT_MEASURED, "The loops are those of a GPU, and this machine has none to run them again on."
         )
     points, said = 0.0, []

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,13 @@ INCONCLUSIVE = "INCONCLUSIVE"  # measured, but the noise does not allow a verdic
 NOT_MEASURED = "NOT MEASURED"  # this machine cannot measure it; never scored
 # what to do about INCONCLUSIVE; that machine is the learner's, or that of a class
 AGAIN = "Measure again when nothing else (no notebook's kernel either) runs on the machine that measures."
+
+
+Progress = Callable[[float, str], None]  # share done (0 to 1), what is being done
+
+
+def silent(share: float, what: str) -> None:
+    """Progress that nobody is told."""
 
 
 @dataclass
@@ -43,6 +51,11 @@ class CheckResult:
     def __post_init__(self) -> None:
         if self.status != FAIL:
             self.hint, self.more_hints = "", []
+
+
+def unscored(check: Any, status: str, reason: str, evidence: dict[str, Any] | None = None) -> CheckResult:
+    """No points for a check (anything with name, title and points), and why."""
+    return CheckResult(check.name, check.title, status, 0, check.points, reason, "", evidence or {})
 
 
 @dataclass

@@ -11,10 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from grader.grade import NEEDS_GPU, AnyFindings, Progress, arm, gate, plain
+from grader.grading.arms import Setup, open_arm
+from grader.grading.evidence import AnyFindings
+from grader.grading.forms import NEEDS_GPU
+from grader.grading.gate import machine_is_free
 from grader.labs.kinds import StopwatchLab, Timing
 from grader.measure.blocks import QUICK, Arm
-from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
 from grader.sandbox.parent import Limits, turn
 from grader.submission import Submission
 
@@ -57,7 +60,7 @@ class Findings(AnyFindings):
 
 
 def measure(found: Findings, submission: Submission, plan: Any, limits: Limits | None, progress: Progress) -> None:
-    gate(found)
+    found.free_bytes = machine_is_free(found.form_name, found.ranks)
     found.seed = secrets.randbelow(1 << 31)
     timings = [timing for timing in found.lab.timings if found.lab.measures(timing, found.form_name)]
     for i, timing in enumerate(timings):
@@ -118,16 +121,8 @@ def drawn(timing: Timing, seed: int | None) -> dict[str, Any]:
 def _child(
     found: Findings, source: str, options: dict[str, Any], limits: Limits | None, trusted: bool = False
 ) -> Iterator[Arm]:
-    with arm(
-        source,
-        found.form,
-        options,
-        [],
-        found.form_name,
-        limits,
-        trusted=trusted,
-        allow_unconfined=found.allow_unconfined,
-    ) as child:
+    setup = Setup(found.form, found.form_name, options, [], found.allow_unconfined)
+    with open_arm(source, setup, limits, trusted=trusted) as child:
         yield child
 
 
@@ -152,11 +147,11 @@ def judge(found: Findings, submission: Submission) -> list[CheckResult]:
 
 def _judge(found: Findings, timing: Timing) -> CheckResult:
     if not found.lab.measures(timing, found.form_name):
-        return plain(timing, NOT_MEASURED, NEEDS_GPU)
+        return unscored(timing, NOT_MEASURED, NEEDS_GPU)
     if found.fatal:
-        return plain(timing, FAIL, "Not counted: the benchmark did not run (see above).")
+        return unscored(timing, FAIL, "Not counted: the benchmark did not run (see above).")
     if found.disturbed:
-        return plain(timing, INCONCLUSIVE, f"Not measured: {found.disturbed} {found.advice}")
+        return unscored(timing, INCONCLUSIVE, f"Not measured: {found.disturbed} {found.advice}")
     seen = found.figures[timing.name]
     within = max(found.form.within, seen.spread)
     evidence = {
@@ -177,7 +172,7 @@ def _judge(found: Findings, timing: Timing) -> CheckResult:
             f"{both}, but its own two measurements differ by {seen.spread:.0%}: this machine is too busy. Close other programs "
             "and check again."
         )
-        return plain(timing, INCONCLUSIVE, reason, evidence)
+        return unscored(timing, INCONCLUSIVE, reason, evidence)
     if abs(seen.off) <= within:
         reason = f"{both}: {abs(seen.off):.1%} off ({allowed})."
         return CheckResult(timing.name, timing.title, PASS, timing.points, timing.points, reason, "", evidence)

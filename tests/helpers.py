@@ -17,7 +17,8 @@ import psutil
 import pytest
 
 from grader import labs
-from grader.grade import grade, prepared
+from grader.grade import grade
+from grader.grading.forms import prepared
 from grader.labs.lab import Form, Lab, Parity
 from grader.measure.blocks import Arm, Plan
 from grader.result import NOT_MEASURED, Result

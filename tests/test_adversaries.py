@@ -12,7 +12,8 @@ from helpers import LAB, first, grade_cells, measured_score
 
 from grader import labs
 from grader.checks.parity import Replay
-from grader.grade import Findings, _leave_out_uncompared, _starter_again, _starter_alone, arm, prepared
+from grader.grade import Findings, _leave_out_uncompared, _starter_again, _starter_alone
+from grader.grading.arms import open_arm, set_up
 from grader.labs.lab import Lab
 from grader.measure import blocks
 from grader.measure.blocks import Plan
@@ -200,9 +201,8 @@ def test_a_loop_that_compiled_is_started_again(always, monkeypatch, nothing_left
 def test_a_starter_that_is_slower_beside_the_submission_earns_nothing(nothing_left):
     """In whatever way: it is known how fast it is alone."""
     form = LAB.forms["cpu"]
-    options, readable = prepared(form)
     found, quiet = Findings(LAB, "cpu", target=2.0, seed=1), lambda share, what: None
-    with arm(LAB.starter, form, options, readable, "cpu", None, trusted=True) as starter:
+    with open_arm(LAB.starter, set_up(form, "cpu"), trusted=True) as starter:
         _starter_alone(found, starter, quiet)
         (alone,) = found.alone_s
         found.pairs = [Pair(100 * alone, alone)] * 3

@@ -35,7 +35,8 @@ from helpers import (
 
 from grader import labs, trace
 from grader.errors import UserError
-from grader.grade import UNFIT, explain, grade
+from grader.grade import grade
+from grader.grading.failure import UNFIT, explain
 from grader.look import peek
 from grader.measure import blocks, machine
 from grader.measure.blocks import Plan

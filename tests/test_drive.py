@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from grader import labs
-from grader.grade import arm, prepared
+from grader.grading.arms import open_arm, set_up
 from grader.sandbox import drive, drive_server
 from grader.sandbox.parent import ChildError, turn
 
@@ -356,7 +356,7 @@ def test_it_ends_with_the_grader(tmp_path, state):
 def test_a_submission_is_served_in_its_turns(own_temporary):
     """Neither at import, which nobody times, nor while it is frozen."""
     form = labs.get("2a_workers").forms["cpu"]
-    options, readable = prepared(form)
+    setup = set_up(form, "cpu")
     source = (
         "import torch\nfrom pathlib import Path\nfrom grader.sandbox.drive import read\n"
         "try:\n    read(str(Path.home() / 'drive'), 'x')\nexcept FileNotFoundError as error:\n    print(error)\n"
@@ -365,12 +365,12 @@ def test_a_submission_is_served_in_its_turns(own_temporary):
         "    threading.Thread(target=lambda: [job.dataset[i] for i in range(10**4)], daemon=True).start()\n"
         "    while True:\n        yield torch.ones(())\n"
     )
-    with arm(source, form, options, readable, "cpu", None) as ours:
+    with open_arm(source, setup) as ours:
         ours.child.load()
         ours.child.start(1)
         ours.child.run(1)
         ours.child.freeze()
-        time.sleep(2 * options["read_s"] + 0.1)
+        time.sleep(2 * setup.options["read_s"] + 0.1)
         before = ours.drive.counts.reads
         time.sleep(0.3)
         assert before > 0 and psutil.Process(ours.drive.pid).status() == psutil.STATUS_STOPPED
@@ -381,13 +381,13 @@ def test_a_submission_is_served_in_its_turns(own_temporary):
 
 def test_a_submission_cannot_read_past_it(own_temporary):
     form = labs.get("2a_workers").forms["cpu"]
-    options, readable = prepared(form)
+    setup = set_up(form, "cpu")
     source = (
         "import torch\ndef train(job):\n    try:\n        open(job.dataset.files[0], 'rb')\n"
         "    except PermissionError:\n        print('refused', len(job.dataset[0]), flush=True)\n"
         "    while True:\n        yield torch.ones(())\n"
     )
-    with arm(source, form, options, readable, "cpu", None) as ours:
+    with open_arm(source, setup) as ours:
         ours.child.load()
         ours.child.start(1)
         ours.child.run(1)
@@ -397,9 +397,9 @@ def test_a_submission_cannot_read_past_it(own_temporary):
 def test_a_drive_that_somebody_disturbs_is_nobody_s_fault(own_temporary):
     """Whether the loop has met it already, or not yet."""
     form = labs.get("2a_workers").forms["cpu"]
-    options, readable = prepared(form)
+    setup = set_up(form, "cpu")
     for does in (stop_and_wake, end):
-        with arm(labs.get("2a_workers").starter, form, options, readable, "cpu", None) as ours:
+        with open_arm(labs.get("2a_workers").starter, setup) as ours:
             ours.child.load()
             ours.child.start(1)
             ours.child.run(1)

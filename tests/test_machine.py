@@ -9,7 +9,8 @@ import pynvml
 import pytest
 
 from grader import labs
-from grader.grade import grade, too_little_memory
+from grader.grade import grade
+from grader.grading.forms import too_little_memory
 from grader.measure import machine
 from grader.result import NOT_MEASURED
 from grader.submission import solution

@@ -122,7 +122,7 @@ def test_a_comparison_says_what_others_took(tmp_path):
 
 def test_memory_that_is_filled_is_no_fault_of_the_starter(monkeypatch):
     """What the system keeps of files is given up where programs, the submission's among them, fill the memory."""
-    monkeypatch.setattr("grader.grade.LEFT_MAIN_MEMORY", machine.free_memory() - (1 << 30))
+    monkeypatch.setattr("grader.grading.gate.LEFT_MAIN_MEMORY", machine.free_memory() - (1 << 30))
     fills = "import mmap\n\nheld = mmap.mmap(-1, 2 << 30)\nfor page in range(0, len(held), mmap.PAGESIZE):\n    held[page] = 1\n\n"
     result = grade(Submission(fills + LAB.starter), LAB, device="cpu", plan=PLAN, limits=LIMITS)
     throughput = result.check("throughput")

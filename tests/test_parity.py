@@ -5,7 +5,6 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,8 @@ from grader import labs
 from grader.calibrate import over_seeds
 from grader.checks import parity
 from grader.frontends import report
-from grader.grade import Findings, _same_to_the_end, _twins, arm, begun, judge, prepared, without_waits
+from grader.grade import Findings, _same_to_the_end, _twins, judge
+from grader.grading.arms import reference_arm, set_up
 from grader.measure import calibration, decision
 from grader.measure.blocks import Plan
 from grader.measure.calibration import Near, Spread
@@ -344,12 +344,11 @@ UNSTABLE = replace(FORM, options=FORM.options | {"lr": 4e-3})  # trainings part 
 
 def judged(source: str, folder: Path) -> Findings:
     """What a grade finds of a loop's training in this form, whatever its speed."""
-    options, readable = prepared(UNSTABLE)
     found = Findings(replace(labs.get(LAB), forms={"cpu": UNSTABLE}), "cpu", seed=SEED)
-    start = partial(arm, form=UNSTABLE, options=options, readable=readable, form_name="cpu")
+    setup = set_up(UNSTABLE, "cpu")
     stop = UNSTABLE.parity.steps + 20
     for name, text in (("starter", variants.starter(LAB)), ("submission", source)):
-        with begun(text, UNSTABLE, SEED, start) as one:
+        with reference_arm(text, setup, SEED) as one:
             one.run(stop - len(one.losses))
             one.child.weights("weights.safetensors")
             weights = one.child.fetch("weights.safetensors", 1 << 30)
@@ -359,7 +358,7 @@ def judged(source: str, folder: Path) -> Findings:
     found.parity = CheckResult("parity", "", PASS, 0, 0, "")
     found.target, found.pairs = 2.0, [decision.Pair(2.0, 1.0)] * 4
     found.decided = found.decide(Plan())
-    _same_to_the_end(found, start, Plan(), lambda share, what: None)
+    _same_to_the_end(found, setup, Plan(), lambda share, what: None)
     return found
 
 
@@ -386,28 +385,26 @@ def test_a_grade_from_a_seed_that_tells_nothing_is_undecided(tmp_path):
 
 @pytest.mark.slow
 def test_how_far_trainings_from_rounded_weights_are():
-    options, readable = prepared(CPU)
     found = Findings(labs.get(LAB), "cpu", seed=SEED)
-    start = partial(arm, form=CPU, options=without_waits(options), readable=readable, form_name="cpu")
+    setup = set_up(CPU, "cpu").untimed
     first = CPU.parity.steps
     found.weights = dict.fromkeys((first + 2, first + 5, first + 7, 10_000_000), Path())
-    twins = _twins(found, first + 5, start, lambda share, what: None)
+    twins = _twins(found, first + 5, setup, lambda share, what: None)
     assert list(twins) == [first + 5, first + 7]  # training to the last one would take hours
     assert all(
         1e-7 < size < 0.01 for near in twins.values() for size in (near.norm, near.distance, near.loss, near.stretch)
     )
     # where a doubt first comes there, the last that can be reached says how calm the seed is; nothing did
-    assert list(_twins(found, 10_000_000, start, lambda share, what: None)) == [first + 7]
+    assert list(_twins(found, 10_000_000, setup, lambda share, what: None)) == [first + 7]
 
 
 def test_rounded_weights():
     """Others for each number, off by up to 2**-9 of themselves; and no part of what a training has moved."""
-    options, readable = prepared(FORM)
-    start = partial(arm, form=FORM, options=options, readable=readable, form_name="cpu")
+    setup = set_up(FORM, "cpu")
     barely = variants.starter(LAB).replace("lr=job.lr", "lr=1e-3 * job.lr")
     seen, files = [], []
     for nudge in (0, 1, 1, 2):
-        with begun(barely, FORM, SEED, start, nudge=nudge) as one:
+        with reference_arm(barely, setup, SEED, nudge=nudge) as one:
             one.child.weights("weights.safetensors")
             files.append(one.child.fetch("weights.safetensors", 1 << 30))
             one.child.give("weights.safetensors", files[0])
@@ -473,16 +470,15 @@ def test_a_loop_that_trains_no_longer_is_found_without_a_calibration(form):
 def test_the_reference_does_not_wait_for_a_compiler():
     """It trains the same without one."""
     form = labs.get("3e_compile").forms["cpu"]
-    options, readable = prepared(form)
-    start = partial(arm, form=form, options=options, readable=readable, form_name="cpu")
+    setup = set_up(form, "cpu")
     source = variants.starter("3e_compile").replace(
         "def train(job):\n",
         "def train(job):\n    torch.compile(lambda x: x.sin().sum(), fullgraph=True)(torch.ones(8))\n    job.model.compile()\n",
     )
-    with begun(source, form, SEED, start) as one:
+    with reference_arm(source, setup, SEED) as one:
         one.run(4)
         assert one.compiled == 0
-    with begun(variants.starter("3e_compile"), form, SEED, start) as plain:
+    with reference_arm(variants.starter("3e_compile"), setup, SEED) as plain:
         plain.run(4)
     assert one.losses == plain.losses
 

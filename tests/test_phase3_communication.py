@@ -18,7 +18,8 @@ from helpers import IS_ROOT, eventually, loop, running, said
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from grader import labs, trace
-from grader.grade import Findings, _lacking, choose_form, grade, judge
+from grader.grade import Findings, _lacking, grade, judge
+from grader.grading.forms import choose_form
 from grader.look import peek
 from grader.measure import machine
 from grader.measure.blocks import Plan

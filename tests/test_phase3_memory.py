@@ -13,7 +13,9 @@ from helpers import GPT, IS_ROOT, LAB, MARKER, first, running, said
 from grader import labs
 from grader.checks.memory import OUTLASTED, as_far_as, judge_budget, judge_growth, steps_to_tell
 from grader.frontends.notebook import Note, open_lab
-from grader.grade import arm, grade, prepared
+from grader.grade import grade
+from grader.grading.arms import open_arm, set_up
+from grader.grading.forms import prepared
 from grader.labs.lab import Budget, Growth
 from grader.measure import machine
 from grader.measure.blocks import Plan
@@ -589,8 +591,7 @@ def test_what_does_not_fit_or_is_another_training_is_named(what):
 def watched(name: str, source: str, turns: int, steps: int) -> Meter:
     """What a loop of a lab holds after so many turns, seen as a grade sees it."""
     form = labs.get(name).forms["cpu"]
-    options, readable = prepared(form)
-    with arm(source, form, options, readable, "cpu", None, counted=True) as one:
+    with open_arm(source, set_up(form, "cpu", counted=True)) as one:
         one.meter = Meter(one.child, on_gpu=False)
         one.child.load()
         one.child.start(1)

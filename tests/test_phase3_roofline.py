@@ -16,7 +16,8 @@ from test_solutions import path as solution_path
 from grader import costs, labs, mystery, trace
 from grader.answers import read_answers, unanswered
 from grader.errors import UserError
-from grader.grade import choose_form, grade
+from grader.grade import grade
+from grader.grading.forms import choose_form
 from grader.labs.kinds import BOUNDS, REASONS
 from grader.measure import machine
 from grader.result import FAIL, NOT_MEASURED, PASS, Result

@@ -17,7 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from grader import labs
 from grader.data.pictures import make_pictures
 from grader.errors import UserError
-from grader.grade import grade, prepared
+from grader.grade import grade
+from grader.grading.forms import prepared
 from grader.labs.lab import Form
 from grader.look import peek
 from grader.measure import machine

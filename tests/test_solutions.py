@@ -12,7 +12,7 @@ import pytest
 from helpers import first
 
 from grader import labs
-from grader.grade import missing_packages
+from grader.grading.forms import missing_packages
 from grader.submission import read_notebook
 
 SOLUTIONS = Path(__file__).resolve().parents[1] / "solutions"

@@ -23,7 +23,7 @@ from grader.classroom import worker
 from grader.classroom.keys import check_valid
 from grader.classroom.submissions import version
 from grader.errors import UserError
-from grader.grade import choose_device
+from grader.grading.forms import choose_device
 from grader.measure import machine
 
 # a worker that dies takes its grade with it at once; who tries again is the coordinator's decision, not Dask's

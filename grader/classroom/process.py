@@ -44,7 +44,8 @@ def main() -> None:
 
 def _do(line: str, reply: Reply) -> None:
     from grader.classroom.submissions import Job
-    from grader.grade import choose_device, choose_form, grade
+    from grader.grade import grade
+    from grader.grading.forms import choose_device, choose_form
     from grader.labs import get
     from grader.measure import machine
 

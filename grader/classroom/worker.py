@@ -168,7 +168,7 @@ def describe(device: str) -> dict[str, Any]:
     """What this worker grades with: {"machines": keys, "form", "version", "cores", "gpu"}. It can begin with a grade at once
     when it says so. Raises UserError where it has not that device."""
     from grader.classroom.submissions import version
-    from grader.grade import choose_device
+    from grader.grading.forms import choose_device
 
     if _lock.acquire(blocking=False):  # not beside a grade, whose cores its imports would take
         try:
@@ -189,7 +189,7 @@ def uncalibrated(names: Sequence[str], device: str) -> list[str]:
     """Those of these labs whose points depend on a calibration that this worker's machine does not have."""
     from grader import labs
     from grader.calibrate import calibrated
-    from grader.grade import choose_form
+    from grader.grading.forms import choose_form
     from grader.labs.lab import Lab
     from grader.measure.calibration import reference_gain
 

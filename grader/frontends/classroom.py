@@ -231,7 +231,7 @@ def grade_class(options: argparse.Namespace) -> int:
 
 def _confined_here(allow_unconfined: bool) -> None:
     """Say what keeps submissions in on this machine. Raises RuntimeError where they could reach files, unless allowed."""
-    from grader.grade import UNCONFINED
+    from grader.grading.gate import UNCONFINED
     from grader.sandbox.probe import confinement
 
     found = confinement()
@@ -244,7 +244,7 @@ def _confined_here(allow_unconfined: bool) -> None:
 def _prepare(names: set[str], device: str) -> None:
     """Make the labs' data once, before several workers of this machine do."""
     from grader import labs
-    from grader.grade import choose_form, prepared
+    from grader.grading.forms import choose_form, prepared
     from grader.labs.lab import Lab
 
     for lab in map(labs.get, sorted(names)):

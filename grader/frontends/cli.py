@@ -234,14 +234,14 @@ class Terminal:
 
 def _form_here(lab: AnyLab) -> str | None:
     """The form in which this machine can grade a lab; None for none."""
-    from grader.grade import choose_form
+    from grader.grading.forms import choose_form
 
     form = choose_form(lab, "auto")
     return form if form in lab.forms else None
 
 
 def _labs(options: argparse.Namespace) -> None:
-    from grader.grade import missing_packages
+    from grader.grading.forms import missing_packages
 
     rows = []
     for name in labs.NAMES:
@@ -302,7 +302,8 @@ def _grade(options: argparse.Namespace) -> None:
     from grader.classroom.visit import grade_at
     from grader.frontends import board, notebook, report
     from grader.frontends.diagnose import check_targets
-    from grader.grade import choose_form, grade, own_cores
+    from grader.grade import grade
+    from grader.grading.forms import choose_form, own_cores
     from grader.result import write_json
     from grader.sandbox.parent import fork_server
     from grader.submission import code_cells, from_cells, load_notebook
@@ -366,7 +367,7 @@ def _diagnose(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     from grader.frontends import compare
-    from grader.grade import choose_device
+    from grader.grading.forms import choose_device
     from grader.measure import machine
 
     with machine.own_cores(int(choose_device(options.device) == "cuda")):
@@ -386,7 +387,7 @@ def _scaffold(options: argparse.Namespace) -> None:
 
 
 def _calibrate(options: argparse.Namespace) -> None:
-    from grader.grade import own_cores
+    from grader.grading.forms import own_cores
 
     chosen = [labs.get(options.lab)] if options.lab else [labs.get(name) for name in labs.NAMES]
     chosen = [lab for lab in chosen if isinstance(lab, Lab)]
@@ -425,7 +426,7 @@ def _as_a_worker(options: argparse.Namespace) -> contextlib.AbstractContextManag
 def _calibrate_lab(lab: Lab, options: argparse.Namespace) -> None:
     """What the options ask for, of one lab; of one among all of them only where there is something to measure."""
     from grader import calibrate
-    from grader.grade import choose_form
+    from grader.grading.forms import choose_form
     from grader.measure import calibration
 
     form = choose_form(lab, options.device)
@@ -453,7 +454,7 @@ def _doctor(options: argparse.Namespace) -> int:
     from grader import calibrate
     from grader.data.cache import cache_dir
     from grader.frontends import report
-    from grader.grade import missing_packages, too_little_memory
+    from grader.grading.forms import missing_packages, too_little_memory
     from grader.measure import calibration, machine
     from grader.sandbox.probe import confinement
 
@@ -531,7 +532,8 @@ def _board(options: argparse.Namespace) -> None:
 def _demo(options: argparse.Namespace) -> None:
     from grader.calibrate import solution
     from grader.frontends import report
-    from grader.grade import choose_form, grade, own_cores
+    from grader.grade import grade
+    from grader.grading.forms import choose_form, own_cores
     from grader.result import check_writable
     from grader.sandbox.parent import fork_server
     from grader.submission import read_notebook

@@ -344,7 +344,8 @@ class MeasuredGrade(NbGraderPreprocessor):
         """The grade of a notebook's submission."""
         from grader.classroom.store import Store  # only here: releasing and feedback need none of it
         from grader.classroom.submissions import Job, submission_in
-        from grader.grade import choose_form, grade
+        from grader.grade import grade
+        from grader.grading.forms import choose_form
 
         try:
             if why := nb.metadata.get(UNREADABLE):

@@ -68,7 +68,7 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def nightly(options: argparse.Namespace) -> int:
     from grader.classroom.submissions import version
-    from grader.grade import choose_device
+    from grader.grading.forms import choose_device
     from grader.nightly import night as nights
     from grader.nightly import parts, report
     from grader.nightly.history import History

@@ -33,11 +33,12 @@ from grader.classroom.visit import grade_at
 from grader.errors import UserError
 from grader.frontends import board, magic, report
 from grader.frontends.silence import Silence
-from grader.grade import Progress, choose_form, grade, missing_packages, own_cores, too_little_memory
+from grader.grade import grade
+from grader.grading.forms import choose_form, missing_packages, own_cores, too_little_memory
 from grader.labs.lab import CAUSES, Budget, Growth
 from grader.look import Look, look, peek, profile
 from grader.measure import machine
-from grader.result import Result, write_json
+from grader.result import Progress, Result, write_json
 from grader.sandbox import parent
 from grader.sandbox.parent import Workspace
 from grader.submission import Submission, _prediction, defined, from_cells, is_submission

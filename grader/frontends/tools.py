@@ -16,10 +16,11 @@ from grader.answers import Recording
 from grader.errors import UserError
 from grader.frontends import board, notebook, report
 from grader.frontends.notebook import Below, Note, NotebookLab, Row
-from grader.grade import Progress, explain, grade, with_details
+from grader.grade import grade
+from grader.grading.failure import explain, with_details
 from grader.labs.kinds import AnnotateLab, AnswersLab, CostsLab, KernelLab, MysteryLab, StopwatchLab, Timing
 from grader.labs.lab import AnyLab
-from grader.result import FAIL, write_json
+from grader.result import FAIL, Progress, write_json
 from grader.sandbox.parent import ChildError
 from grader.trace.lines import by_line
 from grader.trace.metrics import PHASES

@@ -15,7 +15,7 @@ from grader import labs
 from grader.classroom.store import FAILED as NOT_MADE
 from grader.classroom.submissions import Call, Job, definition
 from grader.errors import UserError
-from grader.grade import missing_packages
+from grader.grading.forms import missing_packages
 from grader.labs.lab import Lab
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
 from grader.submission import Submission, read_notebook

@@ -17,28 +17,19 @@ from statistics import fmean, geometric_mean
 from grader.checks import parity as parity_check
 from grader.checks.throughput import MUCH_LOST
 from grader.errors import UserError
-from grader.grade import (
-    Arming,
-    Disturbed,
-    Findings,
-    Progress,
-    arm,
-    begin,
-    choose_device,
-    gate,
-    race,
-    timed_pair,
-    workspace_of,
-)
+from grader.grade import Arming, Findings, race, timed_pair
+from grader.grading.arms import Setup, open_arm, start_training, workspace_of
+from grader.grading.forms import choose_device
+from grader.grading.gate import Disturbed, machine_is_free
 from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput
 from grader.measure import decision
 from grader.measure.blocks import Plan
 from grader.measure.calibration import Spread
 from grader.own.job import JobError
-from grader.result import FAIL, CheckResult
+from grader.result import FAIL, CheckResult, Progress
 from grader.sandbox.parent import ChildError, Limits, fork_server
 from grader.sandbox.probe import confinement
-from grader.submission import MAX_SOURCE, Submission
+from grader.submission import MAX_SOURCE
 from grader.trace import Analysis, Trace, analyse
 
 FIRST_STEPS = 20  # whose losses and weights are compared
@@ -168,14 +159,8 @@ def compare(
         before=sources[0],
     )
     found = _Comparing(lab, form_name, allow_unconfined=allow_unconfined)
-    start = partial(
-        arm,
-        form=form,
-        options=form.options,
-        readable=[path.resolve() for path in (job, *readable)],
-        form_name=form_name,
-        allow_unconfined=allow_unconfined,
-    )
+    files = [path.resolve() for path in (job, *readable)]
+    setup = Setup(form, form_name, form.options, files, allow_unconfined)
     result = Comparison(plan=plan)
 
     def told(share: float, what: str) -> None:
@@ -183,25 +168,16 @@ def compare(
 
     try:
         progress(0.0, "looking at the machine")
-        gate(found)
+        machine_is_free(form_name)
         with (
             tempfile.TemporaryDirectory() as kept,
             workspace_of(sources[0]) as folder_before,  # what is compiled is found again at the next start
             workspace_of(sources[1]) as folder_after,
         ):
             once = replace(plan, min_pairs=PAIRS, max_pairs=2 * PAIRS)
-            starter = partial(start, sources[0], limits=None, trusted=True, kept=folder_before)
-            ours = partial(start, sources[1], limits=limits, kept=folder_after)
-            race(
-                found,
-                Submission(sources[1]),
-                lambda *_, **__: starter(),
-                lambda *_, **__: ours(),
-                Path(kept),
-                once,
-                limits,
-                lambda share, what: told(FIRST * share, what),
-            )
+            starter = partial(open_arm, sources[0], setup, trusted=True, kept=folder_before)
+            ours = partial(open_arm, sources[1], setup, limits, kept=folder_after)
+            race(found, starter, ours, Path(kept), once, lambda share, what: told(FIRST * share, what))
             if found.decided:
                 result.traced_s = dict(zip(("before", "after"), found.step_s, strict=True))
                 starts = [_joined(found.decided.pairs)]
@@ -243,7 +219,7 @@ def _start_again(
                 each.child.load()
                 each.child.freeze()
             for each in arms.values():
-                begin(each, found.seed, keep_initial=False)
+                start_training(each, found.seed, keep_initial=False)
                 with each.aside():
                     each.warm_up(FIRST_STEPS)
             try:

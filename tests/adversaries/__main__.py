@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from grader import labs
-from grader.grade import choose_form
+from grader.grading.forms import choose_form
 from tests import adversaries
 from tests.adversaries import _run as run
 

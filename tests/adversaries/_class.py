@@ -18,7 +18,7 @@ import nbformat
 
 from grader.classroom.store import Store
 from grader.classroom.submissions import Job, read_class
-from grader.grade import choose_form
+from grader.grading.forms import choose_form
 from grader.labs.lab import Lab
 from grader.measure import machine
 from tests import scripts

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from grader import labs, look, trace
 from grader.errors import UserError
-from grader.grade import missing_packages, too_few_devices
+from grader.grading.forms import missing_packages, too_few_devices
 from grader.labs.lab import Lab
 from grader.measure import machine
 from grader.result import write_text

@@ -30,7 +30,7 @@ from grader.classroom.coordinator import grade_all
 from grader.classroom.pool import embedded
 from grader.classroom.store import Store
 from grader.classroom.submissions import Job
-from grader.grade import prepared
+from grader.grading.forms import prepared
 from grader.measure import machine
 from grader.result import write_json
 from grader.submission import MAGIC, Submission

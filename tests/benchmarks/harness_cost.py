@@ -25,7 +25,8 @@ from statistics import fmean, geometric_mean
 from typing import Any
 
 from grader import labs
-from grader.grade import arm, prepared
+from grader.grading.arms import open_arm, set_up
+from grader.grading.forms import prepared
 from grader.labs.lab import Form, Parity
 from grader.measure import decision, machine
 from grader.sandbox.parent import turn
@@ -105,11 +106,10 @@ def measure(name: str, form: Form, device: str, processes: int, pairs: int) -> d
 
 def _one_of_each(name: str, form: Form, device: str, pairs: int) -> tuple[float, float]:
     """Seconds per step of one driven and one bare process: geometric means over their blocks."""
-    options, readable = prepared(form)
     source = labs.get("3a_precision").starter
     driven_s: list[float] = []
     bare_s: list[float] = []
-    with arm(source, form, options, readable, device, None) as driven, bare_process(name) as theirs:
+    with open_arm(source, set_up(form, device)) as driven, bare_process(name) as theirs:
         driven.child.load()
         driven.child.start(1)
         driven.warm_up(12)

@@ -37,7 +37,8 @@ from grader.classroom.pool import embedded
 from grader.classroom.store import Store, stands
 from grader.classroom.submissions import Job
 from grader.errors import UserError
-from grader.grade import arm, choose_device, choose_form, prepared, too_few_devices
+from grader.grading.arms import open_arm, set_up
+from grader.grading.forms import choose_device, choose_form, prepared, too_few_devices
 from grader.labs.lab import AnyLab, Lab
 from grader.measure import calibration, machine
 from grader.measure.blocks import Plan, whole_rounds
@@ -604,8 +605,7 @@ def _graded(folder: Path, what: str, solved: str, source: str) -> tuple[float, f
 def _alone(form: Any, form_name: str, source: str) -> float:
     """Milliseconds per step of a loop that is alone on the machine, after its loader's head start is burnt, with its share of
     the preparation where there is one."""
-    options, readable = prepared(form)
-    with arm(source, form, options, readable, form_name, None) as ours:
+    with open_arm(source, set_up(form, form_name)) as ours:
         ours.child.load()
         share = ours.prepare(form.prepare_s) / form.prepared_for if form.prepare_s else 0.0
         ours.child.start(1)

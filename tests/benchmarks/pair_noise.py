@@ -21,7 +21,7 @@ from multiprocessing import get_context
 from statistics import fmean, stdev
 
 from grader import labs
-from grader.grade import arm, prepared
+from grader.grading.arms import open_arm, set_up
 from grader.measure import blocks, machine
 from grader.measure.decision import gain
 
@@ -40,8 +40,7 @@ def grade(number: int, lab: str, device: str, placed: str) -> list[tuple[float, 
     del number  # each is the same again
     blocks.draw_core = PLACED[placed]
     form = labs.get(lab).forms[device]
-    options, readable = prepared(form)
-    one = partial(arm, labs.get(lab).starter, form, options, readable, device, None, trusted=True)
+    one = partial(open_arm, labs.get(lab).starter, set_up(form, device), trusted=True)
     with one() as first, one() as second:
         for seed, each in enumerate((first, second)):
             each.child.load()

@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from grader import labs
-from grader.grade import arm, choose_form, prepared
+from grader.grading.arms import open_arm, set_up
+from grader.grading.forms import choose_form, prepared
 from grader.labs.lab import Form
 from grader.measure import machine, peaks
 from grader.measure.blocks import whole_rounds
@@ -53,14 +54,14 @@ def rows(only: str) -> list[tuple[str, str]]:
 
 def rate(source: str, form: Form, form_name: str, seconds: float) -> tuple[float, list[float]]:
     """Images a second in the median of three blocks, and of each."""
-    options, readable = prepared(form)
-    with arm(source, form, options, readable, form_name, None) as one:
+    setup = set_up(form, form_name)
+    with open_arm(source, setup) as one:
         one.child.load()
         one.child.start(1)
         one.warm_up(8)
         one.burn()
         steps = whole_rounds(seconds, one.step_s)
-        found = [options["batch_size"] / one.run(steps) for _ in range(3)]
+        found = [setup.options["batch_size"] / one.run(steps) for _ in range(3)]
     return median(found), found
 
 

@@ -1,0 +1,142 @@
+"""Starting the loops that a grade measures: the submission's, the starter's and the reference solution's arm."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from grader.grading.forms import prepared
+from grader.measure.blocks import Arm
+from grader.sandbox.drive import NAME, Drive
+from grader.sandbox.parent import Child, Limits, Workspace
+
+WEIGHTS, FIRST_WEIGHTS = "weights.safetensors", "first.safetensors"  # in the exchange folder
+TOO_LARGE = (
+    " Twice what the untouched loop's file has is enough for its tensors: `job.weights` returns these and nothing else."
+)
+MAX_TRACE = 256 << 20  # bytes
+# Nothing is compiled: the same training, and where a compiler takes a minute it is there a minute sooner. The second name is what
+# releases of torch ask for that are imported already
+EAGER = {"TORCH_COMPILE_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1"}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all arms of one grade have in common."""
+
+    form: Any  # of the lab's kind
+    form_name: str  # "cuda" or "cpu"
+    options: dict[str, Any]  # the workload's
+    readable: list[Path]
+    allow_unconfined: bool = False
+    counted: bool = False  # see `Child`
+
+    @property
+    def untimed(self) -> Setup:
+        """For runs that nobody times: waiting for the storage trains nothing."""
+        return replace(self, options=self.options | {"read_s": 0.0}) if "read_s" in self.options else self
+
+
+def set_up(form: Any, form_name: str, allow_unconfined: bool = False, counted: bool = False) -> Setup:
+    """The arms' setup with the form's data, which are made where they are missing."""
+    return Setup(form, form_name, *prepared(form), allow_unconfined, counted)
+
+
+@contextlib.contextmanager
+def workspace_of(source: str) -> Iterator[Workspace]:
+    workspace = Workspace(source)
+    try:
+        yield workspace
+    finally:
+        workspace.remove()
+
+
+@contextlib.contextmanager
+def open_arm(
+    source: str,
+    setup: Setup,
+    limits: Limits | None = None,
+    trusted: bool = False,
+    kept: Workspace | None = None,
+) -> Iterator[Arm]:
+    """One loop in a confined process of its own. kept: a workspace of this source whose compiler caches are used again."""
+    form, options = setup.form, setup.options
+    workspace = kept or Workspace(source)
+    try:
+        with (
+            _drive(workspace, options) as drive,
+            Child(
+                workspace,
+                workload=form.workload,
+                options=options,
+                device=setup.form_name,
+                readable=setup.readable if trusted or not options.get("read_s") else _past_the_drive(options),
+                threads=form.threads,
+                environment=form.environment,
+                drive=drive,
+                limits=limits,
+                trusted=trusted,
+                allow_unconfined=setup.allow_unconfined,
+                counted=setup.counted,
+                # the forms of labs that are no loops to make faster have none of these
+                **{
+                    name: getattr(form, name)
+                    for name in ("ranks", "budget", "exact_memory", "serves")
+                    if hasattr(form, name)
+                },
+            ) as child,
+        ):
+            yield Arm(
+                child,
+                drive,
+                gpus=getattr(form, "ranks", 1) if setup.form_name == "cuda" else 0,
+                round_of=getattr(form, "round", 1),
+                prepared_for=form.prepared_for if getattr(form, "prepare_s", None) else None,
+            )
+    finally:
+        workspace.empty() if kept else workspace.remove()
+
+
+def _drive(workspace: Workspace, options: dict[str, Any]) -> contextlib.AbstractContextManager[Drive | None]:
+    """The slow drive that the lab's files lie on, where it has one."""
+    if not options.get("read_s"):
+        return contextlib.nullcontext()
+    return Drive(workspace.folder / NAME, options["folder"], options["read_s"], opened=False, user=workspace.uid)
+
+
+def _past_the_drive(options: dict[str, Any]) -> list[Path]:
+    """What a submission may read without the drive: that the data are there, not the data, which would come at once."""
+    return [Path(options["folder"]) / "manifest.json"]
+
+
+def start_training(arm: Arm, seed: int, keep_initial: bool) -> None:
+    """Have a frozen arm begin its training; no process knows the seed before."""
+    with arm.aside():
+        arm.child.start(seed, keep_initial)
+
+
+@contextlib.contextmanager
+def reference_arm(source: str, setup: Setup, seed: int, compiles: bool = False, nudge: int = 0) -> Iterator[Arm]:
+    """A trusted loop that has made its first steps from `seed`; `compare` can be asked of it.
+
+    compiles: whether it may, where its speed counts. nudge: see `Child.start`."""
+    form = setup.form
+    if not compiles:
+        form = replace(form, environment=form.environment | EAGER)
+    with open_arm(source, replace(setup, form=form), trusted=True) as arm:
+        arm.child.load()
+        if form.prepare_s:
+            arm.prepare(form.prepare_s)
+        arm.child.start(seed, keep_initial=True, nudge=nudge)
+        arm.warm_up(form.parity.steps)
+        yield arm
+
+
+def max_weights_bytes(trusted: Child, file: str) -> int:
+    """Bytes that a submission's file of weights may have, by what a trusted loop of the same job has written.
+
+    Weights in float64, which are told what is wrong with them, are twice as large; names stand beside them."""
+    return 2 * (trusted.exchange / file).stat().st_size + (1 << 20)

@@ -1,0 +1,124 @@
+"""In which form a lab is graded here, what is missing for that, on which cores, and with which data."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from grader.data import prepare
+from grader.errors import UserError
+from grader.labs.lab import AnyLab, Form
+from grader.measure import machine
+from grader.submission import Submission
+
+Measured = TypeVar("Measured")
+
+GPU_MEMORY = 7e9  # bytes that a grade needs of a GPU's memory in labs that are no loops to make faster
+HELD_BY_OTHERS = "close the programs that hold the rest"
+NO_POINTS = "No points are given for what was not measured."
+NEEDS_GPU = "It needs an NVIDIA GPU; no points are given for what was not measured."
+
+
+def choose_device(device: str) -> str:
+    """ "cuda" or "cpu" for `device` "auto", "cuda" or "cpu". Raises UserError where "cuda" is asked for and missing."""
+    if device == "cuda" and not machine.has_gpu():
+        raise UserError(
+            "There is no NVIDIA GPU here (NVML finds none). Use --device auto or cpu, or a machine with one."
+        )
+    if device not in ("auto", "cuda", "cpu"):
+        raise UserError(f"Unknown device {device!r}: use auto, cpu or cuda.")
+    for_the_cpu = machine.torch_is_for_the_cpu()
+    if device == "cuda" and for_the_cpu:
+        raise UserError(
+            "The torch that is installed here is built for the CPU alone. Install one for your GPU, or use --device cpu."
+        )
+    return "cuda" if device == "cuda" or (device == "auto" and machine.has_gpu() and not for_the_cpu) else "cpu"
+
+
+def choose_form(lab: AnyLab, device: str) -> str:
+    """The form in which a lab is graded: "cuda", "cpu", or "traces" where nothing is measured.
+
+    With "auto" a lab that needs more GPUs than there are is graded in its form for the CPU."""
+    if list(lab.forms) == ["traces"] or (device == "traces" and device in lab.forms):
+        return "traces"
+    chosen = choose_device(device)
+    if chosen not in lab.forms and "traces" in lab.forms:
+        return "traces"
+    return "cpu" if device == "auto" and too_few_devices(lab, chosen) else chosen
+
+
+def ranks_of(lab: AnyLab, form_name: str) -> int:
+    """How many processes train together in this form."""
+    return getattr(lab.forms.get(form_name), "ranks", 1)
+
+
+def too_few_devices(lab: AnyLab, form_name: str) -> str:
+    """Why a lab cannot be measured in this form for want of GPUs or cores, in words; '' where it can."""
+    needed = ranks_of(lab, form_name)
+    if form_name == "cuda" and needed > max(1, len(machine.gpus())):
+        return needs_gpu(lab)
+    if machine.cores() < needed:
+        return f"{needed} processes train together, and there are {machine.cores()} cores for them here. {NO_POINTS}"
+    return ""
+
+
+def missing_packages(lab: AnyLab) -> str:
+    """Why a lab cannot be measured for want of packages, and how to install them; '' where all are there."""
+    missing = [name for name in lab.packages if not importlib.util.find_spec(name)]
+    if not missing:
+        return ""
+    return f"It needs packages that are not installed here: pip install {' '.join(missing)}. {NO_POINTS}"
+
+
+def too_little_memory(lab: AnyLab, form_name: str) -> str:
+    """Why a lab cannot be measured for want of free GPU memory, in words; '' where there is enough."""
+    form = lab.forms.get(form_name)
+    state = machine.gpu_state(ranks_of(lab, form_name)) if form and form_name == "cuda" and lab.runs_code else None
+    needed = getattr(form, "gpu_memory", GPU_MEMORY)
+    if state is None or state.free_bytes >= needed:
+        return ""
+    others = f"; {HELD_BY_OTHERS}" if state.total_bytes >= needed else ""
+    return (
+        f"It needs {needed / 1e9:.3g} GB of free GPU memory; of {state.total_bytes / 1e9:.1f} GB here {state.free_bytes / 1e9:.1f} GB are "
+        f"free{others}. {NO_POINTS}"
+    )
+
+
+def needs_gpu(lab: AnyLab) -> str:
+    """What a check that was not measured for want of GPUs says."""
+    needed = ranks_of(lab, "cuda")
+    if needed == 1:
+        return NEEDS_GPU
+    return f"It needs {needed} NVIDIA GPUs in one machine; no points are given for what was not measured."
+
+
+def own_cores(lab: AnyLab, device: str) -> contextlib.AbstractContextManager[None]:
+    """This thread, and all that it starts, on the cores that a grade of the lab has: see `machine.share`."""
+    form_name = choose_form(lab, device)
+    return machine.own_cores(ranks_of(lab, form_name) if form_name == "cuda" else 0)
+
+
+def on_own_cores(measures: Callable[..., Measured]) -> Callable[..., Measured]:
+    """A function that measures a submission, on the cores of its own grade."""
+
+    @functools.wraps(measures)
+    def on_them(submission: Submission, lab: AnyLab, *, device: str = "auto", **more: Any) -> Measured:
+        with own_cores(lab, device):
+            return measures(submission, lab, device=device, **more)
+
+    return on_them
+
+
+def prepared(form: Form) -> tuple[dict[str, Any], list[Path]]:
+    """Make the form's data where they are missing. Returns the workload's options and the paths it may read."""
+    options = dict(form.options)
+    if not form.data:
+        return options, []
+    folder = prepare(form.data)
+    if form.data != "text":
+        options["folder"] = str(folder)
+    return options, [folder]
