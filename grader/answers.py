@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from grader import trace
-from grader.checks.trace import read as read_metric
 from grader.errors import UserError
 from grader.grading.evidence import AnyFindings
 from grader.labs.kinds import HEALTHY, AnswersLab, Cause, Number, Place, Question
 from grader.labs.lab import CAUSES
 from grader.result import FAIL, PASS, CheckResult, Progress, unscored
 from grader.submission import Submission
+from grader.trace import catalogue
 from grader.trace.diagnosis import STALLS
 from grader.trace.words import plain_number
 
@@ -78,7 +78,7 @@ def value(found: Recording, name: str) -> float:
     if name == "hidden":
         metrics = found.analysis.metrics
         return 1 - metrics.comm_exposed_ns / metrics.comm_ns
-    return read_metric(found.analysis.metrics, name)
+    return catalogue.value(found.analysis.metrics, name)
 
 
 # ---------------------------------------------------------------- a learner's answers

@@ -31,6 +31,7 @@ from grader.sandbox.parent import ChildError
 from grader.submission import Submission
 from grader.trace import intervals
 from grader.trace.breakdown import breakdown
+from grader.trace.catalogue import COUNT, unit
 from grader.trace.kernels import MATMUL_OP
 from grader.trace.read import CPU_OP
 from grader.trace.steps import Steps
@@ -60,7 +61,6 @@ CALLED = {
 NEEDS_A_CALL = {"cpu": ("launch-bound", "memory-bound"), "cuda": ("launch-bound",)}
 BUSY = 0.15  # of a step idle: a GPU that has less is busy
 SPELT = "Copy the word from the table above your answers, and put it in quotes."
-COUNTS = ("loads_in_main", "syncs", "launches", "cpu_ops")  # all others are shares
 COUNT_WITHIN, SHARE_WITHIN = 0.1, {"cuda": 0.1, "cpu": 0.15}  # shares of time scatter more where cores are shared
 
 
@@ -398,9 +398,9 @@ def _judge_number(found: Findings, name: str, drawn: Drawn) -> tuple[float, str]
     if number is None:
         return 0.5, f"{metric} is the right row; the value {shown(answer.get('value', ...))} is not a number."
     right = numbers[metric]
-    off = COUNT_WITHIN * right if metric in COUNTS else SHARE_WITHIN[found.ticket_form]
+    off = COUNT_WITHIN * right if unit(metric) == COUNT else SHARE_WITHIN[found.ticket_form]
     if abs(number - right) <= off:
         return 1, "right."
-    if metric not in COUNTS and not 0 <= number <= 1:
+    if unit(metric) != COUNT and not 0 <= number <= 1:
         return 0.5, f"{metric} is the right row; a share is written 0.25 for 25%."
     return 0.5, f"{metric} is the right row; measured again it is {plain_number(right)}, not {number:g}."

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grader import trace
-from grader.trace import TraceError, intervals, kernels, words
+from grader import labs, trace
+from grader.trace import TraceError, catalogue, intervals, kernels, words
 from grader.trace.metrics import FITS
 from grader.trace.read import to_ns
 
@@ -575,3 +575,12 @@ def test_the_import_is_light():
     heavy = ("torch", "matplotlib", "IPython", "nbformat")
     code = f"import sys, grader.trace; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_every_metric_is_declared_once_and_the_views_show_metrics():
+    shown = {*catalogue.PEEKED, *catalogue.RECORDED, *catalogue.PROFILED}
+    assert shown <= set(catalogue.METRICS)
+    for lab in map(labs.get, labs.loops()):
+        asked = [check.metric for check in lab.trace]
+        assert all(catalogue.unit(name) for name in lab.peek), lab.name
+        assert all(catalogue.unit(name) for name in asked if not name.startswith("compiled.")), lab.name

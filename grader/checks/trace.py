@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from grader.labs.lab import TraceCheck
 from grader.result import AGAIN, FAIL, INCONCLUSIVE, PASS, CheckResult
-from grader.trace import Metrics
+from grader.trace import Metrics, catalogue
 from grader.trace.words import plain_number
 
-SHARES = {
-    "data_wait",
-    "h2d_pinned",
-    "h2d_overlap",
-    "aligned_share",
-    "half_share",
-    "fp16_share",
-    "flash_share",
-    "layout_share",
-    "comm_exposed",
-    "tensor_core_share",
-    "gpu_idle_unprofiled",
-    "tiny_kernel_share",
-}
 MARK_ALL = 'Take the batches from a DataLoader, or put all that makes a batch into a record_function("data_wait").'
-OF_SHAPES = {"aligned_share", "score_matrices"}  # read from operators and their shapes
-
-
-def read(metrics: Metrics, name: str) -> Any:
-    """A metric by name; "tensor_core_share.yes" is the entry "yes" of a metric that is a dict. None where it is unknown."""
-    field, _, entry = name.partition(".")
-    value = getattr(metrics, field)
-    return value.get(entry) if entry and value is not None else value
 
 
 def _shown(metric: str, value: float) -> str:
-    return f"{value:.0%}" if metric.partition(".")[0] in SHARES else plain_number(value)
+    return f"{value:.0%}" if catalogue.unit(metric) == catalogue.SHARE else plain_number(value)
+
+
+def _needs_shapes(metric: str) -> bool:
+    return metric in catalogue.METRICS and catalogue.METRICS[metric].needs == "shapes"
 
 
 def _part(check: TraceCheck, value: float) -> float:
@@ -79,7 +59,7 @@ def judge(
     points that the measured gain supports (0 to 1): the process that is judged wrote the trace, so a trace alone earns
     nothing. `undecided`: whether it may support more, once it is known. `lost`: the share of the timed steps (0 to 1) that
     went to other programs; a GPU that is idle meanwhile is not the loop's fault."""
-    value = read(metrics, check.metric)
+    value = catalogue.value(metrics, check.metric)
     bound = check.at_least if check.at_least is not None else check.at_most
     evidence = {check.metric: value, "at_least": check.at_least, "at_most": check.at_most, "steps": metrics.steps}
     evidence = {k: v for k, v in evidence.items() if v is not None}
@@ -91,7 +71,7 @@ def judge(
 
     if problems:
         return result(INCONCLUSIVE, 0, f"The trace does not answer: {'; '.join(problems)}. Check again.")
-    if value is None and check.metric in OF_SHAPES and metrics.graph_launches:
+    if value is None and _needs_shapes(check.metric) and metrics.graph_launches:
         return result(
             INCONCLUSIVE,
             0,

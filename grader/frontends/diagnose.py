@@ -19,7 +19,7 @@ from typing import Any
 from grader.errors import UserError
 from grader.frontends import report
 from grader.result import check_writable, json_value, write_json, write_text
-from grader.trace import Analysis, Metrics, Trace, TraceError, analyse, read, timeline
+from grader.trace import Analysis, Metrics, Trace, TraceError, analyse, catalogue, read, timeline
 from grader.trace.breakdown import IDLE, PARTS
 from grader.trace.compare import Change, compare
 from grader.trace.diagnosis import INCOMPLETE as NO_DIAGNOSIS
@@ -464,32 +464,6 @@ def _comparison_text(before: Analysis, after: Analysis, width: int, paint: Any) 
     return lines
 
 
-# Metrics that are shown when they changed: what they are called, and how they are written.
-COMPARED = {
-    "gpu_idle_unprofiled": ("GPU idle, of a step without the profiler", "share"),
-    "gpu_idle": ("GPU idle, of the whole recording", "share"),
-    "gpu_busy_ns": ("GPU busy", "time"),
-    "data_wait": ("host waiting for data, under the profiler", "share"),
-    "loads_in_main": ("samples loaded in the main process", "count"),
-    "syncs": ("waits for the GPU", "count"),
-    "would_wait": ("operators that would wait for a GPU", "count"),
-    "cpu_ops": ("operators called on the host", "count"),
-    "launches": ("launches", "count"),
-    "kernels": ("kernels", "count"),
-    "tiny_kernel_share": ("kernels under 10 µs", "share"),
-    "copy_kernels": ("kernels that only copy or cast", "count"),
-    "layout_share": ("time in copies that only change a layout", "share"),
-    "h2d_pinned": ("copied from pinned memory", "share"),
-    "h2d_overlap": ("copied beside kernels", "share"),
-    "tensor_core_share.yes": ("matmul on tensor cores", "share"),
-    "half_share": ("matmul with 16-bit inputs", "share"),
-    "aligned_share": ("matmul with sizes of whole 16 bytes", "share"),
-    "comm_exposed_ns": ("communication with nothing beside it", "time"),
-    "peak_memory": ("memory at the peak", "memory"),
-    "memory_growth": ("memory growth a step", "memory"),
-}
-
-
 def _changes(before: Analysis, after: Analysis) -> list[tuple[str, list[tuple[str, str, str, str]]]]:
     """Tables of (name, before, after, change), what did not change left out."""
     compared = compare(before, after)
@@ -497,7 +471,7 @@ def _changes(before: Analysis, after: Analysis) -> list[tuple[str, list[tuple[st
         return []
     step = max(compared.step.before, compared.step.after)
 
-    def row(change: Change, name: str, kind: str) -> tuple[str, str, str, str]:
+    def row(change: Change, name: str, kind: catalogue.Unit) -> tuple[str, str, str, str]:
         before, after = (_written(v, kind) for v in (change.before, change.after))
         if kind == "share" and change.difference is not None:  # of what is shown, so that it adds up
             return name, before, after, f"{int(after[:-1]) - int(before[:-1]):+d} points"
@@ -507,13 +481,13 @@ def _changes(before: Analysis, after: Analysis) -> list[tuple[str, list[tuple[st
         row(c, PART_NAMES.get(c.name, c.name), "time") for c in compared.parts if abs(c.difference or 0) > step / 100
     ]
     known = {c.name: c for c in compared.metrics if c.before != c.after}
-    metrics = [row(known[name], *look) for name, look in COMPARED.items() if name in known]
+    metrics = [row(known[name], about.short, about.unit) for name, about in catalogue.COMPARED.items() if name in known]
     metrics = [cells for cells in metrics if cells[1] != cells[2]]
     families = [row(c, c.name, "time") for c in compared.families[:8] if abs(c.difference or 0) > step / 100]
     return [("Parts of a step", parts), ("In numbers", metrics), ("Kernels by family, a step", families)]
 
 
-def _written(value: float | None, kind: str, sign: str = "") -> str:
+def _written(value: float | None, kind: catalogue.Unit, sign: str = "") -> str:
     if value is None:
         return "not known"
     plus = sign if value > 0 else ""
@@ -521,7 +495,7 @@ def _written(value: float | None, kind: str, sign: str = "") -> str:
         return f"{100 * value:.0f}%"
     if kind == "time":
         return plus + milliseconds(value)
-    return plus + (_size(value) if kind == "memory" else report._digits(value, 4))
+    return plus + (_size(value) if kind == "bytes" else report._digits(value, 4))
 
 
 def _size(size: float) -> str:

@@ -42,7 +42,8 @@ from grader.result import Progress, Result, write_json
 from grader.sandbox import parent
 from grader.sandbox.parent import Workspace
 from grader.submission import Submission, _prediction, defined, from_cells, is_submission
-from grader.trace import Metrics
+from grader.trace import Metrics, catalogue
+from grader.trace.catalogue import METRICS, PEEKED, PROFILED
 from grader.trace.words import counted, plain_number
 
 Row = tuple[str, ...]  # of a table: as many texts in each row
@@ -74,70 +75,6 @@ STEPS = (
     ("lab.profile()", "where the time of a step goes"),
     ("lab.check()", "the grade, by measurement"),
     ('lab.log("what I changed")', "a note to the last check, and all that you tried so far"),
-)
-
-# name of a metric or count: what it is, in words
-WORDS = {
-    "loads_in_main": "samples that the training process loaded itself",
-    "counted.connections": "connections to the database that were opened, by all processes",
-    "counted.drive_reads": "files that were read from the drive, by all processes",
-    "syncs": "times the CPU waited for the GPU to finish",
-    "would_wait": "times an operator asked for a value or a size that it would wait for on a GPU",
-    "h2d_copies": "copies from the CPU's memory to the GPU's",
-    "h2d_pinned": "of the bytes copied to the GPU came from pinned memory",
-    "h2d_overlap": "of the time of copies to the GPU had a kernel running beside it",
-    "launches": "times the CPU launched GPU work (a CUDA graph is one)",
-    "kernels": "kernels on the GPU",
-    "graph_breaks": "lines at which torch.compile gave up and began a new graph; in all",
-    "recompiles": "times that torch.compile compiled code again, for other inputs; in all",
-    "cpu_ops": "operators called by the CPU, those within others included",
-    "half_share": "of the time in matrix products was spent on 16-bit inputs",
-    "fp16_share": "of the time in matrix products was spent on fp16 inputs",
-    "score_matrices": "batched products whose result is larger than what went in: attention scores, written out",
-    "flash_share": "of the time in fused attention kernels was spent in those of the flash kind",
-    "collectives": "times a rank talked to the others",
-    "exchanged": "numbers that a rank gave to the others",
-    "product_flops": "floating-point operations of the matrix products of a step",
-    "largest_product": "of them are the largest product's",
-    "comm_exposed": "of the step went to communication with no other kernel beside it",
-    "tensor_core_share": "of the time in matrix products was spent on tensor cores",
-    "aligned_share": "of the arithmetic in matrix products has sizes that are multiples of 16 bytes",
-    "layout_share": "of the GPU's busy time went to copies that only change a layout",
-    "data_wait": "of the profiled step the main process waited for the DataLoader",
-    "gpu_idle_unprofiled": "of the step the GPU had nothing to do",
-    "gpu_busy_ns": "of each step the GPU worked",
-    "tiny_kernel_share": "of the kernels are shorter than 10 us, about what a launch costs",
-    "peak_memory": "of GPU memory at the peak; in all",
-}
-COUNTS = ("syncs", "launches", "kernels", "graph_breaks", "recompiles", "loads_in_main", "cpu_ops")
-SHARES = {
-    "fp16_share",
-    "h2d_pinned",
-    "h2d_overlap",
-    "aligned_share",
-    "half_share",
-    "flash_share",
-    "layout_share",
-    "comm_exposed",
-    "tensor_core_share",
-    "data_wait",
-    "gpu_idle_unprofiled",
-    "tiny_kernel_share",
-}
-PROFILED = (
-    "data_wait",
-    "gpu_idle_unprofiled",
-    "gpu_busy_ns",
-    "syncs",
-    "h2d_pinned",
-    "h2d_overlap",
-    "launches",
-    "tiny_kernel_share",
-    "tensor_core_share",
-    "half_share",
-    "cpu_ops",
-    "loads_in_main",
-    "peak_memory",
 )
 
 
@@ -430,7 +367,7 @@ class LoopLab(NotebookLab):
     def _peeked(self, seen: Look | None) -> Note:
         if not seen or seen.message or not seen.metrics:
             return _failed(seen)
-        names = [name for name in dict.fromkeys([*self.lab.peek, *COUNTS]) if self._known(seen, name)]
+        names = [name for name in dict.fromkeys([*self.lab.peek, *PEEKED]) if self._known(seen, name)]
         rows = [_row(name, _value(seen, name)) for name in names]
         at = names.index("syncs") + 1
         would_wait = _value(seen, "would_wait")
@@ -462,7 +399,7 @@ class LoopLab(NotebookLab):
     def _profiled(self, seen: Look | None) -> Note:
         if not seen or seen.message or not seen.metrics:
             return _failed(seen)
-        asked = [name for check in self.lab.trace if (name := check.metric.partition(".")[0]) in WORDS]
+        asked = [name for check in self.lab.trace if (name := check.metric.partition(".")[0]) in METRICS]
         names = dict.fromkeys([*PROFILED, *asked])
         rows = [
             _row(name, value) for name in names if self._known(seen, name) and (value := _value(seen, name)) is not None
@@ -688,23 +625,22 @@ def _value(seen: Look, name: str) -> float | None:
         return seen.peak_memory
     if name in ("graph_breaks", "recompiles"):
         return seen.compiled and seen.compiled[name]
-    name, _, entry = name.partition(".")
-    value = getattr(seen.metrics, name)
-    return value.get(entry or "yes") if isinstance(value, dict) else value
+    return catalogue.value(seen.metrics, name)
 
 
 def _row(name: str, value: float | None) -> tuple[str, str, str]:
+    metric = METRICS[name]
     if value is None:
         shown = NOT_MEASURED
-    elif name in SHARES:
+    elif metric.unit == catalogue.SHARE:
         shown = f"{100 * value:.0f}%"
-    elif name == "gpu_busy_ns":
+    elif metric.unit == catalogue.TIME:
         shown = f"{plain_number(value / 1e6)} ms"
-    elif name == "peak_memory":
+    elif metric.unit == catalogue.BYTES:
         shown = f"{value / 1e9:.2f} GB"
     else:
         shown = f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
-    return name.removesuffix("_ns"), shown, WORDS.get(name, "")
+    return name.removesuffix("_ns"), shown, metric.words
 
 
 def _copies(metrics: Metrics) -> list[tuple[str, str, str]]:

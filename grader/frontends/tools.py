@@ -22,23 +22,12 @@ from grader.labs.kinds import AnnotateLab, AnswersLab, CostsLab, KernelLab, Myst
 from grader.labs.lab import AnyLab
 from grader.result import FAIL, Progress, write_json
 from grader.sandbox.parent import ChildError
+from grader.trace import catalogue
 from grader.trace.lines import by_line
 from grader.trace.metrics import PHASES
 from grader.trace.read import CPU_OP
 from grader.trace.words import counted, plain, plain_number, short_kernel
 
-SEEN = (
-    "data_wait",
-    "gpu_busy_ns",
-    "syncs",
-    "h2d_pinned",
-    "h2d_overlap",
-    "launches",
-    "kernels",
-    "tiny_kernel_share",
-    "tensor_core_share",
-    "half_share",
-)
 MOST_LINES = 8
 
 
@@ -88,8 +77,7 @@ def _looked(name: str, found: Recording) -> Note:
         f"{side['model']}, batch {side['batch']}, on {side['gpus']} {side['device']}, torch {side['torch']}. {metrics.steps} steps are "
         f"counted. Without the profiler a step takes {plain_number(found.step_ms)} ms, in this trace {plain_number(side['step_ms_traced'])} ms."
     ]
-    values = {metric: getattr(metrics, metric) for metric in SEEN}
-    values["tensor_core_share"] = (metrics.tensor_core_share or {}).get("yes")
+    values = {name: catalogue.value(metrics, name) for name in catalogue.RECORDED}
     rows = [notebook._row(metric, value) for metric, value in values.items() if value is not None]
     products = found.ms("tensor_core", "matmul")
     rows.append(("matmul", f"{plain_number(products)} ms", "of each step in matrix products and convolutions"))
@@ -205,14 +193,20 @@ class LiveLab(NotebookLab):
         self._clock["profiles"] += 1
         self._keep()
         rows = [
-            (metric, f"{value:,.5g}" if metric in mystery.COUNTS else f"{value:.2f}", TOLD[metric])
+            (metric, f"{value:,.5g}" if catalogue.unit(metric) == catalogue.COUNT else f"{value:.2f}", TOLD[metric])
             for metric, value in seen.numbers.items()
         ]
         picture = report._image(
             lambda: trace.draw({f"loop {name}": without_causes(seen.timeline)}), f"Timeline of loop {name}"
         )
         lines = [f"A step takes {plain_number(1e3 * seen.step_s)} ms without the profiler."]
-        return Note(f"Loop {name}", lines, [rows], picture, after=["Shares are of 1: 0.25 is 25%.", self._time()])
+        return Note(
+            f"Loop {name}",
+            lines,
+            [rows],
+            picture,
+            after=["Counts are of one step. Shares are of 1: 0.25 is 25%.", self._time()],
+        )
 
     def _checked(self, progress: Progress, *where: Any) -> Note:
         note = super()._checked(progress, *where)
@@ -239,20 +233,11 @@ class LiveLab(NotebookLab):
             write_json(self._folder / CLOCK, self._clocks() | {self.ticket: self._clock})
 
 
-# name of a number of a live loop: what it is, in words
-TOLD = {
-    "data_wait": "of the step the main process waited for data",
-    "loads_in_main": "samples a step that the training process loaded itself",
+# What a live loop's numbers are, in words; some are measured otherwise than those of a trace.
+TOLD = {name: metric.words for name, metric in catalogue.METRICS.items()} | {
     "gpu_idle": "of the step the GPU had nothing to do",
-    "syncs": "times a step that the host waited for the GPU to finish",
     "copies": "of the step the GPU copied, with no kernel beside it",
-    "h2d_pinned": "of the bytes copied to the GPU came from pinned memory",
-    "h2d_overlap": "of the time of copies to the GPU had a kernel running beside it",
-    "launches": "times a step that the host launched GPU work",
-    "tiny_kernel_share": "of the kernels are shorter than 10 us",
-    "tensor_core_share": "of the time in matrix products was on tensor cores",
     "matmul": "of the step went into matrix products and convolutions",
-    "cpu_ops": "operators a step that the host called, those within others included",
 }
 
 

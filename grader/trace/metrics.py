@@ -7,12 +7,12 @@ matched by correlation id only. What a trace cannot tell is None, never 0."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 from grader.trace import intervals, kernels, roofline
+from grader.trace.catalogue import Metrics
 from grader.trace.host import DATA_WAIT, data_waits, launching_op, own_time
 from grader.trace.lines import by_line
 from grader.trace.nesting import alike
@@ -49,78 +49,6 @@ CONVOLUTION = re.compile(r"aten::\w*conv")
 BATCHED_PRODUCT = re.compile(r"aten::(bmm|baddbmm)$")
 COPY_OP = re.compile(r"aten::copy_$")  # what all of them call
 MOST_NAMED = 20  # operators
-
-
-@dataclass
-class Metrics:
-    """What a trace shows, per counted step unless it says share. None: this trace cannot tell.
-
-    A trace without GPU events leaves every GPU field None; one without any call into CUDA also `launches`, `syncs`."""
-
-    steps: int = 0  # steps counted: those after the first `skip_first`
-    step_ns: float | None = None  # length of a step without the profiler, as it was given
-    step_ns_traced: float | None = None  # length of a step under the profiler, see `Steps.window`
-    gpu_busy_ns: float | None = None  # union of kernels, copies and memsets launched in the step; mean over devices
-    gpu_idle: float | None = None  # share of the whole recording, see `recorded_window`; mean over devices
-    gpu_idle_unprofiled: float | None = None  # share: 1 - busy / step_ns; only where that was given
-    kernels: float | None = None  # kernels on the GPU
-    launches: float | None = None  # host calls that launch kernels; a CUDA graph is one
-    graph_launches: float | None = None  # CUDA graphs launched: their kernels are in the trace, their operators are not
-    syncs: float | None = None  # host-blocking calls, see `blocking_calls`
-    would_wait: float | None = None  # without any GPU: operators that would wait for one, see `would_wait`
-    sync_ns: float | None = None  # time that the host spent in them
-    sync_lines: dict[str, float] | None = None  # source line -> how many of them it made, most first; needs stacks
-    copies: dict[str, dict[str, float | None]] | None = None  # kind -> {"count", "bytes", "ns"}
-    copy_kernels: float | None = None  # kernels that only move values: contiguous, clone, cast
-    copy_kernel_share: float | None = None  # share of the busy time with such a kernel running
-    layout_share: float | None = None  # share of the busy time in what only changes a layout, see `layout_changes`
-    h2d_copies: float | None = None  # copies from the host to the device
-    h2d_bytes: float | None = None  # their bytes
-    h2d_pinned: float | None = None  # share of host-to-device bytes that came from pinned memory, copies >= 64 KB
-    h2d_overlap: float | None = None  # share of host-to-device copy time during which a kernel ran on that device
-    tiny_kernel_share: float | None = None  # share of the kernels that are shorter than 10 us
-    tiny_kernel_time: float | None = None  # share of the busy time with such a kernel running
-    tensor_core_share: dict[str, float] | None = None  # shares of matmul and convolution time: {"yes", "no", "unknown"}
-    half_share: float | None = None  # share of matmul and convolution time with bf16, fp16 or 8-bit inputs
-    fp16_share: float | None = None  # likewise, with fp16 inputs
-    score_matrices: float | None = None  # batched matrix products larger than their inputs, see `score_matrices`
-    flash_share: float | None = None  # share of the time of fused attention kernels in those of the flash kind
-    aligned_share: float | None = None  # share of the matrix products' arithmetic whose sizes fit, see `alignment`
-    comm_ns: float | None = None  # communication kernels, union; 0 is known
-    comm_exposed_ns: float | None = None  # the part of it during which no other kernel ran on that device
-    comm_exposed: float | None = None  # that part as a share of the step, see `step_ns`
-    collectives: float | None = None  # calls of torch.distributed's collectives, sends and receives; 0 is known
-    exchanged: float | None = None  # numbers that were given to them, see `exchanged`; 0 is known
-    smallest_group: int | None = None  # ranks in the smallest process group of a distributed run
-    product_flops: float | None = None  # floating-point operations of all matrix products, see `products`
-    largest_product: float | None = None  # those of the largest one, which tell how many rows went through its matrix
-    phases: dict[str, dict[str, float]] | None = None  # phase -> {"host_ns", "gpu_ns"}, see `phase_metrics`
-    data_wait: float | None = None  # share of host step time that the main thread spent in the DataLoader's __next__
-    data_wait_unprofiled: float | None = None  # that time as a share of step_ns, at most 1; only where that was given
-    ops_outside_waits: float | None = None  # operators that the main thread called outside of a wait for data
-    unmarked_reads: float | None = None  # reads of the main thread outside of a wait for data, which is unknown then
-    loads_in_main: float | None = None  # samples that the main process loaded (marks "load_sample", or see `count`)
-    cpu_ops: float | None = None  # operators called on the host, nested ones included
-    host_ops: dict[str, float] | None = None  # without any GPU: operator -> `own_time`, ns, the most first
-    peak_memory: float | None = None  # bytes in use at most (allocator's reports, profile_memory=True); worst device
-    memory_growth: float | None = None  # bytes by which the memory in use at the end of a step grew from step to step
-    counted: dict[str, float] | None = None  # what the workload counts itself, in all processes; not from the trace
-    compiled: dict[str, int] | None = None  # graphs, graph_breaks, recompiles in all; not from the trace
-    complete: bool = False
-    reasons: list[str] = field(default_factory=list)  # why it is not
-    per_step: dict[str, list[float]] = field(default_factory=dict)  # metric -> its value in each counted step
-    # metric -> indices of the trace events that prove it, all of the counted steps, in order of time
-    events: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
-
-    def count(self, counted: dict[str, float]) -> None:
-        """Take what the workload counted. A data set that counts its loads knows those of all threads, a trace those of one."""
-        self.counted = counted
-        self.loads_in_main = counted.get("loads_in_main", self.loads_in_main)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Values for JSON; of `events` only how many there are."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "events"}
-        return values | {"events": {name: len(events) for name, events in self.events.items()}}
 
 
 FITS = 1.15  # GPU work per step, in units of the step's own length: clocks and profiling explain no more

@@ -1,0 +1,226 @@
+"""Every metric, declared once: its words, unit and direction, and what a trace must hold to tell it."""
+# ruff: noqa: RUF009 (`metric` returns a dataclass field)
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+import numpy as np
+
+Unit = Literal["count", "share", "time", "bytes"]
+COUNT: Unit = "count"  # per counted step, unless its words say "in all"
+SHARE: Unit = "share"  # 0 to 1
+TIME: Unit = "time"  # ns
+BYTES: Unit = "bytes"
+
+Number = float | None  # None: this trace cannot tell
+
+
+@dataclass(frozen=True)
+class Metric:
+    unit: Unit
+    words: str  # they follow its value: "12  times the CPU waited for the GPU to finish"
+    short: str = ""  # its name in a table of two traces; "": it stands in none
+    better: Literal["lower", "higher", ""] = "lower"
+    needs: Literal["", "gpu", "shapes", "step time", "memory", "workload", "torch.compile"] = "gpu"
+    entry: str = ""  # of a metric that is a table: the entry that its words are about
+
+
+def metric(*about: Any, **more: Any) -> Any:
+    """A dataclass field, None by default, that is a `Metric`."""
+    return field(default=None, metadata={"metric": Metric(*about, **more)})
+
+
+@dataclass
+class Metrics:
+    """What a trace shows, per counted step unless it says share. None: this trace cannot tell.
+
+    A trace without GPU events leaves every GPU field None; one without any call into CUDA also `launches`, `syncs`."""
+
+    steps: int = 0  # counted: those after the first `skip_first`
+    step_ns: Number = None  # length of a step without the profiler, as it was given
+    step_ns_traced: Number = None  # length of a step under the profiler, see `Steps.window`
+
+    # 1 - busy / step_ns
+    gpu_idle_unprofiled: Number = metric(
+        SHARE, "of the step the GPU had nothing to do", "GPU idle, of a step without the profiler", needs="step time"
+    )
+    # see `recorded_window`; mean over devices
+    gpu_idle: Number = metric(SHARE, "of the recording the GPU had nothing to do", "GPU idle, of the whole recording")
+    # union of kernels, copies and memsets launched in the step; mean over devices
+    gpu_busy_ns: Number = metric(TIME, "of each step the GPU worked", "GPU busy")
+
+    # share of host step time that the main thread spent in the DataLoader's __next__, or in a mark "data_wait"
+    data_wait: Number = metric(
+        SHARE,
+        "of the profiled step the main process waited for data",
+        "host waiting for data, under the profiler",
+        needs="",
+    )
+    data_wait_unprofiled: Number = None  # that time as a share of step_ns, at most 1; only where that was given
+    ops_outside_waits: Number = None  # operators that the main thread called outside of a wait for data
+    unmarked_reads: Number = None  # reads of the main thread outside of a wait for data, which is unknown then
+    # marks "load_sample" of the main process, or what the data set counts, see `count`
+    loads_in_main: Number = metric(
+        COUNT, "samples that the training process loaded itself", "samples loaded in the main process", needs=""
+    )
+
+    # host-blocking calls, see `blocking_calls`
+    syncs: Number = metric(COUNT, "times the CPU waited for the GPU to finish", "waits for the GPU")
+    sync_ns: Number = None  # time that the host spent in them
+    sync_lines: dict[str, float] | None = None  # source line -> how many of them it made, most first; needs stacks
+    # without any GPU, see `would_wait`
+    would_wait: Number = metric(
+        COUNT,
+        "times an operator asked for a value or a size that it would wait for on a GPU",
+        "operators that would wait for a GPU",
+        needs="",
+    )
+
+    cpu_ops: Number = metric(
+        COUNT, "operators called by the CPU, those within others included", "operators called on the host", needs=""
+    )
+    host_ops: dict[str, float] | None = None  # without any GPU: operator -> `own_time`, ns, the most first
+    launches: Number = metric(COUNT, "times the CPU launched GPU work (a CUDA graph is one)", "launches")
+    graph_launches: Number = None  # CUDA graphs: their kernels are in the trace, their operators are not
+    kernels: Number = metric(COUNT, "kernels on the GPU", "kernels")
+    # shorter than `TINY_NS`
+    tiny_kernel_share: Number = metric(
+        SHARE, "of the kernels are shorter than 10 us, about what a launch costs", "kernels under 10 µs"
+    )
+    tiny_kernel_time: Number = None  # share of the busy time with such a kernel running
+    # contiguous, clone, cast
+    copy_kernels: Number = metric(COUNT, "kernels that only move values", "kernels that only copy or cast")
+    copy_kernel_share: Number = None  # share of the busy time with such a kernel running
+    # see `layout_changes`
+    layout_share: Number = metric(
+        SHARE,
+        "of the GPU's busy time went to copies that only change a layout",
+        "time in copies that only change a layout",
+    )
+
+    copies: dict[str, dict[str, float | None]] | None = None  # kind -> {"count", "bytes", "ns"}
+    h2d_copies: Number = metric(COUNT, "copies from the CPU's memory to the GPU's")
+    h2d_bytes: Number = None
+    # copies of `SMALL_COPY` and more
+    h2d_pinned: Number = metric(
+        SHARE, "of the bytes copied to the GPU came from pinned memory", "copied from pinned memory", "higher"
+    )
+    h2d_overlap: Number = metric(
+        SHARE, "of the time of copies to the GPU had a kernel running beside it", "copied beside kernels", "higher"
+    )
+
+    # shares of the time of matrix products and convolutions: {"yes", "no", "unknown"}
+    tensor_core_share: dict[str, float] | None = metric(
+        SHARE,
+        "of the time in matrix products was spent on tensor cores",
+        "matmul on tensor cores",
+        "higher",
+        entry="yes",
+    )
+    # bf16, fp16 or 8 bits
+    half_share: Number = metric(
+        SHARE, "of the time in matrix products was spent on 16-bit inputs", "matmul with 16-bit inputs", "higher"
+    )
+    fp16_share: Number = metric(SHARE, "of the time in matrix products was spent on fp16 inputs", better="higher")
+    # see `alignment`
+    aligned_share: Number = metric(
+        SHARE,
+        "of the arithmetic in matrix products has sizes that are multiples of 16 bytes",
+        "matmul with sizes of whole 16 bytes",
+        "higher",
+        needs="shapes",
+    )
+    # see `score_matrices`
+    score_matrices: Number = metric(
+        COUNT,
+        "batched products whose result is larger than what went in: attention scores, written out",
+        needs="shapes",
+    )
+    flash_share: Number = metric(
+        SHARE, "of the time in fused attention kernels was spent in those of the flash kind", better="higher"
+    )
+    # see `products`
+    product_flops: Number = metric(
+        COUNT, "floating-point operations of the matrix products of a step", better="", needs="shapes"
+    )
+    # they tell how many rows went through its matrix
+    largest_product: Number = metric(COUNT, "of them are the largest product's", better="", needs="shapes")
+
+    comm_ns: Number = None  # communication kernels, union; 0 is known
+    comm_exposed_ns: Number = metric(
+        TIME,
+        "of each step went to communication with no other kernel beside it",
+        "communication with nothing beside it",
+    )
+    # of `step_ns`, or of `step_ns_traced`
+    comm_exposed: Number = metric(SHARE, "of the step went to communication with no other kernel beside it")
+    # calls of torch.distributed's collectives, sends and receives; 0 is known
+    collectives: Number = metric(COUNT, "times a rank talked to the others", needs="")
+    # see `exchanged`; 0 is known
+    exchanged: Number = metric(COUNT, "numbers that a rank gave to the others", needs="shapes")
+    smallest_group: int | None = None  # ranks in the smallest process group of a distributed run
+
+    phases: dict[str, dict[str, float]] | None = None  # phase -> {"host_ns", "gpu_ns"}, see `phase_metrics`
+    # the allocator's reports, profile_memory=True; worst device
+    peak_memory: Number = metric(BYTES, "of GPU memory at the peak; in all", "memory at the peak", needs="memory")
+    # of the memory in use at the end of a step
+    memory_growth: Number = metric(BYTES, "more in use after each step", "memory growth a step", needs="memory")
+    counted: dict[str, float] | None = None  # what the workload counts itself, in all processes; not from the trace
+    compiled: dict[str, int] | None = None  # graphs, graph_breaks, recompiles in all; not from the trace
+    complete: bool = False
+    reasons: list[str] = field(default_factory=list)  # why it is not
+    per_step: dict[str, list[float]] = field(default_factory=dict)  # metric -> its value in each counted step
+    # metric -> indices of the trace events that prove it, all of the counted steps, in order of time
+    events: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+
+    def count(self, counted: dict[str, float]) -> None:
+        """Take what the workload counted. A data set that counts its loads knows those of all threads, a trace those of one."""
+        self.counted = counted
+        self.loads_in_main = counted.get("loads_in_main", self.loads_in_main)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Values for JSON; of `events` only how many there are."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "events"}
+        return values | {"events": {name: len(events) for name, events in self.events.items()}}
+
+
+METRICS: dict[str, Metric] = {f.name: f.metadata["metric"] for f in fields(Metrics) if "metric" in f.metadata} | {
+    "counted.connections": Metric(
+        COUNT, "connections to the database that were opened, by all processes", needs="workload"
+    ),
+    "counted.drive_reads": Metric(COUNT, "files that were read from the drive, by all processes", needs="workload"),
+    "graph_breaks": Metric(
+        COUNT, "lines at which torch.compile gave up and began a new graph; in all", needs="torch.compile"
+    ),
+    "recompiles": Metric(
+        COUNT, "times that torch.compile compiled code again, for other inputs; in all", needs="torch.compile"
+    ),
+}
+
+# What the views show, in their order: `lab.peek()` beside the counts of its lab, `lab.profile()`, and a recorded trace.
+PEEKED = ("syncs", "launches", "kernels", "graph_breaks", "recompiles", "loads_in_main", "cpu_ops")
+RECORDED = (
+    *("data_wait", "gpu_busy_ns", "syncs", "h2d_pinned", "h2d_overlap", "launches", "kernels"),
+    *("tiny_kernel_share", "tensor_core_share", "half_share"),
+)
+PROFILED = (
+    *("data_wait", "gpu_idle_unprofiled", "gpu_busy_ns", "syncs", "h2d_pinned", "h2d_overlap", "launches"),
+    *("tiny_kernel_share", "tensor_core_share", "half_share", "cpu_ops", "loads_in_main", "peak_memory"),
+)
+# In a table of two traces, by the names that `compare.numbers` gives them.
+COMPARED = {f"{name}.{m.entry}" if m.entry else name: m for name, m in METRICS.items() if m.short}
+
+
+def unit(name: str) -> Unit | None:
+    """That of a metric or of an entry of one ("tensor_core_share.yes"); None of what is no metric."""
+    known = METRICS.get(name) or METRICS.get(name.partition(".")[0])
+    return known.unit if known else None
+
+
+def value(metrics: Metrics, name: str) -> float | None:
+    """A metric, or an entry of one that is a table ("tensor_core_share.yes", "counted.connections"), by name."""
+    table, _, entry = name.partition(".")
+    found = getattr(metrics, table)
+    return found.get(entry or METRICS[table].entry) if isinstance(found, dict) else found
