@@ -16,11 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader import labs
+from grader import labs, web_page
 from grader.checks import trace as trace_verdicts
 from grader.frontends import board, report
 from grader.frontends.notebook import _Report
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result
+from grader.safe_text import cores_text, prose_to_html
 from grader.trace import Metrics
 
 H200 = {"gpu": "NVIDIA H200", "gpu_memory_gb": 139.8, "driver": "580.65", "cpu": "Intel Xeon 8480+", "cores": 16}
@@ -214,7 +215,7 @@ def test_every_result_renders(name, tmp_path):
     assert max(map(len, shown.splitlines())) <= 80 and "\x1b" not in shown
     words = " ".join(shown.split())
     for text in (result.fatal, *result.warnings, *(each for c in result.checks for each in (c.reason, c.hint))):
-        assert " ".join(text.split()) in words and report._prose(text) in page
+        assert " ".join(text.split()) in words and prose_to_html(text) in page
     for check in result.checks:
         assert check.status in parsed.seen and check.status in shown
         assert check.title in parsed.seen
@@ -315,7 +316,7 @@ def test_some_of_the_points_are_no_failure():
     earned.points, none.points = 12.5, 0.0
     for check, word in ((earned, "PARTLY"), (none, "FAIL")):
         row = _Report(make([check]), [], row=True).text()  # as lab.grade(...) shows it
-        assert report._points_of(check) in row
+        assert report.points_of(check) in row
         for form in (Balanced(report.html(make([check]))).seen, report.text(make([check])), row):
             assert word in form and ({"PARTLY", "FAIL"} - {word}).pop() not in form
 
@@ -420,7 +421,7 @@ def test_the_end_of_the_output_is_kept():
 @pytest.mark.parametrize("key", [*throughput(2).evidence, "all but gain", "all"])
 @pytest.mark.parametrize("value", [None, "gone", "two", math.nan, -1, 0, True, 1e300])
 def test_any_key_of_the_throughput_evidence_may_be_missing_or_odd(key, value, monkeypatch):
-    monkeypatch.setattr(report, "_image", lambda draw, alt: draw() and "")  # the drawing matters, not its encoding
+    monkeypatch.setattr(web_page, "image", lambda draw, alt: draw() and "")  # the drawing matters, not its encoding
     check = throughput(0.98)
     keys = {"all": list(check.evidence), "all but gain": list(check.evidence)[1:]}.get(key, [key])
     for name in keys:
@@ -438,14 +439,14 @@ def test_the_axis_shows_every_mark(gain, target):
     shown = report._Gain.of(check)
     low, high = shown.span()
     assert low < min(1, shown.lower) and max(shown.upper, target, shown.reference) < high
-    assert 3 <= len(report._ticks(low, high)) <= 12
+    assert 3 <= len(report.log_ticks(low, high)) <= 12
     bar, marks = report._gain_bar(shown, 80)
     assert len(bar) == len(marks) == 80 and "●" in bar and all(m in marks for m in ("1x", "T", "R"))
 
 
 @given(low=st.floats(0.01, 0.999), high=st.floats(1.001, 1000))
 def test_no_tick_is_printed_over_another(low, high):
-    ticks = report._ticks(low, high)
+    ticks = report.log_ticks(low, high)
     assert 1 in ticks and len(ticks) <= 12 and all(low <= tick <= high for tick in ticks)
     for a, b in itertools.pairwise(ticks):  # of 6.4 inches, where "0.92x" takes 0.4
         assert math.log(b / a) / math.log(high / low) > 0.02 + 0.0125 * len(f"{a:.4g}x{b:.4g}x") / 2
@@ -453,7 +454,7 @@ def test_no_tick_is_printed_over_another(low, high):
 
 @pytest.mark.parametrize(("low", "high"), [(0.9, 7.6), (0.86, 9), (0.8, 10.5)])
 def test_a_gain_between_ticks_can_be_read(low, high):
-    assert {4, 5, 6} <= set(report._ticks(low, high))
+    assert {4, 5, 6} <= set(report.log_ticks(low, high))
 
 
 def test_long_titles_and_reasons_are_not_cut():
@@ -468,7 +469,7 @@ def test_long_titles_and_reasons_are_not_cut():
 
 @pytest.mark.parametrize(("cores", "says"), [(1, "1 core"), (2, "2 cores"), (None, "None cores")])
 def test_one_core_is_no_cores(cores, says):
-    assert report._cores(cores) == says
+    assert cores_text(cores) == says
 
 
 def test_timelines_are_drawn_and_their_failure_costs_only_the_picture(monkeypatch):

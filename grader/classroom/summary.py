@@ -13,15 +13,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from html import escape
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from grader import labs
+from grader import labs, web_page
 from grader.classroom.store import FAILED
 from grader.classroom.submissions import HandedIn
 from grader.errors import UserError
 from grader.result import INCONCLUSIVE, NOT_MEASURED, write_json, write_text
+from grader.safe_text import clean, to_html
 from grader.submission import solution
 
 GRADED = "graded"
@@ -309,8 +311,6 @@ def attention(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY) -> dic
 
 def text(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY, most: int = 10) -> str:
     """For the terminal, which obeys control characters: none of a file's name or an error's text gets there."""
-    from grader.frontends.report import _clean
-
     lines = []
     for each in figures(made):
         lines.append(f"{each.lab}: {each.handed_in} handed in, {each.graded} graded{' (quick)' * each.quick}")
@@ -328,7 +328,7 @@ def text(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY, most: int =
         lines += [
             "",
             f"{heading}: {len(found)}",
-            *(f"  {_clean(' '.join(line.split()))}" for line in found[:most]),
+            *(f"  {clean(' '.join(line.split()))}" for line in found[:most]),
         ]
         if len(found) > most:
             lines.append(f"  and {len(found) - most} more, in the summary's files")
@@ -367,10 +367,8 @@ def _csv(made: list[Row]) -> str:
 
 def _safe(cell: Any) -> Any:
     """Text without control characters; what a spreadsheet would take for a formula is marked as text."""
-    from grader.frontends.report import _clean
-
     if isinstance(cell, str):
-        cell = " ".join(_clean(cell).split())
+        cell = " ".join(clean(cell).split())
         return f"'{cell}" if cell[:1] in ("=", "+", "-", "@") else cell
     if isinstance(cell, float):
         return round(cell, 3)
@@ -379,10 +377,6 @@ def _safe(cell: Any) -> Any:
 
 def html(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY) -> str:
     """One static page: no scripts, nothing to load."""
-    from html import escape
-
-    from grader.frontends import report
-
     parts = ['<div class="sp-title">The class</div>']
     for each in figures(made):
         said = f"{each.handed_in} handed in, {each.graded} graded" + ", by quick measurements" * each.quick
@@ -390,10 +384,10 @@ def html(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY) -> str:
         cost = f"; {each.seconds:.0f} seconds of a device per submission (median)" if each.seconds is not None else ""
         parts.append(f'<div class="sp-section"><p class="sp-big">{escape(each.lab)}</p><p>{said}{marks}{cost}</p>')
         parts.append(
-            report._image(lambda each=each: _draw(each), f"Distribution of the marks of {each.lab}") + "</div>"
+            web_page.image(lambda each=each: _draw(each), f"Distribution of the marks of {each.lab}") + "</div>"
         )
     for heading, lines in attention(made, also).items():
-        items = "".join(f"<li>{report._html(line)}</li>" for line in lines)
+        items = "".join(f"<li>{to_html(line)}</li>" for line in lines)
         parts.append(f'<div class="sp-section"><p class="sp-big">{heading}: {len(lines)}</p><ul>{items}</ul></div>')
     head = ("student", "lab", "status", "points", "of", "gain", "seconds", "note")
     table = ["<tr>" + "".join(f"<th>{name}</th>" for name in head) + "</tr>"]
@@ -401,12 +395,11 @@ def html(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY) -> str:
         note = row.outlier or row.why or ", ".join(row.inconclusive)
         cells = [row.student, row.lab, row.status, _number(row.score), _number(row.measured_max), _number(row.gain)]
         cells += [_number(row.seconds), note]
-        table.append("<tr>" + "".join(f"<td>{report._html(cell)}</td>" for cell in cells) + "</tr>")
+        table.append("<tr>" + "".join(f"<td>{to_html(cell)}</td>" for cell in cells) + "</tr>")
     parts.append(f'<div class="sp-section"><p class="sp-big">All</p><table>{"".join(table)}</table></div>')
-    style = "<style>.speed-report table{border-collapse:collapse;font-size:13px}.speed-report td,.speed-report th"
-    style += "{text-align:left;vertical-align:top;padding:2px 12px 2px 0;border-bottom:1px solid #e5e7eb}</style>"
-    body = f'<div class="speed-report"><style>{report._CSS}</style>{style}{"".join(parts)}</div>'
-    return report._PAGE.format(title="The class", body=body)
+    css = ".speed-report table{border-collapse:collapse;font-size:13px}.speed-report td,.speed-report th"
+    css += "{text-align:left;vertical-align:top;padding:2px 12px 2px 0;border-bottom:1px solid #e5e7eb}"
+    return web_page.page("The class", "".join(parts), css)
 
 
 def _number(value: float | None) -> str:

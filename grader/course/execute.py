@@ -14,7 +14,7 @@ import papermill
 from papermill.exceptions import PapermillExecutionError
 from PIL import Image
 
-from grader.frontends.report import with_palette
+from grader.web_page import with_palette
 
 TIMES = ("execution", "papermill")  # metadata that differs from run to run and says nothing
 NO_BARS = "import os; os.environ['TQDM_DISABLE'] = '1'"  # read when tqdm is imported

@@ -20,11 +20,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grader import labs
+from grader import labs, web_page
 from grader.errors import UserError
 from grader.frontends import report
 from grader.labs.lab import AnyLab, Form
 from grader.result import FAIL, INCONCLUSIVE, Result, write_json
+from grader.safe_text import clean, cores_text, plausible, rounded, times, to_html
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,7 +52,6 @@ MOST = 1000  # attempts that are kept of a lab
 SHOWN = 24  # in a ladder: the last ones
 DID_NOT_RUN = "did not run"
 NOTE = 1_000  # characters of a note that are kept
-_times = report._times
 
 
 def attempt(lab: AnyLab, result: Result) -> Attempt:
@@ -68,7 +68,7 @@ def attempt(lab: AnyLab, result: Result) -> Attempt:
     return {
         "lab": result.lab,
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": f"{gpu if result.form == 'cuda' else result.machine.get('cpu')}, {report._cores(cores)}",
+        "machine": f"{gpu if result.form == 'cuda' else result.machine.get('cpu')}, {cores_text(cores)}",
         "torch": result.versions.get("torch", ""),
         "form": result.form,
         "points": result.score,
@@ -130,10 +130,10 @@ def _whole(found: dict[str, Any]) -> Attempt:
         usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
         row[name] = float(value) if usable else None
     for name in ("lab", "when", "machine", "torch", "form", "unit", "said", "note"):
-        row[name] = report._clean(row[name] if isinstance(row[name], str) else "")
+        row[name] = clean(row[name] if isinstance(row[name], str) else "")
     row["machine"] = re.sub(r", 1 cores$", ", 1 core", row["machine"])  # as it was written once
     for name in ("gain", "gain_certain", "target"):
-        row[name] = report._positive(row[name])
+        row[name] = plausible(row[name])
     row["gain_lower"], row["gain_upper"] = report.interval(row)
     if not (row["gain"] and (row["gain_lower"] or row["gain_certain"])):
         row["gain"] = row["gain_lower"] = row["gain_upper"] = None
@@ -195,7 +195,7 @@ def note(folder: Path, lab: str, words: str) -> None:
         attempts = read(file_of(folder, lab))
         if not attempts:
             raise UserError("There is nothing to note yet: run lab.check() first.")
-        attempts[-1]["note"] = report._clean(words, NOTE)
+        attempts[-1]["note"] = clean(words, NOTE)
         write_json(file_of(folder, lab), attempts)
 
 
@@ -241,10 +241,10 @@ def cells(place: int, each: Attempt) -> tuple[str, ...]:
     gain = each["said"] or "–"
     if each["gain"] and not each["said"]:
         low, high = report.interval(each)
-        known = f"{_times(low)} to {_times(high)}" if low and high else f"{_times(each['gain_certain'])} is certain"
-        gain = f"{_times(each['gain'])} ({known})"
+        known = f"{times(low)} to {times(high)}" if low and high else f"{times(each['gain_certain'])} is certain"
+        gain = f"{times(each['gain'])} ({known})"
     speed = each["rate"]
-    rate = "–" if speed is None else f"{report._digits(speed, 3) if speed < 1000 else f'{speed:,.0f}'} {each['unit']}"
+    rate = "–" if speed is None else f"{rounded(speed, 3) if speed < 1000 else f'{speed:,.0f}'} {each['unit']}"
     when = each["when"][:16].replace("T", " ")
     return f"{place}", _points(each), gain, rate, f"{when}{' (quick)' if each['quick'] else ''}", each["note"]
 
@@ -304,19 +304,18 @@ def page(attempts: list[Attempt]) -> str:
         '<p class="sp-note">Own results, by machine: what was gained on one machine says little about another.</p>'
     )
     for lab, machines in ranked(attempts):
-        parts.append(f'<div class="sp-section"><p class="sp-big">{report._html(f"{lab}: {labs.get(lab).title}")}</p>')
+        parts.append(f'<div class="sp-section"><p class="sp-big">{to_html(f"{lab}: {labs.get(lab).title}")}</p>')
         for machine, rows in machines:
             shown = [f"<div><b>{escape(name)}</b></div>" for name in HEAD]
             for place, each in enumerate(rows, 1):
                 kind = "sp-not" if each["said"] else "sp-best" if place == 1 else ""
-                shown += [f'<div class="{kind}">{report._html(cell)}</div>' for cell in cells(place, each)]
-            parts.append(f'<p><b>{report._html(machine)}</b></p><div class="sp-board">{"".join(shown)}</div>')
+                shown += [f'<div class="{kind}">{to_html(cell)}</div>' for cell in cells(place, each)]
+            parts.append(f'<p><b>{to_html(machine)}</b></p><div class="sp-board">{"".join(shown)}</div>')
             if any(each["gain"] for each in rows):
                 in_order = sorted(rows, key=lambda each: each["when"])
-                parts.append(report._image(lambda rows=in_order: draw(rows), "Gain of each attempt, in their order"))
+                parts.append(web_page.image(lambda rows=in_order: draw(rows), "Gain of each attempt, in their order"))
         parts.append("</div>")
-    body = f'<div class="speed-report"><style>{report._CSS}{_CSS}</style>\n{"".join(parts)}</div>'
-    return report._PAGE.format(title="Leaderboard", body=body)
+    return web_page.page("Leaderboard", "".join(parts), _CSS)
 
 
 def draw(attempts: list[Attempt]) -> Figure:
@@ -342,7 +341,7 @@ def draw(attempts: list[Attempt]) -> Figure:
     axes.set_ylim(len(shown) - 0.4, -0.6)
     width = math.log(high * pad**3 / low)
     clear = width / 16  # of the mark at 1
-    ticks = [x for x in report._ticks(low / pad, high * pad**2) if x == 1 or abs(math.log(x)) > clear]
+    ticks = [x for x in report.log_ticks(low / pad, high * pad**2) if x == 1 or abs(math.log(x)) > clear]
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}x"))
@@ -363,13 +362,13 @@ def draw(attempts: list[Attempt]) -> Figure:
     axes.text(1, -0.72, "starter", ha=ends_at, va="bottom", fontsize=9, color=INK)
     if target:
         axes.axvline(target, color=GREEN, linestyle="--", linewidth=1.4, zorder=0)
-        axes.text(target, -0.72, f"target {_times(target)}", ha=begins_at, va="bottom", fontsize=9, color=INK)
+        axes.text(target, -0.72, f"target {times(target)}", ha=begins_at, va="bottom", fontsize=9, color=INK)
     best = [max([1.0, *(_counted(each) for each in shown[: n + 1])]) for n in range(len(shown))]
     axes.step(best, range(len(shown)), where="pre", color=FAINT, linewidth=1, zorder=1)
     for y, (each, (lower, upper)) in enumerate(zip(shown, lines, strict=True)):
         if lower:
             axes.plot([lower, upper], [y, y], color=BLUE if each["counts"] else VERMILION, linewidth=2)  # fmt: skip
-        x, words = each["gain"] or 1.0, _times(each["gain"]) if each["counts"] and each["gain"] else each["said"]
+        x, words = each["gain"] or 1.0, times(each["gain"]) if each["counts"] and each["gain"] else each["said"]
         if each["counts"] and each["gain"]:
             axes.plot([x], [y], "o", color=BLUE, markerfacecolor="white" if each["quick"] else BLUE, markersize=6)
         else:

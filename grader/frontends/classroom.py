@@ -12,6 +12,7 @@ from typing import Any
 
 from grader import labs
 from grader.errors import UserError
+from grader.safe_text import clean
 
 RESULTS, GRADEBOOK = "measured", "gradebook.db"  # beside the submissions
 
@@ -141,7 +142,6 @@ class ClassProgress:
     def done(self, who: str, record: dict[str, Any]) -> None:
         from grader.classroom.coordinator import time_left
         from grader.classroom.store import FAILED
-        from grader.frontends.report import _clean
 
         self._made += 1
         result = record.get("result", {})
@@ -150,7 +150,7 @@ class ClassProgress:
             if FAILED in record
             else f"{result['score']:g}/{result['measured_max']:g}"
         )
-        who, what = _clean(who), _clean(what)  # a terminal obeys control characters
+        who, what = clean(who), clean(what)  # a terminal obeys control characters
         if self._bar is None or self._bar.disable:
             left = time_left(self._began, self._made, self._all - self._made)
             line = f"{self._made}/{self._all} {who}: {what}, {record['seconds']:.0f} s; about {left / 60:.0f} min left"

@@ -20,6 +20,7 @@ from grader.course import working_copy
 from grader.errors import UserError
 from grader.frontends import classroom, nightly
 from grader.labs.lab import AnyLab, Lab
+from grader.safe_text import cores_text
 from grader.submission import Cell
 
 DEMO = ("2a_workers", "3a_precision")  # the labs that `grader demo` shows
@@ -453,7 +454,6 @@ def _calibrate_lab(lab: Lab, options: argparse.Namespace) -> None:
 def _doctor(options: argparse.Namespace) -> int:
     from grader import calibrate
     from grader.data.cache import cache_dir
-    from grader.frontends import report
     from grader.grading.forms import missing_packages, too_little_memory
     from grader.measure import calibration, machine
     from grader.sandbox.probe import confinement
@@ -461,7 +461,7 @@ def _doctor(options: argparse.Namespace) -> int:
     facts, versions, confined = machine.facts(), machine.versions(), confinement()
     own, why = machine.share(int(machine.has_gpu()))
     of_a_grade = "" if why == "all" else f"; a grade has {len(own)} ({machine.written(own)}: {why})"
-    print(f"processor    {facts['cpu']}, {report._cores(facts['cores'])}{of_a_grade}")
+    print(f"processor    {facts['cpu']}, {cores_text(facts['cores'])}{of_a_grade}")
     print(f"GPU          {facts['gpu'] or 'none: labs run in their CPU form, or say NOT MEASURED'}")
     print(f"versions     {', '.join(f'{k} {v}' for k, v in versions.items())}")
     print(

@@ -6,11 +6,13 @@ import argparse
 import math
 from typing import Any
 
+from grader import web_page
 from grader.errors import UserError
-from grader.frontends import diagnose, report
+from grader.frontends import diagnose
 from grader.measure import decision, machine
 from grader.own.compare import FULL, QUICK, Comparison, compare
 from grader.result import PASS
+from grader.safe_text import clean, rounded, times, to_html, wrap
 
 VERDICTS = {
     decision.FASTER: "{after} is faster than {before}",
@@ -67,10 +69,10 @@ def said(found: Comparison, names: list[str]) -> list[str]:
         verdict = VERDICTS[found.said].format(before=before, after=after)
         starts = f"both started {found.starts} times"
         if found.said == decision.direction(g):
-            starts = f"90% interval {report._times(g.lower)} to {report._times(g.upper)}, {starts}"
-        lines.append(f"{verdict}: {report._times(g.factor)} ({starts}).")
+            starts = f"90% interval {times(g.lower)} to {times(g.upper)}, {starts}"
+        lines.append(f"{verdict}: {times(g.factor)} ({starts}).")
         if found.before_s and found.after_s:
-            steps = [report._digits(1e3 * seconds, 3) for seconds in (found.before_s, found.after_s)]
+            steps = [rounded(1e3 * seconds, 3) for seconds in (found.before_s, found.after_s)]
             lines.append(f"A step took {steps[0]} ms and takes {steps[1]} ms.")
     if found.said == decision.UNKNOWN:
         again = "Compare again when nothing else (no notebook's kernel either) runs on this machine"
@@ -78,11 +80,11 @@ def said(found: Comparison, names: list[str]) -> list[str]:
             again += ", and without --quick, for more starts"
         elif found.gain and found.said == decision.direction(found.gain):
             width = found.gain.upper / found.gain.lower
-            least = report._times(math.sqrt(width))
+            least = times(math.sqrt(width))
             lines.append(f"The interval is {width - 1:.0%} wide: a gain below {least} cannot be seen like this.")
         lines.append(f"{again}.")
     if found.compile_s:
-        lines.append(f"Compiling took {report._digits(found.compile_s, 2)} s, not counted in these times.")
+        lines.append(f"Compiling took {rounded(found.compile_s, 2)} s, not counted in these times.")
     if found.agreement and found.agreement.status == PASS:
         lines.append(agreement(found))
     return [*lines, *(f"Note: {warning}" for warning in found.warnings)]
@@ -112,11 +114,11 @@ def agreement(found: Comparison) -> str:
 def text(found: Comparison, names: list[str], width: int = 100, colour: bool = False) -> str:
     """The report for a terminal of `width` columns."""
     width = max(width, 60)
-    lines = [part for line in said(found, names) for part in report._wrap(line, width)]
+    lines = [part for line in said(found, names) for part in wrap(line, width)]
     if lines and colour:
         lines[0] = f"\x1b[1m{lines[0]}\x1b[0m"
     if found.message and found.output:
-        lines += ["The end of what it printed:", report._clean(found.output, 1500, tail=True)]
+        lines += ["The end of what it printed:", clean(found.output, 1500, tail=True)]
     analyses = found.analyses()
     if len(analyses) == 2:
         lines += ["", OF_THE_FIRST, "", diagnose.text(names, [analyses["before"], analyses["after"]], width, colour)]
@@ -125,18 +127,16 @@ def text(found: Comparison, names: list[str], width: int = 100, colour: bool = F
 
 def page(found: Comparison, names: list[str]) -> str:
     """One self-contained page; with the diagnosis where both loops left a trace."""
-    parts = "".join(f"<p>{report._html(line)}</p>" for line in said(found, names))
+    parts = "".join(f"<p>{to_html(line)}</p>" for line in said(found, names))
     analyses = found.analyses()
-    title = report._html(f"{names[0]} and {names[1]}")
-    head = (
-        f'<div class="sp-head"><div class="sp-title">{title}</div></div><div style="margin-bottom: 20px">{parts}</div>'
-    )
+    title = f"{names[0]} and {names[1]}"
+    head = f'<div class="sp-head"><div class="sp-title">{to_html(title)}</div></div><div style="margin-bottom: 20px">{parts}</div>'
     if len(analyses) == 2:
         whole = diagnose.page(names, [analyses["before"], analyses["after"]])
         head += f"<p>{OF_THE_FIRST}</p>"
         marker = '<div class="sp-head">'
         return whole.replace(marker, f"{head}{marker}", 1)
-    return report._PAGE.format(title=title, body=f'<div class="speed-report"><style>{report._CSS}</style>{head}</div>')
+    return web_page.page(title, head)
 
 
 def as_json(found: Comparison, names: list[str]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """`grader diagnose`: what a trace of anybody's training job shows, as text for a terminal, as JSON, and as a page.
 
-Every name in a trace is untrusted: it goes through `report._clean` (no control characters, no endless text) and, in
+Every name in a trace is untrusted: it goes through `safe_text.clean` (no control characters, no endless text) and, in
 HTML, through `html.escape`."""
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from grader import web_page
 from grader.errors import UserError
-from grader.frontends import report
 from grader.result import check_writable, json_value, write_json, write_text
+from grader.safe_text import clean, prose_to_html, rounded, times, to_html, wrap
 from grader.trace import Analysis, Metrics, Trace, TraceError, analyse, catalogue, read, timeline
 from grader.trace.breakdown import IDLE, PARTS
 from grader.trace.compare import Change, compare
@@ -110,11 +111,11 @@ def _read(path: str) -> Trace:
         # A link of the user's own is followed; `read` follows none, since elsewhere a stranger may have made it.
         return read(Path(path).resolve())
     except TraceError as error:
-        said, name = report._clean(str(error)), report._clean(path)
+        said, name = clean(str(error)), clean(path)
         raise UserError(said if Path(path).name in str(error) else f"{name}: {said}") from None
     except (OSError, ValueError, RuntimeError) as error:  # a name that no file can have, links that go in circles
         why = getattr(error, "strerror", None) or error
-        raise UserError(f"{report._clean(path)} cannot be read: {report._clean(str(why))}.") from None
+        raise UserError(f"{clean(path)} cannot be read: {clean(str(why))}.") from None
 
 
 def _step_ms(value: str) -> float:
@@ -123,7 +124,7 @@ def _step_ms(value: str) -> float:
     except ValueError:
         ms = math.nan
     if not 1e-3 <= ms <= 3.6e6:
-        raise UserError(f"--step-ms {report._clean(value)}: give the length of a step in milliseconds, such as 12.5.")
+        raise UserError(f"--step-ms {clean(value)}: give the length of a step in milliseconds, such as 12.5.")
     return ms
 
 
@@ -143,13 +144,13 @@ def _check_step(a: Analysis, path: str) -> None:
     elif traced and a.step_ns > LONGEST * traced:
         said = f"a step took {milliseconds(traced)} under the profiler"
     if said:
-        name = report._clean(Path(path).name)
+        name = clean(Path(path).name)
         raise UserError(f"--step-ms {a.step_ns / 1e6:.6g}: in {name} {said}. Is it in milliseconds, of the same loop?")
 
 
 def _top(value: str) -> int:
     if not value.isdecimal() or not 1 <= int(value[:6]) <= 1000:
-        raise UserError(f"--top {report._clean(value)}: give a whole number from 1 to 1000.")
+        raise UserError(f"--top {clean(value)}: give a whole number from 1 to 1000.")
     return int(value)
 
 
@@ -260,9 +261,7 @@ def _what_ifs(a: Analysis) -> list[str]:
     most, why = ("", "") if len(a.trace.gpu) else ("at most ", ": workers take cores from the training itself")
     found = sorted((a.diagnosis.what_if or {}).items(), key=lambda item: item[1])
     return [
-        f"{cause} {plain_number(ms)} ms ({most}{report._times(step / 1e6 / ms)}{why})"
-        for cause, ms in found
-        if step and ms > 0
+        f"{cause} {plain_number(ms)} ms ({most}{times(step / 1e6 / ms)}{why})" for cause, ms in found if step and ms > 0
     ]
 
 
@@ -278,7 +277,7 @@ def _facts(m: Metrics) -> list[tuple[str, str]]:
     def count(value: float | None, words: str, one: str = "") -> str | None:
         if value is None:
             return None
-        return f"{report._digits(value, 3)} {words if value != 1 else one or words.removesuffix('s')}"
+        return f"{rounded(value, 3)} {words if value != 1 else one or words.removesuffix('s')}"
 
     def time(value: float | None, words: str) -> str | None:
         return None if value is None else f"{milliseconds(value)} {words}"
@@ -328,7 +327,7 @@ def _facts(m: Metrics) -> list[tuple[str, str]]:
         (
             "copies",
             some(
-                f"{report._digits(to_gpu / 1e6, 3)} MB to the GPU" if to_gpu else None,
+                f"{rounded(to_gpu / 1e6, 3)} MB to the GPU" if to_gpu else None,
                 share(m.h2d_pinned, "pinned"),
                 share(m.h2d_overlap, "beside kernels"),
             ),
@@ -374,24 +373,22 @@ def text(
         lines += [*(paint(line, "1") for line in _apart(name, device, width)), "─" * width]
         if not a.metrics.complete:
             said = "incomplete: " + "; ".join(a.metrics.reasons)
-            lines += [paint(line, "33") for line in report._wrap(said, width)]
+            lines += [paint(line, "33") for line in wrap(said, width)]
         if not a.diagnosis.text.startswith(NO_DIAGNOSIS):  # that is said above
-            lines += [paint(line, "1") for line in report._wrap(_verdict(a), width)]
-        lines += report._wrap(f"A step: {_step(a)}.", width)
+            lines += [paint(line, "1") for line in wrap(_verdict(a), width)]
+        lines += wrap(f"A step: {_step(a)}.", width)
         if (what_ifs := _what_ifs(a)) and len(analyses) == 1:
-            lines += report._wrap(f"A step without what costs it time: {', '.join(what_ifs)}.", width)
+            lines += wrap(f"A step without what costs it time: {', '.join(what_ifs)}.", width)
         lines.append("")
     if len(analyses) > 1:
         return "\n".join([*lines, *_comparison_text(*analyses, width, paint)])
     (a,) = analyses
     lines += _parts_text(a, width, paint)
     facts = _facts(a.metrics)
-    lines += [
-        f"{'' if n else name:<8} {said}" for name, fact in facts for n, said in enumerate(report._wrap(fact, width - 9))
-    ]
+    lines += [f"{'' if n else name:<8} {said}" for name, fact in facts for n, said in enumerate(wrap(fact, width - 9))]
     advice = [paint("What to try", "1")]
     for said in [*a.diagnosis.what_to_try, *_learn(a)]:
-        advice += [f"{'  ' if n else '- '}{part}" for n, part in enumerate(report._wrap(said, width - 2))]
+        advice += [f"{'  ' if n else '- '}{part}" for n, part in enumerate(wrap(said, width - 2))]
     advice = advice if len(advice) > 1 else []
     room = SCREEN - len(lines) - len(advice) - 3
     lines += ["", *_operations_text(a, width, paint, room, top)] if a.operations else []
@@ -401,10 +398,10 @@ def text(
 
 def _apart(left: str, right: str, width: int) -> list[str]:
     """Two texts at both ends of a line, or on lines of their own where they do not fit."""
-    left, right = (" ".join(report._clean(text).split()) for text in (left, right))
+    left, right = (" ".join(clean(text).split()) for text in (left, right))
     if len(left) + 2 + len(right) <= width:
         return [left.ljust(width - len(right)) + right]
-    return [*report._wrap(left, width), *(line.rjust(width) for line in report._wrap(right, width))]
+    return [*wrap(left, width), *(line.rjust(width) for line in wrap(right, width))]
 
 
 def _learn(a: Analysis) -> list[str]:
@@ -419,7 +416,7 @@ def _device(a: Analysis) -> str:
     if not len(a.trace.gpu):
         return "no GPU work"
     names = used_devices(a.trace)
-    name = report._clean(names[0]) if names and names[0] != "?" else "device not named"
+    name = clean(names[0]) if names and names[0] != "?" else "device not named"
     return f"{len(names)} x {name}" if len(names) > 1 else name
 
 
@@ -440,7 +437,7 @@ def _operations_text(a: Analysis, width: int, paint: Any, room: int, top: int | 
     for o in a.operations[:top]:
         numbers = f"{milliseconds(o.gpu_ns):>8} {o.share:>4.0%} {f'{plain_number(o.count)}x':>6}  "
         first, *rest = _apart(_operation_name(o), _line(o), width - len(numbers))
-        block = [numbers + first, *(" " * len(numbers) + line for line in rest), *report._wrap(o.why, width, " " * 10)]
+        block = [numbers + first, *(" " * len(numbers) + line for line in rest), *wrap(o.why, width, " " * 10)]
         if top is None and shown and len(lines) + len(block) > room + 1:
             break
         lines, shown = lines + block, shown + 1
@@ -451,7 +448,7 @@ def _operations_text(a: Analysis, width: int, paint: Any, room: int, top: int | 
 
 def _comparison_text(before: Analysis, after: Analysis, width: int, paint: Any) -> list[str]:
     compared = compare(before, after)
-    lines = [paint(line, "1") for line in report._wrap(compared.text, width)]
+    lines = [paint(line, "1") for line in wrap(compared.text, width)]
     room = SCREEN - 14
     for title, rows in _changes(before, after):
         rows = rows[: max(2, min(len(rows), room - 2))]
@@ -459,7 +456,7 @@ def _comparison_text(before: Analysis, after: Analysis, width: int, paint: Any) 
         if rows:
             lines += ["", paint(f"{title:<{width - 46}} {'before':>14} {'after':>14} {'change':>14}", "1")]
             for name, *cells in rows:
-                first, *rest = report._wrap(name, width - 47)
+                first, *rest = wrap(name, width - 47)
                 lines += [f"{first:<{width - 46}} " + " ".join(f"{cell:>14}" for cell in cells), *rest]
     return lines
 
@@ -495,7 +492,7 @@ def _written(value: float | None, kind: catalogue.Unit, sign: str = "") -> str:
         return f"{100 * value:.0f}%"
     if kind == "time":
         return plus + milliseconds(value)
-    return plus + (_size(value) if kind == "bytes" else report._digits(value, 4))
+    return plus + (_size(value) if kind == "bytes" else rounded(value, 4))
 
 
 def _size(size: float) -> str:
@@ -513,11 +510,11 @@ def page(names: list[str], analyses: list[Analysis]) -> str:
     """One self-contained page: no scripts, nothing to load."""
     from grader.trace import picture
 
-    labels = ["before", "after"] if len(analyses) > 1 else [report._clean(names[0])]
+    labels = ["before", "after"] if len(analyses) > 1 else [clean(names[0])]
     by_label = dict(zip(labels, analyses, strict=True))
     parts = []
     for name, label, a in zip(names, labels, analyses, strict=True):
-        title = report._html(f"{label}: {name}" if len(analyses) > 1 else name)
+        title = to_html(f"{label}: {name}" if len(analyses) > 1 else name)
         parts.append(
             _verdict_html(title, a) if not parts else f'<div class="sp-section">{_verdict_html(title, a)}</div>'
         )
@@ -526,14 +523,14 @@ def page(names: list[str], analyses: list[Analysis]) -> str:
     parts.append(
         _section(
             "Where the time of a step goes",
-            report._image(lambda: picture.draw_breakdown(by_label), "Parts of the step time"),
+            web_page.image(lambda: picture.draw_breakdown(by_label), "Parts of the step time"),
             *(f'<p class="sp-note">{escape(said)}</p>' for said in _legend(analyses)),
         )
     )
     parts.append(
         _section(
             "Some steps, one after another",
-            report._image(
+            web_page.image(
                 lambda: picture.draw(
                     {name: timeline(a.trace, step_ns=a.step_ns, gaps=a.gaps) for name, a in by_label.items()}
                 ),
@@ -549,14 +546,13 @@ def page(names: list[str], analyses: list[Analysis]) -> str:
             parts.append(
                 _section(
                     f"Operations that cost the GPU most{which}",
-                    report._image(lambda a=a: picture.draw_roofline(a), "Roofline"),
+                    web_page.image(lambda a=a: picture.draw_roofline(a), "Roofline"),
                     _operations_html(a),
                 )
             )
     foot = "Shares of a step are of its length without the profiler where that was given. Times are per step; GPU work belongs to the step that launched it. A trace lists what ran, not why: take the cause as a lead and measure the change."  # fmt: skip
     parts.append(f'<div class="sp-foot">{foot}</div>')
-    body = f'<div class="speed-report"><style>{report._CSS}{_CSS}</style>\n' + "\n".join(parts) + "</div>"
-    return report._PAGE.format(title=report._html("Diagnosis of " + ", ".join(names)), body=body)
+    return web_page.page("Diagnosis of " + ", ".join(names), "\n".join(parts), _CSS)
 
 
 _CSS = """
@@ -578,23 +574,23 @@ def _section(title: str, *parts: str) -> str:
 
 def _verdict_html(title: str, a: Analysis) -> str:
     d = a.diagnosis
-    device = report._html(f"{_device(a)}, {a.metrics.steps} steps counted")
-    cause = report._html(d.cause or "no cause named")
+    device = to_html(f"{_device(a)}, {a.metrics.steps} steps counted")
+    cause = to_html(d.cause or "no cause named")
     parts = [f'<div class="sp-head"><div class="sp-title">{title}</div><div class="sp-score">{cause}</div></div>']
     parts.append(f'<p class="sp-note">{device}</p>')
     for reason in a.metrics.reasons if not a.metrics.complete else ():
-        parts.append(f'<p class="sp-warning"><b>Incomplete:</b> {report._html(reason)}</p>')
-    parts.append(f'<div class="sp-cause"><p class="sp-big">{report._html(_verdict(a))}</p>')
-    parts.append(f"<p>A step: {report._html(_step(a))}.</p>")
+        parts.append(f'<p class="sp-warning"><b>Incomplete:</b> {to_html(reason)}</p>')
+    parts.append(f'<div class="sp-cause"><p class="sp-big">{to_html(_verdict(a))}</p>')
+    parts.append(f"<p>A step: {to_html(_step(a))}.</p>")
     if what_ifs := _what_ifs(a):
-        parts.append(f"<p>A step without what costs it time: {report._html(', '.join(what_ifs))}.</p>")
+        parts.append(f"<p>A step without what costs it time: {to_html(', '.join(what_ifs))}.</p>")
     parts.append("</div>")
     if d.evidence:
-        items = "".join(f"<li>{report._html(e.text)}{_events_html(a.trace, e.events)}</li>" for e in d.evidence)
+        items = "".join(f"<li>{to_html(e.text)}{_events_html(a.trace, e.events)}</li>" for e in d.evidence)
         parts.append(f"<p><b>Evidence</b></p><ul>{items}</ul>")
     if d.what_to_try:
-        items = [report._prose(said) for said in d.what_to_try]
-        items += [report._prose(said) for said in _learn(a)]
+        items = [prose_to_html(said) for said in d.what_to_try]
+        items += [prose_to_html(said) for said in _learn(a)]
         parts.append(f"<p><b>What to try</b></p><ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>")
     return "".join(parts)
 
@@ -604,7 +600,7 @@ def _events_html(trace: Trace, events: list[int]) -> str:
         return ""
     rows = "".join(
         f"<span>{milliseconds(int(trace.duration[e]))} at {int(trace.start[e]) / 1000:.3f} µs</span>"
-        f"<span>{report._html(trace.names[trace.name[e]])}</span>"
+        f"<span>{to_html(trace.names[trace.name[e]])}</span>"
         for e in events[:8]
     )
     return f'<details><summary>the longest events</summary><div class="sp-rows">{rows}</div></details>'
@@ -618,30 +614,30 @@ def _legend(analyses: list[Analysis]) -> list[str]:
 
 
 def _facts_html(m: Metrics) -> str:
-    rows = "".join(f"<span>{escape(name)}</span><span>{report._html(said)}</span>" for name, said in _facts(m))
+    rows = "".join(f"<span>{escape(name)}</span><span>{to_html(said)}</span>" for name, said in _facts(m))
     return f'<div class="sp-rows">{rows}</div>'
 
 
 def _operations_html(a: Analysis) -> str:
     cells = []
     for number, o in enumerate(a.operations, 1):
-        where = f"<div><code>{report._html(_line(o))}</code></div>" if o.line else ""
-        kernels = "".join(f"<div>{report._html(name)}</div>" for name in o.kernels[:8])
+        where = f"<div><code>{to_html(_line(o))}</code></div>" if o.line else ""
+        kernels = "".join(f"<div>{to_html(name)}</div>" for name in o.kernels[:8])
         cells += [
             f'<div class="sp-right">{number}</div>',
             f'<div class="sp-right">{milliseconds(o.gpu_ns)}<br>{o.share:.0%}</div>',
             f'<div class="sp-right">{plain_number(o.count)}x</div>',
-            f"<div><b>{report._html(_operation_name(o))}</b>{where}<div>{report._html(o.why)}</div>"
+            f"<div><b>{to_html(_operation_name(o))}</b>{where}<div>{to_html(o.why)}</div>"
             f'<details><summary>kernels</summary><div class="sp-note">{kernels}</div></details></div>',
         ]
     return f'<div class="sp-ops">{"".join(cells)}</div>'
 
 
 def _comparison_html(before: Analysis, after: Analysis) -> str:
-    parts = [f"<p>{report._html(compare(before, after).text)}</p>"]
+    parts = [f"<p>{to_html(compare(before, after).text)}</p>"]
     for title, rows in _changes(before, after):
         if rows:
             cells = [f"<div><b>{escape(title)}</b></div>", *(f"<div>{c}</div>" for c in ("before", "after", "change"))]
-            cells += [f"<div>{report._html(cell)}</div>" for row in rows for cell in row]
+            cells += [f"<div>{to_html(cell)}</div>" for row in rows for cell in row]
             parts.append(f'<div class="sp-changes">{"".join(cells)}</div>')
     return _section("What changed", *parts)

@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from grader import labs
+from grader import labs, web_page
 from grader.checks.memory import judge_budget, size
 from grader.checks.prediction import DEVICES
 from grader.checks.throughput import MUCH_LOST
@@ -39,6 +39,7 @@ from grader.labs.lab import CAUSES, Budget, Growth
 from grader.look import Look, look, peek, profile
 from grader.measure import machine
 from grader.result import Progress, Result, write_json
+from grader.safe_text import clean, cores_text, prose_to_html, to_html
 from grader.sandbox import parent
 from grader.sandbox.parent import Workspace
 from grader.submission import Submission, _prediction, defined, from_cells, is_submission
@@ -149,7 +150,7 @@ class NotebookLab:
             return ONLY_TRAINING
         if "cpu" in self.lab.forms:
             count = len(self._cores or machine.share(0)[0])
-            return f"Measured on this machine's CPU ({report._cores(count)}), in the lab's CPU form" + (
+            return f"Measured on this machine's CPU ({cores_text(count)}), in the lab's CPU form" + (
                 f", though there is a GPU ({gpu})." if gpu else ": no NVIDIA GPU was found."
             )
         return NEEDS_GPU
@@ -204,7 +205,7 @@ class NotebookLab:
             return
         rows = [board.cells(number, each) for number, each in enumerate(attempts, 1)][-board.SHOWN :]
         timed = any(each["gain"] for each in attempts)
-        picture = report._image(lambda: board.draw(attempts), "Gain of each attempt, in their order") if timed else ""
+        picture = web_page.image(lambda: board.draw(attempts), "Gain of each attempt, in their order") if timed else ""
         Note("What you tried", [], [[board.HEAD, *rows]], picture).show()
 
     def grade(self, name: str = "") -> float:
@@ -413,7 +414,7 @@ class LoopLab(NotebookLab):
         lines = [f"A step takes {plain_number(1e3 * (seen.step_s or math.nan))} ms without the profiler. {look_at}"]
         lines += _disturbed(seen)
         lines += [f"The trace is incomplete: {reason}." for reason in seen.metrics.reasons]
-        picture = report._image(lambda: _draw(seen), "Timeline of some steps of your loop")
+        picture = web_page.image(lambda: _draw(seen), "Timeline of some steps of your loop")
         after = ["What is the largest thing that a change could take away, and how fast would a step be without it?"]
         return Note("Where the time of a step goes", lines, [rows], picture, after, printed=seen.output)
 
@@ -530,21 +531,21 @@ class Note:
         (place or _Place()).show(self.html(), self.text())
 
     def html(self) -> str:
-        parts = [f'<p class="sp-title" style="font-size: 17px">{report._prose(self.title)}</p>'] if self.title else []
-        parts += [f'<p style="white-space: pre-wrap">{report._prose(line)}</p>' for line in self.lines]
+        parts = [f'<p class="sp-title" style="font-size: 17px">{prose_to_html(self.title)}</p>'] if self.title else []
+        parts += [f'<p style="white-space: pre-wrap">{prose_to_html(line)}</p>' for line in self.lines]
         parts += [self.picture, *(_table_html(rows) for rows in self.tables if rows)]
-        parts += [f'<p class="sp-note">{report._prose(line)}</p>' for line in self.after]
+        parts += [f'<p class="sp-note">{prose_to_html(line)}</p>' for line in self.after]
         if self.printed:
-            printed = report._html(self.printed, report.OUTPUT_CHARACTERS, tail=True)
+            printed = to_html(self.printed, report.OUTPUT_CHARACTERS, tail=True)
             parts.append(f"<details><summary>What the submission printed</summary><pre>{printed}</pre></details>")
-        return _paper("\n".join(parts))
+        return web_page.paper("\n".join(parts))
 
     def text(self) -> str:
         if self.line:
             return self.line
         lines = [self.title, *self.lines, *(row for rows in self.tables for row in _table_text(rows)), *self.after]
         if self.printed:
-            lines += ["The end of what the submission printed:", report._clean(self.printed, 1000, tail=True)]
+            lines += ["The end of what the submission printed:", clean(self.printed, 1000, tail=True)]
         return "\n".join(lines).strip("\n")
 
 
@@ -556,7 +557,7 @@ class Below:
     whole: str = ""
 
     def html(self) -> str:
-        title = f' title="{report._html(self.whole)}"' if self.whole else ""
+        title = f' title="{to_html(self.whole)}"' if self.whole else ""
         style = "grid-column: 1 / -1; padding-left: 18px; margin-bottom: 5px; font-size: 12px; color: #4b5563; overflow-wrap: anywhere"
         return f'<div style="{style}"{title}>{escape(self.text)}</div>'
 
@@ -601,19 +602,13 @@ class _Report(Note):
 
     def html(self) -> str:
         if self.row:
-            return _paper(report._check_html(self.result.checks[0], report.EVIDENCE_CHARACTERS))
+            return web_page.paper(report.row_html(self.result.checks[0]))
         return report.html(self.result) + "".join(f"<p>{escape(line)}</p>" for line in self.after)
 
     def text(self) -> str:
         if self.row:
-            check = self.result.checks[0]
-            return f"{check.title}: {report._status(check)[0]}, {report._points_of(check)} points. {check.reason}"
+            return report.row_text(self.result.checks[0])
         return "\n".join([report.text(self.result), *self.after])
-
-
-def _paper(body: str) -> str:
-    """The report's looks, for whatever else is shown."""
-    return f'<div class="speed-report tex2jax_ignore mathjax_ignore"><style>{report._CSS}</style>\n{body}</div>'
 
 
 # ---------------------------------------------------------------- numbers in words

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from grader import annotate, answers, costs, kernel, mystery, trace
+from grader import annotate, answers, costs, kernel, mystery, trace, web_page
 from grader.answers import Recording
 from grader.errors import UserError
-from grader.frontends import board, notebook, report
+from grader.frontends import board, notebook
 from grader.frontends.notebook import Below, Note, NotebookLab, Row
 from grader.grade import grade
 from grader.grading.failure import explain, with_details
@@ -92,7 +92,7 @@ def _looked(name: str, found: Recording) -> Note:
         (phase, plain_number(spent["host_ns"] / 1e6), plain_number(spent["gpu_ns"] / 1e6))
         for phase, spent in (metrics.phases or {}).items()
     ]
-    picture = report._image(lambda: _draw(name, found), f"Timeline of trace {name}")
+    picture = web_page.image(lambda: _draw(name, found), f"Timeline of trace {name}")
     return Note(f"Trace {name}", lines, [rows, phases, _lines(found)], picture)
 
 
@@ -196,7 +196,7 @@ class LiveLab(NotebookLab):
             (metric, f"{value:,.5g}" if catalogue.unit(metric) == catalogue.COUNT else f"{value:.2f}", TOLD[metric])
             for metric, value in seen.numbers.items()
         ]
-        picture = report._image(
+        picture = web_page.image(
             lambda: trace.draw({f"loop {name}": without_causes(seen.timeline)}), f"Timeline of loop {name}"
         )
         lines = [f"A step takes {plain_number(1e3 * seen.step_s)} ms without the profiler."]
@@ -460,7 +460,7 @@ class RecordingLab(NotebookLab):
         picture = ""
         if timeline and found.recorded is not None:
             shown = _with_phases(timeline, found.recorded)
-            picture = report._image(lambda: trace.draw({"your trace": shown}), "Timeline of your trace")
+            picture = web_page.image(lambda: trace.draw({"your trace": shown}), "Timeline of your trace")
         return Note("What your loop recorded of itself", [], [rows], picture, printed=found.output)
 
 

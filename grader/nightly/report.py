@@ -8,13 +8,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from grader.frontends import report as pages
+from grader import web_page
 from grader.nightly import night as nights
 from grader.nightly import parts
 from grader.nightly.history import LAST
 from grader.nightly.night import Assessed, Night
 from grader.nightly.parts import Outcome
 from grader.result import write_text
+from grader.safe_text import clean, to_html
 
 COLOURS = {
     parts.FAILED: "#D55E00",
@@ -24,7 +25,7 @@ COLOURS = {
     parts.SKIPPED: "#6b7280",
     parts.OK: "#009E73",
 }
-_STYLE = """<style>
+_CSS = """
 .speed-report table { border-collapse: collapse; font-size: 13px; }
 .speed-report td, .speed-report th { text-align: left; vertical-align: top; padding: 2px 12px 2px 0;
   border-bottom: 1px solid #e5e7eb; }
@@ -33,7 +34,7 @@ _STYLE = """<style>
 .speed-report .wide td:last-child { min-width: 15em; }
 .speed-report .is { font-weight: 600; white-space: nowrap; }
 .speed-report .marks { white-space: nowrap; }
-</style>"""
+"""
 
 
 def write(night: Night, found: Assessed) -> None:
@@ -111,7 +112,7 @@ def markdown(night: Night, found: Assessed, most: int = 40) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(pages._clean(text).split()).replace("|", "/")
+    return " ".join(clean(text).split()).replace("|", "/")
 
 
 def junit(night: Night, found: Assessed) -> str:
@@ -145,7 +146,7 @@ def junit(night: Night, found: Assessed) -> str:
 
 def _xml(text: str) -> str:
     """Without what XML cannot hold."""
-    return "".join(c for c in pages._clean(text) if c in "\t\n" or c.isprintable())
+    return "".join(c for c in clean(text) if c in "\t\n" or c.isprintable())
 
 
 # ---------------------------------------------------------------- the page
@@ -170,8 +171,7 @@ def html(night: Night, found: Assessed) -> str:
     rows = [(_status(each), escape(each.part.name), _n(each.seconds, 0), str(each.runs)) for each in found.outcomes]
     all_parts = _table(("", "part", "seconds", "runs"), rows)
     body.append(_section("All parts", f"<details><summary>{len(rows)} parts</summary>{all_parts}</details>"))
-    inner = f'<div class="speed-report"><style>{pages._CSS}</style>{_STYLE}{"".join(body)}</div>'
-    return pages._PAGE.format(title=f"Night {escape(night.name)}", body=inner)
+    return web_page.page(f"Night {night.name}", "".join(body), _CSS)
 
 
 def _section(title: str, inner: str) -> str:
@@ -193,7 +193,7 @@ def _status(each: Outcome) -> str:
 
 
 def _problem(night: Night, each: Outcome) -> tuple[str, ...]:
-    return _status(each), _link(night, each, each.part.name), pages._html(each.why)
+    return _status(each), _link(night, each, each.part.name), to_html(each.why)
 
 
 def _link(night: Night, each: Outcome, text: str) -> str:
@@ -222,7 +222,7 @@ def _labs(night: Night, found: Assessed) -> str:
         before = night.history.before(ours.part.name, ours.machine, night.told["quick"], night.name)[-LAST:]
         if v.get("step_ms") and len(before) >= 2:
             pictures.append(
-                pages._image(lambda a=before, b=ours, n=name: _draw(n, a, b), f"{name}: gain and step of each night")
+                web_page.image(lambda a=before, b=ours, n=name: _draw(n, a, b), f"{name}: gain and step of each night")
             )
     head = ("lab", "", "solution", "starter", "gain", "ms a step", "kernels", "GPU idle", "against the nights before")
     trends = f"<details open><summary>Trends</summary>{''.join(pictures)}</details>" if pictures else ""
@@ -272,7 +272,7 @@ def _notebooks(night: Night, found: Assessed) -> str:
         rows.append((name, _status(each), _n(seconds, 0), _n(earlier, 0), said))
         if each.cells:
             cells = [
-                (escape(c["id"]), f"<code>{pages._html(c['begins'])}</code>", _n(c["seconds"], 2) or "not reached")
+                (escape(c["id"]), f"<code>{to_html(c['begins'])}</code>", _n(c["seconds"], 2) or "not reached")
                 for c in each.cells
             ]
             table = _table(("cell", "begins", "seconds"), cells)
@@ -285,7 +285,7 @@ def _notebooks(night: Night, found: Assessed) -> str:
 
 def _from_markdown(table: str) -> str:
     lines = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
-    rows = [tuple(pages._html(cell) for cell in line) for line in lines[2:]]
+    rows = [tuple(to_html(cell) for cell in line) for line in lines[2:]]
     return f"<details><summary>{len(rows)} rows</summary>{_table(tuple(lines[0]), rows)}</details>"
 
 
@@ -293,8 +293,5 @@ def folder_index(out: Path) -> Path:
     """A page with all nights of a folder, newest first: what a web server shows at its top."""
     names = sorted((path.parent.name for path in out.glob("*/index.html")), reverse=True)
     items = "".join(f'<li><a href="{escape(name)}/index.html">{escape(name)}</a></li>' for name in names)
-    body = (
-        f'<div class="speed-report"><style>{pages._CSS}</style><div class="sp-title">Nights</div><ul>{items}</ul></div>'
-    )
-    write_text(out / "index.html", pages._PAGE.format(title="Nights", body=body))
+    write_text(out / "index.html", web_page.page("Nights", f'<div class="sp-title">Nights</div><ul>{items}</ul>'))
     return out / "index.html"

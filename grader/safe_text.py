@@ -1,0 +1,121 @@
+"""Text from learners, traces and files, made safe to print in a terminal and to put into a page; numbers as words.
+
+`clean` leaves no control or escape characters and no flood; `to_html` escapes what it leaves."""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from html import escape
+from itertools import islice
+from typing import Any
+
+WHOLE = 3_000  # characters: honest text is shorter and shown whole; a flood is cut, and the cut is said
+
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movements
+    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC and its kin: titles, links, clipboard
+    r"|\x1b[ -/]*[0-~]?"
+)
+# C0 and C1 controls, the signs that reorder text (a way to make a line read differently), and lone surrogates,
+# which UTF-8 cannot encode.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+
+
+def clean(value: Any, limit: int = WHOLE, tail: bool = False) -> str:
+    """Plain printable text. Of more than `limit` characters the beginning is kept (the end with `tail`), and it says so."""
+    text = value if isinstance(value, str) else inline(value)
+    raw = 8 * limit + 4096  # bounds the work on a megabyte, and leaves room for what is taken out below
+    size = len(text)
+    cut = size > raw
+    text = (text[-raw:] if tail else text[:raw]) if cut else text
+    text = _ESCAPES.sub("", text.replace("\r\n", "\n"))
+    # A progress bar rewrites its line: keep what was left standing.
+    text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    text = _CONTROLS.sub("", text).expandtabs(4).strip("\n")
+    if len(text) > limit or cut:
+        return (
+            f"[cut: the end of {size:,} characters]\n{text[-limit:]}"
+            if tail
+            else f"{text[:limit]} [cut: {size:,} characters]"
+        )
+    return text
+
+
+def number(value: float) -> str:
+    """Four significant digits; integers stay whole."""
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**15 else "more than 1e15"
+    if not math.isfinite(value):
+        return str(value)
+    short = float(f"{value:.4g}")
+    if short == 0 or 1e-3 <= abs(short) < 1e7:
+        return f"{short:.10f}".rstrip("0").rstrip(".")
+    return f"{short:.4g}"
+
+
+def rounded(value: float, digits: int) -> str:
+    return number(float(f"{value:.{digits}g}"))
+
+
+def inline(value: Any, depth: int = 0) -> str:
+    """A JSON value on one line, long and deep ones shortened."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return number(value)
+    if isinstance(value, str):
+        return clean(value)
+    if depth == 3:
+        return "(more, in the result file)"
+    items = 40 if depth == 0 else 10
+    if isinstance(value, dict):
+        parts = [f"{key_words(k)} {inline(v, depth + 1)}" for k, v in islice(value.items(), items)]
+    elif isinstance(value, list | tuple):
+        parts = [inline(v, depth + 1) for v in value[:items]]
+    else:
+        return f"({type(value).__name__})"
+    if len(value) > items:
+        parts.append(f"{len(value) - items} more, in the result file")
+    joined = ", ".join(parts)
+    return f"({joined})" if depth else joined
+
+
+def key_words(key: Any) -> str:
+    return str(key)[:80].replace("_", " ")
+
+
+def cores_text(count: Any) -> str:
+    return f"{count} core{'s' * (count != 1)}"
+
+
+def times(factor: float) -> str:
+    digits = 2 if factor < 10 else 1 if factor < 100 else 0
+    return f"{factor:.{digits}f}x"
+
+
+def plausible(value: Any) -> float | None:
+    """A speed-up or a time as a float, or None. Beyond a million either way it is nonsense, not a measurement."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 1e-6 < value < 1e6 else None
+
+
+def to_html(value: Any, limit: int = WHOLE, tail: bool = False) -> str:
+    return escape(clean(value, limit, tail))
+
+
+def prose_to_html(value: Any, limit: int = WHOLE) -> str:
+    """Escaped text in which `backticks` show as code."""
+    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", to_html(value, limit))
+
+
+def wrap(value: Any, width: int, indent: str = "") -> list[str]:
+    """Lines of at most `width` columns, the text's own line breaks kept; at least one, so that a title can be taken from it."""
+    wrapped: list[str] = []
+    for line in clean(value, 2 * WHOLE).splitlines():
+        wrapped += textwrap.wrap(line, width, initial_indent=indent, subsequent_indent=indent)
+    return wrapped or [""]
