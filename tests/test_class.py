@@ -28,10 +28,11 @@ from grader import labs
 from grader.classroom import coordinator, pool, summary
 from grader.classroom.coordinator import grade_all
 from grader.classroom.store import FAILED, Store
-from grader.classroom.submissions import Call, HandedIn, Job, misplaced, no_plain_files, read_class, version
+from grader.classroom.submissions import Call, HandedIn, Job, misplaced, no_plain_files, read_class
 from grader.errors import UserError
 from grader.measure import calibration, machine
 from grader.submission import MAGIC, Submission, solution
+from grader.version import version
 from tests import adversaries
 
 REPOSITORY = Path(__file__).resolve().parents[1]

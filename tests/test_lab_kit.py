@@ -18,7 +18,6 @@ from grader.checks import logs as logs_check
 from grader.checks import prediction as prediction_check
 from grader.checks import throughput as throughput_check
 from grader.checks import trace as trace_check
-from grader.classroom import submissions
 from grader.grade import Findings, _made_in_main, grade
 from grader.labs.lab import Logs, Prediction, TraceCheck
 from grader.measure import starter as starters
@@ -570,7 +569,7 @@ def test_another_starter_has_another_timeline(monkeypatch, tmp_path):
 def test_another_version_of_the_grader_draws_anew(monkeypatch, tmp_path):
     monkeypatch.setattr(starters, "cache_dir", lambda: tmp_path)
     starters.keep(LAB, "cpu", 0.1, 4, {"lanes": ["one"]})
-    monkeypatch.setattr(submissions, "version", lambda: "another")
+    monkeypatch.setattr(starters, "version", lambda: "another")
     assert starters.timeline(LAB, "cpu", 0.1, 4) is None
 
 

@@ -10,11 +10,11 @@ import pytest
 from benchmarks import ladders, measured
 
 from grader import labs, trace
-from grader.classroom.submissions import version
 from grader.errors import UserError
 from grader.nightly import parts
 from grader.nightly.night import Records
 from grader.result import PASS, CheckResult, Result, write_json
+from grader.version import version
 
 CELL = """## The ladder, measured
 

@@ -27,7 +27,7 @@ from helpers import eventually
 from grader import labs
 from grader.classroom import pool
 from grader.classroom.store import FAILED as NOT_MADE
-from grader.classroom.submissions import Call, Job, definition
+from grader.classroom.submissions import Call, Job
 from grader.course import execute, outline
 from grader.errors import UserError
 from grader.frontends import cli
@@ -39,6 +39,7 @@ from grader.nightly.history import Change, History, judge
 from grader.nightly.night import Night
 from grader.nightly.parts import Part
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED
+from grader.version import definition
 from tests.adversaries import _run
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -20,10 +20,10 @@ from distributed import Client, Security
 from helpers import eventually
 
 from grader import labs
-from grader.classroom import coordinator, door, keys, pool
+from grader.classroom import coordinator, gateway, keys, pool
+from grader.classroom.client import address, grade_at
 from grader.classroom.store import Store
 from grader.classroom.submissions import Call, Job
-from grader.classroom.visit import address, grade_at
 from grader.data.cache import cache_dir
 from grader.errors import UserError
 from grader.frontends import classroom, cli
@@ -224,7 +224,7 @@ def test_on_the_command_line(running, tmp_path):
         (request(prediction={"cause": "x", "gain": float("nan")}), "positive number"),
         (request(prediction={"cause": "x", "gain": 2, "more": 1}), "positive number"),
         (request(prediction={"cause": "x", "gain": 2, "device": ["cpu"]}), "positive number"),
-        (b"x" * (door.MAX_REQUEST + 10) + b"\n", "too large"),
+        (b"x" * (gateway.MAX_REQUEST + 10) + b"\n", "too large"),
     ],
 )
 def test_only_a_lab_and_a_submission_come_in(running, data, says):
@@ -294,11 +294,11 @@ def test_limits_of_a_user(running):
 
 
 def test_limits_of_an_hour(tmp_path):
-    entry = door.Door(None, tmp_path, "cpu", door.Rules(at_once=1, an_hour=2))
+    entry = gateway.Gateway(None, tmp_path, "cpu", gateway.Rules(at_once=1, an_hour=2))
     for _ in range(2):
         entry._admit("ann")
         entry._busy["ann"] -= 1  # it is over
-    with pytest.raises(door.Refused, match="2 grades in the last hour"):
+    with pytest.raises(gateway.Refused, match="2 grades in the last hour"):
         entry._admit("ann")
     entry._admit("bob")
 
@@ -309,9 +309,9 @@ def test_what_the_pool_did_not_take_is_not_being_graded(tmp_path):
     async def hand_in_twice() -> None:
         async with Client(processes=False, asynchronous=True, dashboard_address=None, set_as_default=False) as client:
             pass
-        entry = door.Door(client, tmp_path, "cpu", door.Rules(at_once=1))
+        entry = gateway.Gateway(client, tmp_path, "cpu", gateway.Rules(at_once=1))
         for _ in range(2):
-            with pytest.raises(Exception, match="closed"):  # not door.Refused
+            with pytest.raises(Exception, match="closed"):  # not gateway.Refused
                 await entry._grade("ann", Job(NAME, Submission(RAISES)), None)
         assert not entry._waiting
 
@@ -425,7 +425,7 @@ def test_a_damaged_certificate_is_named(tmp_path, content):
     for name, use in (
         ("pool-node.pem", lambda: pool.node_security(tmp_path)),
         ("pool-ca.pem", lambda: pool.node_security(tmp_path)),
-        ("door.pem", lambda: keys.door_context(tmp_path)),
+        ("door.pem", lambda: keys.gateway_context(tmp_path)),
         ("door-ca.pem", lambda: keys.make_keys(tmp_path, ["bob"])),
         ("door-ca-key.pem", lambda: keys.make_keys(tmp_path, ["bob"])),
     ):
@@ -442,7 +442,7 @@ def test_a_certificate_that_has_ended_is_named(tmp_path, monkeypatch):
     keys.make_keys(tmp_path, ["ann"])
     for connect in (
         lambda: pool.node_security(tmp_path),
-        lambda: keys.door_context(tmp_path),
+        lambda: keys.gateway_context(tmp_path),
         lambda: keys.user_context(tmp_path / "users" / "ann.pem"),
     ):
         with pytest.raises(UserError, match=r"The certificate in .*pem ended on \d{4}-\d\d-\d\d"):
@@ -484,7 +484,7 @@ def test_addresses(text):
 
 
 def test_a_job_of_the_door_is_only_what_was_asked_for():
-    job = door.read_request(request(prediction={"cause": "input-bound", "gain": 3}).strip())
+    job = gateway.read_request(request(prediction={"cause": "input-bound", "gain": 3}).strip())
     assert job == Job(NAME, Submission(RAISES, ((2, 3),), (), (("cause", "input-bound"), ("gain", 3))))
 
 

@@ -17,7 +17,8 @@ from distributed import Future
 from grader.classroom import worker
 from grader.classroom.pool import Pool
 from grader.classroom.store import FAILED, Store
-from grader.classroom.submissions import Call, Job, version
+from grader.classroom.submissions import Call, Job
+from grader.version import version
 
 LIMIT_S = 900.0  # of one grade; a usual one takes less than one minute
 TRIES = 2

@@ -86,8 +86,8 @@ def fingerprint(der: bytes) -> str:
     return hashlib.sha256(der).hexdigest()
 
 
-def door_context(folder: Path) -> ssl.SSLContext:
-    """The door's side of a connection: nobody comes in without a certificate of its authority."""
+def gateway_context(folder: Path) -> ssl.SSLContext:
+    """The gateway's side of a connection: nobody comes in without a certificate of its authority."""
     for name in ("door.pem", "door-ca.pem"):
         if not (folder / name).exists():
             raise UserError(f"{folder / name} is missing. `grader pool keys {folder}` makes a pool's certificates.")

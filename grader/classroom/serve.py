@@ -1,4 +1,4 @@
-"""A pool that lasts: scheduler, workers and front door of one machine, and workers that join from others."""
+"""A pool that lasts: scheduler, workers and gateway of one machine, and workers that join from others."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 import dask
 from distributed import Client, Nanny
 
-from grader.classroom.door import Door, Rules
+from grader.classroom.gateway import Gateway, Rules
 from grader.classroom.pool import SETTINGS, embedded_cluster, environments, node_security, worker_options
 from grader.errors import UserError
 
 
 @dataclass(frozen=True)
 class Where:
-    """scheduler_host: for the pool's other machines and instructors; door_host: for those who hand in. "0.0.0.0" is any."""
+    """scheduler_host: for the pool's other machines and instructors; gateway_host: for those who hand in. "0.0.0.0" is any."""
 
     scheduler_host: str = "127.0.0.1"
     scheduler_port: int = 8786
-    door_host: str = "127.0.0.1"
-    door_port: int = 8787
+    gateway_host: str = "127.0.0.1"
+    gateway_port: int = 8787
 
 
 def serve(
@@ -38,12 +38,12 @@ def serve(
     """Run until SIGINT or SIGTERM. Raises UserError where certificates or GPUs are missing, OSError for a port in use."""
     security = node_security(folder)
 
-    async def door(address: str) -> None:
+    async def take_in(address: str) -> None:
         async with Client(address, security=security, asynchronous=True, set_as_default=False) as client:
-            entry = Door(client, folder, device, rules)
-            server = await entry.serve(where.door_host, where.door_port)
+            gateway = Gateway(client, folder, device, rules)
+            server = await gateway.serve(where.gateway_host, where.gateway_port)
             port = server.sockets[0].getsockname()[1]
-            tell(f"submissions come in at tls://{where.door_host}:{port}, with a user's key")
+            tell(f"submissions come in at tls://{where.gateway_host}:{port}, with a user's key")
             tell(f"instructors' machines: grader class ... --cluster {address} --keys {folder}")
             async with server:
                 await _stopped()
@@ -54,7 +54,7 @@ def serve(
     ):
         count = len(cluster.workers)
         tell(f"{count} worker{'s' * (count != 1)}")
-        asyncio.run(door(cluster.scheduler_address))
+        asyncio.run(take_in(cluster.scheduler_address))
 
 
 def join(address: str, folder: Path, device: str, chosen: Sequence[int] | None = None, cpu_workers: int = 1) -> None:

@@ -12,15 +12,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import grader
-from grader import data, labs
+from grader import labs
 from grader.errors import UserError
 from grader.measure.blocks import Plan
 from grader.submission import MAX_SOURCE, Submission, code_cells, from_cells, load_notebook
+from grader.version import definition, version
 
 LINK = "The notebook is a link to another file, which is not graded. Hand in the notebook itself."
-# what decides a grade; front ends and this room only carry it
-_GRADING = ("*.py", "checks/*.py", "measure/*.py", "sandbox/*.py", "trace/*.py", "workloads/*.py", "labs/[a-z]*.py")
 
 
 @dataclass(frozen=True)
@@ -84,29 +82,6 @@ class Call:
 
     def to_json(self) -> str:
         return json.dumps(asdict(self) | {"content": ""})
-
-
-@functools.cache
-def version() -> str:
-    """The grader's version, with a hash of the code that decides grades: between releases it changes as well."""
-    package = Path(grader.__file__).parent
-    files = [path for pattern in _GRADING for path in package.glob(pattern)]
-    files += [path for folder in data.__path__ for path in Path(folder).glob("*.py")]
-    return f"{grader.__version__}+{_hash(files)}"
-
-
-@functools.cache
-def definition(lab: str) -> str:
-    """A hash of a lab's own files: declaration, starter, reference curves."""
-    folder = labs.get(lab).folder
-    return _hash(path for path in folder.iterdir() if path.suffix in (".py", ".json"))
-
-
-def _hash(files: Iterable[Path]) -> str:
-    total = hashlib.sha256()
-    for path in sorted(files, key=lambda path: (path.parent.name, path.name)):
-        total.update(f"{path.parent.name}/{path.name}\n".encode() + path.read_bytes())
-    return total.hexdigest()[:12]
 
 
 # ---------------------------------------------------------------- a class on disk

@@ -22,6 +22,7 @@ import dask
 
 from grader.measure import machine
 from grader.measure.machine import CORES
+from grader.version import version
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMED = 0.86  # the share of a grade after which nothing is timed any more
@@ -129,8 +130,6 @@ def run(job: str, limit_s: float, topic: str = "", keep: bool = False) -> str:
     global _next
     from distributed import get_worker
 
-    from grader.classroom.submissions import version
-
     worker = get_worker()
     key = str(worker.get_current_task()) if topic else ""
 
@@ -167,7 +166,6 @@ def run(job: str, limit_s: float, topic: str = "", keep: bool = False) -> str:
 def describe(device: str) -> dict[str, Any]:
     """What this worker grades with: {"machines": keys, "form", "version", "cores", "gpu"}. It can begin with a grade at once
     when it says so. Raises UserError where it has not that device."""
-    from grader.classroom.submissions import version
     from grader.grading.forms import choose_device
 
     if _lock.acquire(blocking=False):  # not beside a grade, whose cores its imports would take

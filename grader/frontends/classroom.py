@@ -282,7 +282,7 @@ def make_keys(options: argparse.Namespace) -> None:
 
 
 def start_pool(options: argparse.Namespace) -> None:
-    from grader.classroom.door import Rules
+    from grader.classroom.gateway import Rules
     from grader.classroom.serve import Where, join, serve
 
     chosen, workers = _chosen(options), max(1, options.workers)

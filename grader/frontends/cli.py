@@ -300,7 +300,7 @@ def _hint(options: argparse.Namespace) -> None:
 
 
 def _grade(options: argparse.Namespace) -> None:
-    from grader.classroom.visit import grade_at
+    from grader.classroom.client import grade_at
     from grader.frontends import board, notebook, report
     from grader.frontends.diagnose import check_targets
     from grader.grade import grade

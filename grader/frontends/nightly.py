@@ -67,11 +67,11 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def nightly(options: argparse.Namespace) -> int:
-    from grader.classroom.submissions import version
     from grader.grading.forms import choose_device
     from grader.nightly import night as nights
     from grader.nightly import parts, report
     from grader.nightly.history import History
+    from grader.version import version
 
     until = time.monotonic() + 60 * options.minutes if options.minutes is not None else math.inf
     history = History(options.history or options.out / "history.jsonl")

@@ -29,7 +29,7 @@ from grader import labs, web_page
 from grader.checks.memory import judge_budget, size
 from grader.checks.prediction import DEVICES
 from grader.checks.throughput import MUCH_LOST
-from grader.classroom.visit import grade_at
+from grader.classroom.client import grade_at
 from grader.errors import UserError
 from grader.frontends import board, magic, report
 from grader.frontends.silence import Silence
@@ -168,7 +168,7 @@ class NotebookLab:
         """Grade your submission by measurement; takes about a minute, or a few. The report is also saved in the folder.
 
         cluster: the address of a pool that grades it in place of this machine, "tls://HOST:PORT"; key: the file with your
-        key to it, where it does not lie at its usual place (see `grader.classroom.visit.key_file`)."""
+        key to it, where it does not lie at its usual place (see `grader.classroom.client.key_file`)."""
         self._noteworthy = False  # until it has come to a result
         self._work(lambda progress: self._checked(progress, cluster, key))
 

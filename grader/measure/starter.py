@@ -14,6 +14,7 @@ from grader.labs.lab import Lab
 from grader.measure import machine
 from grader.measure.calibration import read_table
 from grader.result import write_json
+from grader.version import version
 
 ALIKE = 1.5  # a starter whose step takes longer or shorter by more than this is recorded anew; on uneven cores it varies by as much
 
@@ -43,7 +44,5 @@ def _file(lab: Lab, form: str) -> Path:
 
 
 def _of(lab: Lab, form: str, steps: int) -> str:
-    from grader.classroom.submissions import version  # which reads all that is graded with
-
     told = [lab.starter, repr(lab.forms[form]), machine.key(form), steps, version()]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()

@@ -22,13 +22,13 @@ from grader import labs
 from grader.classroom.coordinator import TRIES, Task, grade_all
 from grader.classroom.store import FAILED as NOT_MADE
 from grader.classroom.store import Store
-from grader.classroom.submissions import version
 from grader.errors import UserError
 from grader.measure import machine
 from grader.nightly import parts
 from grader.nightly.history import Change, History, judge
 from grader.nightly.parts import Outcome, Part
 from grader.result import write_json, write_text
+from grader.version import version
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ALIKE = ("device", "quick", "select", "grader", "torch")  # what two pieces of one night have in common

@@ -13,12 +13,13 @@ from typing import Any
 
 from grader import labs
 from grader.classroom.store import FAILED as NOT_MADE
-from grader.classroom.submissions import Call, Job, definition
+from grader.classroom.submissions import Call, Job
 from grader.errors import UserError
 from grader.grading.forms import missing_packages
 from grader.labs.lab import Lab
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
 from grader.submission import Submission, read_notebook
+from grader.version import definition
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 KINDS = ("lesson", "solution", "grade", "adversary")  # in the order in which they run

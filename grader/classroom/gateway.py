@@ -1,4 +1,4 @@
-"""The front door of a pool: where submissions of those come in who are not trusted.
+"""The gateway of a pool, its front door: where submissions of those come in who are not trusted.
 
 A Dask scheduler runs whatever its clients send, so none of them may speak to it. They speak to this: TLS with a certificate
 for each user, one line of JSON in, lines of JSON out. A request holds the lab's name and the submission's text, and only
@@ -51,7 +51,7 @@ class Rules:
 
 
 @dataclass
-class Door:
+class Gateway:
     client: Client  # asynchronous
     folder: Path  # the certificates
     device: str
@@ -64,12 +64,12 @@ class Door:
 
     async def serve(self, host: str, port: int) -> asyncio.Server:
         self.client.subscribe_topic(PROGRESS, self._on_progress)
-        context = keys.door_context(self.folder)
+        context = keys.gateway_context(self.folder)
         return await asyncio.start_server(
-            self._visit, host, port, ssl=context, limit=MAX_REQUEST, ssl_handshake_timeout=PATIENCE_S
+            self._serve_one, host, port, ssl=context, limit=MAX_REQUEST, ssl_handshake_timeout=PATIENCE_S
         )
 
-    async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         user = ""
         try:
             user = self._user(writer)
@@ -82,7 +82,7 @@ class Door:
             await _say(writer, {"error": str(refused)})
         except (OSError, asyncio.IncompleteReadError):  # gone
             pass
-        except Exception as error:  # a mistake of ours costs this visit, not the pool
+        except Exception as error:  # a mistake of ours costs this connection, not the pool
             print(f"grader pool: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
             await _say(writer, {"error": "The pool made a mistake. Tell whoever runs it."})
         finally:
@@ -126,7 +126,7 @@ class Door:
         self._admit(user)
         job = Job(job.lab, job.submission, self.device, job.quick)
         self._made += 1
-        key = f"visit-{self._made}-{job.digest[:8]}"
+        key = f"request-{self._made}-{job.digest[:8]}"
         try:
             # before a class's own grades: somebody waits for this one
             future = self.client.submit(

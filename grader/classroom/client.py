@@ -1,4 +1,4 @@
-"""A learner's side of a pool: sends a submission to its front door, and returns the Result."""
+"""A learner's side of a pool: sends a submission to its gateway, and returns the Result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from grader.result import Result
 from grader.submission import Submission
 
 MAX_REPLY = 64 << 20  # bytes
-SILENCE_S = 60.0  # the door speaks every few seconds
+SILENCE_S = 60.0  # the gateway speaks every few seconds
 DEFAULT_PORT = 8787
 
 
