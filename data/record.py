@@ -29,7 +29,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from grader.measure import machine
+from grader import machine
 from grader.result import write_json, write_text
 from grader.trace import Analysis, Metrics, analyse, metrics, read
 

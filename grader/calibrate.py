@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from grader import machine
 from grader.checks import outcome as outcome_check
 from grader.checks.parity import distances
 from grader.checks.throughput import MUCH_LOST
@@ -21,7 +22,7 @@ from grader.grade import grade
 from grader.grading.arms import WEIGHTS, max_weights_bytes, reference_arm, set_up
 from grader.grading.forms import choose_form
 from grader.labs.lab import Lab
-from grader.measure import calibration, machine
+from grader.measure import calibration
 from grader.measure.blocks import Arm, Plan
 from grader.measure.calibration import Near
 from grader.result import PASS, Progress, write_json

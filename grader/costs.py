@@ -12,13 +12,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from grader import trace
+from grader import machine, trace
 from grader.answers import TRACES, as_number, read_answers, recording, shown
 from grader.errors import UserError
 from grader.grading.evidence import AnyFindings
 from grader.grading.gate import machine_is_free
 from grader.labs.kinds import BOUNDS, REASONS, Costly, CostsLab
-from grader.measure import machine
 from grader.mystery import STEPS, watch
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
 from grader.submission import Submission

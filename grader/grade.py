@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from grader import trace
+from grader import machine, trace
 from grader.checks import answers as answers_check
 from grader.checks import logs as logs_check
 from grader.checks import memory as memory_check
@@ -57,7 +57,7 @@ from grader.grading.forms import (
 )
 from grader.grading.gate import Disturbed
 from grader.labs.lab import CAUSES, AnyLab, Budget, Form, Growth, Lab
-from grader.measure import calibration, decision, machine, peaks
+from grader.measure import calibration, decision, peaks
 from grader.measure import starter as starters
 from grader.measure.blocks import QUICK, Arm, Plan, Turn, overstated, pair, still_certain
 from grader.measure.calibration import Near

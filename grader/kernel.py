@@ -21,12 +21,13 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
+from grader import machine
 from grader.grading.arms import Setup, open_arm
 from grader.grading.evidence import AnyFindings
 from grader.grading.forms import NEEDS_GPU
 from grader.grading.gate import Disturbed, machine_is_free
 from grader.labs.kinds import Cases, KernelLab
-from grader.measure import decision, machine
+from grader.measure import decision
 from grader.measure.blocks import QUICK
 from grader.result import AGAIN, FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
 from grader.sandbox.parent import Child, ChildError, Limits, turn

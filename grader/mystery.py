@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from grader import trace
+from grader import machine, trace
 from grader.answers import NEXT_BEST, as_number, no_cause, read_answers, shown
 from grader.data import prepare
 from grader.errors import UserError
@@ -25,7 +25,6 @@ from grader.grading.evidence import AnyFindings
 from grader.grading.gate import machine_is_free
 from grader.labs.kinds import HEALTHY, MysteryLab
 from grader.labs.lab import CAUSES
-from grader.measure import machine
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
 from grader.sandbox.parent import ChildError
 from grader.submission import Submission

@@ -33,12 +33,12 @@ from helpers import (
     workspaces,
 )
 
-from grader import labs, trace
+from grader import labs, machine, trace
 from grader.errors import UserError
 from grader.grade import grade
 from grader.grading.failure import UNFIT, explain
 from grader.look import peek
-from grader.measure import blocks, machine
+from grader.measure import blocks
 from grader.measure.blocks import Plan
 from grader.result import FAIL, INCONCLUSIVE, Result
 from grader.sandbox import confine

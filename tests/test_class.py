@@ -24,13 +24,13 @@ from helpers import eventually
 from nbgrader.api import Gradebook
 from test_nbgrader import by_id, nbgrader, notebook
 
-from grader import labs
+from grader import labs, machine
 from grader.classroom import coordinator, pool, summary
 from grader.classroom.coordinator import grade_all
 from grader.classroom.store import FAILED, Store
 from grader.classroom.submissions import Call, HandedIn, Job, misplaced, no_plain_files, read_class
 from grader.errors import UserError
-from grader.measure import calibration, machine
+from grader.measure import calibration
 from grader.submission import MAGIC, Submission, solution
 from grader.version import version
 from tests import adversaries

@@ -16,12 +16,12 @@ import papermill
 import pytest
 from helpers import LAB, grade_cells
 
-from grader import calibrate, labs, paths
+from grader import calibrate, labs, machine, paths
 from grader.classroom import worker
 from grader.course import working_copy
 from grader.errors import UserError
 from grader.frontends import board, cli, silence
-from grader.measure import calibration, machine
+from grader.measure import calibration
 from grader.result import FAIL, CheckResult, Result
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -15,9 +15,9 @@ from helpers import GPT, loop, running
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grader import machine
+from grader.cores import cut, flat, parse, shares, written
 from grader.errors import UserError
-from grader.measure import machine
-from grader.measure.cores import cut, flat, parse, shares, written
 from grader.sandbox import confine
 from grader.sandbox.parent import ChildError, Limits, fork_server
 
@@ -303,9 +303,7 @@ def test_a_grade_on_one_core(tmp_path):
 
 @two_cores
 def test_a_process_that_was_started_on_some_cores_stays_there():
-    program = (
-        "from grader.measure import machine\nprint(machine.share(0))\nwith machine.own_cores(0): print(machine.facts())"
-    )
+    program = "from grader import machine\nprint(machine.share(0))\nwith machine.own_cores(0): print(machine.facts())"
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=REPOSITORY,

@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 import variants
 
-from grader import labs
+from grader import labs, machine
 from grader.grade import grade
 from grader.look import peek
-from grader.measure import machine, peaks
+from grader.measure import peaks
 from grader.measure.blocks import QUICK
 from grader.result import FAIL, INCONCLUSIVE, PASS
 from grader.submission import Submission

@@ -14,9 +14,9 @@ import nbformat
 import pytest
 from PIL import Image, ImageChops
 
+from grader import machine
 from grader.course import execute, outline
 from grader.frontends import lessons
-from grader.measure import machine
 
 LESSONS = outline.lessons()
 QUICK = {"2_rules"}  # `make test-all` runs the others as well

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from grader import labs
+from grader import labs, machine
 from grader.grade import grade
 from grader.grading.forms import too_little_memory
-from grader.measure import machine
 from grader.result import NOT_MEASURED
 from grader.submission import solution
 

@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_phase4_own_loop import BEFORE, JOB
 
+from grader import machine
 from grader.frontends.compare import said
 from grader.grade import grade
 from grader.labs.lab import Lab
-from grader.measure import calibration, machine
+from grader.measure import calibration
 from grader.measure.blocks import Plan, usual
 from grader.own.compare import compare
 from grader.result import INCONCLUSIVE, PASS, CheckResult

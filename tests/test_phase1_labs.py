@@ -20,7 +20,7 @@ from test_solutions import outputs
 from test_solutions import path as solution_path
 from variants import edit
 
-from grader import annotate, labs, mystery, stopwatch, trace
+from grader import annotate, labs, machine, mystery, stopwatch, trace
 from grader.answers import read_answers, unanswered
 from grader.calibrate import solution
 from grader.classroom.submissions import Job
@@ -29,7 +29,7 @@ from grader.frontends.notebook import open_lab
 from grader.frontends.tools import TOLD
 from grader.grade import grade
 from grader.labs.kinds import HEALTHY, Timing
-from grader.measure import decision, machine
+from grader.measure import decision
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result
 from grader.submission import MAGIC, Cell, Submission, from_cells
 from grader.workloads import stopwatch as stopwatch_workload

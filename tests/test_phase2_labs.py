@@ -13,12 +13,11 @@ from adversaries import draws_the_data, hands_over_connections, relays_through_s
 from benchmarks import measured
 from helpers import first, said
 
-from grader import labs
+from grader import labs, machine
 from grader.checks import logs as logs_check
 from grader.checks import trace as trace_check
 from grader.grade import Findings, _lacking, grade
 from grader.look import peek
-from grader.measure import machine
 from grader.measure.blocks import Plan
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
 from grader.submission import Submission

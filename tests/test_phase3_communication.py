@@ -17,11 +17,10 @@ import variants
 from helpers import IS_ROOT, eventually, loop, running, said
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from grader import labs, trace
+from grader import labs, machine, trace
 from grader.grade import Findings, _lacking, grade, judge
 from grader.grading.forms import choose_form
 from grader.look import peek
-from grader.measure import machine
 from grader.measure.blocks import Plan
 from grader.measure.decision import Pair
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result

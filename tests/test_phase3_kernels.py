@@ -13,11 +13,10 @@ from helpers import first
 from test_phase2_labs import graded, said
 from test_solutions import SOLUTIONS, outputs
 
-from grader import calibrate, kernel, labs
+from grader import calibrate, kernel, labs, machine
 from grader.grade import grade
 from grader.labs.kinds import Bench, KernelLab
 from grader.look import peek
-from grader.measure import machine
 from grader.measure.blocks import QUICK
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
 from grader.sandbox import child

@@ -11,12 +11,11 @@ import variants
 from helpers import first, loop, running, said, warmed_up
 from test_bad_input import FORGE, answer
 
-from grader import labs
+from grader import labs, machine
 from grader.checks import trace as trace_check
 from grader.frontends import report
 from grader.grade import grade
 from grader.look import peek
-from grader.measure import machine
 from grader.measure.blocks import Plan
 from grader.result import FAIL, INCONCLUSIVE, PASS, Result
 from grader.sandbox.parent import ChildError

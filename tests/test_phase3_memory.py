@@ -10,14 +10,13 @@ import pytest
 import variants
 from helpers import GPT, IS_ROOT, LAB, MARKER, first, running, said
 
-from grader import labs
+from grader import labs, machine
 from grader.checks.memory import OUTLASTED, as_far_as, judge_budget, judge_growth, steps_to_tell
 from grader.frontends.notebook import Note, open_lab
 from grader.grade import grade
 from grader.grading.arms import open_arm, set_up
 from grader.grading.forms import prepared
 from grader.labs.lab import Budget, Growth
-from grader.measure import machine
 from grader.measure.blocks import Plan
 from grader.measure.memory import Level, Meter, growth
 from grader.result import FAIL, INCONCLUSIVE, PASS, Result

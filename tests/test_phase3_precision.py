@@ -8,10 +8,9 @@ import variants
 from helpers import first, said
 from test_trace import BACKWARD, Recording
 
-from grader import labs, trace
+from grader import labs, machine, trace
 from grader.grade import grade
 from grader.look import peek
-from grader.measure import machine
 from grader.measure.blocks import Plan
 from grader.result import FAIL, NOT_MEASURED, PASS, Result
 from grader.submission import Submission

@@ -13,13 +13,12 @@ from test_phase2_labs import graded, said
 from test_solutions import outputs
 from test_solutions import path as solution_path
 
-from grader import costs, labs, mystery, trace
+from grader import costs, labs, machine, mystery, trace
 from grader.answers import read_answers, unanswered
 from grader.errors import UserError
 from grader.grade import grade
 from grader.grading.forms import choose_form
 from grader.labs.kinds import BOUNDS, REASONS
-from grader.measure import machine
 from grader.result import FAIL, NOT_MEASURED, PASS, Result
 from grader.submission import solution
 from grader.trace.lines import by_line

@@ -17,12 +17,11 @@ import variants
 from benchmarks import measured, nanogpt_peer
 from helpers import assert_each_cause_is_gone, said
 
-from grader import labs
+from grader import labs, machine
 from grader.data import prepare, real, text, tokens
 from grader.errors import UserError
 from grader.grade import grade
 from grader.look import peek
-from grader.measure import machine
 from grader.measure.blocks import Plan
 from grader.result import FAIL, NOT_MEASURED, PASS, Result
 from grader.submission import Submission

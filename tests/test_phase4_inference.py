@@ -11,13 +11,12 @@ import variants
 from benchmarks import measured
 from helpers import running, said
 
-from grader import calibrate, labs
+from grader import calibrate, labs, machine
 from grader.checks import answers as answers_check
 from grader.errors import UserError
 from grader.grade import grade
 from grader.labs.lab import Answers
 from grader.look import peek
-from grader.measure import machine
 from grader.measure.blocks import Plan
 from grader.result import FAIL, NOT_MEASURED, PASS, Result
 from grader.sandbox.parent import ChildError, Limits

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grader import machine
 from grader.errors import UserError
 from grader.frontends import cli
 from grader.frontends.compare import agreement, said
-from grader.measure import decision, machine
+from grader.measure import decision
 from grader.measure.blocks import Plan
 from grader.measure.decision import EQUAL, FASTER, SAME, SLOWER, UNKNOWN, Gain, Pair, direction
 from grader.own.compare import FULL, QUICK, Comparison, compare, decide

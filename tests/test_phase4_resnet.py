@@ -18,10 +18,9 @@ from helpers import running, said
 from PIL import Image
 from torchvision.transforms import RandomResizedCrop
 
-from grader import labs
+from grader import labs, machine
 from grader.data import images, prepare
 from grader.grade import grade
-from grader.measure import machine
 from grader.measure.blocks import Plan
 from grader.result import FAIL, NOT_MEASURED, PASS, Result
 from grader.sandbox.parent import ChildError

@@ -11,12 +11,11 @@ import variants
 from benchmarks import measured, nanogpt_peer
 from helpers import assert_each_cause_is_gone, running, said
 
-from grader import labs
+from grader import labs, machine
 from grader.calibrate import honest_form
 from grader.data import prepare
 from grader.grade import grade
 from grader.look import peek
-from grader.measure import machine
 from grader.measure.blocks import Plan
 from grader.result import FAIL, NOT_MEASURED, PASS, Result
 from grader.sandbox.parent import ChildError

@@ -14,14 +14,13 @@ from benchmarks import measured
 from helpers import running, said
 from torch.utils.flop_counter import FlopCounterMode
 
-from grader import labs
+from grader import labs, machine
 from grader.data.pictures import make_pictures
 from grader.errors import UserError
 from grader.grade import grade
 from grader.grading.forms import prepared
 from grader.labs.lab import Form
 from grader.look import peek
-from grader.measure import machine
 from grader.measure.blocks import QUICK, Plan
 from grader.result import FAIL, NOT_MEASURED, PASS, Result
 from grader.submission import Submission

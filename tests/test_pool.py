@@ -19,7 +19,7 @@ import pytest
 from distributed import Client, Security
 from helpers import eventually
 
-from grader import labs
+from grader import labs, machine
 from grader.classroom import coordinator, gateway, keys, pool
 from grader.classroom.client import address, grade_at
 from grader.classroom.store import Store
@@ -27,7 +27,6 @@ from grader.classroom.submissions import Call, Job
 from grader.data.cache import cache_dir
 from grader.errors import UserError
 from grader.frontends import classroom, cli
-from grader.measure import machine
 from grader.submission import MAX_SOURCE, Submission
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -19,11 +19,11 @@ from typing import Any
 import dask
 from distributed import Client, Nanny, Scheduler, Security, SpecCluster
 
+from grader import machine
 from grader.classroom import worker
 from grader.classroom.keys import check_valid
 from grader.errors import UserError
 from grader.grading.forms import choose_device
-from grader.measure import machine
 from grader.version import version
 
 # a worker that dies takes its grade with it at once; who tries again is the coordinator's decision, not Dask's

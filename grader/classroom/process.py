@@ -43,11 +43,11 @@ def main() -> None:
 
 
 def _do(line: str, reply: Reply) -> None:
+    from grader import machine
     from grader.classroom.submissions import Job
     from grader.grade import grade
     from grader.grading.forms import choose_device, choose_form
     from grader.labs import get
-    from grader.measure import machine
 
     if "function" in (asked := json.loads(line)):
         module, _, name = asked["function"].partition(":")

@@ -20,8 +20,8 @@ from typing import Any
 
 import dask
 
-from grader.measure import machine
-from grader.measure.machine import CORES
+from grader import machine
+from grader.machine import CORES
 from grader.version import version
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -61,7 +61,7 @@ def _on_cores(options: argparse.Namespace) -> contextlib.AbstractContextManager[
     """On those that the options ask for."""
     if (asked := getattr(options, "cores", None)) is None:
         return contextlib.nullcontext()
-    from grader.measure import machine
+    from grader import machine
 
     return machine.kept_on(machine.asked_cores(asked), machine.ASKED)
 
@@ -367,9 +367,9 @@ def _diagnose(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
+    from grader import machine
     from grader.frontends import compare
     from grader.grading.forms import choose_device
-    from grader.measure import machine
 
     with machine.own_cores(int(choose_device(options.device) == "cuda")):
         return compare.run(options)
@@ -413,8 +413,8 @@ def _calibrate(options: argparse.Namespace) -> None:
 
 def _as_a_worker(options: argparse.Namespace) -> contextlib.AbstractContextManager[None]:
     """Give this process the GPU and the cores of a worker of `grader class`: a gain holds for a number of cores."""
+    from grader import machine
     from grader.classroom import pool, worker
-    from grader.measure import machine
 
     gpus = getattr(labs.get(options.lab).forms.get("cuda"), "ranks", 1) if options.lab else 1
     environment = pool.environments(options.device, cpu_workers=max(1, options.workers), gpus_each=gpus)[0]
@@ -452,10 +452,10 @@ def _calibrate_lab(lab: Lab, options: argparse.Namespace) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from grader import calibrate
+    from grader import calibrate, machine
     from grader.data.cache import cache_dir
     from grader.grading.forms import missing_packages, too_little_memory
-    from grader.measure import calibration, machine
+    from grader.measure import calibration
     from grader.sandbox.probe import confinement
 
     facts, versions, confined = machine.facts(), machine.versions(), confinement()

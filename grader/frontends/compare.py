@@ -6,10 +6,10 @@ import argparse
 import math
 from typing import Any
 
-from grader import web_page
+from grader import machine, web_page
 from grader.errors import UserError
 from grader.frontends import diagnose
-from grader.measure import decision, machine
+from grader.measure import decision
 from grader.own.compare import FULL, QUICK, Comparison, compare
 from grader.result import PASS
 from grader.safe_text import clean, rounded, times, to_html, wrap

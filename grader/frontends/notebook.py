@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from grader import labs, web_page
+from grader import labs, machine, web_page
 from grader.checks.memory import judge_budget, size
 from grader.checks.prediction import DEVICES
 from grader.checks.throughput import MUCH_LOST
@@ -37,7 +37,6 @@ from grader.grade import grade
 from grader.grading.forms import choose_form, missing_packages, own_cores, too_little_memory
 from grader.labs.lab import CAUSES, Budget, Growth
 from grader.look import Look, look, peek, profile
-from grader.measure import machine
 from grader.result import Progress, Result, write_json
 from grader.safe_text import clean, cores_text, prose_to_html, to_html
 from grader.sandbox import parent

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from grader import machine
 from grader.data import prepare
 from grader.errors import UserError
 from grader.labs.lab import AnyLab, Form
-from grader.measure import machine
 from grader.submission import Submission
 
 Measured = TypeVar("Measured")

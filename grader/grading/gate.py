@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from grader.measure import machine
+from grader import machine
 from grader.sandbox.probe import confinement
 
 FREE_MAIN_MEMORY = 2 << 30

@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from grader import machine
 from grader.data.cache import cache_dir
 from grader.labs.lab import Form, Lab
-from grader.measure import machine
 from grader.result import write_json
 
 LEAST_GAIN = 1.2  # a machine on which the solution gains less cannot show what the lab is about

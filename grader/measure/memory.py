@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from grader.measure import machine
+from grader import machine
 from grader.sandbox.parent import Child, ChildError
 
 INTERVAL_S = 0.05  # between two looks while a loop runs

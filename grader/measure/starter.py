@@ -8,10 +8,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from grader import machine
 from grader.data.cache import cache_dir
 from grader.errors import UserError
 from grader.labs.lab import Lab
-from grader.measure import machine
 from grader.measure.calibration import read_table
 from grader.result import write_json
 from grader.version import version

@@ -18,12 +18,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from grader import labs
+from grader import labs, machine
 from grader.classroom.coordinator import TRIES, Task, grade_all
 from grader.classroom.store import FAILED as NOT_MADE
 from grader.classroom.store import Store
 from grader.errors import UserError
-from grader.measure import machine
 from grader.nightly import parts
 from grader.nightly.history import Change, History, judge
 from grader.nightly.parts import Outcome, Part

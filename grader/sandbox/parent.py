@@ -39,8 +39,8 @@ from typing import Any
 import numpy as np
 import psutil
 
+from grader import machine
 from grader.data.cache import cache_dir, make_dir
-from grader.measure import machine
 from grader.sandbox import confine
 from grader.sandbox.drive import Drive
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import nbformat
 
+from grader import machine
 from grader.classroom.store import Store
 from grader.classroom.submissions import Job, read_class
 from grader.grading.forms import choose_form
 from grader.labs.lab import Lab
-from grader.measure import machine
 from tests import scripts
 
 REPOSITORY = Path(__file__).resolve().parents[2]

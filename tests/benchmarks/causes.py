@@ -10,11 +10,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from grader import labs, look, trace
+from grader import labs, look, machine, trace
 from grader.errors import UserError
 from grader.grading.forms import missing_packages, too_few_devices
 from grader.labs.lab import Lab
-from grader.measure import machine
 from grader.result import write_text
 from grader.submission import Submission
 

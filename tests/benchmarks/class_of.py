@@ -24,14 +24,13 @@ from typing import Any
 
 import psutil
 
-from grader import labs
+from grader import labs, machine
 from grader.calibrate import solution
 from grader.classroom.coordinator import grade_all
 from grader.classroom.pool import embedded
 from grader.classroom.store import Store
 from grader.classroom.submissions import Job
 from grader.grading.forms import prepared
-from grader.measure import machine
 from grader.result import write_json
 from grader.submission import MAGIC, Submission
 from tests import adversaries, variants

@@ -36,7 +36,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean, stdev
 
-from grader.measure import decision, machine
+from grader import machine
+from grader.measure import decision
 from grader.measure.blocks import Plan
 from grader.own.compare import FULL, NOISE, QUICK, compare, decide
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import torch
 
-from grader.measure import machine
+from grader import machine
 
 SIDE, REPEATS = 8192, 30
 GIB = 1 << 30

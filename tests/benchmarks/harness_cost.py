@@ -24,11 +24,11 @@ from collections.abc import Iterator
 from statistics import fmean, geometric_mean
 from typing import Any
 
-from grader import labs
+from grader import labs, machine
 from grader.grading.arms import open_arm, set_up
 from grader.grading.forms import prepared
 from grader.labs.lab import Form, Parity
-from grader.measure import decision, machine
+from grader.measure import decision
 from grader.sandbox.parent import turn
 
 SMALL_GPT = {"layers": 6, "width": 128, "heads": 4, "length": 128, "batch_size": 8, "lr": 1e-4}  # launch-bound on a GPU

@@ -19,14 +19,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from grader import labs
+from grader import labs, machine
 from grader.classroom.coordinator import grade_all
 from grader.classroom.pool import embedded
 from grader.classroom.store import Store, stands
 from grader.classroom.submissions import Job
 from grader.grading.forms import choose_form, missing_packages, prepared, too_few_devices, too_little_memory
 from grader.labs.lab import Lab
-from grader.measure import machine
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, Result, write_text
 from grader.submission import Submission, solution
 from tests import variants

@@ -30,7 +30,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from grader import labs
+from grader import labs, machine
 from grader.calibrate import calibrated, measure_gain, solution
 from grader.classroom.coordinator import grade_all
 from grader.classroom.pool import embedded
@@ -40,7 +40,7 @@ from grader.errors import UserError
 from grader.grading.arms import open_arm, set_up
 from grader.grading.forms import choose_device, choose_form, prepared, too_few_devices
 from grader.labs.lab import AnyLab, Lab
-from grader.measure import calibration, machine
+from grader.measure import calibration
 from grader.measure.blocks import Plan, whole_rounds
 from grader.nightly.night import Records, read
 from grader.nightly.parts import plan, was_measured

@@ -25,10 +25,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
-from grader import labs
+from grader import labs, machine
 from grader.data import prepare, real
 from grader.errors import UserError
-from grader.measure import machine, peaks
+from grader.measure import peaks
 from grader.result import write_json
 from tests import variants
 

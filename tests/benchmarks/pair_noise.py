@@ -20,9 +20,9 @@ from functools import partial
 from multiprocessing import get_context
 from statistics import fmean, stdev
 
-from grader import labs
+from grader import labs, machine
 from grader.grading.arms import open_arm, set_up
-from grader.measure import blocks, machine
+from grader.measure import blocks
 from grader.measure.decision import gain
 
 PAIRS = blocks.Plan().min_pairs

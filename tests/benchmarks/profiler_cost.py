@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from grader.measure import machine
+from grader import machine
 from grader.trace import read
 from grader.trace.read import CPU_OP, PYTHON
 from grader.workloads.gpt import GPT

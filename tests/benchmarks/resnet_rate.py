@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
-from grader import labs
+from grader import labs, machine
 from grader.grading.arms import open_arm, set_up
 from grader.grading.forms import choose_form, prepared
 from grader.labs.lab import Form
-from grader.measure import machine, peaks
+from grader.measure import peaks
 from grader.measure.blocks import whole_rounds
 from grader.result import write_json
 from grader.workloads import imagenet

@@ -21,8 +21,8 @@ from typing import Any
 import psutil
 import pynvml
 
+from grader.cores import Unit, cut, flat, parse, shares, written
 from grader.errors import UserError
-from grader.measure.cores import Unit, cut, flat, parse, shares, written
 
 # Thermal and hardware-slowdown bits of nvmlClocksEventReasons. Power capping is normal under load and not among them.
 _THROTTLING = 0x20 | 0x40 | 0x08  # SwThermalSlowdown, HwThermalSlowdown, HwSlowdown
