@@ -10,7 +10,8 @@ import pytest
 import scripts
 import torch
 
-from grader import annotate, calibrate, grade, kernel, stopwatch
+from grader import calibrate, grade
+from grader.kinds import annotate, kernel, stopwatch
 
 TOGETHER = {  # the tests of each of these files share a costly fixture
     "test_browser", "test_class", "test_data", "test_diagnose", "test_explorer_browser",

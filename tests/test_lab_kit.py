@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from helpers import GPT, LAB, PLAN, grade_cells, running, warmed_up
 
 from grader import labs, look, trace
-from grader.answers import TRACES
 from grader.checks import logs as logs_check
 from grader.checks import prediction as prediction_check
 from grader.checks import throughput as throughput_check
 from grader.checks import trace as trace_check
 from grader.grade import Findings, _made_in_main, grade
+from grader.kinds.shared import TRACES
 from grader.labs.lab import Logs, Prediction, TraceCheck
 from grader.measure import starter as starters
 from grader.measure.decision import Pair, decide_healthy

@@ -20,8 +20,9 @@ import pytest
 from helpers import eventually, first, workspaces
 from jupyter_client.manager import KernelManager, start_new_kernel
 
-from grader import answers, labs, trace
+from grader import labs, trace
 from grader.frontends import notebook, silence, tools
+from grader.kinds import shared
 from grader.look import Look, peek
 from grader.result import INCONCLUSIVE, PASS, CheckResult, Result
 from grader.submission import solution
@@ -547,7 +548,7 @@ def test_imports_stay_light() -> None:
 
 
 def test_phases_are_lanes_of_their_own_in_the_picture_of_a_trace():
-    recorded = answers.recording(labs.get("1c_diagnose").questions[2].trace).analysis.trace
+    recorded = shared.recording(labs.get("1c_diagnose").questions[2].trace).analysis.trace
     timeline = trace.timeline(recorded)
     lanes = tools._with_phases(timeline, recorded)["lanes"]
     names = [lane["name"] for lane in lanes]

@@ -20,15 +20,17 @@ from test_solutions import outputs
 from test_solutions import path as solution_path
 from variants import edit
 
-from grader import annotate, labs, machine, mystery, stopwatch, trace
-from grader.answers import read_answers, unanswered
+from grader import labs, machine, trace
 from grader.calibrate import solution
 from grader.classroom.submissions import Job
 from grader.errors import UserError
 from grader.frontends.notebook import open_lab
 from grader.frontends.tools import TOLD
 from grader.grade import grade
-from grader.labs.kinds import HEALTHY, Timing
+from grader.kinds import annotate, mystery, stopwatch
+from grader.kinds.answers import unanswered
+from grader.kinds.shared import HEALTHY, read_answers
+from grader.kinds.stopwatch import Timing
 from grader.measure import decision
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result
 from grader.submission import MAGIC, Cell, Submission, from_cells

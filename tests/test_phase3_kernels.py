@@ -13,9 +13,10 @@ from helpers import first
 from test_phase2_labs import graded, said
 from test_solutions import SOLUTIONS, outputs
 
-from grader import calibrate, kernel, labs, machine
+from grader import calibrate, labs, machine
 from grader.grade import grade
-from grader.labs.kinds import Bench, KernelLab
+from grader.kinds import kernel
+from grader.kinds.kernel import Bench, KernelLab
 from grader.look import peek
 from grader.measure.blocks import QUICK
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result

@@ -13,12 +13,14 @@ from test_phase2_labs import graded, said
 from test_solutions import outputs
 from test_solutions import path as solution_path
 
-from grader import costs, labs, machine, mystery, trace
-from grader.answers import read_answers, unanswered
+from grader import labs, machine, trace
 from grader.errors import UserError
 from grader.grade import grade
 from grader.grading.forms import choose_form
-from grader.labs.kinds import BOUNDS, REASONS
+from grader.kinds import costs, shared
+from grader.kinds.answers import unanswered
+from grader.kinds.costs import BOUNDS, REASONS
+from grader.kinds.shared import read_answers
 from grader.result import FAIL, NOT_MEASURED, PASS, Result
 from grader.submission import solution
 from grader.trace.lines import by_line
@@ -225,7 +227,7 @@ def test_costs_recorded_trace_is_clear():
 def test_costs_loop_tells_its_lines():
     """The live loop on this machine's CPU, in small: what it calls is found in the functions that call it."""
     sizes = {"batch": 2, "length": 8, "samples": 64, "width": 32, "layers": 2}
-    data, step_s = mystery.watch(COSTS.forms["cuda"], "cpu", sizes, [], with_stack=True)
+    data, step_s = shared.watch(COSTS.forms["cuda"], "cpu", sizes, [], with_stack=True)
     assert step_s > 0
     read = trace.read_bytes(data, expect_gpu=False)
     ops = (read.category == CPU_OP).nonzero()[0]

@@ -11,14 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from grader import annotate, answers, costs, kernel, mystery, trace, web_page
-from grader.answers import Recording
+from grader import trace, web_page
 from grader.errors import UserError
 from grader.frontends import board, notebook
 from grader.frontends.notebook import Below, Note, NotebookLab, Row
 from grader.grade import grade
 from grader.grading.failure import explain, with_details
-from grader.labs.kinds import AnnotateLab, AnswersLab, CostsLab, KernelLab, MysteryLab, StopwatchLab, Timing
+from grader.kinds import annotate, costs, kernel, mystery, shared
+from grader.kinds.annotate import AnnotateLab
+from grader.kinds.answers import AnswersLab
+from grader.kinds.costs import CostsLab
+from grader.kinds.kernel import KernelLab
+from grader.kinds.mystery import MysteryLab
+from grader.kinds.shared import Recording
+from grader.kinds.stopwatch import StopwatchLab, Timing
 from grader.labs.lab import AnyLab
 from grader.result import FAIL, Progress, write_json
 from grader.sandbox.parent import ChildError
@@ -55,7 +61,7 @@ class TracesLab(NotebookLab):
         """Write the trace into this folder, for another viewer."""
 
         def copy(_: Recording) -> None:
-            data = (answers.TRACES / f"{self._question(name).trace}.json.gz").read_bytes()
+            data = (shared.TRACES / f"{self._question(name).trace}.json.gz").read_bytes()
             _saved(self._folder / f"trace-{name}.json.gz", data).show()
 
         self._of(name, copy)
@@ -68,7 +74,7 @@ class TracesLab(NotebookLab):
         return found
 
     def _of(self, name: str, show: Callable[[Recording], Any]) -> Any:
-        return show(answers.recording(self._question(name).trace))
+        return show(shared.recording(self._question(name).trace))
 
 
 def _looked(name: str, found: Recording) -> Note:
@@ -469,7 +475,7 @@ def _with_phases(timeline: dict[str, Any], recorded: trace.Trace) -> dict[str, A
     low, high = timeline["origin_ns"], timeline["origin_ns"] + timeline["span_ns"]
     lanes = []
     for phase in PHASES:
-        spans = annotate._spans(recorded, phase) if len(recorded.steps) else []
+        spans = annotate.phase_spans(recorded, phase) if len(recorded.steps) else []
         starts, ends = recorded.start[spans].tolist(), recorded.end[spans].tolist()
         inside = [
             [start - low, min(end, high) - start]

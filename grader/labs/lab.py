@@ -222,7 +222,7 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class AnyLab:
-    """What every kind of lab has. The kinds other than `Lab` are in `grader.labs.kinds`.
+    """What every kind of lab has. The kinds other than `Lab` are in `grader.kinds`.
 
     graded_by: module whose Findings, measure and judge are this kind's grade (see `grader.grade`). runs_code: a grade runs
     a loop in a child. report_in: the check whose cell holds the whole report in nbgrader's feedback; "" for the first.

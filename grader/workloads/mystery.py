@@ -1,5 +1,5 @@
 """Loops with one planted trouble each, for the lab in which it has to be named: those of the recorded traces on a GPU, small
-ones on a CPU. What is planted where is drawn by `grader.mystery`."""
+ones on a CPU. What is planted where is drawn by `grader.kinds.mystery`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-from grader.labs.kinds import Clock, StopwatchLab, Timing
+from grader.kinds.stopwatch import Clock, StopwatchLab, Timing
 
 LAB = StopwatchLab(
     name="1a_stopwatch",
@@ -15,7 +15,13 @@ LAB = StopwatchLab(
             name="loading",
             title="Loading is part of the job",
             points=20,
-            sizes={"batches": (5, 7), "batch_size": (16, 128), "last": None, "load_s": (0.005, 0.009), "log_s": (0.003, 0.005)},
+            sizes={
+                "batches": (5, 7),
+                "batch_size": (16, 128),
+                "last": None,
+                "load_s": (0.005, 0.009),
+                "log_s": (0.003, 0.005),
+            },
             tells="in this job more than half of the time goes into loading the batches, and samples that have to be waited for "
             "are not processed any faster",
             hints=(
@@ -80,7 +86,14 @@ LAB = StopwatchLab(
             name="finished",
             title="The GPU has finished",
             points=20,
-            sizes={"batches": (5, 7), "batch_size": (768, 1280), "last": None, "width": 4096, "depth": 4, "logged": False},
+            sizes={
+                "batches": (5, 7),
+                "batch_size": (768, 1280),
+                "last": None,
+                "width": 4096,
+                "depth": 4,
+                "logged": False,
+            },
             tells="its steps return as soon as their kernels are launched, and the GPU goes on working",
             hints=(
                 "Who does the work, and who reads the clock?",

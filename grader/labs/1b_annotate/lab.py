@@ -1,4 +1,4 @@
-from grader.labs.kinds import AnnotateLab, Cost, Phases, Recorded
+from grader.kinds.annotate import AnnotateLab, Cost, Phases, Recorded
 from grader.labs.lab import Form, Parity
 
 LAB = AnnotateLab(

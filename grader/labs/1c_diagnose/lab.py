@@ -1,4 +1,4 @@
-from grader.labs.kinds import AnswersLab, Cause, Number, Place, Question
+from grader.kinds.answers import AnswersLab, Cause, Number, Place, Question
 
 # Traces are known to learners by a letter: their file names give the cause away.
 LAB = AnswersLab(

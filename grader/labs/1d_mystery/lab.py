@@ -1,4 +1,5 @@
-from grader.labs.kinds import HEALTHY, Mysteries, Mystery, MysteryLab, Proof, Unknown
+from grader.kinds.mystery import Mysteries, Mystery, MysteryLab, Proof, Unknown
+from grader.kinds.shared import HEALTHY
 
 HINTS = (
     "Two questions first: is the device busy, and what does the host do when it is not?",

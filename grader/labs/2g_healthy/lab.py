@@ -15,7 +15,12 @@ LAB = Lab(
             gpu_memory=15.5e9,
             minimum_gain=1.0,
             noise=0.003,
-            flops=6 * 8 * 12 * 1024**2 * 16 * 1024,  # 2 forward, 4 backward for each weight of a matrix product and each token
+            flops=6
+            * 8
+            * 12
+            * 1024**2
+            * 16
+            * 1024,  # 2 forward, 4 backward for each weight of a matrix product and each token
             # on an H200 (torch 2.11) the untouched loop drifted by 0.4% from itself, and one that adds a pass without gradients by 1.3%
             parity=Parity(steps=16, loss=0.003, norm=0.005, cosine=0.998, drift=0.03, held_out=0.03),
         ),

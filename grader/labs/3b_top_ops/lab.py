@@ -1,4 +1,4 @@
-from grader.labs.kinds import Costly, CostsLab, Kept, Together, Watched
+from grader.kinds.costs import Costly, CostsLab, Kept, Together, Watched
 
 LAB = CostsLab(
     name="3b_top_ops",

@@ -71,7 +71,7 @@ LAB = Lab(
             absent="Nothing was compiled, so there is no graph that could be whole.",
             hints=(
                 "What in this code needs to be known in Python, now, while the tensors are only being planned?",
-                '`torch.compile(..., fullgraph=True)` raises an error at the first break. '
+                "`torch.compile(..., fullgraph=True)` raises an error at the first break. "
                 "`torch._logging.set_logs(graph_breaks=True)` at the top of train(job) prints each with its line; `lab.run()` shows it.",
                 "A number for a log stays a tensor and is returned. A branch on a tensor becomes arithmetic: clamp, where, a factor "
                 "that may be 1. What numpy computes of a length, torch can compute. Printing and checks belong outside.",

@@ -1,4 +1,4 @@
-from grader.labs.kinds import Bench, Cases, KernelLab, Roof
+from grader.kinds.kernel import Bench, Cases, KernelLab, Roof
 
 LAB = KernelLab(
     name="3i_triton",
@@ -45,7 +45,12 @@ LAB = KernelLab(
                 "bfloat16": {"rows": (3, 20), "width": (520, 700), "type": "bfloat16"},
                 "bfloat16, wide rows": {"rows": (2, 6), "width": (4200, 5500), "type": "bfloat16"},
                 "float16": {"rows": (3, 20), "width": (520, 700), "type": "float16"},
-                "float32, rows that hardly vary": {"rows": (3, 20), "width": (520, 700), "type": "float32", "scale": 1e-3},
+                "float32, rows that hardly vary": {
+                    "rows": (3, 20),
+                    "width": (520, 700),
+                    "type": "float32",
+                    "scale": 1e-3,
+                },
                 "float32, far from zero": {"rows": (3, 20), "width": (520, 700), "type": "float32", "offset": 300.0},
                 "float16, far from zero": {"rows": (3, 20), "width": (520, 700), "type": "float16", "offset": 30.0},
             },

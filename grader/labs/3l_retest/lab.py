@@ -1,4 +1,4 @@
-from grader.labs.kinds import AnswersLab, Cause, Number, Question
+from grader.kinds.answers import AnswersLab, Cause, Number, Question
 
 LAB = AnswersLab(
     name="3l_retest",

@@ -1,7 +1,9 @@
 from grader.labs.lab import Form, Lab, Outcome, Parity, Prediction, Throughput, TraceCheck
 
 BATCH = 64
-FLOPS = 68.2e9  # of a picture, forward and backward: convolutions and matrix products, as torch.utils.flop_counter has it
+FLOPS = (
+    68.2e9  # of a picture, forward and backward: convolutions and matrix products, as torch.utils.flop_counter has it
+)
 
 LAB = Lab(
     name="4c_unet",

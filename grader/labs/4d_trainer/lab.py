@@ -96,7 +96,7 @@ LAB = Lab(
             hints=(
                 "Is the attention the Trainer's business, or the model's?",
                 "`score_matrices` and `flash_share` of `lab.peek()`.",
-                "attn_implementation, an argument of the model: as in `from_pretrained`, \"sdpa\" is torch's fused attention.",
+                'attn_implementation, an argument of the model: as in `from_pretrained`, "sdpa" is torch\'s fused attention.',
             ),
         ),
         TraceCheck(

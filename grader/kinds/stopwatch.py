@@ -9,17 +9,59 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from grader.grading.arms import Setup, open_arm
 from grader.grading.evidence import AnyFindings
 from grader.grading.forms import NEEDS_GPU
 from grader.grading.gate import machine_is_free
-from grader.labs.kinds import StopwatchLab, Timing
+from grader.labs.lab import AnyLab, Hints
 from grader.measure.blocks import QUICK, Arm
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
 from grader.sandbox.parent import Limits, turn
 from grader.submission import Submission
+
+# ---------------------------------------------------------------- the declaration
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A job that the submission's benchmark has to time rightly. sizes: the workload's options; those that are pairs are
+    drawn between the two for each grade. tells: what a wrong figure for this job comes from. form: "cuda" where only a GPU
+    shows it."""
+
+    name: str
+    title: str
+    points: float
+    sizes: dict[str, Any]
+    tells: str
+    hints: Hints
+    form: str = ""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How a form is measured. within: how far off a figure may be, as a share of the grader's own."""
+
+    within: float
+    workload: str = "grader.workloads.stopwatch"
+    threads: int | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopwatchLab(AnyLab):
+    """A benchmark to repair: its figure for each job must agree with what the grader measures itself."""
+
+    forms: dict[str, Clock]
+    timings: tuple[Timing, ...]
+
+    graded_by: ClassVar[str] = "grader.kinds.stopwatch"
+
+    @property
+    def checks(self) -> tuple[Timing, ...]:
+        return self.timings
+
 
 SOURCE = """
 def train(job):

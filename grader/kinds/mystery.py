@@ -11,20 +11,17 @@ import random
 import re
 import secrets
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from grader import machine, trace
-from grader.answers import NEXT_BEST, as_number, no_cause, read_answers, shown
 from grader.data import prepare
 from grader.errors import UserError
-from grader.grading.arms import MAX_TRACE, Setup, open_arm
 from grader.grading.evidence import AnyFindings
 from grader.grading.gate import machine_is_free
-from grader.labs.kinds import HEALTHY, MysteryLab
-from grader.labs.lab import CAUSES
+from grader.kinds.shared import HEALTHY, NEXT_BEST, STEPS, as_number, no_cause, read_answers, shown, watch
+from grader.labs.lab import CAUSES, AnyLab, Hints
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
 from grader.sandbox.parent import ChildError
 from grader.submission import Submission
@@ -36,10 +33,73 @@ from grader.trace.read import CPU_OP
 from grader.trace.steps import Steps
 from grader.trace.words import plain_number
 
-SOURCE = "def train(job):\n    yield from job.loop\n"
+# ---------------------------------------------------------------- the declaration
+
+
+@dataclass(frozen=True)
+class Mystery:
+    """A loop with a cause planted. case and sizes: what `grader.workloads.mystery` makes it of; each size is drawn between
+    two whole numbers or, for those that are none, two others. data: the data set it needs."""
+
+    cause: str
+    case: str
+    sizes: dict[str, tuple[float, float]]
+    data: str = ""
+
+
+@dataclass(frozen=True)
+class Mysteries:
+    """The loops to draw from on one kind of device. repeated: a cause may be drawn twice."""
+
+    choices: tuple[Mystery, ...]
+    repeated: bool = False
+    workload: str = "grader.workloads.mystery"
+    threads: int | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """One of the live loops."""
+
+    name: str  # "1"
+    points: float  # for its cause
+    hints: Hints
+
+    @property
+    def title(self) -> str:
+        return f"Loop {self.name}"
+
+
+@dataclass(frozen=True)
+class Proof:
+    """For each loop a number that shows its cause: half the points for the right metric, half for its value."""
+
+    points: float  # of all loops together
+    hints: Hints
+    name: str = "evidence"
+    title: str = "Evidence"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MysteryLab(AnyLab):
+    """Live loops to be diagnosed. Which cause sits in which follows from the ticket in the answers. ticket: of whoever works
+    on them, where that is known; answers for another one's loops are then not graded."""
+
+    forms: dict[str, Mysteries]
+    loops: tuple[Unknown, ...]
+    evidence: Proof
+    ticket: str = ""
+
+    graded_by: ClassVar[str] = "grader.kinds.mystery"
+    personal: ClassVar[bool] = True
+
+    @property
+    def checks(self) -> tuple[Any, ...]:
+        return (*self.loops, self.evidence)
+
+
 EXAMPLE = "cpu-000001"  # the solution's ticket: whoever runs that notebook has another one, and is graded all the same
-STEPS = 4  # profiled
-TIMED_S = 1.0  # of steps without the profiler
 
 # Which numbers show a cause, the most telling first.
 SHOWS = {
@@ -132,32 +192,6 @@ def record(
     readable = [prepare(drawn.data)] if drawn.data else []
     data, step_s = watch(lab.forms[form_name], form_name, drawn.options, readable, progress)
     return trace.read_bytes(data, expect_gpu=form_name == "cuda"), step_s
-
-
-def watch(
-    form: Any,
-    form_name: str,
-    options: dict[str, Any],
-    readable: list[Path],
-    progress: Progress = lambda share, what: None,
-    with_stack: bool = False,
-) -> tuple[bytes, float]:
-    """Run a loop of our own, which its job brings, in a child of its own: some steps timed, then some profiled. Returns the
-    trace as a file's bytes, and the seconds of a step without the profiler. Raises ChildError."""
-    progress(0.0, "starting")
-    # what runs is ours, so what a kernel without Landlock leaves open is open to nobody
-    setup = Setup(form, form_name, options, readable, allow_unconfined=True)
-    with open_arm(SOURCE, setup, trusted=True) as ours:
-        ours.child.load()
-        ours.child.start(1)
-        progress(0.3, "warming up")
-        ours.run(3)
-        ours.step_s = ours.run(3)
-        progress(0.5, "timing")
-        ours.step_s = ours.run(min(max(4, round(TIMED_S / ours.step_s)), 400))
-        progress(0.7, "profiling")
-        ours.profile(STEPS, "trace.json", with_stack)
-        return ours.child.fetch("trace.json", MAX_TRACE), ours.step_s
 
 
 def _numbers(recorded: trace.Trace, step_s: float) -> dict[str, float]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from grader.grading.arms import MAX_TRACE, TOO_LARGE, max_weights_bytes, open_ar
 from grader.grading.evidence import AnyFindings
 from grader.grading.forms import NEEDS_GPU
 from grader.grading.gate import machine_is_free
-from grader.labs.kinds import AnnotateLab
+from grader.labs.lab import AnyLab, Form, Hints
 from grader.measure import decision
 from grader.measure.blocks import Arm, Plan, pair
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
@@ -25,6 +25,60 @@ from grader.submission import Submission
 from grader.trace.kernels import MATMUL_OP
 from grader.trace.metrics import PHASES
 from grader.trace.read import ANNOTATION, CPU_OP, Trace
+
+# ---------------------------------------------------------------- the declaration
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The recording that is asked for: so many steps skipped, warmed up and recorded, once."""
+
+    points: float
+    hints: Hints
+    wait: int = 10
+    warmup: int = 2
+    active: int = 4
+    name: str = "window"
+    title: str = "The right steps are recorded"
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Each of PHASES marked once a step around what it names; the points are shared among them."""
+
+    points: float
+    hints: Hints
+    name: str = "phases"
+    title: str = "Five phases, each around its own work"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Outside of the recorded window the loop may lose `at_most` of its speed, by form, and gain no more: a speed-up would hide
+    what is lost."""
+
+    points: float
+    hints: Hints
+    at_most: dict[str, float]
+    name: str = "cost"
+    title: str = "It costs nothing afterwards"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnotateLab(AnyLab):
+    """A loop that has to record a trace of itself, with phases, and to stay as fast."""
+
+    forms: dict[str, Form]
+    window: Recorded
+    phases: Phases
+    cost: Cost
+
+    graded_by: ClassVar[str] = "grader.kinds.annotate"
+
+    @property
+    def checks(self) -> tuple[Any, ...]:
+        return (self.window, self.phases, self.cost)
+
 
 FILE = "own.json"  # in the exchange folder: job.trace
 # What must have happened within a phase, by the names that torch itself gives.
@@ -228,7 +282,7 @@ def judge_phases(found: Findings) -> CheckResult:
     check, recorded = found.lab.phases, found.recorded
     if recorded is None or not len(recorded.steps):
         return _result(check, 0, "There is no trace with steps in which phases could be found.")
-    spans = {phase: _spans(recorded, phase) for phase in PHASES}
+    spans = {phase: phase_spans(recorded, phase) for phase in PHASES}
     wrong = {phase: why for phase in PHASES if (why := _wrong(recorded, phase, spans))}
     good = [phase for phase in PHASES if phase not in wrong]
     said = [f"`{phase}` {why}." for phase, why in wrong.items()]
@@ -238,7 +292,7 @@ def judge_phases(found: Findings) -> CheckResult:
     return _result(check, len(good) / len(PHASES), " ".join(said), evidence)
 
 
-def _spans(recorded: Trace, phase: str) -> np.ndarray:
+def phase_spans(recorded: Trace, phase: str) -> np.ndarray:
     """The annotations with this name, within the recorded steps."""
     events = np.flatnonzero(recorded.category == ANNOTATION)
     events = events[recorded.named(rf"{phase}$", events)]

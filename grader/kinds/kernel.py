@@ -19,19 +19,80 @@ import secrets
 import time
 from dataclasses import dataclass, field
 from statistics import fmean, median
-from typing import Any
+from typing import Any, ClassVar
 
 from grader import machine
 from grader.grading.arms import Setup, open_arm
 from grader.grading.evidence import AnyFindings
 from grader.grading.forms import NEEDS_GPU
 from grader.grading.gate import Disturbed, machine_is_free
-from grader.labs.kinds import Cases, KernelLab
+from grader.labs.lab import AnyLab, Hints
 from grader.measure import decision
 from grader.measure.blocks import QUICK
 from grader.result import AGAIN, FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
 from grader.sandbox.parent import Child, ChildError, Limits, turn
 from grader.submission import Submission
+
+# ---------------------------------------------------------------- the declaration
+
+
+@dataclass(frozen=True)
+class Cases:
+    """Inputs on which the submission's function must be right, by what they are called in the report: the workload's
+    options, of which pairs are drawn between the two for each grade. Each of them earns its share of the points."""
+
+    name: str
+    title: str
+    points: float
+    sizes: dict[str, dict[str, Any]]
+    hints: Hints
+
+
+@dataclass(frozen=True)
+class Roof:
+    """The function's share of the speed at which this machine moves the bytes that it cannot do without. All points from
+    `at_least` on, none for the share of the plain operations one after the other."""
+
+    points: float
+    at_least: float
+    hints: Hints
+    name: str = "roof"
+    title: str = "Share of the bandwidth roof"
+    form: str = "cuda"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """How a form is measured. timed: the workload's options for the calls that are timed; None where nothing is. calls: of
+    a function in a round. noise: least relative sd of a round to believe."""
+
+    timed: dict[str, Any] | None
+    calls: int = 200
+    rounds: int = 7
+    noise: float = 0.005
+    workload: str = "grader.workloads.chain"
+    threads: int | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelLab(AnyLab):
+    """A function to be written as one kernel: right in all cases, and as fast as the memory allows. entry: its name."""
+
+    forms: dict[str, Bench]
+    entry: str
+    cases: tuple[Cases, ...]
+    roof: Roof
+
+    graded_by: ClassVar[str] = "grader.kinds.kernel"
+
+    @property
+    def checks(self) -> tuple[Any, ...]:
+        return (*self.cases, self.roof)
+
+    def measures(self, check: Any, form: str) -> bool:
+        return form in self.forms and (check is not self.roof or self.forms[form].timed is not None)
+
 
 FILE = "result.safetensors"
 OURS = ("plain", "roof", "nothing")

@@ -10,15 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from grader import machine, trace
-from grader.answers import TRACES, as_number, read_answers, recording, shown
 from grader.errors import UserError
 from grader.grading.evidence import AnyFindings
 from grader.grading.gate import machine_is_free
-from grader.labs.kinds import BOUNDS, REASONS, Costly, CostsLab
-from grader.mystery import STEPS, watch
+from grader.kinds.shared import STEPS, TRACES, as_number, read_answers, recording, shown, watch
+from grader.labs.lab import AnyLab, Hints
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
 from grader.submission import Submission
 from grader.trace import roofline
@@ -26,7 +25,87 @@ from grader.trace.operations import Operation, operations
 from grader.trace.steps import Steps
 from grader.trace.words import plain_number
 
-PROJECT = Path(__file__).resolve().parents[1]
+# ---------------------------------------------------------------- the declaration
+
+BOUNDS = {
+    "compute": "its arithmetic, at the peak of the units it runs on, takes longer than its bytes",
+    "memory": "its bytes, at the memory's peak, take longer than its arithmetic",
+    "launch": "its kernels are so many and so short that launching them takes longer than running them",
+}
+REASONS = {
+    "slow units": "matrix products on the ordinary units, though there are tensor cores",
+    "tiny kernels": "20 kernels a step or more, of less than 10 us each in the mean",
+    "at its roof": "it needs less than twice the time that its arithmetic and bytes need at the peaks",
+    "below its roof": "it needs more than twice that time: its sizes, its layout, or one pass over memory after another",
+}
+
+
+@dataclass(frozen=True)
+class Costly:
+    """One of the operations with most GPU time: which it is, the line that asks for it, one of BOUNDS, one of REASONS."""
+
+    name: str  # "1"
+    hints: Hints
+    operation: float = 6  # points for each part
+    line: float = 9
+    bound: float = 7
+    cause: float = 8
+
+    @property
+    def title(self) -> str:
+        return f"Operation {self.name}"
+
+    @property
+    def points(self) -> float:
+        return self.operation + self.line + self.bound + self.cause
+
+
+@dataclass(frozen=True)
+class Together:
+    """The share of the GPU's busy time that the costliest operations have together, right within `within`."""
+
+    points: float
+    hints: Hints
+    within: float = 0.03
+    name: str = "share"
+    title: str = "Their share of the GPU's time"
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A loop of the course's own, which is recorded when it is asked for. Its workload is `grader.workloads.mystery`'s form:
+    a job that brings its loop."""
+
+    workload: str
+    options: dict[str, Any]
+    threads: int | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A trace of `data/traces`, recorded with stacks."""
+
+    trace: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostsLab(AnyLab):
+    """The costliest operations of a loop of the course's own, to be mapped to its lines and explained. The answers say which
+    trace they are about: "live", recorded anew by the grade, or "recorded". They are read and never executed."""
+
+    forms: dict[str, Any]  # "cuda": Watched, "traces": Kept
+    operations: tuple[Costly, ...]
+    together: Together
+
+    graded_by: ClassVar[str] = "grader.kinds.costs"
+
+    @property
+    def checks(self) -> tuple[Any, ...]:
+        return (*self.operations, self.together)
+
+
+PROJECT = Path(__file__).resolve().parents[2]
 LIVE, RECORDED = "live", "recorded"  # which trace answers are about
 MOST = 12  # operations that are looked at
 CLOSE = 0.85  # an operation with this share of the last one's time could as well be the last

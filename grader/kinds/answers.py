@@ -3,63 +3,86 @@ the trace and from the side file that says how it was recorded."""
 
 from __future__ import annotations
 
-import ast
-import json
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from grader import trace
 from grader.errors import UserError
 from grader.grading.evidence import AnyFindings
-from grader.labs.kinds import HEALTHY, AnswersLab, Cause, Number, Place, Question
-from grader.labs.lab import CAUSES
+from grader.kinds.shared import HEALTHY, NEXT_BEST, Recording, as_number, no_cause, read_answers, recording, shown
+from grader.labs.lab import CAUSES, AnyLab, Hints
 from grader.result import FAIL, PASS, CheckResult, Progress, unscored
 from grader.submission import Submission
 from grader.trace import catalogue
 from grader.trace.diagnosis import STALLS
 from grader.trace.words import plain_number
 
-TRACES = Path(__file__).resolve().parents[1] / "data" / "traces"
-GUILTY = 0.25  # a line that makes so large a share of the waits is a right answer
-NEXT_BEST = (
-    0.5  # of a cause's points, for "compute-bound" or "memory-bound" of a healthy loop: the GPU is busy, they see
-)
-
-
-# ---------------------------------------------------------------- a recorded trace
+# ---------------------------------------------------------------- the declaration
 
 
 @dataclass(frozen=True)
-class Recording:
-    """A recorded trace, with what its side file says of it."""
+class Cause:
+    """What holds the step back: one of CAUSES, or "healthy"."""
 
-    side: dict[str, Any]
-    analysis: trace.Analysis
+    points: float
+    key: str = "cause"
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number to read, or to work out, from the trace. value: which (see `value`). within: how far off it
+    may be, as a share of the right one; of shares, which lie between 0 and 1, the difference itself."""
+
+    key: str
+    points: float
+    value: str
+    within: float
+    share: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the loop: a phase ("bwd"), or a source line ("train.py:41") where the trace has stacks."""
+
+    key: str
+    points: float
+    lines: bool = False
+
+
+@dataclass(frozen=True)
+class Question:
+    """One trace of `data/traces`, and what is asked about it. The right answers are computed from it when it is graded."""
+
+    name: str  # what the learner knows it by: "a"
+    trace: str  # its file, without the ending
+    parts: tuple[Cause | Number | Place, ...]
+    hints: Hints
 
     @property
-    def cause(self) -> str:
-        """The right answer: the planted cause, or "healthy"."""
-        return f"{self.side['cause']}-bound" if isinstance(self.side["cause"], str) else HEALTHY
+    def title(self) -> str:
+        return f"Trace {self.name}"
 
     @property
-    def step_ms(self) -> float:
-        return self.side["step_ms"]
-
-    def ms(self, *parts: str) -> float:
-        """Milliseconds of a step that these parts of it take (see `grader.trace.PARTS`)."""
-        return sum(self.analysis.breakdown[part] for part in parts) / 1e6
+    def points(self) -> float:
+        return sum(part.points for part in self.parts)
 
 
-@lru_cache(maxsize=4)
-def recording(name: str) -> Recording:
-    """The trace `name` of data/traces."""
-    side = json.loads((TRACES / f"{name}.json").read_text(encoding="utf-8"))
-    recorded = trace.read(TRACES / f"{name}.json.gz")
-    return Recording(side, trace.analyse(recorded, step_ns=side["step_ms"] * 1e6))
+@dataclass(frozen=True, kw_only=True)
+class AnswersLab(AnyLab):
+    """Questions about recorded traces. The submission is a dictionary of literals, which is read and never executed."""
+
+    questions: tuple[Question, ...]
+    forms: dict[str, Any] = field(default_factory=lambda: {"traces": None})
+
+    graded_by: ClassVar[str] = "grader.kinds.answers"
+    runs_code: ClassVar[bool] = False
+
+    @property
+    def checks(self) -> tuple[Question, ...]:
+        return self.questions
+
+
+GUILTY = 0.25  # a line that makes so large a share of the waits is a right answer
 
 
 def value(found: Recording, name: str) -> float:
@@ -79,102 +102,6 @@ def value(found: Recording, name: str) -> float:
         metrics = found.analysis.metrics
         return 1 - metrics.comm_exposed_ns / metrics.comm_ns
     return catalogue.value(found.analysis.metrics, name)
-
-
-# ---------------------------------------------------------------- a learner's answers
-
-
-def read_answers(submission: Submission) -> dict[Any, Any]:
-    """The dictionary that the submission assigns to `answers`, literals only. Raises UserError, which says what is wrong
-    and where."""
-    form = 'Write them out: answers = {"a": {...}, ...}, with texts in quotes and plain numbers.'
-    found = None
-    for node in ast.parse(submission.source).body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        if any(isinstance(target, ast.Name) and target.id == "answers" for target in targets):
-            found = node
-    if found is None or found.value is None:
-        raise UserError(f"The submission has no `answers`. {form}")
-    wrong = _not_written_out(found.value)
-    if wrong:
-        said = [f"{submission.where(part.lineno)}: {_instead(part)}" for part in wrong[:MOST_PLACES]]
-        if len(wrong) > MOST_PLACES:
-            said.append(f"and {len(wrong) - MOST_PLACES} more")
-        raise UserError(
-            f"`answers` holds what is not written out ({'; '.join(said)}). Answers are read, never executed. {form}"
-        )
-    try:
-        answers = ast.literal_eval(found.value)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
-        where = submission.where(found.lineno)
-        raise UserError(f"`answers` cannot be read ({where}): {error}. {form}") from None
-    if not isinstance(answers, dict):
-        raise UserError(f"`answers` is a {type(answers).__name__} ({submission.where(found.lineno)}). {form}")
-    return answers
-
-
-_LITERAL = (ast.Dict, ast.List, ast.Tuple, ast.Set, ast.Constant, ast.UnaryOp, ast.USub, ast.UAdd, ast.Load)
-MOST_PLACES = 12  # that a message lists: as many answers as a lab has, and not a whole program
-
-
-def _not_written_out(value: ast.AST) -> list[ast.expr]:
-    """The parts of an expression that are no literals, the outermost of each, in the order in which they stand."""
-    wrong, left = [], [value]
-    while left:  # no recursion: what is nested deeply is a learner's, too
-        part = left.pop()
-        if isinstance(part, _LITERAL):
-            left += ast.iter_child_nodes(part)
-        elif isinstance(part, ast.expr):
-            wrong.append(part)
-    return sorted(wrong, key=lambda part: (part.lineno, part.col_offset))
-
-
-def _instead(part: ast.expr) -> str:
-    """What stands there, and what to write."""
-    try:
-        text = ast.unparse(part)
-    except (ValueError, RecursionError):
-        text = f"(a long {type(part).__name__})"
-    if _is_bare(part):
-        text = text.replace(" ", "")
-        return f'{text} needs quotes: "{text}"'
-    text = _shortened(text)
-    return f"write the number that {text} comes to" if isinstance(part, ast.BinOp) else f"{text} is no text or number"
-
-
-def _is_bare(part: ast.AST) -> bool:
-    """Whether it is a text that lacks its quotes: data_wait, launch-bound, counted.loads."""
-    if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub):
-        return isinstance(part.left, ast.Name) and isinstance(part.right, ast.Name)
-    return isinstance(part, ast.Name) or (isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name))
-
-
-def shown(said: Any) -> str:
-    """A learner's answer as text for a message, shortened; an int of thousands of digits cannot even be printed."""
-    if said is ...:
-        return "not answered"
-    try:
-        text = repr(said)
-    except (ValueError, RecursionError):
-        text = f"(a huge {type(said).__name__})"
-    return _shortened(text.replace("Ellipsis", "..."))
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 400 else f"{text[:400]} [cut: {len(text):,} characters]"
-
-
-def as_number(said: Any) -> float | None:
-    """A finite number that an answer is, or None. True and False are none."""
-    if isinstance(said, bool) or not isinstance(said, int | float):
-        return None
-    try:
-        number = float(said)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 # ---------------------------------------------------------------- the grade
@@ -251,19 +178,6 @@ def judge_cause(said: Any, about: Recording) -> tuple[float, str]:
     if about.cause == HEALTHY and said in ("memory-bound", "compute-bound"):
         return NEXT_BEST, f"half right. Its GPU is busy, but is there anything to fix? {against(said, about)}"
     return 0, f"not {said}: {against(said, about)}"
-
-
-# What others call them (see the start notebook's table).
-SECOND_NAMES = {"data-bound": ("input-bound", "transfer-bound"), "overhead-bound": ("launch-bound",)}
-
-
-def no_cause(said: Any, causes: Sequence[str]) -> str:
-    """What to say of an answer that is none of the causes."""
-    meant = SECOND_NAMES.get(said, ()) if isinstance(said, str) else ()
-    if meant := [cause for cause in meant if cause in causes]:
-        other = f"the same as {said}" if len(meant) == 1 else f"{said} is both"
-        return f"say {' or '.join(meant)} ({other})."
-    return f"{shown(said)} is none of: {', '.join(causes)}."
 
 
 def against(said: str, about: Recording) -> str:

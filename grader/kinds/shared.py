@@ -1,0 +1,200 @@
+"""What several kinds share: answers that are written out and read, recorded traces, and a loop of the course's own that is watched."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from grader import trace
+from grader.errors import UserError
+from grader.grading.arms import MAX_TRACE, Setup, open_arm
+from grader.result import Progress, silent
+from grader.submission import Submission
+
+HEALTHY = "healthy"  # the answer where no cause stands out: the GPU is busy with what it has to do
+NEXT_BEST = (
+    0.5  # of a cause's points, for "compute-bound" or "memory-bound" of a healthy loop: the GPU is busy, they see
+)
+
+
+# ---------------------------------------------------------------- a learner's answers
+
+
+def read_answers(submission: Submission) -> dict[Any, Any]:
+    """The dictionary that the submission assigns to `answers`, literals only. Raises UserError, which says what is wrong
+    and where."""
+    form = 'Write them out: answers = {"a": {...}, ...}, with texts in quotes and plain numbers.'
+    found = None
+    for node in ast.parse(submission.source).body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        if any(isinstance(target, ast.Name) and target.id == "answers" for target in targets):
+            found = node
+    if found is None or found.value is None:
+        raise UserError(f"The submission has no `answers`. {form}")
+    wrong = _not_written_out(found.value)
+    if wrong:
+        said = [f"{submission.where(part.lineno)}: {_instead(part)}" for part in wrong[:MOST_PLACES]]
+        if len(wrong) > MOST_PLACES:
+            said.append(f"and {len(wrong) - MOST_PLACES} more")
+        raise UserError(
+            f"`answers` holds what is not written out ({'; '.join(said)}). Answers are read, never executed. {form}"
+        )
+    try:
+        answers = ast.literal_eval(found.value)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
+        where = submission.where(found.lineno)
+        raise UserError(f"`answers` cannot be read ({where}): {error}. {form}") from None
+    if not isinstance(answers, dict):
+        raise UserError(f"`answers` is a {type(answers).__name__} ({submission.where(found.lineno)}). {form}")
+    return answers
+
+
+_LITERAL = (ast.Dict, ast.List, ast.Tuple, ast.Set, ast.Constant, ast.UnaryOp, ast.USub, ast.UAdd, ast.Load)
+MOST_PLACES = 12  # that a message lists: as many answers as a lab has, and not a whole program
+
+
+def _not_written_out(value: ast.AST) -> list[ast.expr]:
+    """The parts of an expression that are no literals, the outermost of each, in the order in which they stand."""
+    wrong, left = [], [value]
+    while left:  # no recursion: what is nested deeply is a learner's, too
+        part = left.pop()
+        if isinstance(part, _LITERAL):
+            left += ast.iter_child_nodes(part)
+        elif isinstance(part, ast.expr):
+            wrong.append(part)
+    return sorted(wrong, key=lambda part: (part.lineno, part.col_offset))
+
+
+def _instead(part: ast.expr) -> str:
+    """What stands there, and what to write."""
+    try:
+        text = ast.unparse(part)
+    except (ValueError, RecursionError):
+        text = f"(a long {type(part).__name__})"
+    if _is_bare(part):
+        text = text.replace(" ", "")
+        return f'{text} needs quotes: "{text}"'
+    text = _shortened(text)
+    return f"write the number that {text} comes to" if isinstance(part, ast.BinOp) else f"{text} is no text or number"
+
+
+def _is_bare(part: ast.AST) -> bool:
+    """Whether it is a text that lacks its quotes: data_wait, launch-bound, counted.loads."""
+    if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub):
+        return isinstance(part.left, ast.Name) and isinstance(part.right, ast.Name)
+    return isinstance(part, ast.Name) or (isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name))
+
+
+def shown(said: Any) -> str:
+    """A learner's answer as text for a message, shortened; an int of thousands of digits cannot even be printed."""
+    if said is ...:
+        return "not answered"
+    try:
+        text = repr(said)
+    except (ValueError, RecursionError):
+        text = f"(a huge {type(said).__name__})"
+    return _shortened(text.replace("Ellipsis", "..."))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 400 else f"{text[:400]} [cut: {len(text):,} characters]"
+
+
+def as_number(said: Any) -> float | None:
+    """A finite number that an answer is, or None. True and False are none."""
+    if isinstance(said, bool) or not isinstance(said, int | float):
+        return None
+    try:
+        number = float(said)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+# What others call them (see the start notebook's table).
+SECOND_NAMES = {"data-bound": ("input-bound", "transfer-bound"), "overhead-bound": ("launch-bound",)}
+
+
+def no_cause(said: Any, causes: Sequence[str]) -> str:
+    """What to say of an answer that is none of the causes."""
+    meant = SECOND_NAMES.get(said, ()) if isinstance(said, str) else ()
+    if meant := [cause for cause in meant if cause in causes]:
+        other = f"the same as {said}" if len(meant) == 1 else f"{said} is both"
+        return f"say {' or '.join(meant)} ({other})."
+    return f"{shown(said)} is none of: {', '.join(causes)}."
+
+
+TRACES = Path(__file__).resolve().parents[2] / "data" / "traces"
+
+
+# ---------------------------------------------------------------- a recorded trace
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recorded trace, with what its side file says of it."""
+
+    side: dict[str, Any]
+    analysis: trace.Analysis
+
+    @property
+    def cause(self) -> str:
+        """The right answer: the planted cause, or "healthy"."""
+        return f"{self.side['cause']}-bound" if isinstance(self.side["cause"], str) else HEALTHY
+
+    @property
+    def step_ms(self) -> float:
+        return self.side["step_ms"]
+
+    def ms(self, *parts: str) -> float:
+        """Milliseconds of a step that these parts of it take (see `grader.trace.PARTS`)."""
+        return sum(self.analysis.breakdown[part] for part in parts) / 1e6
+
+
+@lru_cache(maxsize=4)
+def recording(name: str) -> Recording:
+    """The trace `name` of data/traces."""
+    side = json.loads((TRACES / f"{name}.json").read_text(encoding="utf-8"))
+    recorded = trace.read(TRACES / f"{name}.json.gz")
+    return Recording(side, trace.analyse(recorded, step_ns=side["step_ms"] * 1e6))
+
+
+# ---------------------------------------------------------------- a loop of the course's own
+
+SOURCE = "def train(job):\n    yield from job.loop\n"
+STEPS = 4  # profiled
+TIMED_S = 1.0  # of steps without the profiler
+
+
+def watch(
+    form: Any,
+    form_name: str,
+    options: dict[str, Any],
+    readable: list[Path],
+    progress: Progress = silent,
+    with_stack: bool = False,
+) -> tuple[bytes, float]:
+    """Run a loop of our own, which its job brings, in a child of its own: some steps timed, then some profiled. Returns the
+    trace as a file's bytes, and the seconds of a step without the profiler. Raises ChildError."""
+    progress(0.0, "starting")
+    # what runs is ours, so what a kernel without Landlock leaves open is open to nobody
+    setup = Setup(form, form_name, options, readable, allow_unconfined=True)
+    with open_arm(SOURCE, setup, trusted=True) as ours:
+        ours.child.load()
+        ours.child.start(1)
+        progress(0.3, "warming up")
+        ours.run(3)
+        ours.step_s = ours.run(3)
+        progress(0.5, "timing")
+        ours.step_s = ours.run(min(max(4, round(TIMED_S / ours.step_s)), 400))
+        progress(0.7, "profiling")
+        ours.profile(STEPS, "trace.json", with_stack)
+        return ours.child.fetch("trace.json", MAX_TRACE), ours.step_s
