@@ -32,9 +32,9 @@ from grader.course import execute, outline
 from grader.errors import UserError
 from grader.frontends import cli
 from grader.measure import decision
+from grader.nightly import judging, measuring, parts, report, site
 from grader.nightly import night as nights
 from grader.nightly import notebook as notebook_part
-from grader.nightly import parts, report, site
 from grader.nightly.history import Change, History, judge
 from grader.nightly.night import Night
 from grader.nightly.parts import Part
@@ -82,7 +82,7 @@ class Replayed:
 
     def night(
         self, slower: dict[str, float] | None = None, told: dict[str, Any] = TOLD
-    ) -> tuple[Night, nights.Assessed]:
+    ) -> tuple[Night, judging.Assessed]:
         """One more night, made to its end; slower: by lab."""
         self.count += 1
         night = nights.open_night(self.out / f"night-{self.count:03}", told, self.parts, self.history)
@@ -92,10 +92,10 @@ class Replayed:
                 factor = (slower or {}).get(part.subject, 1.0) if part.what == "solution" else 1.0
                 number, driver = self.random.randint(1, 5), told["host"]["driver"]
                 night.records.put(part.again(run), recorded(part.subject, part.what, number, factor, driver))
-            found = nights.assess(night)
-            wanted = nights.again(night, found)
-        nights.close(night, found)
-        assert nights.finished(night, found)
+            found = judging.assess(night)
+            wanted = judging.again(night, found)
+        report.close(night, found)
+        assert judging.finished(night, found)
         return night, found
 
 
@@ -161,13 +161,13 @@ def test_one_slow_run_is_noise(tmp_path):
     for part in replayed.parts:
         factor = 1.5 if part.what == "solution" else 1.0
         night.records.put(part.again(0), recorded(part.subject, part.what, 1, factor))
-    wanted = nights.again(night, nights.assess(night))
+    wanted = judging.again(night, judging.assess(night))
     assert {part.name for part, run in wanted} == {f"grade {lab} solution" for lab in (DATA_BOUND, GPU_BOUND)}
     while wanted:
         for part, run in wanted:
             night.records.put(part.again(run), recorded(part.subject, part.what, run + 1))
-        found = nights.assess(night)
-        wanted = nights.again(night, found)
+        found = judging.assess(night)
+        wanted = judging.again(night, found)
     assert found.worst() == parts.OK
 
 
@@ -178,12 +178,12 @@ def test_a_disturbed_run_hides_no_slowness(tmp_path):
     (part,) = (p for p in replayed.parts if p.subject == GPU_BOUND and p.what == "solution")
     night = nights.open_night(tmp_path / "one", TOLD, [part], replayed.history)
     for run, disturbed in enumerate(("", "Somebody else.", "", "")):
-        assert run in (0, *(run for _, run in nights.again(night, nights.assess(night))))
+        assert run in (0, *(run for _, run in judging.again(night, judging.assess(night))))
         record = recorded(part.subject, part.what, run + 1, 1.03)
         record["result"]["disturbed"] = disturbed
         night.records.put(part.again(run), record)
-    found = nights.assess(night)
-    assert found.worst() == parts.SLOWER and nights.finished(night, found)
+    found = judging.assess(night)
+    assert found.worst() == parts.SLOWER and judging.finished(night, found)
 
 
 def test_command_line_closes_a_replayed_night(tmp_path, capsys):
@@ -247,7 +247,7 @@ def test_the_page_shows_the_worse_of_a_lab_and_no_figures_of_what_was_not_made(t
     failed = parts.Outcome(starter, parts.FAILED, "the untouched lab has 9 of 100 points", points=9, out_of=100, runs=1)
     night = nights.open_night(tmp_path / "n", TOLD, made, History(tmp_path / "h.jsonl"))
     for each, marks in ((ok, "100 of 100"), (skipped, parts.SKIPPED)):
-        found = nights.Assessed([parts.outcome(notebook, []), each, failed], {}, [], set())
+        found = judging.Assessed([parts.outcome(notebook, []), each, failed], {}, [])
         rows = re.findall("<tr><td.*?</tr>", report.html(night, found))
         (lab,) = (row for row in rows if row.startswith(f"<tr><td>{DATA_BOUND}<"))
         assert f">{parts.FAILED}<" in lab and f">{marks}<" in lab and ">9 of 100<" in lab
@@ -259,7 +259,7 @@ def test_progress_says_what_it_counts(tmp_path, capsys):
     """A solution and its grade are made together, and adversaries on a CPU after all the rest."""
     made = parts.plan("cpu", True, ["solution", "grade"], [DATA_BOUND])
     night = nights.open_night(tmp_path / "n", TOLD, made, History(tmp_path / "h.jsonl"))
-    progress = nights.Progress(night, SimpleNamespace(size=lambda: 1), made)
+    progress = measuring.Progress(night, SimpleNamespace(size=lambda: 1), made)
     progress.begin(2)
     progress.done(made[0], recorded(DATA_BOUND, "solution", 1))
     progress.close()
@@ -285,15 +285,15 @@ def test_an_adversary_that_profits_is_measured_again(tmp_path):
 
     honest = {"starter": 0.0, "half fix": 20.0, "solution": 60.0}
     put(lambda what: honest.get(what, 30.0), 0, night.parts)
-    wanted = nights.again(night, nights.assess(night))
+    wanted = judging.again(night, judging.assess(night))
     assert {part.what for part, _ in wanted} == {"patched_clocks", "starter"}
     put(lambda what: honest.get(what, 0.0), 1, [part for part, _ in wanted])
-    found = nights.assess(night)
+    found = judging.assess(night)
     assert found.worst() == parts.OK and "no profit" in found.tables[0]
     put(lambda what: honest.get(what, 30.0), 1, [part for part, _ in wanted])
     put(lambda what: honest.get(what, 30.0), 2, [part for part, _ in wanted])
-    found = nights.assess(night)
-    assert nights.finished(night, found) and found.worst() == parts.FAILED
+    found = judging.assess(night)
+    assert judging.finished(night, found) and found.worst() == parts.FAILED
     assert "PROFITS" in next(each.why for each in found.outcomes if each.part.what == "patched_clocks")
 
 
@@ -305,10 +305,10 @@ def test_a_control_that_cannot_be_graded_ends_the_night_as_failed(tmp_path):
         clocks.again(0), {"result": result, "machine": "m", "version": "1", "seconds": 1.0, "worker": "0"}
     )
     for run in range(parts.TRIES):
-        assert not nights.finished(night, nights.assess(night))
+        assert not judging.finished(night, judging.assess(night))
         night.records.put(starter.again(run), {NOT_MADE: "the worker died", "seconds": 1.0, "worker": "0"})
-    found = nights.assess(night)
-    assert nights.finished(night, found) and [each.status for each in found.outcomes] == [parts.FAILED] * 2
+    found = judging.assess(night)
+    assert judging.finished(night, found) and [each.status for each in found.outcomes] == [parts.FAILED] * 2
 
 
 def disturbed(result: dict[str, Any]) -> None:
@@ -336,9 +336,9 @@ def test_a_control_that_was_not_measured_says_nothing_of_an_adversary(tmp_path, 
         assert {part.what for part, _ in wanted} == {"starter", *([] if run else ["patched_clocks"])}
         for part, number in wanted:
             night.records.put(part.again(number), made)
-        found = nights.assess(night)
-        wanted = nights.again(night, found)
-    assert not wanted and nights.finished(night, found)
+        found = judging.assess(night)
+        wanted = judging.again(night, found)
+    assert not wanted and judging.finished(night, found)
     outcomes = sorted(found.outcomes, key=lambda each: each.part.what != "starter")
     assert [(each.status, each.why) for each in outcomes] == [(status, each) for each in why]
 
@@ -353,10 +353,10 @@ def test_a_solution_that_noise_left_without_its_points_has_not_lost_them(tmp_pat
         if check["name"] == "throughput":
             check |= {"status": verdict, "points": 5.0, "reason": "other programs took up to 55%"}
     for run in range(parts.TRIES):
-        assert not nights.finished(night, nights.assess(night))
+        assert not judging.finished(night, judging.assess(night))
         night.records.put(night.parts[0].again(run), made)
-    found = nights.assess(night)
-    assert nights.finished(night, found) and [each.status for each in found.outcomes] == [status]
+    found = judging.assess(night)
+    assert judging.finished(night, found) and [each.status for each in found.outcomes] == [status]
     assert "took up to 55%" in found.outcomes[0].why
 
 
@@ -377,7 +377,7 @@ def test_notebooks_that_were_tampered_with_are_one_task(tmp_path):
     night.records.put(
         made[0].again(0), {"result": marks, "machine": "m", "version": "1", "seconds": 99.0, "worker": "0"}
     )
-    found = nights.assess(night).outcomes
+    found = judging.assess(night).outcomes
     assert [each.repeats for each in found] == [[{"points": n, "reason": "", "output": ""}] for n in range(len(made))]
     assert [each.seconds for each in found] == list(range(len(made)))
 
@@ -389,14 +389,14 @@ def test_what_another_machine_graded_counts_where_its_packages_are_missing(tmp_p
         tmp_path / "n", TOLD | {"device": "cpu", "quick": True}, made, History(tmp_path / "h.jsonl")
     )
     with pool.embedded("cpu", cpu_workers=1) as workers:
-        nights.measure(night, workers)
-    found = nights.assess(night)
+        measuring.measure(night, workers)
+    found = judging.assess(night)
     assert [(each.status, each.why) for each in found.outcomes] == [(parts.SKIPPED, "it needs a package")] * 2
     starter = made[1]
     night.records.put(starter.again(0), {NOT_MADE: "the worker died", "seconds": 1.0, "worker": "0"})
-    found = nights.assess(night)
+    found = judging.assess(night)
     assert [each.status for each in found.outcomes] == [parts.SKIPPED, parts.FAILED]
-    assert not nights.again(night, found)  # it cannot be made here
+    assert not judging.again(night, found)  # it cannot be made here
 
 
 def graded(status: str, machine: str) -> dict[str, Any]:
@@ -430,8 +430,8 @@ def test_what_nobody_could_measure_is_made_again_elsewhere(tmp_path):
 def test_an_adversary_is_in_the_share_of_what_it_is_compared_with():
     made = parts.plan("cpu", True, ["adversary"], [DATA_BOUND, "2b_transfers", "2c_transforms"])
     for number in (1, 2):
-        for lab in {part.subject for part in nights.share(made, number, 2)}:
-            assert [p for p in nights.share(made, number, 2) if p.subject == lab] == [
+        for lab in {part.subject for part in measuring.share(made, number, 2)}:
+            assert [p for p in measuring.share(made, number, 2) if p.subject == lab] == [
                 p for p in made if p.subject == lab
             ]
 
@@ -441,14 +441,14 @@ def test_a_night_of_several_pieces_says_so(tmp_path):
     some = parts.plan("cuda", False, ["grade"], [GPU_BOUND])
     for commit in ("abc", "def", "abc"):
         night = nights.open_night(tmp_path / "n", TOLD | {"commit": commit}, some, History(tmp_path / "h.jsonl"))
-    assert report.headline(night, nights.assess(night)) == "Not finished: 2 missing"
+    assert report.headline(night, judging.assess(night)) == "Not finished: 2 missing"
     for part, cores in zip(some, (16, 8), strict=True):
         made = recorded(GPU_BOUND, part.what, 1)
         made["result"]["machine"]["cores"] = cores
         night.records.put(part.again(0), made)
     said = report.about(night)
     assert "NVIDIA H200, driver 580, 16 cores; NVIDIA H200, driver 580, 8 cores" in said and "course abc, def," in said
-    assert report.headline(night, nights.assess(night)) == "Everything works, too few nights to compare with: 2 ok"
+    assert report.headline(night, judging.assess(night)) == "Everything works, too few nights to compare with: 2 ok"
 
 
 def test_a_report_does_not_ask_for_packages_that_only_making_needs(tmp_path, monkeypatch):
@@ -466,8 +466,8 @@ def test_what_takes_longest_is_begun_first():
     short, long, unknown, many = (Part("grade", name, "", Call(name, "", {}, name)) for name in "slum")
     tasks = [(part.task, [part] * (3 if part is many else 1)) for part in (short, long, unknown, many)]
     known = {"grade s": 10.0, "grade l": 100.0}
-    assert [of[0] for _, of in nights.longest_first(tasks, known)] == [many, long, unknown, short]
-    assert nights.longest_first(tasks[:3], {}) == tasks[:3]
+    assert [of[0] for _, of in measuring.longest_first(tasks, known)] == [many, long, unknown, short]
+    assert measuring.longest_first(tasks[:3], {}) == tasks[:3]
 
 
 def test_a_solution_takes_as_long_as_its_notebook():
@@ -477,7 +477,7 @@ def test_a_solution_takes_as_long_as_its_notebook():
     notebook, grade, starter = made
 
     def takes_s(*made: Part) -> float:
-        return nights.takes_s(list(made), lambda part: known[part.name])
+        return measuring.takes_s(list(made), lambda part: known[part.name])
 
     assert (takes_s(notebook, grade), takes_s(starter)) == (100, 30)
     assert takes_s(grade) == 60  # again, without its notebook
@@ -494,13 +494,13 @@ def test_what_would_end_too_late_is_not_begun(tmp_path):
     night = nights.open_night(tmp_path / "n", TOLD | {"device": "cpu", "quick": True}, made, history)
     with pool.embedded("cpu", cpu_workers=1) as workers:
         workers.machines()  # it is ready
-        nights.measure(night, workers, until=time.monotonic() + 3000)
+        measuring.measure(night, workers, until=time.monotonic() + 3000)
         assert [bool(night.runs(part)) for part in made] == [False, True, True]
         late = lesson_of(tmp_path, "late", "pass")
         night.parts.append(late)
-        nights.measure(night, workers, until=time.monotonic() + 0.2)  # those that were made took longer
+        measuring.measure(night, workers, until=time.monotonic() + 0.2)  # those that were made took longer
         assert not night.runs(late)
-        nights.measure(night, workers)
+        measuring.measure(night, workers)
     assert all(map(night.runs, night.parts))
 
 
@@ -574,7 +574,7 @@ def test_everything_is_a_part(device):
     assert {part.what for part in made if part.name.startswith("adversary 2a_")} >= controls
     # no adversary of this lab is compared with half a fix, and on a GPU that gains next to nothing there
     assert {"starter", "solution"} == controls & {part.what for part in made if part.name.startswith("adversary 2d_")}
-    shares = [part.name for number in (1, 2, 3) for part in nights.share(made, number, 3)]
+    shares = [part.name for number in (1, 2, 3) for part in measuring.share(made, number, 3)]
     assert sorted(shares) == sorted(names)
 
 
@@ -593,7 +593,7 @@ def test_a_solution_s_grade_is_the_one_its_notebook_came_to(tmp_path):
     notebook, grade, starter = parts.plan("cpu", True, ("solution", "grade"), [DATA_BOUND])
     assert grade.again(0) == notebook.again(0) and isinstance(grade.again(1), Job) and isinstance(starter.again(0), Job)
     for number in (1, 2):
-        names = [part.name for part in nights.share([notebook, grade, starter], number, 2)]
+        names = [part.name for part in measuring.share([notebook, grade, starter], number, 2)]
         assert (notebook.name in names) == (grade.name in names)
     (alone, _) = parts.plan("cpu", True, ("grade",), [DATA_BOUND])
     assert isinstance(alone.again(0), Job)
@@ -610,7 +610,7 @@ def test_a_solution_s_grade_is_the_one_its_notebook_came_to(tmp_path):
 
     night = nights.open_night(tmp_path / "n", TOLD, [notebook, grade], History(tmp_path / "history.jsonl"))
     night.records.put(grade.again(0), none)
-    assert nights.again(night, nights.assess(night)) == [(grade, 1)]  # then without its notebook
+    assert judging.again(night, judging.assess(night)) == [(grade, 1)]  # then without its notebook
 
 
 def test_a_grade_as_it_should_not_be():
@@ -669,7 +669,7 @@ def test_only_some_kinds_of_some_labs_are_made_now(tmp_path, capsys):
     assert cli.main([*command, "--now", "solution,1c_diagnose"]) == 4
     told = nights.read(tmp_path / "n")
     night = nights.open_night(tmp_path / "n", told, parts.planned(told), History(tmp_path / "history.jsonl"))
-    made = {each.part.name: each.status for each in nights.assess(night).outcomes}
+    made = {each.part.name: each.status for each in judging.assess(night).outcomes}
     assert made["solution 1c_diagnose"] == parts.OK and made["grade 1c_diagnose starter"] == parts.MISSING
     assert made["solution 1e_retest"] == parts.MISSING
 
@@ -869,7 +869,7 @@ NOTEBOOKS = {
 
 
 @pytest.fixture(scope="module")
-def executed(tmp_path_factory) -> tuple[Night, nights.Assessed]:
+def executed(tmp_path_factory) -> tuple[Night, judging.Assessed]:
     """A night of notebooks with planted faults, on a real pool."""
     root = tmp_path_factory.mktemp("night")
     made = []
@@ -886,10 +886,10 @@ def executed(tmp_path_factory) -> tuple[Night, nights.Assessed]:
     night = nights.open_night(root / "out" / "n", told, made, History(root / "history.jsonl"))
     with pool.embedded("cpu", cpu_workers=2) as workers:
         for name in ("made", "made_twice"):
-            nights.measure(night, workers)
+            measuring.measure(night, workers)
             night.told[name] = {p.name: p.stat().st_mtime_ns for p in night.records.folder.glob("*/*.json")}
-    found = nights.assess(night)
-    nights.close(night, found)
+    found = judging.assess(night)
+    report.close(night, found)
     return night, found
 
 
@@ -930,7 +930,7 @@ def test_warnings_that_a_reader_should_not_see(said, why):
 @pytest.mark.slow
 def test_a_failing_notebook_stops_nothing(executed):
     night, found = executed
-    assert nights.finished(night, found) and len(found.outcomes) == len(NOTEBOOKS)
+    assert judging.finished(night, found) and len(found.outcomes) == len(NOTEBOOKS)
     (entry,) = night.history.nights()
     assert entry["status"] == parts.FAILED and len(entry["parts"]) == len(NOTEBOOKS)
     suite = ET.parse(night.folder / "junit.xml").getroot().find("testsuite")
@@ -993,7 +993,7 @@ def test_after_its_time_a_night_begins_no_second_try(tmp_path):
     night = nights.open_night(tmp_path / "n", TOLD | {"device": "cpu", "quick": True}, [part], History(tmp_path / "h"))
     with pool.embedded("cpu", cpu_workers=1) as workers:
         workers.machines()  # it is ready
-        nights.measure(night, workers, until=time.monotonic() + 3)
+        measuring.measure(night, workers, until=time.monotonic() + 3)
     assert night.records.failed(part.again(0))["tries"] == 1
 
 
@@ -1002,5 +1002,5 @@ def test_a_part_that_no_worker_survives(tmp_path):
     records = nights.Records(tmp_path)
     records.put(part.again(0), {NOT_MADE: "the worker that graded it died", "seconds": 0.0, "worker": "", "tries": 2})
     night = Night(tmp_path, TOLD, [part], History(tmp_path / "h"))
-    (found,) = nights.assess(night).outcomes
+    (found,) = judging.assess(night).outcomes
     assert found.status == parts.FAILED and "worker" in found.why

@@ -17,7 +17,7 @@ from distributed import Future
 from grader.classroom import worker
 from grader.classroom.pool import Pool
 from grader.classroom.store import FAILED, Store
-from grader.classroom.submissions import Call, Job
+from grader.classroom.submissions import Task
 from grader.version import version
 
 LIMIT_S = 900.0  # of one grade; a usual one takes less than one minute
@@ -29,7 +29,6 @@ HELP = (
     "command goes on."
 )
 
-Task = Job | Call
 Done = Callable[[Task, dict[str, Any]], None]
 
 
@@ -64,9 +63,9 @@ def grade_all(
         try:
             while running or any(map(in_time, waiting)):
                 # no more than there are workers: none waits behind another, and none is blamed for another's death
-                while len(running) < max(1, pool.size()) and (job := next(filter(in_time, waiting), None)):
-                    waiting.remove(job)
-                    running[_submit(pool, job, 1, limit_s, keep)] = (job, 1)
+                while len(running) < max(1, pool.size()) and (ready := next(filter(in_time, waiting), None)):
+                    waiting.remove(ready)
+                    running[_submit(pool, ready, 1, limit_s, keep)] = (ready, 1)
                 time.sleep(LOOK_S)
                 alone.look(pool)
                 for future in [future for future in running if future.done()]:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from grader.classroom.submissions import Job
+from grader.classroom.submissions import Task
 from grader.errors import UserError
 from grader.result import Result, write_json
 
@@ -31,7 +31,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def final(self, job: Job, machines: Iterable[str] | None = None, form: str | None = None) -> dict[str, Any] | None:
+    def final(self, job: Task, machines: Iterable[str] | None = None, form: str | None = None) -> dict[str, Any] | None:
         """The newest record with a mark that stands, of `machines` and in `form` (of any where None; then one of a GPU goes
         before one of a CPU). A grade that somebody disturbed, and one that could not be made, do not stand: they are
         made again."""
@@ -42,14 +42,14 @@ class Store:
             found = [record for record in found if record["result"]["form"] == form]
         return max(found, key=lambda record: (record["result"]["form"] == "cuda", record["date"]), default=None)
 
-    def all_of(self, job: Job) -> list[dict[str, Any]]:
+    def all_of(self, job: Task) -> list[dict[str, Any]]:
         found = [self.read(path) for path in sorted((self.folder / job.lab).glob(f"{job.digest}-*.json"))]
         return [record for record in found if record is not None]
 
     def read(self, path: Path) -> dict[str, Any] | None:
         return read(path)
 
-    def put(self, job: Job, record: dict[str, Any]) -> dict[str, Any]:
+    def put(self, job: Task, record: dict[str, Any]) -> dict[str, Any]:
         """Keep what a worker returned; returns the record that is kept. One that was disturbed does not take the place of one
         that stands: it counts as a grade that could not be made."""
         record = {"digest": job.digest, "date": datetime.now(UTC).isoformat(timespec="seconds"), **record}
@@ -69,22 +69,22 @@ class Store:
         self._asked(job).unlink(missing_ok=True)
         return record
 
-    def ask(self, job: Job) -> None:
+    def ask(self, job: Task) -> None:
         """Remember that this one is to be made anew, until it is."""
         self._asked(job).parent.mkdir(parents=True, exist_ok=True)
         self._asked(job).touch()
 
-    def asked(self, job: Job) -> bool:
+    def asked(self, job: Task) -> bool:
         return self._asked(job).exists()
 
-    def _asked(self, job: Job) -> Path:
+    def _asked(self, job: Task) -> Path:
         return self.folder / job.lab / f"{job.digest}.again"
 
-    def failed(self, job: Job) -> dict[str, Any] | None:
+    def failed(self, job: Task) -> dict[str, Any] | None:
         """The record of a grade that could not be made, until one can; a mark from before still counts."""
         return self.read(self._failed(job))
 
-    def _failed(self, job: Job) -> Path:
+    def _failed(self, job: Task) -> Path:
         return self.folder / job.lab / f"{job.digest}-{FAILED}.json"
 
     @contextlib.contextmanager

@@ -84,6 +84,9 @@ class Call:
         return json.dumps(asdict(self) | {"content": ""})
 
 
+Task = Job | Call  # what a pool makes
+
+
 # ---------------------------------------------------------------- a class on disk
 
 

@@ -68,8 +68,8 @@ def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def nightly(options: argparse.Namespace) -> int:
     from grader.grading.forms import choose_device
+    from grader.nightly import judging, measuring, parts, report
     from grader.nightly import night as nights
-    from grader.nightly import parts, report
     from grader.nightly.history import History
     from grader.version import version
 
@@ -111,26 +111,26 @@ def nightly(options: argparse.Namespace) -> int:
         if not options.report:
             if pool is None:
                 classroom._confined_here(allow_unconfined=False)
-                mine = nights.chosen(made, now, subjects)
+                mine = measuring.chosen(made, now, subjects)
                 classroom._prepare({part.subject for part in mine if part.kind != "lesson"}, device)
             # on a CPU the corpus is about waiting for a drive: with four on a core, that core is just busy
             busy = set(parts.KINDS) - {"adversary"}
             stages = [(busy, 1), ({"adversary"}, 4)] if device == "cpu" and not elsewhere else [(set(parts.KINDS), 1)]
             for kinds, on_one_core in stages:
                 kinds &= now
-                if not nights.chosen(made, kinds, subjects):
+                if not measuring.chosen(made, kinds, subjects):
                     continue
                 with contextlib.nullcontext(pool) if pool else classroom.open_pool(options, on_one_core) as opened:
-                    nights.measure(night, opened, shard, until, kinds, subjects)
-    found = nights.assess(night)
-    nights.close(night, found)
+                    measuring.measure(night, opened, shard, until, kinds, subjects)
+    found = judging.assess(night)
+    report.close(night, found)
     report.folder_index(options.out)
     print(report.markdown(night, found))
     print(f"The page: {folder / 'index.html'}")
-    done = nights.finished(night, found)
+    done = judging.finished(night, found)
     if not done:
         missing = sum(each.status == parts.MISSING for each in found.outcomes)
-        again = len(nights.again(night, found))
+        again = len(judging.again(night, found))
         goes = "the command that made the others" if options.report else "the same command"
         goes = "the command without --now" if options.now else goes
         print(f"{missing} parts are missing, {again} are to be measured again: {goes} goes on.", file=sys.stderr)
@@ -140,8 +140,7 @@ def nightly(options: argparse.Namespace) -> int:
 
 def _now(text: str, made: list[Any]) -> tuple[set[str], set[str]]:
     """The kinds and the labs and lessons that --now names, all where it names none."""
-    from grader.nightly import night as nights
-    from grader.nightly import parts
+    from grader.nightly import measuring, parts
 
     named, known = set(_names(text)), {part.subject for part in made}
     if unknown := named - {*parts.KINDS, *known}:
@@ -150,7 +149,7 @@ def _now(text: str, made: list[Any]) -> tuple[set[str], set[str]]:
             "this night by name."
         )
     kinds, subjects = named & set(parts.KINDS) or set(parts.KINDS), named & known
-    if named and not nights.chosen(made, kinds, subjects):
+    if named and not measuring.chosen(made, kinds, subjects):
         raise UserError(f"--now {text}: nothing of this night is of these kinds and of these labs or lessons as well.")
     return kinds, subjects
 

@@ -12,8 +12,8 @@ import nbformat
 from papermill.exceptions import PapermillExecutionError
 
 from grader.course import execute as executing
+from grader.paths import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 QUOTED = 4_000  # characters of what a notebook says: no honest line has as many
 # torch's remark on a machine with fewer cores than a loader has workers; those that wait for a slow drive need no cores
 FEW_CORES = "This DataLoader will create"

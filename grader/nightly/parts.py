@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import sys
@@ -9,19 +10,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Protocol
 
 from grader import labs
 from grader.classroom.store import FAILED as NOT_MADE
-from grader.classroom.submissions import Call, Job
+from grader.classroom.submissions import Call, Job, Task
+from grader.course.outline import lessons as course_lessons
 from grader.errors import UserError
 from grader.grading.forms import missing_packages
-from grader.labs.lab import Lab
+from grader.labs.lab import AnyLab
+from grader.paths import REPOSITORY
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
-from grader.submission import Submission, read_notebook
+from grader.submission import read_notebook
 from grader.version import definition
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+ADVERSARIES = REPOSITORY / "tests" / "adversaries"
 KINDS = ("lesson", "solution", "grade", "adversary")  # in the order in which they run
 CELL_LIMIT_S = {True: 240.0, False: 600.0}  # of one cell, by quick
 TRIES = 3  # what is not as expected is measured again: it may have been noise
@@ -37,23 +40,23 @@ ORDER = (FAILED, SLOWER, MISSING, UNDECIDED, SKIPPED, OK)
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a night. what: "solution" or "starter" of a grade, the adversary's or its control's name. task: what the
-    pool makes; None where no machine of this kind can. lacks: why it cannot be made here; a record that another machine made
-    counts all the same. A solution's grade is the one that its notebook came to, if that is executed: retry is what grades it
-    again."""
+    """One part of a night."""
 
-    kind: str
+    kind: str  # one of KINDS
     subject: str  # the lab, or a lesson's folder and name
-    what: str
-    task: Job | Call | None
+    what: str  # "solution" or "starter" of a grade; the name of the adversary, or of its control; else ""
+    task: Task | None  # what the pool makes; None where no machine of this kind can
+    # a solution's grade is the one that its notebook came to, if that is executed; this is what grades it again
     retry: Job | None = None
-    lacks: str = ""
+    lacks: str = ""  # why it cannot be made here; a record that another machine made counts all the same
+    control: str = ""  # of an adversary: the honest work that it must not beat; of a control: itself
+    corpus: Corpus | None = field(default=None, compare=False, repr=False)  # who compares an adversary with its control
 
     @property
     def name(self) -> str:
         return " ".join(filter(None, (self.kind, self.subject, self.what)))
 
-    def again(self, repeat: int) -> Job | Call:
+    def again(self, repeat: int) -> Task:
         """The task of run number `repeat`, from 0."""
         assert self.task
         return replace((repeat and self.retry) or self.task, repeat=repeat)
@@ -61,36 +64,43 @@ class Part:
 
 @dataclass
 class Outcome:
-    """What a part came to. runs: how often it was measured; values: for the history, each with its own standard deviation
-    in the log (0 for what has none)."""
+    """What a part came to."""
 
     part: Part
     status: str
     why: str = ""
     seconds: float = 0.0
-    runs: int = 0
+    runs: int = 0  # how often it was measured
     machine: str = ""
-    values: dict[str, float] = field(default_factory=dict)
-    repeats: list[dict[str, float]] = field(default_factory=list)  # the watched ones, of each run
-    noise: dict[str, float] = field(default_factory=dict)
+    values: dict[str, float] = field(default_factory=dict)  # for the history
+    noise: dict[str, float] = field(default_factory=dict)  # standard deviation of a value's log; 0 for what has none
+    repeats: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # the watched values of each run; an adversary's results
     cells: list[dict[str, Any]] = field(default_factory=list)
     notebook: str = ""  # below the night's folder
     points: float | None = None
     out_of: float | None = None
 
 
-def corpus() -> Any:
-    """The modules of the adversaries: they lie beside the tests, in the course's folder."""
-    if not (REPOSITORY / "tests" / "adversaries").is_dir():
-        raise UserError(
-            f"{REPOSITORY / 'tests'} is missing. A night needs the whole course, as it is in its repository."
-        )
-    if str(REPOSITORY) not in sys.path:
-        sys.path.insert(0, str(REPOSITORY))
-    from tests import adversaries
-    from tests.adversaries import _run
+class Corpus(Protocol):
+    """The adversaries, which lie beside the tests of the course and are handed in as a folder."""
 
-    return adversaries, _run
+    def parts(self, lab: AnyLab, device: str, number: int, count: int) -> list[Part]:
+        """The number-th of `count` shares of those that fit the lab, with the honest work beside them."""
+
+    def judge(self, outcomes: list[Outcome], folder: Path, device: str) -> list[str]:
+        """Set the status of each, keep in `folder` what is compared; the tables, in Markdown."""
+
+
+def corpus_in(folder: Path) -> Corpus:
+    """The corpus whose package is this folder. Raises UserError where it is missing."""
+    if not folder.is_dir():
+        raise UserError(f"{folder.parent} is missing. A night needs the whole course, as it is in its repository.")
+    course = str(folder.parents[1])
+    if course not in sys.path:
+        sys.path.insert(0, course)
+    return importlib.import_module(f"{folder.parent.name}.{folder.name}._night")
 
 
 def plan(
@@ -101,10 +111,11 @@ def plan(
     lessons: Sequence[str] = (),
     adversaries: tuple[int, int] = (1, 1),
     lacks: dict[str, str] | None = None,
+    corpus: Path = ADVERSARIES,
 ) -> list[Part]:
     """All parts of a night on "cpu" or "cuda". chosen: some labs; lessons: some lessons, "2_data/3_overlap" or "2_data";
-    adversaries: (i, n) for the i-th of n shares of them; lacks: see `lacking`, which is asked where it is None. Raises
-    UserError for one that is not there."""
+    adversaries: (i, n) for the i-th of n shares of them; lacks: see `lacking`, which is asked where it is None; corpus: see
+    `corpus_in`. Raises UserError for one that is not there."""
     kinds, made = set(kinds), []
     if unknown := kinds - set(KINDS):
         raise UserError(f"There is no kind of part called {', '.join(sorted(unknown))}: {', '.join(KINDS)}.")
@@ -126,8 +137,9 @@ def plan(
                 part = replace(part, task=executed[name].task, retry=job)
             made.append(part)
     if "adversary" in kinds:
+        found = corpus_in(corpus)
         for name in names:
-            made += _adversaries(name, device, *adversaries)
+            made += [replace(part, corpus=found) for part in found.parts(labs.get(name), device, *adversaries)]
     missing = lacking(names) if lacks is None else lacks
     return [replace(part, lacks=part.lacks or missing.get(part.subject, "")) for part in made]
 
@@ -145,9 +157,7 @@ def planned(told: dict[str, Any], here: bool = True) -> list[Part]:
 
 
 def _lessons(chosen: Sequence[str]) -> list[Path]:
-    from grader.course.outline import lessons
-
-    every = {f"{path.parent.name}/{path.stem}": path for path in lessons()}
+    every = {f"{path.parent.name}/{path.stem}": path for path in course_lessons()}
     for each in chosen:
         if not any(name == each or name.startswith(f"{each}/") for name in every):
             raise UserError(f"There is no lesson {each!r}. The lessons are: {', '.join(every)}.")
@@ -161,7 +171,7 @@ def _notebook(kind: str, path: Path, device: str, quick: bool) -> Part:
 
 def notebook_call(kind: str, path: Path, device: str, quick: bool, cell_limit_s: float = 0.0) -> Call:
     """A notebook to be executed by a worker. A lesson knows `quick`, a solution its device, too."""
-    parameters = {"quick": True} if quick else {}
+    parameters: dict[str, Any] = {"quick": True} if quick else {}
     if kind == "solution":
         parameters = {"device": device, "quick": quick}
     relative = path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path
@@ -179,43 +189,17 @@ def notebook_call(kind: str, path: Path, device: str, quick: bool, cell_limit_s:
     return Call(f"{kind}s", "grader.nightly.notebook:execute", arguments, content, device)
 
 
-def _adversaries(name: str, device: str, number: int, count: int) -> list[Part]:
-    adversaries, run = corpus()
-    lab = labs.get(name)
-    if not isinstance(lab, Lab) or device not in lab.forms or not lab.measures(lab.throughput, device):
-        return []
-    fitting = [each for each in adversaries.corpus() if name in each.labs and device in each.devices]
-    fitting = fitting[number - 1 :: count]
-    made, short = [], run.plan_of(lab, device)
-    for control in adversaries.beside(fitting):
-        job = Job(name, Submission(adversaries.CONTROLS[control](name)), device, plan=short)
-        made.append(Part("adversary", name, control, job))
-    # notebooks that were tampered with have most of their work in common: one task for all of them, and first, for it is long
-    notebooks = [each.name for each in fitting if each.tamper]
-    arguments = {"lab": name, "device": device, "names": notebooks}
-    notebook = REPOSITORY / "solutions" / name / f"{name}.ipynb"
-    content = definition(name) + notebook.read_text(encoding="utf-8")
-    task = Call(name, "tests.adversaries._run:tampered", arguments, content, device)
-    return [
-        *(Part("adversary", name, what, task) for what in notebooks),
-        *made,
-        *(
-            Part("adversary", name, each.name, Job(name, Submission(each.source(name)), device, plan=short))
-            for each in fitting
-            if each.source
-        ),
-    ]
-
-
 # ---------------------------------------------------------------- what came of it
 
 
 def was_measured(record: dict[str, Any]) -> bool:
     """Whether a part was made, and came to more than that nothing can be measured on that machine."""
-    if NOT_MADE in record:
-        return False
-    graded = record["result"].get("grade", record["result"])
-    return any(check["status"] != NOT_MEASURED for check in graded["checks"]) if graded.get("checks") else True
+    return NOT_MADE not in record and _measured(record["result"])
+
+
+def _measured(result: dict[str, Any]) -> bool:
+    checks = result.get("grade", result).get("checks")
+    return not checks or any(check["status"] != NOT_MEASURED for check in checks)
 
 
 def outcome(part: Part, records: list[dict[str, Any]]) -> Outcome:
@@ -233,25 +217,33 @@ def outcome(part: Part, records: list[dict[str, Any]]) -> Outcome:
         found.cells, found.notebook = result["cells"], result.get("file", "")
     else:
         made = [record["result"] for record in records if NOT_MADE not in record]
-        if part.kind == "grade":
-            graded = [result.get("grade") if "cells" in result else result for result in made]
-            if graded := [Result.from_dict(result) for result in graded if result]:
-                found.seconds = graded[-1].seconds
-                _graded(found, graded)
-            else:
-                found.status, found.why = FAILED, "its notebook came to no grade"
-        else:
-            if not any(map(was_measured, records)):
-                found.status, found.why, made = SKIPPED, NOTHING_MEASURED, []
-            elif part.what in corpus()[0].CONTROLS:  # one that was disturbed is no yardstick
-                undisturbed = [result for result in made if not result.get("disturbed")]
-                if not undisturbed:
-                    found.status, found.why = UNDECIDED, made[-1]["disturbed"]
-                made = undisturbed
-            found.repeats = [_points(result.get(part.what, result)) for result in made]
-            for each in found.repeats:  # marks of a notebook that was one of several in its task have their own
-                found.seconds = each.pop("seconds", found.seconds)
+        (_of_grades if part.kind == "grade" else _of_adversary)(found, made)
     return found
+
+
+def _of_grades(found: Outcome, made: list[dict[str, Any]]) -> None:
+    graded = [result.get("grade") if "cells" in result else result for result in made]
+    if results := [Result.from_dict(result) for result in graded if result]:
+        found.seconds = results[-1].seconds
+        _graded(found, results)
+    else:
+        found.status, found.why = FAILED, "its notebook came to no grade"
+
+
+def _of_adversary(found: Outcome, made: list[dict[str, Any]]) -> None:
+    """What its corpus compares afterwards."""
+    part = found.part
+    if not any(_measured(result) for result in made):
+        found.status, found.why, made = SKIPPED, NOTHING_MEASURED, []
+    elif part.what == part.control:  # one that was disturbed is no yardstick
+        undisturbed = [result for result in made if not result.get("disturbed")]
+        if not undisturbed:
+            found.status, found.why = UNDECIDED, made[-1]["disturbed"]
+        made = undisturbed
+    for result in made:
+        if part.what in result:  # marks of a notebook that was one of several in its task have their own time
+            found.seconds = result[part.what]["seconds"]
+    found.repeats = [result.get(part.what, result) for result in made]
 
 
 def _graded(found: Outcome, results: list[Result]) -> None:
@@ -316,11 +308,3 @@ def _unexpected(part: Part, result: Result) -> tuple[str, str]:
         return FAILED, f"the untouched lab has {points:g} of {most:g} points"
     other = next((c for c in measured if c.name in ("parity", "outcome") and c.status == FAIL), None)
     return (FAILED, f"{other.title}: {other.reason}") if other else (OK, "")
-
-
-def _points(result: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of an adversary's grade, as its own module keeps it."""
-    if "checks" not in result:  # nbgrader's marks of a notebook that was tampered with
-        return result
-    _, run = corpus()
-    return run.seen(Result.from_dict(result))

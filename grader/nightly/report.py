@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from grader import web_page
-from grader.nightly import night as nights
-from grader.nightly import parts
+from grader.nightly import judging, parts
 from grader.nightly.history import LAST
-from grader.nightly.night import Assessed, Night
+from grader.nightly.judging import Assessed
+from grader.nightly.night import Night
 from grader.nightly.parts import Outcome
 from grader.result import write_text
 from grader.safe_text import clean, to_html
@@ -37,20 +38,27 @@ _CSS = """
 """
 
 
-def write(night: Night, found: Assessed) -> None:
+def write(night: Night, assessed: Assessed) -> None:
     """index.html, junit.xml and summary.md in the night's folder, each whole or not at all."""
-    write_text(night.folder / "index.html", html(night, found))
-    write_text(night.folder / "junit.xml", junit(night, found))
-    write_text(night.folder / "summary.md", markdown(night, found))
+    write_text(night.folder / "index.html", html(night, assessed))
+    write_text(night.folder / "junit.xml", junit(night, assessed))
+    write_text(night.folder / "summary.md", markdown(night, assessed))
 
 
-def headline(night: Night, found: Assessed) -> str:
-    counts = ", ".join(f"{count} {status}" for status, count in nights.statuses(found))
-    worst = found.worst()
-    if not nights.finished(night, found):
+def close(night: Night, assessed: Assessed) -> None:
+    """Write the page and the summaries, and, of a night that has all its parts, the line in the history."""
+    write(night, assessed)
+    if judging.finished(night, assessed):
+        night.history.append(judging.entry(night, assessed))
+
+
+def headline(night: Night, assessed: Assessed) -> str:
+    counts = ", ".join(f"{count} {status}" for status, count in assessed.counts().items())
+    worst = assessed.worst()
+    if not judging.finished(night, assessed):
         return f"Not finished{', and something failed' * (worst == parts.FAILED)}: {counts}"
-    timed = any(each.values for each in found.outcomes)
-    compared = "nothing is slower" if found.compared else "too few nights to compare with"
+    timed = any(each.values for each in assessed.outcomes)
+    compared = "nothing is slower" if assessed.changes else "too few nights to compare with"
     verdict = {
         parts.FAILED: "Something failed",
         parts.SLOWER: "Everything works; something is slower than before",
@@ -62,7 +70,7 @@ def headline(night: Night, found: Assessed) -> str:
 def about(night: Night) -> str:
     """On what it ran, in one line."""
     told = night.told
-    machines = "; ".join(dict.fromkeys(map(_machine, nights.hosts(night))))
+    machines = "; ".join(dict.fromkeys(map(_machine, judging.hosts(night))))
     size = "quick" if told["quick"] else "in full"
     course = ", ".join(filter(None, [told["commit"] or told["grader"], *told.get("later_commits", [])]))
     return f"{night.name} on {machines}, torch {told['torch']}, course {course}, {size}"
@@ -73,17 +81,17 @@ def _machine(host: dict[str, Any]) -> str:
     return f"{host.get('gpu') or host.get('cpu')}{driver}, {host.get('cores')} core{'s' * (host.get('cores') != 1)}"
 
 
-def _problems(found: Assessed) -> list[Outcome]:
-    shown = [each for each in found.outcomes if each.status in (parts.FAILED, parts.SLOWER)]
+def _problems(assessed: Assessed) -> list[Outcome]:
+    shown = [each for each in assessed.outcomes if each.status in (parts.FAILED, parts.SLOWER)]
     return sorted(shown, key=lambda each: parts.ORDER.index(each.status))
 
 
-def differences(night: Night, found: Assessed) -> list[str]:
+def differences(night: Night, assessed: Assessed) -> list[str]:
     """What is not as it was on the last night that found nothing: course, driver, packages."""
     green = night.history.last_green(night.told["device"], night.told["quick"], night.name)
     if green is None:
         return []
-    now, lines = nights.entry(night, found), []
+    now, lines = judging.entry(night, assessed), []
     for name in ("commit", "grader"):
         if green.get(name) != now[name]:
             lines.append(f"{name}: {green.get(name) or '?'} -> {now[name] or '?'}")
@@ -97,15 +105,15 @@ def differences(night: Night, found: Assessed) -> list[str]:
     return [f"since {green['night']}:", *lines] if lines else [f"since {green['night']}: nothing"]
 
 
-def markdown(night: Night, found: Assessed, most: int = 40) -> str:
-    lines = [f"# {headline(night, found)}", "", about(night), ""]
-    problems = _problems(found)
+def markdown(night: Night, assessed: Assessed, most: int = 40) -> str:
+    lines = [f"# {headline(night, assessed)}", "", about(night), ""]
+    problems = _problems(assessed)
     if problems:
         lines += ["| | part | why |", "|---|---|---|"]
         lines += [f"| {each.status} | {each.part.name} | {_cell(each.why)} |" for each in problems[:most]]
         lines += [f"| | and {len(problems) - most} more | |"] * (len(problems) > most)
         lines.append("")
-    changed = differences(night, found)
+    changed = differences(night, assessed)
     if changed:
         lines += ["Changed " + changed[0], "", *(f"- {line}" for line in changed[1:]), ""]
     return "\n".join(lines)
@@ -115,10 +123,10 @@ def _cell(text: str) -> str:
     return " ".join(clean(text).split()).replace("|", "/")
 
 
-def junit(night: Night, found: Assessed) -> str:
+def junit(night: Night, assessed: Assessed) -> str:
     root = ET.Element("testsuites", name=f"night {night.name}")
     for kind in parts.KINDS:
-        some = [each for each in found.outcomes if each.part.kind == kind]
+        some = [each for each in assessed.outcomes if each.part.kind == kind]
         if not some:
             continue
         bad = [each for each in some if each.status in (parts.FAILED, parts.SLOWER)]
@@ -152,23 +160,23 @@ def _xml(text: str) -> str:
 # ---------------------------------------------------------------- the page
 
 
-def html(night: Night, found: Assessed) -> str:
+def html(night: Night, assessed: Assessed) -> str:
     """The page: no scripts, nothing to load."""
-    say = f'<div class="sp-say">{escape(headline(night, found))}</div>'
+    say = f'<div class="sp-say">{escape(headline(night, assessed))}</div>'
     body = ['<div class="sp-title">A night of the course</div>', f"<p>{escape(about(night))}</p>", say]
-    problems = _problems(found)
+    problems = _problems(assessed)
     if problems:
         body.append(
             _section("What is wrong", _table(("", "part", "why"), [_problem(night, each) for each in problems]))
         )
-    changed = differences(night, found)
+    changed = differences(night, assessed)
     if changed:
         items = "".join(f"<li>{escape(line)}</li>" for line in changed[1:])
         body.append(_section("What changed " + changed[0], f"<ul>{items}</ul>" if items else ""))
-    body += [_labs(night, found), _notebooks(night, found)]
-    for table in found.tables:
+    body += [_labs(night, assessed), _notebooks(night, assessed)]
+    for table in assessed.tables:
         body.append(_section("Adversaries: " + table.split("\n")[1].strip("# "), _from_markdown(table)))
-    rows = [(_status(each), escape(each.part.name), _n(each.seconds, 0), str(each.runs)) for each in found.outcomes]
+    rows = [(_status(each), escape(each.part.name), _n(each.seconds, 0), str(each.runs)) for each in assessed.outcomes]
     all_parts = _table(("", "part", "seconds", "runs"), rows)
     body.append(_section("All parts", f"<details><summary>{len(rows)} parts</summary>{all_parts}</details>"))
     return web_page.page(f"Night {night.name}", "".join(body), _CSS)
@@ -178,7 +186,7 @@ def _section(title: str, inner: str) -> str:
     return f'<div class="sp-section"><p class="sp-big">{escape(title)}</p>{inner}</div>' if inner else ""
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Of HTML; a number stands to the right."""
     top = "".join(f"<th>{escape(name)}</th>" for name in head)
     lines = []
@@ -205,16 +213,16 @@ def _n(value: float | None, digits: int = 2) -> str:
     return "" if value is None else f"{value:,.{digits}f}"
 
 
-def _labs(night: Night, found: Assessed) -> str:
+def _labs(night: Night, assessed: Assessed) -> str:
     """A line a lab: marks of solution and starter, what the solution gains, and against the nights before."""
-    by_name = {each.part.name: each for each in found.outcomes}
+    by_name = {each.part.name: each for each in assessed.outcomes}
     rows, pictures = [], []
-    for name in dict.fromkeys(each.part.subject for each in found.outcomes if each.part.kind == "grade"):
+    for name in dict.fromkeys(each.part.subject for each in assessed.outcomes if each.part.kind == "grade"):
         ours, starter = by_name.get(f"grade {name} solution"), by_name.get(f"grade {name} starter")
         if ours is None or starter is None:
             continue
         v = ours.values
-        against = "<br>".join(escape(change.says()) for change in found.changes.get(ours.part.name, []))
+        against = "<br>".join(escape(change.says()) for change in assessed.changes.get(ours.part.name, []))
         idle = f"{v['gpu_idle']:.0%}" if "gpu_idle" in v else ""
         figures = (_n(v.get("gain")), _n(v.get("step_ms")), _n(v.get("kernels"), 0), idle)
         worse = min(ours, starter, key=lambda each: parts.ORDER.index(each.status))
@@ -256,12 +264,12 @@ def _draw(name: str, before: list[dict[str, Any]], ours: Outcome) -> Any:
     return figure
 
 
-def _notebooks(night: Night, found: Assessed) -> str:
+def _notebooks(night: Night, assessed: Assessed) -> str:
     """Each executed notebook with the time of its cells; the last night's beside it."""
     last = night.history.last_green(night.told["device"], night.told["quick"], night.name)
     known = last["parts"] if last else {}
     blocks, rows = [], []
-    for each in found.outcomes:
+    for each in assessed.outcomes:
         if each.part.kind not in ("lesson", "solution"):
             continue
         earlier = known.get(each.part.name, {}).get("seconds")
