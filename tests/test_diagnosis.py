@@ -11,8 +11,8 @@ from test_trace import PAGEABLE, PINNED, Recording
 from grader import trace
 from grader.trace.breakdown import PARTS
 from grader.trace.diagnosis import CAUSES, diagnose
+from grader.trace.events import CPU_OP
 from grader.trace.metrics import launching_op
-from grader.trace.read import CPU_OP
 
 US = 1000
 GEMM, POINTWISE = (

@@ -23,8 +23,8 @@ from grader.kinds.costs import BOUNDS, REASONS
 from grader.kinds.shared import read_answers
 from grader.result import FAIL, NOT_MEASURED, PASS, Result
 from grader.submission import solution
+from grader.trace.events import CPU_OP
 from grader.trace.lines import by_line
-from grader.trace.read import CPU_OP
 
 # ---------------------------------------------------------------- the retest
 

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_backwa
 
 from grader import trace
 from grader.trace import nesting, roofline
-from grader.trace.nesting import Ancestry, enclosing
+from grader.trace.nesting import Ancestry, Nesting
 from grader.trace.operations import operations
 from grader.trace.roofline import Tensor, Work, inputs, work
 
@@ -39,10 +39,13 @@ class Events(SimpleNamespace):
         rows = sorted(rows, key=lambda row: (row[0], -row[1]))
         start, duration, thread, self.marked = np.array(rows, np.int64).T
         super().__init__(start=start, duration=duration, end=start + duration, thread=thread.astype(np.int32))
-        self.threads, self.marked = [0, 1, 2], self.marked.astype(bool)
+        self.marked = self.marked.astype(bool)
 
     def __len__(self):
         return len(self.start)
+
+    def nesting(self, events):
+        return Nesting(self.thread, self.start, self.end, events)
 
     def innermost(self, event, marked):
         around = [
@@ -59,7 +62,7 @@ def test_what_is_around_an_event_is_exact_even_where_events_overlap_in_part(rows
     asked, usual = np.arange(len(t)), nesting.HOPS
     try:
         nesting.HOPS = hops
-        found = enclosing(t, asked, np.flatnonzero(t.marked))
+        found = t.nesting(np.flatnonzero(t.marked)).around(asked)
     finally:
         nesting.HOPS = usual
     assert found.tolist() == [t.innermost(event, t.marked) for event in asked]
@@ -69,7 +72,7 @@ def test_what_is_around_an_event_is_exact_even_where_events_overlap_in_part(rows
 def test_chains_of_operators(rows, flags):
     t = Events(rows)
     calls, ops = np.flatnonzero(~t.marked), np.flatnonzero(t.marked)
-    operator = np.append(enclosing(t, np.arange(len(t)), ops), -1)
+    operator = np.append(t.nesting(ops).around(np.arange(len(t))), -1)
     a = Ancestry(operator, calls)
     flag = np.array([bool(flags >> int(op) & 1) for op in a.ops], bool)
     for answer, choose in ((a.nearest(flag), 0), (a.outermost(flag), -1)):

@@ -29,9 +29,9 @@ from grader.labs.lab import AnyLab
 from grader.result import FAIL, Progress, write_json
 from grader.sandbox.parent import ChildError
 from grader.trace import catalogue
+from grader.trace.events import CPU_OP
 from grader.trace.lines import by_line
 from grader.trace.metrics import PHASES
-from grader.trace.read import CPU_OP
 from grader.trace.words import counted, plain, plain_number, short_kernel
 
 MOST_LINES = 8

@@ -22,9 +22,10 @@ from grader.measure.blocks import Arm, Plan, pair
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
 from grader.sandbox.parent import ChildError, Limits, turn
 from grader.submission import Submission
+from grader.trace.columns import Trace
+from grader.trace.events import ANNOTATION, CPU_OP
 from grader.trace.kernels import MATMUL_OP
 from grader.trace.metrics import PHASES
-from grader.trace.read import ANNOTATION, CPU_OP, Trace
 
 # ---------------------------------------------------------------- the declaration
 

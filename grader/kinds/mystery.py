@@ -28,8 +28,8 @@ from grader.submission import Submission
 from grader.trace import intervals
 from grader.trace.breakdown import breakdown
 from grader.trace.catalogue import COUNT, unit
+from grader.trace.events import CPU_OP
 from grader.trace.kernels import MATMUL_OP
-from grader.trace.read import CPU_OP
 from grader.trace.steps import Steps
 from grader.trace.words import plain_number
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grader.trace.breakdown import PARTS, Breakdown, Gaps, breakdown
+from grader.trace.columns import Trace
 from grader.trace.diagnosis import CAUSES, Diagnosis, Evidence, diagnose
 from grader.trace.metrics import Metrics, metrics
 from grader.trace.operations import Operation, operations
-from grader.trace.read import Trace
 from grader.trace.steps import Steps
 
 __all__ = ["CAUSES", "PARTS", "Analysis", "Breakdown", "Diagnosis", "Evidence", "Gaps", "Operation", "analyse"]

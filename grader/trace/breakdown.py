@@ -22,9 +22,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from grader.trace import intervals
+from grader.trace.columns import Trace
+from grader.trace.events import CPU_OP, MEMCPY, PYTHON
 from grader.trace.host import data_waits, launching_op
 from grader.trace.metrics import PHASE_NAMES, SMALL_COPY
-from grader.trace.read import CPU_OP, MEMCPY, PYTHON, Trace
 from grader.trace.steps import Steps
 from grader.trace.work import by_name, copy_kind, devices_of
 

@@ -9,15 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from grader.errors import UserError
-from grader.trace.decode import ANNOTATION, CPU_OP, DRIVER, KERNEL, MEMCPY, MEMSET, RUNTIME
+from grader.trace.events import ANNOTATION, CPU_OP, DRIVER, KERNEL, MEMCPY, MEMSET, RUNTIME, STEP
 from grader.trace.nesting import Nesting
-
-STEP = re.compile(r"ProfilerStep#\d+")
-# Host calls that put work on the GPU; the groups are told apart in metrics.py.
-KERNEL_LAUNCH = re.compile(r"(cuda|cu|hip|hipExt|hipModule|hipExtModule)Launch(Cooperative)?Kernel")
-GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch")
-COPY_LAUNCH = re.compile(r"(cuda|cu|hip)Memcpy")
-MEMSET_LAUNCH = re.compile(r"(cuda|cu|hip)Memset")  # some leave no GPU event in sound traces, so none is missed
 
 
 class TraceError(UserError):
@@ -130,11 +123,15 @@ class Trace:
     def operator(self) -> np.ndarray:
         """For each call into CUDA and each operator the index of the innermost operator around it on its thread, -1
         without one. One entry more than events, so that no event (-1) has none."""
-        operators = Nesting(self, np.flatnonzero(self.category == CPU_OP))
+        operators = self.nesting(np.flatnonzero(self.category == CPU_OP))
         found = np.full(len(self) + 1, -1)
         found[operators.indices] = np.append(operators.indices, -1)[operators.parents]
         found[self.calls] = operators.around(self.calls)
         return found
+
+    def nesting(self, events: np.ndarray) -> Nesting:
+        """To look up which of these events (indices, in order) is around others."""
+        return Nesting(self.thread, self.start, self.end, events)
 
     def launch_of(self, events: np.ndarray) -> np.ndarray:
         """For each of these GPU events (indices) the index of the host call with the same correlation id, -1 without one.

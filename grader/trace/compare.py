@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grader.trace import kernels
+from grader.trace.columns import Trace
 from grader.trace.metrics import Metrics
-from grader.trace.read import Trace
 from grader.trace.steps import Steps
 from grader.trace.words import milliseconds
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from grader.trace.columns import COPY_LAUNCH, GRAPH_LAUNCH, KERNEL_LAUNCH, Trace
-from grader.trace.decode import KERNEL
+from grader.trace.columns import Trace
+from grader.trace.events import COPY_LAUNCH, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH
 from grader.trace.nesting import alike
 from grader.trace.words import counted
 

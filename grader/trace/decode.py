@@ -15,31 +15,9 @@ from typing import Literal
 
 import msgspec
 
-# Categories of Kineto that have a meaning here; an event of any other category is OTHER. The number is the code in
-# `Trace.category`.
-CATEGORIES = (
-    "other",
-    "cpu_op",
-    "user_annotation",
-    "python_function",
-    "cuda_runtime",
-    "cuda_driver",
-    "kernel",
-    "gpu_memcpy",
-    "gpu_memset",
-    "cuda_sync",
-    "gpu_user_annotation",
-    "overhead",
-)
-OTHER, CPU_OP, ANNOTATION, PYTHON, RUNTIME, DRIVER, KERNEL, MEMCPY, MEMSET, SYNC, GPU_ANNOTATION, OVERHEAD = range(12)
-SPAN = 255  # of the whole recording: no event
-CODES = {name: code for code, name in enumerate(CATEGORIES)}
-CODES["Kernel"] = KERNEL  # spelling of releases before 1.12
-CODES["Memcpy"], CODES["Memset"], CODES["Runtime"], CODES["Operator"] = MEMCPY, MEMSET, RUNTIME, CPU_OP
-CODES["Trace"] = SPAN
+from grader.trace.events import CODES, CPU_OP, OTHER, PYTHON
 
 LATEST_US = 4e15  # microseconds since 1970 reach this in the year 2096; also keeps every sum within int64
-MOST_EVENTS = 8_000_000  # bounds memory: a column entry takes more than the smallest event's text
 # Kinds of entries of the Trace Event Format. The decoder then makes no string for each, and refuses any other.
 Phase = Literal[
     *("", "X", "B", "E", "b", "n", "e", "i", "I", "R", "c", "C", "s", "t", "f", "p", "P", "N", "O", "D", "M", "V", "v"),

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from grader.trace.breakdown import PARTS, Breakdown
+from grader.trace.columns import Trace
 from grader.trace.complete import NO_GPU, launches_of
 from grader.trace.metrics import Metrics
-from grader.trace.read import Trace
 from grader.trace.words import plain_number
 
 # A cause, and the parts of the step time that vanish with it. Memory and compute are what is left when the GPU has
@@ -30,7 +30,7 @@ SIGNIFICANT = 0.15  # of the step time: a smaller stall is not what the step is 
 # ordinary units, and 16-bit inputs against TF32. From the rates of an H200 (grader.devices): 51, 418 and 799 TFLOP/s.
 TO_TENSOR_CORES = 51 / 418
 TO_HALF = 418 / 799
-MOST_EVENTS = 20
+MOST_PROOFS = 20  # events that are listed for one fact
 MOST_OPERATORS, OPERATOR = 4, re.compile(r"[\w.]{1,30}::[\w.]{1,60}")
 INCOMPLETE = "No diagnosis: the trace is incomplete."
 
@@ -231,16 +231,16 @@ def _host_ops(m: Metrics) -> str:
 
 def _longest(trace: Trace, m: Metrics, metric: str) -> list[int]:
     events = m.events.get(metric, np.empty(0, int))
-    if len(events) > MOST_EVENTS:
-        shortest = np.partition(trace.duration[events], -MOST_EVENTS)[-MOST_EVENTS]
+    if len(events) > MOST_PROOFS:
+        shortest = np.partition(trace.duration[events], -MOST_PROOFS)[-MOST_PROOFS]
         events = events[trace.duration[events] >= shortest]
-    return events[np.argsort(-trace.duration[events], kind="stable")[:MOST_EVENTS]].tolist()
+    return events[np.argsort(-trace.duration[events], kind="stable")[:MOST_PROOFS]].tolist()
 
 
 def _gap_events(trace: Trace, b: Breakdown, parts: tuple[str, ...]) -> list[int]:
     """The GPU work before which it idled longest for these causes."""
     wanted = np.flatnonzero(np.isin(b.gaps.cause, [PARTS.index(part) for part in parts]) & (b.gaps.after >= 0))
-    wanted = wanted[np.argsort(b.gaps.start[wanted] - b.gaps.end[wanted], kind="stable")[:MOST_EVENTS]]
+    wanted = wanted[np.argsort(b.gaps.start[wanted] - b.gaps.end[wanted], kind="stable")[:MOST_PROOFS]]
     return b.gaps.after[wanted].tolist()
 
 

@@ -17,8 +17,8 @@ import numpy as np
 from grader.trace.analysis import Analysis
 from grader.trace.breakdown import PARTS
 from grader.trace.diagnosis import WORDS
+from grader.trace.events import ANNOTATION, CPU_OP, KERNEL
 from grader.trace.lines import Lines
-from grader.trace.read import ANNOTATION, CPU_OP, KERNEL
 from grader.trace.steps import Steps
 from grader.trace.timeline import timeline
 from grader.trace.words import (

@@ -7,8 +7,9 @@ import re
 import numpy as np
 
 from grader.trace import intervals
-from grader.trace.nesting import by_thread, enclosing
-from grader.trace.read import CPU_OP, MEMCPY, Trace
+from grader.trace.columns import Trace
+from grader.trace.events import CPU_OP, MEMCPY
+from grader.trace.nesting import by_thread
 
 DATA_WAIT = re.compile(r"enumerate\(DataLoader\)#.*__next__|data_wait$")
 SYNC_CALL = re.compile(r"(cuda|hip)(Stream|Device|Event)Synchronize|cu(Stream|Ctx|Event)Synchronize")
@@ -23,7 +24,7 @@ def launching_op(trace: Trace, calls: np.ndarray, pattern: re.Pattern[str] | Non
     if pattern is None:
         return trace.operator[calls]
     ops = np.flatnonzero(trace.category == CPU_OP)
-    found = enclosing(trace, calls, ops[trace.named(pattern, ops)])
+    found = trace.nesting(ops[trace.named(pattern, ops)]).around(calls)
     return np.where(calls >= 0, found, -1)
 
 
@@ -60,7 +61,7 @@ def blocking_calls(trace: Trace) -> np.ndarray:
     work = np.flatnonzero(trace.category == MEMCPY)
     blocks[trace.launch_of(work[trace.named(r".*Pageable", work)])] = True
     blocks[copies[launching_op(trace, copies, ITEM) >= 0]] = True
-    calls = by_thread(trace, calls)
+    calls = by_thread(trace.thread, calls)
     thread, op, sync = trace.thread[calls], launching_op(trace, calls), trace.named(SYNC_CALL, calls)
     followed = np.append(sync[1:] & (thread[1:] == thread[:-1]) & (op[1:] == op[:-1]), False)
     return np.sort(calls[sync | (blocks[calls] & ~followed)])

@@ -8,8 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from grader.trace.nesting import Nesting, alike, distinct
-from grader.trace.read import PYTHON, Trace
+from grader.trace.columns import Trace
+from grader.trace.events import PYTHON
+from grader.trace.nesting import alike, distinct
 
 FRAME = re.compile(r"(.+)\((\d+)\): (.+)", re.DOTALL)
 CALL = re.compile(r"(.+):(\d+)", re.DOTALL)
@@ -32,7 +33,7 @@ class Lines:
 
     def __init__(self, trace: Trace):
         self.trace = trace
-        self.frames = Nesting(trace, np.flatnonzero(trace.category == PYTHON))
+        self.frames = trace.nesting(np.flatnonzero(trace.category == PYTHON))
         self.known: dict[tuple[str, str | None], int] = {}  # (line, function) -> its number
         # By frame, filled in as far as it is asked for; the last entry stands for no frame.
         size = len(trace) + 1 if len(self.frames.indices) else 1

@@ -13,10 +13,11 @@ import numpy as np
 
 from grader.trace import intervals, kernels, roofline
 from grader.trace.catalogue import Metrics
+from grader.trace.columns import Trace
+from grader.trace.events import CPU_OP, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH, MEMCPY
 from grader.trace.host import DATA_WAIT, data_waits, launching_op, own_time
 from grader.trace.lines import by_line
 from grader.trace.nesting import alike
-from grader.trace.read import CPU_OP, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH, MEMCPY, Trace
 from grader.trace.steps import Steps
 from grader.trace.work import by_name, copy_kind, devices_of, overlap_length, union_length
 

@@ -7,12 +7,8 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from grader.trace.columns import Trace
 
 MANY_CODES = 4_000_000  # a table of so many entries takes longer to go through than sorting
 HOPS = 50  # from an event to that around it, before a search that is slower but never slow
@@ -21,15 +17,15 @@ HOPS = 50  # from an event to that around it, before a search that is slower but
 class Nesting:
     """Some events of a trace, prepared so that many look-ups are cheap: n events once n log n, each look-up log n."""
 
-    def __init__(self, trace: Trace, events: np.ndarray):
-        """events: indices, in order."""
-        self.trace = trace
-        self.indices = by_thread(trace, events)
+    def __init__(self, thread: np.ndarray, start: np.ndarray, end: np.ndarray, events: np.ndarray):
+        """thread, start, end: of all events of a trace. events: those to prepare (indices, in order)."""
+        self.thread, self.start = thread, start
+        self.indices = by_thread(thread, events)
         self.keys = self._key(self.indices)
-        self.end = np.append(trace.end[self.indices], np.iinfo(np.int64).max)  # the last, for no event, never ends
+        self.end = np.append(end[self.indices], np.iinfo(np.int64).max)  # the last, for no event, never ends
 
     def _key(self, events: np.ndarray) -> np.ndarray:
-        return self.trace.thread[events].astype(np.int64) * len(self.trace) + events
+        return self.thread[events].astype(np.int64) * len(self.thread) + events
 
     def around(self, events: np.ndarray) -> np.ndarray:
         """For each of these events (indices) the innermost of the prepared ones around its start on its thread: an index,
@@ -37,13 +33,13 @@ class Nesting:
         if not len(self.indices) or not len(events):
             return np.full(len(events), -1)
         last = np.searchsorted(self.keys, self._key(events)) - 1
-        last[self.trace.thread[self.indices[last]] != self.trace.thread[events]] = -1
-        return np.append(self.indices, -1)[self._open(last, self.trace.start[events], self.parents)]
+        last[self.thread[self.indices[last]] != self.thread[events]] = -1
+        return np.append(self.indices, -1)[self._open(last, self.start[events], self.parents)]
 
     @cached_property
     def parents(self) -> np.ndarray:
         """For each of the prepared events the position (in `indices`) of what `around` finds for it, -1 without."""
-        thread, start, end = self.trace.thread[self.indices], self.trace.start[self.indices], self.end[:-1]
+        thread, start, end = self.thread[self.indices], self.start[self.indices], self.end[:-1]
         first = np.append(True, thread[1:] != thread[:-1])
         last = np.where(first, -1, np.arange(-1, len(start) - 1))
         bounds = np.append(np.flatnonzero(first), len(start)).tolist()
@@ -83,7 +79,7 @@ class Nesting:
             block = 2 * block + 1
             block -= latest[block] <= time[asked]
             asked, block = np.append(asked, others), np.append(block, blocks)
-        thread = self.trace.thread[self.indices]
+        thread = self.thread[self.indices]
         result = np.full(len(last), -1)
         same = thread[block] == thread[last[asked]]
         result[asked[same]] = block[same]
@@ -101,18 +97,12 @@ class Nesting:
         return levels
 
 
-def by_thread(trace: Trace, events: np.ndarray) -> np.ndarray:
+def by_thread(thread: np.ndarray, events: np.ndarray) -> np.ndarray:
     """These events (indices) thread by thread, otherwise in the order they had."""
-    thread = trace.thread[events]
-    if len(trace.threads) < 2**15:
-        thread = thread.astype(np.int16)  # sorted by digits, much faster
-    return events[np.argsort(thread, kind="stable")]
-
-
-def enclosing(trace: Trace, events: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """For each of these events (indices) the innermost of others (indices, in order) around its start on its thread,
-    else -1."""
-    return Nesting(trace, others).around(events)
+    threads = thread[events]
+    if threads.max(initial=0) < 2**15:
+        threads = threads.astype(np.int16)  # sorted by digits, much faster
+    return events[np.argsort(threads, kind="stable")]
 
 
 def alike(*columns: np.ndarray) -> np.ndarray:

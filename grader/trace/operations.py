@@ -16,14 +16,15 @@ import numpy as np
 
 from grader.devices import Peaks
 from grader.trace import kernels, roofline
+from grader.trace.columns import Trace
+from grader.trace.events import CPU_OP, GRAPH_LAUNCH, MEMCPY
 from grader.trace.lines import Lines
 from grader.trace.metrics import SMALL_COPY, TINY_NS
-from grader.trace.nesting import Ancestry, alike, distinct, enclosing
-from grader.trace.read import CPU_OP, GRAPH_LAUNCH, MEMCPY, Trace
+from grader.trace.nesting import Ancestry, alike, distinct
 from grader.trace.steps import Steps
 from grader.trace.work import by_name
 
-MOST_EVENTS = 20
+MOST_LISTED = 20  # GPU events of an operation
 MOST_KERNELS = 8  # names listed with an operation
 MUCH = 0.3  # a share of the time worth a word
 SLOW = 0.5  # a rate below this share of the peak asks for a reason
@@ -110,7 +111,7 @@ class _Work:
         outer = self._of_calls(self.around.outermost(self._named(LIBRARY_OP)))
         outer[trace.named(GRAPH_LAUNCH, self.launch)] = -1
         optimizers = trace.annotations[trace.named(OPTIMIZER, trace.annotations)]
-        optimizer = enclosing(trace, self.launch, optimizers)
+        optimizer = trace.nesting(optimizers).around(self.launch)
         self.owner = np.where(optimizer >= 0, optimizer, outer)
         backward = self._named(BACKWARD)
         self.node = self._nearest(backward & numbered)  # the innermost backward operator, with its number
@@ -221,7 +222,7 @@ def _operation(work: _Work, lines: Lines, members: np.ndarray, busy: int) -> Ope
         intensity=facts.flops / facts.bytes if facts.flops is not None and facts.bytes else None,
         bound=bound,
         why=_why(facts, bound),
-        events=facts.gpu[np.argsort(-facts.duration, kind="stable")][:MOST_EVENTS].tolist(),
+        events=facts.gpu[np.argsort(-facts.duration, kind="stable")][:MOST_LISTED].tolist(),
         launched=len(members) / n,
         least_ns=None if facts.least is None else facts.least / n,
     )

@@ -19,43 +19,10 @@ import msgspec
 import numpy as np
 
 from grader.trace import document, parallel
-from grader.trace.columns import (
-    COPY_LAUNCH,
-    GRAPH_LAUNCH,
-    KERNEL_LAUNCH,
-    MEMSET_LAUNCH,
-    STEP,
-    Memory,
-    Trace,
-    TraceError,
-)
+from grader.trace.columns import Memory, Trace, TraceError
 from grader.trace.complete import doubts
-from grader.trace.decode import (
-    ANNOTATION,
-    CATEGORIES,
-    CODES,
-    COLUMNS,
-    CPU_OP,
-    DAMAGE,
-    DRIVER,
-    GPU_ANNOTATION,
-    KERNEL,
-    LATEST_US,
-    MEMCPY,
-    MEMSET,
-    MOST_EVENTS,
-    OF_MEMORY,
-    OF_OPS,
-    OF_OTHERS,
-    OF_PYTHON,
-    OTHER,
-    OVERHEAD,
-    PYTHON,
-    RUNTIME,
-    SPAN,
-    SYNC,
-    Columns,
-)
+from grader.trace.decode import COLUMNS, DAMAGE, LATEST_US, OF_MEMORY, OF_OPS, OF_OTHERS, OF_PYTHON, Columns
+from grader.trace.events import CPU_OP, PYTHON, SPAN
 from grader.trace.pieces import (
     GZIP,
     Chunk,
@@ -71,39 +38,9 @@ from grader.trace.pieces import (
 from grader.trace.salvage import Salvage
 from grader.trace.words import counted
 
-__all__ = [
-    "ANNOTATION",
-    "CATEGORIES",
-    "CODES",
-    "COPY_LAUNCH",
-    "CPU_OP",
-    "DRIVER",
-    "GPU_ANNOTATION",
-    "GRAPH_LAUNCH",
-    "KERNEL",
-    "KERNEL_LAUNCH",
-    "LATEST_US",
-    "LONGEST_NS",
-    "MEMCPY",
-    "MEMSET",
-    "MEMSET_LAUNCH",
-    "MOST_DEVICES",
-    "OTHER",
-    "OVERHEAD",
-    "PYTHON",
-    "RUNTIME",
-    "STEP",
-    "SYNC",
-    "Memory",
-    "Trace",
-    "TraceError",
-    "read",
-    "read_bytes",
-    "to_ns",
-]
-
 LONGEST_NS = 3600 * 10**9  # no event of a training trace lasts an hour
 MOST_DEVICES = 256
+MOST_EVENTS = 8_000_000  # bounds memory: a column entry takes more than the smallest event's text
 MOST_DAMAGED = 1_000_000  # events; bounds the time, as each takes some 50 us
 MOST = {"device": MOST_DEVICES, "stream": 2**31}  # from where on a number counts as not recorded
 BROKEN = -2

@@ -6,8 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
+from grader.trace.columns import Trace
 from grader.trace.host import blocking_calls
-from grader.trace.read import Trace
 from grader.trace.work import Kernels, kernels_of, union_length
 
 

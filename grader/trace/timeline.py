@@ -8,9 +8,10 @@ import numpy as np
 
 from grader.trace import intervals
 from grader.trace.breakdown import PARTS, Gaps, breakdown
+from grader.trace.columns import Trace
+from grader.trace.events import COPY_LAUNCH, CPU_OP, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH, MEMSET_LAUNCH
 from grader.trace.host import data_waits
 from grader.trace.kernels import is_communication
-from grader.trace.read import COPY_LAUNCH, CPU_OP, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH, MEMSET_LAUNCH, Trace
 from grader.trace.steps import Steps
 from grader.trace.work import by_name, devices_of
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from grader.trace import intervals, kernels
+from grader.trace.columns import Trace
+from grader.trace.events import KERNEL
 from grader.trace.host import launching_op
-from grader.trace.read import KERNEL, Trace
 
 COPY_NAME = re.compile(r"(?:Memcpy|CopyHostToDevice|Copy)\s*(\w+?)(?:\s*\((\w+) -> (\w+)\))?$")
 

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from grader import machine
 from grader.trace import read
-from grader.trace.read import CPU_OP, PYTHON
+from grader.trace.events import CPU_OP, PYTHON
 from grader.workloads.gpt import GPT
 
 STEPS, ROUNDS = 20, 5
