@@ -21,6 +21,8 @@ from grader.classroom import worker
 from grader.course import working_copy
 from grader.errors import UserError
 from grader.frontends import board, cli, silence
+from grader.frontends.commands.labs import form_here
+from grader.frontends.terminal import Terminal
 from grader.measure import calibration
 from grader.result import FAIL, CheckResult, Result
 
@@ -64,7 +66,7 @@ def test_a_calibration_for_a_class_has_a_worker_s_cores(monkeypatch, tmp_path):
     for name in ("CUDA_VISIBLE_DEVICES", worker.CORES):
         monkeypatch.setenv(name, "")
     of_class = ["--for-class", "--workers", str(len(cores))]
-    options = cli._parser().parse_args(["calibrate", "2d_formats", "--device", "cpu", *of_class])
+    options = cli.parsed(["calibrate", "2d_formats", "--device", "cpu", *of_class])
     try:
         options.run(options)
     finally:
@@ -76,7 +78,7 @@ def test_a_calibration_for_a_class_has_a_worker_s_cores(monkeypatch, tmp_path):
 def test_what_a_lab_lacks_here_is_said_before_it_is_begun(monkeypatch, capsys):
     monkeypatch.setattr(machine, "has_gpu", lambda: True)
     monkeypatch.setattr(machine, "gpus", lambda: ["GPU-1"])
-    assert cli._form_here(labs.get("3j_communication")) == "cpu" and cli._form_here(labs.get("2a_workers")) == "cuda"
+    assert form_here(labs.get("3j_communication")) == "cpu" and form_here(labs.get("2a_workers")) == "cuda"
     monkeypatch.undo()
     find = importlib.util.find_spec
     monkeypatch.setattr(
@@ -91,7 +93,9 @@ def test_what_a_lab_lacks_here_is_said_before_it_is_begun(monkeypatch, capsys):
 def test_a_number_that_json_does_not_have(monkeypatch, tmp_path, capsys):
     lab = labs.get("1c_diagnose")
     checks = [CheckResult(c.name, c.title, FAIL, 0, c.points, "no", evidence={"off": [math.inf]}) for c in lab.checks]
-    monkeypatch.setattr("grader.grade.grade", lambda *_, **__: Result(lab.name, lab.title, "traces", checks, {}, {}))
+    monkeypatch.setattr(
+        "grader.frontends.commands.grade.grade", lambda *_, **__: Result(lab.name, lab.title, "traces", checks, {}, {})
+    )
     notebook = REPOSITORY / "solutions" / lab.name / f"{lab.name}.ipynb"
     assert cli.main(["grade", lab.name, str(notebook), "--json", str(tmp_path / "r.json")]) == 0
     assert json.loads((tmp_path / "r.json").read_text())["checks"][0]["evidence"] == {"off": [None]}
@@ -106,9 +110,9 @@ def test_a_number_that_json_does_not_have(monkeypatch, tmp_path, capsys):
     ("arguments", "patched", "says"),
     [
         (["class", "labs", "submitted"], "grader.frontends.classroom.grade_class", "what is graded is kept"),
-        (["calibrate"], "grader.frontends.cli._calibrate", "labs that were done are kept"),
+        (["calibrate"], "grader.frontends.commands.calibrate.run", "labs that were done are kept"),
         (["nightly"], "grader.frontends.nightly.nightly", "what is done is kept"),
-        (["labs"], "grader.frontends.cli._labs", "nothing unfinished was kept"),
+        (["labs"], "grader.frontends.commands.labs.list_labs", "nothing unfinished was kept"),
     ],
 )
 def test_who_stops_a_command_is_told_what_is_kept(monkeypatch, capsys, arguments, patched, says):
@@ -128,7 +132,7 @@ def test_a_lab_that_cannot_be_calibrated_keeps_no_other_back(monkeypatch, capsys
 
     monkeypatch.setattr(calibrate, "measure_gain", measured)
     monkeypatch.setattr(calibration, "store_gain", lambda *_: tmp_path / "calibration.json")
-    options = cli._parser().parse_args(["calibrate", "--device", "cpu"])
+    options = cli.parsed(["calibrate", "--device", "cpu"])
     with pytest.raises(UserError, match="Not calibrated: 2c_transforms"):
         options.run(options)
     said = capsys.readouterr().out
@@ -159,7 +163,7 @@ def test_a_lab_s_number_is_enough(tmp_path, monkeypatch, capsys):
     assert "is yours to change" in capsys.readouterr().out
     assert cli.main(["start", "4e"]) == 0 and "is there already" in capsys.readouterr().out
     for command in (["grade", "4e", "x.ipynb"], ["hint", "4e"], ["calibrate", "4e"], ["board", "4e"], ["class", "labs", "submitted", "--lab", "4e"]):  # fmt: skip
-        assert "4e_inference" in str(cli._parser().parse_args(command).lab), command
+        assert "4e_inference" in str(cli.parsed(command).lab), command
     assert len({labs.full(name.partition("_")[0]) for name in labs.NAMES}) == len(labs.NAMES)
 
 
@@ -231,7 +235,7 @@ def test_a_gpu_that_is_asked_for_and_missing_is_said():
 @pytest.mark.parametrize("share, explained", [(0.1, True), (1.0, False)])
 def test_a_long_silence_is_explained_on_a_terminal(share, explained, monkeypatch, capsys):
     monkeypatch.setattr(silence, "SILENCE_S", 0.05)
-    bar = cli.Terminal("3a_precision")
+    bar = Terminal("3a_precision")
     bar(share, "first steps of the submission (compiling, if it compiles)")
     time.sleep(1)
     said = "3a_precision: Not done in 0.05 s: compiling, slow steps, or a loop that never yields? Ctrl+C stops it"
@@ -288,8 +292,8 @@ def test_a_grade_in_the_learner_s_own_folder_is_kept_as_by_the_notebook(
 ):
     checks = [CheckResult("parity", "The same training", FAIL, 0, 40, "Another loss.")]
     result = Result("2a_workers", "Workers", "cpu", checks, {"cores": 2}, {"torch": "2.11"}, disturbed=disturbed)
-    monkeypatch.setattr("grader.grade.grade", lambda *_, **__: result)
-    monkeypatch.setattr("grader.sandbox.parent.fork_server", lambda: None)
+    monkeypatch.setattr("grader.frontends.commands.grade.grade", lambda *_, **__: result)
+    monkeypatch.setattr("grader.frontends.commands.grade.fork_server", lambda: None)
     monkeypatch.setattr(paths, "REPOSITORY", tmp_path)
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / place
@@ -319,8 +323,8 @@ def test_a_grade_in_the_learner_s_own_folder_is_kept_as_by_the_notebook(
 )
 def test_a_grade_says_where_another_prediction_is_locked(tmp_path, capsys, monkeypatch, locked, differs):
     result = Result("2a_workers", "Workers", "cpu", [], {"cores": 2}, {"torch": "2.11"})
-    monkeypatch.setattr("grader.grade.grade", lambda *_, **__: result)
-    monkeypatch.setattr("grader.sandbox.parent.fork_server", lambda: None)
+    monkeypatch.setattr("grader.frontends.commands.grade.grade", lambda *_, **__: result)
+    monkeypatch.setattr("grader.frontends.commands.grade.fork_server", lambda: None)
     filled = "lab.predict(cause='input-bound', gain=3)"
     released = json.loads((REPOSITORY / "labs/2a_workers/2a_workers.ipynb").read_text())
     (cell,) = [cell for cell in released["cells"] if "lab.predict(cause=..." in "".join(cell["source"]) and cell["cell_type"] == "code"]  # fmt: skip

@@ -45,7 +45,7 @@ def test_workers_with_two_gpus_each(monkeypatch):
     monkeypatch.setattr(machine, "has_gpu", lambda: True)
     monkeypatch.setattr(machine, "gpus", lambda: [f"GPU-{n}" for n in range(4)])
     monkeypatch.setattr(machine, "gpu_shares", lambda: machine.cpu_shares(4))
-    options = cli._parser().parse_args(["class", "labs", "submitted", "--device", "cuda", "--gpus-each", "2"])
+    options = cli.parsed(["class", "labs", "submitted", "--device", "cuda", "--gpus-each", "2"])
     with classroom.open_pool(options) as opened:
         seen = opened.client.run(os.getenv, "CUDA_VISIBLE_DEVICES")
     assert sorted(seen.values()) == ["GPU-0,GPU-1", "GPU-2,GPU-3"]

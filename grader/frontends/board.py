@@ -3,6 +3,7 @@ the last one and draws the ladder so far, `grader board` makes the leaderboard o
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import csv
 import fcntl
@@ -11,6 +12,7 @@ import json
 import math
 import os
 import re
+import sys
 import textwrap
 import time
 from collections.abc import Iterable, Iterator
@@ -20,11 +22,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grader import labs, web_page
+from grader import labs, paths, web_page
 from grader.errors import UserError
 from grader.frontends import report
+from grader.frontends.options import add_json, add_lab
 from grader.labs.lab import AnyLab, Form
-from grader.result import FAIL, INCONCLUSIVE, Result, write_json
+from grader.result import FAIL, INCONCLUSIVE, Result, check_writable, write_json, write_text
 from grader.safe_text import clean, cores_text, plausible, rounded, times, to_html
 
 if TYPE_CHECKING:
@@ -52,6 +55,43 @@ MOST = 1000  # attempts that are kept of a lab
 SHOWN = 24  # in a ladder: the last ones
 DID_NOT_RUN = "did not run"
 NOTE = 1_000  # characters of a note that are kept
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run)
+    add_lab(parser, default="all")
+    parser.add_argument("--html", metavar="FILE", help="write it as a page")
+    parser.add_argument("--csv", metavar="FILE", help="write a line a grade; - prints it, and only it")
+    add_json(parser, "all of it")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=paths.REPOSITORY / "work",
+        help="where the notebooks are (default: the course's work/)",
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Show all results in the terminal, or write them as the options say."""
+    if options.lab:
+        labs.get(options.lab)
+    attempts = collect(options.folder, options.lab)
+    ways = {
+        options.html: page,
+        options.csv: as_csv,
+        options.json: lambda rows: json.dumps(rows, indent=1, ensure_ascii=False) + "\n",
+    }
+    ways.pop(None, None)
+    for target in ways:
+        if target != "-":
+            check_writable(target)
+    for target, made in ways.items():
+        if target == "-":
+            sys.stdout.write(made(attempts))
+        else:
+            write_text(target, made(attempts))
+    if "-" not in ways:
+        print(text(attempts))
 
 
 def attempt(lab: AnyLab, result: Result) -> Attempt:

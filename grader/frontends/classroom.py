@@ -6,20 +6,19 @@ import argparse
 import contextlib
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from grader import labs
 from grader.errors import UserError
+from grader.frontends.options import add_cores
 from grader.safe_text import clean
 
 RESULTS, GRADEBOOK = "measured", "gradebook.db"  # beside the submissions
 
 
-def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
-    sub = command("class", grade_class, "grade a class: every submission of every student, on all GPUs of a pool")
-    sub.set_defaults(kept="what is graded is kept, and the same command goes on with the rest")
+def add_class(sub: argparse.ArgumentParser) -> None:
+    sub.set_defaults(run=grade_class, kept="what is graded is kept, and the same command goes on with the rest")
     sub.epilog = "Exit status: 0, 1 where grades are missing that the next run makes, 2 for unusable input."
     sub.add_argument("release", type=Path, help="folder with the released labs (labs)")
     sub.add_argument("submitted", type=Path, help="folder with the submissions: STUDENT/LAB/LAB.ipynb")
@@ -42,7 +41,10 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         help="grade where file access cannot be confined: for code that you trust",
     )
     add_pool(sub)
-    sub = command("pool", None, "a pool of workers that lasts: its certificates, its start")
+
+
+def add_pool_parts(sub: argparse.ArgumentParser) -> None:
+    """The two commands of `grader pool`: keys, start."""
     parts = sub.add_subparsers(required=True, metavar="WHAT")
     keys = parts.add_parser("keys", help="make a pool's certificates, and one for each user")
     keys.set_defaults(run=make_keys)
@@ -75,11 +77,6 @@ def add_device(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--on", metavar="N,N", help="numbers of the GPUs of this machine to use (default: all)")
     sub.add_argument("--workers", type=int, default=1, metavar="N", help="without GPUs: grades at once (default: 1)")
     add_cores(sub, "shared by all workers of this machine (default: all)")
-
-
-def add_cores(sub: argparse.ArgumentParser, what: str = "default: its GPU's share, without a GPU all") -> None:
-    """The option that says which cores of this machine."""
-    sub.add_argument("--cores", metavar="N", help=f"so many of this machine's cores, 8, or these, 0-3,8; {what}")
 
 
 def add_pool(sub: argparse.ArgumentParser) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import math
+from pathlib import Path
 from typing import Any
 
 from grader import machine, web_page
 from grader.errors import UserError
 from grader.frontends import diagnose
+from grader.frontends.options import add_device, add_json
+from grader.frontends.terminal import Terminal
+from grader.grading.forms import choose_device
 from grader.measure import decision
 from grader.own.compare import FULL, QUICK, Comparison, compare
 from grader.result import PASS
@@ -23,11 +27,32 @@ VERDICTS = {
 OF_THE_FIRST = "What follows was seen at the first start only."
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run)
+    parser.epilog = "BEFORE and AFTER define train(job), JOB defines make_job(seed, device): see notebooks/4_models/1_own_loop.ipynb. Exit status: 0 measured, 1 not, 2 for files that cannot be read or loaded."
+    parser.add_argument("before", type=Path, help="a Python file with train(job)")
+    parser.add_argument("after", type=Path, help="the same after a change")
+    parser.add_argument(
+        "--job", type=Path, help="a Python file with make_job(seed, device) (default: job.py beside BEFORE)"
+    )
+    parser.add_argument(
+        "--read",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a file or folder that the loops may read, such as their data, or a folder of modules that they import; may be given again",
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer starts, shorter blocks")
+    add_json(parser, "everything")
+    parser.add_argument("--html", metavar="FILE", help="write a page with pictures")
+    parser.add_argument("--allow-unconfined", action="store_true", help="where file access cannot be confined")
+    add_device(parser)
+
+
 def run(options: argparse.Namespace) -> int:
     """Exit status: 0 measured, 1 not measured, 2 for a file that could not be loaded. Raises UserError for files that cannot be
     read."""
-    from grader.frontends.cli import Terminal
-
     for path in (options.before, options.after):
         if path.is_dir():
             raise UserError(f"{path} is a folder: name the file with the loop in it.")
@@ -38,16 +63,17 @@ def run(options: argparse.Namespace) -> int:
             "notebooks/4_models/1_own_loop.ipynb shows one. Is it elsewhere: --job FILE."
         )
     diagnose.check_targets(options)
-    found = compare(
-        options.before,
-        options.after,
-        job,
-        device=options.device,
-        readable=tuple(options.read),
-        plan=QUICK if options.quick else FULL,
-        allow_unconfined=options.allow_unconfined,
-        progress=Terminal("compare"),
-    )
+    with machine.own_cores(int(choose_device(options.device) == "cuda")):
+        found = compare(
+            options.before,
+            options.after,
+            job,
+            device=options.device,
+            readable=tuple(options.read),
+            plan=QUICK if options.quick else FULL,
+            allow_unconfined=options.allow_unconfined,
+            progress=Terminal("compare"),
+        )
     names = diagnose.names_of([options.before, options.after])
     diagnose.deliver(
         options,

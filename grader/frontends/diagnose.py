@@ -18,6 +18,7 @@ from typing import Any
 
 from grader import web_page
 from grader.errors import UserError
+from grader.frontends.options import add_json
 from grader.result import check_writable, json_value, write_json, write_text
 from grader.safe_text import clean, prose_to_html, rounded, times, to_html, wrap
 from grader.trace import Analysis, Metrics, Trace, TraceError, analyse, catalogue, read, timeline
@@ -38,6 +39,23 @@ INCOMPLETE = 3  # exit status
 # profiler, is not of that trace
 SHORTEST, LONGEST = 0.8, 5
 DOUBTFUL = 1.2  # times as long as under the profiler, which makes no step shorter: that is worth a sentence
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run)
+    parser.epilog = "Exit status: 0, 3 for an incomplete trace, 2 for a file that is no trace."
+    parser.add_argument("trace", help="a .json or .json.gz that torch.profiler wrote")
+    parser.add_argument("other", nargs="?", help="a second one, to compare with: the same loop after a change")
+    parser.add_argument(
+        "--step-ms",
+        metavar="X",
+        action="append",
+        default=[],
+        help="length of a step measured without the profiler, ms; give it twice for two traces",
+    )
+    add_json(parser, "everything")
+    parser.add_argument("--html", metavar="FILE", help="write a page with pictures")
+    parser.add_argument("--top", metavar="N", help="operations to look into (default: 10; on the screen what fits)")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -7,7 +7,6 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,8 @@ from grader.frontends import classroom
 KINDS = "lesson,solution,grade,adversary"
 
 
-def add_command(command: Callable[..., argparse.ArgumentParser]) -> None:
-    sub = command("nightly", nightly, "maintainers: execute and grade everything, and say what failed or got slower")
-    sub.set_defaults(kept="what is done is kept, and the same command goes on with the rest")
+def add_arguments(sub: argparse.ArgumentParser) -> None:
+    sub.set_defaults(run=nightly, kept="what is done is kept, and the same command goes on with the rest")
     sub.epilog = (
         "Exit status: 4 parts are missing that the same command makes; else 1 something failed, 3 something is slower than the "
         "noise of the last nights, 0 everything works; 2 for unusable input. Whenever it is stopped, the same command goes on."

@@ -1,0 +1,1 @@
+"""Commands of `grader` that have no home of their own; `grader.frontends.cli` lists all."""

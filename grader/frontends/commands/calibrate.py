@@ -1,0 +1,104 @@
+"""`grader calibrate`: what the solutions gain on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+
+from grader import calibrate, labs, machine
+from grader.errors import UserError
+from grader.frontends.options import add_device, add_lab
+from grader.frontends.terminal import Terminal
+from grader.grading.forms import choose_form, own_cores
+from grader.labs.lab import Lab
+from grader.measure import calibration
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run, kept="labs that were done are kept, one that was under way is not")
+    add_lab(parser, default="all that this machine can grade")
+    parser.add_argument(
+        "--for-class",
+        action="store_true",
+        help="with as many cores as a worker of `grader class` has here: where there are several, each has its share",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="of --for-class without GPUs: its workers (default: 1)"
+    )
+    parser.add_argument(
+        "--spread", action="store_true", help="maintainers: how far honest forms end from each other, part of the lab"
+    )
+    parser.add_argument(
+        "--outcome",
+        type=int,
+        metavar="STEPS",
+        help="maintainers: long runs that say where the training leads, part of the lab; goes on where it was stopped",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        metavar="N",
+        default=3,
+        help="of --spread, and of --outcome: 3 or more there (default: 3); of 5 its band is less than half as wide",
+    )
+    add_device(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    chosen = [labs.get(options.lab)] if options.lab else [labs.get(name) for name in labs.NAMES]
+    chosen = [lab for lab in chosen if isinstance(lab, Lab)]
+    if not chosen:
+        raise UserError(f"{options.lab} has no gain to calibrate: it is about measuring, not about a faster loop.")
+    failed = []
+    with _as_a_worker(options) if options.for_class else contextlib.nullcontext():
+        for lab in chosen:
+            try:
+                with own_cores(lab, options.device):
+                    _calibrate_lab(lab, options)
+            except UserError as error:
+                if options.lab:
+                    raise
+                print(f"{lab.name}: {error}")
+                failed.append(lab.name)
+    if failed:
+        raise UserError(
+            f"Not calibrated: {', '.join(failed)}. The others are kept; go on with `grader calibrate {failed[0]}`."
+        )
+
+
+def _as_a_worker(options: argparse.Namespace) -> contextlib.AbstractContextManager[None]:
+    """Give this process the GPU and the cores of a worker of `grader class`: a gain holds for a number of cores."""
+    from grader.classroom import pool, worker  # here: they import dask
+
+    gpus = getattr(labs.get(options.lab).forms.get("cuda"), "ranks", 1) if options.lab else 1
+    environment = pool.environments(options.device, cpu_workers=max(1, options.workers), gpus_each=gpus)[0]
+    cores = environment.pop(worker.CORES)
+    os.environ.update(environment)
+    print(f"measured as by a worker of `grader class`: on cores {cores}", file=sys.stderr)
+    return machine.kept_on(machine.parse(cores), "those of a worker of `grader class`")
+
+
+def _calibrate_lab(lab: Lab, options: argparse.Namespace) -> None:
+    """What the options ask for, of one lab; of one among all of them only where there is something to measure."""
+
+    form = choose_form(lab, options.device)
+    if form not in lab.forms and not options.lab:
+        print(f"{lab.name}: needs an NVIDIA GPU, left out")
+    elif options.outcome is not None:
+        if lab.outcome or options.lab:
+            for line in calibrate.measure_outcome(
+                lab, options.device, options.outcome, options.seeds, Terminal(lab.name)
+            ):
+                print(f"{lab.name}: {line}")
+    elif options.spread:
+        spread = calibrate.measure_spread(lab, options.device, options.seeds, progress=Terminal(lab.name))
+        print(f"{lab.name}: spread written to {calibrate.store_spread(lab, form, spread)}")
+    elif not calibrate.calibrated(lab, form) and not options.lab:
+        print(f"{lab.name}: nothing to calibrate here")
+    else:
+        entry = calibrate.measure_gain(lab, options.device, Terminal(lab.name))
+        path = calibration.store_gain(lab, form, entry)
+        low, high = entry["interval"]
+        print(f"{lab.name}: the solution gains {entry['gain']:.2f}x here ({low:.2f} to {high:.2f}); kept in {path}")

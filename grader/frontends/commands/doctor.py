@@ -1,0 +1,66 @@
+"""`grader doctor`: what this machine can grade, and what is missing."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+
+from grader import calibrate, labs, machine
+from grader.data.cache import cache_dir
+from grader.frontends.commands.labs import form_here
+from grader.grading.forms import missing_packages, too_little_memory
+from grader.labs.lab import Lab
+from grader.measure import calibration
+from grader.safe_text import cores_text
+from grader.sandbox.probe import confinement
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    facts, versions, confined = machine.facts(), machine.versions(), confinement()
+    own, why = machine.share(int(machine.has_gpu()))
+    of_a_grade = "" if why == "all" else f"; a grade has {len(own)} ({machine.written(own)}: {why})"
+    print(f"processor    {facts['cpu']}, {cores_text(facts['cores'])}{of_a_grade}")
+    print(f"GPU          {facts['gpu'] or 'none: labs run in their CPU form, or say NOT MEASURED'}")
+    print(f"versions     {', '.join(f'{k} {v}' for k, v in versions.items())}")
+    print(
+        f"confinement  what a confined process could not get through, tried just now (Landlock ABI {confined.landlock}):"
+    )
+    for line in confined.lines():
+        print(f"  {line}")
+    if not confined.files:
+        print("  Without confined files no marks are given here, unless you say --allow-unconfined.")
+    print(f"data         {cache_dir()} ({shutil.disk_usage(cache_dir()).free / 1e9:.0f} GB free)")
+    compiler = shutil.which("gcc") or shutil.which("cc") or "none found: torch.compile will not work"
+    print(f"C compiler   {compiler}")
+    state = machine.gpu_state()
+    if state:
+        busy = "in use by another program" if state.utilisation >= machine.BUSY_PERCENT else "free"
+        print(f"GPU now      {busy}, {state.free_bytes / 1e9:.0f} GB free{', throttling' if state.throttling else ''}")
+    print()
+    uncalibrated = False
+    for name in labs.NAMES:
+        lab = labs.get(name)
+        form = form_here(lab)
+        if form is None:
+            print(f"{name:<16} not here: needs an NVIDIA GPU")
+            continue
+        if lacks := missing_packages(lab) or too_little_memory(lab, form):
+            print(f"{name:<16} not here: {lacks}")
+            continue
+        points = sum(c.points for c in lab.checks if lab.measures(c, form))
+        known = ""
+        if isinstance(lab, Lab) and calibrate.calibrated(lab, form):
+            gain, source = calibration.reference_gain(lab, form)
+            known = f"; solution gains {gain:.1f}x ({source})" if gain else "; not calibrated"
+            uncalibrated |= not gain
+        print(f"{name:<16} {points:g} of {lab.max_score:g} points can be measured{known}")
+    if uncalibrated:
+        print(
+            "\nnot calibrated: full points need the gain that the lab names, whatever this machine could reach."
+            "\n`grader calibrate LAB` measures what it can; for the marks of a class, with --for-class."
+        )
+    return 0 if confined.files else 1

@@ -1,0 +1,134 @@
+"""`grader grade` and `grader demo`: a submission's report in the terminal, as JSON and as a page."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from grader import labs, paths
+from grader.classroom.client import grade_at
+from grader.errors import UserError
+from grader.frontends import board, notebook, report
+from grader.frontends.diagnose import check_targets
+from grader.frontends.options import add_device, add_json, add_lab
+from grader.frontends.terminal import Terminal
+from grader.grade import grade
+from grader.grading.forms import choose_form, own_cores
+from grader.labs.lab import Lab
+from grader.result import check_writable, write_json
+from grader.sandbox.parent import fork_server
+from grader.submission import Cell, code_cells, from_cells, load_notebook, read_notebook, solution
+
+DEMO = ("2a_workers", "3a_precision")  # the labs that `grader demo` shows
+
+
+def add_grade(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run_grade)
+    parser.epilog = "Exit status: 0 for a report, whatever it says, 1 where this machine cannot grade, 2 for unusable input, 130 stopped."
+    add_lab(parser)
+    parser.add_argument("notebook", type=Path)
+    add_json(parser, "the result")
+    parser.add_argument("--html", metavar="FILE", help="write the report as a page")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer and shorter measurements: for trying out, not for marks"
+    )
+    parser.add_argument(
+        "--allow-unconfined",
+        action="store_true",
+        help="grade where file access cannot be confined: for code that you trust",
+    )
+    parser.add_argument("--cluster", metavar="ADDRESS", help="have a pool grade it: tls://HOST:PORT")
+    parser.add_argument("--key", type=Path, metavar="FILE", help="your key to that pool")
+    add_device(parser)
+
+
+def add_demo(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run_demo)
+    parser.add_argument(
+        "--out", type=Path, default=Path("reports"), help="folder for the HTML reports (default: reports)"
+    )
+    add_device(parser)
+
+
+def run_grade(options: argparse.Namespace) -> None:
+    if labs.full(str(options.notebook)) in labs.NAMES and options.lab.endswith(".ipynb"):
+        raise UserError(f"The lab comes first: grader grade {options.notebook} {options.lab}")
+    lab = labs.get(options.lab)
+    cells = code_cells(load_notebook(options.notebook), str(options.notebook))
+    submission = from_cells(cells, str(options.notebook))
+    others = _labs_of(cells)
+    if others and lab.name not in others:
+        raise UserError(
+            f"{options.notebook} is a notebook of {others[0]}, not of {lab.name}: it calls grader.lab({others[0]!r})."
+        )
+    check_targets(options)
+    if options.cluster:
+        if options.cores is not None:
+            raise UserError("--cores is for a grade on this machine; a pool's machines have theirs.")
+        result = grade_at(
+            options.cluster, submission, lab, key=options.key, quick=options.quick, progress=Terminal(lab.name)
+        )
+    else:
+        if lab.runs_code and choose_form(lab, options.device) in lab.forms:
+            with own_cores(lab, options.device):
+                fork_server()
+        result = grade(
+            submission,
+            lab,
+            device=options.device,
+            quick=options.quick,
+            allow_unconfined=options.allow_unconfined,
+            progress=Terminal(lab.name),
+        )
+    folder, saved = options.notebook.resolve().parent, ""
+    if folder == paths.working_copy(lab.name).parent.resolve():  # the learner's own: as lab.check() does there
+        saved = board.save(folder, lab, result)
+    if options.html:
+        report.write_html(result, options.html)
+    if options.json == "-":
+        print(json.dumps(result.to_dict(), indent=1))
+    else:
+        if options.json:
+            write_json(options.json, result.to_dict())
+        print(report.text(result, width=min(100, shutil.get_terminal_size().columns), colour=sys.stdout.isatty()))
+        other = notebook.passed_over(folder, lab.name, submission) if isinstance(lab, Lab) else ""
+        for line in filter(None, (other, saved)):
+            print(line)
+
+
+def _labs_of(cells: list[Cell]) -> list[str]:
+    """The labs that a notebook opens: the literal in each `grader.lab("...")`."""
+    named = [name for cell in cells for name in re.findall(r"""\bgrader\.lab\(\s*["'](\w+)["']""", cell.source)]
+    return [name for name in named if name in labs.NAMES]
+
+
+def run_demo(options: argparse.Namespace) -> None:
+    with contextlib.suppress(OSError):  # said by the next line
+        options.out.mkdir(parents=True, exist_ok=True)
+    check_writable(str(options.out / "report.html"))
+    with own_cores(labs.get(DEMO[0]), options.device):
+        fork_server()
+    written = []
+    for name in DEMO:
+        lab = labs.get(name)
+        if not isinstance(lab, Lab) or choose_form(lab, options.device) not in lab.forms:
+            continue
+        untouched = read_notebook(paths.REPOSITORY / "labs" / name / f"{name}.ipynb")
+        for what, submission in (("starter", untouched), ("solution", solution(lab))):
+            result = grade(
+                submission, lab, device=options.device, allow_unconfined=True, progress=Terminal(f"{name}, {what}")
+            )
+            print(f"\n===== {name}: the {what} =====\n")
+            print(report.text(result, colour=sys.stdout.isatty()))
+            path = options.out / f"{name}-{what}.html"
+            report.write_html(result, path)
+            written.append(path)
+    print("\nThe reports as pages:")
+    for path in written:
+        print(f"  {path.resolve()}")
+    print("\nNext: `make lab` opens the course in JupyterLab; with conda, `jupyter lab notebooks/00_start_here.ipynb`.")

@@ -1,0 +1,95 @@
+"""`grader labs`, `grader start`, `grader hint`: which labs there are, a working copy of one, a hint."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+
+from grader import labs, paths
+from grader.course import working_copy
+from grader.errors import UserError
+from grader.frontends.options import add_lab
+from grader.grading.forms import choose_form, missing_packages
+from grader.labs.lab import AnyLab
+
+
+def add_labs(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=list_labs)
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def add_start(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=start)
+    add_lab(parser)
+
+
+def add_hint(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=hint)
+    add_lab(parser)
+    parser.add_argument("check", nargs="?", help="its name, as the report's last line of a hint says it")
+    parser.add_argument(
+        "--depth", type=int, choices=(1, 2, 3), default=1, help="1: a nudge; 2: where to look; 3: what to do"
+    )
+
+
+def form_here(lab: AnyLab) -> str | None:
+    """The form in which this machine can grade a lab; None for none."""
+    form = choose_form(lab, "auto")
+    return form if form in lab.forms else None
+
+
+def list_labs(options: argparse.Namespace) -> None:
+    rows = []
+    for name in labs.NAMES:
+        lab = labs.get(name)
+        form = form_here(lab)
+        lacks = missing_packages(lab)
+        rows.append(
+            {
+                "name": name,
+                "title": lab.title,
+                "phase": lab.phase,
+                "goal": lab.goal,
+                "points": lab.max_score,
+                "form_here": form,
+                "lacks": lacks,
+                "points_here": 0 if lacks else sum(check.points for check in lab.checks if lab.measures(check, form)),
+            }
+        )
+    if options.json:
+        print(json.dumps(rows, indent=1))
+        return
+    for row in rows:
+        here = {
+            "traces": "graded from recorded traces",
+            "cuda": "graded on the GPU",
+            "cpu": "graded in its CPU form",
+            None: "needs an NVIDIA GPU",
+        }[row["form_here"]]
+        if row["lacks"]:
+            here = "needs packages that are not installed here: grader doctor says which"
+        elif row["form_here"] == "cpu" and not row["points_here"]:
+            here = "needs an NVIDIA GPU; on this CPU only the training is compared"
+        print(f"{row['name']:<16} {row['title']} ({row['points']:g} points, {here})\n{'':16} {row['goal']}")
+    print("\nBegin with: grader start LAB")
+
+
+def start(options: argparse.Namespace) -> None:
+    there = paths.working_copy(options.lab).exists()
+    target = working_copy.start(options.lab)
+    print(
+        f"{target} is {'there already, as you left it' if there else 'yours to change'}. Open it with: jupyter lab {shlex.quote(str(target))}"
+    )
+
+
+def hint(options: argparse.Namespace) -> None:
+    lab = labs.get(options.lab)
+    hints = {check.name: check.hints for check in lab.checks if hasattr(check, "hints")}
+    if options.check is None:
+        raise UserError(f"To which check of {lab.name}? It has hints for: {', '.join(hints)}.")
+    if options.check not in hints:
+        raise UserError(f"{lab.name} has no hints for {options.check!r}. It has them for: {', '.join(hints)}.")
+    print(hints[options.check][options.depth - 1])
+    if options.depth < 3:
+        print(f"More: grader hint {lab.name} {options.check} --depth {options.depth + 1}")

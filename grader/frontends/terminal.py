@@ -1,0 +1,40 @@
+"""Progress in a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from tqdm import tqdm
+
+from grader.frontends.silence import Silence
+
+
+class Terminal:
+    """Progress on standard error: a bar with time left on a terminal, else a line for each new step."""
+
+    def __init__(self, name: str):
+        self.bar = tqdm(
+            total=100, desc=name, bar_format="{desc} {bar} {percentage:3.0f}% {postfix}", leave=False, disable=None
+        )
+        self.name, self.began, self.last = name, time.monotonic(), ""
+        self.silence = Silence(self._explain, "Ctrl+C")
+
+    def __call__(self, share: float, what: str) -> None:
+        passed = time.monotonic() - self.began
+        left = f", about {passed * (1 - share) / share:.0f} s left" if 0.1 < share < 1 else ""
+        self.silence.after("" if share >= 1 else what)
+        if self.bar.disable:
+            if what != self.last and share < 1:
+                print(f"{self.name}: {what}{left}", file=sys.stderr, flush=True)
+        else:
+            self.bar.n = round(100 * share)
+            self.bar.set_postfix_str(what + left)
+            if share >= 1:
+                self.bar.close()
+        self.last = what
+
+    def _explain(self, what: str, meaning: str) -> None:
+        self.bar.clear()
+        print(f"{self.name}: {meaning}", file=sys.stderr, flush=True)
+        self.bar.refresh()
