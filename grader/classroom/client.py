@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -38,14 +39,11 @@ def key_file(given: str | Path | None) -> Path:
 
 def address(text: str) -> tuple[str, int]:
     """(host, port) of tls://HOST:PORT."""
-    try:
+    with contextlib.suppress(ValueError):
         parts = urlsplit(text)
-        host, port = parts.hostname, parts.port or DEFAULT_PORT
-    except ValueError:
-        parts = host = None
-    if not parts or parts.scheme != "tls" or not host:
-        raise UserError(f"{text!r} is no pool's address: it has the form tls://HOST:PORT.")
-    return host, port
+        if parts.scheme == "tls" and parts.hostname:
+            return parts.hostname, parts.port or DEFAULT_PORT
+    raise UserError(f"{text!r} is no pool's address: it has the form tls://HOST:PORT.")
 
 
 def grade_at(

@@ -88,16 +88,14 @@ def environments(
         cores = machine.cpu_shares(cpu_workers)
         return [{"CUDA_VISIBLE_DEVICES": "", worker.CORES: machine.written(own)} for own in cores]
     gpus = machine.gpus()
-    wrong = [n for n in chosen or () if not 0 <= n < len(gpus)]
-    if wrong:
-        raise UserError(f"There is no GPU {wrong[0]} here: this machine has {len(gpus)}, counted from 0.")
-    twice = [n for n in chosen or () if chosen.count(n) > 1]
-    if twice:
-        raise UserError(f"GPU {twice[0]} is named twice: two grades on one GPU disturb each other. Name each GPU once.")
-    cores = machine.gpu_shares()
     numbers = list(range(len(gpus)) if chosen is None else chosen)
+    if wrong := [n for n in numbers if not 0 <= n < len(gpus)]:
+        raise UserError(f"There is no GPU {wrong[0]} here: this machine has {len(gpus)}, counted from 0.")
+    if twice := [n for n in numbers if numbers.count(n) > 1]:
+        raise UserError(f"GPU {twice[0]} is named twice: two grades on one GPU disturb each other. Name each GPU once.")
     if len(numbers) < gpus_each:
         raise UserError(f"A worker needs {gpus_each} GPUs here, and there are {len(numbers)} to use.")
+    cores = machine.gpu_shares()
     shared_out = [numbers[i : i + gpus_each] for i in range(0, len(numbers) - gpus_each + 1, gpus_each)]
     return [
         {
@@ -190,7 +188,7 @@ def slurm(jobs: int, device: str = "auto", directives: Sequence[str] = (), **opt
         from dask_jobqueue import SLURMCluster
     except ImportError:
         raise UserError('--slurm needs dask-jobqueue: pip install "pytorch-speed-course[slurm]".') from None
-    common = {
+    settings: dict[str, Any] = {
         "cores": 1,  # Dask's threads; how many the job gets is sbatch's business
         "processes": 1,
         "memory": dask.config.get("jobqueue.slurm.memory", None) or "64 GB",
@@ -202,10 +200,7 @@ def slurm(jobs: int, device: str = "auto", directives: Sequence[str] = (), **opt
         "security": True,
         "shared_temp_directory": str(Path.home()),
     }
-    with (
-        dask.config.set(SETTINGS),
-        SLURMCluster(**common | options) as cluster,
-    ):
+    with dask.config.set(SETTINGS), SLURMCluster(**settings | options) as cluster:
         cluster.scale(jobs=jobs)
         print(f"waiting for the first of {jobs} SLURM jobs to start", file=sys.stderr, flush=True)
         with _client(cluster, wait_s=None) as client:

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import dask
 from distributed import Client, Nanny
@@ -68,8 +69,8 @@ def join(address: str, folder: Path, device: str, chosen: Sequence[int] | None =
             for environment in environments(device, chosen, cpu_workers)
         ]
         await asyncio.gather(*nannies)
-        stopped = asyncio.create_task(_stopped())
-        ended = asyncio.gather(*(nanny.finished() for nanny in nannies))
+        stopped: asyncio.Future[Any] = asyncio.create_task(_stopped())
+        ended: asyncio.Future[Any] = asyncio.gather(*(nanny.finished() for nanny in nannies))
         try:
             await asyncio.wait([stopped, ended], return_when=asyncio.FIRST_COMPLETED)
             if not stopped.done():

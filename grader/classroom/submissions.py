@@ -57,8 +57,8 @@ class Job:
         d = json.loads(text)
         s = d["submission"]
         prediction = None if s["prediction"] is None else tuple((name, value) for name, value in s["prediction"])
-        pairs = (tuple((a, b) for a, b in s[name]) for name in ("starts", "elsewhere"))
-        submission = Submission(s["source"], *pairs, prediction, s["student"])
+        starts, elsewhere = (tuple((a, b) for a, b in s[name]) for name in ("starts", "elsewhere"))
+        submission = Submission(s["source"], starts, elsewhere, prediction, s["student"])
         return cls(**d | {"submission": submission, "plan": Plan(**d["plan"]) if d["plan"] else None})
 
 

@@ -22,6 +22,7 @@ from grader import labs, web_page
 from grader.classroom.store import FAILED
 from grader.classroom.submissions import HandedIn
 from grader.errors import UserError
+from grader.labs.lab import Lab
 from grader.result import INCONCLUSIVE, NOT_MEASURED, write_json, write_text
 from grader.safe_text import clean, to_html
 from grader.submission import solution
@@ -39,9 +40,7 @@ EMPTY: Mapping[str, Sequence[str]] = {}
 
 @dataclass
 class Row:
-    """One student's grade of one lab. identical: a number that all who handed in the same program share, or None; "the
-    starter" is a group of its own (`untouched`). target: the gain that all points were for; calibrated: whether that is what
-    the solution gains on this machine. why: for what is not simply graded."""
+    """One student's grade of one lab."""
 
     student: str
     lab: str
@@ -49,14 +48,14 @@ class Row:
     score: float | None = None
     measured_max: float | None = None
     gain: float | None = None
-    target: float | None = None
-    calibrated: bool = True
+    target: float | None = None  # the gain that all points were for
+    calibrated: bool = True  # whether the target is what the solution gains on this machine
     seconds: float | None = None
     inconclusive: list[str] = field(default_factory=list)
-    identical: int | None = None
-    untouched: bool = False
+    identical: int | None = None  # a number that all who handed in the same program share
+    untouched: bool = False  # the same program as the starter: a group of its own
     quick: bool = False
-    why: str = ""
+    why: str = ""  # for what is not simply graded
     machine: str = ""
     date: str = ""
     digest: str = ""
@@ -125,7 +124,8 @@ def _row(one: HandedIn, record: dict[str, Any] | None) -> Row:
                 reference = evidence.get("reference_gain")
                 if "target" in evidence:
                     row.target = evidence["target"]
-                    row.calibrated = bool(reference) or labs.get(one.lab).throughput.healthy
+                    lab = labs.get(one.lab)
+                    row.calibrated = bool(reference) or (isinstance(lab, Lab) and lab.throughput.healthy)
                 if reference and evidence.get("gain_certain", 0) > FASTER * reference:
                     row.outlier = f"{row.gain:.1f} times as fast; the solution is {reference:.1f} times"
     return row
@@ -135,14 +135,14 @@ def _outliers(made: list[Row]) -> None:
     """Grades that took far longer than the lab's others: beyond five times the spread (median absolute deviation), half as
     long again, and `LONGER_S`."""
     for lab in {row.lab for row in made}:
-        timed = [row for row in made if row.lab == lab and row.seconds and not row.why]
+        timed = [(row, row.seconds) for row in made if row.lab == lab and row.seconds and not row.why]
         if len(timed) < 5:
             continue
-        middle = median(row.seconds for row in timed)
-        spread = median(abs(row.seconds - middle) for row in timed)
-        for row in timed:
-            if row.seconds > max(middle + 5 * spread, 1.5 * middle, middle + LONGER_S) and not row.outlier:
-                row.outlier = f"the grade took {row.seconds:.0f} s; half of them take less than {middle:.0f} s"
+        middle = median(seconds for _, seconds in timed)
+        spread = median(abs(seconds - middle) for _, seconds in timed)
+        for row, seconds in timed:
+            if seconds > max(middle + 5 * spread, 1.5 * middle, middle + LONGER_S) and not row.outlier:
+                row.outlier = f"the grade took {seconds:.0f} s; half of them take less than {middle:.0f} s"
 
 
 def program(source: str) -> str:
@@ -173,34 +173,29 @@ class LabFigures:
 def figures(made: list[Row]) -> list[LabFigures]:
     found = []
     for lab in labs.NAMES:
-        mine = [row for row in made if row.lab == lab]
+        if not (mine := [row for row in made if row.lab == lab]):
+            continue
         scored = [row for row in mine if row.share is not None]
-        scores = [row.score for row in scored]
         graded = [row for row in scored if row.status == GRADED]
-        bins = [0] * BINS
-        for row in scored:
-            bins[min(BINS - 1, int(BINS * row.share))] += 1
-        if mine:
-            cut = quantiles(scores, n=4, method="inclusive") if len(scores) > 1 else None
-            found.append(
-                LabFigures(
-                    lab=lab,
-                    handed_in=len(mine),
-                    graded=len(graded),
-                    median=median(scores) if scores else None,
-                    quartiles=(cut[0], cut[2]) if cut else None,
-                    out_of=max((row.measured_max for row in graded or scored), default=None),
-                    bins=bins,
-                    seconds=median(times) if (times := _times(mine)) else None,
-                    quick=any(row.quick for row in mine),
-                )
+        scores = [row.score for row in scored if row.score is not None]
+        cut = quantiles(scores, n=4, method="inclusive") if len(scores) > 1 else None
+        bins = Counter(min(BINS - 1, int(BINS * row.share)) for row in scored if row.share is not None)
+        # seconds of each grade that was made, those that several students share once
+        times = {row.digest: row.seconds for row in mine if row.seconds is not None}
+        found.append(
+            LabFigures(
+                lab=lab,
+                handed_in=len(mine),
+                graded=len(graded),
+                median=median(scores) if scores else None,
+                quartiles=(cut[0], cut[2]) if cut else None,
+                out_of=max((row.measured_max for row in graded or scored if row.measured_max), default=None),
+                bins=[bins[number] for number in range(BINS)],
+                seconds=median(times.values()) if times else None,
+                quick=any(row.quick for row in mine),
             )
+        )
     return found
-
-
-def _times(made: list[Row]) -> list[float]:
-    """Seconds of each grade that was made, those that several students share once."""
-    return list({row.digest: row.seconds for row in made if row.seconds is not None}.values())
 
 
 def groups(made: list[Row]) -> list[list[Row]]:
@@ -235,15 +230,15 @@ def _targets(made: list[Row]) -> dict[str, list[str]]:
 def stale(gradebook: Path, made: list[Row]) -> list[str]:
     """Whose points in nbgrader's gradebook are others than those that were measured; of who is in it. What a quick look
     came to belongs in no gradebook."""
-    return _told(gradebook, lambda book: _others(book, made))
+    return _from_book(gradebook, lambda book: _others(book, made))
 
 
 def absent(gradebook: Path, made: list[Row]) -> list[str]:
     """Who is in nbgrader's gradebook and handed nothing in, of each lab that others did."""
-    return _told(gradebook, lambda book: _absent(book, made))
+    return _from_book(gradebook, lambda book: _absent(book, made))
 
 
-def _told(gradebook: Path, by: Callable[[Any], Iterator[str]]) -> list[str]:
+def _from_book(gradebook: Path, by: Callable[[Any], Iterator[str]]) -> list[str]:
     if not gradebook.exists():
         return []
     from nbgrader.api import Gradebook
@@ -267,7 +262,7 @@ def _others(book: Any, made: list[Row]) -> Iterator[str]:
     from nbgrader.api import MissingEntry
 
     for row in made:
-        if row.status not in (GRADED, UNREADABLE) or row.quick:
+        if row.status not in (GRADED, UNREADABLE) or row.quick or row.score is None:
             continue
         try:
             grades = book.find_submission_notebook(row.lab, row.lab, row.student).grades
@@ -383,9 +378,8 @@ def html(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY) -> str:
         marks = f"; median {each.median:g} of {each.out_of:g}" if each.median is not None else ""
         cost = f"; {each.seconds:.0f} seconds of a device per submission (median)" if each.seconds is not None else ""
         parts.append(f'<div class="sp-section"><p class="sp-big">{escape(each.lab)}</p><p>{said}{marks}{cost}</p>')
-        parts.append(
-            web_page.image(lambda each=each: _draw(each), f"Distribution of the marks of {each.lab}") + "</div>"
-        )
+        parts.append(web_page.image(functools.partial(_draw, each), f"Distribution of the marks of {each.lab}"))
+        parts.append("</div>")
     for heading, lines in attention(made, also).items():
         items = "".join(f"<li>{to_html(line)}</li>" for line in lines)
         parts.append(f'<div class="sp-section"><p class="sp-big">{heading}: {len(lines)}</p><ul>{items}</ul></div>')
@@ -408,6 +402,7 @@ def _number(value: float | None) -> str:
 
 def _draw(each: LabFigures) -> Any:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     from grader.trace.words import BLUE
 
@@ -418,7 +413,7 @@ def _draw(each: LabFigures) -> Any:
     axes.set_xticks(range(0, 101, 10), [f"{x}%" for x in range(0, 101, 10)])
     axes.set_xlabel("of the points that could be measured")
     axes.set_ylabel("submissions")
-    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.margins(y=0.15)

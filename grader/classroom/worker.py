@@ -104,7 +104,7 @@ class Process:
         """End it. Its fork server and its children see that it is gone, and end too."""
         self._process.kill()
         self._process.wait()
-        for file in (self._process.stdin, self._process.stdout, self._said):
+        for file in filter(None, (self._process.stdin, self._process.stdout, self._said)):
             with contextlib.suppress(OSError):
                 file.close()
 

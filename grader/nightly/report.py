@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
@@ -229,9 +230,8 @@ def _labs(night: Night, assessed: Assessed) -> str:
         rows.append((escape(name), _status(worse), _marks(ours), _marks(starter), *figures, against))
         before = night.history.before(ours.part.name, ours.machine, night.told["quick"], night.name)[-LAST:]
         if v.get("step_ms") and len(before) >= 2:
-            pictures.append(
-                web_page.image(lambda a=before, b=ours, n=name: _draw(n, a, b), f"{name}: gain and step of each night")
-            )
+            draw = functools.partial(_draw, name, before, ours)
+            pictures.append(web_page.image(draw, f"{name}: gain and step of each night"))
     head = ("lab", "", "solution", "starter", "gain", "ms a step", "kernels", "GPU idle", "against the nights before")
     trends = f"<details open><summary>Trends</summary>{''.join(pictures)}</details>" if pictures else ""
     return _section("Labs", _table(head, rows) + trends if rows else "")
