@@ -17,7 +17,7 @@ from grader.errors import UserError
 from grader.grading.evidence import AnyFindings
 from grader.grading.gate import machine_is_free
 from grader.kinds.shared import STEPS, TRACES, as_number, read_answers, recording, shown, watch
-from grader.labs.lab import AnyLab, Hints
+from grader.labs.lab import AnyLab, Hints, OtherForm
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
 from grader.submission import Submission
 from grader.trace import roofline
@@ -72,7 +72,7 @@ class Together:
 
 
 @dataclass(frozen=True)
-class Watched:
+class Watched(OtherForm):
     """A loop of the course's own, which is recorded when it is asked for. Its workload is `grader.workloads.mystery`'s form:
     a job that brings its loop."""
 
@@ -83,7 +83,7 @@ class Watched:
 
 
 @dataclass(frozen=True)
-class Kept:
+class Kept(OtherForm):
     """A trace of `data/traces`, recorded with stacks."""
 
     trace: str

@@ -26,7 +26,7 @@ from grader.grading.arms import Setup, open_arm
 from grader.grading.evidence import AnyFindings
 from grader.grading.forms import NEEDS_GPU
 from grader.grading.gate import Disturbed, machine_is_free
-from grader.labs.lab import AnyLab, Hints
+from grader.labs.lab import AnyLab, Hints, OtherForm
 from grader.measure import decision
 from grader.measure.blocks import QUICK
 from grader.result import AGAIN, FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
@@ -62,7 +62,7 @@ class Roof:
 
 
 @dataclass(frozen=True)
-class Bench:
+class Bench(OtherForm):
     """How a form is measured. timed: the workload's options for the calls that are timed; None where nothing is. calls: of
     a function in a round. noise: least relative sd of a round to believe."""
 

@@ -21,7 +21,7 @@ from grader.errors import UserError
 from grader.grading.evidence import AnyFindings
 from grader.grading.gate import machine_is_free
 from grader.kinds.shared import HEALTHY, NEXT_BEST, STEPS, as_number, no_cause, read_answers, shown, watch
-from grader.labs.lab import CAUSES, AnyLab, Hints
+from grader.labs.lab import CAUSES, AnyLab, Hints, OtherForm
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
 from grader.sandbox.parent import ChildError
 from grader.submission import Submission
@@ -48,7 +48,7 @@ class Mystery:
 
 
 @dataclass(frozen=True)
-class Mysteries:
+class Mysteries(OtherForm):
     """The loops to draw from on one kind of device. repeated: a cause may be drawn twice."""
 
     choices: tuple[Mystery, ...]

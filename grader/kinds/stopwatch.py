@@ -15,7 +15,7 @@ from grader.grading.arms import Setup, open_arm
 from grader.grading.evidence import AnyFindings
 from grader.grading.forms import NEEDS_GPU
 from grader.grading.gate import machine_is_free
-from grader.labs.lab import AnyLab, Hints
+from grader.labs.lab import AnyLab, Hints, OtherForm
 from grader.measure.blocks import QUICK, Arm
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
 from grader.sandbox.parent import Limits, turn
@@ -40,7 +40,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Clock:
+class Clock(OtherForm):
     """How a form is measured. within: how far off a figure may be, as a share of the grader's own."""
 
     within: float

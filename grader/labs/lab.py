@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 CAUSES = (
     "input-bound",
@@ -21,82 +22,64 @@ CAUSES = (
 
 @dataclass(frozen=True)
 class Parity:
-    """Tolerances of "the same training", calibrated from the reference's own spread (see `grader calibrate`).
+    """Tolerances of "the same training", calibrated from the reference's own spread (see `grader calibrate`)."""
 
-    steps: the first steps, compared tightly with the starter's from the same seed. loss: mean relative difference of
-    the loss curve over those steps. norm: relative difference of the norm of the total update. cosine: least cosine of
-    the total update with the starter's. drift: mean relative difference of any ten consecutive losses with the
-    starter's at the same steps, for as long as both run. held_out: relative difference of the held-out loss of the
-    returned weights from the reference's at the same step (beside the reference's own spread over seeds)."""
-
-    steps: int
-    loss: float
-    norm: float
-    cosine: float
-    drift: float
+    steps: int  # the first steps, compared tightly with the starter's from the same seed
+    loss: float  # mean relative difference of the loss curve over those steps
+    norm: float  # relative difference of the norm of the total update
+    cosine: float  # least cosine of the total update with the starter's
+    drift: float  # mean relative difference of any ten consecutive losses from the starter's, as long as both run
+    # relative difference of the held-out loss from the reference's at the same step, beside the reference's spread over seeds
     held_out: float
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Tolerance of "the same answers", in labs that serve requests in place of training. steps: the first requests, compared
-    with the starter's before anything is timed. within: how far looks at a request's answers (the workload's `Look`) may be from
-    the starter's and from the reference solution's, as the root mean square of ten in a row; one wrong answer changes a
-    look by about 1 or more."""
+    """Tolerance of "the same answers", in labs that serve requests instead of training."""
 
-    steps: int
+    steps: int  # the first requests, compared with the starter's before anything is timed
+    # How far looks at the answers (the workload's `Look`) may be from the starter's and the reference solution's, as the root mean
+    # square of ten in a row; one wrong answer changes a look by about 1 or more
     within: float
 
 
 @dataclass(frozen=True)
 class Form:
-    """How a lab runs on one kind of device.
+    """How a training loop runs on one kind of device."""
 
-    workload: module with make_job and evaluate; options: its keyword arguments. data: the data set it needs ("images",
-    "text", "tokens", see `grader.data.prepare`; "" for none). minimum_gain: full points need this speed-up where the machine was never calibrated; None
-    where this kind of device cannot show the lab's fix: then only the training is compared, and nothing is scored.
-    noise: least relative sd of a pair to believe. block_s: seconds of a timed block; where the noise is small, shorter ones do.
-    profiled: steps of a trace, where it is not the usual few: one has tens of thousands of events, or loader workers deliver many at a time (see
-    `recorded`). flops: floating-point operations that a step cannot do without, at
-    least; a faster step than they allow is rejected. prepare_s: seconds that the submission's own
-    `prepare(dataset, folder)` may take before the training; None where the lab has no such step. prepared_for: optimizer
-    steps that the time it took is spread over. ranks: processes that train together, one a GPU; `flops`, `threads` and
-    memory are then of one of them. exchanged: numbers that one of them gives to the others in a step, at least. min_h2d_bytes: bytes that are
-    copied from the host to the GPU in a step, at least, where the data stand for some that do not fit there. max_tokens_per_forward: tokens that
-    one forward pass may take, where a batch stands for one that does not fit into memory; it needs `flops`, which must be those
-    of all matrix products then, and matrix: numbers in the model's largest matrix. budget:
-    bytes of memory that a loop may use in labs with a `Budget`, see there. gpu_memory: bytes of free GPU memory that a grade needs on each
-    GPU, for two loops: seen at the peak of a solution's grade on an NVIDIA H200 (torch 2.11), the half GB and more that CUDA takes for a
-    process included. exact_memory: main memory that a loop frees goes
-    back to the system at once (slower, but what it keeps can be seen from outside, where the C library would keep what was
-    freed)."""
-
-    workload: str
-    options: dict[str, Any]
-    data: str
+    workload: str  # module with make_job and evaluate, see `grader.workloads`
+    options: dict[str, Any]  # their keyword arguments
+    data: str  # the data set: "images", "text", "tokens", ... (see `grader.data.prepare`), "" for none
+    # Full points need this speed-up where the machine was never calibrated. None where this kind of device cannot show the lab's fix:
+    # then only the training is compared, and nothing is scored
     minimum_gain: float | None
-    noise: float
+    noise: float  # least relative sd of a pair of blocks to believe
     parity: Parity | Answers
-    block_s: float = 1.5
-    profiled: int | None = None
-    threads: int | None = None
+    block_s: float = 1.5  # of a timed block; shorter ones do where the noise is small
+    profiled: int | None = None  # steps of a trace, where they are not the usual few (see `recorded`)
+    threads: int | None = None  # of torch, in each process
     environment: dict[str, str] = field(default_factory=dict)
-    flops: float | None = None
+    flops: float | None = None  # that a step cannot do without; a faster step than they allow is rejected
+    # seconds that the submission's `prepare(dataset, folder)` may take before the training; None where the lab has no such step
     prepare_s: float | None = None
-    prepared_for: int = 1
-    ranks: int = 1
-    exchanged: int | None = None
+    prepared_for: int = 1  # optimizer steps that the preparation's time is spread over
+    ranks: int = 1  # processes that train together, one a GPU; flops, threads and memory are then of one of them
+    exchanged: int | None = None  # numbers that a rank gives to the others in a step, at least
+    # bytes copied from the host to the GPU in a step, at least, where the data stand for some that do not fit there
     min_h2d_bytes: int | None = None
+    # tokens in one forward pass, where a batch stands for one that does not fit into memory; `flops` must be all matmuls' then
     max_tokens_per_forward: int | None = None
-    matrix: int | None = None
-    budget: int | None = None
+    matrix: int | None = None  # numbers in the model's largest matrix, for `max_tokens_per_forward`
+    budget: int | None = None  # bytes that a loop may use, in labs with a `Budget`
+    # Bytes of free GPU memory that a grade needs on each GPU, for two loops and CUDA's half GB a process: seen at the peak of a
+    # solution's grade on an NVIDIA H200 (torch 2.11)
     gpu_memory: float = 7e9
+    # Freed main memory goes back to the system at once: slower, but what a loop keeps can be seen from outside
     exact_memory: bool = False
 
     @property
     def work(self) -> tuple[float, str]:
-        """How much an optimizer step trains on, and what it is: (16384, "tokens"), (256, "images"), (64, "samples"). Where
-        nothing is trained a step answers one request."""
+        """How much a step trains on, and of what: (16384, "tokens"), (256, "images"), (64, "samples"), (1, "requests")."""
         if self.serves:
             return 1, "requests"
         batch = self.options.get("batch_size", 1)
@@ -110,10 +93,9 @@ class Form:
         return 1 if self.serves else len(self.options.get("lengths", ())) or 1
 
     def recorded(self, usual: int) -> int:
-        """How many steps a trace holds: whole rounds, so that they are as long, on average, as those that are timed; and of
-        loops that may send up to 12 batches at once, where it is counted what is sent."""
+        """How many steps a trace holds: whole rounds, so that they take as long on average as those that are timed."""
         if self.min_h2d_bytes is not None:
-            usual = max(usual, 24)
+            usual = max(usual, 24)  # a loop may send up to 12 batches at once
         return self.profiled or math.ceil(usual / self.round) * self.round
 
     @property
@@ -122,27 +104,55 @@ class Form:
         return isinstance(self.parity, Answers)
 
 
+class OtherForm:
+    """The form of a lab that is no loop to make faster. Its loop runs in one process, from the beginning."""
+
+    workload: str
+    threads: int | None
+    environment: dict[str, str]
+
+    prepare_s: ClassVar[None] = None
+    prepared_for: ClassVar[int] = 1
+    ranks: ClassVar[int] = 1
+    budget: ClassVar[None] = None
+    gpu_memory: ClassVar[float] = 7e9
+    exact_memory: ClassVar[bool] = False
+    round: ClassVar[int] = 1
+    serves: ClassVar[bool] = False
+
+
+AnyForm = Form | OtherForm
 Hints = tuple[str, str, str]  # in three depths: a nudge; where to look; what to do, without code to paste
+
+
+class Check(Protocol):
+    """What earns points. It may have `hints`, and `form`: the kind of device that can show it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def points(self) -> float: ...
+
+
+class HintedCheck(Check, Protocol):
+    @property
+    def hints(self) -> Hints: ...
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """healthy: there is no speed to be won, and the points are for a loop that is not slower."""
-
     points: float
     hints: Hints
-    healthy: bool = False
+    healthy: bool = False  # there is no speed to be won: the points are for a loop that is not slower
     name: str = "throughput"
     title: str = "Throughput"
 
 
 @dataclass(frozen=True)
 class TraceCheck:
-    """A metric of the trace of the timed process (see `grader.trace.Metrics`) with the value that passes: a count or a
-    share, never milliseconds. form: where it can be measured; "" for everywhere. none_at: where the points
-    are given in parts, the value that earns none: from there to `at_most` in proportion. absent: what it means that a trace holds
-    nothing to read the metric from; where it is said, the check then fails. most_ops: how many operators the training process
-    may call outside of its waits for data; with more of them it makes samples there."""
+    """A metric of the timed process's trace (see `grader.trace.catalogue`) with the count or share that passes."""
 
     name: str
     title: str
@@ -152,93 +162,89 @@ class TraceCheck:
     hints: Hints
     at_least: float | None = None
     at_most: float | None = None
-    form: str = ""
-    none_at: float | None = None
-    absent: str = ""
+    form: str = ""  # where it can be measured; "" for everywhere
+    none_at: float | None = None  # the value that earns nothing: from there to `at_most` points are given in proportion
+    absent: str = ""  # what a trace without the metric means; where it is said, the check then fails
+    # operators that the training process may call outside of its waits for data: with more of them it makes samples there
     most_ops: float | None = None
 
 
 @dataclass(frozen=True)
 class Logs:
-    """What the loop must go on logging with `job.log`: `names`, each step, the values those of the starter within
-    `relative` of them and `absolute`; wider where the losses have parted by rounding (`grader/checks/logs.py`). The name "loss"
-    must be the loss that the step yielded."""
+    """What the loop must go on logging with `job.log` in each step; "loss" must be the loss that the step yielded."""
 
     names: tuple[str, ...]
+    # how far values may be from the starter's; further where rounding has parted the losses (`grader.checks.logs`)
     relative: float = 0.02
     absolute: float = 0.005
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The returned weights must do as well on held-out data as long trainings of the reference solution did after as many
-    steps; worse and better are both suspicious. A gate like parity. The band comes from a few seeds and lies in `outcome.json` beside the declaration, made by
-    `grader calibrate NAME --outcome STEPS`. loss: half the band's width at least, as a share of the loss. accuracy: the
-    same, as a difference of accuracies."""
+    """A gate: the weights must do as well on held-out data as long trainings of the reference solution did after as many steps.
 
-    loss: float = 0.02
-    accuracy: float = 0.02
+    Worse and better are both suspicious. The band lies in `outcome.json` beside the declaration (`grader calibrate NAME --outcome
+    STEPS`); it comes from a few seeds, so it has a least half width."""
+
+    loss: float = 0.02  # a share of the loss
+    accuracy: float = 0.02  # a difference of accuracies
 
 
 @dataclass(frozen=True)
 class Growth:
-    """The memory of the loop must not grow from step to step: the GPU's and main memory together, as it is seen from
-    outside. at_most: bytes a step that count as none. ahead: bytes of GPU memory that a loop may hold beyond what the
-    starter holds after its first steps (a leak into memory that was taken in advance could not be seen); ahead_main: of main
-    memory, in one process, where that is what the starter leaks (torch.compile takes some 160 MB: torch 2.15, an AMD EPYC)."""
+    """Memory must not grow from step to step: the GPU's and main memory together, as seen from outside."""
 
     points: float
     hints: Hints
-    at_most: float
-    ahead: int = 1 << 30
-    ahead_main: int = 300_000_000
+    at_most: float  # bytes a step that count as none
+    # Bytes that a loop may hold beyond what the starter holds after its first steps: a leak into memory that was taken in advance
+    # could not be seen. torch.compile takes some 160 MB of main memory (torch 2.15, an AMD EPYC)
+    ahead: int = 1 << 30  # of GPU memory
+    ahead_main: int = 300_000_000  # of main memory in one process, where the starter leaks that
     name: str = "growth"
     title: str = "Memory stays level"
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The loop may use `Form.budget` bytes, as they are seen from outside: of GPU memory, beside what CUDA itself takes
-    (`beside`: bytes of its context at most); on a CPU of main memory, beside what the process held before its job was
-    made. A gate as well: without it there are no points for throughput or trace, and its own are as many as the measured gain supports."""
+    """A gate and a check: the loop may use `Form.budget` bytes, as seen from outside. Its points follow the measured gain.
+
+    On a GPU beside what CUDA itself takes, on a CPU beside what the process held before its job was made."""
 
     points: float
     hints: Hints
-    beside: int = 1 << 30
+    beside: int = 1 << 30  # bytes of CUDA's context, at most
     name: str = "budget"
     title: str = "Within the memory budget"
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The locked prediction: half the points for the cause, half for the gain, within `factor` either way (see
-    `grader.checks.prediction.RULE`)."""
+    """The locked prediction: half the points for the cause, half for the gain (see `grader.checks.prediction.RULE`)."""
 
     points: float
-    factor: float = 1.6
+    factor: float = 1.6  # how far off the gain may be, either way
     name: str = "prediction"
     title: str = "Prediction"
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnyLab:
-    """What every kind of lab has. The kinds other than `Lab` are in `grader.kinds`.
-
-    graded_by: module whose Findings, measure and judge are this kind's grade (see `grader.grade`). runs_code: a grade runs
-    a loop in a child. report_in: the check whose cell holds the whole report in nbgrader's feedback; "" for the first.
-    personal: what is right depends on whose submission it is. packages: that this lab needs beside those of the course."""
+    """What every kind of lab has. The kinds other than `Lab` are in `grader.kinds`."""
 
     name: str
     title: str
     phase: int
     goal: str  # one sentence: what to do
-    forms: dict[str, Any]  # by "cuda" or "cpu"; by "traces" where nothing is measured
-    packages: tuple[str, ...] = ()
+    forms: Mapping[str, AnyForm | None]  # by "cuda" or "cpu"; by "traces" where nothing is measured
+    packages: tuple[str, ...] = ()  # that it needs beside those of the course
 
-    graded_by: ClassVar[str]
-    runs_code: ClassVar[bool] = True
-    report_in: ClassVar[str] = ""
-    personal: ClassVar[bool] = False
+    graded_by: ClassVar[str]  # module whose Findings, measure and judge are this kind's grade
+    runs_code: ClassVar[bool] = True  # a grade runs a loop in a child
+    report_in: ClassVar[str] = (
+        ""  # the check whose cell holds the whole report in nbgrader's feedback; "" for the first
+    )
+    personal: ClassVar[bool] = False  # what is right depends on whose submission it is
 
     @property
     def folder(self) -> Path:
@@ -250,13 +256,12 @@ class AnyLab:
         return (self.folder / "starter.py").read_text(encoding="utf-8")
 
     @property
-    def checks(self) -> tuple[Any, ...]:
-        """Each has name, title and points, and hints where it has some; form, where it needs a GPU ("cuda")."""
+    def checks(self) -> tuple[Check, ...]:
         raise NotImplementedError
 
-    def measures(self, check: Any, form: str) -> bool:
+    def measures(self, check: Check, form: str) -> bool:
         """Whether a check can be measured in the lab's form for "cuda" or "cpu"."""
-        return form in self.forms and getattr(check, "form", "") in ("", form)
+        return form in self.forms and getattr(check, "form", "") in ("", form)  # few checks have a form
 
     @property
     def max_score(self) -> float:
@@ -289,9 +294,9 @@ class Lab(AnyLab):
         """On a GPU and on a CPU."""
         return all(form in self.forms and self.forms[form].minimum_gain is not None for form in ("cuda", "cpu"))
 
-    def measures(self, check: Any, form: str) -> bool:
+    def measures(self, check: Check, form: str) -> bool:
         return super().measures(check, form) and self.forms[form].minimum_gain is not None
 
     @property
-    def checks(self) -> tuple[Any, ...]:
+    def checks(self) -> tuple[Check, ...]:
         return (self.prediction, self.throughput, *([self.memory] if self.memory else []), *self.trace)
