@@ -6,11 +6,12 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import fields, replace
 
 import pytest
-from helpers import LAB, LIMITS
+from helpers import LAB, LIMITS, running
 from hypothesis import given
 from hypothesis import strategies as st
 from test_phase4_own_loop import BEFORE, JOB
@@ -20,7 +21,7 @@ from grader.frontends.compare import said
 from grader.grade import grade
 from grader.labs.lab import Lab
 from grader.measure import calibration
-from grader.measure.blocks import Plan, usual
+from grader.measure.blocks import Plan, usual, watch_lost
 from grader.own.compare import compare
 from grader.result import INCONCLUSIVE, PASS, CheckResult
 from grader.submission import Submission
@@ -106,6 +107,26 @@ def test_a_neighbour_that_slows_the_submission_is_not_its_fault(when):
     """More than the target in truth: 0.06 s of waiting against 0.02 s of computing."""
     check = graded(WAITS.format(0.06), COMPUTES.format(0.02), target=1.5, when=when)
     assert check.status in (PASS, INCONCLUSIVE), check
+
+
+def test_time_in_which_the_grader_waits_for_a_processor_is_lost_too():
+    """A block ends when the grader has read its reply: on a busy machine it waited longer for that than the loop did, and an honest
+    submission "certainly" gained nothing."""
+    cores = os.sched_getaffinity(0)
+    with running(LAB.starter, LAB.forms["cpu"]) as child:
+        os.sched_setaffinity(0, {min(cores)})
+        programs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+        try:
+            with watch_lost(child) as lost:
+                end = time.thread_time() + 0.1
+                while time.thread_time() < end:
+                    pass
+        finally:
+            os.sched_setaffinity(0, cores)
+            for program in programs:
+                program.kill()
+                program.wait()
+    assert lost() > 0.5
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from grader import machine
 from grader.measure.decision import Pair
 from grader.measure.memory import Meter
 from grader.sandbox.drive import Drive
-from grader.sandbox.parent import Child, turn
+from grader.sandbox.parent import Child, turn, waited_s
 
 CHUNK_S = 0.25  # a burn goes in chunks of about this long
 MAX_BURN_CHUNKS = 8
@@ -313,15 +313,17 @@ def usual(times: dict[int, float]) -> list[int]:
 def watch_lost(child: Child) -> Iterator[Callable[[], float]]:
     """Gives a function that says, at the end, the share of the time that the child lost to other programs.
 
-    That is how long one of its threads waited for a processor, the one that waited most; but no more than the others'
-    share of the processors' work, for a loop can be in its own way. Time that other virtual machines took comes on top.
-    A neighbour who is in nobody's way costs nothing."""
+    That is how long one of its threads waited for a processor, the one that waited most, and how long the grader did, which times
+    it; but no more than the others' share of the processors' work, for a loop can be in its own way. Time that other virtual
+    machines took comes on top. A neighbour who is in nobody's way costs nothing."""
     began, waited, own = time.monotonic(), child.waited(), child.cpu_seconds()
+    grader_waited = waited_s("thread-self")
     worked, stolen = machine.processor_time()
     share = 0.0
     yield lambda: share
     passed, now = time.monotonic() - began, child.waited()
     most = max((seconds - waited.get(thread, 0.0) for thread, seconds in now.items()), default=0.0)
+    most += waited_s("thread-self") - grader_waited
     own = child.cpu_seconds() - own
     worked, stolen = (after - before for after, before in zip(machine.processor_time(), (worked, stolen), strict=True))
     others = max(0.0, worked - own) / max(worked, 1e-9)

@@ -290,6 +290,14 @@ def _may_give_users() -> bool:
     return subprocess.run(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
+def waited_s(thread: str) -> float:
+    """Seconds that a thread, as /proc names it, could have run but had to wait for a processor; 0 where the kernel does not tell.
+    Source: https://docs.kernel.org/scheduler/sched-stats.html"""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        return int(Path("/proc", thread, "schedstat").read_text().split()[1]) / 1e9
+    return 0.0
+
+
 class Child:
     """A confined process that holds one submission. Use as a context manager: leaving it kills the whole process tree.
 
@@ -934,14 +942,12 @@ class Child:
         return sum(max(files.get(file, 0), whole.get(file, 0)) for file in files | whole)
 
     def waited(self) -> dict[tuple[int, int], float]:
-        """Seconds that each thread (process id, thread id) could have run but had to wait for a processor. Empty where the
-        kernel does not tell. Source: https://docs.kernel.org/scheduler/sched-stats.html"""
+        """`waited_s` of each thread (process id, thread id)."""
         found = {}
         for process in self._tree():
-            with contextlib.suppress(OSError, IndexError, ValueError):
+            with contextlib.suppress(OSError):
                 for entry in os.scandir(f"/proc/{process.pid}/task"):
-                    text = Path(entry.path, "schedstat").read_text()
-                    found[process.pid, int(entry.name)] = int(text.split()[1]) / 1e9
+                    found[process.pid, int(entry.name)] = waited_s(f"{process.pid}/task/{entry.name}")
         return found
 
     def _oldest_first(self) -> list[psutil.Process]:
