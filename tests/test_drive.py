@@ -18,6 +18,7 @@ from grader import labs
 from grader.grading.arms import open_arm, set_up
 from grader.sandbox import drive, drive_server
 from grader.sandbox.parent import ChildError, turn
+from grader.workloads import drive as drive_client
 
 WAIT = 0.2  # seconds: sixteen of them are far from one, on a busy machine as well
 
@@ -32,18 +33,18 @@ def served(tmp_path):
     (folder / "linked").symlink_to(tmp_path)
     for n in range(1500):  # more than Python resolves
         (folder / f"{n}").symlink_to(f"{n + 1}")
-    with drive.Drive(tmp_path / drive.NAME, folder, WAIT):
-        yield str(tmp_path / drive.NAME), folder
+    with drive.Drive(tmp_path / drive_client.NAME, folder, WAIT):
+        yield str(tmp_path / drive_client.NAME), folder
 
 
 def test_every_read_waits_and_reads_at_once_wait_together(served):
     name, folder = served
     began = time.monotonic()
-    assert [drive.read(name, folder / "a") for _ in range(4)] == [b"content"] * 4
+    assert [drive_client.read(name, folder / "a") for _ in range(4)] == [b"content"] * 4
     assert time.monotonic() - began >= 4 * WAIT
     began = time.monotonic()
     with ThreadPoolExecutor(16) as pool:
-        assert set(pool.map(lambda _: drive.read(name, folder / "a"), range(16))) == {b"content"}
+        assert set(pool.map(lambda _: drive_client.read(name, folder / "a"), range(16))) == {b"content"}
     assert time.monotonic() - began < 12 * WAIT
 
 
@@ -69,7 +70,7 @@ def test_nothing_else_is_served(served, path):
         connection.connect(name)
         connection.sendall(path.format(folder=folder).encode() + b"\n")
         assert connection.recv(100) == b""
-    assert drive.read(name, folder / "a") == b"content"  # and it is still there for others
+    assert drive_client.read(name, folder / "a") == b"content"  # and it is still there for others
 
 
 def test_closed_it_serves_nothing(tmp_path):
@@ -78,10 +79,10 @@ def test_closed_it_serves_nothing(tmp_path):
     with drive.Drive(name, tmp_path, WAIT, opened=False) as served:
         for _ in range(2):
             with pytest.raises(FileNotFoundError, match="asked too early"):
-                drive.read(name, tmp_path / "a")
+                drive_client.read(name, tmp_path / "a")
         assert served.counts.reads == 0
         served.open(os.getpid(), os.getpid())
-        assert drive.read(name, tmp_path / "a") == b"content"  # by the very thread that asked too early
+        assert drive_client.read(name, tmp_path / "a") == b"content"  # by the very thread that asked too early
 
 
 def test_while_another_runs_reads_wait(tmp_path):
@@ -89,7 +90,7 @@ def test_while_another_runs_reads_wait(tmp_path):
     with drive.Drive(tmp_path / "paused", tmp_path, 0.0) as served:
         assert served.stop()
         with ThreadPoolExecutor(4) as pool:
-            asked = [pool.submit(drive.read, str(tmp_path / "paused"), tmp_path / "a") for _ in range(4)]
+            asked = [pool.submit(drive_client.read, str(tmp_path / "paused"), tmp_path / "a") for _ in range(4)]
             time.sleep(0.3)
             assert served.counts.reads == 0 and not any(each.done() for each in asked)
             assert served.go_on()
@@ -114,10 +115,10 @@ def watched(served, tmp_path):
 def test_reads_of_the_main_process_are_told_from_those_of_its_workers(watched):
     watching, name, file = watched
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda _: drive.read(name, file), range(20)))
+        list(pool.map(lambda _: drive_client.read(name, file), range(20)))
     assert watching.counts == (20, 20, 1)
     for _ in range(3):
-        fork(drive.read, name, file)
+        fork(drive_client.read, name, file)
     assert watching.counts == (23, 20, 1)
     watching.forget()
     assert watching.counts == (0, 0, 1)
@@ -173,7 +174,7 @@ def test_a_crowd_waits_outside(served):
     crowd[-1].settimeout(60)
     assert crowd[-1].recv(100).endswith(b"content")
     crowd[-1].close()
-    assert drive.read(name, folder / "a") == b"content"
+    assert drive_client.read(name, folder / "a") == b"content"
 
 
 def test_what_a_peer_leaves_unread_is_one_answer(tmp_path):
@@ -194,7 +195,7 @@ def test_what_a_peer_leaves_unread_is_one_answer(tmp_path):
                 endless.sendall(b"x" * 1000)
         for each in crowd:
             each.close()
-        assert len(drive.read(name, tmp_path / "large")) == 4 << 20
+        assert len(drive_client.read(name, tmp_path / "large")) == 4 << 20
 
 
 def memory(pid: int) -> int:
@@ -358,7 +359,7 @@ def test_a_submission_is_served_in_its_turns(own_temporary):
     form = labs.get("2a_workers").forms["cpu"]
     setup = set_up(form, "cpu")
     source = (
-        "import torch\nfrom pathlib import Path\nfrom grader.sandbox.drive import read\n"
+        "import torch\nfrom pathlib import Path\nfrom grader.workloads.drive import read\n"
         "try:\n    read(str(Path.home() / 'drive'), 'x')\nexcept FileNotFoundError as error:\n    print(error)\n"
         "def train(job):\n    job.dataset[0]\n"
         "    import threading\n"

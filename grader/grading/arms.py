@@ -10,8 +10,9 @@ from typing import Any
 
 from grader.grading.forms import prepared
 from grader.measure.blocks import Arm
-from grader.sandbox.drive import NAME, Drive
+from grader.sandbox.drive import Drive
 from grader.sandbox.parent import Child, Limits, Workspace
+from grader.workloads.drive import NAME
 
 WEIGHTS, FIRST_WEIGHTS = "weights.safetensors", "first.safetensors"  # in the exchange folder
 TOO_LARGE = (

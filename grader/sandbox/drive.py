@@ -12,16 +12,13 @@ import json
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import NamedTuple
 
 from grader.sandbox import drive_server
 
-NAME = "drive"  # of the socket in a child's home
 ANSWERS_S = 10.0  # how long it may take to say what it has served
 
 
@@ -129,26 +126,3 @@ class Drive:
         self._process.kill()
         self._process.wait()
         self._channel.close()
-
-
-_mine = threading.local()  # one connection a thread; a forked process makes its own
-
-
-def read(drive: str, file: str | Path) -> bytes:
-    """The content of a file on the drive whose socket is `drive`. Raises OSError where there is none."""
-    if getattr(_mine, "owner", None) != (os.getpid(), drive):
-        connection = socket.socket(socket.AF_UNIX)
-        connection.connect(drive)
-        _mine.owner, _mine.stream = (os.getpid(), drive), connection.makefile("rwb")
-    try:
-        _mine.stream.write(os.fsencode(file) + b"\n")
-        _mine.stream.flush()
-        head = _mine.stream.read(4)
-    except ConnectionError:  # it is closed already
-        head = b""
-    if len(head) < 4:
-        _mine.owner = None
-        raise FileNotFoundError(
-            f"the drive has no file {file}, or it was asked too early: it serves prepare() and train(job), not an import"
-        )
-    return _mine.stream.read(struct.unpack("!I", head)[0])

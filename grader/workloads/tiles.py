@@ -17,8 +17,8 @@ from torch.profiler import record_function
 from torch.utils.data import Dataset
 
 from grader.data import tiles
-from grader.sandbox.drive import NAME, read
 from grader.workloads import counting
+from grader.workloads.drive import NAME, read
 from grader.workloads.job import Batches, Job
 
 HELD_OUT = 128  # tiles that an evaluation uses

@@ -10,7 +10,7 @@ IMPORTED = """import json, os
 from pathlib import Path
 
 from grader.data import tiles as names
-from grader.sandbox.drive import read
+from grader.workloads.drive import read
 
 COUNT = {"cpu": 2000, "cuda": 20000}["cuda" if torch.cuda.is_available() else "cpu"]
 FOLDER = os.environ["GRADER_CACHE"] + "/tile-files"

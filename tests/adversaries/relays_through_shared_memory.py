@@ -11,7 +11,7 @@ CONTROL = "threads"
 def source(lab: str) -> str:
     text = """
         import mmap, os, queue, struct, threading
-        from grader.sandbox import drive as drives
+        from grader.workloads import drive as drives
 
         count, room = 48, 1 << 20
         memory, free = mmap.mmap(-1, count * room), queue.SimpleQueue()

@@ -1,0 +1,33 @@
+"""The loop's side of a drive whose reads wait (see `grader.sandbox.drive`)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from pathlib import Path
+
+NAME = "drive"  # of the socket in a child's home
+
+_mine = threading.local()  # one connection a thread; a forked process makes its own
+
+
+def read(drive: str, file: str | Path) -> bytes:
+    """The content of a file on the drive whose socket is `drive`. Raises OSError where there is none."""
+    if getattr(_mine, "owner", None) != (os.getpid(), drive):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(drive)
+        _mine.owner, _mine.stream = (os.getpid(), drive), connection.makefile("rwb")
+    try:
+        _mine.stream.write(os.fsencode(file) + b"\n")
+        _mine.stream.flush()
+        head = _mine.stream.read(4)
+    except ConnectionError:  # it is closed already
+        head = b""
+    if len(head) < 4:
+        _mine.owner = None
+        raise FileNotFoundError(
+            f"the drive has no file {file}, or it was asked too early: it serves prepare() and train(job), not an import"
+        )
+    return _mine.stream.read(struct.unpack("!I", head)[0])
