@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 
 
 def lab(name: str, device: str = "auto", quick: bool = False, **more: Any) -> Any:
-    """The lab `name`, for use in a notebook (see `grader.frontends.notebook.NotebookLab`). Registers %%submission. more:
+    """The lab `name`, for use in a notebook (see `grader.frontends.notebook.base.NotebookLab`). Registers %%submission. more:
     what a lab of this kind takes besides."""
     from grader.frontends.notebook import open_lab
 

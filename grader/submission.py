@@ -112,7 +112,7 @@ def from_cells(cells: Iterable[Cell], name: str = "The notebook") -> Submission:
         else:
             elsewhere += [(n, cell.number) for n in defined(text)]
             if not prediction or not dict(prediction).keys() >= COMPLETE:  # the first complete one counts
-                prediction = _prediction(text) or prediction
+                prediction = predicted_in(text) or prediction
     if not starts:
         raise UserError(
             f"{name} has no submission: no cell begins with {MAGIC}. What you hand in belongs in such a cell."
@@ -184,7 +184,7 @@ def defined(source: str) -> list[str]:
     return names
 
 
-def _prediction(source: str) -> tuple[tuple[str, Any], ...] | None:
+def predicted_in(source: str) -> tuple[tuple[str, Any], ...] | None:
     """The literal keyword arguments of a call `….predict(cause=…, gain=…, device=…)`; `...` counts as not filled in."""
     tree = _tree(source)
     for node in ast.walk(tree) if tree else ():

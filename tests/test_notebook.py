@@ -21,7 +21,10 @@ from helpers import eventually, first, workspaces
 from jupyter_client.manager import KernelManager, start_new_kernel
 
 from grader import labs, trace
-from grader.frontends import notebook, silence, tools
+from grader.frontends import notebook, silence
+from grader.frontends.notebook import base, note
+from grader.frontends.notebook.prediction import LockedPrediction, locked, problem
+from grader.frontends.notebook.recording import _with_phases
 from grader.kinds import shared
 from grader.look import Look, peek
 from grader.result import INCONCLUSIVE, PASS, CheckResult, Result
@@ -231,18 +234,18 @@ def test_first_complete_prediction_counts(kernel: Kernel, tmp_path: Path) -> Non
 
 def test_a_gain_below_one_is_explained_and_not_locked():
     says = "0.5 would be half as fast. A loop that gets 50% faster gains 1.5; where nothing is to be gained it is 1."
-    assert notebook._wrong("input-bound", 0.5) == says
-    assert "0.2 times as fast. A loop that gets 20% faster gains 1.2;" in notebook._wrong("input-bound", 0.2)
-    assert not notebook._wrong("input-bound", 1)
+    assert problem("input-bound", 0.5) == says
+    assert "0.2 times as fast. A loop that gets 20% faster gains 1.2;" in problem("input-bound", 0.2)
+    assert not problem("input-bound", 1)
 
 
-def test_when_a_prediction_was_made():
-    made = {"cause": "sync-bound", "gain": 2}
-    assert notebook._said(made | {"time": "2026-11-25T04:04:43+00:00"}).endswith(
-        "as fast on a GPU, made 2026-11-25 04:04 UTC"
-    )
+def test_when_a_prediction_was_made(tmp_path):
+    made = LockedPrediction("sync-bound", 2, time="2026-11-25T04:04:43+00:00")
+    assert made.in_words().endswith("as fast on a GPU, made 2026-11-25 04:04 UTC")
     for odd in ("yesterday", None, 3):
-        assert notebook._said(made | {"time": odd}) == "sync-bound, 2 times as fast on a GPU"
+        entry = {"cause": "sync-bound", "gain": 2, "time": odd}
+        (tmp_path / "prediction.json").write_text(json.dumps({LAB.name: entry}))
+        assert locked(tmp_path, LAB.name).in_words() == "sync-bound, 2 times as fast on a GPU"
 
 
 def test_what_another_kind_of_lab_has_is_one_sentence(kernel: Kernel) -> None:
@@ -267,7 +270,7 @@ def test_a_cell_that_lost_its_magic_is_named(kernel: Kernel) -> None:
 
 @pytest.mark.parametrize("name", labs.NAMES)
 def test_what_a_lab_asks_for(name):
-    entry, shown = notebook._asked(labs.get(name).starter)
+    entry, shown = base.asked_for(labs.get(name).starter)
     assert entry in ("train", "benchmark", "serve", "fused", "answers") and shown.startswith(entry)
     assert ("(" in shown) == (entry != "answers")
 
@@ -295,7 +298,7 @@ class Kept:
 def test_a_long_silence_is_explained_once_and_never_while_blocks_are_timed(phase, says, monkeypatch):
     monkeypatch.setattr(silence, "SILENCE_S", 0.05)
     kept = Kept()
-    bar = notebook._Bar(kept)
+    bar = note.ProgressBar(kept)
     bar(0.2, phase)
     time.sleep(1)
     assert len(kept.shown) == 1 + bool(says) and says in kept.shown[-1] and phase in kept.shown[-1]
@@ -342,10 +345,10 @@ def test_more_steps_are_advised_below_as_many_only(steps, advised):
 
 def test_what_stands_below_a_row_of_a_table():
     name = "sm80_gemm" + "_tn" * 40
-    rows = [("operation", "ms"), ("aten::mm", "3"), notebook.Below(f"longest kernel: {name}", f"void {name}<'>\"")]
-    page = notebook._table_html(rows)
+    rows = [("operation", "ms"), ("aten::mm", "3"), note.Below(f"longest kernel: {name}", f"void {name}<'>\"")]
+    page = note.table_html(rows)
     assert f"longest kernel: {name}</div>" in page and 'title="void sm80' in page and "&#x27;&gt;&quot;" in page
-    assert notebook._table_text(rows) == ["  operation  ms", "  aten::mm   3", f"      longest kernel: {name}"]
+    assert note.table_text(rows) == ["  operation  ms", "  aten::mm   3", f"      longest kernel: {name}"]
 
 
 def test_the_card_says_where_only_the_training_can_be_compared():
@@ -365,7 +368,7 @@ def test_few_steps_of_an_input_bound_loop_tell_little(name, steps, warned):
 
 @pytest.mark.parametrize("gain", [0, -1, 1e6, 1e9, float("nan"), True, "2"])
 def test_a_gain_that_cannot_be(gain):
-    assert f"gain={gain!r} is not a number between 1 and a million" in notebook._wrong("input-bound", gain)
+    assert f"gain={gain!r} is not a number between 1 and a million" in problem("input-bound", gain)
 
 
 def test_a_check_that_measured_nothing_costs_no_report(monkeypatch, tmp_path):
@@ -376,7 +379,7 @@ def test_a_check_that_measured_nothing_costs_no_report(monkeypatch, tmp_path):
         CheckResult(c.name, c.title, PASS, c.points, c.points, "yes", evidence={"off": math.inf}) for c in LAB.checks
     ]
     result = Result(LAB.name, LAB.title, "cpu", checks, {}, {})
-    monkeypatch.setattr(notebook, "grade", lambda *_, **__: result)
+    monkeypatch.setattr(base, "grade", lambda *_, **__: result)
     assert "Saved as" in lab._checked(lambda *_: None, None, None).text()
     kept = (tmp_path / f"report-{LAB.name}.json").read_text()
     assert json.loads(kept)["score"] == 100
@@ -418,11 +421,11 @@ def test_run_and_peek_before_any_prediction(kernel: Kernel) -> None:
 @pytest.mark.slow
 def test_a_loop_without_a_loader_is_told_why_it_has_no_data_wait():
     """And not that it needs a GPU."""
-    note = notebook.open_lab("2d_formats", device="cpu")._peeked(
+    shown = notebook.open_lab("2d_formats", device="cpu")._peeked(
         peek(solution(labs.get("2d_formats")), labs.get("2d_formats"))
     )
-    assert "data_wait is unknown: this loop has no DataLoader" in note.text()
-    assert "data_wait" not in note.text().partition("Needs a GPU")[2].partition(".")[0]
+    assert "data_wait is unknown: this loop has no DataLoader" in shown.text()
+    assert "data_wait" not in shown.text().partition("Needs a GPU")[2].partition(".")[0]
 
 
 KEEPER = f"""%%submission
@@ -550,7 +553,7 @@ def test_imports_stay_light() -> None:
 def test_phases_are_lanes_of_their_own_in_the_picture_of_a_trace():
     recorded = shared.recording(labs.get("1c_diagnose").questions[2].trace).analysis.trace
     timeline = trace.timeline(recorded)
-    lanes = tools._with_phases(timeline, recorded)["lanes"]
+    lanes = _with_phases(timeline, recorded)["lanes"]
     names = [lane["name"] for lane in lanes]
     assert names[:3] == ["phase fwd", "phase bwd", "phase opt"] and lanes[3:] == timeline["lanes"]
     for lane in lanes[:3]:

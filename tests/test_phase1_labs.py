@@ -25,7 +25,7 @@ from grader.calibrate import solution
 from grader.classroom.submissions import Job
 from grader.errors import UserError
 from grader.frontends.notebook import open_lab
-from grader.frontends.tools import TOLD
+from grader.frontends.notebook.live import TOLD
 from grader.grade import grade
 from grader.kinds import annotate, mystery, stopwatch
 from grader.kinds.answers import unanswered

@@ -12,7 +12,8 @@ from helpers import GPT, IS_ROOT, LAB, MARKER, first, running, said
 
 from grader import labs, machine
 from grader.checks.memory import OUTLASTED, as_far_as, judge_budget, judge_growth, steps_to_tell
-from grader.frontends.notebook import Note, open_lab
+from grader.frontends.notebook import open_lab
+from grader.frontends.notebook.note import Note
 from grader.grade import grade
 from grader.grading.arms import open_arm, set_up
 from grader.grading.forms import prepared

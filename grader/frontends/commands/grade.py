@@ -13,8 +13,9 @@ from pathlib import Path
 from grader import labs, paths
 from grader.classroom.client import grade_at
 from grader.errors import UserError
-from grader.frontends import board, notebook, report
+from grader.frontends import board, report
 from grader.frontends.diagnose import check_targets
+from grader.frontends.notebook.prediction import other_than_submitted
 from grader.frontends.options import add_device, add_json, add_lab
 from grader.frontends.terminal import Terminal
 from grader.grade import grade
@@ -96,7 +97,7 @@ def run_grade(options: argparse.Namespace) -> None:
         if options.json:
             write_json(options.json, result.to_dict())
         print(report.text(result, width=min(100, shutil.get_terminal_size().columns), colour=sys.stdout.isatty()))
-        other = notebook.passed_over(folder, lab.name, submission) if isinstance(lab, Lab) else ""
+        other = other_than_submitted(folder, lab.name, submission) if isinstance(lab, Lab) else ""
         for line in filter(None, (other, saved)):
             print(line)
 

@@ -1,0 +1,253 @@
+"""What all labs have in a notebook: the card, the grade, the log of attempts."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from grader import labs, machine, paths, web_page
+from grader.classroom.client import grade_at
+from grader.errors import UserError
+from grader.frontends import board, magic
+from grader.frontends.notebook.note import CheckNote, Note, Output, ProgressBar, ReportNote, Row, shell
+from grader.grade import grade
+from grader.grading.forms import choose_form, missing_packages, own_cores, too_little_memory
+from grader.labs.lab import AnyLab
+from grader.result import Progress, Result
+from grader.safe_text import cores_text
+from grader.sandbox import parent
+from grader.submission import Submission, defined, from_cells, is_submission
+
+ONLY_TRAINING = "This lab needs an NVIDIA GPU; on this CPU only the training is compared."
+NEEDS_GPU = "This lab needs an NVIDIA GPU: nothing of it can be measured here."
+# tools that some kinds of labs have
+ELSEWHERE = {"run", "peek", "predict", "profile", "look", "explore", "save", "code", "compare", "cases", "ticket"}
+
+
+class NotHere(UserError, AttributeError):
+    """What another kind of lab has: for a learner the course's usual error, for `hasattr` the usual one."""
+
+
+class NotebookLab:
+    """One lab in a notebook, of any kind. device: "auto", "cuda" or "cpu"; quick: fewer and shorter measurements, to try
+    things out; cores: how many it is measured on, 8, or which, "0-3,8", in place of its GPU's share.
+
+    `result` is the Result of the last finished `check()`. Raises UserError for an unknown lab, and for a device or cores that
+    this machine does not have."""
+
+    steps: tuple[Row, ...]  # what one does here, for the card: the call, and what it gives
+
+    def __init__(self, name: str, device: str = "auto", quick: bool = False, cores: int | str | None = None) -> None:
+        self.lab: AnyLab = labs.get(name)
+        self.device = choose_form(self.lab, device)
+        self.quick = quick
+        self._cores = None if cores is None else machine.asked_cores(str(cores))
+        self.result: Result | None = None
+        self._noteworthy = True  # what `log` can put a note to: not after a check() that came to no result
+        self._folder = Path.cwd()
+        running = shell()
+        self._recorder = magic.install(running) if running else None
+        if self.lab.runs_code:
+            with self._on_cores():
+                parent.fork_server()  # imports torch meanwhile
+
+    def _repr_html_(self) -> str:
+        return self._card().html()
+
+    def __repr__(self) -> str:
+        return self._card().text()
+
+    def _card(self) -> Note:
+        lab, where = self.lab, self._where()
+        if self.quick and lab.runs_code:
+            where += " Quick mode: fewer and shorter measurements, to try things out; not for marks."
+        if self._folder == paths.REPOSITORY / "labs" / lab.name:
+            where += (
+                " This notebook lies where labs are handed out from: work in a copy of your own, from the start notebook or "
+                f"by `grader start {lab.name}`. The map shows the progress of that one."
+            )
+        unmeasured = [c for c in lab.checks if not lab.measures(c, self.device)]
+        checks = [
+            (c.title, f"{c.points:g} points", "needs an NVIDIA GPU: not measured here" if c in unmeasured else "")
+            for c in lab.checks
+        ]
+        return Note(f"Lab {lab.name}: {lab.title}", [lab.goal, where], [checks, list(self.steps)])
+
+    def _where(self) -> str:
+        if lacks := missing_packages(self.lab) or too_little_memory(self.lab, self.device):
+            return lacks
+        gpu = machine.gpu_name()
+        if self.device == "traces":
+            return "Graded from recorded traces: nothing is measured, and no GPU is needed."
+        if self.device == "cuda":
+            return f"Measured on this machine's {gpu}."
+        if "cpu" in self.lab.forms and not any(self.lab.measures(check, "cpu") for check in self.lab.checks):
+            return ONLY_TRAINING
+        if "cpu" in self.lab.forms:
+            count = len(self._cores or machine.share(0)[0])
+            return f"Measured on this machine's CPU ({cores_text(count)}), in the lab's CPU form" + (
+                f", though there is a GPU ({gpu})." if gpu else ": no NVIDIA GPU was found."
+            )
+        return NEEDS_GPU
+
+    def __getattr__(self, name: str) -> Any:
+        """Only for what this kind of lab lacks. Names that no kind has are Python's business, and Jupyter's, which asks for
+        many."""
+        if name in ELSEWHERE:
+            raise NotHere(f"{self.lab.name} has {_listed(self.steps)}.")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+    # ---- the grade
+
+    def check(self, cluster: str | None = None, key: str | Path | None = None) -> None:
+        """Grade your submission by measurement; takes about a minute, or a few. The report is also saved in the folder.
+
+        cluster: the address of a pool that grades it in place of this machine, "tls://HOST:PORT"; key: the file with your
+        key to it, where it does not lie at its usual place (see `grader.classroom.client.key_file`)."""
+        self._noteworthy = False  # until it has come to a result
+        self._work(lambda progress: self._checked(progress, cluster, key))
+
+    def _checked(self, progress: Progress, cluster: str | None, key: str | Path | None) -> Note:
+        submission = self._submission()
+        if cluster is not None:
+            self.result = grade_at(cluster, submission, self.lab, key=key, quick=self.quick, progress=progress)
+        else:
+            # the learner's own code, which their kernel runs as well; a mark is given elsewhere
+            self.result = grade(
+                submission,
+                self.lab,
+                device=self.device,
+                quick=self.quick,
+                allow_unconfined=True,
+                progress=progress,
+            )
+        saved = board.save(self._folder, self.lab, self.result)
+        self._noteworthy = not self.result.disturbed
+        return ReportNote(self.result, [saved])
+
+    def log(self, note: str | None = None) -> None:
+        """Put a note to the last `lab.check()`, and show all that were made so far. `grader board` has them as a page."""
+        try:
+            if note is not None:
+                if not self._noteworthy:
+                    raise UserError("The last lab.check() came to no result: there is nothing to note.")
+                board.note(self._folder, self.lab.name, str(note))
+            attempts = board.read(board.file_of(self._folder, self.lab.name))
+            if not attempts:
+                raise UserError("There is nothing to show yet: run lab.check() first.")
+        except (UserError, OSError) as error:
+            Note("That does not work yet", [str(error)]).show()
+            return
+        rows = [board.cells(number, attempt) for number, attempt in enumerate(attempts, 1)][-board.SHOWN :]
+        timed = any(attempt["gain"] for attempt in attempts)
+        picture = web_page.image(lambda: board.draw(attempts), "Gain of each attempt, in their order") if timed else ""
+        Note("What you tried", [], [[board.HEAD, *rows]], picture).show()
+
+    def grade(self, name: str = "") -> float:
+        """Show one check's verdict of the last `check()`; its points."""
+        if self.result is None:
+            Note("Not checked yet", ["Run lab.check() first."]).show()
+            return 0
+        found = next((c for c in self.result.checks if c.name == name), None)
+        if found is None:
+            names = ", ".join(c.name for c in self.result.checks)
+            title = f"There is no check {name!r}" if name else "Which check?"
+            Note(title, [f"The last lab.check() has: {names}."]).show()
+            return 0
+        CheckNote(found).show()
+        return found.points
+
+    # ---- machinery
+
+    def _submission(self) -> Submission:
+        if self._recorder is None:
+            raise UserError("This is no notebook. On the command line: grader grade LAB NOTEBOOK.ipynb.")
+        cells = self._recorder.cells
+        if not any(is_submission(cell.source) for cell in cells):
+            name, shown = asked_for(self.lab.starter)
+            if any(name in defined(cell.source) for cell in cells):
+                raise UserError(
+                    f"The cell that defines {shown} no longer begins with %%submission: put the line back, run the cell, then this one."
+                )
+            raise UserError("No %%submission cell has been run since this kernel started: run it, then this one.")
+        return from_cells(cells, "This notebook")
+
+    def _on_cores(self) -> contextlib.AbstractContextManager[None]:
+        return machine.kept_on(self._cores, machine.ASKED) if self._cores else own_cores(self.lab, self.device)
+
+    def _work(self, work: Callable[[Progress], Note]) -> None:
+        """Do what takes a while, with its progress shown, and show the note it returns in the same place."""
+        output = Output()
+        bar = ProgressBar(output)
+        with self._on_cores(), _stopped_once():
+            try:
+                try:
+                    note = work(bar)
+                finally:
+                    bar.close()
+            except UserError as error:
+                note = Note("That does not work yet", [str(error)])
+            except RuntimeError as error:
+                if type(error) is not RuntimeError:
+                    raise
+                note = Note("This machine cannot do that", [str(error)])  # no confinement, no fork server
+            except KeyboardInterrupt:
+                _end_children()
+                Note("Stopped", ["Nothing was scored."]).show(output)
+                raise UserError("Stopped; nothing was scored.") from None  # an error, so that "Run All" stops here too
+            note.show(output)
+
+
+def asked_for(starter: str) -> tuple[str, str]:
+    """What a lab's cell defines at its end, which is what is asked for: its name, and with its arguments."""
+    last = ast.parse(starter).body[-1]
+    if isinstance(last, ast.FunctionDef):
+        return last.name, f"{last.name}({', '.join(argument.arg for argument in last.args.args)})"
+    (name,) = defined(ast.unparse(last))
+    return name, name
+
+
+def _listed(steps: tuple[Row, ...]) -> str:
+    """The calls of a lab's card: "lab.compare(...) and lab.check()"."""
+    calls = [call for row in steps for call in re.findall(r"lab\.\w+(?:\(.*?\))?", row[0])]
+    *others, last = [re.sub(r"\(.+\)", "(...)", call) for call in calls]
+    return f"{', '.join(others)} and {last}"
+
+
+@contextlib.contextmanager
+def _stopped_once() -> Iterator[None]:
+    """Within, only the first stop (Ctrl-C, the button) interrupts: impatience must not cut the clearing up short."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.default_int_handler)
+
+
+def _end_children() -> None:
+    """After a stop: end whatever the fork server has started, and the server with it. A stop that comes while a child is
+    being started leaves one that nobody holds, and a reply that nobody reads."""
+    server = parent.fork_server()
+    with contextlib.suppress(psutil.Error):
+        top = psutil.Process(server._process.pid)
+        for process in (top, *top.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+    server.close()
+    parent.fork_server()  # imports torch again, for the next look

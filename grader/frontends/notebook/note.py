@@ -1,0 +1,192 @@
+"""What a notebook shows: a note or a report, as HTML with the same as plain text beside it.
+
+Each call has one output, which is written over: first the progress, last the answer. That needs no widgets, so a notebook
+that papermill or nbconvert executed holds the answer and not the remains of a bar."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+from grader import web_page
+from grader.frontends import report
+from grader.frontends.silence import Silence
+from grader.result import CheckResult, Result
+from grader.safe_text import clean, prose_to_html, to_html
+
+WORD = 10  # characters: a text of so many, such as a number, is not broken
+
+
+def shell() -> Any:
+    """The running IPython, or None."""
+    if "IPython" not in sys.modules:
+        return None
+    from IPython import get_ipython
+
+    return get_ipython()
+
+
+class Output:
+    """One output, which each `show` writes over. A terminal prints them all, one after the other."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def show(self, page: str, text: str) -> None:
+        if shell() is None:
+            print(text)
+            return
+        from IPython.display import display
+
+        data = {"text/html": page, "text/plain": text}
+        if self._handle is None:
+            self._handle = display(data, raw=True, display_id=True)
+        else:
+            self._handle.update(data, raw=True)
+
+
+class ProgressBar:
+    """Progress in an output. It moves only when it is told, between measurements: a bar that runs on by itself keeps a
+    core of this very machine busy with drawing while a block is timed."""
+
+    def __init__(self, output: Output) -> None:
+        self._output, self._began, self._share = output, time.monotonic(), 0.0
+        self._silence = Silence(self._explain, "Interrupting the kernel (the square)")
+
+    def __call__(self, share: float, what: str) -> None:
+        seconds = time.monotonic() - self._began
+        left = f", about {_seconds(seconds / share * (1 - share))} left" if seconds > 3 and 0.1 < share < 1 else ""
+        self._share = share
+        self._silence.after(what, lambda: self._show(f"{what}{left}"))
+
+    def close(self) -> None:
+        """Say nothing more."""
+        self._silence.after("")
+
+    def _explain(self, what: str, meaning: str) -> None:
+        self._show(f"{what}. {meaning}")
+
+    def _show(self, said: str) -> None:
+        bar = f'<progress max="1" value="{self._share:.3f}" style="width: 100%; height: 12px"></progress>'
+        Note("", [said], picture=bar, line=f"[{100 * self._share:3.0f}%] {said}").show(self._output)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{max(5, 5 * round(seconds / 5))} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+@dataclass(frozen=True)
+class Below:
+    """What stands below a row of a table, across its columns. whole: the same in full, where the pointer rests on it."""
+
+    text: str
+    whole: str = ""
+
+    def html(self) -> str:
+        title = f' title="{to_html(self.whole)}"' if self.whole else ""
+        style = "grid-column: 1 / -1; padding-left: 18px; margin-bottom: 5px; font-size: 12px; color: #4b5563; overflow-wrap: anywhere"
+        return f'<div style="{style}"{title}>{escape(self.text)}</div>'
+
+
+Row = tuple[str, ...]  # as many texts in each row of a table
+Table = Sequence[Row | Below]
+
+
+@dataclass
+class Note:
+    """One thing to show, as HTML and as text, in the order of its fields but for the picture, which stands above the tables."""
+
+    title: str
+    lines: list[str] = field(default_factory=list)
+    tables: Sequence[Table] = ()
+    picture: str = ""  # HTML
+    after: list[str] = field(default_factory=list)
+    printed: str = ""  # by the submission
+    line: str = ""  # the whole text, where one line says it all
+
+    def show(self, output: Output | None = None) -> None:
+        (output or Output()).show(self.html(), self.text())
+
+    def html(self) -> str:
+        parts = [f'<p class="sp-title" style="font-size: 17px">{prose_to_html(self.title)}</p>'] if self.title else []
+        parts += [f'<p style="white-space: pre-wrap">{prose_to_html(line)}</p>' for line in self.lines]
+        parts += [self.picture, *(table_html(rows) for rows in self.tables if rows)]
+        parts += [f'<p class="sp-note">{prose_to_html(line)}</p>' for line in self.after]
+        if self.printed:
+            printed = to_html(self.printed, report.OUTPUT_CHARACTERS, tail=True)
+            parts.append(f"<details><summary>What the submission printed</summary><pre>{printed}</pre></details>")
+        return web_page.paper("\n".join(parts))
+
+    def text(self) -> str:
+        if self.line:
+            return self.line
+        lines = [self.title, *self.lines, *(row for rows in self.tables for row in table_text(rows)), *self.after]
+        if self.printed:
+            lines += ["The end of what the submission printed:", clean(self.printed, 1000, tail=True)]
+        return "\n".join(lines).strip("\n")
+
+
+def table_html(rows: Table) -> str:
+    """A grid, not a table: JupyterLab and nbgrader have styles of their own for tables."""
+    cells = "".join(row.html() if isinstance(row, Below) else _row_html(row) for row in rows)
+    columns = "minmax(min-content, max-content) " * (len(_full(rows)[0]) - 1) + "minmax(min-content, 1fr)"
+    style = f"display: grid; grid-template-columns: {columns}; gap: 2px 18px; margin: 8px 0; font-size: 13px"
+    return f'<div style="{style}">{cells}</div>'
+
+
+def _row_html(row: Row) -> str:
+    return "".join(
+        f'<div style="grid-column: {column}; {"white-space: nowrap" if len(text) <= WORD else "overflow-wrap: anywhere"}">{_cell(text)}</div>'
+        for column, text in enumerate(row, 1)
+    )
+
+
+def _cell(text: str) -> str:
+    code = text.startswith(("lab.", "%%", '"'))
+    return f"<code>{escape(text)}</code>" if code else escape(text)
+
+
+def table_text(rows: Table) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*_full(rows), strict=True)]
+    return [
+        f"      {row.text}"
+        if isinstance(row, Below)
+        else "  " + "  ".join(f"{t:{w}}" for t, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _full(rows: Table) -> list[Row]:
+    return [row for row in rows if not isinstance(row, Below)]
+
+
+class ReportNote(Note):
+    """A grade's report, with lines below."""
+
+    def __init__(self, result: Result, lines: list[str]) -> None:
+        super().__init__("", after=lines)
+        self.result = result
+
+    def html(self) -> str:
+        return report.html(self.result) + "".join(f"<p>{escape(line)}</p>" for line in self.after)
+
+    def text(self) -> str:
+        return "\n".join([report.text(self.result), *self.after])
+
+
+class CheckNote(Note):
+    """One row of a report."""
+
+    def __init__(self, check: CheckResult) -> None:
+        super().__init__("")
+        self.check = check
+
+    def html(self) -> str:
+        return web_page.paper(report.row_html(self.check))
+
+    def text(self) -> str:
+        return report.row_text(self.check)

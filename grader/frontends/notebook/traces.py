@@ -1,0 +1,116 @@
+"""The notebook tools of recorded traces with questions about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from grader import trace, web_page
+from grader.errors import UserError
+from grader.frontends.notebook.base import NotebookLab
+from grader.frontends.notebook.metric_rows import copy_rows, metric_row
+from grader.frontends.notebook.note import Note, Row
+from grader.frontends.notebook.pictures import save_trace, without_causes
+from grader.kinds import shared
+from grader.kinds.answers import AnswersLab
+from grader.kinds.shared import Recording
+from grader.trace import catalogue
+from grader.trace.events import CPU_OP
+from grader.trace.lines import by_line
+from grader.trace.words import plain_number
+
+MOST_LINES = 8
+
+
+class TracesLab(NotebookLab):
+    """Recorded traces, known by letters, and questions about them."""
+
+    lab: AnswersLab
+    steps = (
+        ('lab.look("a")', "the timeline of trace a, and what can be counted in it"),
+        ('lab.explore("a")', "the same to click through: gaps, kernels, operations"),
+        ('lab.save("a")', "the trace as a file, for ui.perfetto.dev or chrome://tracing"),
+        ("%%submission", "the cell with your answers; fill it in, and run it"),
+        ("lab.check()", "the grade"),
+    )
+
+    def look(self, name: str) -> None:
+        """The timeline of a trace, and what can be counted in it."""
+        self._of(name, lambda found: _looked(name, found).show())
+
+    def explore(self, name: str) -> Any:
+        """The explorer of a trace: make it the last line of a cell."""
+        return self._of(name, lambda found: trace.explore(found.analysis))
+
+    def save(self, name: str) -> None:
+        """Write the trace into this folder, for another viewer."""
+
+        def copy(_: Recording) -> None:
+            data = (shared.TRACES / f"{self._question(name).trace}.json.gz").read_bytes()
+            save_trace(self._folder / f"trace-{name}.json.gz", data).show()
+
+        self._of(name, copy)
+
+    def _question(self, name: str) -> Any:
+        found = next((question for question in self.lab.questions if question.name == name), None)
+        if found is None:
+            names = ", ".join(f'"{question.name}"' for question in self.lab.questions)
+            raise UserError(f"There is no trace {name!r}. There are {names}.")
+        return found
+
+    def _of(self, name: str, show: Callable[[Recording], Any]) -> Any:
+        return show(shared.recording(self._question(name).trace))
+
+
+def _looked(name: str, found: Recording) -> Note:
+    side, metrics = found.side, found.analysis.metrics
+    lines = [
+        f"{side['model']}, batch {side['batch']}, on {side['gpus']} {side['device']}, torch {side['torch']}. {metrics.steps} steps are "
+        f"counted. Without the profiler a step takes {plain_number(found.step_ms)} ms, in this trace {plain_number(side['step_ms_traced'])} ms."
+    ]
+    values = {name: catalogue.value(metrics, name) for name in catalogue.RECORDED}
+    rows = [metric_row(metric, value) for metric, value in values.items() if value is not None]
+    products = found.ms("tensor_core", "matmul")
+    rows.append(("matmul", f"{plain_number(products)} ms", "of each step in matrix products and convolutions"))
+    if metrics.comm_ns:
+        exposed = f"{plain_number(metrics.comm_exposed_ns / 1e6)} ms with no kernel beside it"
+        rows.append(
+            ("communication", f"{plain_number(metrics.comm_ns / 1e6)} ms", f"of each step between GPUs, {exposed}")
+        )
+    rows += _copies(found)
+    phases: list[Row] = [("phase", "host", "GPU, ms a step")]
+    phases += [
+        (phase, plain_number(spent["host_ns"] / 1e6), plain_number(spent["gpu_ns"] / 1e6))
+        for phase, spent in (metrics.phases or {}).items()
+    ]
+    picture = web_page.image(lambda: _draw(name, found), f"Timeline of trace {name}")
+    return Note(f"Trace {name}", lines, [rows, phases, _lines(found)], picture)
+
+
+def _copies(found: Recording) -> list[Row]:
+    copies = {kind: copy for kind, copy in (found.analysis.metrics.copies or {}).items() if copy["ns"]}
+    rows = copy_rows(replace(found.analysis.metrics, copies=copies))
+    return [
+        (name, f"{plain_number(copy['ns'] / 1e6)} ms", f"{words}: {count}")
+        for (name, count, words), copy in zip(rows, copies.values(), strict=True)
+    ]
+
+
+def _lines(found: Recording) -> list[Row]:
+    """Source lines, where the trace recorded them: what was called there, and how often that waited for the GPU."""
+    recorded, metrics = found.analysis.trace, found.analysis.metrics
+    called = by_line(recorded, (recorded.category == CPU_OP).nonzero()[0])
+    if not called:
+        return []
+    rows: list[Row] = [("source line", "waits a step", "operators called there, in the whole trace")]
+    return rows + [
+        (line, f"{(metrics.sync_lines or {}).get(line, 0):g}", f"{count}")
+        for line, count in list(called.items())[:MOST_LINES]
+    ]
+
+
+def _draw(name: str, found: Recording) -> Any:
+    """The timeline without the cause of each gap: to find that is what is asked."""
+    timeline = trace.timeline(found.analysis.trace, step_ns=found.step_ms * 1e6)
+    return trace.draw({f"trace {name}": without_causes(timeline)})
