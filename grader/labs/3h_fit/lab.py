@@ -42,7 +42,7 @@ LAB = Lab(
             "Each of these means saves memory and costs time. Which of them does the budget still need once the others are gone?",
             "`lab.run()` says what the loop held at its peak. Work out from the shapes what one sample's activations take, with "
             "and without checkpoints, and how many samples fit beside weights, gradients and the optimizer's state.",
-            "Let attention choose its own kernel, which never writes the matrix of scores; call the blocks without checkpoints; on "
+            "Let attention choose its own kernel, which never writes the matrix of scores; try the blocks without checkpoints; on "
             "a GPU run forward and loss in bf16; then take the largest micro-batch that fits, and a fused optimizer. A last "
             "micro-batch that is smaller has a smaller weight: that of its samples.",
         ),
