@@ -90,7 +90,7 @@ LAB = Lab(
                 "`torch._logging.set_logs(recompiles=True)` prints for each recompilation the guard that failed: what was assumed, and "
                 "no longer held.",
                 "What Python needs as a number (the key of a dictionary, an attribute of an object) is assumed to stay the same. "
-                "Four lengths may be four graphs (dynamic=False), the fastest in the lesson. One for all (dynamic=True) was the slowest.",
+                "Four lengths may be four graphs (dynamic=False), the fastest in the lesson. dynamic=True, one for all, was slowest.",
             ),
         ),
         TraceCheck(
