@@ -26,7 +26,7 @@ from grader.measure import calibration
 from grader.measure.blocks import Arm, Plan
 from grader.measure.calibration import Near
 from grader.result import PASS, Progress, write_json
-from grader.sandbox.parent import ChildError
+from grader.sandbox.child_error import ChildError
 from grader.submission import solution
 
 CAREFUL = Plan(min_pairs=8, max_pairs=8)

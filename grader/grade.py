@@ -63,7 +63,9 @@ from grader.measure.blocks import QUICK, Arm, Plan, Turn, overstated, pair, stil
 from grader.measure.calibration import Near
 from grader.measure.memory import Meter
 from grader.result import AGAIN, FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Progress, Result, silent, unscored
-from grader.sandbox.parent import ChildError, Limits, turn
+from grader.sandbox.child_error import ChildError
+from grader.sandbox.parent import turn
+from grader.sandbox.setting import Limits
 from grader.submission import Submission, same_code, solution
 from grader.trace.metrics import FITS
 

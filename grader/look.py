@@ -13,7 +13,9 @@ from grader.labs.lab import Lab
 from grader.measure.blocks import watch_lost, whole_rounds
 from grader.measure.memory import Meter
 from grader.result import Progress
-from grader.sandbox.parent import ChildError, Limits, Workspace
+from grader.sandbox.child_error import ChildError
+from grader.sandbox.setting import Limits
+from grader.sandbox.workspace import Workspace
 from grader.submission import Submission
 
 LEAST_TIMED = 4  # steps
@@ -73,7 +75,7 @@ def look(
                 progress(0.15, "the submission's preparation")
                 ours.prepare(form.prepare_s)
             ours.child.start(1)
-            progress(0.2, f"the first step (it may compile, for at most {ours.child.limits.first_step:.0f} s)")
+            progress(0.2, f"the first step (it may compile, for at most {ours.child.setting.limits.first_step:.0f} s)")
             with ours.metered():
                 ours.run(1)
                 ours.step_s = ours.run(max(1, warm_up - 1))

@@ -251,9 +251,11 @@ def cores(gpus: int = 0) -> int:
 # ---------------------------------------------------------------- what a result says of this machine
 
 
-def scheduling(thread: int) -> tuple[set[int], int, int]:
-    """On which cores a thread may run, by which policy, and how nice it is; 0 for the one that asks. Raises OSError where
-    there is no such thread."""
+Scheduling = tuple[set[int], int, int]  # on which cores a thread may run, by which policy, and how nice it is
+
+
+def scheduling(thread: int) -> Scheduling:
+    """That of a thread; 0 for the one that asks. Raises OSError where there is no such thread."""
     return os.sched_getaffinity(thread), os.sched_getscheduler(thread), os.getpriority(os.PRIO_PROCESS, thread)
 
 
@@ -403,6 +405,14 @@ def watch_busy(gpus: int) -> Iterator[Callable[[], float]]:
         end.set()
         thread.join()
         look()
+
+
+def waited_s(thread: str) -> float:
+    """Seconds that a thread, as /proc names it, could have run but had to wait for a processor; 0 where the kernel does not tell.
+    Source: https://docs.kernel.org/scheduler/sched-stats.html"""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        return int(Path("/proc", thread, "schedstat").read_text().split()[1]) / 1e9
+    return 0.0
 
 
 def processor_time() -> tuple[float, float]:

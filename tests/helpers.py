@@ -22,7 +22,9 @@ from grader.grading.forms import prepared
 from grader.labs.lab import Form, Lab, Parity
 from grader.measure.blocks import Arm, Plan
 from grader.result import NOT_MEASURED, Result
-from grader.sandbox.parent import Child, Limits, Workspace
+from grader.sandbox.parent import Child
+from grader.sandbox.setting import Limits, Setting
+from grader.sandbox.workspace import Workspace
 from grader.submission import MAGIC, Cell, Submission, from_cells
 from grader.trace import Metrics
 
@@ -67,8 +69,7 @@ def running(
     workload_options, readable = prepared(form)
     workspace = Workspace(source)
     try:
-        with Child(
-            workspace,
+        setting = Setting(
             workload=form.workload,
             options=workload_options,
             device=device,
@@ -78,7 +79,8 @@ def running(
             limits=limits,
             serves=form.serves,
             **options,
-        ) as child:
+        )
+        with Child(workspace, setting) as child:
             yield child
     finally:
         workspace.remove()

@@ -42,7 +42,8 @@ from grader.measure import blocks
 from grader.measure.blocks import Plan
 from grader.result import FAIL, INCONCLUSIVE, Result
 from grader.sandbox import confine
-from grader.sandbox.parent import ChildError, Limits
+from grader.sandbox.child_error import ChildError
+from grader.sandbox.setting import Limits
 from grader.submission import Cell, Submission, from_cells, read_notebook, solution
 
 pytestmark = pytest.mark.usefixtures("nothing_left")

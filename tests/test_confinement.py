@@ -70,7 +70,7 @@ WITHOUT_ROOT = """
 import ctypes, fcntl, json, os, resource, shutil, stat, subprocess, sys, tempfile, time
 from pathlib import Path
 
-from grader.sandbox import confine, parent, probe
+from grader.sandbox import confine, probe, rights
 
 libc = ctypes.CDLL(None, use_errno=True)
 {older}
@@ -109,9 +109,9 @@ try:
     if child == 0:
         code = 1
         try:
-            os.environ.update(parent._private_environment(home, "cpu"))
+            os.environ.update(rights.private_environment(home, "cpu"))
             tempfile.tempdir = None  # as it was found out outside
-            files = parent.file_rights(home, [notebook], "cpu")
+            files = rights.file_rights(home, [notebook], "cpu")
             confine.enter({"home": str(home), "uid": 0, "files": files, "processes": None, "memory": None})
             found = inside(home, notebook, other.pid)
             os.write(write, json.dumps(found).encode())

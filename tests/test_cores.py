@@ -19,7 +19,9 @@ from grader import machine
 from grader.cores import cut, flat, parse, shares, written
 from grader.errors import UserError
 from grader.sandbox import confine
-from grader.sandbox.parent import ChildError, Limits, fork_server
+from grader.sandbox.child_error import ChildError
+from grader.sandbox.fork_server import fork_server
+from grader.sandbox.setting import Limits
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ALL = frozenset(os.sched_getaffinity(0))
@@ -282,7 +284,7 @@ def test_a_loop_that_took_others_cores_for_a_while_is_stopped():
         child.freeze()
         child.freeze()  # no turn
         with pytest.raises(ChildError, match=r"of processor time within 0\.1 s, more than this grade's cores"):
-            child._check_cores(1.0, 0.1, 1)
+            child.freezer.check_cores(1.0, 0.1, 1)
 
 
 # ---------------------------------------------------------------- on the command line

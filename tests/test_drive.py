@@ -17,7 +17,8 @@ import pytest
 from grader import labs
 from grader.grading.arms import open_arm, set_up
 from grader.sandbox import drive, drive_server
-from grader.sandbox.parent import ChildError, turn
+from grader.sandbox.child_error import ChildError
+from grader.sandbox.parent import turn
 from grader.workloads import drive as drive_client
 
 WAIT = 0.2  # seconds: sixteen of them are far from one, on a busy machine as well

@@ -24,7 +24,7 @@ from grader.measure import starter as starters
 from grader.measure.decision import Pair, decide_healthy
 from grader.result import FAIL, INCONCLUSIVE, PASS, Result
 from grader.sandbox.child import _some
-from grader.sandbox.parent import ChildError
+from grader.sandbox.child_error import ChildError
 from grader.submission import Submission
 from grader.trace import Metrics
 from grader.workloads import gpt, job

@@ -24,7 +24,8 @@ from grader.measure.blocks import Plan
 from grader.measure.calibration import Near, Spread
 from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult, Result
 from grader.sandbox import child
-from grader.sandbox.parent import Child, Limits
+from grader.sandbox.parent import Child
+from grader.sandbox.setting import Limits
 from grader.submission import Submission
 from grader.workloads import unet
 

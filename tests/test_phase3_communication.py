@@ -23,8 +23,10 @@ from grader.grading.forms import choose_form
 from grader.look import peek
 from grader.measure.blocks import Plan
 from grader.measure.decision import Pair
+from grader.paths import REPOSITORY
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result
-from grader.sandbox.parent import REPOSITORY, ChildError, Limits
+from grader.sandbox.child_error import ChildError
+from grader.sandbox.setting import Limits
 from grader.submission import Submission
 from grader.trace import Metrics
 from grader.workloads import gpt
@@ -150,9 +152,9 @@ def test_frozen_means_all_ranks():
         child.freeze()
         tree = psutil.Process(child.warden).children(recursive=True)
         assert len(tree) == 3 and {process.status() for process in tree} == {psutil.STATUS_STOPPED}
-        used = child.cpu_seconds()
+        used = child.processes.cpu_seconds()
         time.sleep(0.3)
-        assert child.cpu_seconds() == used
+        assert child.processes.cpu_seconds() == used
         child.thaw()
         child.run(1)
 

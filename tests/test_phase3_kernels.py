@@ -21,7 +21,7 @@ from grader.look import peek
 from grader.measure.blocks import QUICK
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
 from grader.sandbox import child
-from grader.sandbox.parent import ChildError
+from grader.sandbox.child_error import ChildError
 from grader.submission import Submission
 from grader.trace import kernels
 from grader.workloads import chain

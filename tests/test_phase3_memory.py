@@ -21,8 +21,9 @@ from grader.labs.lab import Budget, Growth
 from grader.measure.blocks import Plan
 from grader.measure.memory import Level, Meter, growth
 from grader.result import FAIL, INCONCLUSIVE, PASS, Result
-from grader.sandbox import parent
-from grader.sandbox.parent import Child, ChildError
+from grader.sandbox import memory
+from grader.sandbox.child_error import ChildError
+from grader.sandbox.memory import Memory
 from grader.submission import Submission
 
 HINTS = ("a", "b", "c")
@@ -300,8 +301,8 @@ def train(job):
 
 
 def test_what_is_held_while_a_look_takes_long_is_seen(monkeypatch):
-    slow = Child.file_memory
-    monkeypatch.setattr(Child, "file_memory", lambda child: time.sleep(1) or slow(child))
+    slow = Memory.in_files
+    monkeypatch.setattr(Memory, "in_files", lambda child: time.sleep(1) or slow(child))
     source = "import time\n" + IDLE.replace(
         "    while True:", "    held = torch.ones(15_000_000)\n    time.sleep(0.8)\n    del held\n    while True:", 1
     )
@@ -309,10 +310,10 @@ def test_what_is_held_while_a_look_takes_long_is_seen(monkeypatch):
 
 
 def test_who_hides_memory_in_a_turn_ends_the_grade(monkeypatch):
-    def hidden(_: Child) -> int:
+    def hidden(_: Memory) -> int:
         raise ChildError("A process of the loop does not let others see its memory.")
 
-    monkeypatch.setattr(Child, "file_memory", hidden)
+    monkeypatch.setattr(Memory, "in_files", hidden)
     with pytest.raises(ChildError, match="does not let"):
         metered("import time\n" + IDLE.replace("    while True:", "    time.sleep(0.5)\n    while True:", 1), turns=1)
 
@@ -440,14 +441,14 @@ def test_nobody_hides_what_it_has_mapped(monkeypatch):
         with running("import torch") as child:
             child.ask("ready")
             if seen:
-                child.main_memory()
+                child.memory.main()
             with monkeypatch.context() as patched:
-                patched.setattr(parent, "_mapped", refused)
+                patched.setattr(memory, "_mapped", refused)
                 if seen:
                     with pytest.raises(ChildError, match="does not let"):
-                        child.main_memory()
+                        child.memory.main()
                 else:
-                    assert child.main_memory() > 0
+                    assert child.memory.main() > 0
 
 
 def test_the_job_says_what_may_be_used():

@@ -19,7 +19,8 @@ from grader.labs.lab import Answers
 from grader.look import peek
 from grader.measure.blocks import Plan
 from grader.result import FAIL, NOT_MEASURED, PASS, Result
-from grader.sandbox.parent import ChildError, Limits
+from grader.sandbox.child_error import ChildError
+from grader.sandbox.setting import Limits
 from grader.submission import Submission
 from grader.workloads import serving
 

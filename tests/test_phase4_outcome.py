@@ -20,7 +20,7 @@ from grader.measure import calibration
 from grader.measure.blocks import Plan
 from grader.measure.calibration import Band, Usual, band
 from grader.result import FAIL, NOT_MEASURED, PASS
-from grader.sandbox.parent import Limits
+from grader.sandbox.setting import Limits
 
 # ---------------------------------------------------------------- the arithmetic
 

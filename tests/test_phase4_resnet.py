@@ -23,7 +23,7 @@ from grader.data import images, prepare
 from grader.grade import grade
 from grader.measure.blocks import Plan
 from grader.result import FAIL, NOT_MEASURED, PASS, Result
-from grader.sandbox.parent import ChildError
+from grader.sandbox.child_error import ChildError
 from grader.submission import Submission
 from grader.workloads import imagenet
 

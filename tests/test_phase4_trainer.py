@@ -18,7 +18,7 @@ from grader.grade import grade
 from grader.look import peek
 from grader.measure.blocks import Plan
 from grader.result import FAIL, NOT_MEASURED, PASS, Result
-from grader.sandbox.parent import ChildError
+from grader.sandbox.child_error import ChildError
 from grader.submission import Submission
 
 NAME = "4d_trainer"

@@ -25,8 +25,15 @@ from variants import trains_ahead
 
 from grader.data.cache import cache_dir
 from grader.measure.blocks import Arm, Plan, pair
-from grader.sandbox import confine, parent
-from grader.sandbox.parent import REPOSITORY, Child, ChildError, Limits, Workspace, fork_server
+from grader.paths import REPOSITORY
+from grader.sandbox import confine, rights
+from grader.sandbox import fork_server as servers
+from grader.sandbox.child_error import ChildError
+from grader.sandbox.fork_server import fork_server
+from grader.sandbox.parent import Child
+from grader.sandbox.processes import Processes
+from grader.sandbox.setting import Limits
+from grader.sandbox.workspace import Workspace
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 root_only = pytest.mark.skipif(not IS_ROOT, reason="only root can give a child a user of its own")
@@ -237,7 +244,7 @@ def test_python_path_that_holds_the_course(monkeypatch, outside):
     for entry in (f"{REPOSITORY}/", f"{REPOSITORY}/grader/..", str(REPOSITORY.parent), "/", ".", str(outside)):
         monkeypatch.setenv("PYTHONPATH", entry)
         opened = {
-            Path(path).resolve() for path, rights in parent.file_rights(outside, [], "cuda") if rights != confine.LIST
+            Path(path).resolve() for path, rights in rights.file_rights(outside, [], "cuda") if rights != confine.LIST
         }
         assert REPOSITORY not in opened and not opened & set(REPOSITORY.parents), entry
         assert (outside in opened) == (entry == str(outside)) or entry != str(outside)
@@ -498,9 +505,9 @@ def test_descriptors_and_environment(monkeypatch):
     """A server of its own, started where there is a secret in the environment."""
     monkeypatch.setenv("SECRET_TOKEN", "hunter2")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
-    for name in parent.NO_MULTICAST:
+    for name in rights.NO_MULTICAST:
         monkeypatch.setenv(name, "1")
-    monkeypatch.setattr(parent, "_server", None)
+    monkeypatch.setattr(servers, "_server", None)
     with open("/etc/passwd"):
         found = inside("""
             fds = {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if int(fd) > 2 and
@@ -509,11 +516,11 @@ def test_descriptors_and_environment(monkeypatch):
             texts.append(subprocess.run(["env"], capture_output=True, text=True).stdout)
             return [fds, texts, sorted(os.environ), os.getcwd(), os.environ["HOME"], os.umask(0)]
         """)
-    server, parent._server = parent._server, None
+    server, servers._server = servers._server, None
     server.close()
     fds, texts, names, folder, home, umask = found
     assert not [text for text in texts if "hunter2" in text]
-    assert folder == home and umask == 0o077 and {"TMPDIR", *parent.NO_MULTICAST} <= {*names}
+    assert folder == home and umask == 0o077 and {"TMPDIR", *rights.NO_MULTICAST} <= {*names}
     pipes = [target for target in fds.values() if target.startswith("pipe:")]
     rest = [t for t in fds.values() if not t.startswith(("pipe:", "/proc/"))]
     assert len(pipes) == 2 and all(t.startswith(("anon_inode:", "/dev/urandom")) for t in rest), fds
@@ -656,8 +663,8 @@ def work():
         child.start(1)
         child.run(2)
         child.freeze()
-        before = child.cpu_seconds()
-        assert eventually(lambda: child.cpu_seconds() > before + 0.1)
+        before = child.processes.cpu_seconds()
+        assert eventually(lambda: child.processes.cpu_seconds() > before + 0.1)
         with pytest.raises(ChildError, match=r"worked for .* s while they were stopped for the other side's turn"):
             child.thaw()
 
@@ -763,7 +770,7 @@ def test_a_starter_that_somebody_slows_is_not_measured(change):
         child.freeze()
         child.thaw()
         child.freeze()
-        main = min(child._tree(), key=psutil.Process.create_time)
+        main = min(child.processes.tree(), key=psutil.Process.create_time)
         if change == "cores":
             os.sched_setaffinity(main.pid, {min(os.sched_getaffinity(main.pid))})
         elif change == "priority":
@@ -777,7 +784,7 @@ def test_a_starter_that_somebody_slows_is_not_measured(change):
 def test_a_starter_that_somebody_slows_while_it_runs_is_not_measured():
     with running(LAB.starter, trusted=True) as child:
         child.load()
-        main = min(child._tree(), key=psutil.Process.create_time)
+        main = min(child.processes.tree(), key=psutil.Process.create_time)
         os.sched_setaffinity(main.pid, {min(os.sched_getaffinity(main.pid))})
         with pytest.raises(ChildError, match="changed on which cores the starter runs, or how soon"):
             child.freeze()
@@ -786,8 +793,8 @@ def test_a_starter_that_somebody_slows_while_it_runs_is_not_measured():
 @pytest.mark.slow
 def test_a_fork_server_that_somebody_slows_starts_nobody():
     """Both loops would begin with its cores; the submission could take back the others."""
-    parent.fork_server().wait_ready()
-    server = psutil.Process(parent.fork_server()._process.pid)
+    fork_server().wait_ready()
+    server = psutil.Process(fork_server()._process.pid)
     os.sched_setaffinity(server.pid, {min(os.sched_getaffinity(server.pid))})
     with pytest.raises(ChildError, match="on which cores the grader runs, or how soon") as raised, running(LAB.starter):
         pass
@@ -861,8 +868,8 @@ def test_a_chain_of_short_processes_that_wake_each_other_is_noticed():
         child.run(1)
         assert eventually(lambda: child.run(1)[1][0] > 0.1)  # seconds that the chain has worked
         child.freeze()
-        stopped = child._threads()
-        assert eventually(lambda: child._threads() != stopped)
+        stopped = child.processes.threads()
+        assert eventually(lambda: child.processes.threads() != stopped)
         with pytest.raises(ChildError, match="while they were stopped for the other side's turn"):
             child.thaw()
 
@@ -905,17 +912,17 @@ def counted(child: Child) -> int:
 ENDS = """
 from helpers import eventually, running
 from test_sandbox import REPLACES_ITSELF, counted
-from grader.sandbox import parent
+from grader.sandbox import workspace
 
 if {without_user}:
-    parent.Workspace.uid = property(lambda self: 0, lambda self, uid: None)
+    workspace.Workspace.uid = property(lambda self: 0, lambda self, uid: None)
 with running(REPLACES_ITSELF, allow_unconfined=True) as child:
     child.load()
     child.start(1)
     child.run(1)
     assert eventually(lambda: counted(child) > 50)
 # whoever lives holds the end of the pipe to which it prints
-assert not child._output._thread.is_alive()
+assert not child.ending.output._thread.is_alive()
 """
 
 
@@ -948,7 +955,7 @@ def test_a_parent_that_dies_while_it_stops_a_child_leaves_nothing():
         assert eventually(lambda: select.select([child._lifeline], [], [], 0)[0])
         os.close(child._lifeline)
         child._lifeline = os.open(os.devnull, os.O_WRONLY)
-        assert eventually(lambda: not child._tree() and not child.workspace.folder.exists())
+        assert eventually(lambda: not child.processes.tree() and not child.workspace.folder.exists())
 
 
 def test_processes_that_replace_themselves_are_stopped():
@@ -972,8 +979,8 @@ def shared(request, monkeypatch) -> str:
     if request.param == "everybody's":
         if not IS_ROOT:
             pytest.skip("only a user of its own tells what is a child's")
-        monkeypatch.setattr(parent, "_has_own_shared_memory", lambda _: False)
-    elif not parent._has_own_shared_memory(IS_ROOT):
+        monkeypatch.setattr(rights, "has_own_shared_memory", lambda _: False)
+    elif not rights.has_own_shared_memory(IS_ROOT):
         pytest.skip("this kernel gives nobody a /dev/shm of his own")
     return request.param
 
@@ -984,7 +991,7 @@ def test_shared_memory_does_not_outlast_a_submission(shared, tmp_path):
         child.load()
         child.start(1)
         child.run(1)
-        assert file.exists() == (shared == "everybody's") and sum(1 for _ in child._shared_memory()) == 1
+        assert file.exists() == (shared == "everybody's") and sum(1 for _ in child.memory.shared()) == 1
         child.workspace.empty()
         assert not file.exists()
 
@@ -996,12 +1003,12 @@ def test_without_root_shared_memory_is_its_own_as_well(shared, tmp_path):
         "import os; os.environ['GRADER_CACHE'] = os.environ['HOME'] = os.getcwd()\n"
         "from grader.sandbox import confine\n"
         "os.geteuid() or confine.give_up_root(40_000)\n"
-        "from grader.sandbox import parent\n"
+        "from grader.sandbox import rights\n"
         "from helpers import loop, running\n"
-        "if not parent._has_own_shared_memory(False): raise SystemExit('none')\n"
+        "if not rights.has_own_shared_memory(False): raise SystemExit('none')\n"
         'with running(loop(\'open("/dev/shm/grader-mine", "w").write("kept")\')) as child:\n'
         "    child.load(), child.start(1), child.run(1), child.freeze(), child.thaw(), child.run(1)\n"
-        "    print(os.path.exists('/dev/shm/grader-mine'), len(dict(child._shared_memory())), child.main_memory() > 0)"
+        "    print(os.path.exists('/dev/shm/grader-mine'), len(dict(child.memory.shared())), child.memory.main() > 0)"
     )
     tmp_path.chmod(0o777)
     for folder in tmp_path.parents[:2]:
@@ -1020,7 +1027,7 @@ def test_without_root_shared_memory_is_its_own_as_well(shared, tmp_path):
 
 def test_shared_memory_has_an_end(shared, monkeypatch):
     """Others' loader workers die where it is full."""
-    monkeypatch.setattr(parent, "shared_limit", lambda: 8 << 20)
+    monkeypatch.setattr(rights, "shared_limit", lambda: 8 << 20)
     body = "open('/dev/shm/big', 'wb').write(bytes(20 << 20))"
     with running(loop(body)) as child:
         child.load()
@@ -1046,10 +1053,10 @@ try:
     confine.own_shared_memory(32 << 20)  # for this test alone: as the machine's
 except OSError:
     raise SystemExit("none")
-from grader.sandbox import parent
+from grader.sandbox import rights
 from helpers import grade_cells, loop
 
-parent._has_own_shared_memory = lambda _: False
+rights.has_own_shared_memory = lambda _: False
 open("/dev/shm/others", "wb").write(bytes({others} << 20))
 BODY = """
 import mmap
@@ -1096,14 +1103,14 @@ def test_a_loop_is_looked_at_while_it_is_stopped(monkeypatch):
     """What it does meanwhile is not timed."""
     looked = []
     for name in ("waited", "cpu_seconds"):
-        look = getattr(Child, name)
+        look = getattr(Processes, name)
 
-        def noted(child: Child, look=look, name=name) -> Any:
-            states = {psutil.Process(pid).status() for pid in {pid for pid, _ in child._threads()}}
+        def noted(processes: Processes, look=look, name=name) -> Any:
+            states = {psutil.Process(pid).status() for pid in {pid for pid, _ in processes.threads()}}
             looked.append((name, states == {psutil.STATUS_STOPPED}))
-            return look(child)
+            return look(processes)
 
-        monkeypatch.setattr(Child, name, noted)
+        monkeypatch.setattr(Processes, name, noted)
     gain_over_starter(waiting(LAB.starter))
     assert {name for name, _ in looked} == {"waited", "cpu_seconds"} and all(stopped for _, stopped in looked), looked
 
@@ -1193,11 +1200,11 @@ os.wait()
 """
     with running(loop(work)) as child:
         child.load()
-        before, of_all = child.main_seconds(), child.cpu_seconds()
+        before, of_all = child.processes.main_seconds(), child.processes.cpu_seconds()
         child.start(1)
         child.run(1)
         child.freeze()
-        main, of_all = child.main_seconds() - before, child.cpu_seconds() - of_all
+        main, of_all = child.processes.main_seconds() - before, child.processes.cpu_seconds() - of_all
     assert main > 0.28 and of_all - main > 0.28
 
 
@@ -1206,24 +1213,28 @@ os.wait()
 
 @pytest.mark.slow
 def test_server_that_died_is_replaced(monkeypatch):
-    monkeypatch.setattr(parent, "_server", None)
+    monkeypatch.setattr(servers, "_server", None)
     server = fork_server()
     server._process.kill()
     server._process.wait()
     assert inside("return 1") == 1
-    replaced, parent._server = parent._server, None
+    replaced, servers._server = servers._server, None
     assert replaced is not server
     replaced.close()
 
 
 SERVED = """
 import signal, sys, time
-from grader.sandbox.parent import Child, Workspace, fork_server
+from grader.sandbox.fork_server import fork_server
+from grader.sandbox.parent import Child
+from grader.sandbox.setting import Setting
+from grader.sandbox.workspace import Workspace
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so does all that it starts
 if sys.argv[1] == "early":
     fork_server()
     sys.exit()
-child = Child(Workspace("def train(job):\\n    while True:\\n        yield 0"), workload="grader.workloads.gpt", options={}, device="cpu")
+setting = Setting(workload="grader.workloads.gpt", options={}, device="cpu")
+child = Child(Workspace("def train(job):\\n    while True:\\n        yield 0"), setting)
 child.load()
 print("loaded", flush=True)
 if sys.argv[1] == "wait":

@@ -28,7 +28,7 @@ def main() -> None:
         replies.write(json.dumps(what, allow_nan=False) + "\n")  # else keeping it would fail, and end the class
 
     from grader.grade import grade  # noqa: F401  (what it imports takes a second)
-    from grader.sandbox.parent import fork_server
+    from grader.sandbox.fork_server import fork_server
 
     fork_server().wait_ready()  # it imports torch
     reply({"ready": True})

@@ -6,7 +6,7 @@ import contextvars
 import threading
 from collections.abc import Callable
 
-from grader.sandbox import parent
+from grader.sandbox.setting import Limits
 
 SILENCE_S = 15
 # how what is said of such phases begins
@@ -44,7 +44,7 @@ class Silence:
                 self._say(what, self._means(what))
 
     def _means(self, what: str) -> str:
-        limits, ends = parent.Limits(), f"{self._stop} stops it; it ends by itself after"
+        limits, ends = Limits(), f"{self._stop} stops it; it ends by itself after"
         if what.startswith("loading"):
             return f"Not loaded in {SILENCE_S} s: what is it that the cell does on import? {ends} {limits.load:.0f} s."
         if what.startswith("the first step "):

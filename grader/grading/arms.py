@@ -11,7 +11,9 @@ from typing import Any
 from grader.grading.forms import prepared
 from grader.measure.blocks import Arm
 from grader.sandbox.drive import Drive
-from grader.sandbox.parent import Child, Limits, Workspace
+from grader.sandbox.parent import Child
+from grader.sandbox.setting import Limits, Setting
+from grader.sandbox.workspace import Workspace
 from grader.workloads.drive import NAME
 
 WEIGHTS, FIRST_WEIGHTS = "weights.safetensors", "first.safetensors"  # in the exchange folder
@@ -65,30 +67,25 @@ def open_arm(
 ) -> Iterator[Arm]:
     """One loop in a confined process of its own. kept: a workspace of this source whose compiler caches are used again."""
     form, options = setup.form, setup.options
+    setting = Setting(
+        workload=form.workload,
+        options=options,
+        device=setup.form_name,
+        readable=setup.readable if trusted or not options.get("read_s") else _past_the_drive(options),
+        threads=form.threads,
+        environment=form.environment,
+        limits=limits or Limits(),
+        trusted=trusted,
+        allow_unconfined=setup.allow_unconfined,
+        counted=setup.counted,
+        # the forms of labs that are no loops to make faster have none of these
+        **{name: getattr(form, name) for name in ("ranks", "budget", "exact_memory", "serves") if hasattr(form, name)},
+    )
     workspace = kept or Workspace(source)
     try:
         with (
             _drive(workspace, options) as drive,
-            Child(
-                workspace,
-                workload=form.workload,
-                options=options,
-                device=setup.form_name,
-                readable=setup.readable if trusted or not options.get("read_s") else _past_the_drive(options),
-                threads=form.threads,
-                environment=form.environment,
-                drive=drive,
-                limits=limits,
-                trusted=trusted,
-                allow_unconfined=setup.allow_unconfined,
-                counted=setup.counted,
-                # the forms of labs that are no loops to make faster have none of these
-                **{
-                    name: getattr(form, name)
-                    for name in ("ranks", "budget", "exact_memory", "serves")
-                    if hasattr(form, name)
-                },
-            ) as child,
+            Child(workspace, setting, drive) as child,
         ):
             yield Arm(
                 child,
@@ -140,4 +137,4 @@ def max_weights_bytes(trusted: Child, file: str) -> int:
     """Bytes that a submission's file of weights may have, by what a trusted loop of the same job has written.
 
     Weights in float64, which are told what is wrong with them, are twice as large; names stand beside them."""
-    return 2 * (trusted.exchange / file).stat().st_size + (1 << 20)
+    return 2 * (trusted.workspace.exchange / file).stat().st_size + (1 << 20)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grader.sandbox.parent import ChildError
+from grader.sandbox.child_error import ChildError
 from grader.submission import Submission, defined
 
 WAIT = "Wait until the machine is free and check again."

@@ -20,7 +20,9 @@ from grader.labs.lab import AnyLab, Form, Hints
 from grader.measure import decision
 from grader.measure.blocks import Arm, Plan, pair
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
-from grader.sandbox.parent import ChildError, Limits, turn
+from grader.sandbox.child_error import ChildError
+from grader.sandbox.parent import turn
+from grader.sandbox.setting import Limits
 from grader.submission import Submission
 from grader.trace.columns import Trace
 from grader.trace.events import ANNOTATION, CPU_OP

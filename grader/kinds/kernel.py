@@ -30,7 +30,9 @@ from grader.labs.lab import AnyLab, Hints, OtherForm
 from grader.measure import decision
 from grader.measure.blocks import QUICK
 from grader.result import AGAIN, FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
-from grader.sandbox.parent import Child, ChildError, Limits, turn
+from grader.sandbox.child_error import ChildError
+from grader.sandbox.parent import Child, turn
+from grader.sandbox.setting import Limits
 from grader.submission import Submission
 
 # ---------------------------------------------------------------- the declaration

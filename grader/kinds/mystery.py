@@ -23,7 +23,7 @@ from grader.grading.gate import machine_is_free
 from grader.kinds.shared import HEALTHY, NEXT_BEST, STEPS, as_number, no_cause, read_answers, shown, watch
 from grader.labs.lab import CAUSES, AnyLab, Hints, OtherForm
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
-from grader.sandbox.parent import ChildError
+from grader.sandbox.child_error import ChildError
 from grader.submission import Submission
 from grader.trace import intervals
 from grader.trace.breakdown import breakdown

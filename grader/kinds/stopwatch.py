@@ -18,7 +18,8 @@ from grader.grading.gate import machine_is_free
 from grader.labs.lab import AnyLab, Hints, OtherForm
 from grader.measure.blocks import QUICK, Arm
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
-from grader.sandbox.parent import Limits, turn
+from grader.sandbox.parent import turn
+from grader.sandbox.setting import Limits
 from grader.submission import Submission
 
 # ---------------------------------------------------------------- the declaration

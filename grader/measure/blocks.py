@@ -15,7 +15,7 @@ from grader import machine
 from grader.measure.decision import Pair
 from grader.measure.memory import Meter
 from grader.sandbox.drive import Drive
-from grader.sandbox.parent import Child, turn, waited_s
+from grader.sandbox.parent import Child, turn
 
 CHUNK_S = 0.25  # a burn goes in chunks of about this long
 MAX_BURN_CHUNKS = 8
@@ -128,20 +128,25 @@ class Arm:
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
         """A turn of this frozen arm that is not timed. How long it took is kept: see `overstated`."""
-        awake_s = self.child.awake_s
+        awake_s = self.child.freezer.awake_s
         with self._turn() as busy:
             yield
-        self.aside_s += self.child.awake_s - awake_s
+        self.aside_s += self.child.freezer.awake_s - awake_s
         self.aside_busy_s += busy()
 
     @contextlib.contextmanager
     def timed(self, core: int | None = None) -> Iterator[None]:
         """A turn of this frozen arm for blocks."""
-        seconds, steps, awake_s, main_s = self.seconds, len(self.losses), self.child.awake_s, self.child.main_seconds()
+        seconds, steps, awake_s, main_s = (
+            self.seconds,
+            len(self.losses),
+            self.child.freezer.awake_s,
+            self.child.processes.main_seconds(),
+        )
         with self._turn(core) as busy:
             yield
-        self.ran_main_s += self.child.main_seconds() - main_s
-        around_s = self.child.awake_s - awake_s - (self.seconds - seconds)
+        self.ran_main_s += self.child.processes.main_seconds() - main_s
+        around_s = self.child.freezer.awake_s - awake_s - (self.seconds - seconds)
         self.turns.append(Turn(self.seconds - seconds, len(self.losses) - steps, busy(), around_s))
         self.ran_s += self.turns[-1].seconds
         self.ran_steps += self.turns[-1].steps
@@ -316,15 +321,15 @@ def watch_lost(child: Child) -> Iterator[Callable[[], float]]:
     That is how long one of its threads waited for a processor, the one that waited most, and how long the grader did, which times
     it; but no more than the others' share of the processors' work, for a loop can be in its own way. Time that other virtual
     machines took comes on top. A neighbour who is in nobody's way costs nothing."""
-    began, waited, own = time.monotonic(), child.waited(), child.cpu_seconds()
-    grader_waited = waited_s("thread-self")
+    began, waited, own = time.monotonic(), child.processes.waited(), child.processes.cpu_seconds()
+    grader_waited = machine.waited_s("thread-self")
     worked, stolen = machine.processor_time()
     share = 0.0
     yield lambda: share
-    passed, now = time.monotonic() - began, child.waited()
+    passed, now = time.monotonic() - began, child.processes.waited()
     most = max((seconds - waited.get(thread, 0.0) for thread, seconds in now.items()), default=0.0)
-    most += waited_s("thread-self") - grader_waited
-    own = child.cpu_seconds() - own
+    most += machine.waited_s("thread-self") - grader_waited
+    own = child.processes.cpu_seconds() - own
     worked, stolen = (after - before for after, before in zip(machine.processor_time(), (worked, stolen), strict=True))
     others = max(0.0, worked - own) / max(worked, 1e-9)
     share = min(0.95, min(most / passed, others) + stolen / max(worked + stolen, 1e-9))

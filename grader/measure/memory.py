@@ -11,7 +11,8 @@ from itertools import pairwise
 from statistics import median
 
 from grader import machine
-from grader.sandbox.parent import Child, ChildError
+from grader.sandbox.child_error import ChildError
+from grader.sandbox.parent import Child
 
 INTERVAL_S = 0.05  # between two looks while a loop runs
 
@@ -36,7 +37,7 @@ class Meter:
         self.levels: list[Level] = []
         self.peak = 0
         child.ask("ready")
-        self._base = child.main_memory()
+        self._base = child.memory.main()
         self._gpu_base = machine.gpu_memory() if on_gpu else 0  # what an import takes is the child's, too
 
     @contextlib.contextmanager
@@ -50,7 +51,7 @@ class Meter:
         files, looked = 0, time.monotonic()
 
         def gpu() -> int:
-            own = self.child.gpu_memory()
+            own = self.child.memory.on_gpu()
             return max(0, held + machine.gpu_memory() - before) if own is None else own
 
         def look() -> None:
@@ -58,13 +59,13 @@ class Meter:
             if self.on_gpu:
                 self.peak = max(self.peak, gpu())
                 return
-            anonymous, files = self.child.anonymous_memory(), self.child.file_memory()
+            anonymous, files = self.child.memory.anonymous(), self.child.memory.in_files()
             self.peak, looked = max(self.peak, anonymous + files - self._base), time.monotonic()
 
         def glance() -> None:
             """While a look at all that the child has opened takes long."""
             if time.monotonic() - looked > 4 * INTERVAL_S:
-                self.peak = max(self.peak, self.child.anonymous_memory() + files - self._base)
+                self.peak = max(self.peak, self.child.memory.anonymous() + files - self._base)
 
         def watch(what: Callable[[], None]) -> None:
             try:
@@ -84,7 +85,7 @@ class Meter:
             for thread in threads:
                 thread.join()
             look()
-            main, largest = self.child.main_memory(), self.child.largest_memory()
+            main, largest = self.child.memory.main(), self.child.memory.largest()
             self.levels.append(Level(self.child.steps, gpu() if self.on_gpu else 0, main, largest))
         if failed:
             raise failed[0]

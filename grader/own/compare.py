@@ -27,8 +27,10 @@ from grader.measure.blocks import Plan
 from grader.measure.calibration import Spread
 from grader.own.job import JobError
 from grader.result import FAIL, CheckResult, Progress
-from grader.sandbox.parent import ChildError, Limits, fork_server
+from grader.sandbox.child_error import ChildError
+from grader.sandbox.fork_server import fork_server
 from grader.sandbox.probe import confinement
+from grader.sandbox.setting import Limits
 from grader.submission import MAX_SOURCE
 from grader.trace import Analysis, Trace, analyse
 

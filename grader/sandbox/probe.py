@@ -73,7 +73,8 @@ def confinement() -> Confinement:
 @contextlib.contextmanager
 def _trial() -> Iterator[dict[str, Any]]:
     """What is forbidden, set up to be tried: a file that is open to all by its mode, sockets that listen."""
-    from grader.sandbox.parent import Workspace, file_rights, memory_limit
+    from grader.sandbox.rights import file_rights, memory_limit
+    from grader.sandbox.workspace import Workspace
 
     workspace, outside = Workspace(source=""), Path(tempfile.mkdtemp(prefix="outside-"))
     outside.chmod(0o777)

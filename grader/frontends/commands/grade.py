@@ -22,7 +22,7 @@ from grader.grade import grade
 from grader.grading.forms import choose_form, own_cores
 from grader.labs.lab import Lab
 from grader.result import check_writable, write_json
-from grader.sandbox.parent import fork_server
+from grader.sandbox.fork_server import fork_server
 from grader.submission import Cell, code_cells, from_cells, load_notebook, read_notebook, solution
 
 DEMO = ("2a_workers", "3a_precision")  # the labs that `grader demo` shows

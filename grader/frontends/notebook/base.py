@@ -23,7 +23,7 @@ from grader.grading.forms import choose_form, missing_packages, own_cores, too_l
 from grader.labs.lab import AnyLab
 from grader.result import Progress, Result
 from grader.safe_text import cores_text
-from grader.sandbox import parent
+from grader.sandbox.fork_server import fork_server
 from grader.submission import Submission, defined, from_cells, is_submission
 
 ONLY_TRAINING = "This lab needs an NVIDIA GPU; on this CPU only the training is compared."
@@ -57,7 +57,7 @@ class NotebookLab:
         self._recorder = magic.install(running) if running else None
         if self.lab.runs_code:
             with self._on_cores():
-                parent.fork_server()  # imports torch meanwhile
+                fork_server()  # imports torch meanwhile
 
     def _repr_html_(self) -> str:
         return self._card().html()
@@ -243,11 +243,11 @@ def _stopped_once() -> Iterator[None]:
 def _end_children() -> None:
     """After a stop: end whatever the fork server has started, and the server with it. A stop that comes while a child is
     being started leaves one that nobody holds, and a reply that nobody reads."""
-    server = parent.fork_server()
+    server = fork_server()
     with contextlib.suppress(psutil.Error):
         top = psutil.Process(server._process.pid)
         for process in (top, *top.children(recursive=True)):
             with contextlib.suppress(psutil.Error):
                 process.kill()
     server.close()
-    parent.fork_server()  # imports torch again, for the next look
+    fork_server()  # imports torch again, for the next look

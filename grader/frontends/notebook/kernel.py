@@ -8,7 +8,7 @@ from grader.grading.failure import explain, with_details
 from grader.kinds import kernel
 from grader.kinds.kernel import KernelLab
 from grader.result import Progress
-from grader.sandbox.parent import ChildError
+from grader.sandbox.child_error import ChildError
 
 
 class OwnKernelLab(NotebookLab):

@@ -16,7 +16,7 @@ from grader.frontends.notebook.pictures import without_causes
 from grader.kinds import mystery
 from grader.kinds.mystery import MysteryLab
 from grader.result import Progress, write_json
-from grader.sandbox.parent import ChildError
+from grader.sandbox.child_error import ChildError
 from grader.trace import catalogue
 from grader.trace.words import counted, plain_number
 

@@ -21,7 +21,7 @@ from grader.frontends.notebook.prediction import MEANING, LockedPrediction, lock
 from grader.labs.lab import CAUSES, Budget, Growth, Lab
 from grader.look import Look, look, peek, profile
 from grader.result import Progress
-from grader.sandbox.parent import Workspace
+from grader.sandbox.workspace import Workspace
 from grader.submission import Submission, predicted_in
 from grader.trace.catalogue import METRICS, PEEKED, PROFILED
 from grader.trace.words import counted, plain_number

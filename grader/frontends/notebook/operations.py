@@ -9,7 +9,7 @@ from grader.frontends.notebook.pictures import save_trace
 from grader.kinds import costs
 from grader.kinds.costs import CostsLab
 from grader.result import Progress
-from grader.sandbox.parent import ChildError
+from grader.sandbox.child_error import ChildError
 from grader.trace.words import plain, plain_number, short_kernel
 
 

@@ -11,7 +11,7 @@ from grader.grading.failure import explain, with_details
 from grader.kinds import annotate
 from grader.kinds.annotate import AnnotateLab
 from grader.result import FAIL, Progress
-from grader.sandbox.parent import ChildError
+from grader.sandbox.child_error import ChildError
 from grader.trace.metrics import PHASES
 
 

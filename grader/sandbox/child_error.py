@@ -1,0 +1,80 @@
+"""Why a child failed, in words for the learner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+MAX_MESSAGE = 5_000  # characters of an error, fewer than a report shows; those of torch.compile have some 2,000
+
+
+class ChildError(Exception):
+    """The code in a child failed or broke the contract. `message` is for the learner; `details` is a traceback or ''.
+    trusted: it was the starter's child, not the learner's. asked: the request that it was asked, "load", "start", ...; "" where
+    it was none. within: the line of the job's own file that `line` led to."""
+
+    trusted = False
+    asked = ""
+
+    def __init__(
+        self,
+        message: str,
+        details: str = "",
+        kind: str = "",
+        line: int | None = None,
+        name: str = "",
+        within: int | None = None,
+    ):
+        super().__init__(message)
+        self.message, self.details, self.kind, self.line, self.name = message, details, kind, line, name
+        self.within = within
+
+
+def slowed(whom: str) -> ChildError:
+    return disturbed(f"Another program changed on which cores {whom} runs, or how soon.")
+
+
+def disturbed(message: str) -> ChildError:
+    """Whoever it was: nothing is measured, and nobody blamed."""
+    error = ChildError(message, kind="freeze")
+    error.trusted = True
+    return error
+
+
+def of_the_learner(error: Any, method: str, budget: int | None, trusted: bool) -> ChildError:
+    get: Callable[[str], str] = lambda key: str(error.get(key) or "") if isinstance(error, dict) else ""  # noqa: E731
+    kind, message = get("kind"), _whole(get("message"))
+    line, within = (
+        error.get(key) if isinstance(error, dict) and isinstance(error.get(key), int) else None
+        for key in ("line", "within")
+    )
+    if kind in ("contract", "weights"):
+        text = message
+    elif kind == "out_of_memory" and trusted:
+        text = (
+            "CUDA ran out of memory in a loop that the submission is compared with. While both are there they share the GPU: keep "
+            "fewer batches on the device, and free what you do not need. " + message
+        )
+    elif kind == "out_of_memory" and budget:
+        text = f"The submission needs more GPU memory than the {budget / 1e9:.2f} GB that it may use. {message}"
+    elif kind == "out_of_memory":
+        text = (
+            "CUDA ran out of memory in the submission. Two loops share the GPU while they are compared: keep fewer "
+            "batches on the device, and free what you do not need. " + message
+        )
+    else:
+        where = {
+            "load": "while it was imported",
+            "prepare": "in prepare(dataset, folder)",
+            "start": "when its loop was called",
+            "weights": "in job.weights()",
+            "result": "when it was called",
+            "calls": "when it was called",
+        }.get(method, "in its loop")
+        text = f"{'It' if trusted else 'The submission'} raised {kind or 'an error'} {where}: {message}"
+    return ChildError(text, get("traceback")[:6000], kind, line, get("name")[:200], within)
+
+
+def _whole(message: str) -> str:
+    """A message, which may be a flood; an honest one is never cut."""
+    return message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]} [cut: {len(message):,} characters]"

@@ -1,0 +1,83 @@
+"""A child's processes and threads, looked at from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import psutil
+
+from grader import machine
+
+
+class Processes:
+    """All that a child has started, and itself. warden: its warden's process id, see `server`."""
+
+    def __init__(self, warden: int) -> None:
+        self.warden = warden
+
+    def tree(self) -> list[psutil.Process]:
+        try:
+            return psutil.Process(self.warden).children(recursive=True)
+        except psutil.Error:
+            return []
+
+    def oldest_first(self) -> list[psutil.Process]:
+        """The child's processes; the one that it began as, which is the loop's, first."""
+        return sorted(self.tree(), key=psutil.Process.create_time)
+
+    def threads(self) -> dict[tuple[int, int], tuple[str, int]]:
+        """By process and thread: its state (proc_pid_stat(5)), and how many times it was given a processor
+        (https://docs.kernel.org/scheduler/sched-stats.html). Empty where the kernel does not tell."""
+        found = {}
+        for process in self.tree():
+            with contextlib.suppress(OSError):
+                for entry in os.scandir(f"/proc/{process.pid}/task"):
+                    with contextlib.suppress(OSError, IndexError, ValueError):  # it ended meanwhile
+                        state = Path(entry.path, "stat").read_text().rpartition(")")[2].split()[0]
+                        slices = int(Path(entry.path, "schedstat").read_text().split()[2])
+                        found[process.pid, int(entry.name)] = state, slices
+        return found
+
+    def waited(self) -> dict[tuple[int, int], float]:
+        """`machine.waited_s` of each thread (process id, thread id)."""
+        found = {}
+        for process in self.tree():
+            with contextlib.suppress(OSError):
+                for entry in os.scandir(f"/proc/{process.pid}/task"):
+                    found[process.pid, int(entry.name)] = machine.waited_s(f"{process.pid}/task/{entry.name}")
+        return found
+
+    def cpu_seconds(self) -> float:
+        """Processor time that the child's processes have used so far, those included that ended."""
+        total = 0.0
+        for process in self.tree():
+            with contextlib.suppress(psutil.Error):
+                total += sum(process.cpu_times()[:4])  # its own and its children's, user and system
+        with contextlib.suppress(psutil.Error):
+            total += sum(psutil.Process(self.warden).cpu_times()[2:4])  # of those that had lost their parent
+        return total
+
+    def main_seconds(self) -> float:
+        """Processor time that the loop's main process has used so far, in all its threads; 0 where it has ended."""
+        with contextlib.suppress(psutil.Error, IndexError):
+            return sum(self.oldest_first()[0].cpu_times()[:2])
+        return 0.0
+
+
+def status(process: psutil.Process) -> str:
+    try:
+        return process.status()
+    except psutil.Error:
+        return psutil.STATUS_DEAD
+
+
+def living(pid: int) -> str:
+    """Where /proc tells of a process: at one of its threads, for that which it began with may have ended, and then tells nothing."""
+    for thread in sorted(map(int, os.listdir(f"/proc/{pid}/task"))):
+        path = f"{pid}/task/{thread}"
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if Path("/proc", path, "stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+                return path
+    return str(pid)

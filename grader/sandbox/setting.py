@@ -1,0 +1,42 @@
+"""What a child is given, beside its workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+MAX_DISK = 6 << 30  # bytes in a child's folder, compiler caches and a trace included
+
+
+@dataclass
+class Limits:
+    """Seconds. `load`: import of the submission; `first_step`: the first step, which may compile; `step`: any other request
+    for steps, or 20 times what it is expected to take where that is longer."""
+
+    load: float = 60.0
+    first_step: float = 240.0
+    step: float = 60.0
+    disk_bytes: int = MAX_DISK
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The lab's form as far as a child knows it, and what is allowed to it."""
+
+    workload: str  # module with make_job
+    options: dict[str, Any]  # make_job's keyword arguments
+    device: str  # "cpu" or "cuda"
+    readable: Sequence[str | Path] = ()  # the lab's data
+    threads: int | None = None  # of torch
+    environment: dict[str, str] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+    trusted: bool = False  # it runs our own starter, so its errors are not a learner's
+    allow_unconfined: bool = False  # where the kernel has no Landlock
+    ranks: int = 1  # processes that train together, see `ranks`
+    # see `Form`
+    budget: int | None = None
+    exact_memory: bool = False
+    serves: bool = False
+    counted: bool = False  # its memory will be asked for, so there is nowhere to put bytes that are not seen
