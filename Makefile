@@ -46,6 +46,7 @@ test-all: test
 lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports
 
 lessons: .venv/ready
 	$(BIN)/python -m grader.frontends.lessons $(NOTEBOOKS)
