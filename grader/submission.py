@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import re
 import stat
@@ -17,6 +18,9 @@ from grader.labs.lab import AnyLab
 MAGIC = "%%submission"
 MAX_NOTEBOOK = 64 << 20  # bytes
 MAX_SOURCE = 1 << 20
+COMPLETE = {"cause", "gain"}  # what a prediction must say
+
+Prediction = tuple[tuple[str, Any], ...]  # the arguments of lab.predict(...), sorted by name
 
 
 @dataclass(frozen=True)
@@ -27,22 +31,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class Submission:
-    """source: the module that the grader runs. starts: (first line in the module, cell number) of each cell, to say
-    where something went wrong. elsewhere: names that other cells define, with the cell's number. prediction: the
-    arguments of the notebook's lab.predict(...) call, or None. student: whose it is, where nbgrader says so."""
-
-    source: str
-    starts: tuple[tuple[int, int], ...] = ()
-    elsewhere: tuple[tuple[str, int], ...] = ()
-    prediction: tuple[tuple[str, Any], ...] | None = None
-    student: str = ""
+    source: str  # the module that the grader runs
+    starts: tuple[tuple[int, int], ...] = ()  # (first line in the module, cell number) of each cell
+    elsewhere: tuple[tuple[str, int], ...] = ()  # (name, cell number) of what other cells define
+    prediction: Prediction | None = None
+    student: str = ""  # whose it is, where nbgrader says so
 
     def where(self, line: int | None) -> str:
         """'cell 7, line 3' for a line of the module; '' when it cannot be said."""
-        before = [(first, cell) for first, cell in self.starts if line is not None and first <= line]
-        if not before:
+        if line is None or not self.starts or line < self.starts[0][0]:
             return ""
-        first, cell = before[-1]
+        first, cell = [start for start in self.starts if start[0] <= line][-1]
         return f"cell {cell}, line {line - first + 2}"  # the magic is line 1 of its cell
 
     def locate(self, traceback: str) -> str:
@@ -90,13 +89,13 @@ def code_cells(notebook: Any, name: str) -> list[Cell]:
     return found
 
 
-COMPLETE = {"cause", "gain"}
-
-
 def from_cells(cells: Iterable[Cell], name: str = "The notebook") -> Submission:
-    """Put the %%submission cells, in order, into one module. Raises UserError when there are none or one cannot be
-    parsed."""
-    parts, starts, elsewhere, prediction, switches = [], [], [], None, {}
+    """Put the %%submission cells, in order, into one module. Raises UserError where there are none or one cannot be parsed."""
+    parts: list[str] = []
+    starts: list[tuple[int, int]] = []
+    elsewhere: list[tuple[str, int]] = []
+    prediction: Prediction | None = None
+    switches: dict[str, None] = {}  # of `from __future__ import ...`, in order
     lines = characters = 0
     for cell in cells:
         text = cell.source.replace("\r\n", "\n").replace("\r", "\n")  # Python takes all three for the end of a line
@@ -125,8 +124,7 @@ def from_cells(cells: Iterable[Cell], name: str = "The notebook") -> Submission:
 
 
 def _without_future(body: str, switches: dict[str, None]) -> str:
-    """A cell with `pass` in place of its `from __future__ import …`, whose names go to `switches`; its lines stay where they
-    are."""
+    """A cell with `pass` for its `from __future__ import ...`, whose names go to `switches`; its lines keep their numbers."""
     lines = body.split("\n")
     for node in ast.parse(body).body:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -184,26 +182,29 @@ def defined(source: str) -> list[str]:
     return names
 
 
-def predicted_in(source: str) -> tuple[tuple[str, Any], ...] | None:
-    """The literal keyword arguments of a call `….predict(cause=…, gain=…, device=…)`; `...` counts as not filled in."""
+def predicted_in(source: str) -> Prediction | None:
+    """The literal arguments of the first call `....predict(cause=..., gain=..., device=...)` that has any; `...` is none."""
     tree = _tree(source)
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "predict":
             found = {}
             for keyword in node.keywords:
-                try:
+                with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
                     value = ast.literal_eval(keyword.value)
-                except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-                    continue
-                if keyword.arg == "cause" and isinstance(value, str) and value.isprintable():
-                    found["cause"] = value
-                if keyword.arg == "gain" and isinstance(value, (int, float)) and 0 < value < 1e6:
-                    found[keyword.arg] = value
-                if keyword.arg == "device" and value in ("cuda", "cpu"):
-                    found[keyword.arg] = value
+                    if keyword.arg and _fits(keyword.arg, value):
+                        found[keyword.arg] = value
             if found:
                 return tuple(sorted(found.items()))
     return None
+
+
+def _fits(name: str, value: Any) -> bool:
+    """Whether a prediction's argument can have this value."""
+    if name == "cause":
+        return isinstance(value, str) and value.isprintable()
+    if name == "gain":
+        return isinstance(value, int | float) and 0 < value < 1e6
+    return name == "device" and value in ("cuda", "cpu")
 
 
 def same_code(one: str, other: str) -> bool:
