@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
+from collections.abc import Callable
 from html import escape
 from itertools import islice
 from typing import Any
@@ -84,6 +85,16 @@ def inline(value: Any, depth: int = 0) -> str:
     return f"({joined})" if depth else joined
 
 
+def one_line(value: Any) -> str:
+    """`clean`, with a blank for any white space."""
+    return " ".join(clean(value).split())
+
+
+def painter(colour: bool) -> Callable[[str, str], str]:
+    """What puts a terminal's code around words, or leaves them as they are: paint("✗ FAIL", "31")."""
+    return lambda words, code: f"\x1b[{code}m{words}\x1b[0m" if colour else words
+
+
 def key_words(key: Any) -> str:
     return str(key)[:80].replace("_", " ")
 
@@ -102,6 +113,11 @@ def plausible(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 1e-6 < value < 1e6 else None
+
+
+def no_formula(text: str) -> str:
+    """Marked as text where a spreadsheet would take it for a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text
 
 
 def to_html(value: Any, limit: int = WHOLE, tail: bool = False) -> str:

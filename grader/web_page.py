@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,9 @@ from grader.safe_text import to_html
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# Okabe & Ito's palette, told apart with every common form of colour blindness. A colour never stands alone: a sign and
+# a word always say the same.
+BLACK, GREY, GREEN, ORANGE, VERMILION = "#1b1f23", "#6b7280", "#009E73", "#E69F00", "#D55E00"
 PICTURE_BYTES = 90_000  # of a picture as base64, so that a report with two stays under 300 KB
 
 # No tables, and every rule behind the report's own class: JupyterLab's themes colour tables, code and pre of outputs
@@ -92,6 +95,35 @@ def paper(body: str, css: str = "") -> str:
 def page(title: str, body: str, css: str = "") -> str:
     """`paper` as a file of its own. `title` is plain text, `body` HTML."""
     return _PAGE.format(title=to_html(title), body=paper(body, css))
+
+
+def heading(title: str, right: str = "") -> str:
+    """A page's first line, with a word at its right end; both are HTML."""
+    score = f'<div class="sp-score">{right}</div>' if right else ""
+    return f'<div class="sp-head"><div class="sp-title">{title}</div>{score}</div>'
+
+
+def section(title: str, *parts: str) -> str:
+    """HTML below a line and a title of plain text, which may be empty; "" where there is no HTML."""
+    inner = "".join(parts)
+    head = f'<p class="sp-big">{to_html(title)}</p>' if title else ""
+    return f'<div class="sp-section">{head}{inner}</div>' if inner else ""
+
+
+def folded(summary: str, inner: str, opened: bool = False) -> str:
+    """HTML that a click on the summary, plain text, opens."""
+    return f"<details{' open' if opened else ''}><summary>{to_html(summary)}</summary>{inner}</details>"
+
+
+def pairs(rows: Iterable[tuple[str, str]]) -> str:
+    """Names and what is said of them, plain texts, in two columns."""
+    cells = "".join(f"<span>{to_html(name)}</span><span>{to_html(said)}</span>" for name, said in rows)
+    return f'<div class="sp-rows">{cells}</div>'
+
+
+def items(lines: Iterable[str]) -> str:
+    """A list with a point before each piece of HTML."""
+    return f"<ul>{''.join(f'<li>{line}</li>' for line in lines)}</ul>"
 
 
 def image(draw: Callable[[], Figure], alt: str) -> str:

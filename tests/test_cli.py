@@ -20,7 +20,7 @@ from grader import calibrate, labs, machine, paths
 from grader.classroom import worker
 from grader.course import working_copy
 from grader.errors import UserError
-from grader.frontends import board, cli, silence
+from grader.frontends import attempts, cli, silence
 from grader.frontends.commands.labs import form_here
 from grader.frontends.terminal import Terminal
 from grader.measure import calibration
@@ -38,8 +38,8 @@ def grader(*arguments: str | Path, **options) -> subprocess.CompletedProcess:
 def test_a_terminal_that_is_not_utf_8_costs_no_result(tmp_path):
     environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
     command = [sys.executable, "-m", "grader.frontends.cli", "board", "--folder", tmp_path]
-    board.keep(tmp_path, LAB, grade_cells(LAB.starter, quick=True))
-    board.note(tmp_path, LAB.name, "4 \N{RIGHTWARDS ARROW} 8 workers")
+    attempts.keep(tmp_path, LAB, grade_cells(LAB.starter, quick=True))
+    attempts.note(tmp_path, LAB.name, "4 \N{RIGHTWARDS ARROW} 8 workers")
     done = subprocess.run(command, env=environment, capture_output=True, encoding="latin-1", timeout=600)
     assert done.returncode == 0 and "4 ? 8 workers" in done.stdout, done.stderr
 

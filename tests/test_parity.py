@@ -381,7 +381,7 @@ def test_a_grade_from_a_seed_that_tells_nothing_is_undecided(tmp_path):
     assert checks["throughput"].status == INCONCLUSIVE and sum(check.points for check in checks.values()) == 0
     assert checks["throughput"].reason.endswith("Check again: another seed is drawn.")
     graded = Result(LAB, "", "cpu", [*checks.values()], {}, {}, disturbed=found.disturbed)
-    assert any("the seed of this grade tells nothing" in note for note in report._headline(graded)[1])
+    assert any("the seed of this grade tells nothing" in note for note in report.headline(graded)[1])
 
 
 @pytest.mark.slow

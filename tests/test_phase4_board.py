@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from grader import labs
 from grader.errors import UserError
-from grader.frontends import board, cli
+from grader.frontends import attempts as kept
+from grader.frontends import board, cli, gain_pictures
 from grader.frontends.notebook import open_lab
 from grader.result import Result
 
@@ -22,37 +23,40 @@ def graded() -> Result:
     return grade_cells(LAB.starter, quick=True)
 
 
-def attempts(*changes: dict) -> list[board.Attempt]:
+def attempts(*changes: dict) -> list[kept.Attempt]:
     base = {"lab": "3a_precision", "when": "2026-11-21T10:00:00+00:00", "machine": "NVIDIA H200, 16 cores", "torch": "2.11.0",
             "form": "cuda", "points": 50.0, "max_points": 100.0, "gain": 2.0, "gain_lower": 1.9, "gain_upper": 2.1,
             "rate": 118200.4, "unit": "tokens/s", "counts": True, "said": "", "note": ""}  # fmt: skip
-    return [board._whole(base | change) for change in changes]
+    return [kept.usable(base | change) for change in changes]
 
 
 @pytest.mark.slow
 def test_a_grade_leaves_a_line(graded, tmp_path):
-    board.keep(tmp_path, LAB, graded)
-    board.keep(tmp_path, LAB, graded)
-    first, _ = board.collect(tmp_path)
+    kept.keep(tmp_path, LAB, graded)
+    kept.keep(tmp_path, LAB, graded)
+    first, _ = kept.collect(tmp_path)
     throughput = graded.check("throughput").evidence
     assert first["lab"] == "3a_precision" and first["gain"] == throughput["gain"] and not first["note"]
     assert first["unit"] == "tokens/s" and first["rate"] == pytest.approx(8 * 64 / throughput["submission_ms"] * 1e3)
     assert first["torch"] == graded.versions["torch"] and str(graded.machine["cores"]) in first["machine"]
-    board.note(tmp_path, "3a_precision", "as it is\x1b[31m\nnext line" + "!" * 200)
-    assert [each["note"][:8] for each in board.collect(tmp_path)] == ["", "as it is"]
-    assert "\x1b" not in board.collect(tmp_path)[1]["note"]
+    kept.note(tmp_path, "3a_precision", "as it is\x1b[31m\nnext line" + "!" * 200)
+    assert [each["note"][:8] for each in kept.collect(tmp_path)] == ["", "as it is"]
+    assert "\x1b" not in kept.collect(tmp_path)[1]["note"]
 
 
 def test_why_a_gain_does_not_count(graded):
     changed = Result.from_dict(json.loads(json.dumps(graded.to_dict())))
     changed.check("parity").status = "FAIL"
-    assert board.attempt(LAB, changed)["said"] == "not the same training" and not board.attempt(LAB, changed)["counts"]
+    assert (
+        kept.from_result(LAB, changed)["said"] == "not the same training"
+        and not kept.from_result(LAB, changed)["counts"]
+    )
     changed.fatal = "NameError"
-    assert board.attempt(LAB, changed)["said"] == "did not run"
+    assert kept.from_result(LAB, changed)["said"] == "did not run"
     impossible = Result.from_dict(json.loads(json.dumps(graded.to_dict())))
     speed = impossible.check("throughput")
     speed.status, speed.points, speed.evidence = "FAIL", 0, speed.evidence | {"impossible": True}
-    assert not board.attempt(LAB, impossible)["counts"]
+    assert not kept.from_result(LAB, impossible)["counts"]
 
 
 def test_one_core_was_written_otherwise_once():
@@ -63,19 +67,19 @@ def test_one_core_was_written_otherwise_once():
 
 def test_two_notebooks_in_one_folder(graded, tmp_path):
     def keep(_):
-        board.keep(tmp_path, LAB, graded)
+        kept.keep(tmp_path, LAB, graded)
 
     with ThreadPoolExecutor(4) as together:
         list(together.map(keep, range(24)))
-    assert len(board.collect(tmp_path)) == 24
+    assert len(kept.collect(tmp_path)) == 24
 
 
 def test_a_damaged_file_is_put_aside(graded, tmp_path):
-    path = board.file_of(tmp_path, LAB.name)
+    path = kept.file_of(tmp_path, LAB.name)
     for damaged in ('[{"lab": "3a_precision", "note: 1}]', "{}", "[" * 100_000):
         path.write_text(damaged)
-        board.keep(tmp_path, LAB, graded)
-        assert len(board.read(path)) == 1
+        kept.keep(tmp_path, LAB, graded)
+        assert len(kept.read(path)) == 1
         assert damaged in [each.read_text() for each in tmp_path.glob(f"{path.name}.damaged-*")]
 
 
@@ -104,7 +108,7 @@ def test_best_first_on_each_machine():
 def test_exports(tmp_path, capsys):
     rows = attempts({"note": "=1+1"}, {"note": "<script>", "gain": None})
     (tmp_path / "3a_precision").mkdir()
-    board.write_json(board.file_of(tmp_path / "3a_precision", "3a_precision"), rows)
+    kept.write_json(kept.file_of(tmp_path / "3a_precision", "3a_precision"), rows)
     files = {kind: tmp_path / f"board.{kind}" for kind in ("html", "csv", "json")}
     options = [part for kind, file in files.items() for part in (f"--{kind}", str(file))]
     assert cli.main(["board", "3a_precision", "--folder", str(tmp_path), *options]) == 0
@@ -145,7 +149,7 @@ def test_a_program_that_did_not_run_has_no_points():
 
 def test_nothing_there_says_what_to_do(tmp_path, capsys):
     with pytest.raises(UserError, match=r"no results of 2a_workers in .*lab\.check\(\)"):
-        board.collect(tmp_path, "2a_workers")
+        kept.collect(tmp_path, "2a_workers")
     assert cli.main(["board", "--folder", str(tmp_path)]) == 2
     assert cli.main(["board", "no_lab", "--folder", str(tmp_path)]) == 2
     assert "There is no lab 'no_lab'" in capsys.readouterr().err
@@ -160,7 +164,7 @@ anything = st.recursive(
 
 @pytest.mark.slow
 @settings(max_examples=15)
-@given(st.dictionaries(st.sampled_from(board.COLUMNS), anything))
+@given(st.dictionaries(st.sampled_from([*kept.Attempt.__annotations__]), anything))
 def test_a_file_that_was_damaged_by_hand(damage):
     rows = attempts(damage | {"lab": "3a_precision"}, {})
     assert "3a_precision" in board.text(rows) and "</html>" in board.page(rows) and board.as_csv(rows).count("\n") >= 3
@@ -168,21 +172,23 @@ def test_a_file_that_was_damaged_by_hand(damage):
 
 def test_files_that_hold_no_attempts(tmp_path):
     for text in ("", "[", "{}", '["x"]', '[{"lab": "gone"}]', "[" * 100_000):
-        board.file_of(tmp_path, "3a_precision").write_text(text)
+        kept.file_of(tmp_path, "3a_precision").write_text(text)
         with pytest.raises(UserError):
-            board.collect(tmp_path)
+            kept.collect(tmp_path)
 
 
 def test_many_attempts_are_drawn_as_the_last_ones():
     rows = attempts(*({"gain": 1 + n / 10, "when": f"2026-11-21T10:{n}"} for n in range(10, 50)))
-    figure = board.draw(rows)
+    figure = gain_pictures.draw_ladder(rows)
     labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
-    assert len(labels) == board.SHOWN and labels[-1].endswith("11-21 10:49")
+    assert len(labels) == kept.SHOWN and labels[-1].endswith("11-21 10:49")
 
 
 @pytest.mark.parametrize(("gain", "target"), [(12.0, 1.4), (12.0, 2.0), (1.1, 1.4), (2.0, 8.0)])
 def test_the_words_above_the_picture_do_not_touch(gain, target):
-    figure = board.draw(attempts({"gain": gain, "gain_lower": gain, "gain_upper": gain, "target": target}))
+    figure = gain_pictures.draw_ladder(
+        attempts({"gain": gain, "gain_lower": gain, "gain_upper": gain, "target": target})
+    )
     axes = figure.axes[0]
     above = [text.get_window_extent() for text in axes.texts if text.get_text().startswith(("starter", "target"))]
     assert len(above) == 2 and above[0].x1 + 3 < above[1].x0
@@ -193,9 +199,9 @@ def test_log_in_a_notebook(graded, tmp_path, monkeypatch, capsys):
     lab = open_lab("3a_precision", device="cpu")
     lab.log("too early")
     assert "run lab.check() first" in capsys.readouterr().out
-    board.keep(tmp_path, LAB, graded)
+    kept.keep(tmp_path, LAB, graded)
     lab.log("nothing changed")
-    board.keep(tmp_path, LAB, graded)
+    kept.keep(tmp_path, LAB, graded)
     lab.log("bf16")
     lab.log()
     shown = capsys.readouterr().out
@@ -206,14 +212,14 @@ def test_a_note_is_of_the_last_check(graded, tmp_path, monkeypatch, capsys):
     """Not of the one before it, where the last one came to nothing."""
     monkeypatch.chdir(tmp_path)
     lab = open_lab("3a_precision", device="cpu")
-    board.keep(tmp_path, LAB, graded)
+    kept.keep(tmp_path, LAB, graded)
     lab.log("workers")
     lab.predict(cause="compute-bound", gain=2)
     lab.check()
     assert "This is no notebook" in capsys.readouterr().out
     lab.log("bf16")
     assert "came to no result: there is nothing to note" in capsys.readouterr().out
-    assert [each["note"] for each in board.collect(tmp_path)] == ["workers"]
+    assert [each["note"] for each in kept.collect(tmp_path)] == ["workers"]
 
 
 @pytest.mark.slow
@@ -232,7 +238,7 @@ def test_a_check_in_a_notebook_is_logged(tmp_path):
     finally:
         kernel.close()
     assert "eight workers" in logged.text and "<img" in logged.html, (logged.text, logged.error)
-    (row,) = board.collect(tmp_path)
+    (row,) = kept.collect(tmp_path)
     assert row["note"] == "eight workers" and row["quick"] and row["unit"] == "images/s" and row["gain"] > 1
 
 

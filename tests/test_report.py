@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from grader import labs, web_page
 from grader.checks import trace as trace_verdicts
-from grader.frontends import board, report
+from grader.frontends import attempts, board, gain_pictures, report
+from grader.frontends.gain import Gain, bar
 from grader.frontends.notebook.note import CheckNote
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result
 from grader.safe_text import cores_text, prose_to_html
@@ -287,12 +288,12 @@ def test_an_interval_is_shown_only_where_it_counts(certain, counts, tmp_path):
     for shown in (page, text):
         assert ("2.79" in shown) == ("3.26" in shown) == counts
         assert ("1.31x is certain, and that counts" in " ".join(shown.split())) != counts
-    row = board.attempt(labs.get("2a_workers"), result)
+    row = attempts.from_result(labs.get("2a_workers"), result)
     assert ("2.79x to 3.26x" in board.cells(1, row)[2]) == counts and (
         "1.31x is certain" in board.cells(1, row)[2]
     ) != counts
-    assert board.cells(1, board._whole(row)) == board.cells(1, row)
-    assert board.draw([row])
+    assert board.cells(1, attempts.usable(row)) == board.cells(1, row)
+    assert gain_pictures.draw_ladder([row])
 
 
 def test_feedback_says_who_can_measure_again_what_is_undecided():
@@ -436,17 +437,17 @@ def test_any_key_of_the_throughput_evidence_may_be_missing_or_odd(key, value, mo
 @pytest.mark.parametrize("target", [1.1, 3.6, 60])
 def test_the_axis_shows_every_mark(gain, target):
     check = throughput(gain, target=target)
-    shown = report._Gain.of(check)
+    shown = Gain.of(check)
     low, high = shown.span()
     assert low < min(1, shown.lower) and max(shown.upper, target, shown.reference) < high
-    assert 3 <= len(report.log_ticks(low, high)) <= 12
-    bar, marks = report._gain_bar(shown, 80)
-    assert len(bar) == len(marks) == 80 and "●" in bar and all(m in marks for m in ("1x", "T", "R"))
+    assert 3 <= len(gain_pictures.log_ticks(low, high)) <= 12
+    line, marks = bar(shown, 80)
+    assert len(line) == len(marks) == 80 and "●" in line and all(m in marks for m in ("1x", "T", "R"))
 
 
 @given(low=st.floats(0.01, 0.999), high=st.floats(1.001, 1000))
 def test_no_tick_is_printed_over_another(low, high):
-    ticks = report.log_ticks(low, high)
+    ticks = gain_pictures.log_ticks(low, high)
     assert 1 in ticks and len(ticks) <= 12 and all(low <= tick <= high for tick in ticks)
     for a, b in itertools.pairwise(ticks):  # of 6.4 inches, where "0.92x" takes 0.4
         assert math.log(b / a) / math.log(high / low) > 0.02 + 0.0125 * len(f"{a:.4g}x{b:.4g}x") / 2
@@ -454,7 +455,7 @@ def test_no_tick_is_printed_over_another(low, high):
 
 @pytest.mark.parametrize(("low", "high"), [(0.9, 7.6), (0.86, 9), (0.8, 10.5)])
 def test_a_gain_between_ticks_can_be_read(low, high):
-    assert {4, 5, 6} <= set(report.log_ticks(low, high))
+    assert {4, 5, 6} <= set(gain_pictures.log_ticks(low, high))
 
 
 def test_long_titles_and_reasons_are_not_cut():

@@ -10,7 +10,7 @@ from typing import Any
 
 from grader.course import outline, working_copy
 from grader.errors import UserError
-from grader.frontends import board, cli
+from grader.frontends import attempts, cli
 from grader.paths import REPOSITORY
 
 WIDTHS = ("5em", "minmax(14em, 1fr)", "11em")  # of what it is, its title, how far one is
@@ -119,7 +119,7 @@ def progress(lab: outline.LabStop) -> Progress:
     grades = [(not quick, numbers[0])]
     grades += [
         (not each["quick"], each["points"])
-        for each in board.read(board.file_of(lab.file.parent, lab.name))
+        for each in attempts.read(attempts.file_of(lab.file.parent, lab.name))
         if each["points"] is not None and each["lab"] == lab.name
     ]
     full, best = max(grades)

@@ -13,7 +13,7 @@ from pathlib import Path
 from grader import labs, paths
 from grader.classroom.client import grade_at
 from grader.errors import UserError
-from grader.frontends import board, report
+from grader.frontends import attempts, report
 from grader.frontends.diagnose import check_targets
 from grader.frontends.notebook.prediction import other_than_submitted
 from grader.frontends.options import add_device, add_json, add_lab
@@ -88,7 +88,7 @@ def run_grade(options: argparse.Namespace) -> None:
         )
     folder, saved = options.notebook.resolve().parent, ""
     if folder == paths.working_copy(lab.name).parent.resolve():  # the learner's own: as lab.check() does there
-        saved = board.save(folder, lab, result)
+        saved = attempts.save(folder, lab, result)
     if options.html:
         report.write_html(result, options.html)
     if options.json == "-":

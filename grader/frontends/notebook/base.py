@@ -13,10 +13,10 @@ from typing import Any
 
 import psutil
 
-from grader import labs, machine, paths, web_page
+from grader import labs, machine, paths
 from grader.classroom.client import grade_at
 from grader.errors import UserError
-from grader.frontends import board, magic
+from grader.frontends import attempts, board, magic
 from grader.frontends.notebook.note import CheckNote, Note, Output, ProgressBar, ReportNote, Row, shell
 from grader.grade import grade
 from grader.grading.forms import choose_form, missing_packages, own_cores, too_little_memory
@@ -129,7 +129,7 @@ class NotebookLab:
                 allow_unconfined=True,
                 progress=progress,
             )
-        saved = board.save(self._folder, self.lab, self.result)
+        saved = attempts.save(self._folder, self.lab, self.result)
         self._noteworthy = not self.result.disturbed
         return ReportNote(self.result, [saved])
 
@@ -139,17 +139,15 @@ class NotebookLab:
             if note is not None:
                 if not self._noteworthy:
                     raise UserError("The last lab.check() came to no result: there is nothing to note.")
-                board.note(self._folder, self.lab.name, str(note))
-            attempts = board.read(board.file_of(self._folder, self.lab.name))
-            if not attempts:
+                attempts.note(self._folder, self.lab.name, str(note))
+            tried = attempts.read(attempts.file_of(self._folder, self.lab.name))
+            if not tried:
                 raise UserError("There is nothing to show yet: run lab.check() first.")
         except (UserError, OSError) as error:
             Note("That does not work yet", [str(error)]).show()
             return
-        rows = [board.cells(number, attempt) for number, attempt in enumerate(attempts, 1)][-board.SHOWN :]
-        timed = any(attempt["gain"] for attempt in attempts)
-        picture = web_page.image(lambda: board.draw(attempts), "Gain of each attempt, in their order") if timed else ""
-        Note("What you tried", [], [[board.HEAD, *rows]], picture).show()
+        rows = [board.cells(number, attempt) for number, attempt in enumerate(tried, 1)][-attempts.SHOWN :]
+        Note("What you tried", [], [[board.HEAD, *rows]], board.ladder_image(tried)).show()
 
     def grade(self, name: str = "") -> float:
         """Show one check's verdict of the last `check()`; its points."""

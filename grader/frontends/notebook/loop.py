@@ -13,7 +13,7 @@ from typing import Any
 from grader import trace, web_page
 from grader.checks.memory import judge_budget, size
 from grader.checks.throughput import MUCH_LOST
-from grader.frontends import board
+from grader.frontends import attempts
 from grader.frontends.notebook.base import NEEDS_GPU, NotebookLab
 from grader.frontends.notebook.metric_rows import NOT_MEASURED, copy_rows, metric_row, value_of
 from grader.frontends.notebook.note import Note
@@ -96,7 +96,7 @@ class LoopLab(NotebookLab):
         try:
             lock(self._folder, self.lab.name, prediction)
         except (OSError, ValueError) as error:
-            lines.append(f"It counts in this session only: {board.unwritten(error)}")
+            lines.append(f"It counts in this session only: {attempts.unwritten(error)}")
         Note("Your prediction is locked", lines, after=["Now measure: lab.profile()."]).show()
 
     def _written_out(self, prediction: LockedPrediction) -> bool:

@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from grader.frontends import board
+from grader.frontends import attempts
 from grader.frontends.notebook.note import Note
 
 
@@ -28,5 +28,5 @@ def save_trace(target: Path, data: bytes) -> Note:
     except OSError as error:
         with contextlib.suppress(OSError):
             partial.unlink()
-        return Note("Not saved", [f"The trace is not kept: {board.unwritten(error)}"])
+        return Note("Not saved", [f"The trace is not kept: {attempts.unwritten(error)}"])
     return Note("Saved", [f"{target.name} is in this folder. Open it at https://ui.perfetto.dev."])
