@@ -1,17 +1,30 @@
-"""Grades answers to questions about traces. They are read as literals, never executed; what is right is computed here from
-the trace and from the side file that says how it was recorded."""
+"""Labs that ask about recorded traces. Answers are read as literals, never executed.
+
+What is right is computed here, from the trace and from the side file that says how it was recorded."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from grader.errors import UserError
 from grader.grading.evidence import AnyFindings
-from grader.kinds.shared import HEALTHY, NEXT_BEST, Recording, as_number, no_cause, read_answers, recording, shown
+from grader.kinds.shared import (
+    HEALTHY,
+    NEXT_BEST,
+    Recording,
+    as_number,
+    no_cause,
+    not_answered,
+    read_answers,
+    recording,
+    scored,
+    shown,
+)
 from grader.labs.lab import CAUSES, AnyLab, Hints
-from grader.result import FAIL, PASS, CheckResult, Progress, unscored
+from grader.result import FAIL, CheckResult, Progress, unscored
 from grader.submission import Submission
 from grader.trace import catalogue
 from grader.trace.diagnosis import STALLS
@@ -30,14 +43,13 @@ class Cause:
 
 @dataclass(frozen=True)
 class Number:
-    """A number to read, or to work out, from the trace. value: which (see `value`). within: how far off it
-    may be, as a share of the right one; of shares, which lie between 0 and 1, the difference itself."""
+    """A number to read, or to work out, from the trace."""
 
     key: str
     points: float
-    value: str
-    within: float
-    share: bool = False
+    value: str  # which one, see `value`
+    within: float  # how far off it may be: as a share of the right one, or as a difference where it is a share itself
+    share: bool = False  # it lies between 0 and 1
 
 
 @dataclass(frozen=True)
@@ -69,10 +81,10 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswersLab(AnyLab):
-    """Questions about recorded traces. The submission is a dictionary of literals, which is read and never executed."""
+    """Questions about recorded traces. The submission is a dictionary of literals."""
 
     questions: tuple[Question, ...]
-    forms: dict[str, Any] = field(default_factory=lambda: {"traces": None})
+    forms: dict[str, None] = field(default_factory=lambda: {"traces": None})
 
     graded_by: ClassVar[str] = "grader.kinds.answers"
     runs_code: ClassVar[bool] = False
@@ -85,23 +97,27 @@ class AnswersLab(AnyLab):
 GUILTY = 0.25  # a line that makes so large a share of the waits is a right answer
 
 
-def value(found: Recording, name: str) -> float:
+def value(about: Recording, name: str) -> float:
     """A number about a recording: a metric of its trace, or
     "best_ms": the step time, ms, if what holds the loop back vanished;
-    "matmul": share of the step that the GPU spends in matrix products and convolutions;
+    "matmul": share of the step that the GPU spends in matrix multiplications and convolutions;
     "tflops": 10^12 floating-point operations per second of the costliest operation;
     "hidden": share of the time of communication with a kernel beside it."""
+    metrics = about.analysis.metrics
     if name == "best_ms":
-        return found.analysis.diagnosis.what_if_step_ms
-    if name == "matmul":
-        return found.ms("tensor_core", "matmul") / found.step_ms
-    if name == "tflops":
-        costliest = found.analysis.operations[0]
-        return costliest.flops / costliest.gpu_ns / 1e3
-    if name == "hidden":
-        metrics = found.analysis.metrics
-        return 1 - metrics.comm_exposed_ns / metrics.comm_ns
-    return catalogue.value(found.analysis.metrics, name)
+        number = about.analysis.diagnosis.what_if_step_ms
+    elif name == "matmul":
+        number = about.ms("tensor_core", "matmul") / about.step_ms
+    elif name == "tflops":
+        costliest = about.analysis.operations[0]
+        number = (costliest.flops or math.nan) / costliest.gpu_ns / 1e3
+    elif name == "hidden":
+        assert metrics.comm_exposed_ns is not None and metrics.comm_ns
+        number = 1 - metrics.comm_exposed_ns / metrics.comm_ns
+    else:
+        number = catalogue.value(metrics, name)
+    assert number is not None  # each recording holds what is asked of it
+    return number
 
 
 # ---------------------------------------------------------------- the grade
@@ -113,33 +129,29 @@ class Findings(AnyFindings):
     answers: dict[Any, Any] = field(default_factory=dict)
 
 
-def measure(found: Findings, submission: Submission, plan: Any, limits: Any, progress: Progress) -> None:
+def measure(findings: Findings, submission: Submission, plan: Any, limits: Any, progress: Progress) -> None:
     """Read the answers; nothing is measured."""
     try:
-        found.answers = read_answers(submission)
+        findings.answers = read_answers(submission)
     except UserError as error:
-        found.fatal = str(error)
+        findings.fatal = str(error)
         return
-    names = [question.name for question in found.lab.questions]
-    unknown = [key for key in found.answers if key not in names]
+    names = [question.name for question in findings.lab.questions]
+    unknown = [key for key in findings.answers if key not in names]
     if unknown:
-        found.warnings.append(f"answers[{shown(unknown[0])}] answers no question; there are {', '.join(names)}.")
+        findings.warnings.append(f"answers[{shown(unknown[0])}] answers no question; there are {', '.join(names)}.")
 
 
-def judge(found: Findings, submission: Submission) -> list[CheckResult]:
-    if found.fatal:
-        return [unscored(check, FAIL, "Not graded: see above.") for check in found.lab.questions]
-    return [_judge(question, found.answers.get(question.name, ...)) for question in found.lab.questions]
+def judge(findings: Findings, submission: Submission) -> list[CheckResult]:
+    if findings.fatal:
+        return [unscored(check, FAIL, "Not graded: see above.") for check in findings.lab.questions]
+    return [_judge(question, findings.answers.get(question.name, ...)) for question in findings.lab.questions]
 
 
 def _judge(question: Question, answer: Any) -> CheckResult:
     keys = [part.key for part in question.parts]
-    if answer is ... or answer is None:
-        return unscored(question, FAIL, f"Not answered yet. Asked is: {', '.join(keys)}.")
-    if not isinstance(answer, dict):
-        return unscored(
-            question, FAIL, f"The answer is {shown(answer)}. It must be a dictionary with: {', '.join(keys)}."
-        )
+    if missing := not_answered(question, answer, keys):
+        return missing
     about = recording(question.trace)
     points, said = 0.0, []
     for part in question.parts:
@@ -153,12 +165,7 @@ def _judge(question: Question, answer: Any) -> CheckResult:
         "device": about.side["device"],
         "model": about.side["model"],
     }
-    passed = points >= question.points
-    hint, *deeper = ("",) if passed else question.hints
-    status = PASS if passed else FAIL
-    return CheckResult(
-        question.name, question.title, status, round(points, 2), question.points, " ".join(said), hint, evidence, deeper
-    )
+    return scored(question, points, " ".join(said), evidence)
 
 
 def judge_part(part: Cause | Number | Place, said: Any, about: Recording) -> tuple[float, str]:
@@ -167,7 +174,7 @@ def judge_part(part: Cause | Number | Place, said: Any, about: Recording) -> tup
         return 0, "not answered."
     if isinstance(part, Cause):
         return judge_cause(said, about)
-    return (_judge_place if isinstance(part, Place) else _judge_number)(part, said, about)
+    return _judge_place(part, said, about) if isinstance(part, Place) else _judge_number(part, said, about)
 
 
 def judge_cause(said: Any, about: Recording) -> tuple[float, str]:
@@ -223,7 +230,8 @@ def _judge_number(part: Number, said: Any, about: Recording) -> tuple[float, str
     steps = about.analysis.metrics.steps
     if part.share and not 0 <= number <= 1:
         return 0, f"{number:g} is no share: write 0.25 for 25%."
-    if part.value == "gpu_idle_unprofiled" and abs(number - about.analysis.metrics.gpu_idle) <= allowed:
+    traced_idle = about.analysis.metrics.gpu_idle
+    if part.value == "gpu_idle_unprofiled" and traced_idle is not None and abs(number - traced_idle) <= allowed:
         traced = about.side["step_ms_traced"]
         return 0, (
             f"{number:g} is how idle the GPU is in the trace, whose steps the profiler stretched to {plain_number(traced)} ms. Without "
@@ -239,12 +247,12 @@ def _judge_place(part: Place, said: Any, about: Recording) -> tuple[float, str]:
     if not isinstance(said, str):
         return 0, f"{shown(said)} is not a text."
     if part.lines:
-        lines = metrics.sync_lines or {}
+        lines, waits = metrics.sync_lines or {}, metrics.syncs or 0.0
         made = sum(count for line, count in lines.items() if _same_line(said, line))
-        if made >= GUILTY * metrics.syncs:
-            return 1, f"right: {made:g} of the {metrics.syncs:g} waits of a step."
+        if made >= GUILTY * waits:
+            return 1, f"right: {made:g} of the {waits:g} waits of a step."
         if made:
-            return 0, f"{shown(said)} makes only {made:g} of the {metrics.syncs:g} waits of a step."
+            return 0, f"{shown(said)} makes only {made:g} of the {waits:g} waits of a step."
         return 0, f"{shown(said)} makes the host wait nowhere in the trace (a line is written like planted.py:41)."
     spent = {phase: times["host_ns"] / 1e6 for phase, times in (metrics.phases or {}).items()}
     if said not in spent:
@@ -262,7 +270,8 @@ def _same_line(said: str, line: str) -> bool:
 
 def unanswered(questions: Iterable[Question]) -> str:
     """The starter of a lab with these questions: source text."""
-    rows = [
-        f'    "{q.name}": {{{", ".join(f"{chr(34)}{part.key}{chr(34)}: ..." for part in q.parts)}}},' for q in questions
-    ]
+    rows = []
+    for question in questions:
+        entry = ", ".join(f'"{part.key}": ...' for part in question.parts)
+        rows.append(f'    "{question.name}": {{{entry}}},')
     return "\n".join(["answers = {", *rows, "}", ""])

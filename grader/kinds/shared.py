@@ -1,10 +1,11 @@
-"""What several kinds share: answers that are written out and read, recorded traces, and a loop of the course's own that is watched."""
+"""What several kinds share: verdicts with hints, written answers, recorded traces, and loops of the course that are watched."""
 
 from __future__ import annotations
 
 import ast
 import json
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,56 +15,80 @@ from typing import Any
 from grader import trace
 from grader.errors import UserError
 from grader.grading.arms import MAX_TRACE, Setup, open_arm
-from grader.result import Progress, silent
+from grader.labs.lab import AnyForm, HintedCheck
+from grader.result import FAIL, PASS, CheckResult, Progress, silent, unscored
 from grader.submission import Submission
 
 HEALTHY = "healthy"  # the answer where no cause stands out: the GPU is busy with what it has to do
-NEXT_BEST = (
-    0.5  # of a cause's points, for "compute-bound" or "memory-bound" of a healthy loop: the GPU is busy, they see
-)
+NEXT_BEST = 0.5  # of a cause's points, for "compute-bound" or "memory-bound" of a healthy loop: its GPU is busy
+TRACES = Path(__file__).resolve().parents[2] / "data" / "traces"
+MOST_PLACES = 12  # that a message lists: as many answers as a lab has, and not a whole program
+# What others call causes (see the start notebook's table)
+SECOND_NAMES = {"data-bound": ("input-bound", "transfer-bound"), "overhead-bound": ("launch-bound",)}
+
+
+def scored(
+    check: HintedCheck, points: float, reason: str, evidence: dict[str, Any] | None = None, status: str = ""
+) -> CheckResult:
+    """PASS with all of a check's points, else FAIL with its hints; another status has neither."""
+    status = status or (PASS if points >= check.points else FAIL)
+    hint, *deeper = check.hints  # which only a FAIL keeps
+    points = round(points, 2)
+    return CheckResult(check.name, check.title, status, points, check.points, reason, hint, evidence or {}, deeper)
+
+
+def drawn_between(chance: random.Random, low: float, high: float) -> float:
+    """A whole number between two whole ones, else one with five places."""
+    if isinstance(low, int) and isinstance(high, int):
+        return chance.randint(low, high)
+    return round(chance.uniform(low, high), 5)
 
 
 # ---------------------------------------------------------------- a learner's answers
 
 
 def read_answers(submission: Submission) -> dict[Any, Any]:
-    """The dictionary that the submission assigns to `answers`, literals only. Raises UserError, which says what is wrong
-    and where."""
+    """The dictionary of literals that the submission assigns to `answers`. Raises UserError, which says what is wrong where."""
     form = 'Write them out: answers = {"a": {...}, ...}, with texts in quotes and plain numbers.'
-    found = None
-    for node in ast.parse(submission.source).body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        if any(isinstance(target, ast.Name) and target.id == "answers" for target in targets):
-            found = node
-    if found is None or found.value is None:
+    value = _assigned(ast.parse(submission.source), "answers")
+    if value is None:
         raise UserError(f"The submission has no `answers`. {form}")
-    wrong = _not_written_out(found.value)
-    if wrong:
+    if wrong := _not_written_out(value):
         said = [f"{submission.where(part.lineno)}: {_instead(part)}" for part in wrong[:MOST_PLACES]]
         if len(wrong) > MOST_PLACES:
             said.append(f"and {len(wrong) - MOST_PLACES} more")
         raise UserError(
             f"`answers` holds what is not written out ({'; '.join(said)}). Answers are read, never executed. {form}"
         )
+    where = submission.where(value.lineno)
     try:
-        answers = ast.literal_eval(found.value)
+        answers = ast.literal_eval(value)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
-        where = submission.where(found.lineno)
         raise UserError(f"`answers` cannot be read ({where}): {error}. {form}") from None
     if not isinstance(answers, dict):
-        raise UserError(f"`answers` is a {type(answers).__name__} ({submission.where(found.lineno)}). {form}")
+        raise UserError(f"`answers` is a {type(answers).__name__} ({where}). {form}")
     return answers
 
 
+def _assigned(module: ast.Module, name: str) -> ast.expr | None:
+    """What is assigned last to a name at the top level, or None."""
+    value = None
+    for node in module.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(node, ast.Assign | ast.AnnAssign) and any(
+            isinstance(t, ast.Name) and t.id == name for t in targets
+        ):
+            value = node.value
+    return value
+
+
 _LITERAL = (ast.Dict, ast.List, ast.Tuple, ast.Set, ast.Constant, ast.UnaryOp, ast.USub, ast.UAdd, ast.Load)
-MOST_PLACES = 12  # that a message lists: as many answers as a lab has, and not a whole program
 
 
 def _not_written_out(value: ast.AST) -> list[ast.expr]:
-    """The parts of an expression that are no literals, the outermost of each, in the order in which they stand."""
-    wrong, left = [], [value]
+    """The outermost parts of an expression that are no literals, in the order in which they stand."""
+    wrong: list[ast.expr] = []
+    left = [value]
     while left:  # no recursion: what is nested deeply is a learner's, too
         part = left.pop()
         if isinstance(part, _LITERAL):
@@ -119,20 +144,22 @@ def as_number(said: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-# What others call them (see the start notebook's table).
-SECOND_NAMES = {"data-bound": ("input-bound", "transfer-bound"), "overhead-bound": ("launch-bound",)}
-
-
 def no_cause(said: Any, causes: Sequence[str]) -> str:
     """What to say of an answer that is none of the causes."""
-    meant = SECOND_NAMES.get(said, ()) if isinstance(said, str) else ()
-    if meant := [cause for cause in meant if cause in causes]:
+    known = SECOND_NAMES.get(said, ()) if isinstance(said, str) else ()
+    if meant := [cause for cause in known if cause in causes]:
         other = f"the same as {said}" if len(meant) == 1 else f"{said} is both"
         return f"say {' or '.join(meant)} ({other})."
     return f"{shown(said)} is none of: {', '.join(causes)}."
 
 
-TRACES = Path(__file__).resolve().parents[2] / "data" / "traces"
+def not_answered(check: HintedCheck, answer: Any, keys: Sequence[str]) -> CheckResult | None:
+    """The verdict on an answer that is missing or no dictionary, or None."""
+    if answer is ... or answer is None:
+        return unscored(check, FAIL, f"Not answered yet. Asked is: {', '.join(keys)}.")
+    if not isinstance(answer, dict):
+        return unscored(check, FAIL, f"The answer is {shown(answer)}. It must be a dictionary with: {', '.join(keys)}.")
+    return None
 
 
 # ---------------------------------------------------------------- a recorded trace
@@ -175,26 +202,27 @@ TIMED_S = 1.0  # of steps without the profiler
 
 
 def watch(
-    form: Any,
+    form: AnyForm,
     form_name: str,
     options: dict[str, Any],
     readable: list[Path],
     progress: Progress = silent,
     with_stack: bool = False,
 ) -> tuple[bytes, float]:
-    """Run a loop of our own, which its job brings, in a child of its own: some steps timed, then some profiled. Returns the
-    trace as a file's bytes, and the seconds of a step without the profiler. Raises ChildError."""
+    """Time, then profile, some steps of a loop of the course's own, which its job brings.
+
+    Returns the trace as a file's bytes and the seconds of a step without the profiler. Raises ChildError."""
     progress(0.0, "starting")
     # what runs is ours, so what a kernel without Landlock leaves open is open to nobody
     setup = Setup(form, form_name, options, readable, allow_unconfined=True)
-    with open_arm(SOURCE, setup, trusted=True) as ours:
-        ours.child.load()
-        ours.child.start(1)
+    with open_arm(SOURCE, setup, trusted=True) as arm:
+        arm.child.load()
+        arm.child.start(1)
         progress(0.3, "warming up")
-        ours.run(3)
-        ours.step_s = ours.run(3)
+        arm.run(3)
+        arm.step_s = arm.run(3)
         progress(0.5, "timing")
-        ours.step_s = ours.run(min(max(4, round(TIMED_S / ours.step_s)), 400))
+        arm.step_s = arm.run(min(max(4, round(TIMED_S / arm.step_s)), 400))
         progress(0.7, "profiling")
-        ours.profile(STEPS, "trace.json", with_stack)
-        return ours.child.fetch("trace.json", MAX_TRACE), ours.step_s
+        arm.profile(STEPS, "trace.json", with_stack)
+        return arm.child.fetch("trace.json", MAX_TRACE), arm.step_s
