@@ -45,10 +45,11 @@ def grade_all(
     begun: Callable[[int], None] = lambda count: None,
     keep: bool = False,
 ) -> list[tuple[Task, dict[str, Any]]]:
-    """Grade what the store lacks for the pool's machines, and anew what is named in `again`, here or in a run that was
-    stopped before it was made; the old result stays until the new one is there. Equal jobs are graded once. `begun` is told
-    how many grades are to be made, `done` each record when it is kept. None is begun that, taking `takes_s(job)` seconds,
-    would not be done at `until` (`time.monotonic()`). keep: see `worker.run`. Returns the new ones."""
+    """Grade what the store lacks for the pool's machines; returns the new ones. Equal jobs are graded once.
+
+    again: made anew, here or by the run after one that was stopped; the old result stays until the new one is there. None is
+    begun that, taking `takes_s(job)` seconds, would not be done at `until` (`time.monotonic()`). `begun` is told how many are
+    to be made, `done` each record when it is kept. keep: see `worker.run`."""
     with store.locked():
         machines = pool.machines()
         for job in again:
@@ -57,35 +58,34 @@ def grade_all(
         waiting = list(wanted.values())
         begun(len(waiting))
         made = []
-        running: dict[Future, tuple[Task, int]] = {}
-        alone = Alone()
+        running: dict[Future, tuple[Task, int]] = {}  # with the number of the attempt
+        no_worker = NoWorkerWarning()
         in_time: Callable[[Task], bool] = lambda job: time.monotonic() + takes_s(job) < until  # noqa: E731
         try:
             while running or any(map(in_time, waiting)):
                 # no more than there are workers: none waits behind another, and none is blamed for another's death
                 while len(running) < max(1, pool.size()) and (ready := next(filter(in_time, waiting), None)):
                     waiting.remove(ready)
-                    running[_submit(pool, ready, 1, limit_s, keep)] = (ready, 1)
+                    running[_submit(pool, ready, 1, limit_s, keep)] = ready, 1
                 time.sleep(LOOK_S)
-                alone.look(pool)
+                no_worker.look(pool)
                 for future in [future for future in running if future.done()]:
                     job, tried = running.pop(future)
                     record = _record(future)
                     if FAILED in record and tried < TRIES and in_time(job):
                         _forget(pool, future)
-                        running[_submit(pool, job, tried + 1, limit_s, keep)] = (job, tried + 1)
+                        running[_submit(pool, job, tried + 1, limit_s, keep)] = job, tried + 1
                         continue
                     made.append((job, store.put(job, record | {"tries": tried})))
                     _forget(pool, future)  # only now: where it could not be written, the next run takes it over
                     done(job, made[-1][1])
         finally:
-            if not pool.lasting:
-                for future in running:
-                    future.cancel()
+            for future in running if not pool.lasting else ():
+                future.cancel()
     return made
 
 
-class Alone:
+class NoWorkerWarning:
     """Says so when a pool has had no worker for `PATIENCE_S`, and again each time as long: a grade that waits for one would look
     like one that is being made."""
 

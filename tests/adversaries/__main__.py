@@ -19,6 +19,19 @@ from tests.adversaries import _run as run
 
 
 def main() -> int:
+    chosen = arguments()
+    made: dict[str, list[list[run.Row]]] = {}
+    for time in range(1, chosen.times + 1):
+        for name in chosen.labs.split(","):
+            if rows := of_lab(chosen, name, time):
+                made.setdefault(rows[0], []).append(rows[1])
+    for title, times in made.items():
+        print(run.table(title, times[0]) if len(times) == 1 else run.table_of_times(title, times))
+    every = (row.verdict for times in made.values() for rows in times for row in rows)
+    return int(any(verdict.startswith(("PROFITS", "BROKEN", "LOST")) for verdict in every))
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.adversaries", description=__doc__.split("\n")[0])
     parser.add_argument("--labs", default=",".join([*labs.loops(), "3i_triton"]), help="names, separated by commas")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
@@ -27,42 +40,34 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("work/adversaries"), help="folder for the results")
     parser.add_argument("--table", action="store_true", help="grade nothing")
     chosen = parser.parse_args()
-    only = set(filter(None, chosen.only.split(",")))
-    corpus = adversaries.corpus()
-    unknown = only - {a.name for a in corpus} - adversaries.CONTROLS.keys()
-    if unknown:
+    chosen.only = set(filter(None, chosen.only.split(",")))
+    if unknown := chosen.only - {a.name for a in adversaries.corpus()} - adversaries.CONTROLS.keys():
         parser.error(f"there is no adversary called {', '.join(sorted(unknown))}")
+    return chosen
 
-    made: dict[str, list[list[run.Row]]] = {}
-    for time in range(1, chosen.times + 1):
-        for name in chosen.labs.split(","):
-            lab = labs.get(name)
-            device = chosen.device if chosen.table and chosen.device != "auto" else choose_form(lab, chosen.device)
-            if device not in lab.forms:
-                if time == 1:
-                    print(f"\n{name}: not on this device; it needs an NVIDIA GPU.")
-                continue
-            folder = chosen.out / ("" if time == 1 else f"time {time}") / device / name
-            fitting = [a for a in corpus if name in a.labs and device in a.devices and (not only or a.name in only)]
-            controls = adversaries.beside(fitting)
-            if only:
-                controls = {a.control for a in fitting} | only & adversaries.CONTROLS.keys()
-            if not chosen.table:
-                for control in sorted(controls):
-                    run.kept(folder, control, run.control, lab, device, control)
-                for i, adversary in enumerate(fitting, 1):
-                    print(f"{time} {name} {device} {i}/{len(fitting)} {adversary.name}", file=sys.stderr, flush=True)
-                    run.compared(folder, lab, device, adversary)
-            made.setdefault(f"{name} on {device}", []).append(run.rows(folder, fitting, lab, device))
-    for title, times in made.items():
-        print(run.table(title, times[0]) if len(times) == 1 else run.table_of_times(title, times))
-    failed = any(
-        row.verdict.startswith(("PROFITS", "BROKEN", "LOST"))
-        for times in made.values()
-        for rows in times
-        for row in rows
+
+def of_lab(chosen: argparse.Namespace, name: str, time: int) -> tuple[str, list[run.Row]] | None:
+    """Grade a lab's adversaries for the time-th time: the title of its table, and the rows; None where the device is missing."""
+    lab = labs.get(name)
+    device = chosen.device if chosen.table and chosen.device != "auto" else choose_form(lab, chosen.device)
+    if device not in lab.forms:
+        if time == 1:
+            print(f"\n{name}: not on this device; it needs an NVIDIA GPU.")
+        return None
+    folder = chosen.out / ("" if time == 1 else f"time {time}") / device / name
+    only = chosen.only
+    corpus = adversaries.corpus()
+    fitting = [a for a in corpus if name in a.labs and device in a.devices and (not only or a.name in only)]
+    controls = (
+        {a.control for a in fitting} | only & adversaries.CONTROLS.keys() if only else adversaries.beside(fitting)
     )
-    return int(failed)
+    if not chosen.table:
+        for control in sorted(controls):
+            run.kept(folder, control, run.control, lab, device, control)
+        for i, adversary in enumerate(fitting, 1):
+            print(f"{time} {name} {device} {i}/{len(fitting)} {adversary.name}", file=sys.stderr, flush=True)
+            run.compared(folder, lab, device, adversary)
+    return f"{name} on {device}", run.rows(folder, fitting, lab, device)
 
 
 if __name__ == "__main__":
