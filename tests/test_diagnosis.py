@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_trace import PAGEABLE, PINNED, Recording
 
 from grader import trace
-from grader.trace.breakdown import PARTS
+from grader.trace.catalogue import PARTS
 from grader.trace.diagnosis import CAUSES, diagnose
 from grader.trace.events import CPU_OP
 from grader.trace.metrics import launching_op

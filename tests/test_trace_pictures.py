@@ -17,7 +17,7 @@ from test_trace import Recording
 from grader import trace
 from grader.trace import intervals, picture, words
 from grader.trace.analysis import Operation
-from grader.trace.breakdown import IDLE, PARTS
+from grader.trace.catalogue import IDLE, PARTS, STEP_PARTS
 from grader.trace.timeline import BINS
 
 DATA = Loop([200 * US] * 30, data=20_000 * US, copy=1500 * US)
@@ -257,5 +257,4 @@ def test_the_explorer_stays_small():
 def test_picture_module_needs_no_window():
     figure = trace.draw({"x": trace.timeline(analysed(DATA).trace)})
     assert figure.canvas.manager is None and picture.draw is trace.draw
-    assert set(picture.HATCHES) == {"idle", *IDLE}
-    assert {*PARTS} <= {*words.PART_NAMES} and {*PARTS} <= {*words.PART_COLOURS}
+    assert {name for name, part in STEP_PARTS.items() if part.hatch and part.svg_hatch} == {*IDLE}

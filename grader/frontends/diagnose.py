@@ -16,18 +16,17 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from grader import web_page
+from grader import trace, web_page
 from grader.errors import UserError
 from grader.frontends.options import add_json
 from grader.result import check_writable, json_value, write_json, write_text
 from grader.safe_text import clean, prose_to_html, rounded, times, to_html, wrap
 from grader.trace import Analysis, Metrics, Trace, TraceError, analyse, catalogue, read, timeline
-from grader.trace.breakdown import IDLE, PARTS
+from grader.trace.catalogue import IDLE, PARTS, STEP_PARTS, short_name
 from grader.trace.compare import Change, compare
 from grader.trace.diagnosis import INCOMPLETE as NO_DIAGNOSIS
-from grader.trace.diagnosis import WORDS
 from grader.trace.timeline import used_devices
-from grader.trace.words import PART_NAMES, milliseconds, plain_number, short_kernel
+from grader.trace.words import milliseconds, plain_number, short_kernel
 from grader.trace.work import devices_of, union_length
 
 SCREEN = 38  # lines
@@ -445,7 +444,7 @@ def _parts_text(a: Analysis, width: int, paint: Any) -> list[str]:
     lines = []
     for part, ns, share in rows:
         bar = ("░" if part.startswith("idle") else "█") * max(1, round(room * share))
-        lines.append(f"{PART_NAMES[part]:<14} {bar:<{room}} {milliseconds(ns):>10} {share:>5.0%}")
+        lines.append(f"{STEP_PARTS[part].short:<14} {bar:<{room}} {milliseconds(ns):>10} {share:>5.0%}")
     return [paint("Where the time of a step goes", "1"), *lines, ""] if lines else []
 
 
@@ -492,9 +491,7 @@ def _changes(before: Analysis, after: Analysis) -> list[tuple[str, list[tuple[st
             return name, before, after, f"{int(after[:-1]) - int(before[:-1]):+d} points"
         return name, before, after, _written(change.difference, kind, "+")
 
-    parts = [
-        row(c, PART_NAMES.get(c.name, c.name), "time") for c in compared.parts if abs(c.difference or 0) > step / 100
-    ]
+    parts = [row(c, short_name(c.name), "time") for c in compared.parts if abs(c.difference or 0) > step / 100]
     known = {c.name: c for c in compared.metrics if c.before != c.after}
     metrics = [row(known[name], about.short, about.unit) for name, about in catalogue.COMPARED.items() if name in known]
     metrics = [cells for cells in metrics if cells[1] != cells[2]]
@@ -526,8 +523,6 @@ def _size(size: float) -> str:
 
 def page(names: list[str], analyses: list[Analysis]) -> str:
     """One self-contained page: no scripts, nothing to load."""
-    from grader.trace import picture
-
     labels = ["before", "after"] if len(analyses) > 1 else [clean(names[0])]
     by_label = dict(zip(labels, analyses, strict=True))
     parts = []
@@ -541,7 +536,7 @@ def page(names: list[str], analyses: list[Analysis]) -> str:
     parts.append(
         _section(
             "Where the time of a step goes",
-            web_page.image(lambda: picture.draw_breakdown(by_label), "Parts of the step time"),
+            web_page.image(lambda: trace.draw_breakdown(by_label), "Parts of the step time"),
             *(f'<p class="sp-note">{escape(said)}</p>' for said in _legend(analyses)),
         )
     )
@@ -549,7 +544,7 @@ def page(names: list[str], analyses: list[Analysis]) -> str:
         _section(
             "Some steps, one after another",
             web_page.image(
-                lambda: picture.draw(
+                lambda: trace.draw(
                     {name: timeline(a.trace, step_ns=a.step_ns, gaps=a.gaps) for name, a in by_label.items()}
                 ),
                 "Timeline of some steps",
@@ -564,7 +559,7 @@ def page(names: list[str], analyses: list[Analysis]) -> str:
             parts.append(
                 _section(
                     f"Operations that cost the GPU most{which}",
-                    web_page.image(lambda a=a: picture.draw_roofline(a), "Roofline"),
+                    web_page.image(lambda a=a: trace.draw_roofline(a), "Roofline"),
                     _operations_html(a),
                 )
             )
@@ -627,7 +622,9 @@ def _events_html(trace: Trace, events: list[int]) -> str:
 def _legend(analyses: list[Analysis]) -> list[str]:
     shown = {part for a in analyses for part, _, _ in _parts(a)}
     return (
-        ["; ".join(f"{PART_NAMES[part]}: {WORDS[part]}" for part in PART_NAMES if part in shown) + "."] if shown else []
+        ["; ".join(f"{about.short}: {about.words}" for part, about in STEP_PARTS.items() if part in shown) + "."]
+        if shown
+        else []
     )
 
 

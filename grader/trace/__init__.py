@@ -19,7 +19,7 @@ from grader.trace.metrics import Metrics, metrics
 from grader.trace.read import Trace, TraceError, read, read_bytes
 from grader.trace.timeline import timeline
 
-LAZY = {"draw": "picture", "draw_breakdown": "picture", "draw_roofline": "picture", "explore": "explorer"}
+LAZY = {"draw": "picture", "draw_breakdown": "picture", "draw_roofline": "roofline_picture", "explore": "explorer"}
 
 __all__ = [
     "Analysis",

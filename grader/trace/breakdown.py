@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from grader.trace import intervals
+from grader.trace.catalogue import PARTS
 from grader.trace.columns import Trace
 from grader.trace.events import CPU_OP, MEMCPY, PYTHON
 from grader.trace.host import data_waits, launching_op
@@ -29,21 +30,6 @@ from grader.trace.metrics import PHASE_NAMES, SMALL_COPY
 from grader.trace.steps import Steps
 from grader.trace.work import by_name, copy_kind, devices_of
 
-# The parts. Kernels first: a copy or a collective that runs beside a kernel costs nothing.
-PARTS = (
-    "tensor_core",  # matrix products and convolutions on tensor cores
-    "matmul",  # matrix products and convolutions on the ordinary units, or on nobody knows which
-    "memory",  # every other kernel: elementwise, normalisation, reduction, layout, optimizer; copies on the device
-    "communication",  # collectives while no other kernel ran
-    "copies",  # copies between host and device while no kernel ran
-    "idle_data",  # idle: the host waited for data
-    "idle_transfer",  # idle: the host was held by a blocking copy
-    "idle_sync",  # idle: the host had waited for the GPU, which so ran dry
-    "idle_launch",  # idle: the host did not launch fast enough
-    "idle_other",  # idle: the host did something that the trace does not show
-    "idle_between",  # idle: between two pieces of work that were both queued already; the GPU's own time to change over
-)
-IDLE = PARTS[5:]
 DATA, TRANSFER, SYNC, LAUNCH, OTHER, BETWEEN = range(5, 11)  # indices into PARTS
 
 ABSENT_NS = 200_000  # a launching host that shows nothing for so long does something else; Python between two

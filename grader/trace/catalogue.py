@@ -1,4 +1,4 @@
-"""Every metric, declared once: its words, unit and direction, and what a trace must hold to tell it."""
+"""Every metric and every part of the step time, declared once: words, unit and direction, colour and hatch."""
 # ruff: noqa: RUF009 (`metric` returns a dataclass field)
 
 from __future__ import annotations
@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
+
+from grader.trace.words import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, VERMILION, YELLOW
 
 Unit = Literal["count", "share", "time", "bytes"]
 COUNT: Unit = "count"  # per counted step, unless its words say "in all"
@@ -224,3 +226,96 @@ def value(metrics: Metrics, name: str) -> float | None:
     table, _, entry = name.partition(".")
     found = getattr(metrics, table)
     return found.get(entry or METRICS[table].entry) if isinstance(found, dict) else found
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the step time. An idle one has the colour of the lane that shows what the host did meanwhile, and is hatched."""
+
+    short: str
+    words: str
+    changed: str  # what of it fell or grew from one trace to another
+    colour: str
+    hatch: str = ""  # matplotlib's
+    svg_hatch: str = ""  # a path on 8 x 8 pixels
+
+
+# Kernels first: a copy or a collective that runs beside a kernel costs nothing.
+STEP_PARTS = {
+    "tensor_core": Part(
+        "tensor cores", "matrix products and convolutions on tensor cores", "matrix products on tensor cores", GREEN
+    ),
+    # or on nobody knows which units
+    "matmul": Part(
+        "other matmul",
+        "matrix products and convolutions on the ordinary units",
+        "matrix products on the ordinary units",
+        "#7FC8B0",
+    ),
+    # every other kernel: elementwise, normalisation, reduction, layout, optimizer; copies on the device
+    "memory": Part("other kernels", "kernels that are bound by memory", "kernels bound by memory", YELLOW),
+    "communication": Part(
+        "communication",
+        "communication between GPUs with nothing beside it",
+        "communication that nothing hides",
+        PURPLE,
+    ),
+    "copies": Part(
+        "copies", "copies between CPU and GPU with nothing beside them", "copies that nothing hides", ORANGE
+    ),
+    "idle_data": Part(
+        "idle: data",
+        "the GPU idle while the host waited for data",
+        "waiting for data",
+        VERMILION,
+        "////",
+        "M-2 6L6 -2M2 10L10 2",
+    ),
+    "idle_transfer": Part(
+        "idle: copy",
+        "the GPU idle while a blocking copy held the host",
+        "waiting for blocking copies",
+        ORANGE,
+        "\\\\\\\\",
+        "M-2 2L6 10M2 -2L10 6",
+    ),
+    "idle_sync": Part(
+        "idle: sync",
+        "the GPU idle because the host had waited for it",
+        "idling after synchronisations",
+        INK,
+        "xxxx",
+        "M0 0L8 8M0 8L8 0",
+    ),
+    "idle_launch": Part(
+        "idle: launch",
+        "the GPU idle because the host did not launch fast enough",
+        "waiting for launches",
+        BLUE,
+        "....",
+        "M1 4h2M5 0h2M5 8h2",
+    ),
+    "idle_other": Part(
+        "idle: other",
+        "the GPU idle while the host did something that the trace does not show",
+        "idling for reasons the trace does not show",
+        FAINT,
+        "----",
+        "M0 4H8",
+    ),
+    "idle_between": Part(
+        "idle: between",
+        "the GPU's own time between two kernels that were both queued",
+        "changing over between kernels",
+        "#B0B0B0",
+        "||||",
+        "M4 0V8",
+    ),
+}
+PARTS = tuple(STEP_PARTS)
+IDLE = tuple(name for name in PARTS if name.startswith("idle"))
+
+
+def short_name(name: str) -> str:
+    """Of a part; any other name is its own."""
+    return STEP_PARTS[name].short if name in STEP_PARTS else name

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grader.trace import kernels
+from grader.trace.catalogue import STEP_PARTS, Metrics
 from grader.trace.columns import Trace
-from grader.trace.metrics import Metrics
 from grader.trace.steps import Steps
 from grader.trace.words import milliseconds
 
@@ -18,20 +18,6 @@ if TYPE_CHECKING:
     from grader.trace.analysis import Analysis
 
 NOTEWORTHY = 0.02  # of the step time; smaller changes are within what one trace differs from the next
-WORDS = {
-    "tensor_core": "matrix products on tensor cores",
-    "matmul": "matrix products on the ordinary units",
-    "memory": "kernels bound by memory",
-    "communication": "communication that nothing hides",
-    "copies": "copies that nothing hides",
-    "idle_data": "waiting for data",
-    "idle_transfer": "waiting for blocking copies",
-    "idle_sync": "idling after synchronisations",
-    "idle_launch": "waiting for launches",
-    "idle_between": "changing over between kernels",
-    "idle_other": "idling for reasons the trace does not show",
-}
-
 NO_PARTS = (
     "Which part of it changed is not known: one of the traces, or both, shows no GPU work. What can be compared are the "
     "waiting for data and the operators called on the host."
@@ -144,7 +130,10 @@ def _text(step: Change, unprofiled: bool, parts: list[Change], families: list[Ch
     told = []
     for changes, limit in ((parts, 2), (families, 1)):
         large = [c for c in changes if c.difference is not None and abs(c.difference) >= NOTEWORTHY * step.before]
-        told += [moved(change, WORDS.get(change.name, change.name)) for change in large[:limit]]
+        told += [
+            moved(change, STEP_PARTS[change.name].changed if change.name in STEP_PARTS else change.name)
+            for change in large[:limit]
+        ]
     if not told:
         return f"{first} No part of the step changed by more than {NOTEWORTHY:.0%} of it."
     return f"{first} {told[0][0].upper()}{told[0][1:]}" + "".join(f", {one}" for one in told[1:]) + "."

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grader.trace.breakdown import PARTS, Breakdown
+from grader.trace.breakdown import Breakdown
+from grader.trace.catalogue import PARTS, STEP_PARTS, Metrics
 from grader.trace.columns import Trace
 from grader.trace.complete import NO_GPU, launches_of
-from grader.trace.metrics import Metrics
 from grader.trace.words import plain_number
 
 # A cause, and the parts of the step time that vanish with it. Memory and compute are what is left when the GPU has
@@ -33,20 +33,6 @@ TO_HALF = 418 / 799
 MOST_PROOFS = 20  # events that are listed for one fact
 MOST_OPERATORS, OPERATOR = 4, re.compile(r"[\w.]{1,30}::[\w.]{1,60}")
 INCOMPLETE = "No diagnosis: the trace is incomplete."
-
-WORDS = {
-    "tensor_core": "matrix products and convolutions on tensor cores",
-    "matmul": "matrix products and convolutions on the ordinary units",
-    "memory": "kernels that are bound by memory",
-    "communication": "communication between GPUs with nothing beside it",
-    "copies": "copies between CPU and GPU with nothing beside them",
-    "idle_data": "the GPU idle while the host waited for data",
-    "idle_transfer": "the GPU idle while a blocking copy held the host",
-    "idle_sync": "the GPU idle because the host had waited for it",
-    "idle_launch": "the GPU idle because the host did not launch fast enough",
-    "idle_other": "the GPU idle while the host did something that the trace does not show",
-    "idle_between": "the GPU's own time between two kernels that were both queued",
-}
 
 ADVICE = {
     "input": [
@@ -258,7 +244,9 @@ def _evidence(cause: str, trace: Trace, m: Metrics, b: Breakdown) -> list[Eviden
                     trace, m, {"copies": "copies", "communication": "comm_exposed_ns"}.get(name, "kernels")
                 )
             found.append(
-                Evidence(f"{_ms(ns)} of {_ms(step)} ({ns / step:.0%}): {WORDS[name]}.", name, ns / step, events)
+                Evidence(
+                    f"{_ms(ns)} of {_ms(step)} ({ns / step:.0%}): {STEP_PARTS[name].words}.", name, ns / step, events
+                )
             )
 
     def metric(name: str, text: Callable[[float], str], wanted: bool = True) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from grader.trace import intervals
-from grader.trace.breakdown import PARTS, Gaps, breakdown
+from grader.trace.breakdown import Gaps, breakdown
+from grader.trace.catalogue import PARTS
 from grader.trace.columns import Trace
 from grader.trace.events import COPY_LAUNCH, CPU_OP, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH, MEMSET_LAUNCH
 from grader.trace.host import data_waits

@@ -1,49 +1,15 @@
-"""Words for what a trace shows, shared by pictures, explorer and reports; and names from a trace as harmless text."""
+"""Colours, numbers in words, and names from a trace as harmless text: for pictures, explorer and reports."""
 
 from __future__ import annotations
 
 # Okabe and Ito's palette, told apart with every common form of colour blindness. https://jfly.uni-koeln.de/color/
-ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (
-    "#E69F00",
-    "#56B4E9",
-    "#009E73",
-    "#F0E442",
-    "#0072B2",
-    "#D55E00",
-    "#CC79A7",
-)
+ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
+BLUE, VERMILION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
 INK, FAINT = "#333333", "#8A8A8A"
 
-# Each part of the step time: a short name and its colour. An idle part has the colour of the lane that shows
-# what the host did meanwhile, and is always hatched.
-PART_NAMES = {
-    "tensor_core": "tensor cores",
-    "matmul": "other matmul",
-    "memory": "other kernels",
-    "communication": "communication",
-    "copies": "copies",
-    "idle_data": "idle: data",
-    "idle_transfer": "idle: copy",
-    "idle_sync": "idle: sync",
-    "idle_launch": "idle: launch",
-    "idle_other": "idle: other",
-    "idle_between": "idle: between",
-    "idle": "idle",
-}
-PART_COLOURS = {
-    "tensor_core": GREEN,
-    "matmul": "#7FC8B0",
-    "memory": YELLOW,
-    "communication": PURPLE,
-    "copies": ORANGE,
-    "idle_data": VERMILION,
-    "idle_transfer": ORANGE,
-    "idle_sync": INK,
-    "idle_launch": BLUE,
-    "idle_other": FAINT,
-    "idle_between": "#B0B0B0",
-    "idle": FAINT,
-}
+# Of the lanes of a timeline.
+LANE_COLOURS = {"data_wait": VERMILION, "host": SKY, "launches": BLUE, "gpu": GREEN, "copies": ORANGE}
+LANE_COLOURS["communication"] = PURPLE
 
 
 def plain(text: object, limit: int = 200) -> str:
