@@ -23,8 +23,8 @@ from grader.labs.lab import Logs, Prediction, TraceCheck
 from grader.measure import starter as starters
 from grader.measure.decision import Pair, decide_healthy
 from grader.result import FAIL, INCONCLUSIVE, PASS, Result
-from grader.sandbox.child import _some
 from grader.sandbox.child_error import ChildError
+from grader.sandbox.contract import some
 from grader.submission import Submission
 from grader.trace import Metrics
 from grader.workloads import gpt, job
@@ -585,5 +585,5 @@ def test_an_error_s_message_is_whole_unless_it_is_a_flood(size, whole):
 
 
 def test_parameters_that_are_not_named_are_counted():
-    assert _some(list("abcde")) == list("abcde")
-    assert ", ".join(_some(list("abcdefg"))) == "a, b, c, d, e, and 2 more"
+    assert some(list("abcde")) == list("abcde")
+    assert ", ".join(some(list("abcdefg"))) == "a, b, c, d, e, and 2 more"

@@ -23,7 +23,7 @@ from grader.measure import calibration, decision
 from grader.measure.blocks import Plan
 from grader.measure.calibration import Near, Spread
 from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult, Result
-from grader.sandbox import child
+from grader.sandbox import weights
 from grader.sandbox.parent import Child
 from grader.sandbox.setting import Limits
 from grader.submission import Submission
@@ -421,7 +421,7 @@ def test_rounded_weights():
 def test_an_average_that_begins_as_a_copy_is_one_of_rounded_weights_too():
     model = unet.Model(labs.get("4c_unet").forms["cpu"].options["widths"])
     before = torch.cat([weight.flatten() for weight in model.net.parameters()])
-    child._nudge(model, 1)
+    weights.add_round_off(model, 1)
     net, average = (torch.cat([each.flatten() for each in part.parameters()]) for part in (model.net, model.average))
     assert torch.equal(net, average) and not torch.equal(net, before)
 

@@ -225,9 +225,9 @@ def _seen(found: Findings, theirs: Child, ours: Child, seed: int, case: dict[str
     with turn(ours):
         for drawn_from, file in ((seed, result), (other, again)):
             ours.give(FILE, file)
-            answers.append(ours.ask("off", seed=drawn_from, file=FILE, case=case))
+            answers.append(ours.ask("largest_error", seed=drawn_from, file=FILE, case=case))
     first, second = answers
-    return Seen(first.get("off"), second.get("off"), operators, first.get("differs", ""), launches)
+    return Seen(first.get("largest_error"), second.get("largest_error"), operators, first.get("differs", ""), launches)
 
 
 def _calculated(reply: Any) -> tuple[tuple[str, ...], int, bool]:

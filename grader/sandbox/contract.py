@@ -1,0 +1,115 @@
+"""What a learner's code must keep to, and what is said where it does not."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+MODULE = "submission"
+MAX_MESSAGE = 100_000  # characters of an error, of which the parent shows what it takes for no flood
+NAMED = 5  # parameters in a message
+
+
+class ContractError(Exception):
+    """The loop broke the contract between a learner's code and the grader; the message says which part of it. line: in
+    the submission's module, where there is one to point at."""
+
+    def __init__(self, message: str, line: int | None = None, kind: str = "contract"):
+        super().__init__(message)
+        self.line, self.kind = line, kind
+
+
+def describe(error: BaseException, job_file: str) -> dict[str, Any]:
+    """job_file: of a job of one's own, the file whose line is told as well."""
+    if isinstance(error, ContractError):
+        return {"kind": error.kind, "message": str(error), "traceback": "", "line": error.line, "name": ""}
+    try:
+        message = str(error)[:MAX_MESSAGE]
+    except Exception:  # the learner's own __str__
+        message = "(its message cannot be shown)"
+    out_of_memory = isinstance(error, torch.OutOfMemoryError)
+    # torch asks NVML who holds the memory when none is left; where NVML does not start, it raises that in its place
+    out_of_memory |= isinstance(error, RuntimeError) and "nvmlInit_v2_() INTERNAL ASSERT FAILED" in message
+    kind = "out_of_memory" if out_of_memory else type(error).__name__
+    # the learner's own frames are what helps; the harness's would only puzzle
+    passed = traceback.extract_tb(error.__traceback__)
+    frames = [f for f in passed if Path(f.filename).stem == MODULE]
+    deeper = passed[passed.index(frames[-1]) :] if frames else []
+    within = [f.lineno for f in deeper if f.filename == job_file]
+    if isinstance(error, SyntaxError):
+        text = "".join(traceback.format_exception_only(error))
+    else:
+        text = "".join(traceback.format_list(frames)) + "".join(traceback.format_exception_only(error))
+    line = frames[-1].lineno if frames else error.lineno if isinstance(error, SyntaxError) else None
+    return {
+        "kind": kind,
+        "message": message,
+        "traceback": text[-6000:],
+        "line": line,
+        "within": within[-1] if within else None,
+        "name": str(error.name or "") if isinstance(error, NameError) else "",
+    }
+
+
+def returns_nothing(function: Callable[..., Any]) -> bool:
+    """Whether it can hand over no generator: it neither yields nor returns a value. Called, it may train for hours."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return not any(
+        isinstance(node, (ast.Yield, ast.YieldFrom)) or (isinstance(node, ast.Return) and node.value)
+        for node in ast.walk(tree)
+    )
+
+
+def some(names: list[str]) -> list[str]:
+    """The first names, and how many more there are."""
+    more = len(names) - NAMED
+    return [*names[:NAMED], f"and {more} more"] if more > 0 else names
+
+
+def type_in_words(value: Any) -> str:
+    """For messages: 'a float', 'an int', 'None'."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def checked_loss(loss: Any, step: int, device: torch.device, line: int | None) -> torch.Tensor:
+    """A copy of what step `step` yielded, which `line` of the submission did."""
+    if type(loss) is not torch.Tensor:
+        raise ContractError(
+            f"step {step} yielded {type_in_words(loss)}; yield the loss as a tensor: `yield loss.detach()`",
+            line,
+        )
+    if loss.dim() or not loss.is_floating_point():
+        raise ContractError(
+            f"step {step} yielded a tensor of shape {tuple(loss.shape)} and type {loss.dtype}; "
+            "yield one number, the mean loss of the batch",
+            line,
+        )
+    if loss.device.type not in ("cpu", device.type):
+        raise ContractError(f"step {step} yielded a tensor on the device {loss.device}", line)
+    # a copy on the device costs no synchronisation; without it a CUDA graph's next replay would overwrite the value
+    return loss.detach().clone()
+
+
+def no_generator(entry: str, function: Callable[..., Any], returned: Any) -> ContractError:
+    must = (
+        "`yield scores, logits` once for each request"
+        if entry == "serve"
+        else "`yield loss.detach()` once after each optimizer step"
+    )
+    line = function.__code__.co_firstlineno if inspect.isfunction(function) else None
+    return ContractError(
+        f"`{entry}(job)` is not a generator: it must {must}; it returned {type_in_words(returned)}", line
+    )

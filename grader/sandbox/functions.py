@@ -1,0 +1,166 @@
+"""What is asked of a child where the submission is a function and not a loop."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import os
+from collections.abc import Iterator
+from functools import partial
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from grader.sandbox.clean_thread import finite, in_clean_thread, read
+from grader.sandbox.contract import ContractError, type_in_words
+from grader.sandbox.launches import Launches, no_python_of
+from grader.sandbox.recording import compiled_graphs
+from grader.sandbox.weights import received
+
+
+class Functions:
+    """Of one child. home: its folder; options: the workload's."""
+
+    def __init__(self, workload: Any, options: dict[str, Any], device: torch.device, home: Path) -> None:
+        self.workload, self.options, self.device, self.home = workload, options, device, home
+        self.module: Any = None  # the submission, once it is loaded
+        # Triton's classes of kernels, as they were written and compiled, and what launches those, as it is without the submission
+        self.kernel: Any = None
+        self.launch: Any = None
+        self.compiled: Any = None
+        self.made: Any = None
+        self.call: tuple[Any, Launches, torch.Tensor] | None = None  # the last one's inputs, what it did, its result
+        self.timed: dict[str, Any] = {}  # the case that is timed
+        self.look: Any = None  # makes one number of a result
+
+    def number(self, entry: str, seed: int) -> float:
+        """The number that the submission's function returns for the job of `seed`."""
+        job = self.workload.make_job(seed, self.device, **self.options)
+        step, epoch = job.step, len(job.loader)  # the function may put something else in their places
+        value = getattr(self.module, entry)(job)
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise ContractError(f"`{entry}(job)` must return a number, it returned {type_in_words(value)}")
+        if not math.isfinite(value) or value <= 0:
+            raise ContractError(f"`{entry}(job)` must return a positive number, it returned {value}")
+        if step.made < epoch:  # a rate can be calculated from what the job knows of itself
+            made = f"{step.made} step" + "s" * (step.made != 1)
+            raise ContractError(
+                f"`{entry}(job)` made {made} with job.step, and an epoch has {epoch}: it must measure the job's steps, "
+                "over one epoch at least"
+            )
+        return float(value)
+
+    def watch(self) -> None:
+        """Asked before the submission is loaded: take hold of what launches kernels of Triton's."""
+        with contextlib.suppress(ImportError):  # without Triton nothing is launched
+            if os.environ.get("TRITON_INTERPRET") == "1":
+                from triton.runtime.interpreter import InterpretedFunction as kernel
+            else:
+                from triton.runtime.jit import JITFunction as kernel
+            from triton.compiler import CompiledKernel
+
+            self.kernel, self.launch = kernel, kernel.run
+            self.compiled, self.made = CompiledKernel, CompiledKernel.__getitem__
+
+    def result(self, entry: str, seed: int, file: str, case: dict[str, Any]) -> dict[str, Any]:
+        """Call the function, write its result to `file` in the exchange folder, and remember what it did, for `again`. The
+        reply names the operators of torch that calculated on the way, and says how many kernels of Triton's were launched;
+        those of a first call do not count, in which an autotuner may try things out. That one has inputs of its own: what
+        it leaves is of no use."""
+        function = getattr(self.module, entry)
+        # the CPU's generator takes 32 bits of a seed
+        function(*self.workload.inputs(seed + (1 << 31), self.device, **case))
+        tensors = self.workload.inputs(seed, self.device, **case)
+        before = [_memory(tensor) for tensor in tensors]
+        done = Launches()
+        with self._noted(done), done:
+            result = function(*tensors)
+        if not isinstance(result, torch.Tensor):
+            raise ContractError(f"`{entry}` must return a new tensor like x; it returned {type_in_words(result)}")
+        for i, (tensor, was) in enumerate(zip(tensors, before, strict=True), 1):
+            if _memory(tensor) != was:
+                rule = f"`{entry}` must return a new tensor and leave its inputs as they are"
+                raise ContractError(f"{rule}; it wrote to input {i} of {len(tensors)}")
+        self.call = tensors, done, result
+        self._write_result(result, file)
+        return {"operators": sorted(done.operators)[:20], "launches": done.launches, "compiled": compiled_graphs()}
+
+    def again(self, seed: int, file: str, case: dict[str, Any]) -> None:
+        """Put inputs drawn from `seed` where those of the last call lie, launch its kernels and make its copies once more, and
+        write the result to `file`. The function is not called: what anything else has calculated is as it was then."""
+        assert self.call is not None
+        tensors, done, result = self.call
+
+        @torch.inference_mode()  # the call may have been in it: nothing else may write its tensors
+        def repeat() -> None:
+            for tensor, new in zip(tensors, self.workload.inputs(seed, self.device, **case), strict=True):
+                tensor.copy_(new)
+            with no_python_of(self.module.__file__, self.kernel):
+                done.repeat()
+            self._write_result(result, file)
+
+        in_clean_thread(repeat)
+
+    @contextlib.contextmanager
+    def _noted(self, done: Launches) -> Iterator[None]:
+        """Launches are written down in `done` meanwhile."""
+        if self.kernel is None:
+            yield
+            return
+        self.kernel.run = lambda kernel, *args, **kwargs: done.launch(self.launch, kernel, *args, **kwargs)
+        self.compiled.__getitem__ = lambda kernel, grid: partial(done.start, self.made(kernel, grid))
+        try:
+            yield
+        finally:
+            self.kernel.run, self.compiled.__getitem__ = self.launch, self.made
+
+    def _write_result(self, result: torch.Tensor, file: str) -> None:
+        safetensors.torch.save_file({"result": result.detach().contiguous().cpu()}, self.home / "exchange" / file)
+
+    def inputs(self, seed: int, case: dict[str, Any]) -> None:
+        """Prepare for the calls that are to be timed."""
+        self.timed, self.call = case, None  # the memory is needed
+        x = self.workload.inputs(seed, self.device, **case)[0]
+        self.look = self.workload.Look(*x.shape, x.dtype, self.device)
+        read([self.look(x)], self.device)
+
+    def calls(self, entry: str, seed: int, count: int) -> dict[str, Any]:
+        """Call the function `count` times, each time with inputs that did not exist before the request: they are drawn from
+        `seed`. The reply holds a look at every result, so all of them are there by then."""
+        function, looks = getattr(self.module, entry), []
+        for tensors in self.workload.anew(seed, self.device, count, **self.timed):
+            result = function(*tensors)
+            # an object of its own could answer the look and hold nothing
+            looks.append(self.look(result) if _is_like(result, tensors[0]) else torch.tensor(math.nan))
+        values = read(looks, self.device)
+        return {"looks": [look if math.isfinite(look) else None for look in values], "compiled": compiled_graphs()}
+
+    def largest_error(self, seed: int, file: str, case: dict[str, Any]) -> dict[str, Any]:
+        """Asked of the trusted arm only: compare the result in `file` with the exact one. The largest error is in units of what
+        is allowed, null where a number of the result is none."""
+        tensors = self.workload.inputs(seed, self.device, **case)
+        result, x = received(self.home / "exchange" / file).get("result"), tensors[0]
+        if result is None or result.shape != x.shape or result.dtype != x.dtype:
+            shown = "nothing" if result is None else f"{tuple(result.shape)}, {result.dtype}"
+            return {"differs": f"it is {shown} in place of {tuple(x.shape)}, {x.dtype}"}
+        return finite({"largest_error": self.workload.off(result.to(self.device), tensors, case["type"])})
+
+
+def _memory(tensor: torch.Tensor) -> bytearray:
+    """A copy of all the memory that a tensor is a part of."""
+    storage = tensor.untyped_storage().cpu()
+    return bytearray(ctypes.string_at(storage.data_ptr(), storage.nbytes()))
+
+
+def _is_like(result: Any, x: torch.Tensor) -> bool:
+    """Whether it is a plain tensor that has all of its elements in memory, of x's shape, type and device."""
+    return (
+        type(result) is torch.Tensor
+        and (result.shape, result.dtype, result.device) == (x.shape, x.dtype, x.device)
+        and result.layout is torch.strided
+        and result.is_contiguous()
+    )

@@ -1,0 +1,107 @@
+"""What a child records of its loop: a trace, and what torch.compile did."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grader.sandbox.clean_thread import finite, in_clean_thread
+from grader.sandbox.contract import ContractError
+
+MAX_LOGGED = 20_000  # steps whose logs are read; what does not fit into a reply is left out
+
+
+class Recorder:
+    """torch.profiler, which is started here and records later."""
+
+    def __init__(self, device: torch.device, with_stack: bool) -> None:
+        if torch.autograd._profiler_enabled():
+            raise ContractError(
+                "a profiler of the loop's own is on, and there can be one at a time: take it out, `lab.profile()` records for you"
+            )
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if device.type == "cuda":
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self.last_recorded = 0  # of the profiler's steps; `record` knows it
+        self.profiler = torch.profiler.profile(
+            activities=activities, schedule=self._schedule, record_shapes=True, with_stack=with_stack
+        )
+        self.profiler.start()
+
+    def _schedule(self, step: int) -> torch.profiler.ProfilerAction:
+        """Step 0 lasts until `record`."""
+        action = torch.profiler.ProfilerAction
+        if step == 0:
+            return action.WARMUP
+        if step > self.last_recorded:
+            return action.NONE
+        return action.RECORD_AND_SAVE if step == self.last_recorded else action.RECORD
+
+    def record(
+        self,
+        steps: int,
+        file: Path,
+        step: Callable[[], torch.Tensor],
+        read: Callable[[list[torch.Tensor]], list[float]],
+    ) -> list[float]:
+        """Record `steps` steps after one that the reader discards, and write the trace; returns the losses.
+
+        One profiling session a process: a second one can lose its first kernels. One more step follows in the trace, not to be
+        counted: in it the harness itself waits for the GPU."""
+        self.last_recorded = steps + 2
+        self.profiler.step()
+        losses = []
+        for i in range(steps + 2):
+            losses.append(step())
+            if i == steps + 1:  # the last step's kernels must end inside the recording
+                read(losses)
+            self.profiler.step()
+        self.profiler.stop()
+        self.profiler.export_chrome_trace(str(file))
+        return read(losses)
+
+
+def _dynamo_counters() -> Any:
+    utils = sys.modules.get("torch._dynamo.utils")
+    return utils.counters if utils else {}
+
+
+def compiled_graphs() -> int:
+    """How many graphs torch.compile has made so far: a rise inside a timed block is a recompilation."""
+    counters = _dynamo_counters()
+    return int(counters["stats"]["unique_graphs"]) if counters else 0
+
+
+def compiled() -> dict[str, int]:
+    """What torch.compile has done in this process so far: the graphs that it made; source lines at which it had to end one, or
+    to leave a whole function alone, each once; times that it compiled code again, as what it had assumed no longer held."""
+    utils, frames = (sys.modules.get(f"torch._dynamo.{name}") for name in ("utils", "convert_frame"))
+    if not utils or not frames:
+        return {"graphs": 0, "graph_breaks": 0, "recompiles": 0}
+    # not its own counter, which leaves out branches on a tensor, and breaks in a for loop
+    ended = {(frame.filename, frame.lineno) for why in utils.graph_break_reasons for frame in why.user_stack[-1:]}
+    failed = {(m.fail_user_frame_filename, m.fail_user_frame_lineno) for m in utils.get_compilation_metrics()}
+    lines = {(file, line) for file, line in ended | failed if line is not None}
+    again = sum(times - 1 for times in frames.FRAME_COMPILE_COUNTER.values() if times)
+    return {"graphs": compiled_graphs(), "graph_breaks": len(lines), "recompiles": again}
+
+
+def read_logs(
+    logs: dict[int, dict[str, torch.Tensor]], steps: int, device: torch.device
+) -> list[dict[str, float | None]]:
+    """What job.log was given, step by step; None for what is no finite number."""
+    kept = [logs.get(step, {}) for step in range(min(steps, MAX_LOGGED))]
+    flat = [value for values in kept for value in values.values()]
+    for value in flat:
+        if value.dim():
+            raise ContractError(f"job.log was given a tensor of shape {tuple(value.shape)}; it takes single numbers")
+
+    def read() -> list[float]:
+        return torch.stack([value.to(device, torch.float64) for value in flat]).tolist() if flat else []
+
+    numbers = iter(in_clean_thread(read))
+    return [finite({name: next(numbers) for name in values}) for values in kept]

@@ -1,0 +1,154 @@
+"""Weights of a loop: read from it, written to a file and read from one, and compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from grader.sandbox.clean_thread import finite
+from grader.sandbox.contract import ContractError, some, type_in_words
+from grader.workloads.job import Job
+
+
+def named_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and floating-point buffers by name, tied ones once."""
+    buffers = {name: b for name, b in model.named_buffers() if b.is_floating_point()}
+    return dict(model.named_parameters()) | buffers
+
+
+def trained_tensors(job: Job, model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The trained tensors under the job's names and shapes."""
+    if not job.weights:
+        return named_tensors(model)
+    rule = "job.weights must be a function that returns a dict of tensors by parameter name"
+    if not callable(job.weights):
+        raise ContractError(f"{rule}, it is {type_in_words(job.weights)}")
+    tensors = job.weights()
+    if not isinstance(tensors, dict):
+        raise ContractError(f"{rule}; it returned {type_in_words(tensors)}")
+    for name, tensor in tensors.items():
+        if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+            raise ContractError(f"{rule}; in what it returned {name!r} is {type_in_words(tensor)}")
+    return tensors
+
+
+def received(file: Path) -> dict[str, torch.Tensor]:
+    """The tensors in a file that comes from the submission, and may be anything."""
+    try:
+        return safetensors.torch.load_file(file)
+    except Exception as error:  # whatever the reader makes of it
+        raise ContractError(
+            f"The weights that the submission returned cannot be read: {error}", kind="weights"
+        ) from None
+
+
+def received_for(tensors: dict[str, torch.Tensor], file: Path) -> dict[str, torch.Tensor]:
+    """Those of the weights in `file` that the job's model has, `tensors`."""
+    given = received(file)
+    bad = [n for n, t in tensors.items() if n not in given or given[n].shape != t.shape]
+    if bad:
+        raise ContractError(
+            "The weights that the submission returned lack these of the job's under their names and shapes: "
+            + ", ".join(some(bad)),
+            kind="weights",
+        )
+    return {name: given[name] for name in tensors}
+
+
+def copies(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+
+
+@dataclass
+class Comparison:
+    """A trusted loop's updates beside a submission's."""
+
+    groups: Sequence[str]  # how the names begin of weights that are compared for themselves
+    initial: dict[str, torch.Tensor]  # the job's weights
+    own_start: dict[str, torch.Tensor]  # those that this loop has begun with: the same but for a nudge
+    # this loop's and the submission's, where the last stretch ended
+    before: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]] | None = None
+
+    def compare(
+        self, trained: dict[str, torch.Tensor], given: dict[str, torch.Tensor], stretch: bool
+    ) -> dict[str, Any]:
+        """The total updates, that in `given` from the job's weights; stretch: likewise those since this was asked before."""
+        own = {name: trained[name].detach() for name in self.initial}
+        answer: dict[str, Any] = {
+            "missing": some(sorted(own.keys() - given.keys())),
+            "shapes": some([n for n in own if n in given and given[n].shape != own[n].shape]),
+            "types": some([f"{n}: {given[n].dtype}" for n in own if n in given and given[n].dtype != own[n].dtype]),
+        }
+        if answer["missing"] or answer["shapes"] or answer["types"]:
+            return answer
+        # onto the device, where all that follows is fast; as copies, for the file is written over
+        given = {name: given[name].to(tensor.device, copy=True) for name, tensor in own.items()}
+        updates = Updates(self.groups)
+        still = []
+        for name, tensor in own.items():
+            own_start, initial = (first[name].to(tensor.device) for first in (self.own_start, self.initial))
+            a, b = updates.add(name, tensor - own_start, given[name] - initial)
+            if a.any() and not b.any():
+                still.append(name)
+            elif b.any() and tensor.numel() >= 64:  # fp32 weights that moved to a shorter type's grid were kept in it
+                for short in (torch.bfloat16, torch.float16):
+                    if torch.equal(given[name].to(short).float(), given[name]):
+                        answer["types"].append(f"{name}: values of {short} in float32")
+        answer["norm_ratio"], answer["cosine"] = updates.norm_ratio(), updates.cosine()
+        answer["still"], answer["types"] = some(still), some(answer["types"])
+        if stretch:
+            answer["stretch_cosine"] = self._stretch(own, given)
+        return finite(answer)
+
+    def _stretch(self, own: dict[str, torch.Tensor], given: dict[str, torch.Tensor]) -> float:
+        """The cosine of both updates since the last call, from the initial weights at first."""
+        own_before, given_before = self.before or (self.own_start, self.initial)
+        updates = Updates(self.groups)
+        for name, tensor in own.items():
+            at = tensor.device
+            updates.add(name, tensor - own_before[name].to(at), given[name] - given_before[name].to(at))
+        self.before = {name: tensor.clone() for name, tensor in own.items()}, given  # its own go on training
+        return updates.cosine()
+
+
+class Updates:
+    """Length and direction of two updates, tensor by tensor: those of the group in which the two are furthest from each other."""
+
+    def __init__(self, groups: Sequence[str]) -> None:
+        self.sums = {group: [0.0, 0.0, 0.0] for group in (*groups, "")}  # products, squares of the one, of the other
+
+    def add(self, name: str, one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        a, b = one.double(), other.double()
+        group = next(group for group in self.sums if name.startswith(group))
+        for i, (x, y) in enumerate(((a, b), (a, a), (b, b))):
+            self.sums[group][i] += float((x * y).sum())
+        return a, b
+
+    def norm_ratio(self) -> float | None:
+        ratios = [math.sqrt(other / one) if one else math.inf for _, one, other in self.sums.values() if one or other]
+        return max(ratios, key=lambda ratio: abs(ratio - 1) if ratio == ratio else math.inf, default=None)
+
+    def cosine(self) -> float:
+        cosines = [dot / math.sqrt(a * b) if a and b else 0.0 for dot, a, b in self.sums.values() if a or b]
+        return min(cosines, key=lambda cosine: cosine if cosine == cosine else -math.inf, default=0.0)
+
+
+def add_round_off(model: torch.nn.Module, draw: int) -> None:
+    """Put round-off, drawn from `draw`, into a model's weights: each is off by up to 2**-9 of itself, two thirds of what rounding to bfloat16 does
+    (root mean square). Weights that are copies of others stay so: an average begins as one."""
+    random = torch.Generator().manual_seed(draw)
+    made: list[tuple[torch.Tensor, torch.Tensor]] = []  # as it was, as it is
+    with torch.no_grad():
+        for weight in model.parameters():
+            before = weight.clone()
+            new = next((new for old, new in made if torch.equal(old, before)), None)
+            if new is None:
+                new = before * (1 + 2**-9 * (2 * torch.rand(weight.shape, generator=random) - 1).to(weight.device))
+                made.append((before, new))
+            weight.copy_(new)
