@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["compare", "lab", "trace"]
+__all__ = ["compare", "lab", "load_ipython_extension", "trace"]
 
 # What the course's notebooks import besides, by module. These names stay where they are, whatever moves around them.
 FOR_NOTEBOOKS = {
@@ -19,7 +19,7 @@ FOR_NOTEBOOKS = {
     "grader.measure.blocks": ("QUICK", "Plan"),
     "grader.own.compare": ("compare",),
     "grader.sandbox.drive": ("Drive",),
-    "grader.sandbox.parent": ("fork_server",),
+    "grader.sandbox.fork_server": ("fork_server",),
     "grader.trace": ("intervals",),
     "grader.trace.operations": ("operations",),
     "grader.trace.roofline": ("peaks",),

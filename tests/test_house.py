@@ -180,6 +180,8 @@ def notebook_imports() -> set[tuple[str, str]]:
 def test_what_notebooks_import_is_there():
     everything = notebook_imports()
     assert len(everything) > 20
+    promised = {(module, name) for module, names in grader.FOR_NOTEBOOKS.items() for name in names}
+    assert everything - {("grader", "")} <= promised
     for module, name in sorted(everything):
         try:
             there = importlib.import_module(module)

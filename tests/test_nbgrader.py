@@ -27,7 +27,7 @@ from traitlets.config import PyFileConfigLoader
 
 from grader import labs
 from grader.classroom.submissions import read_class
-from grader.frontends.nbgrader import _outputs
+from grader.frontends.nbgrader import grade_outputs
 from grader.result import FAIL, NOT_MEASURED, PASS, CheckResult, Result
 from grader.submission import MAGIC
 
@@ -435,9 +435,9 @@ def test_what_an_error_of_one_s_own_left_unmeasured_is_not_the_machine_s_fault()
     ]
     result = Result(NAME, "", "cpu", checks, {}, {}, fatal="cell 3 raised a ValueError")
     for name, most in (("throughput", 50), ("prediction", 10)):
-        shown = _outputs(result, name, most)[0].data["text/plain"]
+        shown = grade_outputs(result, name, most)[0].data["text/plain"]
         assert "ended early" in shown and "on this machine" not in shown and "no points to be had" not in shown
-    assert "ValueError" in _outputs(result, "throughput", 50)[0].data["text/html"]
+    assert "ValueError" in grade_outputs(result, "throughput", 50)[0].data["text/html"]
 
 
 @pytest.mark.parametrize(
@@ -449,5 +449,5 @@ def test_points(points, kept):
     result = Result(NAME, "", "cpu", [check], {}, {})
     metadata = {"nbgrader": {"grade": True, "solution": False, "points": 50}}
     for name, expected in (("throughput", kept), ("no such check", 0.0)):
-        cell = new_code_cell(outputs=_outputs(result, name, 50), metadata=metadata)
+        cell = new_code_cell(outputs=grade_outputs(result, name, 50), metadata=metadata)
         assert determine_grade(cell) == (expected, 50)

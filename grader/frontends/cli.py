@@ -11,53 +11,35 @@ import sys
 
 from grader.errors import UserError
 
-# What each command is for, and the function that adds its arguments. A command's module is imported only where that
-# command is run: the trace reader, torch and matplotlib take seconds.
+# What each command is for, and the function of this package that adds its arguments. A command's module is imported only
+# where that command is run: trace reader, torch and matplotlib take seconds.
 COMMANDS = {
-    "labs": ("list the labs", "grader.frontends.commands.labs:add_labs"),
-    "start": ("make a working copy of a lab under work/", "grader.frontends.commands.labs:add_start"),
-    "grade": ("grade the submission in a notebook", "grader.frontends.commands.grade:add_grade"),
-    "hint": ("show a hint to one check of a lab", "grader.frontends.commands.labs:add_hint"),
-    "diagnose": (
-        "say what holds a training loop back, from its torch.profiler trace",
-        "grader.frontends.diagnose:add_arguments",
-    ),
-    "compare": (
-        "measure whether one training loop of yours is faster than another",
-        "grader.frontends.compare:add_arguments",
-    ),
+    "labs": ("list the labs", "commands.labs:add_labs"),
+    "start": ("make a working copy of a lab under work/", "commands.labs:add_start"),
+    "grade": ("grade the submission in a notebook", "commands.grade:add_grade"),
+    "hint": ("show a hint to one check of a lab", "commands.labs:add_hint"),
+    "diagnose": ("say what holds a training loop back, from its torch.profiler trace", "diagnose:add_arguments"),
+    "compare": ("measure whether one training loop of yours is faster than another", "compare:add_arguments"),
     "scaffold": (
         "copy a training script with every knob of the course, which profiles itself",
-        "grader.frontends.commands.scaffold:add_arguments",
+        "commands.scaffold:add_arguments",
     ),
-    "calibrate": (
-        "measure what the solutions gain on this machine, and keep it",
-        "grader.frontends.commands.calibrate:add_arguments",
-    ),
-    "doctor": (
-        "say what this machine can grade, and what is missing",
-        "grader.frontends.commands.doctor:add_arguments",
-    ),
-    "board": ("your results so far, by lab and machine: the leaderboard", "grader.frontends.board:add_arguments"),
-    "demo": (
-        "grade a lab's starter and its solution here, and show both reports",
-        "grader.frontends.commands.grade:add_demo",
-    ),
-    "class": (
-        "grade a class: every submission of every student, on all GPUs of a pool",
-        "grader.frontends.classroom:add_class",
-    ),
-    "pool": ("a pool of workers that lasts: its certificates, its start", "grader.frontends.classroom:add_pool_parts"),
+    "calibrate": ("measure what the solutions gain on this machine, and keep it", "commands.calibrate:add_arguments"),
+    "doctor": ("say what this machine can grade, and what is missing", "commands.doctor:add_arguments"),
+    "board": ("your results so far, by lab and machine: the leaderboard", "board:add_arguments"),
+    "demo": ("grade a lab's starter and its solution here, and show both reports", "commands.grade:add_demo"),
+    "class": ("grade a class: every submission of every student, on all GPUs of a pool", "classroom:add_class"),
+    "pool": ("a pool of workers that lasts: its certificates, its start", "classroom:add_pool_parts"),
     "nightly": (
         "maintainers: execute and grade everything, and say what failed or got slower",
-        "grader.frontends.nightly:add_arguments",
+        "nightly:add_arguments",
     ),
 }
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; returns the exit status: 0 done, 1 the machine cannot do it, 2 unusable input, 3 an incomplete trace
-    or a slower night, 4 an unfinished one, 130 stopped."""
+    """Run a command. Returns the exit status: 0 done, 1 the machine cannot do it, 2 unusable input, 3 an incomplete trace or
+    a slower night, 4 an unfinished night, 130 stopped."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows a "?" for a line or a tick
@@ -104,7 +86,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     for name, (what, add_arguments) in COMMANDS.items():
         command = commands.add_parser(name, help=what, description=what)
         if arguments[:1] == [name]:
-            pkgutil.resolve_name(add_arguments)(command)
+            pkgutil.resolve_name(f"grader.frontends.{add_arguments}")(command)
     return parser.parse_args(arguments)
 
 

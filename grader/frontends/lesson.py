@@ -51,7 +51,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # without a GPU the profiler rep
 
 matplotlib.rcParams.update(
     {
-        "axes.prop_cycle": matplotlib.cycler(color=COLORS),
+        "axes.prop_cycle": plt.cycler(color=COLORS),
         "axes.grid": True,
         "axes.axisbelow": True,
         "axes.spines.top": False,

@@ -34,10 +34,15 @@ from sqlalchemy.exc import SAWarning
 from traitlets import Bool, Enum, Unicode
 
 from grader import labs
+from grader.classroom.store import Store
+from grader.classroom.submissions import LINK, Job, grade_id, is_link, submission_in, text_of
 from grader.errors import UserError
 from grader.frontends import report
+from grader.grade import grade
+from grader.grading.forms import choose_form
 from grader.labs.lab import AnyLab
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Result, write_json
+from grader.sandbox.probe import confinement
 from grader.submission import MAGIC, code_cells, is_submission, load_notebook
 
 SOLUTION_ONLY = "solution-only"  # tag of cells that are not released
@@ -55,9 +60,8 @@ _TAGS |= {"br", "del", "details", "hr", "img", "p", "pre", "sub", "summary", "su
 _TAGS |= {"table", "tbody", "td", "th", "thead", "tr"}
 # relative ones without a colon: nbgrader's pages strip "files/" from the beginning of a link after this
 _LINK = re.compile(r"https?://|mailto:|#|(\.\./|[\w-]+(/|\Z))[^:&]*\Z", re.IGNORECASE)
-_IMAGE = re.compile(
-    r"data:image/", re.IGNORECASE
-)  # one from elsewhere would tell its owner when it is looked at, and by whom
+# no picture from elsewhere: it would tell its owner when it is looked at, and by whom
+_IMAGE = re.compile(r"data:image/", re.IGNORECASE)
 
 
 class NotGraded(RuntimeError):
@@ -68,8 +72,7 @@ def _in_a_line(record: logging.LogRecord) -> bool:
     """A filter for nbgrader's log, which has a traceback for each submission that could not be graded: of errors whose text
     says what to do it keeps that text."""
     error = sys.exception()
-    told = isinstance(error, (NotGraded, UserError, NbGraderException))
-    if told and record.getMessage().startswith("Traceback"):
+    if isinstance(error, NotGraded | UserError | NbGraderException) and record.getMessage().startswith("Traceback"):
         record.msg, record.args = _what_to_do(error), ()
     return True
 
@@ -139,11 +142,9 @@ class _SayWhatIsMissing(Filter):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for token in super().__iter__():
             if token.get("name") == "img" and (None, "src") not in token["data"]:
-                words = token["data"].get((None, "alt"), "")
-                token = {
-                    "type": "Characters",
-                    "data": f"[{words or 'a picture'}: not shown, as it is no part of the notebook]",
-                }
+                words = token["data"].get((None, "alt")) or "a picture"
+                said = f"[{words}: not shown, as it is no part of the notebook]"
+                token = {"type": "Characters", "data": said}
             yield token
 
 
@@ -170,7 +171,7 @@ class SubmittedNotebook(NotebookExporter):
     Of each cell only what is shown or graded is kept. What cannot be read becomes a notebook without cells, which gets no
     points, and the reason: nbgrader would stop with a traceback, and leave the student without feedback."""
 
-    def from_file(self, file_stream: Any, resources: Any = None, **options: Any) -> tuple[str, dict]:
+    def from_file(self, file_stream: Any, resources: Any = None, **options: Any) -> tuple[Any, dict[str, Any]]:
         if not getattr(self.parent, "_sanitizing", True):  # what nbgrader has written itself, a step before
             return super().from_file(file_stream, resources=resources, **options)
         try:
@@ -182,20 +183,17 @@ class SubmittedNotebook(NotebookExporter):
 
 def _as_handed_in(notebook: Any) -> NotebookNode:
     """The cells of a notebook's JSON, without outputs. Raises UserError where it has not the form of a notebook."""
-    from grader.classroom.submissions import grade_id, text_of
-
     code_cells(notebook, "The notebook")
     new = {"code": new_code_cell, "raw": new_raw_cell}
     cells, ids = [], set()
     for cell in notebook["cells"]:
         if not isinstance(cell, dict):
             continue
-        source = text_of(cell)
-        source = source if isinstance(source, str) else ""
+        text = text_of(cell)
+        source = text if isinstance(text, str) else ""
         if is_submission(source) and source != _whole(source):
-            raise UserError(
-                "The notebook cannot be read as Python: a %%submission cell holds half a character. Write it anew."
-            )
+            why = "a %%submission cell holds half a character. Write it anew."
+            raise UserError(f"The notebook cannot be read as Python: {why}")
         made = new.get(str(cell.get("cell_type")), new_markdown_cell)(_whole(source))
         name = cell.get("id")
         if isinstance(name, str) and re.fullmatch(r"[\w-]{1,64}", name, re.ASCII) and name not in ids:
@@ -233,11 +231,10 @@ class RestoreMetadata(NbGraderPreprocessor):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        getattr(self.log, "logger", self.log).addFilter(_in_a_line)  # here: this is made before any notebook is read
+        log: Any = self.log
+        getattr(log, "logger", log).addFilter(_in_a_line)  # here: this is made before any notebook is read
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        from grader.classroom.submissions import LINK, is_link
-
         ours = resources["nbgrader"]
         if is_link(Path(resources["metadata"]["path"]).parent, ours["assignment"]):
             nb = new_notebook(metadata={UNREADABLE: LINK})
@@ -336,17 +333,14 @@ class MeasuredGrade(NbGraderPreprocessor):
         self._tell(result, ours["student"])
         for cell in nb.cells:
             if is_grade(cell) and not is_solution(cell):
-                cell.outputs = _outputs(result, cell.metadata.nbgrader["grade_id"], cell.metadata.nbgrader["points"])
+                cell.outputs = grade_outputs(
+                    result, cell.metadata.nbgrader["grade_id"], cell.metadata.nbgrader["points"]
+                )
         write_json(Path(resources["metadata"]["path"]) / f"{ours['notebook']}.result.json", result.to_dict())
         return nb, resources
 
     def measure(self, nb: NotebookNode, lab: AnyLab, student: str = "") -> Result:
         """The grade of a notebook's submission."""
-        from grader.classroom.store import Store  # only here: releasing and feedback need none of it
-        from grader.classroom.submissions import Job, submission_in
-        from grader.grade import grade
-        from grader.grading.forms import choose_form
-
         try:
             if why := nb.metadata.get(UNREADABLE):
                 raise UserError(why)
@@ -357,8 +351,8 @@ class MeasuredGrade(NbGraderPreprocessor):
             date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
             return Result(lab.name, lab.title, form, checks, {}, {}, fatal=str(error), quick=self.quick, date=date)
         job = Job(lab.name, submission, quick=self.quick)
-        form = self.device if self.device in lab.forms else None  # any: what is graded without a device has its own
-        record = Store(Path(CourseDirectory(parent=self).root) / self.results).final(job, form=form)
+        known = self.device if self.device in lab.forms else None  # any: what is graded without a device has its own
+        record = Store(Path(CourseDirectory(parent=self).root) / self.results).final(job, form=known)
         if record:
             self.log.info("%s of %s was measured on %s (%s)", lab.name, student, record["machine"], record["date"])
             return Result.from_dict(record["result"])
@@ -385,13 +379,11 @@ class MeasuredGrade(NbGraderPreprocessor):
 @functools.cache  # once a run
 def _tell_confinement(log: logging.Logger) -> None:
     """What keeps submissions in on this machine."""
-    from grader.sandbox.probe import confinement
-
     for line in confinement().lines():
         log.info("Confinement: %s", line)
 
 
-def _outputs(result: Result, name: str, most: float) -> list[NotebookNode]:
+def grade_outputs(result: Result, name: str, most: float) -> list[NotebookNode]:
     """The outputs of one grade cell. nbgrader reads the points off the execute_result; where there is none, where it is
     no number or where it is negative, it gives *all* points, so there is always one, and it is always a number."""
     check = next((c for c in result.checks if c.name == name), None)

@@ -41,7 +41,7 @@ def text() -> str:
                 lines.append(f"  lesson  {stop.title} ({_relative(stop.file)})")
             else:
                 core = " (core path)" if stop.core else ""
-                lines.append(f"  lab     {stop.name}: {stop.declared.title}{core}; {_said(progress(stop))}")
+                lines.append(f"  lab     {stop.name}: {stop.declared.title}{core}; {_said(stop)}")
         lines.append("")
     return "\n".join([*lines, _summary()])
 
@@ -74,12 +74,12 @@ def _lab(stop: outline.LabStop) -> Any:
     )
 
     def show(error: str = "") -> None:
-        now = progress(stop)
-        name = _link(stop.file, stop.name) if now.begun else f"<b>{escape(stop.name)}</b>"
+        begun = stop.file.exists()
+        name = _link(stop.file, stop.name) if begun else f"<b>{escape(stop.name)}</b>"
         title = f"{name} &nbsp;{escape(stop.declared.title)}{' <b>(core path)</b>' if stop.core else ''}"
         below = error or stop.declared.goal
-        shown.value = _row("lab", f"{title}<br><small>{escape(below)}</small>", _said(now))
-        button.layout.visibility = "hidden" if now.begun else "visible"
+        shown.value = _row("lab", f"{title}<br><small>{escape(below)}</small>", _said(stop))
+        button.layout.visibility = "hidden" if begun else "visible"
 
     def start(_: Any) -> None:
         try:
@@ -95,35 +95,33 @@ def _lab(stop: outline.LabStop) -> Any:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far a learner has come with a lab on this machine, from the last report beside the working copy, and the attempts."""
+class Grades:
+    """Those of a lab on this machine, from the last report beside the working copy, and the attempts."""
 
-    begun: bool  # there is a working copy
-    score: float | None = None  # of the last grade; None where there is none
-    most: float | None = None  # all points of the lab
-    measured: float | None = None  # those that this machine could measure
-    quick: bool = False  # a grade with quick measurements, not for marks
-    best: float | None = None  # score of the best grade, quick ones left out where there are others
-    best_quick: bool = False
+    score: float  # of the last grade
+    most: float  # all points of the lab
+    measured: float  # those that this machine could measure
+    quick: bool  # a grade with quick measurements, not for marks
+    best: float  # score of the best grade, quick ones left out where there are others
+    best_quick: bool
 
 
-def progress(lab: outline.LabStop) -> Progress:
-    """Read from `work/`; a report that cannot be read counts as none."""
-    begun = lab.file.exists()
+def grades_of(lab: outline.LabStop) -> Grades | None:
+    """Read from `work/`; None before the first grade. A report that cannot be read counts as none."""
     try:
         report = json.loads((lab.file.parent / f"report-{lab.name}.json").read_text(encoding="utf-8"))
-        numbers = [float(report[key]) for key in ("score", "max_score", "measured_max")]
+        score, most, measured = (float(report[key]) for key in ("score", "max_score", "measured_max"))
         quick = bool(report.get("quick"))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return Progress(begun)
-    grades = [(not quick, numbers[0])]
+        return None
+    grades = [(not quick, score)]
     grades += [
         (not each["quick"], each["points"])
         for each in attempts.read(attempts.file_of(lab.file.parent, lab.name))
         if each["points"] is not None and each["lab"] == lab.name
     ]
     full, best = max(grades)
-    return Progress(begun, *numbers, quick=quick, best=best, best_quick=not full)
+    return Grades(score, most, measured, quick, best, best_quick=not full)
 
 
 def _row(*cells: str) -> str:
@@ -145,10 +143,11 @@ def _link(path: Path, words: str) -> str:
     return f'<a href="../{escape(_relative(path))}" target="_blank" style="{colour}">{escape(words)}</a>'
 
 
-def _said(now: Progress) -> str:
+def _said(stop: outline.LabStop) -> str:
     """How far one is with a lab, in a few words."""
-    if now.score is None:
-        return "begun" if now.begun else "not begun"
+    now = grades_of(stop)
+    if now is None:
+        return "begun" if stop.file.exists() else "not begun"
     quick = "quick: not for marks"
     if (now.best, now.best_quick) != (now.score, now.quick):
         last = f"last {now.score:g}" + (f", {quick}" if now.quick and not now.best_quick else "")
@@ -162,12 +161,11 @@ def _said(now: Progress) -> str:
 
 
 def _summary() -> str:
-    found = [(stop, progress(stop)) for stop in outline.lab_stops()]
+    found = [(stop, grades_of(stop)) for stop in outline.lab_stops()]
     core = [now for stop, now in found if stop.core]
-    graded = [now for now in core if now.score is not None]
-    points = sum(now.best for now in graded)
+    points = sum(now.best for now in core if now)
     return (
-        f"Core path: {len(graded)} of {len(core)} labs graded, {points:g} points. All labs: "
-        f"{sum(now.score is not None for _, now in found)} of {len(found)} graded. (From the best grade in each folder "
+        f"Core path: {sum(now is not None for now in core)} of {len(core)} labs graded, {points:g} points. All labs: "
+        f"{sum(now is not None for _, now in found)} of {len(found)} graded. (From the best grade in each folder "
         "under work/; run this cell again after a lab.)"
     )

@@ -12,6 +12,8 @@ import sys
 import threading
 from typing import Any
 
+import psutil
+
 from grader import machine
 from grader.sandbox import rights
 from grader.sandbox.child_error import slowed
@@ -64,6 +66,15 @@ class ForkServer:
             if self._socket.recv(64) != b"ready":
                 raise RuntimeError("the grader's fork server did not start; its own message stands above")
             self._ready = True
+
+    def kill(self) -> None:
+        """End it, and whatever it has started."""
+        with contextlib.suppress(psutil.Error):
+            top = psutil.Process(self._process.pid)
+            for process in (top, *top.children(recursive=True)):
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+        self.close()
 
     def close(self) -> None:
         self._socket.close()

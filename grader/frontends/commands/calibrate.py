@@ -47,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    chosen = [labs.get(options.lab)] if options.lab else [labs.get(name) for name in labs.NAMES]
-    chosen = [lab for lab in chosen if isinstance(lab, Lab)]
+    named = [options.lab] if options.lab else labs.NAMES
+    chosen = [lab for lab in map(labs.get, named) if isinstance(lab, Lab)]
     if not chosen:
         raise UserError(f"{options.lab} has no gain to calibrate: it is about measuring, not about a faster loop.")
     failed = []
@@ -82,15 +82,13 @@ def _as_a_worker(options: argparse.Namespace) -> contextlib.AbstractContextManag
 
 def _calibrate_lab(lab: Lab, options: argparse.Namespace) -> None:
     """What the options ask for, of one lab; of one among all of them only where there is something to measure."""
-
     form = choose_form(lab, options.device)
     if form not in lab.forms and not options.lab:
         print(f"{lab.name}: needs an NVIDIA GPU, left out")
     elif options.outcome is not None:
         if lab.outcome or options.lab:
-            for line in calibrate.measure_outcome(
-                lab, options.device, options.outcome, options.seeds, Terminal(lab.name)
-            ):
+            steps, seeds = options.outcome, options.seeds
+            for line in calibrate.measure_outcome(lab, options.device, steps, seeds, Terminal(lab.name)):
                 print(f"{lab.name}: {line}")
     elif options.spread:
         spread = calibrate.measure_spread(lab, options.device, options.seeds, progress=Terminal(lab.name))

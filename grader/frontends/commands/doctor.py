@@ -7,12 +7,12 @@ import shutil
 
 from grader import calibrate, labs, machine
 from grader.data.cache import cache_dir
-from grader.frontends.commands.labs import form_here
+from grader.frontends.commands.labs import form_here, points_in
 from grader.grading.forms import missing_packages, too_little_memory
-from grader.labs.lab import Lab
+from grader.labs.lab import AnyLab, Lab
 from grader.measure import calibration
 from grader.safe_text import cores_text
-from grader.sandbox.probe import confinement
+from grader.sandbox.probe import Confinement, confinement
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    facts, versions, confined = machine.facts(), machine.versions(), confinement()
+    """Exit status: 0 where marks can be given, else 1."""
+    confined = confinement()
+    _show_machine(confined)
+    print()
+    calibrated = [_show_lab(labs.get(name)) for name in labs.NAMES]
+    if not all(calibrated):
+        print(
+            "\nnot calibrated: full points need the gain that the lab names, whatever this machine could reach."
+            "\n`grader calibrate LAB` measures what it can; for the marks of a class, with --for-class."
+        )
+    return 0 if confined.files else 1
+
+
+def _show_machine(confined: Confinement) -> None:
+    facts, versions = machine.facts(), machine.versions()
     own, why = machine.share(int(machine.has_gpu()))
     of_a_grade = "" if why == "all" else f"; a grade has {len(own)} ({machine.written(own)}: {why})"
     print(f"processor    {facts['cpu']}, {cores_text(facts['cores'])}{of_a_grade}")
@@ -40,27 +54,18 @@ def run(options: argparse.Namespace) -> int:
     if state:
         busy = "in use by another program" if state.utilisation >= machine.BUSY_PERCENT else "free"
         print(f"GPU now      {busy}, {state.free_bytes / 1e9:.0f} GB free{', throttling' if state.throttling else ''}")
-    print()
-    uncalibrated = False
-    for name in labs.NAMES:
-        lab = labs.get(name)
-        form = form_here(lab)
-        if form is None:
-            print(f"{name:<16} not here: needs an NVIDIA GPU")
-            continue
-        if lacks := missing_packages(lab) or too_little_memory(lab, form):
-            print(f"{name:<16} not here: {lacks}")
-            continue
-        points = sum(c.points for c in lab.checks if lab.measures(c, form))
-        known = ""
-        if isinstance(lab, Lab) and calibrate.calibrated(lab, form):
-            gain, source = calibration.reference_gain(lab, form)
-            known = f"; solution gains {gain:.1f}x ({source})" if gain else "; not calibrated"
-            uncalibrated |= not gain
-        print(f"{name:<16} {points:g} of {lab.max_score:g} points can be measured{known}")
-    if uncalibrated:
-        print(
-            "\nnot calibrated: full points need the gain that the lab names, whatever this machine could reach."
-            "\n`grader calibrate LAB` measures what it can; for the marks of a class, with --for-class."
-        )
-    return 0 if confined.files else 1
+
+
+def _show_lab(lab: AnyLab) -> bool:
+    """False for a lab that should be calibrated and is not."""
+    form = form_here(lab)
+    lacks = missing_packages(lab) or too_little_memory(lab, form) if form else "needs an NVIDIA GPU"
+    if form is None or lacks:
+        print(f"{lab.name:<16} not here: {lacks}")
+        return True
+    known = ""
+    if isinstance(lab, Lab) and calibrate.calibrated(lab, form):
+        gain, source = calibration.reference_gain(lab, form)
+        known = f"; solution gains {gain:.1f}x ({source})" if gain else "; not calibrated"
+    print(f"{lab.name:<16} {points_in(lab, form):g} of {lab.max_score:g} points can be measured{known}")
+    return known != "; not calibrated"

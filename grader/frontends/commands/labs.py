@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+from typing import Any
 
 from grader import labs, paths
 from grader.course import working_copy
@@ -12,6 +13,13 @@ from grader.errors import UserError
 from grader.frontends.options import add_lab
 from grader.grading.forms import choose_form, missing_packages
 from grader.labs.lab import AnyLab
+
+HERE = {
+    "traces": "graded from recorded traces",
+    "cuda": "graded on the GPU",
+    "cpu": "graded in its CPU form",
+    None: "needs an NVIDIA GPU",
+}
 
 
 def add_labs(parser: argparse.ArgumentParser) -> None:
@@ -39,40 +47,30 @@ def form_here(lab: AnyLab) -> str | None:
     return form if form in lab.forms else None
 
 
+def points_in(lab: AnyLab, form: str) -> float:
+    """Those that can be measured in the lab's form for "cuda" or "cpu"."""
+    return sum(check.points for check in lab.checks if lab.measures(check, form))
+
+
 def list_labs(options: argparse.Namespace) -> None:
-    rows = []
-    for name in labs.NAMES:
-        lab = labs.get(name)
-        form = form_here(lab)
-        lacks = missing_packages(lab)
-        rows.append(
-            {
-                "name": name,
-                "title": lab.title,
-                "phase": lab.phase,
-                "goal": lab.goal,
-                "points": lab.max_score,
-                "form_here": form,
-                "lacks": lacks,
-                "points_here": 0 if lacks else sum(check.points for check in lab.checks if lab.measures(check, form)),
-            }
-        )
+    rows = [_row(labs.get(name)) for name in labs.NAMES]
     if options.json:
         print(json.dumps(rows, indent=1))
         return
     for row in rows:
-        here = {
-            "traces": "graded from recorded traces",
-            "cuda": "graded on the GPU",
-            "cpu": "graded in its CPU form",
-            None: "needs an NVIDIA GPU",
-        }[row["form_here"]]
+        here = HERE[row["form_here"]]
         if row["lacks"]:
             here = "needs packages that are not installed here: grader doctor says which"
         elif row["form_here"] == "cpu" and not row["points_here"]:
             here = "needs an NVIDIA GPU; on this CPU only the training is compared"
         print(f"{row['name']:<16} {row['title']} ({row['points']:g} points, {here})\n{'':16} {row['goal']}")
     print("\nBegin with: grader start LAB")
+
+
+def _row(lab: AnyLab) -> dict[str, Any]:
+    form, lacks = form_here(lab), missing_packages(lab)
+    row = {"name": lab.name, "title": lab.title, "phase": lab.phase, "goal": lab.goal, "points": lab.max_score}
+    return row | {"form_here": form, "lacks": lacks, "points_here": points_in(lab, form) if form and not lacks else 0}
 
 
 def start(options: argparse.Namespace) -> None:

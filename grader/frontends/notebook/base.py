@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from grader import labs, machine, paths
 from grader.classroom.client import grade_at
 from grader.errors import UserError
@@ -40,8 +38,7 @@ class NotebookLab:
     """One lab in a notebook, of any kind. device: "auto", "cuda" or "cpu"; quick: fewer and shorter measurements, to try
     things out; cores: how many it is measured on, 8, or which, "0-3,8", in place of its GPU's share.
 
-    `result` is the Result of the last finished `check()`. Raises UserError for an unknown lab, and for a device or cores that
-    this machine does not have."""
+    Raises UserError for an unknown lab, and for a device or cores that this machine does not have."""
 
     steps: tuple[Row, ...]  # what one does here, for the card: the call, and what it gives
 
@@ -50,7 +47,7 @@ class NotebookLab:
         self.device = choose_form(self.lab, device)
         self.quick = quick
         self._cores = None if cores is None else machine.asked_cores(str(cores))
-        self.result: Result | None = None
+        self.result: Result | None = None  # of the last finished `check()`
         self._noteworthy = True  # what `log` can put a note to: not after a check() that came to no result
         self._folder = Path.cwd()
         running = shell()
@@ -120,14 +117,9 @@ class NotebookLab:
         if cluster is not None:
             self.result = grade_at(cluster, submission, self.lab, key=key, quick=self.quick, progress=progress)
         else:
-            # the learner's own code, which their kernel runs as well; a mark is given elsewhere
+            # unconfined: the learner's own code, which their kernel runs as well; a mark is given elsewhere
             self.result = grade(
-                submission,
-                self.lab,
-                device=self.device,
-                quick=self.quick,
-                allow_unconfined=True,
-                progress=progress,
+                submission, self.lab, device=self.device, quick=self.quick, allow_unconfined=True, progress=progress
             )
         saved = attempts.save(self._folder, self.lab, self.result)
         self._noteworthy = not self.result.disturbed
@@ -198,7 +190,9 @@ class NotebookLab:
                     raise
                 note = Note("This machine cannot do that", [str(error)])  # no confinement, no fork server
             except KeyboardInterrupt:
-                _end_children()
+                # a stop while a child is being started leaves one that nobody holds, and a reply that nobody reads
+                fork_server().kill()
+                fork_server()  # imports torch again, for the next look
                 Note("Stopped", ["Nothing was scored."]).show(output)
                 raise UserError("Stopped; nothing was scored.") from None  # an error, so that "Run All" stops here too
             note.show(output)
@@ -236,16 +230,3 @@ def _stopped_once() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before or signal.default_int_handler)
-
-
-def _end_children() -> None:
-    """After a stop: end whatever the fork server has started, and the server with it. A stop that comes while a child is
-    being started leaves one that nobody holds, and a reply that nobody reads."""
-    server = fork_server()
-    with contextlib.suppress(psutil.Error):
-        top = psutil.Process(server._process.pid)
-        for process in (top, *top.children(recursive=True)):
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-    server.close()
-    fork_server()  # imports torch again, for the next look

@@ -126,9 +126,12 @@ class LoopLab(NotebookLab):
         self._work(lambda progress: self._ran(self._look(look, progress, profiled=False, timed=steps), steps))
 
     def _ran(self, seen: Look | None, steps: int) -> Note:
-        if not seen or seen.message:
+        if not seen or seen.message or seen.step_s is None:
             return _failed(seen)
-        time_ = f"{plain_number(1e3 * seen.step_s)} ms a step, over {counted(steps, 'step{s}')} after {len(seen.losses) - steps} to warm up."
+        warm_up = len(seen.losses) - steps
+        time_ = (
+            f"{plain_number(1e3 * seen.step_s)} ms a step, over {counted(steps, 'step{s}')} after {warm_up} to warm up."
+        )
         if self.lab.cause == "input-bound" and steps < MANY_STEPS:
             time_ += " Batches that a loader had ready make few steps look fast: lab.check() times many."
         if self.lab.serves:
@@ -148,8 +151,9 @@ class LoopLab(NotebookLab):
             gpu_part = f"{size(gpu)} a step on the GPU and " if seen.meter.on_gpu else ""
             few = f" (Few steps tell little: lab.run({MANY_STEPS}).)" if steps < MANY_STEPS else ""
             return [f"Memory grew by {gpu_part}{size(main)} a step in main memory.{few}"]
-        if seen.meter and isinstance(self.lab.memory, Budget):
-            return [judge_budget(self.lab.memory, self.lab.forms[self.device].budget, seen.meter).reason]
+        budget = self.lab.forms[self.device].budget
+        if seen.meter and isinstance(self.lab.memory, Budget) and budget is not None:
+            return [judge_budget(self.lab.memory, budget, seen.meter).reason]
         return []
 
     def peek(self) -> None:

@@ -22,7 +22,7 @@ def value_of(seen: Look, name: str) -> float | None:
     if name == "peak_memory":
         return seen.peak_memory
     if name in ("graph_breaks", "recompiles"):
-        return seen.compiled and seen.compiled[name]
+        return seen.compiled[name] if seen.compiled else None
     assert seen.metrics is not None  # of a look that profiled and did not fail
     return catalogue.value(seen.metrics, name)
 
@@ -50,5 +50,5 @@ def copy_rows(metrics: Metrics) -> list[MetricRow]:
     for kind, copy in metrics.copies.items():
         size = f", {plain_number(copy['bytes'] / 1e6)} MB" if copy["bytes"] else ""
         words = f"copies {DIRECTIONS.get(kind, 'of another kind')}"
-        rows.append((f"copies {kind}", f"{plain_number(copy['count'])}{size}", words))
+        rows.append((f"copies {kind}", f"{plain_number(copy['count'] or 0)}{size}", words))
     return rows

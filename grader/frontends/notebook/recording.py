@@ -56,8 +56,8 @@ def _with_phases(timeline: dict[str, Any], recorded: trace.Trace) -> dict[str, A
     """A timeline with a lane above the others for each phase that the trace names."""
     low, high = timeline["origin_ns"], timeline["origin_ns"] + timeline["span_ns"]
     lanes = []
-    for phase in PHASES:
-        spans = annotate.phase_spans(recorded, phase) if len(recorded.steps) else []
+    for phase in PHASES if len(recorded.steps) else ():
+        spans = annotate.phase_spans(recorded, phase)
         starts, ends = recorded.start[spans].tolist(), recorded.end[spans].tolist()
         inside = [
             [start - low, min(end, high) - start]

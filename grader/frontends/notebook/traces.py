@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +11,9 @@ from grader.frontends.notebook.base import NotebookLab
 from grader.frontends.notebook.metric_rows import copy_rows, metric_row
 from grader.frontends.notebook.note import Note, Row
 from grader.frontends.notebook.pictures import save_trace, without_causes
-from grader.kinds import shared
 from grader.kinds.answers import AnswersLab
-from grader.kinds.shared import Recording
-from grader.trace import catalogue
+from grader.kinds.shared import TRACES, Recording, recording
+from grader.trace import Metrics, catalogue
 from grader.trace.events import CPU_OP
 from grader.trace.lines import by_line
 from grader.trace.words import plain_number
@@ -37,30 +35,24 @@ class TracesLab(NotebookLab):
 
     def look(self, name: str) -> None:
         """The timeline of a trace, and what can be counted in it."""
-        self._of(name, lambda found: _looked(name, found).show())
+        _looked(name, recording(self._file_of(name))).show()
 
     def explore(self, name: str) -> Any:
         """The explorer of a trace: make it the last line of a cell."""
-        return self._of(name, lambda found: trace.explore(found.analysis))
+        return trace.explore(recording(self._file_of(name)).analysis)
 
     def save(self, name: str) -> None:
         """Write the trace into this folder, for another viewer."""
+        data = (TRACES / f"{self._file_of(name)}.json.gz").read_bytes()
+        save_trace(self._folder / f"trace-{name}.json.gz", data).show()
 
-        def copy(_: Recording) -> None:
-            data = (shared.TRACES / f"{self._question(name).trace}.json.gz").read_bytes()
-            save_trace(self._folder / f"trace-{name}.json.gz", data).show()
-
-        self._of(name, copy)
-
-    def _question(self, name: str) -> Any:
-        found = next((question for question in self.lab.questions if question.name == name), None)
-        if found is None:
-            names = ", ".join(f'"{question.name}"' for question in self.lab.questions)
-            raise UserError(f"There is no trace {name!r}. There are {names}.")
-        return found
-
-    def _of(self, name: str, show: Callable[[Recording], Any]) -> Any:
-        return show(shared.recording(self._question(name).trace))
+    def _file_of(self, name: str) -> str:
+        """What a trace is called in `TRACES`."""
+        files = {question.name: question.trace for question in self.lab.questions}
+        if name not in files:
+            known = ", ".join(f'"{name}"' for name in files)
+            raise UserError(f"There is no trace {name!r}. There are {known}.")
+        return files[name]
 
 
 def _looked(name: str, found: Recording) -> Note:
@@ -70,15 +62,15 @@ def _looked(name: str, found: Recording) -> Note:
         f"counted. Without the profiler a step takes {plain_number(found.step_ms)} ms, in this trace {plain_number(side['step_ms_traced'])} ms."
     ]
     values = {name: catalogue.value(metrics, name) for name in catalogue.RECORDED}
-    rows = [metric_row(metric, value) for metric, value in values.items() if value is not None]
+    rows: list[Row] = [metric_row(metric, value) for metric, value in values.items() if value is not None]
     products = found.ms("tensor_core", "matmul")
     rows.append(("matmul", f"{plain_number(products)} ms", "of each step in matrix products and convolutions"))
     if metrics.comm_ns:
-        exposed = f"{plain_number(metrics.comm_exposed_ns / 1e6)} ms with no kernel beside it"
+        exposed = f"{plain_number((metrics.comm_exposed_ns or 0) / 1e6)} ms with no kernel beside it"
         rows.append(
             ("communication", f"{plain_number(metrics.comm_ns / 1e6)} ms", f"of each step between GPUs, {exposed}")
         )
-    rows += _copies(found)
+    rows += _copies(metrics)
     phases: list[Row] = [("phase", "host", "GPU, ms a step")]
     phases += [
         (phase, plain_number(spent["host_ns"] / 1e6), plain_number(spent["gpu_ns"] / 1e6))
@@ -88,11 +80,12 @@ def _looked(name: str, found: Recording) -> Note:
     return Note(f"Trace {name}", lines, [rows, phases, _lines(found)], picture)
 
 
-def _copies(found: Recording) -> list[Row]:
-    copies = {kind: copy for kind, copy in (found.analysis.metrics.copies or {}).items() if copy["ns"]}
-    rows = copy_rows(replace(found.analysis.metrics, copies=copies))
+def _copies(metrics: Metrics) -> list[Row]:
+    """With the time that they took; those that took none are left out."""
+    copies = {kind: copy for kind, copy in (metrics.copies or {}).items() if copy["ns"]}
+    rows = copy_rows(replace(metrics, copies=copies))
     return [
-        (name, f"{plain_number(copy['ns'] / 1e6)} ms", f"{words}: {count}")
+        (name, f"{plain_number((copy['ns'] or 0) / 1e6)} ms", f"{words}: {count}")
         for (name, count, words), copy in zip(rows, copies.values(), strict=True)
     ]
 
