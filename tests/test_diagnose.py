@@ -19,7 +19,7 @@ from test_trace import Recording, good
 
 from grader import trace
 from grader.errors import UserError
-from grader.frontends import diagnose
+from grader.frontends import diagnose, diagnosis_facts
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SLOW = Loop([200 * US] * 30, data=20_000 * US, copy=1500 * US)
@@ -330,10 +330,10 @@ def test_a_step_that_cannot_be_is_refused(files, ms, says):
 def test_the_measured_length_of_a_recorded_step_is_taken(side):
     ms, file = json.loads(side.read_text())["step_ms"], side.with_suffix(".json.gz")
     recorded = trace.read(file)
-    diagnose._check_step(trace.analyse(recorded, ms * 1e6), str(file))
+    diagnose.check_step(trace.analyse(recorded, ms * 1e6), str(file))
     for wrong in (ms / 1e3, ms * 1e3):
         with pytest.raises(UserError, match="in milliseconds"):
-            diagnose._check_step(trace.analyse(recorded, wrong * 1e6), str(file))
+            diagnose.check_step(trace.analyse(recorded, wrong * 1e6), str(file))
 
 
 def test_without_steps_no_length_is_refused(files):
@@ -385,9 +385,14 @@ def test_reports_of_the_recorded_traces_fit_a_screen(path):
 
 
 def test_numbers_have_their_words():
-    facts = dict(diagnose._facts(replace(trace.analyse(SLOW.record()[0].read()).metrics, launches=1.0)))
+    facts = dict(diagnosis_facts.facts(replace(trace.analyse(SLOW.record()[0].read()).metrics, launches=1.0)))
     assert "1 launch," in facts["host"] + ","
-    assert [diagnose._size(n) for n in (999.7e6, 1e9, 12.34e6, 1023)] == ["1 GB", "1 GB", "12.3 MB", "1.02 KB"]
+    assert [diagnosis_facts.size_text(n) for n in (999.7e6, 1e9, 12.34e6, 1023)] == [
+        "1 GB",
+        "1 GB",
+        "12.3 MB",
+        "1.02 KB",
+    ]
 
 
 def test_lines_that_wait_are_named():
@@ -404,5 +409,5 @@ def test_colours_are_for_terminals_only():
 
 def test_a_file_name_with_escapes_is_cleaned(tmp_path):
     with pytest.raises(UserError) as caught:
-        diagnose._read(str(tmp_path / "a\x1b[2Jb"))
+        diagnose.read_trace(str(tmp_path / "a\x1b[2Jb"))
     assert "\x1b" not in str(caught.value)

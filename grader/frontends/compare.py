@@ -9,7 +9,8 @@ from typing import Any
 
 from grader import machine, web_page
 from grader.errors import UserError
-from grader.frontends import diagnose
+from grader.frontends import diagnose, diagnosis_page
+from grader.frontends.delivery import check_targets, deliver, names_of
 from grader.frontends.options import add_device, add_json
 from grader.frontends.terminal import Terminal
 from grader.grading.forms import choose_device
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
             f"{job} is missing: the file whose make_job(seed, device) makes the model and the data that both loops train. "
             "notebooks/4_models/1_own_loop.ipynb shows one. Is it elsewhere: --job FILE."
         )
-    diagnose.check_targets(options)
+    check_targets(options)
     with machine.own_cores(int(choose_device(options.device) == "cuda")):
         found = compare(
             options.before,
@@ -74,8 +75,8 @@ def run(options: argparse.Namespace) -> int:
             allow_unconfined=options.allow_unconfined,
             progress=Terminal("compare"),
         )
-    names = diagnose.names_of([options.before, options.after])
-    diagnose.deliver(
+    names = names_of([options.before, options.after])
+    deliver(
         options,
         page=lambda: page(found, names),
         data=lambda: as_json(found, names),
@@ -158,7 +159,7 @@ def page(found: Comparison, names: list[str]) -> str:
     title = f"{names[0]} and {names[1]}"
     head = f'<div class="sp-head"><div class="sp-title">{to_html(title)}</div></div><div style="margin-bottom: 20px">{parts}</div>'
     if len(analyses) == 2:
-        whole = diagnose.page(names, [analyses["before"], analyses["after"]])
+        whole = diagnosis_page.page(names, [analyses["before"], analyses["after"]])
         head += f"<p>{OF_THE_FIRST}</p>"
         marker = '<div class="sp-head">'
         return whole.replace(marker, f"{head}{marker}", 1)

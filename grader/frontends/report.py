@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grader import web_page
+from grader import trace, web_page
 from grader.frontends import gain as gains
 from grader.frontends.gain import Gain
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result, write_text
@@ -138,10 +138,10 @@ def _draw_gain(gain: Gain) -> Figure:
 
 
 def _draw_timelines(result: Result) -> Figure:
-    from grader.trace.picture import draw
-
     # a lab whose loop records itself has one only, and nothing before it
-    return draw({"your trace": result.timelines["after"]} if [*result.timelines] == ["after"] else result.timelines)
+    return trace.draw(
+        {"your trace": result.timelines["after"]} if [*result.timelines] == ["after"] else result.timelines
+    )
 
 
 # ---------------------------------------------------------------- HTML

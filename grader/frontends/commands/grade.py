@@ -14,7 +14,7 @@ from grader import labs, paths
 from grader.classroom.client import grade_at
 from grader.errors import UserError
 from grader.frontends import attempts, report
-from grader.frontends.diagnose import check_targets
+from grader.frontends.delivery import check_targets
 from grader.frontends.notebook.prediction import other_than_submitted
 from grader.frontends.options import add_device, add_json, add_lab
 from grader.frontends.terminal import Terminal

@@ -117,8 +117,7 @@ class Note:
         parts += [self.picture, *(table_html(rows) for rows in self.tables if rows)]
         parts += [f'<p class="sp-note">{prose_to_html(line)}</p>' for line in self.after]
         if self.printed:
-            printed = to_html(self.printed, report.OUTPUT_CHARACTERS, tail=True)
-            parts.append(f"<details><summary>What the submission printed</summary><pre>{printed}</pre></details>")
+            parts.append(report.output_html(self.printed))
         return web_page.paper("\n".join(parts))
 
     def text(self) -> str:

@@ -1,0 +1,129 @@
+"""The page of `grader diagnose`, of one trace or of two."""
+
+from __future__ import annotations
+
+from functools import partial
+from html import escape
+from typing import TYPE_CHECKING
+
+from grader import trace, web_page
+from grader.frontends import diagnosis_facts as said
+from grader.safe_text import clean, prose_to_html, to_html
+from grader.trace import Analysis, Trace, timeline
+from grader.trace.catalogue import STEP_PARTS
+from grader.trace.compare import compare
+from grader.trace.words import milliseconds, plain_number
+from grader.web_page import section
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FOOT = (
+    "Shares of a step are of its length without the profiler where that was given. Times are per step; GPU work belongs to the "
+    "step that launched it. A trace lists what ran, not why: take the cause as a lead and measure the change."
+)
+MOST_EVENTS = MOST_KERNELS = 8  # of one piece of evidence, of one operation
+_CSS = """
+.speed-report .sp-ops { display: grid; grid-template-columns: max-content max-content max-content minmax(0, 1fr);
+  gap: 7px 14px; margin: 8px 0; font-size: 13px; font-variant-numeric: tabular-nums; }
+.speed-report .sp-ops > div { overflow-wrap: anywhere; }
+.speed-report .sp-ops .sp-right { text-align: right; white-space: nowrap; }
+.speed-report .sp-changes { display: grid; grid-template-columns: minmax(0, 1fr) repeat(3, 92px);
+  gap: 2px 22px; margin: 10px 0; font-size: 13px; font-variant-numeric: tabular-nums; }
+.speed-report .sp-changes > div:not(:nth-child(4n+1)) { text-align: right; }
+.speed-report .sp-cause { border-left: 6px solid #0072B2; padding: 6px 12px; margin: 10px 0; background: #f3f8fc; }
+.speed-report ul { margin: 4px 0; padding-left: 20px; }
+"""
+
+
+def page(names: list[str], analyses: list[Analysis]) -> str:
+    """One self-contained page: no scripts, nothing to load. Of two traces the first is the one before."""
+    several = len(analyses) > 1
+    labels = ["before", "after"] if several else [clean(names[0])]
+    titles = [f"{label}: {name}" if several else name for label, name in zip(labels, names, strict=True)]
+    first, *others = (_verdict_html(title, a) for title, a in zip(titles, analyses, strict=True))
+    body = [first, *(section("", other) for other in others)]
+    if several:
+        body.append(_comparison_html(*analyses))
+    by_label = dict(zip(labels, analyses, strict=True))
+    breakdown = web_page.image(partial(trace.draw_breakdown, by_label), "Parts of the step time")
+    body.append(section("Where the time of a step goes", breakdown, _legend(analyses)))
+    steps = web_page.image(partial(_draw_timelines, by_label), "Timeline of some steps")
+    body.append(section("Some steps, one after another", steps))
+    for label, a in by_label.items():
+        which = f" ({label})" if several else ""
+        if rows := said.facts(a.metrics):
+            body.append(section(f"In numbers{which}", web_page.pairs(rows)))
+        if a.operations:
+            roofline = web_page.image(partial(trace.draw_roofline, a), "Roofline")
+            body.append(section(f"Operations that cost the GPU most{which}", roofline, _operations_html(a)))
+    body.append(f'<div class="sp-foot">{FOOT}</div>')
+    return web_page.page("Diagnosis of " + ", ".join(names), "\n".join(body), _CSS)
+
+
+def _draw_timelines(by_label: dict[str, Analysis]) -> Figure:
+    return trace.draw({label: timeline(a.trace, step_ns=a.step_ns, gaps=a.gaps) for label, a in by_label.items()})
+
+
+def _verdict_html(title: str, a: Analysis) -> str:
+    parts = [
+        web_page.heading(to_html(title), to_html(a.diagnosis.cause or "no cause named")),
+        f'<p class="sp-note">{to_html(said.device(a))}</p>',
+    ]
+    for reason in a.metrics.reasons if not a.metrics.complete else ():
+        parts.append(f'<p class="sp-warning"><b>Incomplete:</b> {to_html(reason)}</p>')
+    parts.append(f'<div class="sp-cause"><p class="sp-big">{to_html(said.verdict(a))}</p>')
+    parts += [f"<p>{to_html(line)}</p>" for line in (said.step_length(a), said.what_ifs(a)) if line]
+    parts.append("</div>")
+    if a.diagnosis.evidence:
+        evidence = (to_html(e.text) + _events_html(a.trace, e.events) for e in a.diagnosis.evidence)
+        parts.append(f"<p><b>Evidence</b></p>{web_page.items(evidence)}")
+    if a.diagnosis.what_to_try:
+        parts.append(f"<p><b>What to try</b></p>{web_page.items(map(prose_to_html, said.advice(a)))}")
+    return "".join(parts)
+
+
+def _events_html(recorded: Trace, events: list[int]) -> str:
+    if not events:
+        return ""
+    rows = (
+        (
+            f"{milliseconds(int(recorded.duration[e]))} at {int(recorded.start[e]) / 1000:.3f} µs",
+            recorded.names[recorded.name[e]],
+        )
+        for e in events[:MOST_EVENTS]
+    )
+    return web_page.folded("the longest events", web_page.pairs(rows))
+
+
+def _legend(analyses: list[Analysis]) -> str:
+    shown = {part for a in analyses for part, _, _ in said.parts(a)}
+    words = "; ".join(f"{about.short}: {about.words}" for part, about in STEP_PARTS.items() if part in shown)
+    return f'<p class="sp-note">{escape(words)}.</p>' if words else ""
+
+
+def _operations_html(a: Analysis) -> str:
+    cells = []
+    for number, operation in enumerate(a.operations, 1):
+        line = said.source_line(operation)
+        where = f"<div><code>{to_html(line)}</code></div>" if line else ""
+        kernels = "".join(f"<div>{to_html(name)}</div>" for name in operation.kernels[:MOST_KERNELS])
+        cells += [
+            f'<div class="sp-right">{number}</div>',
+            f'<div class="sp-right">{milliseconds(operation.gpu_ns)}<br>{operation.share:.0%}</div>',
+            f'<div class="sp-right">{plain_number(operation.count)}x</div>',
+            f"<div><b>{to_html(said.operation_name(operation))}</b>{where}<div>{to_html(operation.why)}</div>"
+            f'{web_page.folded("kernels", f"""<div class="sp-note">{kernels}</div>""")}</div>',
+        ]
+    return f'<div class="sp-ops">{"".join(cells)}</div>'
+
+
+def _comparison_html(before: Analysis, after: Analysis) -> str:
+    compared = compare(before, after)
+    parts = [f"<p>{to_html(compared.text)}</p>"]
+    for title, rows in said.changes(compared):
+        if rows:
+            cells = [f"<div><b>{escape(title)}</b></div>", *(f"<div>{c}</div>" for c in ("before", "after", "change"))]
+            cells += [f"<div>{to_html(cell)}</div>" for row in rows for cell in row]
+            parts.append(f'<div class="sp-changes">{"".join(cells)}</div>')
+    return section("What changed", *parts)
