@@ -462,7 +462,7 @@ class Empty:
 
 def test_a_pool_without_a_worker_is_spoken_of(monkeypatch, capsys):
     monkeypatch.setattr(coordinator, "PATIENCE_S", 0.2)
-    alone, looks = coordinator.Alone(), Empty(1, *[0] * 100)
+    alone, looks = coordinator.NoWorkerWarning(), Empty(1, *[0] * 100)
     while looks.workers:
         alone.look(looks)
         time.sleep(0.01)

@@ -54,8 +54,7 @@ def grade_all(
         machines = pool.machines()
         for job in again:
             store.ask(job)
-        wanted = {job.digest: job for job in jobs if store.asked(job) or not store.final(job, machines)}
-        waiting = list(wanted.values())
+        waiting = list({job.digest: job for job in jobs if store.asked(job) or not store.final(job, machines)}.values())
         begun(len(waiting))
         made = []
         running: dict[Future, tuple[Task, int]] = {}  # with the number of the attempt
