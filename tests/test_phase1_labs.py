@@ -371,8 +371,8 @@ def test_mystery_wrong():
     assert not any(right[name] in result.check(name).reason for name in "12")
 
 
-def as_measured(step_s: float, numbers: dict[str, float]) -> mystery.Seen:
-    return mystery.Seen(step_s, numbers, {})
+def as_measured(step_s: float, numbers: dict[str, float]) -> mystery.Profiled:
+    return mystery.Profiled(step_s, numbers, {})
 
 
 # what speaks against each wrong cause of these

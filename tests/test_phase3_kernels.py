@@ -87,7 +87,7 @@ def test_attention_s_solution():
 
 TRITON = labs.get("3i_triton")
 OWN = calibrate.solution(TRITON).source
-RIGHT = {name: kernel.Seen(0.5, 0.5) for check in TRITON.cases for name in check.sizes}
+RIGHT = {name: kernel.CaseResult(0.5, 0.5) for check in TRITON.cases for name in check.sizes}
 # on the CPU nothing of Triton's can be timed: these are functions of torch
 TIMED_HERE = replace(
     TRITON,
@@ -425,7 +425,7 @@ def fused(x, bias, residual, *others):
 def timed(source: str) -> kernel.Findings:
     found = kernel.Findings(TIMED_HERE, "cpu")
     kernel.measure(found, Submission(source), QUICK, None, lambda share, what: None)
-    assert len(found.rounds) == kernel.QUICK_ROUNDS and found.rounds[0].keys() == {"fused", *kernel.OURS}
+    assert len(found.rounds) == kernel.QUICK_ROUNDS and found.rounds[0].keys() == {"fused", *kernel.YARDSTICKS}
     return found
 
 

@@ -1,5 +1,5 @@
-"""Grades a loop that records a trace of itself: the trace, which is the learner's and read as untrusted bytes, and what the
-loop loses beside the plain one when the recording is over."""
+"""Labs with a loop that records a trace of itself. Graded are the trace, which is the learner's and read as untrusted bytes, and what
+the loop loses beside the plain one when the recording is over."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import numpy as np
 
 from grader import trace
 from grader.checks import parity as parity_check
-from grader.grading.arms import MAX_TRACE, TOO_LARGE, max_weights_bytes, open_arm, set_up
+from grader.grading.arms import FIRST_WEIGHTS, MAX_TRACE, TOO_LARGE, max_weights_bytes, open_arm, set_up
 from grader.grading.evidence import AnyFindings
 from grader.grading.forms import NEEDS_GPU
 from grader.grading.gate import machine_is_free
-from grader.labs.lab import AnyLab, Form, Hints
+from grader.kinds.shared import scored
+from grader.labs.lab import AnyLab, Form, HintedCheck, Hints
 from grader.measure import decision
 from grader.measure.blocks import Arm, Plan, pair
-from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Progress, unscored
 from grader.sandbox.child_error import ChildError
 from grader.sandbox.parent import turn
 from grader.sandbox.setting import Limits
@@ -57,12 +58,11 @@ class Phases:
 
 @dataclass(frozen=True)
 class Cost:
-    """Outside of the recorded window the loop may lose `at_most` of its speed, by form, and gain no more: a speed-up would hide
-    what is lost."""
+    """What the loop may lose of its speed outside of the recorded window."""
 
     points: float
     hints: Hints
-    at_most: dict[str, float]
+    at_most: dict[str, float]  # by form; it may gain no more either, for a speed-up would hide what is lost
     name: str = "cost"
     title: str = "It costs nothing afterwards"
 
@@ -79,7 +79,7 @@ class AnnotateLab(AnyLab):
     graded_by: ClassVar[str] = "grader.kinds.annotate"
 
     @property
-    def checks(self) -> tuple[Any, ...]:
+    def checks(self) -> tuple[Recorded | Phases | Cost, ...]:
         return (self.window, self.phases, self.cost)
 
 
@@ -101,7 +101,7 @@ CLEARING = r"Optimizer\.zero_grad#"
 class Findings(AnyFindings):
     lab: AnnotateLab
     parity: CheckResult | None = None
-    # of the loop's steps in the trace: drawn for each grade, so that no loop knows it beforehand and writes it itself
+    # begins the name of each of the loop's steps in the trace: drawn for each grade, so that no loop can write it itself
     mark: str = field(default_factory=lambda: f"step {secrets.token_hex(8)} ")
     recorded: Trace | None = None
     no_trace: str = ""
@@ -111,107 +111,107 @@ class Findings(AnyFindings):
     decision: decision.Decision | None = None
 
 
-def measure(found: Findings, submission: Submission, plan: Plan, limits: Limits | None, progress: Progress) -> None:
+def measure(findings: Findings, submission: Submission, plan: Plan, limits: Limits | None, progress: Progress) -> None:
     """First steps of both loops compared, the trace read, then pairs of blocks after the window."""
     progress(0.0, "preparing data")
-    setup = set_up(found.form, found.form_name, found.allow_unconfined)
-    found.free_bytes = machine_is_free(found.form_name, found.ranks)
+    setup = set_up(findings.form, findings.form_name, findings.allow_unconfined)
+    findings.free_bytes = machine_is_free(findings.form_name, findings.ranks)
     with (
-        open_arm(submission.source, setup, limits) as ours,
-        open_arm(found.lab.starter, setup, trusted=True) as starter,
+        open_arm(submission.source, setup, limits) as submission_arm,
+        open_arm(findings.lab.starter, setup, trusted=True) as starter_arm,
     ):
         try:
             progress(0.05, "loading")
-            found.seed = secrets.randbelow(1 << 31)
-            for each in (ours, starter):
-                each.child.load()
-                each.child.start(found.seed, keep_initial=each is starter, mark=found.mark)
-                each.child.freeze()
+            findings.seed = secrets.randbelow(1 << 31)
+            for arm in (submission_arm, starter_arm):
+                arm.child.load()
+                arm.child.start(findings.seed, keep_initial=arm is starter_arm, mark=findings.mark)
+                arm.child.freeze()
             progress(0.1, "first steps of the submission, with its recording")
-            _first_steps(found, ours, starter)
-            if found.recorded is None or found.parity.status == FAIL:
-                return
-            _pairs(found, ours, starter, plan, progress)
+            _first_steps(findings, submission_arm, starter_arm)
+            if findings.recorded is not None and findings.parity and findings.parity.status != FAIL:
+                _pairs(findings, submission_arm, starter_arm, plan, progress)
         finally:
-            found.output = ours.child.output()
+            findings.output = submission_arm.child.output()
 
 
-def look(found: Findings, submission: Submission, progress: Progress) -> None:
+def look(findings: Findings, submission: Submission, progress: Progress) -> None:
     """The recording only: no comparison, no timing."""
-    setup = set_up(found.form, found.form_name, allow_unconfined=True)
-    with open_arm(submission.source, setup) as ours:
+    setup = set_up(findings.form, findings.form_name, allow_unconfined=True)
+    with open_arm(submission.source, setup) as submission_arm:
         try:
             progress(0.1, "loading")
-            ours.child.load()
-            ours.child.start(1, mark=found.mark)
+            submission_arm.child.load()
+            submission_arm.child.start(1, mark=findings.mark)
             progress(0.3, "the first steps, with their recording")
-            ours.warm_up(found.form.parity.steps)
-            _read(found, ours)
-            if found.recorded is not None:
-                window = found.lab.window
+            submission_arm.warm_up(findings.form.parity.steps)
+            _read(findings, submission_arm)
+            if findings.recorded is not None:
+                window = findings.lab.window
                 progress(0.7, "as many steps again, which nothing should record")
-                ours.run(window.wait + window.warmup + window.active)
-                found.goes_on = _goes_on(found, ours)
+                submission_arm.run(window.wait + window.warmup + window.active)
+                findings.goes_on = _goes_on(findings, submission_arm)
         finally:
-            found.output = ours.child.output()
+            findings.output = submission_arm.child.output()
 
 
-def _first_steps(found: Findings, ours: Arm, starter: Arm) -> None:
-    steps = found.form.parity.steps
-    with turn(ours.child):
-        ours.warm_up(steps)
-        ours.child.weights("first.safetensors")
-    with turn(starter.child):
-        starter.warm_up(steps)
-        starter.child.weights("first.safetensors")
-        most = max_weights_bytes(starter.child, "first.safetensors")
-        starter.child.give("first.safetensors", ours.child.fetch("first.safetensors", most, TOO_LARGE))
-        update = starter.child.ask("compare", file="first.safetensors")
-    found.parity = parity_check.early(found.form.parity, starter.losses, ours.losses, update)
-    _read(found, ours)
+def _first_steps(findings: Findings, submission_arm: Arm, starter_arm: Arm) -> None:
+    steps = findings.form.parity.steps
+    with turn(submission_arm.child):
+        submission_arm.warm_up(steps)
+        submission_arm.child.weights(FIRST_WEIGHTS)
+    with turn(starter_arm.child):
+        starter_arm.warm_up(steps)
+        starter_arm.child.weights(FIRST_WEIGHTS)
+        most = max_weights_bytes(starter_arm.child, FIRST_WEIGHTS)
+        starter_arm.child.give(FIRST_WEIGHTS, submission_arm.child.fetch(FIRST_WEIGHTS, most, TOO_LARGE))
+        update = starter_arm.child.ask("compare", file=FIRST_WEIGHTS)
+    findings.parity = parity_check.early(findings.form.parity, starter_arm.losses, submission_arm.losses, update)
+    _read(findings, submission_arm)
 
 
-def _read(found: Findings, ours: Arm) -> None:
-    steps = found.form.parity.steps
+def _read(findings: Findings, submission_arm: Arm) -> None:
+    steps = findings.form.parity.steps
     try:
-        data = ours.child.fetch(FILE, MAX_TRACE)
+        data = submission_arm.child.fetch(FILE, MAX_TRACE)
     except ChildError:
-        found.no_trace = (
+        findings.no_trace = (
             f"After {steps} steps there is no trace at job.trace. It is written by on_trace_ready, which is called when the "
             "schedule's steps are over and step() was called once in each."
         )
         return
-    found.written = hashlib.sha256(data).digest()
+    findings.written = hashlib.sha256(data).digest()
     try:
-        found.recorded = trace.read_bytes(data, expect_gpu=found.form_name == "cuda")
+        findings.recorded = trace.read_bytes(data, expect_gpu=findings.form_name == "cuda")
     except trace.TraceError as error:
-        found.no_trace = f"What is at job.trace after {steps} steps is no trace that can be read: {error}."
+        findings.no_trace = f"What is at job.trace after {steps} steps is no trace that can be read: {error}."
         return
-    found.timelines["after"] = trace.timeline(found.recorded, steps=found.lab.window.active, skip_first=0)
+    findings.timelines["after"] = trace.timeline(findings.recorded, steps=findings.lab.window.active, skip_first=0)
 
 
-def _pairs(found: Findings, ours: Arm, starter: Arm, plan: Plan, progress: Progress) -> None:
-    at_most = found.lab.cost.at_most[found.form_name]
+def _pairs(findings: Findings, submission_arm: Arm, starter_arm: Arm, plan: Plan, progress: Progress) -> None:
+    at_most = findings.lab.cost.at_most[findings.form_name]
     for n in range(1, plan.max_pairs + 1):
         progress(0.3 + 0.7 * n / (plan.max_pairs + 1), f"timing pair {n}, after the recording")
-        found.pairs.append(pair(starter, ours, plan))
+        findings.pairs.append(pair(starter_arm, submission_arm, plan))
         # a pair of blocks in which the plain loop was slower than it can be by as much as may be lost says nothing
-        found.decision = decision.decide_healthy(
-            found.pairs, 1 - at_most, 10 * at_most, found.form.noise, plan.min_pairs
+        findings.decision = decision.decide_healthy(
+            findings.pairs, 1 - at_most, 10 * at_most, findings.form.noise, plan.min_pairs
         )
-        if found.decision and found.decision.settled:
+        if findings.decision and findings.decision.settled:
             break
-    with turn(ours.child):
-        found.goes_on = _goes_on(found, ours)
+    with turn(submission_arm.child):
+        findings.goes_on = _goes_on(findings, submission_arm)
 
 
-def _goes_on(found: Findings, ours: Arm) -> bool:
-    """Whether its profiler was on after the first steps, or something else is at job.trace than when it was read. The first
-    is what an honest loop's process says; one that lies has still to be as fast as the plain one, and no faster."""
-    if ours.child.ask("recorded_since", step=found.form.parity.steps) is not False:
+def _goes_on(findings: Findings, submission_arm: Arm) -> bool:
+    """Whether its profiler was on after the first steps, or something else is at job.trace than when it was read.
+
+    The first is what an honest loop's process says; one that lies has still to be as fast as the plain one, and no faster."""
+    if submission_arm.child.ask("recorded_since", step=findings.form.parity.steps) is not False:
         return True
     try:
-        return hashlib.sha256(ours.child.fetch(FILE, MAX_TRACE)).digest() != found.written
+        return hashlib.sha256(submission_arm.child.fetch(FILE, MAX_TRACE)).digest() != findings.written
     except ChildError:
         return True  # it is being written, or gone
 
@@ -219,39 +219,36 @@ def _goes_on(found: Findings, ours: Arm) -> bool:
 # ---------------------------------------------------------------- verdicts
 
 
-def judge(found: Findings, submission: Submission) -> list[CheckResult]:
-    lab = found.lab
-    if found.form_name not in lab.forms:
+def judge(findings: Findings, submission: Submission) -> list[CheckResult]:
+    lab = findings.lab
+    if findings.form_name not in lab.forms:
         return [unscored(check, NOT_MEASURED, NEEDS_GPU) for check in lab.checks]
     stopped = ""
-    if found.fatal:
+    if findings.fatal:
         stopped, status = "Not counted: the submission did not run (see above).", FAIL
-    elif found.disturbed:
-        stopped, status = f"Not measured: {found.disturbed} {found.advice}", INCONCLUSIVE
-    elif found.parity and found.parity.status == FAIL:
+    elif findings.disturbed:
+        stopped, status = f"Not measured: {findings.disturbed} {findings.advice}", INCONCLUSIVE
+    elif findings.parity and findings.parity.status == FAIL:
         stopped, status = "Not counted: it is not the same training (see that check).", FAIL
-    first = [found.parity] if found.parity else []
+    first = [findings.parity] if findings.parity else []
     if stopped:
         return [*(unscored(check, status, stopped) for check in lab.checks), *first]
-    window, phases = judge_window(found), judge_phases(found)
-    return [window, phases, _judge_cost(found, phases.points / lab.phases.points), *first]
+    window, phases = judge_window(findings), judge_phases(findings)
+    return [window, phases, _judge_cost(findings, phases.points / lab.phases.points), *first]
 
 
-def _result(check: Any, share: float, reason: str, evidence: dict[str, Any] | None = None) -> CheckResult:
-    passed = share >= 1
-    hint, *deeper = ("",) if passed else check.hints
-    points = round(float(share) * check.points, 2)
-    status = PASS if passed else FAIL
-    return CheckResult(check.name, check.title, status, points, check.points, reason, hint, evidence or {}, deeper)
+def _share(check: HintedCheck, share: float, reason: str, evidence: dict[str, Any] | None = None) -> CheckResult:
+    """The verdict on a check with so much of its points."""
+    return scored(check, float(share) * check.points, reason, evidence)
 
 
-def judge_window(found: Findings) -> CheckResult:
-    check, recorded = found.lab.window, found.recorded
+def judge_window(findings: Findings) -> CheckResult:
+    check, recorded = findings.lab.window, findings.recorded
     if recorded is None:
-        return _result(check, 0, found.no_trace)
+        return _share(check, 0, findings.no_trace)
     if not len(recorded.steps):
-        return _result(check, 0, "The trace holds no steps: step() of the profiler was never called.")
-    numbers = _numbers(recorded, found.mark)
+        return _share(check, 0, "The trace holds no steps: step() of the profiler was never called.")
+    numbers = _numbers(recorded, findings.mark)
     first = check.wait + check.warmup
     wanted = list(range(first, first + check.active))
     evidence = {"steps_recorded": numbers[:20], "steps_wanted": wanted}
@@ -260,16 +257,17 @@ def judge_window(found: Findings) -> CheckResult:
         said = f"steps {numbers[0]} to {numbers[-1]}" if numbers else "no step with its backward pass"
         share = 0.5 if len(numbers) == check.active else 0
         reason = f"The trace holds {said}; wanted are {wanted[0]} to {wanted[-1]}, counted from 0."
-        return _result(check, share, reason, evidence)
-    if found.form_name == "cuda" and not gpu:
+        return _share(check, share, reason, evidence)
+    if findings.form_name == "cuda" and not gpu:
         reason = "The right steps are recorded, but nothing of what the GPU did: ProfilerActivity.CUDA is missing."
-        return _result(check, 0.5, reason, evidence)
-    return _result(check, 1, f"Steps {wanted[0]} to {wanted[-1]} are recorded, and no others.", evidence)
+        return _share(check, 0.5, reason, evidence)
+    return _share(check, 1, f"Steps {wanted[0]} to {wanted[-1]} are recorded, and no others.", evidence)
 
 
 def _numbers(recorded: Trace, mark: str) -> list[int]:
-    """Which of the loop's steps have their backward pass in the trace. A ProfilerStep does not tell: its number counts calls
-    of the profiler's step(), which a loop can make as often as it likes."""
+    """Which of the loop's steps have their backward pass in the trace.
+
+    A ProfilerStep does not tell: its number counts calls of the profiler's step(), which a loop can make as often as it likes."""
     marks = recorded.annotations[recorded.named(rf"{mark}\d{{1,9}}$", recorded.annotations)]
     operators = np.flatnonzero(recorded.category == CPU_OP)
     backward = operators[recorded.named(BACKWARD, operators)]
@@ -281,18 +279,18 @@ def _numbers(recorded: Trace, mark: str) -> list[int]:
     return (first - 1 + np.unique(marks_before)).tolist()
 
 
-def judge_phases(found: Findings) -> CheckResult:
-    check, recorded = found.lab.phases, found.recorded
+def judge_phases(findings: Findings) -> CheckResult:
+    check, recorded = findings.lab.phases, findings.recorded
     if recorded is None or not len(recorded.steps):
-        return _result(check, 0, "There is no trace with steps in which phases could be found.")
+        return _share(check, 0, "There is no trace with steps in which phases could be found.")
     spans = {phase: phase_spans(recorded, phase) for phase in PHASES}
     wrong = {phase: why for phase in PHASES if (why := _wrong(recorded, phase, spans))}
     good = [phase for phase in PHASES if phase not in wrong]
     said = [f"`{phase}` {why}." for phase, why in wrong.items()]
     if good:
         said.insert(0, f"Right: {', '.join(good)}.")
-    evidence = {phase: len(found_) for phase, found_ in spans.items()} | {"steps": len(recorded.steps)}
-    return _result(check, len(good) / len(PHASES), " ".join(said), evidence)
+    evidence = {phase: len(events) for phase, events in spans.items()} | {"steps": len(recorded.steps)}
+    return _share(check, len(good) / len(PHASES), " ".join(said), evidence)
 
 
 def phase_spans(recorded: Trace, phase: str) -> np.ndarray:
@@ -340,26 +338,31 @@ def _starts(recorded: Trace, pattern: str) -> np.ndarray:
     return starts[(starts >= low) & (starts < high)]
 
 
-def _judge_cost(found: Findings, supported: float) -> CheckResult:
-    check, decided = found.lab.cost, found.decision
-    at_most = check.at_most[found.form_name]
-    if decided is None and found.pairs:
+def _judge_cost(findings: Findings, supported: float) -> CheckResult:
+    check, decided = findings.lab.cost, findings.decision
+    at_most = check.at_most[findings.form_name]
+    if decided is None and findings.pairs:
         return unscored(
-            check, INCONCLUSIVE, f"Not measured: {found.pairs[-1].disturbed or 'too few pairs'}. Check again."
+            check, INCONCLUSIVE, f"Not measured: {findings.pairs[-1].disturbed or 'too few pairs'}. Check again."
         )
     if decided is None:
-        return _result(check, 0, "Not counted: without a trace there is nothing that could have cost anything.")
-    if found.goes_on:
+        return _share(check, 0, "Not counted: without a trace there is nothing that could have cost anything.")
+    if findings.goes_on:
         reason = (
             "Not counted: the recording goes on. The profiler was on, or wrote to job.trace, while the loop was timed."
         )
-        return _result(check, 0, reason)
+        return _share(check, 0, reason)
     gain = decided.gain
     runs = f"the loop runs at {gain.factor:.1%} of the plain one's speed (90% interval {gain.lower:.1%} to {gain.upper:.1%})"
-    evidence = {"speed": gain.factor, "lower": gain.lower, "upper": gain.upper, "at_most_lost": at_most}
-    evidence["pairs_ms"] = [[1e3 * each.starter_s, 1e3 * each.submission_s] for each in decided.pairs]
+    evidence = {
+        "speed": gain.factor,
+        "lower": gain.lower,
+        "upper": gain.upper,
+        "at_most_lost": at_most,
+        "pairs_ms": [[1e3 * each.starter_s, 1e3 * each.submission_s] for each in decided.pairs],
+    }
     if gain.lower < 1 - at_most and decided.settled:
-        return _result(check, 0, f"After the recording {runs}; it may lose at most {at_most:.0%}.", evidence)
+        return _share(check, 0, f"After the recording {runs}; it may lose at most {at_most:.0%}.", evidence)
     if gain.lower < 1 - at_most:
         reason = f"After the recording {runs}: too uncertain to say that it loses at most {at_most:.0%}. Check again."
         return unscored(check, INCONCLUSIVE, reason, evidence)
@@ -372,4 +375,4 @@ def _judge_cost(found: Findings, supported: float) -> CheckResult:
     reason = f"After the recording {runs}."
     if supported < 1:
         reason += f" The phases support {supported:.0%} of these points: a loop without any costs nothing."
-    return _result(check, supported, reason, evidence)
+    return _share(check, supported, reason, evidence)

@@ -1,6 +1,7 @@
-"""Grades answers about the operations that cost a loop's GPU most: which they are, which line asks for each, and why it
-costs what it costs. What is right is computed from a trace: one that the grade records of the course's own loop, or one
-that was recorded before. The answers are read as literals, never executed."""
+"""Labs that ask for the operations that cost a loop's GPU most: which they are, which line asks for each, and why it costs so much.
+
+What is right is computed from a trace: one that the grade records of the course's own loop, or one that was recorded before. The
+answers are read as literals, never executed."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ from grader import machine, trace
 from grader.errors import UserError
 from grader.grading.evidence import AnyFindings
 from grader.grading.gate import machine_is_free
-from grader.kinds.shared import STEPS, TRACES, as_number, read_answers, recording, shown, watch
+from grader.kinds.shared import STEPS, TRACES, as_number, not_answered, read_answers, recording, scored, shown, watch
 from grader.labs.lab import AnyLab, Hints, OtherForm
-from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Progress, silent, unscored
 from grader.submission import Submission
 from grader.trace import roofline
 from grader.trace.operations import Operation, operations
@@ -73,10 +74,9 @@ class Together:
 
 @dataclass(frozen=True)
 class Watched(OtherForm):
-    """A loop of the course's own, which is recorded when it is asked for. Its workload is `grader.workloads.mystery`'s form:
-    a job that brings its loop."""
+    """A loop of the course's own, which is recorded when it is asked for."""
 
-    workload: str
+    workload: str  # whose job brings its loop, as those of `grader.workloads.mystery` do
     options: dict[str, Any]
     threads: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
@@ -91,17 +91,18 @@ class Kept(OtherForm):
 
 @dataclass(frozen=True, kw_only=True)
 class CostsLab(AnyLab):
-    """The costliest operations of a loop of the course's own, to be mapped to its lines and explained. The answers say which
-    trace they are about: "live", recorded anew by the grade, or "recorded". They are read and never executed."""
+    """The costliest operations of a loop of the course's own, to be mapped to its lines and explained.
 
-    forms: dict[str, Any]  # "cuda": Watched, "traces": Kept
+    The answers say which trace they are about: "live", recorded anew by the grade, or "recorded"."""
+
+    forms: dict[str, Watched | Kept]  # "cuda": Watched, "traces": Kept
     operations: tuple[Costly, ...]
     together: Together
 
     graded_by: ClassVar[str] = "grader.kinds.costs"
 
     @property
-    def checks(self) -> tuple[Any, ...]:
+    def checks(self) -> tuple[Costly | Together, ...]:
         return (*self.operations, self.together)
 
 
@@ -126,12 +127,12 @@ NO_PEAKS = (
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A loop's trace. data: the file's bytes. about: what ran where, a sentence."""
+class LoopTrace:
+    """A loop's trace."""
 
-    data: bytes
+    data: bytes  # of the file
     step_s: float
-    about: str
+    about: str  # what ran where, a sentence
 
     @cached_property
     def operations(self) -> list[Operation]:
@@ -140,19 +141,21 @@ class Seen:
         return operations(read, MOST, steps=Steps(read, 1, STEPS))
 
 
-def recorded(lab: CostsLab) -> Seen:
+def recorded(lab: CostsLab) -> LoopTrace:
     """The trace of data/traces."""
-    name = lab.forms["traces"].trace
-    side = recording(name).side
+    kept = lab.forms["traces"]
+    assert isinstance(kept, Kept)
+    name, side = kept.trace, recording(kept.trace).side
     about = f"{side['model']}, batch {side['batch']}, recorded on one {side['device']}, torch {side['torch']}."
-    return Seen((TRACES / f"{name}.json.gz").read_bytes(), side["step_ms"] / 1e3, about)
+    return LoopTrace((TRACES / f"{name}.json.gz").read_bytes(), side["step_ms"] / 1e3, about)
 
 
-def live(lab: CostsLab, progress: Progress = lambda share, what: None) -> Seen:
+def live(lab: CostsLab, progress: Progress = silent) -> LoopTrace:
     """The course's own loop, recorded on this machine's GPU now. Raises ChildError."""
     form = lab.forms["cuda"]
+    assert isinstance(form, Watched)
     data, step_s = watch(form, "cuda", form.options, [], progress, with_stack=True)
-    return Seen(data, step_s, f"A loop of this course, recorded now on this machine's {machine.gpu_name()}.")
+    return LoopTrace(data, step_s, f"A loop of this course, recorded now on this machine's {machine.gpu_name()}.")
 
 
 def unmeasured() -> str:
@@ -185,10 +188,10 @@ class Function:
 
 
 def function_of(operation: Operation) -> Function | None:
-    """The function that asks for an operation: of those with the recorded name the one nearest to the recorded line, as lines
-    can have moved since then; where none has the name (a lambda, a generator) the one around it. Not the line itself:
-    older releases of torch record of a call only where the function that makes it begins. None without a line of a file of
-    the course."""
+    """The function that asks for an operation, or None without a line of a file of the course.
+
+    Of those with the recorded name it is the one nearest to the recorded line, since lines move. Where none has the name (a lambda, a
+    generator) it is the one around the line. Older releases of torch record only where the calling function begins."""
     if not operation.line:
         return None
     file, _, number = operation.line.rpartition(":")
@@ -197,17 +200,15 @@ def function_of(operation: Operation) -> Function | None:
         return None
     line = int(number)
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    places = {node: _place(file, node) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    named = [place for node, place in places.items() if node.name == operation.function]
-    if named:
+    places = [(node.name, _place(file, node)) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    if named := [place for name, place in places if name == operation.function]:
         return min(named, key=lambda place: max(place.first - line, line - place.last, 0))
-    around = [place for place in places.values() if place.first <= line <= place.last]
+    around = [place for _, place in places if place.first <= line <= place.last]
     return max(around, key=lambda place: place.first, default=None)
 
 
 def _place(file: str, node: ast.FunctionDef) -> Function:
-    """Python counts a function's decorators in."""
-    first = min(part.lineno for part in (node, *node.decorator_list))
+    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
     return Function(file, first, node.end_lineno or node.lineno)
 
 
@@ -221,8 +222,7 @@ def functions(found: Iterable[Operation]) -> list[Function]:
 
 
 def causes(operation: Operation) -> tuple[str, ...]:
-    """The entries of REASONS that are right for an operation; several where it is near the border between two, none where
-    its trace does not tell."""
+    """The REASONS that are right for an operation: several near the border between two, none where its trace does not tell."""
     if operation.bound == "launch":
         return ("tiny kernels",)
     if operation.tensor_cores is False:
@@ -238,8 +238,7 @@ def causes(operation: Operation) -> tuple[str, ...]:
 
 
 def costliest(found: list[Operation], count: int) -> list[Operation]:
-    """The `count` operations with most GPU time, and those that are so near to the last of them that another run could
-    change their order."""
+    """The `count` operations with most GPU time, and those so near to the last that another run could change their order."""
     return [o for o in found if o.gpu_ns >= CLOSE * found[min(count, len(found)) - 1].gpu_ns]
 
 
@@ -260,61 +259,63 @@ def unclear(found: list[Operation], count: int) -> str:
 class Findings(AnyFindings):
     lab: CostsLab
     answers: dict[Any, Any] = field(default_factory=dict)
-    seen: Seen | None = None
+    seen: LoopTrace | None = None
     unmeasured: str = ""
 
 
-def measure(found: Findings, submission: Submission, plan: Any, limits: Any, progress: Progress) -> None:
+def measure(findings: Findings, submission: Submission, plan: Any, limits: Any, progress: Progress) -> None:
     """Read the answers, and the trace that they are about."""
     try:
-        found.answers = read_answers(submission)
+        findings.answers = read_answers(submission)
     except UserError as error:
-        found.fatal = str(error)
+        findings.fatal = str(error)
         return
-    about = found.answers.get("trace", ...)
+    about = findings.answers.get("trace", ...)
     if about in (..., None):
         return
     if about not in (LIVE, RECORDED):
-        found.fatal = (
+        findings.fatal = (
             f'answers["trace"] is {shown(about)}. It must be "{LIVE}" or "{RECORDED}": lab.profile() says which.'
         )
         return
     if about == LIVE:
-        found.unmeasured = unmeasured()
-        if found.unmeasured:
+        findings.unmeasured = unmeasured()
+        if findings.unmeasured:
             return
-        found.free_bytes = machine_is_free(found.form_name, found.ranks)
+        findings.free_bytes = machine_is_free(findings.form_name, findings.ranks)
     try:
-        found.seen = live(found.lab, progress) if about == LIVE else recorded(found.lab)
-        problem = unclear(found.seen.operations, len(found.lab.operations))
+        findings.seen = live(findings.lab, progress) if about == LIVE else recorded(findings.lab)
+        problem = unclear(findings.seen.operations, len(findings.lab.operations))
     except trace.TraceError as error:
         problem = f"it cannot be read: {error}"
     if problem:
-        found.disturbed = f"the loop's trace is of no use here: {problem}."
+        findings.disturbed = f"the loop's trace is of no use here: {problem}."
 
 
-def judge(found: Findings, submission: Submission) -> list[CheckResult]:
-    lab = found.lab
-    if found.fatal or found.disturbed or found.unmeasured:
-        status = FAIL if found.fatal else INCONCLUSIVE if found.disturbed else NOT_MEASURED
-        why = "Not graded: see above." if found.fatal else found.unmeasured or f"Not measured: {found.disturbed}"
+def judge(findings: Findings, submission: Submission) -> list[CheckResult]:
+    lab = findings.lab
+    if findings.fatal or findings.disturbed or findings.unmeasured:
+        status = FAIL if findings.fatal else INCONCLUSIVE if findings.disturbed else NOT_MEASURED
+        why = (
+            "Not graded: see above." if findings.fatal else findings.unmeasured or f"Not measured: {findings.disturbed}"
+        )
         return [unscored(check, status, why) for check in lab.checks]
-    if not found.seen:
+    if not findings.seen:
         return [unscored(check, FAIL, "Not answered yet: `trace` says which trace is meant.") for check in lab.checks]
-    left = costliest(found.seen.operations, len(lab.operations))
+    left = costliest(findings.seen.operations, len(lab.operations))
     checks = []
     for check in lab.operations:
-        answer = found.answers.get(int(check.name), found.answers.get(check.name, ...))
+        answer = findings.answers.get(int(check.name), findings.answers.get(check.name, ...))
         meant = _meant(answer, left)
         if meant:
             left.remove(meant)
-        checks.append(_judge(check, answer, meant, found.seen))
-    return [*checks, _judge_share(found, lab)]
+        checks.append(_judge(check, answer, meant, findings.seen))
+    share = sum(o.share for o in findings.seen.operations[: len(lab.operations)])
+    return [*checks, _judge_share(findings.answers.get("share", ...), lab.together, share)]
 
 
 def _meant(answer: Any, left: list[Operation]) -> Operation | None:
-    """The operation that an answer names, of those nobody has named yet; of several that are called so the one whose other
-    parts fit best."""
+    """The operation that an answer names, of those left: among namesakes the one whose other parts fit best."""
     if not isinstance(answer, dict) or not isinstance(answer.get("operation"), str):
         return None
     named = _called(left, answer["operation"])
@@ -341,11 +342,9 @@ def _is_line(o: Operation, said: str) -> bool:
     return f"/{o.line}".endswith(f"/{said.strip()}") or bool(place and place.holds(said))
 
 
-def _judge(check: Costly, answer: Any, meant: Operation | None, seen: Seen) -> CheckResult:
-    if answer is ... or answer is None:
-        return unscored(check, FAIL, f"Not answered yet. Asked is: {', '.join(KEYS)}.")
-    if not isinstance(answer, dict):
-        return unscored(check, FAIL, f"The answer is {shown(answer)}. It must be a dictionary with: {', '.join(KEYS)}.")
+def _judge(check: Costly, answer: Any, meant: Operation | None, seen: LoopTrace) -> CheckResult:
+    if missing := not_answered(check, answer, KEYS):
+        return missing
     points, said = 0.0, []
     for key in KEYS:
         given = answer.get(key, ...)
@@ -359,25 +358,20 @@ def _judge(check: Costly, answer: Any, meant: Operation | None, seen: Seen) -> C
             reason = "right." if _right(meant, answer, key) else _against(meant, key, given, seen)
         points += getattr(check, key) if reason == "right." else 0
         said.append(f"`{key}`: {reason}")
-    passed = points >= check.points
-    evidence = {"answered": {key: shown(answer.get(key, ...)) for key in KEYS}}
+    evidence: dict[str, Any] = {"answered": {key: shown(answer.get(key, ...)) for key in KEYS}}
     if meant:
         evidence |= {"ms": meant.gpu_ns / 1e6, "share": meant.share, "kernels": meant.launched}
-    hint, *deeper = ("",) if passed else check.hints
-    status = PASS if passed else FAIL
-    return CheckResult(
-        check.name, check.title, status, round(points, 2), check.points, " ".join(said), hint, evidence, deeper
-    )
+    return scored(check, points, " ".join(said), evidence)
 
 
-def _not_among(said: Any, seen: Seen) -> str:
+def _not_among(said: Any, seen: LoopTrace) -> str:
     named = _called(seen.operations, said) if isinstance(said, str) else []
     if not named:
         return f"{shown(said)} is none of the operations of the table."
     return f"{shown(said)} takes {plain_number(named[0].gpu_ns / 1e6)} ms a step; others take more, or it was named already."
 
 
-def _against(o: Operation, key: str, said: Any, seen: Seen) -> str:
+def _against(o: Operation, key: str, said: Any, seen: LoopTrace) -> str:
     """What speaks against a wrong part of an answer, without a word about the right one."""
     if key == "line":
         return _against_line(said, seen)
@@ -392,7 +386,7 @@ def _against(o: Operation, key: str, said: Any, seen: Seen) -> str:
     return f"not {said}: in {plain_number(o.gpu_ns / 1e6)} ms a step it is {facts}."
 
 
-def _against_line(said: Any, seen: Seen) -> str:
+def _against_line(said: Any, seen: LoopTrace) -> str:
     places = functions(seen.operations)
     match = re.fullmatch(LINE, said.strip()) if isinstance(said, str) else None
     if not match:
@@ -408,25 +402,18 @@ def _against_line(said: Any, seen: Seen) -> str:
     return f"{shown(said)} is in none of the functions that lab.code() shows."
 
 
-def _judge_share(found: Findings, lab: CostsLab) -> CheckResult:
-    check, said = lab.together, found.answers.get("share", ...)
-    assert found.seen
-    right = sum(o.share for o in found.seen.operations[: len(lab.operations)])
-    number = as_number(said)
-    if said in (..., None):
+def _judge_share(answered: Any, check: Together, right: float) -> CheckResult:
+    number = as_number(answered)
+    if answered in (..., None):
         return unscored(check, FAIL, "Not answered yet.")
     if number is None:
-        return unscored(check, FAIL, f"{shown(said)} is not a number.")
-    evidence = {"answered": number}
+        return unscored(check, FAIL, f"{shown(answered)} is not a number.")
     if abs(number - right) <= check.within:
-        return CheckResult(
-            check.name, check.title, PASS, check.points, check.points, f"It is {right:.2f}.", "", evidence
-        )
+        return scored(check, check.points, f"It is {right:.2f}.", {"answered": number})
     reason = f"{number:g} is more than {check.within:g} off."
     if not 0 <= number <= 1:
         reason = f"{number:g} is no share: write 0.25 for 25%."
-    hint, *deeper = check.hints
-    return CheckResult(check.name, check.title, FAIL, 0, check.points, reason, hint, evidence, deeper)
+    return scored(check, 0, reason, {"answered": number})
 
 
 def unanswered(lab: CostsLab) -> str:

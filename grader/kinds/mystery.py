@@ -1,8 +1,8 @@
-"""Live loops with a drawn cause each: what a ticket stands for, how one of them is profiled, and the grade of the answers.
+"""Labs of live loops with a drawn cause each: what a ticket stands for, how one of them is profiled, and the grade of the answers.
 
-Which loops belong to a ticket follows from its number alone, so that a grade can make them again. In a class the number
-follows from the student's name: each has loops of their own, and answers for others are told so. (Whoever reads this
-file can work out the causes; the evidence still has to be measured.)"""
+Which loops belong to a ticket follows from its number alone, so that a grade can make them again. In a class the number follows from
+the student's name, and answers for another's loops are told so. (Whoever reads this file can work out the causes; the evidence still
+has to be measured.)"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import hashlib
 import random
 import re
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,9 +20,20 @@ from grader.data import prepare
 from grader.errors import UserError
 from grader.grading.evidence import AnyFindings
 from grader.grading.gate import machine_is_free
-from grader.kinds.shared import HEALTHY, NEXT_BEST, STEPS, as_number, no_cause, read_answers, shown, watch
+from grader.kinds.shared import (
+    HEALTHY,
+    NEXT_BEST,
+    STEPS,
+    as_number,
+    drawn_between,
+    no_cause,
+    read_answers,
+    scored,
+    shown,
+    watch,
+)
 from grader.labs.lab import CAUSES, AnyLab, Hints, OtherForm
-from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Progress, silent, unscored
 from grader.sandbox.child_error import ChildError
 from grader.submission import Submission
 from grader.trace import intervals
@@ -38,21 +49,20 @@ from grader.trace.words import plain_number
 
 @dataclass(frozen=True)
 class Mystery:
-    """A loop with a cause planted. case and sizes: what `grader.workloads.mystery` makes it of; each size is drawn between
-    two whole numbers or, for those that are none, two others. data: the data set it needs."""
+    """A loop with a cause planted."""
 
     cause: str
-    case: str
-    sizes: dict[str, tuple[float, float]]
-    data: str = ""
+    case: str  # which `grader.workloads.mystery` makes
+    sizes: dict[str, tuple[float, float]]  # of the case, each drawn between two
+    data: str = ""  # the data set it needs
 
 
 @dataclass(frozen=True)
 class Mysteries(OtherForm):
-    """The loops to draw from on one kind of device. repeated: a cause may be drawn twice."""
+    """The loops to draw from on one kind of device."""
 
     choices: tuple[Mystery, ...]
-    repeated: bool = False
+    repeated: bool = False  # a cause may be drawn twice
     workload: str = "grader.workloads.mystery"
     threads: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
@@ -83,19 +93,18 @@ class Proof:
 
 @dataclass(frozen=True, kw_only=True)
 class MysteryLab(AnyLab):
-    """Live loops to be diagnosed. Which cause sits in which follows from the ticket in the answers. ticket: of whoever works
-    on them, where that is known; answers for another one's loops are then not graded."""
+    """Live loops to be diagnosed. Which cause sits in which follows from the ticket in the answers."""
 
     forms: dict[str, Mysteries]
     loops: tuple[Unknown, ...]
     evidence: Proof
-    ticket: str = ""
+    ticket: str = ""  # of whoever works on them, where that is known: answers for another's loops are then not graded
 
     graded_by: ClassVar[str] = "grader.kinds.mystery"
     personal: ClassVar[bool] = True
 
     @property
-    def checks(self) -> tuple[Any, ...]:
+    def checks(self) -> tuple[Unknown | Proof, ...]:
         return (*self.loops, self.evidence)
 
 
@@ -159,10 +168,7 @@ def draw(lab: MysteryLab, ticket: str) -> dict[str, Drawn]:
     loops = {}
     for unknown, cause in zip(lab.loops, chosen, strict=True):
         mystery = chance.choice([m for m in form.choices if m.cause == cause])
-        sizes = {}
-        for name, (low, high) in mystery.sizes.items():
-            whole = isinstance(low, int) and isinstance(high, int)
-            sizes[name] = chance.randint(low, high) if whole else round(chance.uniform(low, high), 5)
+        sizes = {name: drawn_between(chance, *limits) for name, limits in mystery.sizes.items()}
         loops[unknown.name] = Drawn(cause, {"case": mystery.case, "sizes": sizes}, mystery.data)
     return loops
 
@@ -171,23 +177,19 @@ def draw(lab: MysteryLab, ticket: str) -> dict[str, Drawn]:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """step_s: seconds of a step without the profiler. numbers: by metric, what `SHOWS` names and this device can tell."""
-
-    step_s: float
-    numbers: dict[str, float]
+class Profiled:
+    step_s: float  # seconds of a step without the profiler
+    numbers: dict[str, float]  # by metric, what `SHOWS` names and this device can tell
     timeline: dict[str, Any]
 
 
-def profile(lab: MysteryLab, form_name: str, drawn: Drawn, progress: Progress = lambda share, what: None) -> Seen:
+def profile(lab: MysteryLab, form_name: str, drawn: Drawn, progress: Progress = silent) -> Profiled:
     """Run a loop, and read its trace. Raises ChildError, TraceError."""
     recorded, step_s = record(lab, form_name, drawn, progress)
-    return Seen(step_s, _numbers(recorded, step_s), trace.timeline(recorded, step_ns=step_s * 1e9))
+    return Profiled(step_s, _numbers(recorded, step_s), trace.timeline(recorded, step_ns=step_s * 1e9))
 
 
-def record(
-    lab: MysteryLab, form_name: str, drawn: Drawn, progress: Progress = lambda share, what: None
-) -> tuple[trace.Trace, float]:
+def record(lab: MysteryLab, form_name: str, drawn: Drawn, progress: Progress = silent) -> tuple[trace.Trace, float]:
     """The trace of a loop, and the seconds of a step without the profiler."""
     readable = [prepare(drawn.data)] if drawn.data else []
     data, step_s = watch(lab.forms[form_name], form_name, drawn.options, readable, progress)
@@ -228,132 +230,129 @@ class Findings(AnyFindings):
     lab: MysteryLab
     answers: dict[Any, Any] = field(default_factory=dict)
     loops: dict[str, Drawn] = field(default_factory=dict)
-    seen: dict[str, Seen] = field(default_factory=dict)
-    ticket_form: str = ""
+    seen: dict[str, Profiled] = field(default_factory=dict)
+    ticket_form: str = ""  # "cuda" or "cpu"
     call_s: float | None = None  # seconds that a call takes here which does next to nothing; where it was asked
 
 
-def measure(found: Findings, submission: Submission, plan: Any, limits: Any, progress: Progress) -> None:
+def measure(findings: Findings, submission: Submission, plan: Any, limits: Any, progress: Progress) -> None:
     """Make the ticket's loops again, and profile those for which a cause was named."""
     try:
-        found.answers = read_answers(submission)
-        ticket = found.answers.get("ticket", ...)
+        findings.answers = read_answers(submission)
+        ticket = findings.answers.get("ticket", ...)
         if not isinstance(ticket, str):
             raise UserError('`answers` has no ticket: "ticket" is the text that lab.ticket shows, in quotes.')
-        found.loops = draw(found.lab, ticket)
+        findings.loops = draw(findings.lab, ticket)
     except UserError as error:
-        found.fatal = str(error)
+        findings.fatal = str(error)
         return
-    found.ticket_form, found.seed = ticket.split("-")[0], int(ticket.split("-")[1])
-    if own := _another(found, submission, ticket):
-        found.fatal = f"Your ticket is {own}; the answers are for {ticket}. Nothing was graded."
+    findings.ticket_form, findings.seed = ticket.split("-")[0], int(ticket.split("-")[1])
+    if own := _another(findings, submission, ticket):
+        findings.fatal = f"Your ticket is {own}; the answers are for {ticket}. Nothing was graded."
         if submission.student:
-            found.fatal += f' In the lab, student = "{submission.student}" leads to your loops.'
+            findings.fatal += f' In the lab, student = "{submission.student}" leads to your loops.'
         return
-    if found.ticket_form == "cuda" and not machine.has_gpu():
+    if findings.ticket_form == "cuda" and not machine.has_gpu():
         return
-    if found.ticket_form == "cuda":
-        found.free_bytes = machine_is_free(found.form_name, found.ranks)
-    named = [name for name in found.loops if _cause(found, name) in (*CAUSES, HEALTHY)]
+    if findings.ticket_form == "cuda":
+        findings.free_bytes = machine_is_free(findings.form_name, findings.ranks)
+    named = [name for name in findings.loops if _cause(findings, name) in (*CAUSES, HEALTHY)]
     for i, name in enumerate(named):
         progress(i / len(named), f"profiling loop {name}")
         try:
-            found.seen[name] = profile(found.lab, found.ticket_form, found.loops[name])
+            findings.seen[name] = profile(findings.lab, findings.ticket_form, findings.loops[name])
         except trace.TraceError as error:
-            found.warnings.append(f"Loop {name} left no trace that can be read: {error}.")
-    asked = NEEDS_A_CALL[found.ticket_form]
-    if any((said := _cause(found, name)) in asked and said != found.loops[name].cause for name in found.seen):
-        found.call_s = _call_s(found)
+            findings.warnings.append(f"Loop {name} left no trace that can be read: {error}.")
+    asked = NEEDS_A_CALL[findings.ticket_form]
+    if any((said := _cause(findings, name)) in asked and said != findings.loops[name].cause for name in findings.seen):
+        findings.call_s = _call_s(findings)
 
 
-def _another(found: Findings, submission: Submission, ticket: str) -> str:
+def _another(findings: Findings, submission: Submission, ticket: str) -> str:
     """The ticket that the answers should have been for, where that is known and is another one; else ''."""
-    own = new_ticket(found.ticket_form, submission.student) if submission.student else found.lab.ticket
+    own = new_ticket(findings.ticket_form, submission.student) if submission.student else findings.lab.ticket
     if submission.student:
         return own if own != ticket else ""
     # of the other form: who had a GPU when the loops were profiled may have none now
-    return own if own.startswith(f"{found.ticket_form}-") and ticket not in (own, EXAMPLE) else ""
+    return own if own.startswith(f"{findings.ticket_form}-") and ticket not in (own, EXAMPLE) else ""
 
 
-def _call_s(found: Findings) -> float | None:
-    """What a call, or a launch, costs on this machine: a step of the smallest loop that does hardly anything else, over
-    their number."""
-    smallest = next(m for m in found.lab.forms[found.ticket_form].choices if m.cause == "launch-bound")
+def _call_s(findings: Findings) -> float | None:
+    """What a call, or a launch, costs on this machine: a step of the smallest loop of hardly anything else, over their number."""
+    smallest = next(m for m in findings.lab.forms[findings.ticket_form].choices if m.cause == "launch-bound")
     sizes = {name: low for name, (low, _) in smallest.sizes.items()}
     drawn = Drawn(smallest.cause, {"case": smallest.case, "sizes": sizes}, smallest.data)
     try:
-        seen = profile(found.lab, found.ticket_form, drawn)
+        seen = profile(findings.lab, findings.ticket_form, drawn)
     except (ChildError, trace.TraceError):
         return None
-    calls = seen.numbers[CALLS[found.ticket_form]]
+    calls = seen.numbers[CALLS[findings.ticket_form]]
     return seen.step_s / calls if calls else None
 
 
-def _answer(found: Findings, name: str) -> Any:
-    return found.answers.get(int(name), found.answers.get(name, ...))
+def _answer(findings: Findings, name: str) -> Any:
+    return findings.answers.get(int(name), findings.answers.get(name, ...))
 
 
-def _cause(found: Findings, name: str) -> Any:
-    answer = _answer(found, name)
+def _cause(findings: Findings, name: str) -> Any:
+    answer = _answer(findings, name)
     return answer.get("cause", ...) if isinstance(answer, dict) else ...
 
 
-def judge(found: Findings, submission: Submission) -> list[CheckResult]:
-    if found.fatal or found.disturbed:
-        status = FAIL if found.fatal else INCONCLUSIVE
-        why = "Not graded: see above." if found.fatal else f"Not measured: {found.disturbed}"
-        return [unscored(check, status, why) for check in found.lab.checks]
-    return [*(_judge_cause(found, unknown) for unknown in found.lab.loops), _judge_evidence(found)]
+def judge(findings: Findings, submission: Submission) -> list[CheckResult]:
+    if findings.fatal or findings.disturbed:
+        status = FAIL if findings.fatal else INCONCLUSIVE
+        why = "Not graded: see above." if findings.fatal else f"Not measured: {findings.disturbed}"
+        return [unscored(check, status, why) for check in findings.lab.checks]
+    return [*(_judge_cause(findings, unknown) for unknown in findings.lab.loops), _judge_evidence(findings)]
 
 
-def _judge_cause(found: Findings, unknown: Any) -> CheckResult:
-    answer, said = _answer(found, unknown.name), _cause(found, unknown.name)
-    right = found.loops[unknown.name].cause
-    points, status, hints = 0.0, FAIL, unknown.hints
+def _judge_cause(findings: Findings, unknown: Unknown) -> CheckResult:
+    answer, said = _answer(findings, unknown.name), _cause(findings, unknown.name)
+    right, possible = findings.loops[unknown.name].cause, causes(findings.lab, findings.ticket_form)
+    points, spelt_wrong = 0.0, False
     if answer is ... or (isinstance(answer, dict) and said in (..., None)):
         reason = "Not answered yet."
     elif not isinstance(answer, dict):
         reason = f"The answer is {shown(answer)}. It must be a dictionary with: cause, metric, value."
     elif said not in (*CAUSES, HEALTHY):
-        reason = no_cause(said, causes(found.lab, found.ticket_form))
-        reason, hints = reason[0].upper() + reason[1:], (SPELT,)
+        reason, spelt_wrong = no_cause(said, possible), True
+        reason = reason[0].upper() + reason[1:]
     elif said == right:
-        points, status, hints, reason = unknown.points, PASS, ("",), f"It is {said}."
+        points, reason = unknown.points, f"It is {said}."
     elif right == HEALTHY and said in ("memory-bound", "compute-bound"):
         points = NEXT_BEST * unknown.points
         reason = "Half right. It is busy all the time; but is there anything to fix?"
-        if said in causes(found.lab, found.ticket_form):
-            reason += f" Measured here: {_against(found, unknown.name, said)}."
+        if said in possible:
+            reason += f" Measured here: {_against(findings, unknown.name, said)}."
     else:
-        reason = f"Not {said}: {_against(found, unknown.name, said)}."
-    hint, *deeper = hints
-    return CheckResult(
-        unknown.name, unknown.title, status, points, unknown.points, reason, hint, {"answered": shown(said)}, deeper
-    )
+        reason = f"Not {said}: {_against(findings, unknown.name, said)}."
+    result = scored(unknown, points, reason, {"answered": shown(said)})
+    return replace(result, hint=SPELT, more_hints=[]) if spelt_wrong else result
 
 
-def _against(found: Findings, name: str, said: str) -> str:
+def _against(findings: Findings, name: str, said: str) -> str:
     """What was measured of a loop that speaks against a cause which it has not."""
-    if said not in causes(found.lab, found.ticket_form):
-        return f"that cannot be here. There are {', '.join(causes(found.lab, found.ticket_form))}"
-    if name not in found.seen:
+    if said not in causes(findings.lab, findings.ticket_form):
+        return f"that cannot be here. There are {', '.join(causes(findings.lab, findings.ticket_form))}"
+    if name not in findings.seen:
         return "its profile could not be read"
-    how = _against_on_gpu if found.ticket_form == "cuda" else _against_on_cpu
-    return how(found.seen[name], said, found.call_s)
+    how = _against_on_gpu if findings.ticket_form == "cuda" else _against_on_cpu
+    return how(findings.seen[name], said, findings.call_s)
 
 
-def _part(seen: Seen, share: float) -> str:
+def _part(seen: Profiled, share: float) -> str:
     return f"{plain_number(1e3 * share * seen.step_s)} of {plain_number(1e3 * seen.step_s)} ms"
 
 
-def _each(seen: Seen, form_name: str, call_s: float | None) -> str:
+def _each(seen: Profiled, form_name: str, call_s: float | None) -> str:
     """What one call takes, beside one that does next to nothing."""
     count, (one, many) = seen.numbers[CALLS[form_name]], CALLED[form_name]
     said = f"{plain_number(1e3 * seen.step_s)} ms / {count:,.0f} {many} = {plain_number(1e6 * seen.step_s / count)} us each"
     return said + (f"; {one} takes about {plain_number(1e6 * call_s)} us here" if call_s else "")
 
 
-def _against_on_cpu(seen: Seen, said: str, call_s: float | None) -> str:
+def _against_on_cpu(seen: Profiled, said: str, call_s: float | None) -> str:
     waits, products = seen.numbers["data_wait"], seen.numbers["matmul"]
     if said == "input-bound":
         return f"waiting for data takes {_part(seen, waits)}"
@@ -368,7 +367,7 @@ def _against_on_cpu(seen: Seen, said: str, call_s: float | None) -> str:
     return _each(seen, "cpu", call_s)
 
 
-def _against_on_gpu(seen: Seen, said: str, call_s: float | None) -> str:
+def _against_on_gpu(seen: Profiled, said: str, call_s: float | None) -> str:
     numbers = seen.numbers
     idle, copies, products = (numbers.get(name, 0.0) for name in ("gpu_idle", "copies", "matmul"))
     idles = f"the GPU is idle for only {_part(seen, idle)}"
@@ -393,35 +392,33 @@ def _against_on_gpu(seen: Seen, said: str, call_s: float | None) -> str:
     return f"{numbers.get('tensor_core_share', 0.0):.0%} of the time in matrix products and convolutions is on tensor cores"
 
 
-def _judge_evidence(found: Findings) -> CheckResult:
-    proof, each = found.lab.evidence, found.lab.evidence.points / len(found.loops)
-    if found.ticket_form == "cuda" and not machine.has_gpu():
+def _judge_evidence(findings: Findings) -> CheckResult:
+    proof, each = findings.lab.evidence, findings.lab.evidence.points / len(findings.loops)
+    if findings.ticket_form == "cuda" and not machine.has_gpu():
         return unscored(
             proof, NOT_MEASURED, "The loops are those of a GPU, and this machine has none to run them again on."
         )
     points, said = 0.0, []
-    for name, drawn in found.loops.items():
-        share, reason = _judge_number(found, name, drawn)
+    for name, drawn in findings.loops.items():
+        share, reason = _judge_number(findings, name, drawn)
         points += share * each
         said.append(f"Loop {name}: {reason}")
-    status = PASS if points >= proof.points else FAIL
-    hint, *deeper = ("",) if status == PASS else proof.hints
-    measured = {f"loop {name}": {k: round(v, 4) for k, v in seen.numbers.items()} for name, seen in found.seen.items()}
-    return CheckResult(
-        proof.name, proof.title, status, round(points, 2), proof.points, " ".join(said), hint, measured, deeper
-    )
+    measured = {
+        f"loop {name}": {k: round(v, 4) for k, v in seen.numbers.items()} for name, seen in findings.seen.items()
+    }
+    return scored(proof, points, " ".join(said), measured)
 
 
-def _judge_number(found: Findings, name: str, drawn: Drawn) -> tuple[float, str]:
-    if _cause(found, name) != drawn.cause:
+def _judge_number(findings: Findings, name: str, drawn: Drawn) -> tuple[float, str]:
+    if _cause(findings, name) != drawn.cause:
         return 0, "counts when its cause is right."
-    answer = _answer(found, name)
+    answer = _answer(findings, name)
     metric, number = answer.get("metric", ...), as_number(answer.get("value", ...))
     if metric in (..., None):
         return 0, "no metric named."
-    if name not in found.seen:
+    if name not in findings.seen:
         return 0, "could not be measured."
-    numbers = found.seen[name].numbers
+    numbers = findings.seen[name].numbers
     if not isinstance(metric, str) or metric not in numbers:
         return 0, f"{shown(metric)} is no row of the table."
     if metric not in SHOWS[drawn.cause]:
@@ -431,7 +428,7 @@ def _judge_number(found: Findings, name: str, drawn: Drawn) -> tuple[float, str]
     if number is None:
         return 0.5, f"{metric} is the right row; the value {shown(answer.get('value', ...))} is not a number."
     right = numbers[metric]
-    off = COUNT_WITHIN * right if unit(metric) == COUNT else SHARE_WITHIN[found.ticket_form]
+    off = COUNT_WITHIN * right if unit(metric) == COUNT else SHARE_WITHIN[findings.ticket_form]
     if abs(number - right) <= off:
         return 1, "right."
     if unit(metric) != COUNT and not 0 <= number <= 1:

@@ -24,7 +24,7 @@ class OperationsLab(NotebookLab):
         ("%%submission", "the cell with your answers; fill it in, and run it"),
         ("lab.check()", "the grade"),
     )
-    _seen: costs.Seen | None = None
+    _seen: costs.LoopTrace | None = None
     _which = ""
 
     def profile(self, which: str = "") -> None:
@@ -72,7 +72,7 @@ class OperationsLab(NotebookLab):
         save_trace(self._folder / f"trace-{self._which}.json{'.gz' if packed else ''}", self._seen.data).show()
 
 
-def _operations(seen: costs.Seen) -> list[Row | Below]:
+def _operations(seen: costs.LoopTrace) -> list[Row | Below]:
     """The table of the operations, without what is asked."""
     rows: list[Row | Below] = [("operation", "shapes", "in", "ms", "kernels", "us each", "GFLOP", "MB")]
     for o in seen.operations:
