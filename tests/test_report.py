@@ -20,7 +20,6 @@ from grader import labs, web_page
 from grader.checks import trace as trace_verdicts
 from grader.frontends import attempts, board, gain_pictures, report
 from grader.frontends.gain import Gain, bar
-from grader.frontends.notebook.note import CheckNote
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result
 from grader.safe_text import cores_text, prose_to_html
 from grader.trace import Metrics
@@ -316,7 +315,7 @@ def test_some_of_the_points_are_no_failure():
     earned, none = trace_check(FAIL), trace_check(FAIL)
     earned.points, none.points = 12.5, 0.0
     for check, word in ((earned, "PARTLY"), (none, "FAIL")):
-        row = CheckNote(check).text()  # as lab.grade(...) shows it
+        row = report.row_text(check)  # as lab.grade(...) shows it
         assert report.points_of(check) in row
         for form in (Balanced(report.html(make([check]))).seen, report.text(make([check])), row):
             assert word in form and ({"PARTLY", "FAIL"} - {word}).pop() not in form

@@ -34,4 +34,4 @@ TOOLS: dict[type[AnyLab], type[NotebookLab]] = {
 
 def open_lab(name: str, device: str = "auto", quick: bool = False, **more: Any) -> NotebookLab:
     """The lab `name` with the tools of its kind; more: what these take besides."""
-    return TOOLS[type(labs.get(name))](name, device, quick, **more)
+    return TOOLS[type(labs.get(name))](name, device=device, quick=quick, **more)

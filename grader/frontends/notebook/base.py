@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from grader import labs, machine, paths
+from grader import labs, machine, paths, web_page
 from grader.classroom.client import grade_at
 from grader.errors import UserError
-from grader.frontends import attempts, board, magic
-from grader.frontends.notebook.note import CheckNote, Note, Output, ProgressBar, ReportNote, Row, shell
+from grader.frontends import attempts, board, magic, report
+from grader.frontends.notebook.note import Note, Output, ProgressBar, ReportNote, Row, shell
 from grader.grade import grade
 from grader.grading.forms import choose_form, missing_packages, own_cores, too_little_memory
 from grader.labs.lab import AnyLab
@@ -152,7 +152,7 @@ class NotebookLab:
             title = f"There is no check {name!r}" if name else "Which check?"
             Note(title, [f"The last lab.check() has: {names}."]).show()
             return 0
-        CheckNote(found).show()
+        Note("", page=web_page.paper(report.row_html(found)), line=report.row_text(found)).show()
         return found.points
 
     # ---- machinery

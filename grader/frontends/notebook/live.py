@@ -36,21 +36,12 @@ class LiveLab(NotebookLab):
         ("lab.check()", "the grade: the loops are made again and measured"),
     )
 
-    def __init__(
-        self,
-        name: str,
-        device: str = "auto",
-        quick: bool = False,
-        cores: int | str | None = None,
-        student: str = "",
-    ) -> None:
-        super().__init__(name, device, quick, cores)
+    def __init__(self, name: str, *, student: str = "", **options: Any) -> None:
+        super().__init__(name, **options)
         student = student or os.environ.get("JUPYTERHUB_USER", "")
         kept = self._clocks()
-        own = (ticket for ticket in kept if ticket.startswith(f"{self.device}-"))
-        self.ticket = (
-            mystery.new_ticket(self.device, student) if student else next(own, mystery.new_ticket(self.device))
-        )
+        own = [] if student else [ticket for ticket in kept if ticket.startswith(f"{self.device}-")]
+        self.ticket = own[0] if own else mystery.new_ticket(self.device, student)
         self.lab = replace(self.lab, ticket=self.ticket)
         self._clock = kept.get(self.ticket) or {"opened": time.time(), "used_s": 0.0, "profiles": 0}
         self._keep()
@@ -71,9 +62,8 @@ class LiveLab(NotebookLab):
         try:
             seen = mystery.profile(self.lab, self.device, drawn, progress)
         except (ChildError, trace.TraceError) as error:
-            return Note(
-                f"Loop {name} could not be profiled", [str(error), "Free memory on this machine, and try again."]
-            )
+            lines = [str(error), "Free memory on this machine, and try again."]
+            return Note(f"Loop {name} could not be profiled", lines)
         self._clock["used_s"] += time.monotonic() - began
         self._clock["profiles"] += 1
         self._keep()
@@ -81,17 +71,11 @@ class LiveLab(NotebookLab):
             (metric, f"{value:,.5g}" if catalogue.unit(metric) == catalogue.COUNT else f"{value:.2f}", TOLD[metric])
             for metric, value in seen.numbers.items()
         ]
-        picture = web_page.image(
-            lambda: trace.draw({f"loop {name}": without_causes(seen.timeline)}), f"Timeline of loop {name}"
-        )
+        shown = {f"loop {name}": without_causes(seen.timeline)}
+        picture = web_page.image(lambda: trace.draw(shown), f"Timeline of loop {name}")
         lines = [f"A step takes {plain_number(1e3 * seen.step_s)} ms without the profiler."]
-        return Note(
-            f"Loop {name}",
-            lines,
-            [rows],
-            picture,
-            after=["Counts are of one step. Shares are of 1: 0.25 is 25%.", self._time()],
-        )
+        after = ["Counts are of one step. Shares are of 1: 0.25 is 25%.", self._time()]
+        return Note(f"Loop {name}", lines, [rows], picture, after)
 
     def _checked(self, progress: Progress, *where: Any) -> Note:
         note = super()._checked(progress, *where)
@@ -100,11 +84,9 @@ class LiveLab(NotebookLab):
 
     def _time(self) -> str:
         used, since, profiles = self._clock["used_s"], time.time() - self._clock["opened"], self._clock["profiles"]
-        said = (
-            f"{_minutes(since)} since you first opened the lab; {counted(profiles, 'profile{s}')} took "
-            f"{_minutes(used)} of machine time."
-        )
-        return said + (" The aim is less than ten minutes of it." if used > LIMIT_S else "")
+        took = f"{counted(profiles, 'profile{s}')} took {_minutes(used)} of machine time."
+        aim = " The aim is less than ten minutes of it." if used > LIMIT_S else ""
+        return f"{_minutes(since)} since you first opened the lab; {took}{aim}"
 
     def _clocks(self) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError, RecursionError):

@@ -58,19 +58,15 @@ class LoopLab(NotebookLab):
         """Say, before the first profile, what holds the loop back and how many times as fast it can get. The first
         complete prediction counts. cause: one of `grader.labs.lab.CAUSES`; gain: a number, 2.5 for 2.5 times; device: what
         the gain is for, "cuda" or "cpu", which has to be said where the lab is graded on a CPU and could be on a GPU."""
-        wrong = (
-            f"It takes cause, gain and device, no {', '.join(unknown)}." if unknown else problem(cause, gain, device)
-        )
+        wrong = f"It takes cause, gain and device, no {', '.join(unknown)}." if unknown else ""
+        wrong = wrong or problem(cause, gain, device)
         if not wrong and device is None and self.device == "cpu" and self.lab.scored_on_both:
             wrong = 'Say what your gain is for: add device="cpu" for this lab as it is graded here, or device="cuda" for a GPU.'
         made = self._locked()
         if made:
             lines = [f"It is {made.in_words()}."]
-            if (
-                cause is not ...
-                and gain is not ...
-                and made.arguments() != {"cause": cause, "gain": gain, "device": device or "cuda"}
-            ):
+            again = {"cause": cause, "gain": gain, "device": device or "cuda"}
+            if cause is not ... and gain is not ... and made.arguments() != again:
                 lines.append("The first prediction counts. If it was wrong: what did it overlook?")
             Note("Your prediction is locked", lines).show()
         elif wrong:
@@ -123,15 +119,11 @@ class LoopLab(NotebookLab):
         if not isinstance(steps, int) or not 1 <= steps <= 1000:
             Note("lab.run(steps=10)", ["steps is a number from 1 to 1000."]).show()
             return
-        self._work(lambda progress: self._ran(self._look(look, progress, profiled=False, timed=steps), steps))
+        self._look(look, lambda seen: self._ran(seen, steps), profiled=False, timed=steps)
 
-    def _ran(self, seen: Look | None, steps: int) -> Note:
-        if not seen or seen.message or seen.step_s is None:
-            return _failed(seen)
-        warm_up = len(seen.losses) - steps
-        time_ = (
-            f"{plain_number(1e3 * seen.step_s)} ms a step, over {counted(steps, 'step{s}')} after {warm_up} to warm up."
-        )
+    def _ran(self, seen: Look, steps: int) -> Note:
+        over = f"over {counted(steps, 'step{s}')} after {len(seen.losses) - steps} to warm up"
+        time_ = f"{plain_number(1e3 * (seen.step_s or math.nan))} ms a step, {over}."
         if self.lab.cause == "input-bound" and steps < MANY_STEPS:
             time_ += " Batches that a loader had ready make few steps look fast: lab.check() times many."
         if self.lab.serves:
@@ -158,19 +150,17 @@ class LoopLab(NotebookLab):
 
     def peek(self) -> None:
         """Counts of what a step of your loop does. Nothing is timed: they are the same on a busy machine."""
-        self._work(lambda progress: self._peeked(self._look(peek, progress)))
+        self._look(peek, self._peeked)
 
-    def _peeked(self, seen: Look | None) -> Note:
-        if not seen or seen.message or not seen.metrics:
-            return _failed(seen)
+    def _peeked(self, seen: Look) -> Note:
+        assert seen.metrics is not None  # it profiled, and did not fail
         names = [name for name in dict.fromkeys([*self.lab.peek, *PEEKED]) if self._known(seen, name)]
         rows = [metric_row(name, value_of(seen, name)) for name in names]
         at = names.index("syncs") + 1
         would_wait = value_of(seen, "would_wait")
-        rows[at:at] = [
-            *([] if would_wait is None else [metric_row("would_wait", would_wait)]),
-            *copy_rows(seen.metrics),
-        ]
+        rows[at:at] = copy_rows(seen.metrics)
+        if would_wait is not None:
+            rows.insert(at, metric_row("would_wait", would_wait))
         unmeasured = [row[0] for row in rows if row[1] == NOT_MEASURED]
         rows = [row for row in rows if row[1] != NOT_MEASURED]
         after = ["Counts a step, without timing."]
@@ -193,30 +183,22 @@ class LoopLab(NotebookLab):
     def profile(self) -> None:
         """Where the time of a step goes: the timeline of some steps, and what it amounts to."""
         if self._predicted():
-            self._work(lambda progress: self._profiled(self._look(profile, progress)))
+            self._look(profile, self._profiled)
 
-    def _profiled(self, seen: Look | None) -> Note:
-        if not seen or seen.message or not seen.metrics:
-            return _failed(seen)
+    def _profiled(self, seen: Look) -> Note:
+        assert seen.metrics is not None  # it profiled, and did not fail
         asked = [name for check in self.lab.trace if (name := check.metric.partition(".")[0]) in METRICS]
-        names = dict.fromkeys([*PROFILED, *asked])
-        rows = [
-            metric_row(name, value)
-            for name in names
-            if self._known(seen, name) and (value := value_of(seen, name)) is not None
-        ]
+        values = {name: value_of(seen, name) for name in [*PROFILED, *asked] if self._known(seen, name)}
+        rows = [metric_row(name, value) for name, value in values.items() if value is not None]
+        look_at = "Look for the longest thing in a step: is the main process calculating then, or waiting?"
         if self.device == "cuda":
-            look_at = (
-                "Look for the stretches in which the GPU has nothing to do (hatched): what does the CPU do meanwhile?"
-            )
-        else:
-            look_at = "Look for the longest thing in a step: is the main process calculating then, or waiting?"
+            stretches = "the stretches in which the GPU has nothing to do (hatched)"
+            look_at = f"Look for {stretches}: what does the CPU do meanwhile?"
         lines = [f"A step takes {plain_number(1e3 * (seen.step_s or math.nan))} ms without the profiler. {look_at}"]
         lines += _disturbed(seen)
         lines += [f"The trace is incomplete: {reason}." for reason in seen.metrics.reasons]
-        picture = web_page.image(
-            lambda: trace.draw({"your loop": seen.timeline}), "Timeline of some steps of your loop"
-        )
+        shown = {"your loop": seen.timeline or {}}
+        picture = web_page.image(lambda: trace.draw(shown), "Timeline of some steps of your loop")
         after = ["What is the largest thing that a change could take away, and how fast would a step be without it?"]
         return Note("Where the time of a step goes", lines, [rows], picture, after, printed=seen.output)
 
@@ -231,10 +213,20 @@ class LoopLab(NotebookLab):
         prediction = tuple(made.arguments().items()) if made else None
         return replace(super()._submission(), prediction=prediction)
 
-    def _look(self, how: Callable[..., Look | None], progress: Progress, **options: Any) -> Look | None:
-        submission = self._submission()
-        shared = {"allow_unconfined": True, "progress": progress, "kept": self._kept(submission.source)}
-        return how(submission, self.lab, device=self.device, **shared, **options)
+    def _look(self, how: Callable[..., Look | None], note_of: Callable[[Look], Note], **options: Any) -> None:
+        """Look at the submission, and show the note of what was seen."""
+
+        def looked(progress: Progress) -> Note:
+            submission = self._submission()
+            shared = {"allow_unconfined": True, "progress": progress, "kept": self._kept(submission.source)}
+            seen = how(submission, self.lab, device=self.device, **shared, **options)
+            if seen is None:
+                return Note("Not measured", [NEEDS_GPU])
+            if seen.message:
+                return Note("Your loop failed", [seen.message], printed=seen.output)
+            return note_of(seen)
+
+        self._work(looked)
 
     def _kept(self, source: str) -> Workspace:
         """The place where this source was compiled before, so that it is compiled once for all looks at it. A grade has its own."""
@@ -260,9 +252,3 @@ def _shortened(losses: list[float]) -> str:
     if len(shown) > SHOWN_LOSSES + 1:
         shown[SHOWN_LOSSES:-1] = ["…"]
     return " ".join(shown)
-
-
-def _failed(seen: Look | None) -> Note:
-    if seen is None:
-        return Note("Not measured", [NEEDS_GPU])
-    return Note("Your loop failed", [seen.message or "It left no trace."], printed=seen.output)

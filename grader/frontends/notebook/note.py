@@ -15,7 +15,7 @@ from typing import Any
 from grader import web_page
 from grader.frontends import report
 from grader.frontends.silence import Silence
-from grader.result import CheckResult, Result
+from grader.result import Result
 from grader.safe_text import clean, prose_to_html, to_html
 
 WORD = 10  # characters: a text of so many, such as a number, is not broken
@@ -107,11 +107,14 @@ class Note:
     after: list[str] = field(default_factory=list)
     printed: str = ""  # by the submission
     line: str = ""  # the whole text, where one line says it all
+    page: str = ""  # the whole HTML, where it is a report's
 
     def show(self, output: Output | None = None) -> None:
         (output or Output()).show(self.html(), self.text())
 
     def html(self) -> str:
+        if self.page:
+            return self.page
         parts = [f'<p class="sp-title" style="font-size: 17px">{prose_to_html(self.title)}</p>'] if self.title else []
         parts += [f'<p style="white-space: pre-wrap">{prose_to_html(line)}</p>' for line in self.lines]
         parts += [self.picture, *(table_html(rows) for rows in self.tables if rows)]
@@ -123,7 +126,8 @@ class Note:
     def text(self) -> str:
         if self.line:
             return self.line
-        lines = [self.title, *self.lines, *(row for rows in self.tables for row in table_text(rows)), *self.after]
+        rows = [row for rows in self.tables for row in table_text(rows)]
+        lines = [self.title, *self.lines, *rows, *self.after]
         if self.printed:
             lines += ["The end of what the submission printed:", clean(self.printed, 1000, tail=True)]
         return "\n".join(lines).strip("\n")
@@ -138,25 +142,24 @@ def table_html(rows: Table) -> str:
 
 
 def _row_html(row: Row) -> str:
-    return "".join(
-        f'<div style="grid-column: {column}; {"white-space: nowrap" if len(text) <= WORD else "overflow-wrap: anywhere"}">{_cell(text)}</div>'
-        for column, text in enumerate(row, 1)
-    )
+    return "".join(_cell(column, text) for column, text in enumerate(row, 1))
 
 
-def _cell(text: str) -> str:
-    code = text.startswith(("lab.", "%%", '"'))
-    return f"<code>{escape(text)}</code>" if code else escape(text)
+def _cell(column: int, text: str) -> str:
+    shown = f"<code>{escape(text)}</code>" if text.startswith(("lab.", "%%", '"')) else escape(text)
+    style = "white-space: nowrap" if len(text) <= WORD else "overflow-wrap: anywhere"
+    return f'<div style="grid-column: {column}; {style}">{shown}</div>'
 
 
 def table_text(rows: Table) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*_full(rows), strict=True)]
-    return [
-        f"      {row.text}"
-        if isinstance(row, Below)
-        else "  " + "  ".join(f"{t:{w}}" for t, w in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        if isinstance(row, Below):
+            lines.append(f"      {row.text}")
+        else:
+            lines.append("  " + "  ".join(f"{t:{w}}" for t, w in zip(row, widths, strict=True)).rstrip())
+    return lines
 
 
 def _full(rows: Table) -> list[Row]:
@@ -175,17 +178,3 @@ class ReportNote(Note):
 
     def text(self) -> str:
         return "\n".join([report.text(self.result), *self.after])
-
-
-class CheckNote(Note):
-    """One row of a report."""
-
-    def __init__(self, check: CheckResult) -> None:
-        super().__init__("")
-        self.check = check
-
-    def html(self) -> str:
-        return web_page.paper(report.row_html(self.check))
-
-    def text(self) -> str:
-        return report.row_text(self.check)
