@@ -887,7 +887,7 @@ def executed(tmp_path_factory) -> tuple[Night, judging.Assessed]:
     with pool.embedded("cpu", cpu_workers=2) as workers:
         for name in ("made", "made_twice"):
             measuring.measure(night, workers)
-            night.told[name] = {p.name: p.stat().st_mtime_ns for p in night.records.folder.glob("*/*.json")}
+            night.manifest[name] = {p.name: p.stat().st_mtime_ns for p in night.records.folder.glob("*/*.json")}
     found = judging.assess(night)
     report.close(night, found)
     return night, found
@@ -973,7 +973,7 @@ def test_a_killed_worker_costs_nothing_but_time(executed):
 @pytest.mark.slow
 def test_what_is_there_is_not_made_again(executed):
     night, _ = executed
-    assert night.told["made"] == night.told["made_twice"]
+    assert night.manifest["made"] == night.manifest["made_twice"]
 
 
 def lesson_of(folder: Path, name: str, source: str) -> Part:

@@ -135,12 +135,12 @@ class Gateway:
         except Exception:
             self._busy[user] -= 1  # it is not being graded
             raise
-        told = self._waiting[key] = asyncio.Queue(maxsize=1000)
+        progress = self._waiting[key] = asyncio.Queue(maxsize=1000)
         # it counts until it is over, whether or not the user waits for it
         over = asyncio.ensure_future(self._over(future, user, key))
         await _say(writer, {"waiting": before})
         while not over.done():
-            next_one = asyncio.ensure_future(told.get())
+            next_one = asyncio.ensure_future(progress.get())
             await asyncio.wait({over, next_one}, return_when=asyncio.FIRST_COMPLETED, timeout=10)
             await _say(writer, next_one.result() if next_one.done() else {"still": "here"})
             next_one.cancel()
@@ -160,9 +160,9 @@ class Gateway:
         return {"result": record["result"]}
 
     def _on_progress(self, event: tuple[float, dict[str, Any]]) -> None:
-        told = self._waiting.get(event[1].get("key", ""))
-        if told is not None and not told.full():
-            told.put_nowait({"share": event[1]["share"], "what": event[1]["what"]})
+        progress = self._waiting.get(event[1].get("key", ""))
+        if progress is not None and not progress.full():
+            progress.put_nowait({"share": event[1]["share"], "what": event[1]["what"]})
 
 
 def read_request(line: bytes) -> Job:

@@ -37,7 +37,7 @@ def assess(night: Night) -> Assessed:
         part = outcome.part
         if part.kind != "grade" or part.what != "solution" or not outcome.repeats:
             continue
-        made = judge(outcome, night.history.before(part.name, outcome.machine, night.told["quick"], night.name))
+        made = judge(outcome, night.history.before(part.name, outcome.machine, night.manifest["quick"], night.name))
         if made:
             changes[part.name] = made
         if any(change.slower for change in made) and outcome.status != parts.FAILED:
@@ -50,7 +50,7 @@ def _judge_adversaries(night: Night, outcomes: list[Outcome]) -> list[str]:
     """Let the corpus that was handed in set the status of each adversary and control; its tables."""
     mine = [outcome for outcome in outcomes if outcome.part.corpus]
     corpus = mine[0].part.corpus if mine else None
-    device = night.told["device"]
+    device = night.manifest["device"]
     return corpus.judge(mine, night.folder / "adversaries" / device, device) if corpus else []
 
 
@@ -68,7 +68,7 @@ def again(night: Night, assessed: Assessed) -> list[tuple[Part, int]]:
     for outcome in assessed.outcomes:
         part, status = outcome.part, outcome.status
         if part.kind == "grade":
-            unclear = status == parts.FAILED or (status == parts.UNDECIDED and not night.told["quick"])
+            unclear = status == parts.FAILED or (status == parts.UNDECIDED and not night.manifest["quick"])
             # a solution whose notebook came to no grade is graded without it
             gradable = outcome.points is not None or part.retry
             if gradable and (unclear or any(c.suspicious for c in assessed.changes.get(part.name, []))):
@@ -92,7 +92,7 @@ def hosts(night: Night) -> list[dict[str, Any]]:
     made = (run["result"] for part in night.parts for run in night.runs(part) if "result" in run)
     graded = (result.get("grade", result) for result in made)
     facts = [result["machine"] for result in graded if "checks" in result]
-    return sorted(facts, key=facts.count, reverse=True) or [night.told["host"]]
+    return sorted(facts, key=facts.count, reverse=True) or [night.manifest["host"]]
 
 
 def entry(night: Night, assessed: Assessed) -> dict[str, Any]:
@@ -104,9 +104,12 @@ def entry(night: Night, assessed: Assessed) -> dict[str, Any]:
         made[outcome.part.name] = {name: value for name, value in every.items() if value not in ("", {}, None)}
     return {
         "night": night.name,
-        "date": night.told["date"],
+        "date": night.manifest["date"],
         "status": assessed.worst(),
-        **{name: night.told[name] for name in ("device", "quick", "select", "grader", "torch", "commit", "packages")},
+        **{
+            name: night.manifest[name]
+            for name in ("device", "quick", "select", "grader", "torch", "commit", "packages")
+        },
         "host": hosts(night)[0],
         "parts": made,
     }

@@ -71,7 +71,7 @@ def grade_all_of(night: Night, pool: Pool, wanted: list[tuple[Part, int]], until
             [task for task, _ in made],
             pool,
             night.records,
-            limit_s=LIMIT_S[night.told["quick"]],
+            limit_s=LIMIT_S[night.manifest["quick"]],
             until=until,
             takes_s=lambda task: takes_s(tasks[task.digest][1], progress.guess),
             begun=progress.begin,
@@ -106,7 +106,7 @@ class Progress:
             if outcome.runs:
                 self.took.setdefault(outcome.part.kind, []).append(outcome.seconds)
         nights: list[dict[str, Any]] = night.history.nights()
-        alike = [n for n in nights if all(n[name] == night.told[name] for name in ("device", "quick"))]
+        alike = [n for n in nights if all(n[name] == night.manifest[name] for name in ("device", "quick"))]
         self.known = {name: part["seconds"] for name, part in alike[-1]["parts"].items()} if alike else {}
         self.bar: tqdm | None = None
         self.count = self.made = 0

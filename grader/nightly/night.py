@@ -7,6 +7,7 @@ FOLDER/index.html, junit.xml, summary.md"""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import subprocess
@@ -80,7 +81,7 @@ class Records(Store):
 @dataclass
 class Night:
     folder: Path
-    told: dict[str, Any]  # night.json
+    manifest: dict[str, Any]  # night.json
     parts: list[Part]
     history: History
 
@@ -94,86 +95,77 @@ class Night:
 
     def runs(self, part: Part) -> list[dict[str, Any]]:
         """The records of a part, one a run, as far as they are there without a gap."""
-        found = []
-        for repeat in range(parts.MOST_TRIES if part.task else 0):
-            record = self.records.final(part.again(repeat))
-            if record is None:
-                break
+        found: list[dict[str, Any]] = []
+        while part.task and len(found) < parts.MOST_TRIES and (record := self.records.final(part.again(len(found)))):
             found.append(record)
         return found
 
 
-def open_night(folder: Path, told: dict[str, Any], made: list[Part], history: History) -> Night:
+def open_night(folder: Path, manifest: dict[str, Any], made: list[Part], history: History) -> Night:
     """The night in `folder`, begun or gone on with. Raises UserError where one of other parts, or of another state of the
     course, lies there, and for a name that the history knows from a folder that is gone."""
     path = folder / "night.json"
     if path.exists():
         there = _readable(folder)
         for name in ALIKE:
-            if there.get(name) != told[name]:
+            if there.get(name) != manifest[name]:
                 raise UserError(
-                    f"The night in {folder} has {name} {there.get(name)!r}, this one {told[name]!r}. Give it another name: --night."
+                    f"The night in {folder} has {name} {there.get(name)!r}, this one {manifest[name]!r}. "
+                    "Give it another name: --night."
                 )
-        if told["commit"] not in (there["commit"], *there.get("later_commits", [])):
-            there["later_commits"] = [*there.get("later_commits", []), told["commit"]]
+        commits = [there["commit"], *there.get("later_commits", [])]
+        if manifest["commit"] not in commits:
+            there["later_commits"] = [*commits[1:], manifest["commit"]]
             write_json(path, there)
-        told = there
-    elif any(entry["night"] == folder.name for entry in history.nights()):
+        return Night(folder, there, made, history)
+    if any(entry["night"] == folder.name for entry in history.nights()):
         raise UserError(
             f"The history has a night {folder.name!r}, but {folder} holds none. Give this one another name: --night."
         )
-    else:
-        write_json(path, told)
-    return Night(folder, told, made, history)
+    write_json(path, manifest)
+    return Night(folder, manifest, made, history)
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """What the night in `folder` consists of. Raises UserError where none is there, or one of another grader."""
+    """The manifest of the night in `folder`. Raises UserError where none is there, or one of another grader."""
     if not (folder / "night.json").exists():
         raise UserError(f"There is no night in {folder}: it has no night.json.")
-    told = _readable(folder)
-    if told["grader"] != version():
-        commit = told["commit"].replace("+", ", with changes") or "unknown"
+    manifest = _readable(folder)
+    if manifest["grader"] != version():
+        commit = manifest["commit"].replace("+", ", with changes") or "unknown"
         raise UserError(
-            f"The night in {folder} was graded by grader {told['grader']}, and this is {version()}. Make its report with "
+            f"The night in {folder} was graded by grader {manifest['grader']}, and this is {version()}. Make its report with "
             f"that state of the course, commit {commit}."
         )
-    return told
-
-
-def _told(folder: Path) -> dict[str, Any] | None:
-    """What night.json says; None where it is damaged, or does not say all that `describe` does."""
-    try:
-        told = json.loads((folder / "night.json").read_text(encoding="utf-8"))
-        return told if {"date", "commit", *ALIKE} <= told.keys() else None
-    except (OSError, ValueError, AttributeError):
-        return None
+    return manifest
 
 
 def _readable(folder: Path) -> dict[str, Any]:
-    told = _told(folder)
-    if told is None:
-        raise UserError(
-            f"{folder / 'night.json'} is damaged, so nobody knows what that night consists of. Begin another one with --night NAME, "
-            "or put the file back from a copy."
-        )
-    return told
+    """The manifest. Raises UserError where it is damaged, or does not say all that `describe` does."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        manifest = json.loads((folder / "night.json").read_text(encoding="utf-8"))
+        if {"date", "commit", *ALIKE} <= manifest.keys():
+            return manifest
+    raise UserError(
+        f"{folder / 'night.json'} is damaged, so nobody knows what that night consists of. Begin another one with --night NAME, "
+        "or put the file back from a copy."
+    )
 
 
-def unfinished(out: Path, told: dict[str, Any], history: History) -> Path | None:
-    """The folder of the newest night like this one, as far as it is told, that was stopped before it was closed."""
+def unfinished(out: Path, manifest: dict[str, Any], history: History) -> Path | None:
+    """The folder of the newest night like this one, as far as its manifest says, that was stopped before it was closed."""
     closed = {entry["night"] for entry in history.nights()}
-    there = ((path.parent, _told(path.parent)) for path in out.glob("*/night.json"))
-    like_it = [
-        (found["date"], folder)
-        for folder, found in there
-        if found and folder.name not in closed and all(found[name] == told[name] for name in ALIKE if name in told)
-    ]
+    like_it = []
+    for folder in {path.parent for path in out.glob("*/night.json") if path.parent.name not in closed}:
+        with contextlib.suppress(UserError):
+            there = _readable(folder)
+            if all(there[name] == manifest[name] for name in ALIKE if name in manifest):
+                like_it.append((there["date"], folder))
     return max(like_it)[1] if like_it else None
 
 
 def describe(device: str, quick: bool, select: dict[str, Any]) -> dict[str, Any]:
-    """What night.json says."""
+    """The manifest of a night that begins now."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": device,
@@ -190,10 +182,9 @@ def describe(device: str, quick: bool, select: dict[str, Any]) -> dict[str, Any]
 
 def _commit() -> str:
     """The course's commit, "+" behind it where files differ from it; "" where git does not tell."""
-    git = ["git", "-c", "safe.directory=*", "-C", str(REPOSITORY)]
+    command = ["git", "-c", "safe.directory=*", "-C", str(REPOSITORY), "describe", "--always", "--exclude=*"]
     try:
-        head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, timeout=20)
-        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([*command, "--abbrev=12", "--dirty=+"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return head.stdout.strip() + "+" * bool(changed.stdout.strip()) if head.returncode == 0 else ""
+    return done.stdout.strip() if done.returncode == 0 else ""

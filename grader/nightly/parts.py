@@ -18,7 +18,7 @@ from grader.classroom.submissions import Call, Job, Task
 from grader.course.outline import lessons as course_lessons
 from grader.errors import UserError
 from grader.grading.forms import missing_packages
-from grader.labs.lab import AnyLab
+from grader.labs.lab import AnyLab, Form
 from grader.paths import REPOSITORY
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
 from grader.submission import read_notebook
@@ -149,11 +149,13 @@ def lacking(chosen: Sequence[str]) -> dict[str, str]:
     return {name: why for name in chosen or labs.NAMES if (why := missing_packages(labs.get(name)))}
 
 
-def planned(told: dict[str, Any], here: bool = True) -> list[Part]:
-    """All parts of the night that night.json tells of; here: they are to be made on this machine, and not only told of."""
-    kinds, names, lessons, adversaries = (told["select"][key] for key in ("kinds", "labs", "lessons", "adversaries"))
-    lacks = None if here else told.get("lacks", {})
-    return plan(told["device"], told["quick"], kinds, names, lessons, tuple(adversaries), lacks)
+def planned(manifest: dict[str, Any], here: bool = True) -> list[Part]:
+    """All parts of the night with this manifest; here: they are to be made on this machine, and not only reported."""
+    kinds, names, lessons, (number, count) = (
+        manifest["select"][key] for key in ("kinds", "labs", "lessons", "adversaries")
+    )
+    lacks = None if here else manifest.get("lacks", {})
+    return plan(manifest["device"], manifest["quick"], kinds, names, lessons, (number, count), lacks)
 
 
 def _lessons(chosen: Sequence[str]) -> list[Path]:
@@ -280,9 +282,10 @@ def figures(result: Result) -> tuple[dict[str, float], dict[str, float]]:
         if after.get(name) is not None and result.form == "cuda":
             values[name] = after[name]
     times = [math.log(ours) for _, ours in evidence["pairs"]]
-    n, least = len(times), labs.get(result.lab).forms[result.form].noise
+    n, form = len(times), labs.get(result.lab).forms[result.form]
+    assert isinstance(form, Form)  # only training loops are timed in pairs
     noise = {"gain": evidence["noise"], "step_ms": stdev(times) if n > 1 else 0.0}
-    return values, {name: max(sd, least) / math.sqrt(n) for name, sd in noise.items()}
+    return values, {name: max(sd, form.noise) / math.sqrt(n) for name, sd in noise.items()}
 
 
 def _unexpected(part: Part, result: Result) -> tuple[str, str]:

@@ -70,11 +70,11 @@ def headline(night: Night, assessed: Assessed) -> str:
 
 def about(night: Night) -> str:
     """On what it ran, in one line."""
-    told = night.told
+    manifest = night.manifest
     machines = "; ".join(dict.fromkeys(map(_machine, judging.hosts(night))))
-    size = "quick" if told["quick"] else "in full"
-    course = ", ".join(filter(None, [told["commit"] or told["grader"], *told.get("later_commits", [])]))
-    return f"{night.name} on {machines}, torch {told['torch']}, course {course}, {size}"
+    size = "quick" if manifest["quick"] else "in full"
+    course = ", ".join(filter(None, [manifest["commit"] or manifest["grader"], *manifest.get("later_commits", [])]))
+    return f"{night.name} on {machines}, torch {manifest['torch']}, course {course}, {size}"
 
 
 def _machine(host: dict[str, Any]) -> str:
@@ -89,7 +89,7 @@ def _problems(assessed: Assessed) -> list[Outcome]:
 
 def differences(night: Night, assessed: Assessed) -> list[str]:
     """What is not as it was on the last night that found nothing: course, driver, packages."""
-    green = night.history.last_green(night.told["device"], night.told["quick"], night.name)
+    green = night.history.last_green(night.manifest["device"], night.manifest["quick"], night.name)
     if green is None:
         return []
     now, lines = judging.entry(night, assessed), []
@@ -132,16 +132,9 @@ def junit(night: Night, assessed: Assessed) -> str:
             continue
         bad = [each for each in some if each.status in (parts.FAILED, parts.SLOWER)]
         skipped = [each for each in some if each.status in (parts.SKIPPED, parts.UNDECIDED, parts.MISSING)]
-        suite = ET.SubElement(
-            root,
-            "testsuite",
-            name=kind,
-            tests=str(len(some)),
-            failures=str(len(bad)),
-            errors="0",
-            skipped=str(len(skipped)),
-            time=f"{sum(each.seconds for each in some):.1f}",
-        )
+        counts = {"tests": str(len(some)), "failures": str(len(bad)), "errors": "0", "skipped": str(len(skipped))}
+        seconds = f"{sum(each.seconds for each in some):.1f}"
+        suite = ET.SubElement(root, "testsuite", {"name": kind, **counts, "time": seconds})
         for each in some:
             name = " ".join(filter(None, (each.part.subject, each.part.what)))
             case = ET.SubElement(suite, "testcase", classname=kind, name=name, time=f"{each.seconds:.1f}")
@@ -228,7 +221,7 @@ def _labs(night: Night, assessed: Assessed) -> str:
         figures = (_n(v.get("gain")), _n(v.get("step_ms")), _n(v.get("kernels"), 0), idle)
         worse = min(ours, starter, key=lambda each: parts.ORDER.index(each.status))
         rows.append((escape(name), _status(worse), _marks(ours), _marks(starter), *figures, against))
-        before = night.history.before(ours.part.name, ours.machine, night.told["quick"], night.name)[-LAST:]
+        before = night.history.before(ours.part.name, ours.machine, night.manifest["quick"], night.name)[-LAST:]
         if v.get("step_ms") and len(before) >= 2:
             draw = functools.partial(_draw, name, before, ours)
             pictures.append(web_page.image(draw, f"{name}: gain and step of each night"))
@@ -266,7 +259,7 @@ def _draw(name: str, before: list[dict[str, Any]], ours: Outcome) -> Any:
 
 def _notebooks(night: Night, assessed: Assessed) -> str:
     """Each executed notebook with the time of its cells; the last night's beside it."""
-    last = night.history.last_green(night.told["device"], night.told["quick"], night.name)
+    last = night.history.last_green(night.manifest["device"], night.manifest["quick"], night.name)
     known = last["parts"] if last else {}
     blocks, rows = [], []
     for each in assessed.outcomes:
