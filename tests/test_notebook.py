@@ -23,8 +23,8 @@ from jupyter_client.manager import KernelManager, start_new_kernel
 from grader import labs, trace
 from grader.frontends import notebook, silence
 from grader.frontends.notebook import base, note
+from grader.frontends.notebook.own_code import _with_phases
 from grader.frontends.notebook.prediction import LockedPrediction, locked, problem
-from grader.frontends.notebook.recording import _with_phases
 from grader.kinds import shared
 from grader.look import Look, peek
 from grader.result import INCONCLUSIVE, PASS, CheckResult, Result

@@ -14,6 +14,7 @@ import papermill
 from papermill.exceptions import PapermillExecutionError
 from PIL import Image
 
+from grader.result import write_text
 from grader.web_page import with_palette
 
 TIMES = ("execution", "papermill")  # metadata that differs from run to run and says nothing
@@ -59,9 +60,9 @@ def run(
 
 def clean(executed: nbformat.NotebookNode, written: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """The notebook as it was written, with the outputs of the executed one."""
-    outputs = {cell.id: cell for cell in executed.cells if cell.cell_type == "code"}
+    outputs = {cell.id: cell.outputs for cell in executed.cells if cell.cell_type == "code"}
     for number, cell in enumerate((c for c in written.cells if c.cell_type == "code"), 1):
-        cell.outputs = _joined(outputs[cell.id].outputs)
+        cell.outputs = _joined(outputs[cell.id])
         cell.execution_count = number
         for output in cell.outputs:
             if output.output_type == "execute_result":
@@ -97,10 +98,7 @@ def _smaller(picture: str) -> str:
 
 def write(notebook: nbformat.NotebookNode, path: Path) -> None:
     """Write a notebook so that a diff of it can be read; a file that is there is replaced when the new one is complete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.tmp")
-    beside.write_text(nbformat.writes(notebook).rstrip("\n") + "\n", encoding="utf-8")
-    beside.replace(path)
+    write_text(path, nbformat.writes(notebook).rstrip("\n") + "\n")
 
 
 def reason(error: Exception) -> str:

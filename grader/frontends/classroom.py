@@ -11,7 +11,7 @@ from typing import Any
 
 from grader import labs
 from grader.errors import UserError
-from grader.frontends.options import add_cores
+from grader.frontends.options import add_cores, add_unconfined
 from grader.safe_text import clean
 
 RESULTS, GRADEBOOK = "measured", "gradebook.db"  # beside the submissions
@@ -35,11 +35,7 @@ def add_class(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--quick", action="store_true", help="fewer and shorter measurements; the results say so")
     sub.add_argument("--limit", type=float, metavar="S", help="seconds after which a grade has failed (default: 900)")
-    sub.add_argument(
-        "--allow-unconfined",
-        action="store_true",
-        help="grade where file access cannot be confined: for code that you trust",
-    )
+    add_unconfined(sub)
     add_pool(sub)
 
 

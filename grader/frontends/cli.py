@@ -22,7 +22,7 @@ COMMANDS = {
     "compare": ("measure whether one training loop of yours is faster than another", "compare:add_arguments"),
     "scaffold": (
         "copy a training script with every knob of the course, which profiles itself",
-        "commands.scaffold:add_arguments",
+        "commands.labs:add_scaffold",
     ),
     "calibrate": ("measure what the solutions gain on this machine, and keep it", "commands.calibrate:add_arguments"),
     "doctor": ("say what this machine can grade, and what is missing", "commands.doctor:add_arguments"),

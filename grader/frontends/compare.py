@@ -29,14 +29,13 @@ OF_THE_FIRST = "What follows was seen at the first start only."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     parser.set_defaults(run=run)
     parser.epilog = "BEFORE and AFTER define train(job), JOB defines make_job(seed, device): see notebooks/4_models/1_own_loop.ipynb. Exit status: 0 measured, 1 not, 2 for files that cannot be read or loaded."
-    parser.add_argument("before", type=Path, help="a Python file with train(job)")
-    parser.add_argument("after", type=Path, help="the same after a change")
-    parser.add_argument(
-        "--job", type=Path, help="a Python file with make_job(seed, device) (default: job.py beside BEFORE)"
-    )
-    parser.add_argument(
+    add("before", type=Path, help="a Python file with train(job)")
+    add("after", type=Path, help="the same after a change")
+    add("--job", type=Path, help="a Python file with make_job(seed, device) (default: job.py beside BEFORE)")
+    add(
         "--read",
         type=Path,
         action="append",
@@ -44,10 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="a file or folder that the loops may read, such as their data, or a folder of modules that they import; may be given again",
     )
-    parser.add_argument("--quick", action="store_true", help="fewer starts, shorter blocks")
+    add("--quick", action="store_true", help="fewer starts, shorter blocks")
     add_json(parser, "everything")
-    parser.add_argument("--html", metavar="FILE", help="write a page with pictures")
-    parser.add_argument("--allow-unconfined", action="store_true", help="where file access cannot be confined")
+    add("--html", metavar="FILE", help="write a page with pictures")
+    add("--allow-unconfined", action="store_true", help="where file access cannot be confined")
     add_device(parser)
 
 

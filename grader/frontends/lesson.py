@@ -29,6 +29,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from grader import machine
 from grader.data import cache
+from grader.safe_text import cores_text
 from grader.trace.words import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, SKY, VERMILION, plain_number
 
 COLORS = [BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, INK]  # colour-blind safe, in the order of use
@@ -73,15 +74,10 @@ matplotlib.rcParams.update(
 def here() -> None:
     """Print what the numbers of this notebook were measured on: device, driver, cores, versions, date."""
     facts = machine.facts()
-    gpu = (
-        f"{facts['gpu']}, driver {facts['driver']}"
-        if facts["gpu"]
-        else "no NVIDIA GPU: smaller experiments, on the CPU"
-    )
-    python, torch_version = machine.versions()["python"], torch.__version__
-    print(gpu)
-    print(f"{facts['cpu']}, {facts['cores']} core{'s' * (facts['cores'] != 1)}")
-    print(f"torch {torch_version}, Python {python}, {datetime.date.today()}")
+    no_gpu = "no NVIDIA GPU: smaller experiments, on the CPU"
+    print(f"{facts['gpu']}, driver {facts['driver']}" if facts["gpu"] else no_gpu)
+    print(f"{facts['cpu']}, {cores_text(facts['cores'])}")
+    print(f"torch {torch.__version__}, Python {machine.versions()['python']}, {datetime.date.today()}")
 
 
 def device() -> torch.device:

@@ -29,11 +29,11 @@ class Recorder:
         """In the order of first execution, but submission cells in that of the notebook, as in class, where its file holds
         all of them: a helper may have been inserted above the cell that uses it."""
         place = {cell_id: number for number, cell_id in enumerate(_saved_ids())}
-        ours = [key for key, cell in self._cells.items() if is_submission(cell.source)]
-        if not all(key in place for key in ours):
+        submitted = [key for key, cell in self._cells.items() if is_submission(cell.source)]
+        if not all(key in place for key in submitted):
             return list(self._cells.values())
-        in_order = iter(sorted(ours, key=place.__getitem__))
-        return [self._cells[next(in_order) if key in ours else key] for key in self._cells]
+        in_order = iter(sorted(submitted, key=place.__getitem__))
+        return [self._cells[next(in_order) if key in submitted else key] for key in self._cells]
 
     def record(self, source: str, cell_id: str | None = None, count: int | None = None) -> None:
         """Remember a cell; `count` is the number that stands beside it, that of the execution about to begin if left out

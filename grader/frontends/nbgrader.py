@@ -235,15 +235,15 @@ class RestoreMetadata(NbGraderPreprocessor):
         getattr(log, "logger", log).addFilter(_in_a_line)  # here: this is made before any notebook is read
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        ours = resources["nbgrader"]
-        if is_link(Path(resources["metadata"]["path"]).parent, ours["assignment"]):
+        about = resources["nbgrader"]
+        if is_link(Path(resources["metadata"]["path"]).parent, about["assignment"]):
             nb = new_notebook(metadata={UNREADABLE: LINK})
         why = nb.metadata.get(UNREADABLE)
         if why:
-            self.log.warning("%s: %s", ours["student"], why)
+            self.log.warning("%s: %s", about["student"], why)
             nb.cells.append(_new_cell("markdown", f"**Nothing could be graded.** {why}"))  # above the cells that follow
-        with Gradebook(ours["db_url"]) as gradebook:
-            released = gradebook.find_notebook(ours["notebook"], ours["assignment"])
+        with Gradebook(about["db_url"]) as gradebook:
+            released = gradebook.find_notebook(about["notebook"], about["assignment"])
             sources = {cell.name: cell for cell in released.source_cells}
             metadata = {name: _metadata(released, cell) for name, cell in sources.items()}
             for name, index in self._places(nb, sources).items():
@@ -252,7 +252,7 @@ class RestoreMetadata(NbGraderPreprocessor):
             for name in sorted(metadata):  # deleted: back in, at the end, so that the cells keep their numbers
                 if metadata[name]["grade"]:
                     if not why:
-                        self.log.warning("%s: cell '%s' was missing", ours["student"], name)
+                        self.log.warning("%s: cell '%s' was missing", about["student"], name)
                     cell = _new_cell(sources[name].cell_type, sources[name].source)
                     cell.metadata["nbgrader"] = metadata[name]
                     nb.cells.append(cell)
@@ -327,16 +327,16 @@ class MeasuredGrade(NbGraderPreprocessor):
     ).tag(config=True)
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        ours = resources["nbgrader"]
-        lab = labs.get(ours["notebook"])
-        result = self.measure(nb, lab, ours["student"])
-        self._tell(result, ours["student"])
+        about = resources["nbgrader"]
+        lab = labs.get(about["notebook"])
+        result = self.measure(nb, lab, about["student"])
+        self._tell(result, about["student"])
         for cell in nb.cells:
             if is_grade(cell) and not is_solution(cell):
                 cell.outputs = grade_outputs(
                     result, cell.metadata.nbgrader["grade_id"], cell.metadata.nbgrader["points"]
                 )
-        write_json(Path(resources["metadata"]["path"]) / f"{ours['notebook']}.result.json", result.to_dict())
+        write_json(Path(resources["metadata"]["path"]) / f"{about['notebook']}.result.json", result.to_dict())
         return nb, resources
 
     def measure(self, nb: NotebookNode, lab: AnyLab, student: str = "") -> Result:

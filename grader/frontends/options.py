@@ -26,5 +26,10 @@ def add_cores(parser: argparse.ArgumentParser, default: str = "default: its GPU'
     parser.add_argument("--cores", metavar="N", help=f"so many of this machine's cores, 8, or these, 0-3,8; {default}")
 
 
+def add_unconfined(parser: argparse.ArgumentParser) -> None:
+    words = "grade where file access cannot be confined: for code that you trust"
+    parser.add_argument("--allow-unconfined", action="store_true", help=words)
+
+
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--json", metavar="FILE", help=f"write {what} as JSON; - prints it, and only it")

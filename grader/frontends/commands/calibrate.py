@@ -17,26 +17,23 @@ from grader.measure import calibration
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     parser.set_defaults(run=run, kept="labs that were done are kept, one that was under way is not")
     add_lab(parser, default="all that this machine can grade")
-    parser.add_argument(
+    add(
         "--for-class",
         action="store_true",
         help="with as many cores as a worker of `grader class` has here: where there are several, each has its share",
     )
-    parser.add_argument(
-        "--workers", type=int, default=1, metavar="N", help="of --for-class without GPUs: its workers (default: 1)"
-    )
-    parser.add_argument(
-        "--spread", action="store_true", help="maintainers: how far honest forms end from each other, part of the lab"
-    )
-    parser.add_argument(
+    add("--workers", type=int, default=1, metavar="N", help="of --for-class without GPUs: its workers (default: 1)")
+    add("--spread", action="store_true", help="maintainers: how far honest forms end from each other, part of the lab")
+    add(
         "--outcome",
         type=int,
         metavar="STEPS",
         help="maintainers: long runs that say where the training leads, part of the lab; goes on where it was stopped",
     )
-    parser.add_argument(
+    add(
         "--seeds",
         type=int,
         metavar="N",

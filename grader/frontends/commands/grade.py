@@ -16,7 +16,7 @@ from grader.errors import UserError
 from grader.frontends import attempts, report
 from grader.frontends.delivery import check_targets
 from grader.frontends.notebook.prediction import other_than_submitted
-from grader.frontends.options import add_device, add_json, add_lab
+from grader.frontends.options import add_device, add_json, add_lab, add_unconfined
 from grader.frontends.terminal import Terminal
 from grader.grade import grade
 from grader.grading.forms import choose_form, own_cores
@@ -29,22 +29,17 @@ DEMO = ("2a_workers", "3a_precision")  # the labs that `grader demo` shows
 
 
 def add_grade(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     parser.set_defaults(run=run_grade)
     parser.epilog = "Exit status: 0 for a report, whatever it says, 1 where this machine cannot grade, 2 for unusable input, 130 stopped."
     add_lab(parser)
-    parser.add_argument("notebook", type=Path)
+    add("notebook", type=Path)
     add_json(parser, "the result")
-    parser.add_argument("--html", metavar="FILE", help="write the report as a page")
-    parser.add_argument(
-        "--quick", action="store_true", help="fewer and shorter measurements: for trying out, not for marks"
-    )
-    parser.add_argument(
-        "--allow-unconfined",
-        action="store_true",
-        help="grade where file access cannot be confined: for code that you trust",
-    )
-    parser.add_argument("--cluster", metavar="ADDRESS", help="have a pool grade it: tls://HOST:PORT")
-    parser.add_argument("--key", type=Path, metavar="FILE", help="your key to that pool")
+    add("--html", metavar="FILE", help="write the report as a page")
+    add("--quick", action="store_true", help="fewer and shorter measurements: for trying out, not for marks")
+    add_unconfined(parser)
+    add("--cluster", metavar="ADDRESS", help="have a pool grade it: tls://HOST:PORT")
+    add("--key", type=Path, metavar="FILE", help="your key to that pool")
     add_device(parser)
 
 

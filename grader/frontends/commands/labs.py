@@ -1,10 +1,11 @@
-"""`grader labs`, `grader start`, `grader hint`: which labs there are, a working copy of one, a hint."""
+"""`grader labs`, `start`, `hint`, `scaffold`: which labs there are; what they and the course give to begin with."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import shlex
+from pathlib import Path
 from typing import Any
 
 from grader import labs, paths
@@ -13,6 +14,7 @@ from grader.errors import UserError
 from grader.frontends.options import add_lab
 from grader.grading.forms import choose_form, missing_packages
 from grader.labs.lab import AnyLab
+from grader.result import write_text
 
 HERE = {
     "traces": "graded from recorded traces",
@@ -33,12 +35,16 @@ def add_start(parser: argparse.ArgumentParser) -> None:
 
 
 def add_hint(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     parser.set_defaults(run=hint)
     add_lab(parser)
-    parser.add_argument("check", nargs="?", help="its name, as the report's last line of a hint says it")
-    parser.add_argument(
-        "--depth", type=int, choices=(1, 2, 3), default=1, help="1: a nudge; 2: where to look; 3: what to do"
-    )
+    add("check", nargs="?", help="its name, as the report's last line of a hint says it")
+    add("--depth", type=int, choices=(1, 2, 3), default=1, help="1: a nudge; 2: where to look; 3: what to do")
+
+
+def add_scaffold(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=scaffold)
+    parser.add_argument("folder", type=Path, help="where train.py is put; a file that is there stays")
 
 
 def form_here(lab: AnyLab) -> str | None:
@@ -91,3 +97,13 @@ def hint(options: argparse.Namespace) -> None:
     print(hints[options.check][options.depth - 1])
     if options.depth < 3:
         print(f"More: grader hint {lab.name} {options.check} --depth {options.depth + 1}")
+
+
+def scaffold(options: argparse.Namespace) -> None:
+    target = options.folder / "train.py"
+    if target.exists():
+        raise UserError(f"{target} is there already, and stays as it is. Name another folder.")
+    write_text(target, (paths.REPOSITORY / "grader" / "scaffold" / "train.py").read_text(encoding="utf-8"))
+    print(
+        f"{target} is yours to change. Its knobs are at its top, what it trains at its end; each run leaves a folder under runs/."
+    )

@@ -6,12 +6,10 @@ from typing import Any
 
 from grader import labs
 from grader.frontends.notebook.base import NotebookLab
-from grader.frontends.notebook.benchmark import BenchmarkLab
-from grader.frontends.notebook.kernel import OwnKernelLab
 from grader.frontends.notebook.live import LiveLab
 from grader.frontends.notebook.loop import LoopLab
 from grader.frontends.notebook.operations import OperationsLab
-from grader.frontends.notebook.recording import RecordingLab
+from grader.frontends.notebook.own_code import BenchmarkLab, OwnKernelLab, RecordingLab
 from grader.frontends.notebook.traces import TracesLab
 from grader.kinds.annotate import AnnotateLab
 from grader.kinds.answers import AnswersLab
