@@ -10,43 +10,6 @@ from grader.trace.words import plain_number
 MARK_ALL = 'Take the batches from a DataLoader, or put all that makes a batch into a record_function("data_wait").'
 
 
-def _shown(metric: str, value: float) -> str:
-    return f"{value:.0%}" if catalogue.unit(metric) == catalogue.SHARE else plain_number(value)
-
-
-def _needs_shapes(metric: str) -> bool:
-    return metric in catalogue.METRICS and catalogue.METRICS[metric].needs == "shapes"
-
-
-def _part(check: TraceCheck, value: float) -> float:
-    """The share of the points (0 to 1) that a value earns which does not pass."""
-    if check.none_at is None or check.at_most is None:
-        return 0.0
-    return max(0.0, (check.none_at - value) / (check.none_at - check.at_most))
-
-
-def _doubt(check: TraceCheck, metrics: Metrics) -> str:
-    """Why a wait for data that seems short may be a long one, and what to do; '' where nothing speaks for it. Where a wait
-    begins and ends is what the loop says, and so is how long it takes while it is profiled."""
-    of_timed, ops = metrics.data_wait_unprofiled, metrics.ops_outside_waits
-    if of_timed is not None and not of_timed <= check.at_most:
-        times = metrics.step_ns_traced / metrics.step_ns
-        return (
-            f"{_shown('data_wait', metrics.data_wait)} of a profiled step is a wait for data. But a profiled step takes "
-            f"{plain_number(times)} times as long as the same step does when it is timed, and of that one the wait would be "
-            f"{_shown('data_wait', of_timed)}: what part of it is waiting is not known. "
-            "A loop must do the same whether it is profiled or not. If it does: wait less, and check again."
-        )
-    if check.most_ops is not None and ops is None:
-        return "The trace holds no operators: what the loop does outside of its waits for data is unknown. Check again."
-    if check.most_ops is not None and not ops <= check.most_ops:
-        return (
-            f"The training process calls {plain_number(ops)} operators outside of its waits for data, and training takes "
-            f"at most {plain_number(check.most_ops)}: it makes samples there one by one, and how long that takes is unknown. {MARK_ALL}"
-        )
-    return ""
-
-
 def judge(
     check: TraceCheck,
     metrics: Metrics,
@@ -55,63 +18,99 @@ def judge(
     lost: float = 0.0,
     undecided: bool = False,
 ) -> CheckResult:
-    """`problems`: why the trace cannot be trusted; any makes the verdict INCONCLUSIVE. `supported`: the share of the
-    points that the measured gain supports (0 to 1): the process that is judged wrote the trace, so a trace alone earns
-    nothing. `undecided`: whether it may support more, once it is known. `lost`: the share of the timed steps (0 to 1) that
-    went to other programs; a GPU that is idle meanwhile is not the loop's fault."""
+    """problems: why the trace cannot be trusted; any makes the verdict INCONCLUSIVE. supported: the share of the points
+    (0 to 1) that the measured gain supports. undecided: whether it may support more, once it is known. lost: the share of the
+    timed steps (0 to 1) that went to other programs."""
     value = catalogue.value(metrics, check.metric)
-    bound = check.at_least if check.at_least is not None else check.at_most
     evidence = {check.metric: value, "at_least": check.at_least, "at_most": check.at_most, "steps": metrics.steps}
     evidence = {k: v for k, v in evidence.items() if v is not None}
 
-    def result(status: str, points: float, reason: str, *hints: str) -> CheckResult:
+    def result(status: str, share: float, reason: str, *hints: str) -> CheckResult:
         hint, *deeper = hints or ("",)
-        points = round(points, 2)
+        points = round(share * check.points, 2)
         return CheckResult(check.name, check.title, status, points, check.points, reason, hint, evidence, deeper)
 
     if problems:
         return result(INCONCLUSIVE, 0, f"The trace does not answer: {'; '.join(problems)}. Check again.")
-    if value is None and _needs_shapes(check.metric) and metrics.graph_launches:
-        return result(
-            INCONCLUSIVE,
-            0,
-            f"The loop launches CUDA graphs. Of these the trace has the kernels, but no operators and no shapes to read {check.metric} from. "
-            "These points need a loop without a CUDA graph (`torch.compile` without `reduce-overhead`); the throughput's do not.",
-        )
-    if value is None and check.metric == "data_wait" and metrics.unmarked_reads:
-        return result(
-            INCONCLUSIVE,
-            0,
-            f"The training process reads data itself, {plain_number(metrics.unmarked_reads)} times a step outside of a DataLoader "
-            f'and of record_function("data_wait"): how long it waits for data is unknown. {MARK_ALL}',
-        )
-    if value is None and check.metric == "data_wait":
-        return result(
-            INCONCLUSIVE, 0, f"The trace does not show where the loop waits for data. {MARK_ALL} Check again."
-        )
-    if value is None and check.absent:
-        return result(FAIL, 0, check.absent, *check.hints)
     if value is None:
-        return result(INCONCLUSIVE, 0, f"The trace holds nothing to read {check.metric} from. Check again.")
-    if check.metric == "data_wait" and value <= bound and (doubt := _doubt(check, metrics)):
+        unknown = _unknown(check, metrics)
+        return result(INCONCLUSIVE, 0, unknown) if unknown else result(FAIL, 0, check.absent, *check.hints)
+    passed, wanted = _passes(check, value)
+    if passed and check.metric == "data_wait" and (doubt := _doubt(check, metrics)):
         return result(INCONCLUSIVE, 0, doubt)
-    passed = value >= bound if check.at_least is not None else value <= bound
-    least = "at least" if check.at_least is not None else "at most"
-    reason = f"{_shown(check.metric, value)} {check.says} (wanted: {least} {_shown(check.metric, bound)})."
+    reason = f"{_shown(check.metric, value)} {check.says} (wanted: {wanted})."
     if not passed:
-        share = min(supported, _part(check, value))
+        share = min(supported, _partly(check, value))
         if share > 0:
             reason += f" What is gone of it earns {share:.0%} of these points."
-        if check.metric == "gpu_idle_unprofiled" and 1 - (1 - value) / (1 - lost) <= bound:
+        # A GPU that is idle while other programs have its host is not the loop's fault.
+        if check.metric == "gpu_idle_unprofiled" and _passes(check, 1 - (1 - value) / (1 - lost))[0]:
             reason += f" But {lost:.0%} of the time went to other programs: whether it is the loop that waits is not known. {AGAIN}"
-            return result(INCONCLUSIVE, share * check.points, reason)
-        return result(FAIL, share * check.points, reason, *check.hints)
-    if supported < 1:
-        reason += f" The measured gain supports {supported:.0%} of these points."
-        if undecided:
-            reason += " It is uncertain, so it may support more."
-            return result(INCONCLUSIVE, supported * check.points, reason)
-        return result(
-            FAIL, supported * check.points, reason, "A fix that shows in the trace must show in the throughput."
+            return result(INCONCLUSIVE, share, reason)
+        return result(FAIL, share, reason, *check.hints)
+    if supported >= 1:
+        return result(PASS, 1, reason)
+    # The judged process itself wrote the trace, so a trace alone earns nothing.
+    reason += f" The measured gain supports {supported:.0%} of these points."
+    if undecided:
+        return result(INCONCLUSIVE, supported, f"{reason} It is uncertain, so it may support more.")
+    return result(FAIL, supported, reason, "A fix that shows in the trace must show in the throughput.")
+
+
+def _shown(metric: str, value: float) -> str:
+    return f"{value:.0%}" if catalogue.unit(metric) == catalogue.SHARE else plain_number(value)
+
+
+def _passes(check: TraceCheck, value: float) -> tuple[bool, str]:
+    """Whether this value passes, and what is wanted, in words."""
+    if check.at_least is not None:
+        return value >= check.at_least, f"at least {_shown(check.metric, check.at_least)}"
+    assert check.at_most is not None  # every check declares one of the two
+    return value <= check.at_most, f"at most {_shown(check.metric, check.at_most)}"
+
+
+def _partly(check: TraceCheck, value: float) -> float:
+    """The share of the points (0 to 1) that a value earns which does not pass."""
+    if check.none_at is None or check.at_most is None:
+        return 0.0
+    return max(0.0, (check.none_at - value) / (check.none_at - check.at_most))
+
+
+def _unknown(check: TraceCheck, metrics: Metrics) -> str:
+    """Why the trace does not tell the metric; "" where its absence is an answer."""
+    known = catalogue.METRICS.get(check.metric)
+    if known and known.needs == "shapes" and metrics.graph_launches:
+        return (
+            f"The loop launches CUDA graphs. Of these the trace has the kernels, but no operators and no shapes to read {check.metric} from. "
+            "These points need a loop without a CUDA graph (`torch.compile` without `reduce-overhead`); the throughput's do not."
         )
-    return result(PASS, check.points, reason)
+    if check.metric == "data_wait" and metrics.unmarked_reads:
+        return (
+            f"The training process reads data itself, {plain_number(metrics.unmarked_reads)} times a step outside of a DataLoader "
+            f'and of record_function("data_wait"): how long it waits for data is unknown. {MARK_ALL}'
+        )
+    if check.metric == "data_wait":
+        return f"The trace does not show where the loop waits for data. {MARK_ALL} Check again."
+    return "" if check.absent else f"The trace holds nothing to read {check.metric} from. Check again."
+
+
+def _doubt(check: TraceCheck, metrics: Metrics) -> str:
+    """Why a wait for data that seems short may be a long one, and what to do; "" where nothing speaks for it. The loop itself
+    says where a wait begins and ends, and how long it takes while it is profiled."""
+    of_timed, ops = metrics.data_wait_unprofiled, metrics.ops_outside_waits
+    if of_timed is not None and not _passes(check, of_timed)[0]:
+        assert metrics.data_wait is not None and metrics.step_ns_traced is not None and metrics.step_ns is not None
+        return (
+            f"{_shown('data_wait', metrics.data_wait)} of a profiled step is a wait for data. But a profiled step takes "
+            f"{plain_number(metrics.step_ns_traced / metrics.step_ns)} times as long as the same step does when it is timed, and of "
+            f"that one the wait would be {_shown('data_wait', of_timed)}: what part of it is waiting is not known. "
+            "A loop must do the same whether it is profiled or not. If it does: wait less, and check again."
+        )
+    if check.most_ops is not None and ops is None:
+        return "The trace holds no operators: what the loop does outside of its waits for data is unknown. Check again."
+    if check.most_ops is not None and ops is not None and not ops <= check.most_ops:
+        return (
+            f"The training process calls {plain_number(ops)} operators outside of its waits for data, and training takes "
+            f"at most {plain_number(check.most_ops)}: it makes samples there one by one, and how long that takes is unknown. {MARK_ALL}"
+        )
+    return ""

@@ -3,19 +3,18 @@ and of every family of kernels."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from grader.trace import kernels
+from grader.trace.analysis import Analysis
 from grader.trace.catalogue import STEP_PARTS, Metrics
 from grader.trace.columns import Trace
 from grader.trace.steps import Steps
 from grader.trace.words import milliseconds
-
-if TYPE_CHECKING:
-    from grader.trace.analysis import Analysis
 
 NOTEWORTHY = 0.02  # of the step time; smaller changes are within what one trace differs from the next
 NO_PARTS = (
@@ -29,7 +28,6 @@ class Change:
     name: str
     before: float | None  # None: that trace cannot tell
     after: float | None
-
     difference: float | None  # after - before
 
 
@@ -46,14 +44,13 @@ class Comparison:
 def compare(before: Analysis, after: Analysis) -> Comparison:
     """Never raises for what `analyse` returned; what one of the two traces cannot tell is None in the comparison."""
     unprofiled = bool(before.step_ns and after.step_ns)
-    if unprofiled:
-        step = _change("step_ns", before.step_ns, after.step_ns)
-    else:
+    step = _change("step_ns", before.step_ns, after.step_ns)
+    if not unprofiled:
         step = _change("step_ns_traced", before.metrics.step_ns_traced, after.metrics.step_ns_traced)
     metrics = _changes(numbers(before.metrics), numbers(after.metrics))
     parts = _by_size(_changes(before.breakdown or None, after.breakdown or None))
-    times = (family_times(a.trace, a.left_out, a.metrics.steps) for a in (before, after))
-    families = _by_size(_changes(*times, absent=0.0))  # a family that a trace does not have took no time
+    old, new = (family_times(a.trace, a.left_out, a.metrics.steps) for a in (before, after))
+    families = _by_size(_changes(old, new, absent=0.0))  # a family that a trace does not have took no time
     return Comparison(step, unprofiled, metrics, parts, families, _text(step, unprofiled, parts, families))
 
 
@@ -95,13 +92,13 @@ def _change(name: str, before: float | None, after: float | None) -> Change:
     return Change(name, before, after, None if before is None or after is None else after - before)
 
 
-def _changes(
-    before: dict[str, float | None] | None, after: dict[str, float | None] | None, absent=None
-) -> list[Change]:
-    """One for each name of either, in order of appearance. absent: the value of a name that one of them lacks; None
-    instead of a table: nothing of it is known."""
+Table = Mapping[str, float | None] | None  # None: nothing of it is known
 
-    def value(table: dict[str, float | None] | None, name: str) -> float | None:
+
+def _changes(before: Table, after: Table, absent: float | None = None) -> list[Change]:
+    """One for each name of either, in order of appearance. absent: the value of a name that one of them lacks."""
+
+    def value(table: Table, name: str) -> float | None:
         return None if table is None else table.get(name, absent)
 
     return [_change(name, value(before, name), value(after, name)) for name in {**(before or {}), **(after or {})}]
@@ -121,19 +118,18 @@ def _text(step: Change, unprofiled: bool, parts: list[Change], families: list[Ch
     under = "" if unprofiled else " under the profiler"
     first = f"A step takes {milliseconds(step.after)}{under} instead of {milliseconds(step.before)}: {speed}."
 
-    def moved(change: Change, words: str) -> str:
-        verb = "fell" if change.after < change.before else "grew"
-        return f"{words} {verb} from {milliseconds(change.before)} to {milliseconds(change.after)} a step"
-
     if all(change.difference is None for change in (*parts, *families)):
         return f"{first} {NO_PARTS}"
-    told = []
+    largest: list[str] = []
     for changes, limit in ((parts, 2), (families, 1)):
-        large = [c for c in changes if c.difference is not None and abs(c.difference) >= NOTEWORTHY * step.before]
-        told += [
-            moved(change, STEP_PARTS[change.name].changed if change.name in STEP_PARTS else change.name)
-            for change in large[:limit]
-        ]
-    if not told:
+        moved = [_moved(change) for change in changes if abs(change.difference or 0) >= NOTEWORTHY * step.before]
+        largest += moved[:limit]
+    if not largest:
         return f"{first} No part of the step changed by more than {NOTEWORTHY:.0%} of it."
-    return f"{first} {told[0][0].upper()}{told[0][1:]}" + "".join(f", {one}" for one in told[1:]) + "."
+    return f"{first} {largest[0][0].upper()}{', '.join(largest)[1:]}."
+
+
+def _moved(change: Change) -> str:
+    words = STEP_PARTS[change.name].changed if change.name in STEP_PARTS else change.name
+    before, after = change.before or 0.0, change.after or 0.0
+    return f"{words} {'fell' if after < before else 'grew'} from {milliseconds(before)} to {milliseconds(after)} a step"

@@ -6,12 +6,11 @@ cache and memory does not grow by them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
 from decimal import Decimal
 from itertools import compress
 from struct import error as NotPackable
 from struct import pack
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -19,10 +18,12 @@ from grader.trace.events import CODES, CPU_OP, OTHER, PYTHON
 
 LATEST_US = 4e15  # microseconds since 1970 reach this in the year 2096; also keeps every sum within int64
 # Kinds of entries of the Trace Event Format. The decoder then makes no string for each, and refuses any other.
+# fmt: off
 Phase = Literal[
-    *("", "X", "B", "E", "b", "n", "e", "i", "I", "R", "c", "C", "s", "t", "f", "p", "P", "N", "O", "D", "M", "V", "v"),
-    *("S", "T", "F", "(", ")", ",", "="),
+    "", "X", "B", "E", "b", "n", "e", "i", "I", "R", "c", "C", "s", "t", "f", "p", "P", "N", "O", "D", "M", "V", "v",
+    "S", "T", "F", "(", ")", ",", "=",
 ]
+# fmt: on
 # Microseconds from which a float no longer holds every nanosecond: half its spacing reaches 0.0005.
 INEXACT_US = 2.0**43
 LARGEST = 2**63 - 1
@@ -74,7 +75,7 @@ decode_timestamps = msgspec.json.Decoder(list[Timestamp]).decode
 DAMAGE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError, NotPackable)
 
 
-def numbered(numbers: dict[Hashable, int], *columns: list) -> list[int]:
+def numbered(numbers: dict[Any, int], *columns: list) -> list[int]:
     """The number of each entry (of several columns: of each row); one that is new gets the next. Almost none is new, so
     first try without asking."""
     try:
@@ -115,8 +116,8 @@ class Columns:
         events = decode_events(chunk)
         exact = None
         xs = [e for e in events if e.ph == "X"]
-        starts = [e.ts for e in xs]
-        flaws = {}
+        starts: list[Any] = [e.ts for e in xs]  # numbers, once they are packed
+        flaws: dict[str, int] = {}
         try:  # looking for None takes longer
             start = pack(f"{len(xs)}d", *starts)
         except NotPackable:
@@ -150,13 +151,14 @@ class Columns:
         except NotPackable:
             flaws["duration"] = durations.count(None)
             duration = pack(f"{n}d", *[duration or 0.0 for duration in durations])
+        categories: list[Any] = [e.cat for e in xs]  # some may be None
         try:
-            category = bytes([CODES[e.cat] for e in xs])
+            category = bytes([CODES[cat] for cat in categories])
         except KeyError:
-            category = bytes([CODES.get(e.cat, OTHER) for e in xs])
-            if missing := [e.cat for e in xs].count(None):
+            category = bytes([CODES.get(cat, OTHER) for cat in categories])
+            if missing := categories.count(None):
                 flaws["category"] = missing
-        called = [e.name for e in xs]
+        called: list[Any] = [e.name for e in xs]  # likewise
         try:
             name = [self.names[name] for name in called]
         except KeyError:
@@ -197,9 +199,9 @@ class Columns:
             if not e.ph:
                 flaws["phase"] = flaws.get("phase", 0) + 1
             elif e.ph == "i" and e.name == "[memory]" and e.args and e.ts is not None and e.args.allocated is not None:
-                a = e.args
+                a, in_use = e.args, e.args.allocated
                 device = -1 if a.memory_device_type == 0 or a.memory_device is None else a.memory_device
-                row = device, a.allocated, -1 if a.reserved is None else a.reserved
+                row = device, in_use, -1 if a.reserved is None else a.reserved
                 if not -LATEST_US < e.ts < LATEST_US or not -LARGEST <= min(row) <= max(row) <= LARGEST:
                     flaws["memory"] = flaws.get("memory", 0) + 1
                     continue

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from grader.trace import catalogue
 from grader.trace.breakdown import Breakdown
 from grader.trace.catalogue import PARTS, STEP_PARTS, Metrics
 from grader.trace.columns import Trace
@@ -117,37 +118,36 @@ def diagnose(trace: Trace, m: Metrics, b: Breakdown) -> Diagnosis:
         return _without_gpu(trace, m)
     step = b.step_ns
     costs = {cause: sum(b.parts[part] for part in parts) for cause, parts in STALLS.items()}
-    stall = max(costs, key=costs.__getitem__)
-    work = {"memory": b.parts["memory"], "compute": b.parts["tensor_core"] + b.parts["matmul"]}
+    work = {cause: sum(b.parts[part] for part in parts) for cause, parts in WORK.items()}
     ranked = sorted(costs, key=costs.__getitem__, reverse=True) + sorted(work, key=work.__getitem__, reverse=True)
-    if costs[stall] < SIGNIFICANT * step:
+    if costs[ranked[0]] < SIGNIFICANT * step:
         ranked = ranked[-2:] + ranked[:-2]
     cause, runner_up = ranked[:2]
     if cause in STALLS and costs[runner_up] < 0.05 * step:  # none of the other stalls matters: what the GPU does, does
         runner_up = ranked[-2]
     shares = {name: ns / step for name, ns in (costs | work).items()}
-    what_if = {name: ns / 1e6 for name, ns in what_ifs(m, b).items() if ns < 0.995 * step or name == cause}
+    what_if = {name: ns / 1e6 for name, ns in what_ifs(m, b, step).items() if ns < 0.995 * step or name == cause}
     return Diagnosis(
         cause=f"{cause}-bound",
-        confidence=_confidence(cause, shares, m, b),
-        evidence=tuple(_evidence(cause, trace, m, b)),
+        confidence=_confidence(cause, shares, m, _unseen(cause, b) / step),
+        evidence=tuple(_evidence(cause, trace, m, b, step)),
         runner_up=f"{runner_up}-bound",
         what_if_step_ms=what_if[cause],
         what_if=what_if,
         what_to_try=tuple(ADVICE[cause]),
         lesson=TEACHES[cause][0],
         teaches=TEACHES[cause][1],
-        text=_text(cause, shares, m, b, what_if[cause]),
+        text=_text(cause, shares[cause], m, b, step / 1e6, what_if[cause]),
     )
 
 
-def what_ifs(m: Metrics, b: Breakdown) -> dict[str, float]:
+def what_ifs(m: Metrics, b: Breakdown, step: float) -> dict[str, float]:
     """The step time, ns, if one cause vanished (memory: its kernels fused; compute: on the next cheaper units or inputs) and
-    nothing else changed."""
-    parts, step = b.parts, b.step_ns
+    nothing else changed. step: the step time, ns."""
+    parts = b.parts
     found = {cause: step - sum(parts[part] for part in names) for cause, names in STALLS.items()}
-    traced = parts["memory"]
-    found["memory"] = step - max(0.0, traced - (b.fused_ns or traced))
+    memory = parts["memory"]
+    found["memory"] = step - max(0.0, memory - (b.fused_ns or memory))
     shares = m.tensor_core_share or {"no": 0.0, "unknown": 0.0}
     known = shares["no"] / (shares["no"] + shares["unknown"] or 1.0)  # nobody knows of the others what they could do
     wide = 0.0 if m.half_share is None else 1 - m.half_share
@@ -158,9 +158,9 @@ def what_ifs(m: Metrics, b: Breakdown) -> dict[str, float]:
     return found
 
 
-def _confidence(cause: str, shares: dict[str, float], m: Metrics, b: Breakdown) -> float:
-    """How clearly the cause stands out from the next of its kind; less where the time without the profiler is not known
-    and the profiler itself is what could be seen, and where most of what the cause costs is not in the recording."""
+def _confidence(cause: str, shares: dict[str, float], m: Metrics, unseen: float) -> float:
+    """How clearly the cause stands out from the next of its kind; less where the profiler itself may be what is seen, and where
+    most of what the cause costs is not in the recording. shares: of the step, by cause; unseen: likewise."""
     others = STALLS if cause in STALLS else [c for c in CAUSES if c not in STALLS]
     rival = max([shares[other] for other in others if other != cause], default=0.0)
     found = 0.5 + 0.5 * (shares[cause] - rival) / max(shares[cause] + rival, 1e-9)
@@ -168,7 +168,7 @@ def _confidence(cause: str, shares: dict[str, float], m: Metrics, b: Breakdown) 
         found = min(found, 1 - 0.5 * max(shares[stall] for stall in STALLS) / SIGNIFICANT)
     if m.step_ns is None and cause in ("launch", "sync"):
         found *= 0.7
-    if _unseen(cause, b) > 0.5 * shares[cause] * b.step_ns:
+    if unseen > 0.5 * shares[cause]:
         found *= 0.7
     return round(min(0.99, max(0.05, found)), 2)
 
@@ -180,23 +180,21 @@ def _unseen(cause: str, b: Breakdown) -> float:
 
 def _without_gpu(trace: Trace, m: Metrics) -> Diagnosis:
     """A run on the CPU: the one cause that can be told is waiting for data."""
-    wait, step = m.data_wait, m.step_ns or m.step_ns_traced
-    if wait and step and m.step_ns_traced < step:  # what is missing is a wait for data, see `breakdown`
-        wait = 1 - (1 - wait) * m.step_ns_traced / step
+    wait, traced = m.data_wait, m.step_ns_traced
+    step = m.step_ns or traced
+    if wait and step and traced is not None and traced < step:  # what is missing is a wait for data, see `breakdown`
+        wait = 1 - (1 - wait) * traced / step
     if wait is None or step is None or wait < 0.5:
         known = "the trace does not show how long a step waits for data"
         if wait is not None:
             known = f"waiting for data is {int(100 * wait)}% of the step, less than half"
         return Diagnosis(text=f"No diagnosis: nothing ran on a GPU, and {known}.{_host_ops(m)}")
     what_if = step * (1 - wait) / 1e6
+    waits = _longest(trace, m, "data_wait")
     return Diagnosis(
         cause="input-bound",
         confidence=round(wait, 2),
-        evidence=(
-            Evidence(
-                f"The host waited for data {wait:.0%} of the step.", "data_wait", wait, _longest(trace, m, "data_wait")
-            ),
-        ),
+        evidence=(Evidence(f"The host waited for data {wait:.0%} of the step.", "data_wait", wait, waits),),
         what_if_step_ms=what_if,
         what_if={"input": what_if},
         what_to_try=ON_CPU,
@@ -223,85 +221,75 @@ def _longest(trace: Trace, m: Metrics, metric: str) -> list[int]:
     return events[np.argsort(-trace.duration[events], kind="stable")[:MOST_PROOFS]].tolist()
 
 
-def _gap_events(trace: Trace, b: Breakdown, parts: tuple[str, ...]) -> list[int]:
-    """The GPU work before which it idled longest for these causes."""
-    wanted = np.flatnonzero(np.isin(b.gaps.cause, [PARTS.index(part) for part in parts]) & (b.gaps.after >= 0))
+def _gap_events(trace: Trace, b: Breakdown, part: str) -> list[int]:
+    """The GPU work before which it idled longest for this cause."""
+    wanted = np.flatnonzero((b.gaps.cause == PARTS.index(part)) & (b.gaps.after >= 0))
     wanted = wanted[np.argsort(b.gaps.start[wanted] - b.gaps.end[wanted], kind="stable")[:MOST_PROOFS]]
     return b.gaps.after[wanted].tolist()
 
 
-def _evidence(cause: str, trace: Trace, m: Metrics, b: Breakdown) -> list[Evidence]:
+# cause -> the metrics that speak for it, and how
+TELLING: dict[str, dict[str, Callable[[float, Metrics], str]]] = {
+    "input": {
+        "data_wait": lambda v, m: f"In the recording the host spent {v:.0%} of its time in the DataLoader.",
+        "loads_in_main": lambda v, m: f"The training process loaded {v:g} samples a step itself." if v else "",
+    },
+    "transfer": {
+        "h2d_pinned": lambda v, m: f"{v:.0%} of the bytes copied to the GPU came from pinned memory.",
+        "h2d_overlap": lambda v, m: f"{v:.0%} of the time of these copies had a kernel running beside it.",
+    },
+    "sync": {"syncs": lambda v, m: f"The host waited for the GPU {v:g} times a step."},
+    "launch": {
+        "launches": lambda v, m: f"The host launched {v:g} times a step, for {m.kernels:g} kernels.",
+        "tiny_kernel_share": lambda v, m: f"{v:.0%} of the kernels are shorter than 10 us.",
+    },
+    "communication": {
+        "comm_exposed_ns": lambda v, m: f"{_ms(v)} of {_ms(m.comm_ns or 0)} of communication had no kernel beside it.",
+    },
+    "memory": {
+        "copy_kernels": lambda v, m: f"{v:g} kernels a step only copy, cast or change the layout." if v else "",
+    },
+    "compute": {
+        "tensor_core_share": lambda v, m: (
+            f"{v:.0%} of the time in matrix products and convolutions was on tensor cores."
+        ),
+        "half_share": lambda v, m: f"{v:.0%} of it with 16-bit inputs.",
+    },
+}
+WORK = {"memory": ("memory",), "compute": ("tensor_core", "matmul")}  # the parts of the step that these causes are
+
+
+def _evidence(cause: str, trace: Trace, m: Metrics, b: Breakdown, step: float) -> list[Evidence]:
     found = []
-    step = b.step_ns
-
-    def part(name: str) -> None:
-        ns = b.parts[name]
-        if ns >= 0.01 * step:
-            if name.startswith("idle"):
-                events = _gap_events(trace, b, (name,))
-            else:
-                events = _longest(
-                    trace, m, {"copies": "copies", "communication": "comm_exposed_ns"}.get(name, "kernels")
-                )
-            found.append(
-                Evidence(
-                    f"{_ms(ns)} of {_ms(step)} ({ns / step:.0%}): {STEP_PARTS[name].words}.", name, ns / step, events
-                )
-            )
-
-    def metric(name: str, text: Callable[[float], str], wanted: bool = True) -> None:
-        value = getattr(m, name)
-        if value is not None and wanted:
-            found.append(Evidence(text(value), name, value, _longest(trace, m, name)))
-
-    for name in STALLS.get(cause, ()):
-        part(name)
+    for part in STALLS.get(cause) or WORK[cause]:
+        if (ns := b.parts[part]) >= 0.01 * step:
+            text = f"{_ms(ns)} of {_ms(step)} ({ns / step:.0%}): {STEP_PARTS[part].words}."
+            found.append(Evidence(text, part, ns / step, _events_of_part(part, trace, m, b)))
     if (unseen := _unseen(cause, b)) >= 0.05 * step:
         text = f"Of these {_ms(unseen)} are not in the recording: its steps took {_ms(step - unseen)} each"
         text += ", as batches were ready that the loop usually waits for." if cause == "input" else "."
         found.append(Evidence(text, "step_ns_traced", m.step_ns_traced, []))
-    if cause == "input":
-        metric("data_wait", lambda v: f"In the recording the host spent {v:.0%} of its time in the DataLoader.")
-        metric(
-            "loads_in_main",
-            lambda v: f"The training process loaded {v:g} samples a step itself.",
-            bool(m.loads_in_main),
-        )
-    elif cause == "transfer":
-        metric("h2d_pinned", lambda v: f"{v:.0%} of the bytes copied to the GPU came from pinned memory.")
-        metric("h2d_overlap", lambda v: f"{v:.0%} of the time of these copies had a kernel running beside it.")
-    elif cause == "sync":
-        metric("syncs", lambda v: f"The host waited for the GPU {v:g} times a step.")
+    if cause == "memory" and b.fused_ns is not None:
+        text = f"If each run of such kernels were one, they would take {_ms(b.fused_ns)}."
+        found.append(Evidence(text, "fused_ns", b.fused_ns, []))
+    for name, words in TELLING[cause].items():
+        value = catalogue.value(m, name)
+        if value is not None and (text := words(value, m)):
+            found.append(Evidence(text, name, value, _longest(trace, m, name)))
+    if cause == "sync":
         for line, count in list((m.sync_lines or {}).items())[:3]:
             found.append(Evidence(f"{count:g} of these times at {line}.", "sync_lines", count, []))
-    elif cause == "launch":
-        metric("launches", lambda v: f"The host launched {v:g} times a step, for {m.kernels:g} kernels.")
-        metric("tiny_kernel_share", lambda v: f"{v:.0%} of the kernels are shorter than 10 us.")
-    elif cause == "communication":
-        metric("comm_exposed_ns", lambda v: f"{_ms(v)} of {_ms(m.comm_ns)} of communication had no kernel beside it.")
-    elif cause == "memory":
-        part("memory")
-        if b.fused_ns is not None:
-            text = f"If each run of such kernels were one, they would take {_ms(b.fused_ns)}."
-            found.append(Evidence(text, "fused_ns", b.fused_ns, []))
-        metric(
-            "copy_kernels",
-            lambda v: f"{v:g} kernels a step only copy, cast or change the layout.",
-            bool(m.copy_kernels),
-        )
-    else:
-        part("tensor_core")
-        part("matmul")
-        if m.tensor_core_share:
-            share = m.tensor_core_share["yes"]
-            text = f"{share:.0%} of the time in matrix products and convolutions was on tensor cores."
-            found.append(Evidence(text, "tensor_core_share", share, _longest(trace, m, "tensor_core_share")))
-        metric("half_share", lambda v: f"{v:.0%} of it with 16-bit inputs.")
     return found
 
 
-def _text(cause: str, shares: dict[str, float], m: Metrics, b: Breakdown, what_if: float) -> str:
-    step = b.step_ns / 1e6
+def _events_of_part(part: str, trace: Trace, m: Metrics, b: Breakdown) -> list[int]:
+    if part.startswith("idle"):
+        return _gap_events(trace, b, part)
+    return _longest(trace, m, {"copies": "copies", "communication": "comm_exposed_ns"}.get(part, "kernels"))
+
+
+def _text(cause: str, share: float, m: Metrics, b: Breakdown, step: float, what_if: float) -> str:
+    """share: of the step. step, what_if: ms."""
     reason = {
         "input": "the GPU waits for data",
         "transfer": "the GPU waits for copies between CPU and GPU",
@@ -311,7 +299,7 @@ def _text(cause: str, shares: dict[str, float], m: Metrics, b: Breakdown, what_i
         "memory": "most of the time goes to kernels that move data and compute little",
         "compute": "most of the time goes to matrix products and convolutions",
     }[cause]
-    text = f"{cause}-bound: {reason} ({shares[cause]:.0%} of the step)."
+    text = f"{cause}-bound: {reason} ({share:.0%} of the step)."
     if what_if < 0.97 * step:
         slow = (m.tensor_core_share or {"no": 0.0})["no"]
         fix = {  # work does not vanish, it gets cheaper: see `what_ifs`

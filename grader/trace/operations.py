@@ -247,13 +247,13 @@ class _Facts:
         self.time = float(self.duration.sum())
         self.device = _device(trace, self.gpu)
         self.peaks: Peaks | None = roofline.peaks(self.device)
-        names = distinct(trace.name[self.gpu], len(trace.names))
-        of_name = np.searchsorted(names, trace.name[self.gpu])
-        names = sorted(zip(np.bincount(of_name, weights=self.duration).tolist(), names.tolist(), strict=True))
-        self.kernels = [trace.names[name] for _, name in reversed(names)]  # the longest time first
+        codes = distinct(trace.name[self.gpu], len(trace.names))
+        of_name = np.searchsorted(codes, trace.name[self.gpu])
+        times = sorted(zip(np.bincount(of_name, weights=self.duration).tolist(), codes.tolist(), strict=True))
+        self.kernels = [trace.names[code] for _, code in reversed(times)]  # the longest time first
         families: dict[str, float] = {}
-        for time, name in names:
-            family = kernels.family(trace.names[name])
+        for time, code in times:
+            family = kernels.family(trace.names[code])
             families[family] = families.get(family, 0) + time
         self.families = sorted(families, key=lambda family: -families[family])  # likewise
         self.copies = bool((trace.category[self.gpu] == MEMCPY).all())
@@ -282,8 +282,8 @@ class _Facts:
         size: int | None = 0 if (unit >= 0).all() and not self.lists else None
         odd = None
         # A convolution's backward with one product has one gradient: a first layer's input needs none.
-        columns = (trace.name[ops], trace.dims[ops], trace.types[ops], work.output_dims(ops), np.minimum(products, 2))
-        columns = tuple(column.astype(np.int64) for column in columns)
+        kinds = (trace.name[ops], trace.dims[ops], trace.types[ops], work.output_dims(ops), np.minimum(products, 2))
+        columns = [column.astype(np.int64) for column in kinds]
         _, first, count = np.unique(alike(*columns), return_index=True, return_counts=True)
         for op, output, grads, times in zip(
             ops[first].tolist(), *(c[first].tolist() for c in columns[3:]), count.tolist(), strict=True
@@ -313,10 +313,12 @@ class _Facts:
         if self.tensor_cores is None:
             return "units that the kernels' names do not tell", None
         if not self.tensor_cores:
-            return "fp32 on the ordinary units", p and p.fp32
+            return "fp32 on the ordinary units", p.fp32 if p else None
         if self.half is None:
             return "tensor cores", None
-        return ("half precision on tensor cores", p and p.half) if self.half else ("TF32 on tensor cores", p and p.tf32)
+        if self.half:
+            return "half precision on tensor cores", p.half if p else None
+        return "TF32 on tensor cores", p.tf32 if p else None
 
     @property
     def least(self) -> float | None:
@@ -408,7 +410,7 @@ def _why_product(f: _Facts, bound: str | None, here: str) -> str:
         gain = f"about {f.peaks.tf32 / f.peaks.fp32:.0f}x" if f.peaks else "several times"
         return f"{text}; tensor cores would do it {gain} faster, in TF32 already"
     if bound == "memory":
-        return f"{text}; bound by memory: too little arithmetic for the {_bytes(f.bytes / f.n)} it moves a step"
+        return f"{text}; bound by memory: too little arithmetic for the {_bytes((f.bytes or 0) / f.n)} it moves a step"
     if rate is not None and peak and rate < SLOW * peak:
         if f.half and f.odd:
             return f"{text}; a size of {f.odd} is no multiple of 8, as the fast kernels want it"

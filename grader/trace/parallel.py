@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -26,7 +27,7 @@ class Part:
     """What was decoded of a part of the trace."""
 
     header: dict  # see Columns.header
-    packed: dict[str, bytes]
+    packed: dict[str, Any]  # column -> bytes, or a view of them
     rest: bytes = b""  # of the last part: what follows its last whole chunk
 
 
@@ -44,8 +45,7 @@ class Helper:
                 return None
             size = int.from_bytes(output[:8], "little")
             header = msgspec.msgpack.decode(output[8 : 8 + size])
-            packed, at = {}, 8 + size
-            view = memoryview(output)
+            packed, at, view = {}, 8 + size, memoryview(output)
             for name, length in zip(columns, header["sizes"], strict=True):
                 packed[name] = view[at : at + length]
                 at += length
@@ -75,26 +75,17 @@ def start_helpers(descriptor: int, size: int) -> list[Helper]:
     count = _count(size)
     if count < 1:
         return []
-    cuts = [_event_after(descriptor, at) for at in _shares(size, count)]
-    if None in cuts or sorted({*cuts}) != cuts:
+    found = [_event_after(descriptor, at) for at in _shares(size, count)]
+    cuts = [at for at in found if at is not None]
+    if len(cuts) < count or sorted({*cuts}) != cuts:
         return []
-    # The folder that msgspec is in: a helper looks for nothing else.
-    command = [
-        sys.executable,
-        "-I",
-        "-S",
-        str(Path(__file__).with_name("helper.py")),
-        str(Path(msgspec.__file__).parents[1]),
-    ]
+    folder = str(Path(msgspec.__file__).parents[1])  # a helper looks for nothing else
+    command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("helper.py")), folder]
+    pipes: dict[str, Any] = {"stdin": descriptor, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     helpers: list[Helper] = []
     try:
         for start, end in zip(cuts, [*cuts[1:], size], strict=True):
-            process = subprocess.Popen(
-                [*command, str(start), str(end), str(int(end == size))],
-                stdin=descriptor,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
+            process = subprocess.Popen([*command, str(start), str(end), str(int(end == size))], **pipes)
             helpers.append(Helper(start, end, process))
     except (OSError, ValueError):
         for helper in helpers:

@@ -8,7 +8,7 @@ import re
 import threading
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import chain
 
 BLOCK = 1 << 18  # bytes; what is decoded at once then fits the processor's cache
@@ -86,7 +86,7 @@ def _before_damage(member, data: bytes) -> bytes:
     return b"".join(good)
 
 
-def ahead(blocks: Iterable[bytes], depth: int = 4) -> Iterator[bytes]:
+def ahead(blocks: Iterable[bytes], depth: int = 4) -> Generator[bytes, None, None]:
     """The same blocks, made by a thread of their own: decompression leaves the interpreter to others meanwhile."""
     made: queue.Queue = queue.Queue(depth)
     stop = threading.Event()

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -49,12 +52,11 @@ BROKEN = -2
 def read(
     path: str | os.PathLike[str], max_bytes: int = 512 << 20, expect_gpu: bool = True, parallel: bool = True
 ) -> Trace:
-    """Read a `.json` or `.json.gz` that torch.profiler wrote. gzip is told by its first bytes, not by the name.
+    """Read a `.json` or `.json.gz` that torch.profiler wrote. A damaged one is read as far as it goes: its `reasons` say why.
 
     max_bytes: largest size accepted, before and after decompression. expect_gpu: False for a run on the CPU, where a
     trace without GPU work is complete. parallel: False keeps to this process; a large file takes about twice as long.
-    Raises TraceError for what is no trace at all: no such file, a link, a pipe or a folder, too large, not a single
-    event that can be read. A damaged trace is read as far as it goes: its `reasons` say what is wrong or lost."""
+    Raises TraceError for what is no trace at all: no file, a link, too large, not a single event that can be read."""
     path = Path(path)
     try:
         # O_NOFOLLOW and the check on the open descriptor: who wrote the file may swap it while it is being looked at.
@@ -126,13 +128,13 @@ class _Reading:
                 helper.stop()
 
     def _zipped(self, blocks: Iterable[bytes]) -> _Reading:
-        blocks = ahead(unzipped(blocks, self.max_bytes))
+        unpacked = ahead(unzipped(blocks, self.max_bytes))
         try:
-            self._last(self._chunks(self._after_head(self._until_damage(blocks))))
+            self._last(self._chunks(self._after_head(self._until_damage(unpacked))))
         except TooLarge:
             raise TraceError(_too_large(self.max_bytes)) from None
         finally:
-            blocks.close()
+            unpacked.close()
         return self
 
     def _until_damage(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
@@ -141,10 +143,12 @@ class _Reading:
         except Damaged as error:
             self.damage = f"its gzip data are damaged: {error}"
 
-    def _plain(self, blocks, size: int, helpers: list[parallel.Helper]) -> _Reading:
+    def _plain(
+        self, blocks: Callable[[int, int], Iterator[bytes]], size: int, helpers: list[parallel.Helper]
+    ) -> _Reading:
         """`blocks(start, end)`: the bytes there. The helpers do the later parts, unless one of them fails."""
         end = helpers[0].start if helpers else size
-        rest = self._chunks(self._after_head(blocks(0, end)))
+        rest: bytes | None = self._chunks(self._after_head(blocks(0, end)))
         for helper in helpers:
             if rest is not None:
                 self._chunk(Chunk([before_comma(rest)], True))
@@ -158,7 +162,7 @@ class _Reading:
             self._close_part()
             self.parts.append(part)
             rest = part.rest if helper is helpers[-1] else None
-        self._last(rest)
+        self._last(rest or b"")
         return self
 
     def _close_part(self) -> None:
@@ -262,11 +266,10 @@ class _Reading:
                 setattr(self.about, name, late)
 
     def trace(self, expect_gpu: bool) -> Trace:
-        trace = _assemble(self.parts, self.about, self.reasons)
-        lost, flaws = self.salvage.lost, {}
+        trace = _assemble(_joined(self.parts), self.about, self.reasons)
+        lost, flaws = self.salvage.lost, Counter[str]()
         for part in self.parts:
-            for flaw, count in part.header["flaws"].items():
-                flaws[flaw] = flaws.get(flaw, 0) + count
+            flaws.update(part.header["flaws"])
         if not len(trace) and (lost or self.bare):
             raise TraceError(f"this is not a trace of torch.profiler: none of its {lost} entries is an event")
         trace.reasons[:0] = [] if self.damage is None else [self.damage]
@@ -307,10 +310,23 @@ def to_ns(microseconds: np.ndarray) -> np.ndarray:
     return ns
 
 
-def _assemble(parts: list[parallel.Part], about: document.About, reasons: list[str]) -> Trace:
-    """One trace of its parts, in order of start."""
-    names, texts, threads = {}, {}, {}
-    packed: dict[str, list[np.ndarray]] = {name: [] for name in COLUMNS}
+@dataclass
+class _Joined:
+    """The columns of all parts, in the order of the file, with one numbering of what they point into."""
+
+    columns: dict[str, np.ndarray]
+    names: list[str]
+    threads: list[tuple[Any, Any]]
+    texts: list[str]
+    exact: list[np.ndarray]  # the events whose start is in "exact_start"
+    unreadable: int  # texts that are no JSON
+
+
+def _joined(parts: list[parallel.Part]) -> _Joined:
+    names: dict[Any, int] = {}
+    texts: dict[Any, int] = {}
+    threads: dict[Any, int] = {}
+    columns: dict[str, list[np.ndarray]] = {name: [] for name in COLUMNS}
     exact, before, unreadable = [], 0, 0
     for part in parts:
         c = {name: np.frombuffer(part.packed.pop(name), np.dtype(code)) for name, code in COLUMNS.items()}
@@ -325,37 +341,33 @@ def _assemble(parts: list[parallel.Part], about: document.About, reasons: list[s
             exact.append(np.arange(before + first, before + first + count))
         before += len(c["category"])
         for name, column in c.items():
-            packed[name].append(column)
-    c = {name: np.concatenate(packed.pop(name)) for name in COLUMNS}
+            columns[name].append(column)
+    whole = {name: np.concatenate(columns.pop(name)) for name in COLUMNS}
+    return _Joined(whole, list(names), list(threads), list(texts), exact, unreadable)
 
-    kind, start, duration = c["category"], c["start"], c["duration"]
+
+def _assemble(joined: _Joined, about: document.About, reasons: list[str]) -> Trace:
+    """One trace, in order of start."""
+    c = joined.columns
+    start, duration, is_event = c["start"], c["duration"], c["category"] != SPAN
     sane = (np.abs(start) < LATEST_US) & (duration <= LONGEST_NS / 1000)
-    keep = (kind != SPAN) & sane & (duration >= 0)
-    absurd, negative = int(((kind != SPAN) & ~sane).sum()), int(((kind != SPAN) & sane & (duration < 0)).sum())
+    keep = is_event & sane & (duration >= 0)
+    absurd, negative = int((is_event & ~sane).sum()), int((is_event & sane & (duration < 0)).sum())
     start, duration = (to_ns(np.where(keep, us, 0)) for us in (start, duration))
-    for rows, at in zip(exact, np.cumsum([0, *map(len, exact)])[:-1], strict=True):
+    for rows, at in zip(joined.exact, np.cumsum([0, *map(len, joined.exact)])[:-1], strict=True):
         start[rows] = c["exact_start"][at : at + len(rows)]
     kept = np.flatnonzero(keep)
     order = kept[_order(start[kept], duration[kept])]
-    columns = {"start": start[order], "duration": duration[order]}
-    columns |= {name: c[name][order] for name in ("category", "name", "thread")}
-    place = np.full(len(kind), -1)
-    place[order] = np.arange(len(order))
-    is_op, is_python = kind == CPU_OP, kind == PYTHON
-    for group, rows in ((OF_OPS, is_op), (OF_PYTHON, is_python), (OF_OTHERS, ~(is_op | is_python))):
-        places = place[rows]
-        for name in group:
-            value = np.where(c[name] < MOST.get(name, 2**63 - 1), np.maximum(c[name], -1), -1)
-            column = np.full(len(order) + 1, -1)  # the last is for what is left out
-            column[places] = value
-            columns[name] = column[:-1]
     in_time = np.argsort(c["memory_time"], kind="stable")
     distributed = about.distributedInfo
     trace = Trace(
-        list(names),
-        list(threads),
-        **columns,
-        texts=list(texts),
+        joined.names,
+        joined.threads,
+        start=start[order],
+        duration=duration[order],
+        **{name: c[name][order] for name in ("category", "name", "thread")},
+        **_of_some(c, order),
+        texts=joined.texts,
         memory=Memory(*(c[name][in_time] for name in OF_MEMORY)),
         base_ns=about.baseTimeNanoseconds or 0,
         devices=[device.name for device in about.deviceProperties or []],
@@ -364,18 +376,34 @@ def _assemble(parts: list[parallel.Part], about: document.About, reasons: list[s
         group_sizes=distributed.group_sizes if distributed else (),
         reasons=[*reasons],
     )
-    if absurd:
-        trace.reasons.append(
-            counted(absurd, "event{s} {have} absurd times (longer than an hour, or before or after our days)")
-        )
-    if negative:
-        trace.reasons.append(counted(negative, "event{s} {have} a negative duration"))
-    if unreadable:
-        trace.reasons.append(counted(unreadable, "description{s} of inputs {are} damaged"))
+    for count, said in (
+        (absurd, "event{s} {have} absurd times (longer than an hour, or before or after our days)"),
+        (negative, "event{s} {have} a negative duration"),
+        (joined.unreadable, "description{s} of inputs {are} damaged"),
+    ):
+        if count:
+            trace.reasons.append(counted(count, said))
     return trace
 
 
-def _numbers(keys: Iterable, numbers: dict) -> np.ndarray:
+def _of_some(c: dict[str, np.ndarray], order: np.ndarray) -> dict[str, np.ndarray]:
+    """The columns that only events of some categories have, for the events in `order`; -1 for all others."""
+    kind = c["category"]
+    place = np.full(len(kind), -1)
+    place[order] = np.arange(len(order))
+    is_op, is_python = kind == CPU_OP, kind == PYTHON
+    columns = {}
+    for group, rows in ((OF_OPS, is_op), (OF_PYTHON, is_python), (OF_OTHERS, ~(is_op | is_python))):
+        places = place[rows]
+        for name in group:
+            value = np.where(c[name] < MOST.get(name, 2**63 - 1), np.maximum(c[name], -1), -1)
+            column = np.full(len(order) + 1, -1)  # the last is for what is left out
+            column[places] = value
+            columns[name] = column[:-1]
+    return columns
+
+
+def _numbers(keys: Iterable[Any], numbers: dict[Any, int]) -> np.ndarray:
     """The number of each key. A key below 0 stands for itself."""
     numbered = [key if isinstance(key, int) else numbers.setdefault(key, len(numbers)) for key in keys]
     return np.array(numbered, np.int64)

@@ -6,7 +6,7 @@ in a cache from before. What the shapes do not tell is None."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -71,7 +71,8 @@ def inputs(dims: str | None, types: str | None) -> list[Tensor | None]:
         name = names[position] if position < len(names) else None
         # Without types a scalar cannot be told from a number that is a tensor.
         wanted = name not in NO_TENSOR if name is not None else bool(shape)
-        found.append(Tensor(tuple(shape), ITEM_SIZES.get(name or "")) if _is_real(shape) and wanted else None)
+        sizes = _real(shape) if wanted else None
+        found.append(None if sizes is None else Tensor(sizes, ITEM_SIZES.get(name or "")))
     return found
 
 
@@ -83,20 +84,21 @@ def _shapes(dims: str | None) -> list[list[int | list[int]]]:
         return []
 
 
-def _is_real(shape: list[int | list[int]]) -> bool:
-    """Whether it is one tensor's."""
-    return all(isinstance(size, int) and size >= 0 for size in shape) and prod(shape) <= MOST_ELEMENTS
+def _real(shape: Sequence[int | list[int]]) -> Shape | None:
+    """The shape, if it is one tensor's."""
+    sizes = tuple(size for size in shape if isinstance(size, int) and size >= 0)
+    return sizes if len(sizes) == len(shape) and prod(sizes) <= MOST_ELEMENTS else None
 
 
 def largest_input(dims: str) -> int:
     """The numbers in an operator's largest input, a tensor or a list of them. 0 where the shapes make no sense."""
-    return max(map(_numbers, _shapes(dims)), default=0)
+    return max(map(_elements, _shapes(dims)), default=0)
 
 
-def _numbers(shape: list[int | list[int]]) -> int:
+def _elements(shape: list[int | list[int]]) -> int:
     """How many a tensor of this shape holds, or the tensors of these shapes."""
-    tensors = shape if shape and isinstance(shape[0], list) else [shape]
-    return sum(prod(each) for each in tensors if each and _is_real(each))
+    lists = [each for each in shape if isinstance(each, list)] if shape and isinstance(shape[0], list) else [shape]
+    return sum(prod(sizes) for each in lists if each and (sizes := _real(each)) is not None)
 
 
 # --- matrix products and convolutions ----------------------------------------------------------------------------
@@ -300,11 +302,11 @@ def work(name: str, tensors: list[Tensor | None], output: Shape | None = None, g
     for pattern, formula in PRODUCTS:
         if pattern.match(name):
             try:
-                flops, read, written = formula([t and t.shape for t in tensors], output, grads)
+                flops, read, written = formula([t.shape if t else None for t in tensors], output, grads)
             except (ValueError, IndexError, TypeError):
                 return Work(None, None)
             known = [tensors[position] for position in read if position < len(tensors)]
-            item = known[1].item  # an operand everywhere, never a bias
+            item = known[1].item if known[1] else None  # an operand everywhere, never a bias
             return Work(flops, _sum([*(t.bytes for t in known if t), None if item is None else written * item]))
     present = [t for t in tensors if t]
     if not present:

@@ -155,7 +155,7 @@ def _quotes_escaped(text: bytes) -> bytes:
     """With the bare quotes in its name escaped: older releases wrote them so."""
     name = NAME.search(text)
     after = AFTER_NAME.search(text, name.end()) if name else None
-    if after is None:
+    if name is None or after is None:
         return text
     inner = BARE_QUOTE.sub(lambda found: found[1] or rb"\"", text[name.end() : after.start()])
     return text[: name.end()] + inner + text[after.start() :]
