@@ -25,7 +25,7 @@ from grader.labs.lab import Lab
 from grader.measure import calibration
 from grader.measure.blocks import Arm, Plan
 from grader.measure.calibration import Near
-from grader.result import PASS, Progress, write_json
+from grader.result import PASS, Progress, silent, write_json
 from grader.sandbox.child_error import ChildError
 from grader.submission import solution
 
@@ -33,6 +33,7 @@ CAREFUL = Plan(min_pairs=8, max_pairs=8)
 GRID = (40, 60, 90, 130, 200, 300)  # steps at which trainings are compared
 AFFORDABLE_S = 300.0  # what a training of a slow form, or a long run of the starter, may take
 MOST_STEPS = 1_000_000
+STARTER = "starter, seed 1"  # the name of its long run
 
 
 def calibrated(lab: Lab, form_name: str) -> bool:
@@ -40,7 +41,7 @@ def calibrated(lab: Lab, form_name: str) -> bool:
     return lab.measures(lab.throughput, form_name) and not lab.throughput.healthy
 
 
-def measure_gain(lab: Lab, device: str, progress: Progress = lambda share, what: None) -> dict[str, Any]:
+def measure_gain(lab: Lab, device: str, progress: Progress = silent) -> dict[str, Any]:
     """The reference solution's gain over the starter on this machine: {"gain", "interval", "noise", "date", ...}. Raises
     UserError where the lab has no form for this device or the solution cannot be measured."""
     if not calibrated(lab, choose_form(lab, device)):
@@ -96,56 +97,30 @@ def honest_form(source: str, name: str) -> str:
 
 
 def measure_spread(
-    lab: Lab, device: str, seeds: int = 3, steps: int = GRID[-1], progress: Progress = lambda share, what: None
+    lab: Lab, device: str, seeds: int = 3, steps: int = GRID[-1], progress: Progress = silent
 ) -> dict[str, Any]:
-    """How far honest forms of the loop end from the reference solution after as many steps from the same seed: the worst
-    over forms, and over all steps so far, since a slow form is trained no longer than `AFFORDABLE_S`; the median over seeds,
-    for one from which trainings part early must not widen what is allowed from all others.
-    Machine-independent, so it is part of the lab; maintainers make it once per change of the workload. Raises UserError where the
-    lab has no form for this device, trains nothing, or `seeds` is below 1."""
-    form_name = choose_form(lab, device)
-    if form_name not in lab.forms:
-        raise UserError(f"{lab.name} needs an NVIDIA GPU; there is nothing to calibrate here.")
+    """How far honest forms of the loop end from the reference solution after as many steps from the same seed.
+
+    The worst over forms, and over all steps so far, since a slow form is trained no longer than `AFFORDABLE_S`; the median over seeds,
+    since one from which trainings part early must not widen what is allowed from all others. It depends on no machine, so it is part of
+    the lab; maintainers make it once per change of the workload. Raises UserError where the lab has no form for this device, trains
+    nothing, or `seeds` is below 1."""
+    form_name = _form_here(lab, device)
     if seeds < 1:
         raise UserError(f"--seeds {seeds}: say 1 or more.")
     if lab.serves:
         raise UserError(
             f"{lab.name} trains nothing: its answers are compared one by one, and there is no spread to measure."
         )
-    form = lab.forms[form_name]
     grid = [step for step in GRID if step <= steps]
-    source = solution(lab).source
-    worst = [dict.fromkeys(grid, Near(0.0, 0.0, 0.0, 0.0)) for _ in range(seeds)]
-    measured = {}  # by form: why it could not be, '' where it was
+    worst: list[dict[int, Near]] = []  # by seed
+    measured: dict[str, str] = {}  # by form: why it could not be, '' where it was
     for n in range(seeds):
-        seed = secrets.randbelow(1 << 31)
-        progress(n / seeds, f"seed {n + 1} of {seeds}: the reference")
-        with tempfile.TemporaryDirectory() as folder:
-            held_out = {}
-            for one, step in _trained(source, lab, form_name, seed, grid):
-                one.child.weights(WEIGHTS)
-                (Path(folder) / str(step)).write_bytes(one.child.fetch(WEIGHTS, max_weights_bytes(one.child, WEIGHTS)))
-                held_out[step] = one.child.ask("evaluate")["loss"]
-                reference = one.losses
-            forms = {name: honest_form(source, name) for name in FORMS}
-            # half a fix rounds otherwise than a whole one: a product whose sizes are not padded takes another kernel
-            forms |= {f"starter, {name}": honest_form(lab.starter, name) for name in ("TF32", "bf16")}
-            for i, (name, text) in enumerate(forms.items(), 1):
-                progress((n + i / (1 + len(forms))) / seeds, f"seed {n + 1} of {seeds}: {name}")
-                try:
-                    for one, step in _trained(text, lab, form_name, seed, grid):
-                        one.child.give(WEIGHTS, (Path(folder) / str(step)).read_bytes())
-                        update = one.child.ask("compare", file=WEIGHTS, stretch=True)
-                        off = abs(one.child.ask("evaluate")["loss"] / held_out[step] - 1)
-                        floor = 0.1 * abs(reference[0])
-                        near = distances(one.losses, reference, update, form.parity.steps, step, floor, held_out=off)
-                        worst[n][step] = Near(*map(max, worst[n][step], near))
-                        measured[name] = ""
-                        following = next((later for later in grid if later > step), step)
-                        if one.reaching_s(following) > AFFORDABLE_S:
-                            break
-                except ChildError as error:  # not every loop can be put into every form
-                    measured[name] = error.message.splitlines()[0]
+        of_seed, told = _spread_of_seed(
+            lab, form_name, grid, _part_of(progress, n, seeds, f"seed {n + 1} of {seeds}: ")
+        )
+        worst.append(of_seed)
+        measured |= told
     if all(measured.values()):
         raise UserError(f"No other form of {lab.name} could be trained, so nothing is known: {measured}")
     return {
@@ -162,6 +137,50 @@ def measure_spread(
     }
 
 
+def _form_here(lab: Lab, device: str) -> str:
+    """The form to calibrate. Raises UserError where the lab has none for this device."""
+    form_name = choose_form(lab, device)
+    if form_name not in lab.forms:
+        raise UserError(f"{lab.name} needs an NVIDIA GPU; there is nothing to calibrate here.")
+    return form_name
+
+
+def _spread_of_seed(
+    lab: Lab, form_name: str, grid: list[int], progress: Progress
+) -> tuple[dict[int, Near], dict[str, str]]:
+    """From a new seed: by step, how far the furthest form is from the reference solution; by form, why it could not be measured."""
+    source, seed, first_steps = solution(lab).source, secrets.randbelow(1 << 31), lab.forms[form_name].parity.steps
+    worst, measured = dict.fromkeys(grid, Near(0.0, 0.0, 0.0, 0.0)), {}
+    forms = {name: honest_form(source, name) for name in FORMS}
+    # half a fix rounds otherwise than a whole one: a matmul whose sizes are not padded takes another kernel
+    forms |= {f"starter, {name}": honest_form(lab.starter, name) for name in ("TF32", "bf16")}
+    progress(0.0, "the reference")
+    with tempfile.TemporaryDirectory() as folder:
+        held_out = {}
+        for arm, step in _trained(source, lab, form_name, seed, grid):
+            arm.child.weights(WEIGHTS)
+            (Path(folder) / str(step)).write_bytes(arm.child.fetch(WEIGHTS, max_weights_bytes(arm.child, WEIGHTS)))
+            held_out[step] = arm.child.ask("evaluate")["loss"]
+            reference = arm.losses
+        floor = 0.1 * abs(reference[0])
+        for i, (name, text) in enumerate(forms.items(), 1):
+            progress(i / (1 + len(forms)), name)
+            try:
+                for arm, step in _trained(text, lab, form_name, seed, grid):
+                    arm.child.give(WEIGHTS, (Path(folder) / str(step)).read_bytes())
+                    update = arm.child.ask("compare", file=WEIGHTS, stretch=True)
+                    off = abs(arm.child.ask("evaluate")["loss"] / held_out[step] - 1)
+                    near = distances(arm.losses, reference, update, first_steps, step, floor, held_out=off)
+                    worst[step] = Near(*map(max, worst[step], near))
+                    measured[name] = ""
+                    following = next((later for later in grid if later > step), step)
+                    if arm.reaching_s(following) > AFFORDABLE_S:
+                        break
+            except ChildError as error:  # not every loop can be put into every form
+                measured[name] = error.message.splitlines()[0]
+    return worst, measured
+
+
 def over_seeds(worst: list[dict[int, Near]]) -> list[Near]:
     """Of what was worst from each seed, by step: the median at each step, and no less than at any step before."""
     usual = (
@@ -175,11 +194,11 @@ def _trained(
 ) -> Iterator[tuple[Arm, int]]:
     """Train from a seed and stop at each step of `grid`; not at all where a step takes longer than `longest_s`."""
     setup = set_up(lab.forms[form_name], form_name, allow_unconfined=True).untimed
-    with reference_arm(source, setup, seed, compiles=True) as one:
-        for step in grid if one.step_s <= longest_s else ():
-            if step > len(one.losses):
-                one.run(step - len(one.losses))
-            yield one, step
+    with reference_arm(source, setup, seed, compiles=True) as arm:
+        for step in grid if arm.step_s <= longest_s else ():
+            if step > len(arm.losses):
+                arm.run(step - len(arm.losses))
+            yield arm, step
 
 
 def store_spread(lab: Lab, form_name: str, spread: dict[str, Any]) -> Path:
@@ -196,21 +215,14 @@ def outcome_grid(first: int, last: int) -> list[int]:
 
 
 def measure_outcome(
-    lab: Lab,
-    device: str,
-    steps: int,
-    seeds: int = calibration.LEAST_SEEDS,
-    progress: Progress = lambda share, what: None,
+    lab: Lab, device: str, steps: int, seeds: int = calibration.LEAST_SEEDS, progress: Progress = silent
 ) -> list[str]:
-    """Train the reference solution for `steps` steps from each of `seeds` seeds, and the starter from one where that takes
-    no more than `AFFORDABLE_S`; look at held-out data on the way and keep it in the lab's `outcome.json`. Each finished run is written
-    at once, and is not made again: what was stopped goes on. Machine-independent as `measure_spread` is.
+    """Train the reference solution for `steps` steps from each of `seeds` seeds, and the starter from one where that is affordable.
 
-    Returns what is to be said of the band, line by line. Raises UserError where the lab has no band or no form for this device, or
-    `steps` is too small or too large."""
-    form_name = choose_form(lab, device)
-    if form_name not in lab.forms:
-        raise UserError(f"{lab.name} needs an NVIDIA GPU; there is nothing to calibrate here.")
+    What they reach on held-out data on the way goes into the lab's `outcome.json`, each finished run at once: what was stopped goes on.
+    It depends on no machine. Returns what is to be said of the band, line by line. Raises UserError where the lab has no band or no form
+    for this device, or `steps` is too small or too large."""
+    form_name = _form_here(lab, device)
     if not lab.outcome:
         raise UserError(f"{lab.name} does not compare held-out data with long runs: it declares no outcome.")
     form = lab.forms[form_name]
@@ -220,7 +232,7 @@ def measure_outcome(
         raise UserError(f"--outcome {steps}: say from {2 * form.parity.steps} to {MOST_STEPS} steps.")
     source, path = solution(lab).source, lab.folder / calibration.BANDS
     grid = outcome_grid(form.parity.steps, steps)
-    told = {
+    manifest = {
         "work": calibration.work_of(form),
         "solution": hashlib.sha256(source.encode()).hexdigest()[:16],
         "torch": machine.versions()["torch"],
@@ -228,56 +240,47 @@ def measure_outcome(
         "steps": grid,
     }
     entry = calibration.read_table(path).get(form_name, {})
-    if any(entry.get(name) != value for name, value in told.items()):
+    if any(entry.get(name) != value for name, value in manifest.items()):
         entry = {}  # what is there was made of something else, or for other steps
     runs = calibration.outcome_runs(entry)
-    for n in range(seeds):
-        name = f"solution, seed {n + 1}"
-        if name not in runs:
-            held_out = _long_run(
-                source,
-                lab,
-                form_name,
-                n + 1,
-                grid,
-                lambda share, what, n=n, name=name: progress((n + share) / (seeds + 1), f"{name}, {what}"),
-            )
-            runs[name] = held_out
-            _store_outcome(path, form_name, told, runs)
+    wanted = [(f"solution, seed {n}", source, n, math.inf) for n in range(1, seeds + 1)]
+    wanted.append((STARTER, lab.starter, 1, AFFORDABLE_S))
     lines = []
-    name = "starter, seed 1"
-    if name not in runs:
-        held_out = _long_run(
-            lab.starter,
-            lab,
-            form_name,
-            1,
-            grid,
-            lambda share, what: progress((seeds + share) / (seeds + 1), f"{name}, {what}"),
-            longest_s=AFFORDABLE_S,
-        )
-        if held_out:
-            runs[name] = held_out
-            _store_outcome(path, form_name, told, runs)
+    for n, (name, text, seed, longest_s) in enumerate(wanted):
+        if name in runs:
+            continue
+        run = _long_run(text, lab, form_name, seed, grid, _part_of(progress, n, len(wanted), f"{name}, "), longest_s)
+        if run:
+            runs[name] = run
+            _store_outcome(path, form_name, manifest, runs)
         else:
             lines.append(f"The starter would take more than {AFFORDABLE_S:.0f} s for {steps} steps: left out.")
     progress(1.0, "done")
+    return [*lines, *_said_of_band(lab, form_name, (grid[0], steps), runs), f"Kept in {path}."]
+
+
+def _part_of(progress: Progress, n: int, parts: int, name: str) -> Progress:
+    """The progress of part `n`, from 0, of so many that take as long."""
+    return lambda share, what: progress((n + share) / parts, f"{name}{what}")
+
+
+def _said_of_band(
+    lab: Lab, form_name: str, steps: tuple[int, int], runs: dict[str, dict[int, dict[str, float]]]
+) -> Iterator[str]:
+    """The stored band at the first and the last step, and the starter's place in it. Raises UserError where there is none."""
     band, missing = calibration.outcome_band(lab, form_name)
     if band is None:
         raise UserError(missing)
-    for step in (grid[0], steps):
-        usual = band.at(step)
-        said = ", ".join(
-            f"{figure} {each.mean:.4g} +- {band.half_width(each.sd):.2g}" for figure, each in usual.items()
-        )
-        lines.append(f"step {step}: {said}")
-    if name in runs:
-        verdict = outcome_check.judge(lab.outcome, band, steps, runs[name][steps])
-        lines.append(f"The starter: {verdict.status}. {verdict.reason}")
-    return [*lines, f"Kept in {path}."]
+    for step in steps:
+        figures = band.at(step).items()
+        usual = ", ".join(f"{name} {each.mean:.4g} +- {band.half_width(each.sd):.2g}" for name, each in figures)
+        yield f"step {step}: {usual}"
+    if STARTER in runs and lab.outcome:
+        verdict = outcome_check.judge(lab.outcome, band, steps[-1], runs[STARTER][steps[-1]])
+        yield f"The starter: {verdict.status}. {verdict.reason}"
 
 
-def _store_outcome(path: Path, form_name: str, told: dict[str, Any], runs: dict[str, Any]) -> None:
+def _store_outcome(path: Path, form_name: str, manifest: dict[str, Any], runs: dict[str, Any]) -> None:
     """Write what is finished: the runs themselves, and for whoever reads the file mean and sd of the solution's."""
     made = [run for name, run in runs.items() if name.startswith("solution")]
     rows = []
@@ -289,8 +292,8 @@ def _store_outcome(path: Path, form_name: str, told: dict[str, Any], runs: dict[
                 for what, value in each._asdict().items()
             }
             rows.append({"step": step} | row)
-    entry = told | {
-        "made_on": f"{told['device']}, {datetime.now(UTC):%Y-%m-%d}",
+    entry = manifest | {
+        "made_on": f"{manifest['device']}, {datetime.now(UTC):%Y-%m-%d}",
         "versions": machine.versions(),
         "band": rows,
         "runs": {name: {str(step): held_out for step, held_out in run.items()} for name, run in runs.items()},
@@ -310,13 +313,13 @@ def _long_run(
     """Loss and accuracy on held-out data at each step of `grid`; nothing where the run would take longer than `longest_s`."""
     held_out: dict[int, dict[str, float]] = {}
     progress(0.0, "starting")
-    for one, step in _trained(source, lab, form_name, seed, grid, longest_s=longest_s / grid[-1]):
-        found = one.child.ask("evaluate")
-        bad = [name for name, value in found.items() if value is None]
+    for arm, step in _trained(source, lab, form_name, seed, grid, longest_s=longest_s / grid[-1]):
+        figures = arm.child.ask("evaluate")
+        bad = [name for name, value in figures.items() if value is None]
         if bad:
             raise UserError(
                 f"After {step} steps from seed {seed} the held-out {bad[0]} is not finite. Nothing of this run was kept."
             )
-        held_out[step] = {name: round(value, 6) for name, value in found.items()}
+        held_out[step] = {name: round(value, 6) for name, value in figures.items()}
         progress(step / grid[-1], f"step {step} of {grid[-1]}")
     return held_out

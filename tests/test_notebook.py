@@ -26,7 +26,7 @@ from grader.frontends.notebook import base, note
 from grader.frontends.notebook.own_code import _with_phases
 from grader.frontends.notebook.prediction import LockedPrediction, locked, problem
 from grader.kinds import shared
-from grader.look import Look, peek
+from grader.look import Observation, peek
 from grader.result import INCONCLUSIVE, PASS, CheckResult, Result
 from grader.submission import solution
 
@@ -329,17 +329,17 @@ def test_a_loop_that_never_yields_is_said_below_its_cell(kernel: Kernel) -> None
 @pytest.mark.parametrize(("name", "what"), [("3d_tiny_ops", "Losses"), ("4e_inference", "One number for each answer")])
 def test_many_losses_are_shortened(name, what):
     lab = notebook.open_lab(name, device="cpu")
-    (line,) = [x for x in lab._ran(Look(losses=[1.5] * 40, step_s=0.01), 38).text().splitlines() if what in x]
+    (line,) = [x for x in lab._ran(Observation(losses=[1.5] * 40, step_s=0.01), 38).text().splitlines() if what in x]
     assert line.count("1.5000") == 13 and line.endswith("1.5000 … 1.5000")
-    assert "…" not in lab._ran(Look(losses=[1.5] * 12, step_s=0.01), 10).text()
-    assert "over 1 step after" in lab._ran(Look(losses=[1.5] * 3, step_s=0.01), 1).text()
+    assert "…" not in lab._ran(Observation(losses=[1.5] * 12, step_s=0.01), 10).text()
+    assert "over 1 step after" in lab._ran(Observation(losses=[1.5] * 3, step_s=0.01), 1).text()
 
 
 @pytest.mark.parametrize(("steps", "advised"), [(10, True), (100, False)])
 def test_more_steps_are_advised_below_as_many_only(steps, advised):
     lab = notebook.open_lab("3g_leak", device="cpu")
     ends = [SimpleNamespace(gpu=0, main=main, steps=step) for step, main in ((0, 0), (steps, 1e6))]
-    seen = Look(losses=[], step_s=0.01, meter=SimpleNamespace(levels=ends, on_gpu=False))
+    seen = Observation(losses=[], step_s=0.01, meter=SimpleNamespace(levels=ends, on_gpu=False))
     assert ("lab.run(100)" in " ".join(lab._memory(seen, steps))) == advised
 
 
@@ -361,7 +361,7 @@ def test_the_card_says_where_only_the_training_can_be_compared():
     ("name", "steps", "warned"), [("2a_workers", 10, True), ("2a_workers", 300, False), ("2d_formats", 10, True), ("3d_tiny_ops", 10, False)]
 )  # fmt: skip
 def test_few_steps_of_an_input_bound_loop_tell_little(name, steps, warned):
-    seen = Look(losses=[0.5] * (steps + 3), step_s=0.01)
+    seen = Observation(losses=[0.5] * (steps + 3), step_s=0.01)
     said = notebook.open_lab(name, device="cpu")._ran(seen, steps).text()
     assert ("Batches that a loader had ready make few steps look fast: lab.check() times many." in said) == warned
 
@@ -401,7 +401,7 @@ def test_folder_that_cannot_be_written_costs_the_file_only(kernel: Kernel) -> No
 @pytest.mark.parametrize(("lost", "told"), [(0.05, False), (0.7, True)])
 def test_a_disturbed_look_says_so(lost: float, told: bool) -> None:
     lab = notebook.open_lab("2c_transforms", device="cpu")
-    said = lab._ran(Look([0.5] * 8, step_s=0.01, lost=lost), 4).text()
+    said = lab._ran(Observation([0.5] * 8, step_s=0.01, lost=lost), 4).text()
     assert ("Other programs took 70% of the time of these steps" in said) == told
 
 

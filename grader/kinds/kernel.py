@@ -112,8 +112,8 @@ UNSETTLED = 0.1  # of all points for the roof: what the interval may leave open
 
 @dataclass(frozen=True)
 class CaseResult:
-    off: float | None = None  # the largest error, in units of what is allowed
-    again: float | None = None  # the same, of what its launches made of other inputs
+    largest_error: float | None = None  # in units of what is allowed
+    error_again: float | None = None  # the same, of what its launches made of other inputs
     operators: tuple[str, ...] = ()  # of torch, that calculated
     wrong: str = ""  # what else was
     launches: int = 1  # of Triton's kernels, in the one call
@@ -121,9 +121,9 @@ class CaseResult:
     @property
     def elsewhere(self) -> str:
         """What is wrong with what the launches alone make of other inputs, or ''."""
-        if self.again is not None and self.again <= 1:
+        if self.error_again is not None and self.error_again <= 1:
             return ""
-        off = "not finite" if self.again is None else f"off by {self.again:.3g}"
+        off = "not finite" if self.error_again is None else f"off by {self.error_again:.3g}"
         return f"its kernel, launched once more on other inputs, is {off}: something else has calculated"
 
 
@@ -321,7 +321,7 @@ def foreign(findings: Findings) -> str:
 def _judge_cases(findings: Findings, check: Cases, whose: str) -> CheckResult:
     cases = drawn(check, findings.seed)
     wrong = {name: why for name in cases if (why := _wrong(findings.seen[name]))}
-    evidence = {name: {"off": findings.seen[name].off, **case} for name, case in cases.items()}
+    evidence = {name: {"off": findings.seen[name].largest_error, **case} for name, case in cases.items()}
     right = f"{len(cases) - len(wrong)} of {len(cases)} are right"
     if whose:
         return scored(check, 0, f"{right}, but they count when one kernel of yours has made them: {whose}.", evidence)
@@ -334,9 +334,9 @@ def _judge_cases(findings: Findings, check: Cases, whose: str) -> CheckResult:
 def _wrong(seen: CaseResult) -> str:
     if seen.wrong:
         return seen.wrong
-    if seen.off is None:
+    if seen.largest_error is None:
         return "the result holds numbers that are not finite"
-    return f"off by {seen.off:.3g} times what is allowed" if seen.off > 1 else seen.elsewhere
+    return f"off by {seen.largest_error:.3g} times what is allowed" if seen.largest_error > 1 else seen.elsewhere
 
 
 def _wrong_when_timed(findings: Findings) -> str:

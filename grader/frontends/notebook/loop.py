@@ -19,7 +19,7 @@ from grader.frontends.notebook.metric_rows import NOT_MEASURED, copy_rows, metri
 from grader.frontends.notebook.note import Note
 from grader.frontends.notebook.prediction import MEANING, LockedPrediction, lock, locked, problem
 from grader.labs.lab import CAUSES, Budget, Growth, Lab
-from grader.look import Look, look, peek, profile
+from grader.look import Observation, look, peek, profile
 from grader.result import Progress
 from grader.sandbox.workspace import Workspace
 from grader.submission import Submission, predicted_in
@@ -121,7 +121,7 @@ class LoopLab(NotebookLab):
             return
         self._look(look, lambda seen: self._ran(seen, steps), profiled=False, timed=steps)
 
-    def _ran(self, seen: Look, steps: int) -> Note:
+    def _ran(self, seen: Observation, steps: int) -> Note:
         over = f"over {counted(steps, 'step{s}')} after {len(seen.losses) - steps} to warm up"
         time_ = f"{plain_number(1e3 * (seen.step_s or math.nan))} ms a step, {over}."
         if self.lab.cause == "input-bound" and steps < MANY_STEPS:
@@ -133,7 +133,7 @@ class LoopLab(NotebookLab):
         lines = [time_, *_disturbed(seen), *self._memory(seen, steps), f"{what}: {_shortened(seen.losses)}"]
         return Note("Your loop runs", lines, printed=seen.output)
 
-    def _memory(self, seen: Look, steps: int) -> list[str]:
+    def _memory(self, seen: Observation, steps: int) -> list[str]:
         """What the lab asks of the loop's memory, in a sentence; nothing in labs that ask nothing."""
         if seen.meter and isinstance(self.lab.memory, Growth):
             before, after = seen.meter.levels
@@ -152,7 +152,7 @@ class LoopLab(NotebookLab):
         """Counts of what a step of your loop does. Nothing is timed: they are the same on a busy machine."""
         self._look(peek, self._peeked)
 
-    def _peeked(self, seen: Look) -> Note:
+    def _peeked(self, seen: Observation) -> Note:
         assert seen.metrics is not None  # it profiled, and did not fail
         names = [name for name in dict.fromkeys([*self.lab.peek, *PEEKED]) if self._known(seen, name)]
         rows = [metric_row(name, value_of(seen, name)) for name in names]
@@ -176,7 +176,7 @@ class LoopLab(NotebookLab):
             )
         return Note("What a step does", [], [rows], printed=seen.output, after=after)
 
-    def _known(self, seen: Look, name: str) -> bool:
+    def _known(self, seen: Observation, name: str) -> bool:
         """Samples are counted by a mark that not every data set makes: none may mean that none was marked."""
         return name != "loads_in_main" or name in self.lab.peek or bool(value_of(seen, name))
 
@@ -185,7 +185,7 @@ class LoopLab(NotebookLab):
         if self._predicted():
             self._look(profile, self._profiled)
 
-    def _profiled(self, seen: Look) -> Note:
+    def _profiled(self, seen: Observation) -> Note:
         assert seen.metrics is not None  # it profiled, and did not fail
         asked = [name for check in self.lab.trace if (name := check.metric.partition(".")[0]) in METRICS]
         values = {name: value_of(seen, name) for name in [*PROFILED, *asked] if self._known(seen, name)}
@@ -213,7 +213,9 @@ class LoopLab(NotebookLab):
         prediction = tuple(made.arguments().items()) if made else None
         return replace(super()._submission(), prediction=prediction)
 
-    def _look(self, how: Callable[..., Look | None], note_of: Callable[[Look], Note], **options: Any) -> None:
+    def _look(
+        self, how: Callable[..., Observation | None], note_of: Callable[[Observation], Note], **options: Any
+    ) -> None:
         """Look at the submission, and show the note of what was seen."""
 
         def looked(progress: Progress) -> Note:
@@ -238,7 +240,7 @@ class LoopLab(NotebookLab):
         return self._workspace
 
 
-def _disturbed(seen: Look) -> list[str]:
+def _disturbed(seen: Observation) -> list[str]:
     """That other programs took a good part of what was timed."""
     if seen.lost <= MUCH_LOST:
         return []

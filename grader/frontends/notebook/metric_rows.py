@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grader.look import Look
+from grader.look import Observation
 from grader.trace import Metrics, catalogue
 from grader.trace.words import plain_number
 
@@ -17,7 +17,7 @@ DIRECTIONS = {
 }
 
 
-def value_of(seen: Look, name: str) -> float | None:
+def value_of(seen: Observation, name: str) -> float | None:
     """A metric, or what else was counted, by name; None for what this device cannot tell."""
     if name == "peak_memory":
         return seen.peak_memory

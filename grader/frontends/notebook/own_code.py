@@ -83,9 +83,9 @@ class OwnKernelLab(NotebookLab):
         for check in self.lab.cases:
             for name, case in kernel.drawn(check, found.seed).items():
                 seen = found.seen[name]
-                said = "" if seen.wrong else "not finite" if seen.off is None else f"{seen.off:.2g}"
+                said = "" if seen.wrong else "not finite" if seen.largest_error is None else f"{seen.largest_error:.2g}"
                 sizes = ", ".join(f"{key} {value}" for key, value in case.items())
-                right = seen.off is not None and seen.off <= 1
+                right = seen.largest_error is not None and seen.largest_error <= 1
                 rows.append((name, said, seen.wrong or (right and seen.elsewhere) or sizes))
         why = kernel.foreign(found)
         lines = [f"These results do not count yet: {why}."] if why else []
