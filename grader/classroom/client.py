@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 import platformdirs
 
-from grader.classroom.keys import user_context
 from grader.errors import UserError
 from grader.grade import grade
 from grader.labs.lab import AnyLab
@@ -59,6 +58,8 @@ def grade_at(
     if not lab.runs_code:
         progress(0.0, "graded here, without the pool: nothing of this lab is measured")
         return grade(submission, lab)  # nothing of it is measured: any machine will do
+    from grader.classroom.keys import user_context  # certificates: 0.1 s, which only a pool needs
+
     context, (host, port) = user_context(key_file(key)), address(where)
     request: dict[str, Any] = {"lab": lab.name, "source": submission.source, "quick": quick}
     made = dict(submission.prediction or ())

@@ -16,7 +16,12 @@ import ssl
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from grader.errors import UserError
 
@@ -120,26 +125,28 @@ def user_context(key: Path) -> ssl.SSLContext:
 # ---------------------------------------------------------------- certificates
 
 
-def _authority(name: str) -> tuple[Any, Any]:
-    from cryptography.hazmat.primitives.asymmetric import ec
+Key = ec.EllipticCurvePrivateKey
 
+
+def _authority(name: str) -> tuple[Key, x509.Certificate]:
     key = ec.generate_private_key(ec.SECP256R1())
     return key, _certificate(name, key.public_key(), key, None)
 
 
-def _leaf(name: str, ca_key: Any, ca: Any, server: bool = False, client: bool = False) -> bytes:
+def _leaf(name: str, ca_key: Key, ca: x509.Certificate, server: bool = False, client: bool = False) -> bytes:
     """Key and certificate in one PEM."""
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     key = ec.generate_private_key(ec.SECP256R1())
     return _key_pem(key) + _pem(_certificate(name, key.public_key(), ca_key, ca, server, client))
 
 
-def _certificate(name: str, public: Any, ca_key: Any, ca: Any, server: bool = False, client: bool = False) -> Any:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
+def _certificate(
+    name: str,
+    public: ec.EllipticCurvePublicKey,
+    ca_key: Key,
+    ca: x509.Certificate | None,
+    server: bool = False,
+    client: bool = False,
+) -> x509.Certificate:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
     builder = (
@@ -161,47 +168,39 @@ def _certificate(name: str, public: Any, ca_key: Any, ca: Any, server: bool = Fa
     return builder.sign(ca_key, hashes.SHA256())
 
 
-def _usage(authority: bool) -> Any:
-    from cryptography import x509
-
-    others = (
-        "content_commitment",
-        "key_encipherment",
-        "data_encipherment",
-        "key_agreement",
-        "encipher_only",
-        "decipher_only",
+def _usage(authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
     )
-    signs = {"digital_signature": not authority, "key_cert_sign": authority, "crl_sign": authority}
-    return x509.KeyUsage(**signs, **dict.fromkeys(others, False))
 
 
-def _pem(certificate: Any) -> bytes:
-    from cryptography.hazmat.primitives.serialization import Encoding
-
+def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(Encoding.PEM)
 
 
-def _key_pem(key: Any) -> bytes:
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
+def _key_pem(key: Key) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def _read_authority(folder: Path) -> tuple[Any, Any]:
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
+def _read_authority(folder: Path) -> tuple[Key, x509.Certificate]:
     path = folder / "door-ca-key.pem"
     try:
         key = load_pem_private_key(path.read_bytes(), None)
     except ValueError:
         raise _damaged(path) from None
+    assert isinstance(key, Key)  # as `_authority` made it
     return key, _read_certificate(folder / "door-ca.pem")
 
 
-def _read_certificate(path: Path) -> Any:
-    from cryptography import x509
-
+def _read_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except ValueError:
