@@ -26,7 +26,8 @@ from grader.classroom.store import Store
 from grader.classroom.submissions import Call, Job
 from grader.data.cache import cache_dir
 from grader.errors import UserError
-from grader.frontends import classroom, cli
+from grader.frontends import cli
+from grader.frontends.pool import open_pool
 from grader.submission import MAX_SOURCE, Submission
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -46,7 +47,7 @@ def test_workers_with_two_gpus_each(monkeypatch):
     monkeypatch.setattr(machine, "gpus", lambda: [f"GPU-{n}" for n in range(4)])
     monkeypatch.setattr(machine, "gpu_shares", lambda: machine.cpu_shares(4))
     options = cli.parsed(["class", "labs", "submitted", "--device", "cuda", "--gpus-each", "2"])
-    with classroom.open_pool(options) as opened:
+    with open_pool(options) as opened:
         seen = opened.client.run(os.getenv, "CUDA_VISIBLE_DEVICES")
     assert sorted(seen.values()) == ["GPU-0,GPU-1", "GPU-2,GPU-3"]
 

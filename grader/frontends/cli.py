@@ -28,8 +28,8 @@ COMMANDS = {
     "doctor": ("say what this machine can grade, and what is missing", "commands.doctor:add_arguments"),
     "board": ("your results so far, by lab and machine: the leaderboard", "board:add_arguments"),
     "demo": ("grade a lab's starter and its solution here, and show both reports", "commands.grade:add_demo"),
-    "class": ("grade a class: every submission of every student, on all GPUs of a pool", "classroom:add_class"),
-    "pool": ("a pool of workers that lasts: its certificates, its start", "classroom:add_pool_parts"),
+    "class": ("grade a class: every submission of every student, on all GPUs of a pool", "classroom:add_arguments"),
+    "pool": ("a pool of workers that lasts: its certificates, its start", "pool:add_arguments"),
     "nightly": (
         "maintainers: execute and grade everything, and say what failed or got slower",
         "nightly:add_arguments",

@@ -1,4 +1,4 @@
-"""The command `grader nightly`."""
+"""`grader nightly`: execute and grade everything, and say what failed or got slower."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from typing import Any
 
 from grader import labs
 from grader.errors import UserError
-from grader.frontends import classroom
+from grader.frontends.pool import add_pool, check_confined, open_pool, prepare_data
+from grader.grading.forms import choose_device
+from grader.nightly import judging, measuring, parts, report
+from grader.nightly import night as nights
+from grader.nightly.history import History
+from grader.nightly.night import Night
+from grader.nightly.parts import Part
+from grader.version import version
 
 KINDS = "lesson,solution,grade,adversary"
 
@@ -61,85 +68,100 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--accept", metavar="PART", help='"grade LAB solution" is as it should be: compare only with nights from now on'
     )
-    classroom.add_pool(sub)
+    add_pool(sub)
 
 
 def nightly(options: argparse.Namespace) -> int:
-    from grader.grading.forms import choose_device
-    from grader.nightly import judging, measuring, parts, report
-    from grader.nightly import night as nights
-    from grader.nightly.history import History
-    from grader.version import version
-
+    """Exit status: 4 where parts are missing, else 1 for a failure, 3 where something is slower, 0."""
     until = time.monotonic() + 60 * options.minutes if options.minutes is not None else math.inf
     history = History(options.history or options.out / "history.jsonl")
     if options.accept:
-        known = {name for entry in history.nights() for name in entry["parts"]}
-        if options.accept not in known:
-            raise UserError(
-                f"No night has a part called {options.accept!r}. One is called, say, 'grade 2a_workers solution'."
-            )
-        history.accept(options.accept)
-        print(f"{options.accept} is compared with nights from now on only.")
+        _accept(history, options.accept)
         return 0
     shard, name = _share("--shard", options.shard), _name(options.night)
     adversaries = _share("--adversaries", options.adversaries)
+    if options.report:
+        night = _there(options, history, name)
+    else:
+        night = _measured(options, history, name, shard, adversaries, until)
+    assessed = judging.assess(night)
+    report.close(night, assessed)
+    report.folder_index(options.out)
+    print(report.markdown(night, assessed))
+    print(f"The page: {night.folder / 'index.html'}")
+    if judging.finished(night, assessed):
+        return {parts.FAILED: 1, parts.SLOWER: 3}.get(assessed.worst(), 0)
+    missing = sum(outcome.status == parts.MISSING for outcome in assessed.outcomes)
+    again = len(judging.again(night, assessed))
+    goes = "the command that made the others" if options.report else "the same command"
+    goes = "the command without --now" if options.now else goes
+    print(f"{missing} parts are missing, {again} are to be measured again: {goes} goes on.", file=sys.stderr)
+    return 4
+
+
+def _accept(history: History, part: str) -> None:
+    """Compare a part only with nights from now on."""
+    if part not in {name for entry in history.nights() for name in entry["parts"]}:
+        raise UserError(f"No night has a part called {part!r}. One is called, say, 'grade 2a_workers solution'.")
+    history.accept(part)
+    print(f"{part} is compared with nights from now on only.")
+
+
+def _there(options: argparse.Namespace, history: History, name: str) -> Night:
+    """The night that --report is about: the named one, else the unfinished one."""
+    folder = options.out / name if name else nights.unfinished(options.out, {"grader": version()}, history)
+    if folder is None:
+        raise UserError(f"No unfinished night of this grader lies in {options.out}. Name one with --night.")
+    return _open(options, folder, nights.read(folder), history)[0]
+
+
+def _measured(
+    options: argparse.Namespace,
+    history: History,
+    name: str,
+    shard: tuple[int, int],
+    adversaries: tuple[int, int],
+    until: float,
+) -> Night:
+    """The named night, the unfinished one or a new one, with what was missing measured."""
     elsewhere = options.cluster is not None or options.slurm is not None
     with contextlib.ExitStack() as stack:
-        pool = None
-        if options.report:
-            folder = options.out / name if name else nights.unfinished(options.out, {"grader": version()}, history)
-            if folder is None:
-                raise UserError(f"No unfinished night of this grader lies in {options.out}. Name one with --night.")
-            told = nights.read(folder)
-        else:
-            if elsewhere:
-                pool = stack.enter_context(classroom.open_pool(options))
-                device = next(iter(pool.workers().values()))["form"]
-            else:
-                device = choose_device(options.device)
-            select: dict[str, Any] = {name: _names(getattr(options, name)) for name in ("kinds", "labs", "lessons")}
-            told = nights.describe(device, options.quick, select | {"adversaries": list(adversaries)})
-            folder = options.out / name if name else nights.unfinished(options.out, told, history)
-            folder = folder or options.out / datetime.now(UTC).strftime("%Y-%m-%d-%H%M%S")
-        made, device = parts.planned(told, here=not options.report), told["device"]
-        now, subjects = _now(options.now, made)
-        night = nights.open_night(folder, told, made, history)
-        print(f"night {night.name}: {len(made)} parts, in {folder}", file=sys.stderr, flush=True)
-        if not options.report:
-            if pool is None:
-                classroom._confined_here(allow_unconfined=False)
-                mine = measuring.chosen(made, now, subjects)
-                classroom._prepare({part.subject for part in mine if part.kind != "lesson"}, device)
-            # on a CPU the corpus is about waiting for a drive: with four on a core, that core is just busy
-            busy = set(parts.KINDS) - {"adversary"}
-            stages = [(busy, 1), ({"adversary"}, 4)] if device == "cpu" and not elsewhere else [(set(parts.KINDS), 1)]
-            for kinds, on_one_core in stages:
-                kinds &= now
-                if not measuring.chosen(made, kinds, subjects):
-                    continue
-                with contextlib.nullcontext(pool) if pool else classroom.open_pool(options, on_one_core) as opened:
-                    measuring.measure(night, opened, shard, until, kinds, subjects)
-    found = judging.assess(night)
-    report.close(night, found)
-    report.folder_index(options.out)
-    print(report.markdown(night, found))
-    print(f"The page: {folder / 'index.html'}")
-    done = judging.finished(night, found)
-    if not done:
-        missing = sum(each.status == parts.MISSING for each in found.outcomes)
-        again = len(judging.again(night, found))
-        goes = "the command that made the others" if options.report else "the same command"
-        goes = "the command without --now" if options.now else goes
-        print(f"{missing} parts are missing, {again} are to be measured again: {goes} goes on.", file=sys.stderr)
-        return 4
-    return {parts.FAILED: 1, parts.SLOWER: 3}.get(found.worst(), 0)
+        pool = stack.enter_context(open_pool(options)) if elsewhere else None
+        device = next(iter(pool.workers().values()))["form"] if pool else choose_device(options.device)
+        select: dict[str, Any] = {name: _names(getattr(options, name)) for name in ("kinds", "labs", "lessons")}
+        manifest = nights.describe(device, options.quick, select | {"adversaries": list(adversaries)})
+        folder = options.out / name if name else nights.unfinished(options.out, manifest, history)
+        folder = folder or options.out / datetime.now(UTC).strftime("%Y-%m-%d-%H%M%S")
+        night, now, subjects = _open(options, folder, manifest, history)
+        if pool is None:
+            check_confined(allow_unconfined=False)
+            mine = measuring.chosen(night.parts, now, subjects)
+            prepare_data({part.subject for part in mine if part.kind != "lesson"}, device)
+        # on a CPU the corpus is about waiting for a drive: with four on a core, that core is just busy
+        busy = set(parts.KINDS) - {"adversary"}
+        stages = [(busy, 1), ({"adversary"}, 4)] if device == "cpu" and not elsewhere else [(set(parts.KINDS), 1)]
+        for kinds, on_one_core in stages:
+            kinds &= now
+            if not measuring.chosen(night.parts, kinds, subjects):
+                continue
+            with contextlib.nullcontext(pool) if pool else open_pool(options, on_one_core) as opened:
+                measuring.measure(night, opened, shard, until, kinds, subjects)
+    return night
 
 
-def _now(text: str, made: list[Any]) -> tuple[set[str], set[str]]:
+def _open(
+    options: argparse.Namespace, folder: Path, manifest: dict[str, Any], history: History
+) -> tuple[Night, set[str], set[str]]:
+    """The night in `folder`, and of which kinds, labs and lessons parts are made now."""
+    made = parts.planned(manifest, here=not options.report)
+    now, subjects = _now(options.now, made)
+    night = nights.open_night(folder, manifest, made, history)
+    print(f"night {night.name}: {len(made)} parts, in {folder}", file=sys.stderr, flush=True)
+    return night, now, subjects
+
+
+def _now(text: str, made: list[Part]) -> tuple[set[str], set[str]]:
     """The kinds and the labs and lessons that --now names, all where it names none."""
-    from grader.nightly import measuring, parts
-
     named, known = set(_names(text)), {part.subject for part in made}
     if unknown := named - {*parts.KINDS, *known}:
         raise UserError(

@@ -1,0 +1,141 @@
+"""`grader pool`: the certificates and the start of a pool that lasts; and where other commands grade, as their options say."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from grader import labs
+from grader.classroom import keys, pool
+from grader.classroom.gateway import Rules
+from grader.classroom.pool import Pool
+from grader.classroom.serve import Where, join, serve
+from grader.errors import UserError
+from grader.frontends.options import add_cores
+from grader.grading.forms import choose_form, prepared
+from grader.grading.gate import UNCONFINED
+from grader.labs.lab import Lab
+from grader.sandbox.probe import confinement
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parts = parser.add_subparsers(required=True, metavar="WHAT")
+    sub = parts.add_parser("keys", help="make a pool's certificates, and one for each user")
+    sub.set_defaults(run=make_keys)
+    sub.add_argument("folder", type=Path, metavar="DIR")
+    sub.add_argument("--user", action="append", default=[], metavar="NAME", help="can be given several times")
+    sub.add_argument("--users", type=argparse.FileType(), metavar="FILE", help="one name a line")
+    sub = parts.add_parser("start", help="start scheduler, workers and the front door for submissions")
+    sub.set_defaults(run=start)
+    sub.add_argument("--keys", type=Path, metavar="DIR", required=True, help="the pool's certificates")
+    for name, port, whose in (("--door", 8787, "users"), ("--scheduler", 8786, "the pool's machines")):
+        place = f"127.0.0.1:{port}"
+        sub.add_argument(name, default=place, metavar="HOST:PORT", help=f"for {whose} (default: {place})")
+    sub.add_argument("--join", metavar="ADDRESS", help="only workers, for a pool that runs at tls://HOST:PORT")
+    sub.add_argument("--at-once", type=int, default=2, metavar="N", help="grades of one user at once (default: 2)")
+    sub.add_argument("--an-hour", type=int, default=20, metavar="N", help="grades of one user in an hour (default: 20)")
+    add_devices(sub)
+
+
+def make_keys(options: argparse.Namespace) -> None:
+    """Write the certificates, and say who gets which."""
+    try:
+        users = options.user + [line.strip() for line in options.users or () if line.strip()]
+    except UnicodeDecodeError:
+        raise UserError(f"{options.users.name} is no text in UTF-8. Save it as such: one name a line.") from None
+    made = keys.make_keys(options.folder, users)
+    print(
+        f"{options.folder} holds the pool's certificates. Whoever can read pool-node.pem can run any code on the pool."
+    )
+    for path in made:
+        print(f"  {path} is for {path.stem} alone: hand it over and delete it here")
+
+
+def start(options: argparse.Namespace) -> None:
+    """Run scheduler, workers and gateway until they are stopped; with --join only workers."""
+    chosen, workers = _chosen(options), max(1, options.workers)
+    check_confined(allow_unconfined=False)  # what comes in at the door is nobody's trusted code
+    if options.join:
+        return join(options.join, options.keys, options.device, chosen, workers)
+    where = Where(*_place(options.scheduler), *_place(options.door))
+    rules = Rules(options.at_once, options.an_hour)
+    tell = lambda text: print(text, flush=True)  # noqa: E731  (a service's output goes to a log)
+    serve(options.keys, where, rules, options.device, chosen, workers, tell)
+
+
+def _place(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise UserError(f"{text!r}: give HOST:PORT, as in 0.0.0.0:8787.")
+    return host, int(port)
+
+
+# ---------------------------------------------------------------- where a command grades
+
+
+def add_devices(sub: argparse.ArgumentParser) -> None:
+    """The options that say which devices of this machine."""
+    sub.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: GPUs if there are any")
+    sub.add_argument("--on", metavar="N,N", help="numbers of the GPUs of this machine to use (default: all)")
+    sub.add_argument("--workers", type=int, default=1, metavar="N", help="without GPUs: grades at once (default: 1)")
+    add_cores(sub, "shared by all workers of this machine (default: all)")
+
+
+def add_pool(sub: argparse.ArgumentParser) -> None:
+    """The options that say where to grade."""
+    add_devices(sub)
+    sub.add_argument(
+        "--gpus-each",
+        type=int,
+        default=1,
+        metavar="N",
+        help="GPUs of this machine that a worker has: as many as the lab trains on (default: 1)",
+    )
+    sub.add_argument("--cluster", metavar="ADDRESS", help="a pool that runs already: tls://HOST:PORT, with --keys")
+    sub.add_argument("--keys", type=Path, metavar="DIR", help="the pool's certificates (`grader pool keys`)")
+    sub.add_argument("--slurm", type=int, metavar="N", help="N SLURM jobs, a worker each")
+    sub.add_argument(
+        "--sbatch", action="append", default=[], metavar="LINE", help='a directive for sbatch: --sbatch="--gres=gpu:1"'
+    )
+
+
+def open_pool(options: argparse.Namespace, on_one_core: int = 1) -> contextlib.AbstractContextManager[Pool]:
+    """The pool that the options ask for. on_one_core: on this machine's CPU, so many workers in place of each."""
+    if (options.cluster is not None) + (options.slurm is not None) + (options.on is not None) > 1:
+        raise UserError("--cluster, --slurm and --on each say where to grade: give one of them.")
+    if options.cores is not None and (options.cluster or options.slurm is not None):
+        raise UserError("--cores is for workers on this machine; the others' machines have theirs.")
+    if options.cluster:
+        return pool.at_address(options.cluster, options.device, options.keys)
+    if options.slurm is not None:
+        return pool.slurm(options.slurm, options.device, options.sbatch)
+    return pool.embedded(
+        options.device, _chosen(options), on_one_core * max(1, options.workers), gpus_each=max(1, options.gpus_each)
+    )
+
+
+def _chosen(options: argparse.Namespace) -> list[int] | None:
+    try:
+        return None if options.on is None else [int(n) for n in options.on.split(",")]
+    except ValueError:
+        raise UserError(f"--on {options.on}: give numbers of GPUs, as in --on 0,1.") from None
+
+
+def check_confined(allow_unconfined: bool) -> None:
+    """Say what keeps submissions in on this machine. Raises RuntimeError where they could reach files, unless allowed."""
+    found = confinement()
+    for line in found.lines():
+        print(f"confinement  {line}", file=sys.stderr)
+    if not found.files and not allow_unconfined:
+        raise RuntimeError(UNCONFINED)
+
+
+def prepare_data(names: Iterable[str], device: str) -> None:
+    """Make the labs' data once, before several workers of this machine do."""
+    for lab in map(labs.get, sorted(names)):
+        form = choose_form(lab, device)
+        if isinstance(lab, Lab) and form in lab.forms:
+            prepared(lab.forms[form])
