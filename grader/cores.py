@@ -1,12 +1,9 @@
-"""Sets of processor cores: how they are written, and how those of a host are shared among its GPUs.
-
-Graders that know nothing of each other must come to the same shares, so all of it follows from what each of them can see."""
+"""Sets of processor cores: how they are written, and how those of a host are shared among its GPUs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from itertools import groupby
 
 Unit = tuple[int, ...]  # the threads of one core, which are not parted
@@ -36,23 +33,23 @@ def written(cores: Iterable[int]) -> str:
     return ",".join(f"{first}-{last}" if first < last else f"{first}" for first, last in spans)
 
 
-def shares(units: Sequence[Unit], near: Sequence[AbstractSet[int]]) -> list[list[Unit]]:
-    """Equal shares of `units`, one for each entry of `near`: the cores close to a GPU, which it has as far as they go. units: in
-    an order in which neighbours lie close to each other. What cannot be shared equally is left out; where there are fewer
-    units than shares their threads are parted, and where even these are too few some shares have the same one."""
+def shares(units: Sequence[Unit], near: Sequence[frozenset[int]]) -> list[list[Unit]]:
+    """Equal shares of `units`, which lie in order, one for each entry of `near`: the cores close to a GPU, its own if possible."""
+    # Graders that know nothing of each other come to the same shares. What cannot be shared equally is left out; where there
+    # are fewer units than shares their threads are parted, and where even these are too few some shares have the same one
     found = _dealt(units, near) or _dealt([(core,) for unit in units for core in unit], near)
     return found or [[(flat(units)[n % len(flat(units))],)] for n in range(len(near))]
 
 
-def _dealt(units: Sequence[Unit], near: Sequence[AbstractSet[int]]) -> list[list[Unit]] | None:
+def _dealt(units: Sequence[Unit], near: Sequence[frozenset[int]]) -> list[list[Unit]] | None:
     """None where a share would have none."""
     found: list[list[Unit]] = [[] for _ in near]
     for _, alike in groupby(sorted(units, key=len, reverse=True), key=len):  # as many of each kind
         free, before = list(alike), len(found[0])
-        each = before + len(free) // len(near)
+        wanted = before + len(free) // len(near)
         for anywhere in (False, True):
             for n in sorted(range(len(near)), key=lambda n: len(near[n])):  # whoever has the least choice first
-                fitting = [unit for unit in free if anywhere or near[n].issuperset(unit)][: each - len(found[n])]
+                fitting = [unit for unit in free if anywhere or near[n].issuperset(unit)][: wanted - len(found[n])]
                 found[n] += fitting
                 free = [unit for unit in free if unit not in fitting]
     return found if found[0] else None
@@ -63,7 +60,6 @@ def flat(units: Iterable[Unit]) -> list[int]:
 
 
 def cut(units: Sequence[Unit], most: float, where: float = 0.0) -> list[int]:
-    """At most so many of these cores, and at least one; threads of one core together as far as that goes. where: with which to
-    begin, from 0 for the first to 1."""
+    """At most so many of these cores, at least one, threads of one together; begins at `where`, from 0 for the first to 1."""
     begin = int(where * len(units)) if most < len(flat(units)) else 0
     return flat([*units[begin:], *units[:begin]])[: max(1, int(min(most, len(flat(units)))))]

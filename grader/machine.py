@@ -103,8 +103,7 @@ _held: ContextVar[tuple[frozenset[int], str] | None] = ContextVar("cores", defau
 
 
 def own_cores(gpus: int) -> contextlib.AbstractContextManager[None]:
-    """Keep this thread, and all that it starts, on the `share` of CUDA's first `gpus` GPUs; inside of another such block on that
-    one's cores."""
+    """Keep this thread, and all that it starts, on the `share` of CUDA's first `gpus` GPUs, or on the cores it is kept on already."""
     return kept_on(*share(gpus))
 
 
@@ -128,9 +127,9 @@ def held_cores() -> frozenset[int]:
 
 
 def share(gpus: int) -> tuple[frozenset[int], str]:
-    """The cores of a grade on CUDA's first `gpus` GPUs, 0 for one on the CPU, and why it has these: a GPU's share, so that grades
-    on several GPUs at once do not meet, though none knows of another. Cores that somebody chose for this process (`taskset`,
-    SLURM, a class's pool) are not divided; a container's are."""
+    """The cores of a grade on CUDA's first `gpus` GPUs, 0 for one on the CPU, and why it has these."""
+    # a GPU's share, so that grades on several GPUs at once do not meet, though none knows of another. Cores that somebody chose
+    # for this process (`taskset`, SLURM, a class's pool) are not divided; a container's are
     if held := _held.get():
         return held
     allowed = frozenset(os.sched_getaffinity(0))
@@ -153,10 +152,10 @@ def share(gpus: int) -> tuple[frozenset[int], str]:
 
 
 def gpu_shares() -> list[tuple[int, ...]]:
-    """The cores of each GPU that this process may use, in CUDA's order: equal shares of what all GPUs of the host have, near ones
-    first; of cores that somebody chose for this process, equal shares for those that it may use."""
+    """The cores of each GPU that this process may use, in CUDA's order: equal shares among all GPUs of the host, near ones first."""
     allowed = frozenset(os.sched_getaffinity(0))
     ours = [_index(name) for name in gpus()]
+    # chosen for this process, and so for its GPUs alone
     sharing = ours if _chosen(allowed) else [*range(pynvml.nvmlDeviceGetCount())]
     dealt = shares(_units(allowed), [_near(n, allowed) for n in sharing])
     own = dict(zip(sharing, dealt, strict=True))
@@ -171,11 +170,10 @@ def cpu_shares(count: int) -> list[tuple[int, ...]]:
 
 
 def _chosen(allowed: frozenset[int]) -> bool:
-    """Whether somebody chose these cores for this process: they are not all that the first process here may use, which in a
-    container has all of the container's."""
+    """Whether somebody chose these cores for this process."""
     if os.environ.get(CORES) or _held.get():
         return True
-    try:
+    try:  # in a container its first process has all of the container's
         return not allowed >= os.sched_getaffinity(1)
     except OSError:
         return len(allowed) < (os.cpu_count() or 1)
@@ -196,8 +194,7 @@ def _near(index: int, allowed: frozenset[int]) -> frozenset[int]:
 
 
 def _units(cores: frozenset[int]) -> list[Unit]:
-    """These cores, the threads of one together, package by package. Source:
-    https://docs.kernel.org/admin-guide/cputopology.html"""
+    """These cores, the threads of one together, package by package: https://docs.kernel.org/admin-guide/cputopology.html"""
     found: dict[Unit, int] = {}
     left = set(cores)
     while left:
@@ -213,9 +210,8 @@ def _units(cores: frozenset[int]) -> list[Unit]:
 
 
 def quota() -> float:
-    """How many cores' time this process and all that shares its container may have; inf for no limit. Source:
-    https://docs.kernel.org/admin-guide/cgroup-v2.html#cpu-interface-files, and in the first version
-    https://docs.kernel.org/scheduler/sched-bwc.html"""
+    """How many cores' time this process and all that shares its container may have; inf for no limit."""
+    # https://docs.kernel.org/admin-guide/cgroup-v2.html#cpu-interface-files, https://docs.kernel.org/scheduler/sched-bwc.html
     most = math.inf
     for folder in _cgroups("cpu"):
         for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
@@ -307,8 +303,7 @@ class GpuState:
 
 
 def gpu_state(count: int = 1) -> GpuState | None:
-    """The GPU's state now, or None without one; of several GPUs (CUDA's first `count`) the worst of each figure. Raises
-    RuntimeError where NVML does not tell."""
+    """Of CUDA's first `count` GPUs the worst of each figure; None without one. Raises RuntimeError where NVML does not tell."""
     states = [_state(gpu) for gpu in _first(count)]
     if not states:
         return None
@@ -337,15 +332,15 @@ def _state(gpu: Any) -> GpuState:
 
 def gpu_memory_of(pids: set[int]) -> int | None:
     """Bytes of GPU memory that these processes hold together, CUDA's own included. None without a GPU, while none of them
-    uses it, and where NVML does not know processes by the numbers that they have here (in a container)."""
+    uses it, and in a container where NVML knows processes by other numbers."""
     gpu = _gpu()
     if gpu is None:
         return None
     try:
-        found = [each for each in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu) if each.pid in pids]
+        found = [process for process in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu) if process.pid in pids]
     except pynvml.NVMLError:
         return None
-    held = [each.usedGpuMemory for each in found]
+    held = [process.usedGpuMemory for process in found]
     return sum(held) if held and None not in held else None
 
 
@@ -357,35 +352,28 @@ def gpu_memory() -> int:
 
 @contextlib.contextmanager
 def watch_throttling(gpus: int = 1) -> Iterator[Callable[[], bool]]:
-    """Look at the GPU, or CUDA's first `gpus`, five times a second. Gives a function that says whether its clocks were throttled for heat, in more
-    than one look of twenty so far."""
+    """Gives a function that says whether the clocks of CUDA's first `gpus` GPUs were throttled for heat, in more than one look of
+    twenty so far."""
+    if not has_gpu():
+        yield lambda: False
+        return
     looks: list[bool] = []
-    end = threading.Event()
 
-    def watch() -> None:
-        while not end.wait(0.2):
-            state = gpu_state(gpus)
-            if state is None:
-                return
+    def look() -> None:
+        if state := gpu_state(gpus):
             looks.append(state.throttling)
 
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
+    with _repeated(look, 0.2):
         yield lambda: sum(looks) > 0.05 * len(looks)
-    finally:
-        end.set()
-        thread.join()
 
 
 @contextlib.contextmanager
 def watch_busy(gpus: int) -> Iterator[Callable[[], float]]:
-    """Look at CUDA's first `gpus` GPUs twenty times a second. Gives a function that says for how many seconds kernels ran, of
-    several GPUs on the one where most did; always 0 where `gpus` is."""
+    """Gives a function that says for how many seconds kernels ran, of `gpus` GPUs on the one where most did."""
     if not gpus:
         yield lambda: 0.0
         return
-    busy, end, last = 0.0, threading.Event(), time.monotonic()
+    busy, last = 0.0, time.monotonic()
 
     def look() -> None:
         nonlocal busy, last
@@ -393,18 +381,29 @@ def watch_busy(gpus: int) -> Iterator[Callable[[], float]]:
         busy += (now - last) * (state.utilisation / 100 if state else 0.0)
         last = now
 
+    try:
+        with _repeated(look, 0.05):
+            yield lambda: busy
+    finally:
+        look()
+
+
+@contextlib.contextmanager
+def _repeated(look: Callable[[], None], interval_s: float) -> Iterator[None]:
+    """Call `look` now and then, in a thread of its own."""
+    end = threading.Event()
+
     def watch() -> None:
-        while not end.wait(0.05):
+        while not end.wait(interval_s):
             look()
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
-        yield lambda: busy
+        yield
     finally:
         end.set()
         thread.join()
-        look()
 
 
 def waited_s(thread: str) -> float:
@@ -416,8 +415,8 @@ def waited_s(thread: str) -> float:
 
 
 def processor_time() -> tuple[float, float]:
-    """Seconds that the processors which this process may use have worked since boot, and that other virtual machines
-    took from them. (0, 0) where the operating system does not tell."""
+    """Seconds that this process's processors have worked since boot, and that other virtual machines took from them; 0 where
+    the operating system does not tell."""
     ours, worked, stolen = os.sched_getaffinity(0), 0.0, 0.0
     with contextlib.suppress(OSError), open("/proc/stat") as file:
         for line in file:
@@ -449,8 +448,7 @@ def _work() -> float:
 
 
 def allowed_memory() -> int:
-    """Bytes of main memory that this process and all it starts may have together: this machine's, or what is allowed to a
-    container, a job of SLURM or a service that they run in."""
+    """Bytes of main memory that this process and all it starts may have: the machine's, or what its container or job may."""
     most = psutil.virtual_memory().total
     for folder in _cgroups("memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
@@ -475,8 +473,8 @@ def free_memory() -> int:
 
 
 def _cgroups(what: str) -> Iterator[Path]:
-    """The folders of the groups in which the kernel limits this process's "memory" or "cpu", from its own up. Source:
-    https://docs.kernel.org/admin-guide/cgroup-v2.html; in the first version each has a tree of its own."""
+    """The folders of the groups in which the kernel limits this process's "memory" or "cpu", from its own up."""
+    # https://docs.kernel.org/admin-guide/cgroup-v2.html; in the first version each has a tree of its own
     with contextlib.suppress(OSError):
         for line in (PROCESS / "cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -487,7 +485,7 @@ def _cgroups(what: str) -> Iterator[Path]:
 
 
 def wait_idle(limit_s: float = 3.0, gpus: int = 1) -> bool:
-    """Wait until the GPU, or CUDA's first `gpus`, is seen idle: two samples in a row below `BUSY_PERCENT`. Returns False when it never is."""
+    """Wait until CUDA's first `gpus` GPUs are seen idle: two samples in a row. Returns False when they never are."""
     deadline = time.monotonic() + limit_s
     quiet = 0
     while quiet < 2:

@@ -29,7 +29,6 @@ import torch.distributed
 from torch.autograd import _profiler_enabled
 from torch.profiler import record_function
 
-from grader.sandbox.clean_thread import finite, in_clean_thread, read
 from grader.sandbox.contract import (
     MODULE,
     ContractError,
@@ -40,7 +39,7 @@ from grader.sandbox.contract import (
     type_in_words,
 )
 from grader.sandbox.functions import Functions
-from grader.sandbox.recording import Recorder, compiled, compiled_graphs, read_logs
+from grader.sandbox.reading import Recorder, compiled, compiled_graphs, finite, in_clean_thread, read, read_logs
 from grader.sandbox.weights import Comparison, add_round_off, copies, received, received_for, trained_tensors
 from grader.workloads.job import Job
 

@@ -9,25 +9,22 @@ MAX_MESSAGE = 5_000  # characters of an error, fewer than a report shows; those 
 
 
 class ChildError(Exception):
-    """The code in a child failed or broke the contract. `message` is for the learner; `details` is a traceback or ''.
-    trusted: it was the starter's child, not the learner's. asked: the request that it was asked, "load", "start", ...; "" where
-    it was none. within: the line of the job's own file that `line` led to."""
-
-    trusted = False
-    asked = ""
+    """The code in a child failed or broke the contract."""
 
     def __init__(
         self,
-        message: str,
-        details: str = "",
+        message: str,  # for the learner
+        details: str = "",  # a traceback
         kind: str = "",
         line: int | None = None,
-        name: str = "",
-        within: int | None = None,
+        name: str = "",  # that is not defined
+        within: int | None = None,  # the line of the job's own file that `line` led to
+        trusted: bool = False,  # it was the starter's child, not the learner's
     ):
         super().__init__(message)
         self.message, self.details, self.kind, self.line, self.name = message, details, kind, line, name
-        self.within = within
+        self.within, self.trusted = within, trusted
+        self.asked = ""  # the request: "load", "start", ...
 
 
 def slowed(whom: str) -> ChildError:
@@ -36,9 +33,7 @@ def slowed(whom: str) -> ChildError:
 
 def disturbed(message: str) -> ChildError:
     """Whoever it was: nothing is measured, and nobody blamed."""
-    error = ChildError(message, kind="freeze")
-    error.trusted = True
-    return error
+    return ChildError(message, kind="freeze", trusted=True)
 
 
 def of_the_learner(error: Any, method: str, budget: int | None, trusted: bool) -> ChildError:

@@ -1,9 +1,4 @@
-"""Confinement of the current process: Landlock, a filter of system calls, resource limits, no root, no network.
-
-Landlock's constants are those of include/uapi/linux/landlock.h; docs: https://docs.kernel.org/userspace-api/landlock.html
-The filter's are those of linux/seccomp.h, linux/filter.h and linux/audit.h;
-docs: https://docs.kernel.org/userspace-api/seccomp_filter.html
-"""
+"""Confinement of the current process: Landlock, a filter of system calls, resource limits, no root, no network."""
 
 from __future__ import annotations
 
@@ -17,12 +12,13 @@ import resource
 import socket
 import struct
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
+# Landlock: https://docs.kernel.org/userspace-api/landlock.html, constants of include/uapi/linux/landlock.h
 # system calls (the same numbers on x86-64 and arm64)
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 
@@ -43,6 +39,7 @@ _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x20000, 0x08000000
 _MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE = 2, 4, 0x4000, 0x40000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 
+# The filter: https://docs.kernel.org/userspace-api/seccomp_filter.html, constants of linux/seccomp.h, filter.h and audit.h.
 # seccomp(2), and the instructions of BPF that a filter needs: load a word, go on if it is this, at least this, or has one of
 # these bits, answer
 _SET_FILTER, _SPECULATION_AS_BEFORE = 1, 4
@@ -77,8 +74,8 @@ def become_subreaper() -> None:
 
 
 def keep_signals_in() -> bool:
-    """From now on this process can signal nobody but itself and what it starts; those cannot signal it if they do the same. So
-    a signal to all goes to these. Returns whether that worked; it does since Linux 6.12."""
+    """From now on this process can signal only itself and what it starts, so a signal to all goes to these; returns whether
+    that worked (since Linux 6.12)."""
     abi = landlock_abi()
     if abi < 6:
         return False
@@ -101,10 +98,10 @@ def keep_signals_in() -> bool:
 
 
 def restrict_files(rights: Iterable[tuple[str, int]], tcp: bool = False) -> None:
-    """Allow this process, and all it will start, only the file accesses in `rights`: (path, READ | WRITE | LIST | CONNECT),
-    each for everything below the path; CONNECT: to sockets that lie there, WRITE has it. Paths that do not exist are left out.
-    Also closed, where the kernel can: TCP, signals to processes outside, sockets without a path. tcp: leave TCP open. The
-    process must have no_new_privs. Raises OSError where Landlock is missing or refuses."""
+    """Allow this process, and all it will start, only the file accesses in `rights`, each for everything below its path.
+
+    Also closed, where the kernel can: TCP (unless `tcp`), signals to processes outside, sockets without a path. The process
+    must have no_new_privs. Raises OSError where Landlock is missing or refuses."""
     abi = landlock_abi()
     if not abi:
         raise OSError("this kernel has no Landlock")
@@ -122,7 +119,7 @@ def restrict_files(rights: Iterable[tuple[str, int]], tcp: bool = False) -> None
         for path, allowed in rights:
             try:
                 target = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            except OSError:
+            except OSError:  # there is no such path
                 continue
             if not os.path.isdir(path):
                 allowed &= _FILE_RIGHTS
@@ -173,24 +170,18 @@ class _Bits(int):
 
 
 # a system call's number; the words of its arguments, by offset, that a rule is for; the answer
-_Rule = tuple[int, dict[int, int], int]
-_NamedRule = tuple[str, dict[int, int], int]
+_Rule = tuple[int, Mapping[int, int], int]
+_NamedRule = tuple[str, Mapping[int, int], int]
 
 
 def restrict_calls(own_user: bool, trusted: bool, counted: bool = False) -> bool:
-    """Close, for this process and all it will start, what Landlock leaves open: to be told of what others do with files, for
-    whoever opens or reads a file pays for those who are told; locks that are in no list with a process that lives, for whoever
-    closes a file pays for each lock on it (see `Child._check_locks`); unless it is trusted, to have the system forget what it
-    keeps of files, for whoever reads them next waits for the disk; namespaces of users; io_uring; what outlives its processes or
-    holds bytes that nobody sees from outside, System V's objects, queues of messages, keys and the like. counted: its memory is
-    counted, so there are no sockets within it either, in which bytes and open files can be on their way, no calls that move these unseen, and no attributes of files. Where the process has no user
-    of its own, also the modes, owners, times and attributes of files, limits and scheduling of other processes, and leases: else
-    the kernel keeps it from those of others, and its own are its own affair. The process must have no_new_privs. Returns whether
-    that worked; it does not where a machine is neither x86-64 nor arm64, or its kernel or container has no seccomp.
+    """Close, for this process and all it will start, what Landlock leaves open. counted: its memory is counted.
 
-    A filter sees numbers, no paths: what is closed for others' files is closed for one's own, and of processes it knows only 0,
-    the one that asks, and this one's id. So what compilers and libraries do to their own files and threads does nothing and
-    reports success, and only what none of them needs is an error."""
+    The process must have no_new_privs. Returns whether that worked; it does not where a machine is neither x86-64 nor arm64, or
+    its kernel or container has no seccomp."""
+    # A filter sees numbers, no paths: what is closed for others' files is closed for one's own, and of processes it knows only
+    # 0, the one that asks, and this one's id. So what compilers and libraries do to their own files and threads does nothing
+    # and reports success, and only what none of them needs is an error.
     calls = _CALLS.get(os.uname().machine)
     return calls is not None and _install(
         _program(calls.architecture, _rules(calls.numbers, os.getpid(), own_user, trusted, counted))
@@ -209,9 +200,11 @@ def _rules(numbers: dict[str, int], me: int, own_user: bool, trusted: bool, coun
 def _rules_for_all() -> list[_NamedRule]:
     refused, missing, unknown = (_ERRNO | number for number in (errno.EPERM, errno.ENOSYS, errno.EINVAL))
     return [
+        # whoever opens or reads a file pays for those who are told of it
         *((name, {}, refused) for name in ("inotify_init", "inotify_init1", "inotify_add_watch")),
         *((name, {}, refused) for name in ("fanotify_init", "fanotify_mark")),
         ("fcntl", {_int(1): _NOTIFY}, refused),
+        # whoever closes a file pays for each lock on it, and these are in no list with a process (see `Freezer._check_locks`)
         *(("fcntl", {_int(1): command}, unknown) for command in _LOCKS_OF_NO_PROCESS),
         # a file can have one exclusive lock, but a shared one for each time that it is open
         ("flock", {_int(1): _Bits(fcntl.LOCK_SH)}, _NOTHING),
@@ -223,14 +216,15 @@ def _rules_for_all() -> list[_NamedRule]:
         ("clone3", {}, missing),
         # what io_uring is asked for, no filter sees either
         *((f"io_uring_{what}", {}, missing) for what in ("setup", "enter", "register")),
-        # what may be missing in a kernel, and nothing here needs
+        # what outlives its processes, or holds bytes that nobody sees from outside; it may be missing in a kernel
         *((name, {}, missing) for name in ("shmget", "semget", "msgget", "mq_open", "add_key", "memfd_secret", "bpf")),
     ]
 
 
 def _rules_of_counted_memory() -> list[_NamedRule]:
-    """CUDA listens on a socket, of packets that need a connection, and does not start without it; but here nobody accepts one, so
-    nothing that is sent can be had again. Seen with CUDA 13.0 on an H100."""
+    """No sockets, in which bytes and open files can be on their way, no calls that move these unseen, no attributes of files."""
+    # CUDA listens on a socket, of packets that need a connection, and does not start without it; but here nobody accepts one,
+    # so nothing that is sent can be had again. Seen with CUDA 13.0 on an H100
     flags = (0, socket.SOCK_NONBLOCK, socket.SOCK_CLOEXEC, socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     kinds = (kind | flag for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET) for flag in flags)
     return [
@@ -256,7 +250,7 @@ def _rules_of_attributes() -> list[_NamedRule]:
 
 
 def _rules_for_the_untrusted() -> list[_NamedRule]:
-    return [
+    return [  # whoever reads next what the system has forgotten of a file waits for the disk
         ("fadvise64", {_int(3): _FADV_DONTNEED}, _NOTHING),
         ("madvise", {_int(2): _MADV_PAGEOUT}, _NOTHING),
         ("process_madvise", {}, _ERRNO | errno.ENOSYS),
@@ -264,6 +258,7 @@ def _rules_for_the_untrusted() -> list[_NamedRule]:
 
 
 def _rules_of_the_same_user(me: int) -> list[_NamedRule]:
+    """Where the process has no user of its own; else the kernel keeps it from what is others', and its own is its own affair."""
     first, second, path, times, limit = _int(0), _int(1), _pointer(1), _pointer(2), _pointer(2)
     refused, missing = _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS
     rules: list[_NamedRule] = [
@@ -331,8 +326,7 @@ def _install(rows: list[tuple[int, int, int, int]]) -> bool:
 
 
 def clear_away(folder: str, uid: int) -> None:
-    """Remove a workspace, and what its user `uid` (0: none of its own) left in shared memory. Called when all its processes
-    are gone."""
+    """Remove a workspace whose processes are gone, and what its user `uid` (0: none of its own) left in shared memory."""
     # not shutil.rmtree: it recurses, and folders can be nested deeper than Python can go
     subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)
     clear_shared_memory(uid)
@@ -345,8 +339,7 @@ def clear_shared_memory(uid: int) -> None:
 
 
 def held_in(folder: str, uid: int = 0) -> Iterator[tuple[tuple[int, int], int]]:
-    """What lies in `folder` and is of user `uid` (0: anybody's): device and inode, and bytes. A page for each: its name, and
-    what a link says, are memory, too. What cannot be looked at is left out."""
+    """What lies in `folder` and is of user `uid` (0: anybody's): device and inode, and bytes."""
     folders = [folder]
     while folders:  # not os.walk: it recurses, and folders can be nested deeper than Python can go
         with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
@@ -354,6 +347,7 @@ def held_in(folder: str, uid: int = 0) -> Iterator[tuple[tuple[int, int], int]]:
                 with contextlib.suppress(OSError):  # files come and go meanwhile
                     status = entry.stat(follow_symlinks=False)
                     if not uid or status.st_uid == uid:
+                        # a page for each: its name, and what a link says, are memory, too
                         yield (status.st_dev, status.st_ino), 4096 + status.st_blocks * 512
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.path)
@@ -381,15 +375,15 @@ def leave_network() -> bool:
 
 
 def own_loopback() -> None:
-    """Move into a network namespace of its own whose loopback is up: the ranks of one loop talk to each other there, and
-    reach nobody else. Raises OSError where the kernel refuses."""
+    """Move into a network namespace whose loopback is up, where the ranks of one loop talk, and reach nobody else; or OSError."""
     with _namespaces(_CLONE_NEWNET), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
 
 
 def own_shared_memory(size: int) -> None:
-    """Have a /dev/shm of one's own, of `size` bytes at most: it ends with the processes that are in it, and nobody else's gets
-    full. Called before there is any rule of Landlock's, which forbids to mount. Raises OSError where the kernel refuses."""
+    """Have a /dev/shm of one's own, of `size` bytes, which ends with the processes in it and fills nobody else's; or OSError.
+
+    Called before there is any rule of Landlock's, which forbids to mount."""
     with _namespaces(_CLONE_NEWNS):
         _check(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "mount(/)")
         kind, options = b"tmpfs", f"size={size},mode=1777".encode()
@@ -398,8 +392,8 @@ def own_shared_memory(size: int) -> None:
 
 @contextlib.contextmanager
 def _namespaces(kinds: int) -> Iterator[None]:
-    """Move into namespaces of these kinds, to be set up within the block. Who is no administrator needs one of users for it, and
-    keeps no rights from that."""
+    """Move into namespaces of these kinds, to be set up within the block."""
+    # who is no administrator needs one of users for it, and keeps no rights from that
     uid, gid = os.geteuid(), os.getegid()
     is_administrator = bool(_permitted() & 1 << _CAP_SYS_ADMIN)
     _check(_libc.unshare(kinds | (0 if is_administrator else _CLONE_NEWUSER)), "unshare")
@@ -413,11 +407,8 @@ def _namespaces(kinds: int) -> Iterator[None]:
 
 
 def give_up_root(uid: int, gid: int = 65534) -> None:
-    """Become user `uid` for good, with one capability kept where root has it (containers often give it none): to read files
-    whatever their mode.
-
-    Python itself often lives under /root, where no other user may look. What may be read at all is Landlock's
-    decision. Raises OSError when the change is refused."""
+    """Become user `uid` for good, or raise OSError; the right to read files whatever their mode is kept where root has it."""
+    # Python itself often lives under /root, where no other user may look; what may be read at all is Landlock's decision
     _check(_libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0), "prctl(PR_SET_KEEPCAPS)")
     os.setgroups([])
     os.setresgid(gid, gid, gid)
@@ -445,15 +436,13 @@ MAX_TIMERS = 64  # each of a loop that stands still can cost a core its time: th
 
 
 def limit_resources(processes: int | None, memory: int | None) -> None:
-    """No core dumps; at most 16 GiB a file (shared memory counts as files: /dev/shm must hold loader batches); at most
-    `processes` processes and threads of this user, and few timers; at most `memory` bytes of private data a process. No RLIMIT_AS: CUDA
-    reserves terabytes of address space."""
+    """No core dumps, large files or many timers; so many processes and threads of this user, and bytes of private data a process."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     limits = (
-        (resource.RLIMIT_FSIZE, 16 << 30),
+        (resource.RLIMIT_FSIZE, 16 << 30),  # of shared memory, too: /dev/shm must hold loader batches
         (resource.RLIMIT_NPROC, processes),
         (resource.RLIMIT_SIGPENDING, processes and MAX_TIMERS),
-        (resource.RLIMIT_DATA, memory),
+        (resource.RLIMIT_DATA, memory),  # not RLIMIT_AS: CUDA reserves terabytes of address space
     )
     for kind, value in limits:
         if value is None:
@@ -464,13 +453,7 @@ def limit_resources(processes: int | None, memory: int | None) -> None:
 
 
 def enter(spec: dict[str, Any]) -> None:
-    """Confine this process, which has no thread yet, and all it will start, for good.
-
-    spec: "home", its folder; "uid", its own user where the parent can give it one, else 0; "files", what `restrict_files` takes,
-    or None where the kernel cannot and unconfined files were allowed; "processes" and "memory", see `limit_resources`
-    (processes are counted by user, so they are limited only where the child has one of its own); "ranks", how many
-    processes train together: several have a loopback that is theirs alone; "trusted", whether the code is ours, and "counted",
-    see `restrict_calls`. Raises OSError."""
+    """Confine this process, which has no thread yet, and all it will start, for good, as `Child` or `probe` says; or OSError."""
     several = spec.get("ranks", 1) > 1
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("900")  # if memory runs out, this one goes first
@@ -479,13 +462,14 @@ def enter(spec: dict[str, Any]) -> None:
         own_loopback()
     elif is_root:
         leave_network()
+    # processes are counted by user
     limit_resources(spec["processes"] if own_user else None, spec["memory"])
     if own_user:
         give_up_root(spec["uid"])
     elif is_root:
         _set_capabilities(0)
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
-    if spec["files"] is not None:
+    if spec["files"] is not None:  # else the kernel cannot, and that was allowed
         restrict_files([(path, rights) for path, rights in spec["files"]], tcp=several)
     # the probe tells where that does not work
     restrict_calls(own_user, spec.get("trusted", False), spec.get("counted", False))

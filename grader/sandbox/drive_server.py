@@ -174,5 +174,5 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the grader's business
     from_grader, for_peers = (socket.socket(fileno=int(fd)) for fd in sys.argv[1:])
     with contextlib.suppress(ConnectionError):  # the grader has gone
-        if told := from_grader.recv(MAX_MESSAGE):
-            _Server(from_grader, for_peers, **json.loads(told)).serve()
+        if drive := from_grader.recv(MAX_MESSAGE):
+            _Server(from_grader, for_peers, **json.loads(drive)).serve()

@@ -20,8 +20,8 @@ from grader.sandbox.child_error import slowed
 
 
 class ForkServer:
-    """A process that has torch imported and forks children on request (see `server`), all on this thread's cores. Start it
-    early: it takes some seconds to be ready, in the background. Raises ChildError where another process changed these."""
+    """A process that forks children on request, all on this thread's cores. Start it early: it takes some seconds to be ready, in
+    the background. Raises ChildError where another process changed these cores."""
 
     def __init__(self) -> None:
         self.cores = machine.held_cores()
@@ -47,7 +47,7 @@ class ForkServer:
 
     def fork(self, spec: dict[str, Any], fds: list[int]) -> int:
         """Start a child; returns its warden's process id. Raises RuntimeError when the server is dead, and ChildError where
-        another process made it slower: its children would begin with the cores and the priority that it has now."""
+        another process made it, and so its children, slower."""
         with self._lock:
             self.wait_ready()
             if self.alive() and machine.scheduling(self._process.pid) != self._scheduled:
@@ -89,9 +89,8 @@ _server: ForkServer | None = None
 
 
 def fork_server() -> ForkServer:
-    """This process's fork server, started at the first call, and anew on other cores: libraries start as many threads as there
-    were cores when they were imported."""
-    global _server
+    """This process's fork server, started at the first call, and anew on other cores."""
+    global _server  # libraries start as many threads as there were cores when they were imported
     if _server and _server.alive() and _server.cores != machine.held_cores():
         _server.close()
     if _server is None or not _server.alive():

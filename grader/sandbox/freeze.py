@@ -9,7 +9,6 @@ import select
 import signal
 import time
 from collections import Counter
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import psutil
@@ -19,11 +18,11 @@ from grader.cores import written
 from grader.machine import Scheduling
 from grader.sandbox import confine
 from grader.sandbox.child_error import ChildError, disturbed, slowed
-from grader.sandbox.disk import Disk
 from grader.sandbox.drive import Drive
-from grader.sandbox.ending import Ending
+from grader.sandbox.memory import Disk
 from grader.sandbox.processes import Processes, status
 from grader.sandbox.setting import Setting
+from grader.sandbox.wire import Ending
 
 MAX_PROCESSES = 1000
 MAX_LOCKS = 256  # on one file, of all processes of a child: a loader with many workers may have one or two in each
@@ -58,8 +57,8 @@ class Freezer:
         return self.setting.trusted and self.setting.workload != "grader.own.job"
 
     def freeze(self) -> None:
-        """Stop every process of the child. Repeats until a look finds nobody new and nobody running (a process that waits
-        for a disk or a driver stops only when that is done)."""
+        """Stop every process of the child. Raises ChildError where that cannot be done, or the turn broke a rule."""
+        # until a look finds nobody new and nobody running: who waits for a disk or a driver stops only when that is done
         stopped: set[int] = set()
         all_at_once = False
         deadline = time.monotonic() + 10
@@ -94,8 +93,8 @@ class Freezer:
         raise ChildError("The submission's processes could not be stopped for the other side's turn.", kind="freeze")
 
     def _stop_all(self, limit_s: float) -> None:
-        """Have the warden stop all at once, where it can: those, too, that a list of processes misses, as each starts the next
-        one and ends. Not at first: where the kernel is old it takes the warden some 10 ms."""
+        """Have the warden stop all at once, where it can: also those that a list misses, as each starts the next one and ends."""
+        # not at first: where the kernel is old it takes the warden some 10 ms
         poller = select.poll()
         poller.register(self.lifeline, select.POLLIN)
         with contextlib.suppress(OSError):  # the warden is gone, and all its tree
@@ -104,26 +103,20 @@ class Freezer:
                 os.read(self.lifeline, 1)
 
     def thaw(self, core: int | None = None) -> None:
-        """Let every process run again. core: where the loop's main thread wakes up. Raises ChildError when one ran in the
-        meantime: a process can have a timer send it the signal to go on."""
+        """Let every process run again. core: where the loop's main thread wakes up. Raises ChildError when one ran meanwhile."""
         self._thawed_at = self.processes.cpu_seconds()
         ran, self._frozen_at = self._thawed_at - self._frozen_at, math.inf
         if did := f"worked for {ran:.1f} s" if ran > 0.05 else self._woke():
-            error = ChildError(
-                f"The submission's processes {did} while they were stopped for the other side's turn.", kind="freeze"
-            )
-            error.trusted = self.setting.trusted
-            raise error
+            what = f"The submission's processes {did} while they were stopped for the other side's turn."
+            raise ChildError(what, kind="freeze", trusted=self.setting.trusted)
         if self._watched:
             self._check_scheduling()
         self._scheduled = {}  # a thread may choose its own
         if self.drive:
             self.check_drive(self.drive.go_on())
-        main, cores = self._keep_on(core) if core is not None else (None, ())
+        main, cores = self._keep_on(core) if core is not None else (None, set[int]())
         self._awake_since = time.monotonic()
-        for process in reversed(
-            self.processes.tree()
-        ):  # workers first, so that they are there when the main process asks
+        for process in reversed(self.processes.tree()):  # workers first: they are there when the main process asks
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGCONT)
         if main:
@@ -134,9 +127,9 @@ class Freezer:
                 os.sched_setaffinity(main.pid, cores)
 
     def _woke(self) -> str:
-        """What was done by threads that should be stopped, or '': one has run since, or has ended, or a process is there that was
-        not. Processor time alone does not tell: that of a process which ended, and that nobody waited for, is in nobody's
-        account. Where the whole child is dead the next request tells how it died."""
+        """What threads did that should be stopped, or '': one has run since, or has ended, or is there that was not."""
+        # a process can have a timer send it the signal to go on. Processor time alone does not tell: that of a process which
+        # ended, and that nobody waited for, is in nobody's account. Where all are dead the next request tells how they died
         now, was = self.processes.threads(), self._stopped
         self._stopped = {}
         ran = any(slices > was.get(thread, ("", -1))[1] for thread, (state, slices) in now.items() if state != "Z")
@@ -148,28 +141,28 @@ class Freezer:
             return "ended (they woke up, or were killed, as the kernel does when the machine runs out of memory)"
         return ""
 
-    def _keep_on(self, core: int) -> tuple[psutil.Process | None, Collection[int]]:
-        """Let the loop's main thread run on this core only; returns its process, and the cores that it may use otherwise.
-        None where that is not this core (a loop may choose its own), and where several processes train together."""
+    def _keep_on(self, core: int) -> tuple[psutil.Process | None, set[int]]:
+        """Let the loop's main thread run on this core only; returns its process, and the cores that it may use otherwise. Not
+        where it has chosen others, or several processes train together."""
         with contextlib.suppress(OSError, psutil.Error, IndexError):  # it died: the next request tells
             main = self.processes.oldest_first()[0]
             cores = os.sched_getaffinity(main.pid)
             if core in cores and self.setting.ranks == 1:
                 os.sched_setaffinity(main.pid, {core})
                 return main, cores
-        return None, ()
+        return None, set()
 
     def _check_crowd(self, tree: list[psutil.Process]) -> None:
-        """A turn begins and ends with a look at each process, those included that ended and that nobody waited for."""
+        # a turn begins and ends with a look at each process, those included that ended and that nobody waited for
         if len(tree) > MAX_PROCESSES:
             raise ChildError(
                 f"The submission has {len(tree)} processes; at most {MAX_PROCESSES} are allowed.", kind="freeze"
             )
 
     def _check_locks(self, tree: list[psutil.Process]) -> None:
-        """Whoever closes a file looks through all locks on it, those of others included: 50 000 take it 3 ms. Source of the columns:
-        https://man7.org/linux/man-pages/man5/proc_locks.5.html"""
-        pids, found = {str(process.pid) for process in tree}, Counter()
+        # whoever closes a file looks through all locks on it, those of others included: 50 000 take it 3 ms. Source of the
+        # columns: https://man7.org/linux/man-pages/man5/proc_locks.5.html
+        pids, found = {str(process.pid) for process in tree}, Counter[str]()
         with contextlib.suppress(OSError), open("/proc/locks") as locks:
             for row in map(str.split, locks):
                 if row[4] in pids:  # of one that waits, another column stands there
@@ -180,10 +173,10 @@ class Freezer:
             )
 
     def _check_scheduling(self) -> dict[int, Scheduling]:
-        """Where and how soon each thread may run now. Raises ChildError where another process made this one slower: without
-        root all of them are the same user's, and may. The loop's main thread has what it began with; the others, which
-        libraries may pin, are as they were when they were stopped."""
-        now, processes = {}, self.processes.oldest_first()
+        """Where and how soon each thread may run now. Raises ChildError where another process made this one slower."""
+        # without root all are the same user's, and may. The loop's main thread has what it began with; the others, which
+        # libraries may pin, are as they were when they were stopped
+        now, processes = dict[int, Scheduling](), self.processes.oldest_first()
         for process in processes:
             with contextlib.suppress(OSError):  # it ended meanwhile
                 for thread in map(int, os.listdir(f"/proc/{process.pid}/task")):
@@ -194,24 +187,21 @@ class Freezer:
         return now
 
     def check_cores(self, used_s: float, awake_s: float, processes: int) -> None:
-        """A loop may choose among the grade's cores; the system would give it others, too. Where it is back on its own when it is
-        stopped, the processor time tells that it took more than these have. Without Landlock the kernel may be one that only
-        imitates Linux, and promises no cores."""
+        """Raises ChildError where the turn took others' cores: a loop may choose among the grade's; the system would give it any."""
+        # Where it is back on its own when it is stopped, the processor time tells that it took more than these have. Without
+        # Landlock the kernel may be one that only imitates Linux, and promises no cores
         own = written(self.cores)
-        if others := frozenset().union(*(cores for cores, _, _ in self._scheduled.values())) - self.cores:
+        if others := frozenset[int]().union(*(cores for cores, _, _ in self._scheduled.values())) - self.cores:
             what = f"let a thread run on cores {written(others)}, which are not this grade's: it has {own}"
         elif confine.landlock_abi() and used_s > 1.02 * len(self.cores) * awake_s + _ROUNDED_S * (1 + processes):
             what = f"took {used_s:.1f} s of processor time within {awake_s:.1f} s, more than this grade's cores ({own}) have"
         else:
             return
-        error = ChildError(
-            f"The loop {what}. Choose cores among what os.sched_getaffinity(0) says at first.", kind="freeze"
-        )
-        error.trusted = self.setting.trusted
-        raise error
+        advice = "Choose cores among what os.sched_getaffinity(0) says at first."
+        raise ChildError(f"The loop {what}. {advice}", kind="freeze", trusted=self.setting.trusted)
 
     def check_drive(self, undisturbed: bool) -> None:
-        """Raises ChildError where another process disturbed the drive: without root all of them are the same user's, and an old
-        kernel lets them."""
+        """Raises ChildError where another process disturbed the drive: one of the same user's, on an old kernel, can."""
+        assert self.drive is not None
         if not undisturbed or machine.scheduling(self.drive.pid) != self.drive_began:
             raise disturbed("Another program stopped, woke, ended or slowed the drive that a loop reads from.")

@@ -15,10 +15,9 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from grader.sandbox.clean_thread import finite, in_clean_thread, read
 from grader.sandbox.contract import ContractError, type_in_words
 from grader.sandbox.launches import Launches, no_python_of
-from grader.sandbox.recording import compiled_graphs
+from grader.sandbox.reading import compiled_graphs, finite, in_clean_thread, read
 from grader.sandbox.weights import received
 
 

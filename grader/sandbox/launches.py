@@ -115,9 +115,9 @@ COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 def _nested(code: Any) -> Iterator[Any]:
     """A function's code, and that of comprehensions in it."""
     yield code
-    for each in code.co_consts:
-        if inspect.iscode(each) and each.co_name in COMPREHENSIONS:
-            yield from _nested(each)
+    for nested in code.co_consts:
+        if inspect.iscode(nested) and nested.co_name in COMPREHENSIONS:
+            yield from _nested(nested)
 
 
 def tensors_in(values: Any) -> Iterator[torch.Tensor]:

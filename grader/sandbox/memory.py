@@ -1,4 +1,4 @@
-"""What a child holds in main memory, in files and on its GPU, as far as that can be seen from outside."""
+"""What a child holds: in main memory, in files, on its GPU and on the disk, as far as that can be seen from outside."""
 
 from __future__ import annotations
 
@@ -10,68 +10,68 @@ import stat
 import struct
 import termios
 from collections.abc import Collection, Iterator
+from pathlib import Path
 
 import numpy as np
 
 from grader import machine
-from grader.sandbox import confine
+from grader.sandbox import confine, rights
 from grader.sandbox.child_error import ChildError
 from grader.sandbox.processes import Processes, living
 from grader.sandbox.workspace import Workspace
 
+NO_ROOM = 16 << 20  # bytes left at which a disk, or shared memory, is as good as full
 MAX_PAGES = 1 << 24  # of one mapping: 64 GiB
+File = tuple[int, int]  # device and inode
 _ANONYMOUS = ("RssAnon", "VmSwap")
 _PAGE = resource.getpagesize()
 _PRESENT, _OF_A_FILE, _FRAME = 1 << 63, 1 << 61, (1 << 55) - 1  # https://docs.kernel.org/admin-guide/mm/pagemap.html
 
 
 class Memory:
-    """Of one child. own_shared: /dev/shm is its alone. trusted: nobody judges what it keeps in files."""
+    """Of one child. own_shared: /dev/shm is its alone."""
 
     def __init__(self, workspace: Workspace, processes: Processes, own_shared: bool, trusted: bool) -> None:
         self.workspace, self.processes, self.own_shared, self.trusted = workspace, processes, own_shared, trusted
         self._shown = False  # what its processes have mapped
 
     def main(self) -> int:
-        """Bytes of main memory that the child's processes hold: shared memory, what was swapped out and files of their own
-        that they have mapped included; not libraries and data."""
+        """Bytes of main memory: swapped, shared and files of its own that it has mapped included; not libraries and data."""
         pids = [process.pid for process in self.processes.oldest_first()]
         return self._anonymous(pids) + self._in_files(pids)
 
     def anonymous(self) -> int:
-        """Of `main_memory` what is no file: quick to see, whatever the loop has opened."""
+        """Of `main` what is no file: quick to see, whatever the loop has opened."""
         return self._anonymous([process.pid for process in self.processes.oldest_first()])
 
     def in_files(self) -> int:
-        """The rest of `main_memory`."""
+        """The rest of `main`."""
         return self._in_files([process.pid for process in self.processes.oldest_first()])
 
     def largest(self) -> int:
-        """Bytes of main memory, as in `main_memory`, of the process that holds most."""
+        """`main` of the process that holds most."""
         pids = [process.pid for process in self.processes.tree()]
         return max((self._anonymous([pid]) + self._in_files([pid]) for pid in pids), default=0)
 
     def on_gpu(self) -> int | None:
-        """Bytes of GPU memory that the child's processes hold, CUDA's own included; None where NVML does not tell."""
+        """Bytes of GPU memory, CUDA's own included; None where NVML does not tell."""
         return machine.gpu_memory_of({process.pid for process in self.processes.tree()})
 
     def _anonymous(self, pids: list[int]) -> int:
-        """Of the processes that the main one started only what it does not share with it: their own, and what it has given up
-        since and two of them share."""
+        """Of processes that the main one started only what is their own, and what it has given up since and two of them share."""
         own = sum(_kilobytes(pid, "status", _ANONYMOUS) for pid in pids[:1])
         return own + sum(map(_private, pids[1:])) + _shared_without(pids)
 
     def _in_files(self, pids: list[int]) -> int:
-        """Shared memory is among these; where they are not shown, it is what the system says."""
+        # shared memory is among these; where they are not shown, it is what the system says
         shown = max((_kilobytes(pid, "status", ("RssShmem",)) for pid in pids[:1]), default=0)
         return max(self._own_files(pids), shown)
 
     def _own_files(self, pids: Collection[int]) -> int:
-        """Bytes of the files that these processes may have written, each once: those that are mapped; those in memory or without a
-        name that are open; what waits in pipes; what lies in the child's folder and in shared memory, where one of these is
-        its alone. Raises ChildError where a process no longer lets anybody but root see them; on some machines that is so from
-        the beginning, and they count as none."""
-        folder, mapped = os.fsencode(os.path.realpath(self.workspace.folder)), {}
+        """Bytes of the files that these processes may have written, each once: what is mapped, opened, in the child's folder and
+        in shared memory. Raises ChildError where a process no longer shows them; where none ever did, they count as none."""
+        folder = os.fsencode(os.path.realpath(self.workspace.folder))
+        mapped: dict[tuple[bytes, File], int] = {}
         # nobody judges what a trusted loop keeps in files, and weights are given to it there
         whole = {} if self.trusted else dict(confine.held_in(str(self.workspace.folder)))
         whole |= dict(self.shared())
@@ -85,16 +85,54 @@ class Memory:
                 except PermissionError:
                     if self._shown:
                         raise ChildError("A process of the loop does not let others see its memory.") from None
-        files: dict[tuple[int, int], int] = {}
+        files: dict[File, int] = {}
         for (_, file), size in mapped.items():
             files[file] = files.get(file, 0) + size
         return sum(max(files.get(file, 0), whole.get(file, 0)) for file in files | whole)
 
-    def shared(self) -> Iterator[tuple[tuple[int, int], int]]:
+    def shared(self) -> Iterator[tuple[File, int]]:
         """What it has in /dev/shm, mapped or not; nothing where that is shared with others of the same user."""
         if not self.own_shared:
             return confine.held_in("/dev/shm", self.workspace.uid) if self.workspace.uid else iter(())
         return confine.held_in(f"/proc/{self.processes.warden}/root/dev/shm")
+
+
+class Disk:
+    """Of one child. most: bytes."""
+
+    def __init__(self, memory: Memory, most: int) -> None:
+        self.memory, self.workspace, self.processes, self.most = memory, memory.workspace, memory.processes, most
+
+    def check(self) -> None:
+        """What it has on the disk, and in shared memory where that is not its alone: files without a name, too."""
+        folder, shared = os.stat(self.workspace.folder).st_dev, os.stat("/dev/shm").st_dev
+        files = dict(confine.held_in(str(self.workspace.folder)))
+        files |= dict(confine.held_in("/dev/shm", self.workspace.uid)) if self.workspace.uid else {}
+        for process in self.processes.tree():
+            with contextlib.suppress(OSError):  # it ended, or does not show them
+                files |= opened(process.pid)
+        for device, where, most in (
+            (folder, "to its folder", self.most),
+            (shared, "to shared memory", rights.shared_limit()),
+        ):
+            used = sum(size for (on, _), size in files.items() if on == device)
+            if used > most:
+                raise ChildError(
+                    f"The submission wrote {used / 1e9:.1f} GB {where}; at most {most / 1e9:.1f} GB are allowed.",
+                    kind="disk",
+                )
+
+    def room_that_others_took(self) -> str:
+        """Whether shared memory or the disk is full, and not by this child, in words."""
+        places = [(self.workspace.folder, dict(confine.held_in(str(self.workspace.folder))))]
+        if not self.memory.own_shared:
+            places.append((Path("/dev/shm"), dict(self.memory.shared())))
+        for place, own in places:
+            there = os.statvfs(place)
+            used = (there.f_blocks - there.f_bfree) * there.f_frsize
+            if there.f_bavail * there.f_frsize < NO_ROOM and 2 * sum(own.values()) < used:
+                return f"other programs have filled {place if place == Path('/dev/shm') else place.parent}, and the loop found no room there."
+        return ""
 
 
 def _shared_without(pids: list[int]) -> int:
@@ -124,14 +162,13 @@ def _frames(pid: int) -> np.ndarray:
     return every[every > 0]
 
 
-def _mapped(pid: int, folder: bytes) -> Iterator[tuple[tuple[bytes, tuple[int, int]], int]]:
-    """The parts of files that a process has mapped and may have written: offset and file (device and inode), and bytes. Files
-    are its own where it can write to them, where they have no name any more (shared memory is such a file), and in the
-    folders in which it can make some.
+def _mapped(pid: int, folder: bytes) -> Iterator[tuple[tuple[bytes, File], int]]:
+    """The parts of files that a process has mapped and may have written: offset and file, and bytes.
 
-    All of a part counts: of what a process wrote to a file nothing is lost when its pages are no longer the process's, and
-    it has them again as soon as it looks. So does a page it never touched; whoever makes a mapping of memory wants it.
     https://man7.org/linux/man-pages/man5/proc_pid_maps.5.html"""
+    # Files are its own where it can write to them, where they have no name any more (shared memory is such a file), and in the
+    # folders in which it can make some. All of a part counts: what was written is not lost when its pages are no longer the
+    # process's, and whoever makes a mapping of memory wants all of it
     with open(f"/proc/{living(pid)}/maps", "rb") as lines:  # bytes: a name may hold what ends a line of text
         for line in lines:
             if b"/" not in line and b"s " not in line:  # neither a path nor shared: most, and this is asked often
@@ -147,11 +184,10 @@ def _mapped(pid: int, folder: bytes) -> Iterator[tuple[tuple[bytes, tuple[int, i
                 yield (offset, (os.makedev(int(major, 16), int(minor, 16)), inode)), last - first
 
 
-def opened(pid: int) -> dict[tuple[int, int], int]:
-    """What a process has opened that holds bytes and that no folder shows: files in memory or without a name, and pipes, with
-    what waits in them. Device and inode, and bytes. Threads can have descriptors of their own."""
-    found, shared = {}, os.stat("/dev/shm").st_dev
-    for thread in os.listdir(f"/proc/{pid}/task"):
+def opened(pid: int) -> dict[File, int]:
+    """Bytes of what a process has opened and no folder shows: files in memory or without a name, and what waits in pipes."""
+    found, shared = dict[File, int](), os.stat("/dev/shm").st_dev
+    for thread in os.listdir(f"/proc/{pid}/task"):  # each can have descriptors of its own
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended
             for entry in os.scandir(f"/proc/{pid}/task/{thread}/fd"):
                 with contextlib.suppress(FileNotFoundError):  # it closed it

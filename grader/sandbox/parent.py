@@ -17,15 +17,13 @@ from typing import Any
 from grader import machine
 from grader.sandbox import confine, rights
 from grader.sandbox.child_error import ChildError
-from grader.sandbox.disk import Disk
 from grader.sandbox.drive import Drive
-from grader.sandbox.ending import Ending, Output
 from grader.sandbox.fork_server import fork_server
 from grader.sandbox.freeze import Freezer
-from grader.sandbox.memory import Memory
+from grader.sandbox.memory import Disk, Memory
 from grader.sandbox.processes import Processes
 from grader.sandbox.setting import Setting
-from grader.sandbox.wire import MAX_LOSS, Wire, losses_in
+from grader.sandbox.wire import MAX_LOSS, Ending, Output, Wire, losses_in
 from grader.sandbox.workspace import Workspace
 
 # Of this and a grade's seed a request is drawn, so the arms of one process's grade have the same requests. No child knows it:
@@ -129,11 +127,10 @@ class Child:
         return value
 
     def prepare(self, limit_s: float) -> float:
-        """Let the submission prepare its data; returns the seconds it took on this process's clock. Those in which its data
-        set is made count: what prepare() should do can be done there, too."""
+        """Let the submission prepare its data; returns the seconds it took on this process's clock."""
         self._open_drive()
         began = time.perf_counter()
-        self.ask("make_dataset")
+        self.ask("make_dataset")  # counts: what prepare() should do can be done there, too
         self._ask(limit_s, "prepare")
         return time.perf_counter() - began
 
@@ -152,8 +149,8 @@ class Child:
         return counts
 
     def start(self, seed: int, keep_initial: bool = False, mark: str = "", nudge: int = 0) -> None:
-        """Build the job and call train(job). mark: a name that marks in a trace where each step begins, its number behind it.
-        nudge: 1, 2, ... for a trusted loop that trains from weights close to the job's, others for each number."""
+        """Build the job and call train(job). mark: the name, in a trace, of where each step begins, its number behind it. nudge: 1,
+        2, ... for a trusted loop that trains from weights close to the job's, others for each number."""
         self._open_drive()
         self._seed = seed
         keys = self._keys(0, 1)  # the first one may be looked at before it is asked for
@@ -162,8 +159,8 @@ class Child:
         )
 
     def _keys(self, first: int, end: int) -> dict[str, list[int]]:
-        """What these requests are drawn from, for a child that serves: in it are never more than those of its turn, and the next
-        one, which may be taken when the last of the turn is answered."""
+        """What these requests are drawn from, for a child that serves."""
+        # never more than those of its turn, and the next one, which may be taken when the last of the turn is answered
         if not self.setting.serves:
             return {}
         drawn = (hmac.digest(_REQUESTS_KEY, f"{self._seed} {n}".encode(), "sha256") for n in range(first, end))
@@ -225,7 +222,7 @@ class Child:
             raise
 
     def output(self) -> str:
-        """What the submission printed: its beginning and its end where it printed too much."""
+        """What the submission printed: the beginning and the end where it was too much."""
         return self.ending.output.text()
 
     def close(self) -> None:

@@ -293,7 +293,7 @@ def _start_too_many() -> None:
 
 
 if __name__ == "__main__":
-    told = json.load(sys.stdin)
+    spec = json.load(sys.stdin)
     os.setsid()  # as a child: within a session one may always be woken
-    confine.enter(told)
-    print(json.dumps(_try_all(told)))
+    confine.enter(spec)
+    print(json.dumps(_try_all(spec)))

@@ -7,6 +7,7 @@ Weights, trace, logs and counts are those of rank 0."""
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import select
@@ -65,6 +66,7 @@ def _start(spec: dict[str, Any], others: list[int]) -> _Rank:
         for fd in (ours_in, ours_out, *others):
             os.close(fd)
         for stream in (sys.stdout, sys.stderr):  # whole lines: the ranks print into one pipe
+            assert isinstance(stream, io.TextIOWrapper)
             stream.reconfigure(line_buffering=True, write_through=False)
         child.serve(theirs_in, theirs_out, spec)
         code = 0

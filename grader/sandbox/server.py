@@ -139,12 +139,10 @@ def _reap(child: int) -> int | None:
 
 
 def _kill_tree(child: int, uid: int, enclosed: bool) -> int | None:
-    """Kill every descendant, until the kernel says that there is none: whoever has lost its parent is this process's own child, so
-    while one lives this process has a child. Returns the wait status of `child` if it ended here.
-
-    Without root, and before Linux 6.12, nobody can kill all at once (see `_signal_all`), and they are killed as they are found.
-    Processes that replace themselves very fast can outlast that for a while: the parent waits 10 seconds, and this process goes on
-    until they are gone."""
+    """Kill every descendant, until the kernel says that there is none. Returns the wait status of `child` if it ended here."""
+    # Whoever has lost its parent is this process's own child, so while one lives this process has a child. Without root, and
+    # before Linux 6.12, they are killed as they are found: those that replace themselves very fast can outlast that for a
+    # while. The parent waits 10 seconds, and this process goes on until they are gone
     ended = None
     while _has_children():
         if not _signal_all(signal.SIGKILL, uid, enclosed):
@@ -164,9 +162,8 @@ def _has_children() -> bool:
 
 
 def _signal_all(sig: int, uid: int, enclosed: bool) -> bool:
-    """Signal every descendant, all at once: a process that is about to fork gets it first, or its child gets it as well. Lists of
-    processes miss those that live for a millisecond. enclosed: this process's signals reach nobody else; else the
-    descendants must have a user of their own, `uid`. Returns whether that could be done."""
+    """Signal every descendant, all at once; returns whether that could be done. enclosed: this process's signals reach nobody else."""
+    # a process that is about to fork gets it first, or its child gets it as well; lists miss those that live for a millisecond
     if not enclosed:
         return uid != 0 and _signal_user(sig, uid)
     with contextlib.suppress(ProcessLookupError):
@@ -189,8 +186,8 @@ def _signal_user(sig: int, uid: int) -> bool:
 
 
 def _kill_one_by_one() -> None:
-    """Stopped first, so that none can fork while the others die. One that replaces itself is not found so, but among this process's
-    own children, as soon as the one before it has ended: they are looked at often."""
+    # Stopped first, so that none can fork while the others die. One that replaces itself is not found so, but among this
+    # process's own children, as soon as the one before it has ended: they are looked at often
     found = psutil.Process().children(recursive=True)
     for sig in (signal.SIGSTOP, signal.SIGKILL):
         for process in found:

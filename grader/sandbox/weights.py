@@ -11,8 +11,8 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from grader.sandbox.clean_thread import finite
 from grader.sandbox.contract import ContractError, some, type_in_words
+from grader.sandbox.reading import finite
 from grader.workloads.job import Job
 
 

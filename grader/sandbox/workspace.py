@@ -22,8 +22,7 @@ MAX_TEMPORARY = 40  # bytes of the path for temporary files; a workspace's and a
 
 @dataclass
 class Workspace:
-    """The private folder of one submission: its module, its temporary files and its compiler caches. The caches are
-    shared by that submission's own children only. Whoever makes one removes it."""
+    """The private folder of one submission: its module, temporary files and compiler caches. Whoever makes one removes it."""
 
     source: str
     folder: Path = field(init=False)
@@ -50,7 +49,7 @@ class Workspace:
                 os.chown(path, self.uid, -1, follow_symlinks=False)
 
     def empty(self) -> None:
-        """Make all but the compiler caches anew. Called when all its processes are gone."""
+        """Make all but the compiler caches anew, when all its processes are gone."""
         confine.clear_shared_memory(self.uid)
         for path in self.folder.iterdir():
             if path.name != "cache":
@@ -65,8 +64,8 @@ class Workspace:
         return self.folder / "exchange"
 
     def fetch(self, file: str, max_bytes: int, hint: str = "", take: bool = False) -> bytes:
-        """The contents of a file that the child wrote to the exchange folder; take: which has it no more then. Raises ChildError when
-        it is missing, too large (then with `hint`, what to do), or no plain file (a link could point to anything)."""
+        """The contents of a file that the child wrote to the exchange folder, which is removed if `take`. Raises ChildError when it
+        is missing, too large (with `hint`, what to do), or no plain file (a link could point to anything)."""
         try:
             # in two steps: the exchange folder itself could be a link as well
             folder = os.open(self.exchange, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -119,7 +118,7 @@ def _unused_user() -> int:
 @functools.lru_cache(maxsize=1)
 def _may_give_users() -> bool:
     """Whether children can have users of their own: this process is root, its container maps other ids, and those can read
-    what a child needs (root in a container has often no right to give them that)."""
+    what a child needs."""
     if os.geteuid() != 0:
         return False
     needed = [sys.prefix, sys.base_prefix, REPOSITORY / "grader", REPOSITORY / "data", make_dir(cache_dir())]
