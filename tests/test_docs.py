@@ -4,6 +4,7 @@ run      in an empty folder, with traces of the names that the pages use
 parsed   by the real parser, with the same options: it measures, or writes to the course's own folders (run in test_cli.py,
          test_class.py, test_nightly.py, test_phase4_board.py)
 planned  `make -n`: each target is there, and the commands behind it
+offered  the module is there, and its source offers these options: it measures, or takes long to import
 known    nbgrader has this command with these options
 there    the files that the words name are there
 """
@@ -50,6 +51,12 @@ def planned(command: str, folder: Path) -> None:
     subprocess.run(make, cwd=REPOSITORY, check=True, capture_output=True)
 
 
+def offered(command: str, folder: Path) -> None:
+    words = shlex.split(command)
+    source = (REPOSITORY / f"{words[2].replace('.', '/')}.py").read_text(encoding="utf-8")
+    assert all(f'add_argument("{word}"' in source for word in words if word.startswith("--"))
+
+
 def known(command: str, folder: Path) -> None:
     from nbgrader.apps import NbGraderApp
 
@@ -73,6 +80,7 @@ CHECKED: dict[str, Callable[[str, Path], None]] = {
     "grader ": parsed,
     "make ": planned,
     "nbgrader ": known,
+    "python -m ": offered,
     "mkdir ": run_in_shell,
     "git archive ": run_in_shell,
     "jupyter lab": there,
