@@ -44,7 +44,8 @@ def inputs(
     x, residual = scale * draw(rows, width + gap), scale * draw(rows, width + gap) + offset
     tensors = (x[:, :width], scale * draw(width), residual[:, :width], 1 + 0.2 * draw(width), draw(width))
     kind = getattr(torch, type)
-    return tuple(tensor if tensor.dtype == kind else _cast(tensor, kind) for tensor in tensors)
+    x, bias, residual, weight, shift = (tensor if tensor.dtype == kind else _cast(tensor, kind) for tensor in tensors)
+    return x, bias, residual, weight, shift
 
 
 def _cast(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
@@ -53,9 +54,11 @@ def _cast(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
 
 
 def anew(seed: int, device: torch.device, count: int, **case: Any) -> Iterator[Tensors]:
-    """The inputs of `count` calls, each unlike any before: all are drawn from `seed`, and then for each call a bias, and in x
-    and the residual one element of each EVERY, where they lie. Which ones these are only a look at all of them tells. A
-    result of what x and the residual were one call ago is off by 0.045 in a look, and by more with each further call."""
+    """The inputs of `count` calls, each unlike any before.
+
+    All are drawn from `seed`, and then for each call a bias, and in x and the residual one element of each EVERY, where they lie. Which
+    ones these are only a look at all of them tells. A result of what x and the residual were one call ago is off by 0.045 in a look,
+    and by more with each further call."""
     x, bias, residual, *others = inputs(seed, device, **case)
     both = torch.stack([x, residual])  # so that one launch writes to both: beside a call's own there is room for few
     x, residual = both
@@ -84,12 +87,11 @@ def exact(tensors: Tensors) -> torch.Tensor:
 
 
 def off(result: torch.Tensor, tensors: Tensors, kind: str) -> float:
-    """The largest error of a result on the same device, in units of what is allowed of that type. Rows are compared part by
-    part: in float64 all of them take several GB."""
-    x, bias, residual, *others = tensors
+    """The largest error of a result on the same device, in units of what is allowed of that type."""
+    x, bias, residual, weight, shift = tensors
     errors = []
-    for part in (slice(first, first + PART) for first in range(0, len(x), PART)):
-        right = exact((x[part], bias, residual[part], *others))
+    for part in (slice(first, first + PART) for first in range(0, len(x), PART)):  # in float64 all rows take several GB
+        right = exact((x[part], bias, residual[part], weight, shift))
         errors.append(((result[part].double() - right).abs() / (1 + right.abs())).max())
     return torch.stack(errors).max().item() / WITHIN[kind]
 

@@ -1,8 +1,7 @@
 """What a workload counts in the process of the learner's loop, and in its forks.
 
-The number lies in memory that only an audit hook and the function that reads it know, and a hook cannot be taken away: no
-assignment to what the loop is given changes it. Whoever walks the process's memory finds it none the less. What is read from
-a drive is counted out of the process's reach (see `grader.sandbox.drive`)."""
+Only an audit hook and the function that reads the number know where it lies, and a hook cannot be taken away. Whoever walks the
+process's memory finds it none the less. What is read from a drive is counted out of reach (see `grader.sandbox.drive`)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import Dataset
 
-from grader.data import tokens as token_files
+import grader.data.tokens as token_files
 from grader.data.text import corpus, split
 from grader.workloads.job import Batches, Job
 
@@ -51,8 +51,8 @@ class TokenWindows(Dataset):
         return (len(self.data) - 1) // self.length
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        window = self.data[index * self.length : (index + 1) * self.length + 1]
-        window = torch.from_numpy(window.astype(np.int64))
+        tokens = self.data[index * self.length : (index + 1) * self.length + 1]
+        window = torch.from_numpy(tokens.astype(np.int64))
         return window[:-1], window[1:]
 
 
@@ -133,6 +133,21 @@ class GPT(nn.Module):
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
+    def use(self, attention: Attention) -> None:
+        """Give all blocks this attention."""
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            block.attention = attention
+
+    def spread_scores(self) -> None:
+        """Larger weights for queries and keys: scores spread by about 2, as in a model that has trained for a while.
+
+        Of an attention that is nearly uniform one could not tell whether it is right."""
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            width = block.out.in_features
+            nn.init.normal_(block.qkv.weight[: 2 * width], std=1.4 * width**-0.5)
+
     def hidden(self, tokens: torch.Tensor) -> torch.Tensor:
         """What the logits are made from: (batch, length, width)."""
         x = self.embedding(tokens) + self.positions[: tokens.shape[1]]
@@ -172,11 +187,8 @@ def make_job(
     bias: bool = True,
     folder: str = "",
 ) -> Job:
-    """lengths: of the windows, in turn from batch to batch; all are `length` long where there are none. folder: with files of
-    tokens, see `grader.data.tokens`; without one the text is taken as bytes. bare: the blocks come
-    without an attention, the loop brings it. Queries and keys begin with larger weights then, so that scores spread by
-    about 2, as in a model that has trained for a while: of an attention that is nearly uniform one could not tell whether
-    it is right."""
+    """lengths: of the windows, in turn from batch to batch; all are `length` long where there are none. bare: the blocks come without
+    an attention, the loop brings it. folder: with files of tokens, see `grader.data.tokens`; without one the text's bytes are used."""
     torch.manual_seed(seed)
     if lengths:
         dataset: Any = Buckets(text()[0], lengths)
@@ -186,16 +198,9 @@ def make_job(
         batches = Batches(len(dataset), batch_size, seed)
     model = GPT(layers, width, heads, length, vocabulary, bias)
     if bare:
-        for block in model.blocks:
-            block.attention = not_given
-            nn.init.normal_(block.qkv.weight[: 2 * width], std=1.4 * width**-0.5)
-    return Job(
-        model=model,
-        dataset=dataset,
-        batches=batches,
-        lr=lr,
-        device=device,
-    )
+        model.use(not_given)
+        model.spread_scores()
+    return Job(model=model, dataset=dataset, batches=batches, lr=lr, device=device)
 
 
 def evaluate(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils.data import Dataset, Sampler
@@ -12,39 +13,43 @@ from torch.utils.data import Dataset, Sampler
 
 @dataclass
 class Job:
-    """One training job.
+    """One training job."""
 
-    model: seeded weights, on the CPU. dataset: map-style. batches: an endless batch sampler; which samples, in which
-    order. lr: learning rate. device: where to train. weights: leave it None, unless the loop changes the shapes of the
-    parameters; then set it to a function that returns them under their original names and shapes. folder: what the
-    submission's prepare(dataset, folder) wrote, in labs that have one. logs: what `log` was given, by step and name. counters: what
-    the workload counts itself, by name: functions that say how many so far; the harness takes them before the loop begins.
-    trace: where a loop that records itself writes its trace. budget: bytes of memory that the loop may use, in labs that limit
-    it. rank, world_size: which of how many processes this is, in labs that train on several GPUs; `torch.distributed` has its
-    process group then, and a batch of `batches` is that of all ranks together. ahead: how many batches a loop may have drawn
-    beyond those that it has trained on, in labs whose clock does not count what is done before the first step; `batches` counts
-    them in `drawn` then."""
-
-    model: torch.nn.Module
-    dataset: Dataset
-    batches: Batches
+    model: torch.nn.Module  # seeded weights, on the CPU
+    dataset: Dataset | list[Any]  # map-style; empty where nothing is loaded
+    batches: Batches  # an endless batch sampler: which samples, in which order; of all ranks together
     lr: float
-    device: torch.device
+    device: torch.device  # where to train
+    # Leave it None, unless the loop changes the shapes of the parameters: then a function that returns them under their original names
+    # and shapes
     weights: Callable[[], dict[str, torch.Tensor]] | None = None
-    folder: Path | None = None
-    trace: str = ""
-    rank: int = 0
+    folder: Path | None = None  # what the submission's prepare(dataset, folder) wrote, in labs that have one
+    trace: str = ""  # where a loop that records itself writes its trace
+    rank: int = 0  # of `world_size` processes, in labs that train on several GPUs; `torch.distributed` has its process group then
     world_size: int = 1
-    budget: int | None = None
+    budget: int | None = None  # bytes of memory that the loop may use, in labs that limit it
+    # Batches that a loop may have drawn beyond those it has trained on, in labs whose clock does not count what comes before the first
+    # step; `batches` counts them in `drawn` then
     ahead: int | None = None
+    # what the workload counts itself: functions that say how many so far; the harness takes them before the loop begins
     counters: dict[str, Callable[[], float]] = field(default_factory=dict)
-    logs: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
+    logs: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)  # what `log` was given, by step and name
 
     def log(self, step: int, **values: float | torch.Tensor) -> None:
-        """Keep numbers of step `step` (0 for the first) under their names. A 0-d tensor is copied where it lies, on the
-        device too, and read long after the step: so logging one costs no synchronisation."""
+        """Keep numbers of step `step`, 0 for the first. A 0-d tensor is copied on its device and read later: no synchronisation."""
         kept = {name: torch.as_tensor(value).detach().clone() for name, value in values.items()}
         self.logs.setdefault(step, {}).update(kept)
+
+
+@dataclass
+class OwnLoop(Job):
+    """A job that brings its own loop: a generator that yields the loss of each step. All else is empty."""
+
+    loop: Iterator[torch.Tensor] | None = None
+
+    @classmethod
+    def of(cls, loop: Iterator[torch.Tensor], device: torch.device) -> OwnLoop:
+        return cls(torch.nn.Module(), [], Batches(1, 1, 0), 0.0, device, loop=loop)
 
 
 class Batches(Sampler[list[int]]):

@@ -19,7 +19,7 @@ import torchvision
 from torch import nn
 from torchvision.models.resnet import Bottleneck
 
-from grader.data import tiles
+import grader.data.tiles as tiles
 from grader.workloads.gpt import GPT, text
 from grader.workloads.job import Batches, Job
 from grader.workloads.resnet import TinyNet
@@ -29,9 +29,7 @@ CLASSES = 100
 POOL = 256  # pictures that those of the requests are cut from
 MARGIN = 16  # by how much they are larger, on each side
 CALIBRATING = 32  # pictures that the ResNet is scaled by
-BRANCH = (
-    0.1  # share of what a residual block adds; with more, a network that was never trained takes all pictures for one
-)
+BRANCH = 0.1  # share of what a residual block adds; with more, a net that was never trained takes all pictures for one
 # how much a number of the answers differs from text to text, from picture to picture
 SPREAD = {"scores": 0.5, "logits": 1.0}
 # how many times a wrong answer counts. In bf16 the scores of a request are off by 0.09 of a wrong text, its logits by 0.22 of a
@@ -41,16 +39,16 @@ COUNTS = {"scores": 3, "logits": 1}
 
 @dataclass(frozen=True)
 class Request:
-    """texts: bytes of different lengths, in no order. images: (count, size, size, 3) uint8, in main memory."""
-
-    texts: list[bytes]
-    images: torch.Tensor
+    texts: list[bytes]  # of different lengths, in no order
+    images: torch.Tensor  # (count, size, size, 3) uint8, in main memory
 
 
 class Requests:
-    """Endless requests, each the same amount of work: `texts` texts up to each of `lengths` (and longer than the one before),
-    and `images` pictures. key: what request n is drawn from, by n. By itself that is (seed, n); while a loop is watched, the
-    harness puts something there that it hands out, and counts, request by request (see `Harness` in `grader.sandbox.child`)."""
+    """Endless requests, each the same amount of work: `texts` texts up to each of `lengths` (and longer than the one before), and
+    `images` pictures.
+
+    key: what request n is drawn from, (seed, n) by itself. While a loop is watched, the harness puts something there that it hands out,
+    and counts, request by request (see `grader.sandbox`)."""
 
     def __init__(self, seed: int, lengths: Sequence[int], texts: int, images: int, size: int):
         self.lengths, self.texts, self.images, self.size = lengths, texts, images, size
@@ -81,13 +79,12 @@ class Requests:
 
 @dataclass
 class Serving(Job):
-    """gpt, resnet: the models, on the CPU. requests: endless. lengths: the lengths that texts are grouped by, rising. The rest of
-    a job says nothing here: nothing is trained."""
+    """The rest of a job says nothing here: nothing is trained."""
 
-    gpt: nn.Module | None = None
+    gpt: nn.Module | None = None  # on the CPU, as the next one
     resnet: nn.Module | None = None
-    requests: Requests | None = None
-    lengths: Sequence[int] = field(default_factory=tuple)
+    requests: Requests | None = None  # endless
+    lengths: Sequence[int] = field(default_factory=tuple)  # that texts are grouped by, rising
 
 
 @lru_cache(maxsize=1)
@@ -111,6 +108,7 @@ def make_resnet(model: str, size: int) -> nn.Module:
         pictures = _pool(size)[:: POOL // CALIBRATING, :size, :size].permute(0, 3, 1, 2).float().div(64).sub(2)
         net(pictures)
         spread, mean = torch.std_mean(net.eval()(pictures), dim=0)
+        assert isinstance(last, nn.Linear)
         last.weight.div_(spread[:, None])
         last.bias.sub_(mean).div_(spread)
     return net.train()
@@ -131,8 +129,7 @@ def make_job(
 ) -> Serving:
     torch.manual_seed(seed)
     gpt = GPT(layers, width, heads, lengths[-1])
-    for block in gpt.blocks:
-        nn.init.normal_(block.qkv.weight[: 2 * width], std=1.4 * width**-0.5)
+    gpt.spread_scores()
     resnet = make_resnet(model, size)
     return Serving(
         model=nn.ModuleDict({"gpt": gpt, "resnet": resnet}),

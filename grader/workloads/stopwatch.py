@@ -38,8 +38,9 @@ class Loader:
 
 
 class Step:
-    """One step of training. logged: the loss is read in each step, and writing it takes `log_s` seconds; each `pause_every`
-    steps a checkpoint takes `pause_s`. What tells how long it takes is private: a benchmark has to measure it."""
+    """One step of training. What tells how long it takes is private: a benchmark has to measure it.
+
+    logged: the loss is read in each step, and writing it takes `log_s` seconds. Each `pause_every` steps a checkpoint takes `pause_s`."""
 
     def __init__(self, model: nn.Module, logged: bool, log_s: float, pause_every: int, pause_s: float):
         self.model, self._logged = model, logged
@@ -102,5 +103,7 @@ def make_job(
         warm_up = Step(model, True, 0.0, 0, 0.0)
         for inputs, labels in zip(loader._inputs.split(batch_size), loader._labels.split(batch_size), strict=True):
             warm_up(inputs, labels)
-    step = Step(torch.compile(model, backend="aot_eager") if compiled else model, logged, log_s, pause_every, pause_s)
+    trained = torch.compile(model, backend="aot_eager") if compiled else model
+    assert isinstance(trained, nn.Module)
+    step = Step(trained, logged, log_s, pause_every, pause_s)
     return Timed(model, [], Batches(1, 1, seed), 0.0, device, loader=loader, step=step)

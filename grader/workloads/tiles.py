@@ -16,7 +16,7 @@ from torch import nn
 from torch.profiler import record_function
 from torch.utils.data import Dataset
 
-from grader.data import tiles
+import grader.data.tiles as tiles
 from grader.workloads import counting
 from grader.workloads.drive import NAME, read
 from grader.workloads.job import Batches, Job

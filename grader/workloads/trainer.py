@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Sampler
 
-from grader.workloads.gpt import GPT
+from grader.workloads.gpt import GPT, Attention
 from grader.workloads.job import Batches, Job
 
 try:
@@ -37,7 +37,10 @@ def eager_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.
     return torch.softmax(scores.masked_fill(future, -torch.inf), dim=-1) @ v
 
 
-ATTENTIONS = {"eager": eager_attention, "sdpa": partial(F.scaled_dot_product_attention, is_causal=True)}
+ATTENTIONS: dict[str, Attention] = {
+    "eager": eager_attention,
+    "sdpa": partial(F.scaled_dot_product_attention, is_causal=True),
+}
 
 
 class CausalLM(nn.Module):
@@ -52,8 +55,7 @@ class CausalLM(nn.Module):
         if attn_implementation not in ATTENTIONS:
             raise ValueError(f"attn_implementation is one of {', '.join(ATTENTIONS)}; it was {attn_implementation!r}")
         self.gpt, self.multiple = gpt, pad_to_multiple_of
-        for block in gpt.blocks:
-            block.attention = ATTENTIONS[attn_implementation]
+        gpt.use(ATTENTIONS[attn_implementation])
 
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         weight = self.gpt.embedding.weight

@@ -71,7 +71,7 @@ def not_given(*_: Any) -> torch.Tensor:
 class Block(nn.Module):
     """Two convolutions beside a shortcut, shifted by the embedded noise level. (batch, before, h, w) -> (batch, after, h, w)"""
 
-    normalise = staticmethod(group_norm)
+    normalise: Callable[..., torch.Tensor] = staticmethod(group_norm)
 
     def __init__(self, before: int, after: int, embedded: int):
         super().__init__()
@@ -91,8 +91,8 @@ class Block(nn.Module):
 class Attention(nn.Module):
     """Every place of a picture attends to all of them. (batch, width, h, w) -> the same"""
 
-    attention = staticmethod(scaled_dot_product)
-    normalise = staticmethod(group_norm)
+    attention: Callable[..., torch.Tensor] = staticmethod(scaled_dot_product)
+    normalise: Callable[..., torch.Tensor] = staticmethod(group_norm)
 
     def __init__(self, width: int):
         super().__init__()
@@ -113,8 +113,8 @@ class UNet(nn.Module):
 
     widths: channels at the full size, at half of it, and so on; with attention at all but the full size."""
 
-    embed = staticmethod(sinusoidal)
-    normalise = staticmethod(group_norm)
+    embed: Callable[..., torch.Tensor] = staticmethod(sinusoidal)
+    normalise: Callable[..., torch.Tensor] = staticmethod(group_norm)
 
     def __init__(self, widths: Sequence[int]):
         super().__init__()
@@ -122,7 +122,8 @@ class UNet(nn.Module):
         embedded = 4 * first
         self.time1, self.time2 = nn.Linear(first, embedded), nn.Linear(embedded, embedded)
         self.inner = nn.Conv2d(3, first, 3, padding=1)
-        self.down, self.up = nn.ModuleList(), nn.ModuleList()
+        self.down: Any = nn.ModuleList()  # of ModuleLists, which torch types as Modules
+        self.up: Any = nn.ModuleList()
         for level, width in enumerate(widths):
             before = widths[max(level - 1, 0)]
             attention = Attention(width) if level else nn.Identity()
@@ -143,9 +144,9 @@ class UNet(nn.Module):
         (batch, channels, h, w) normalised as the `nn.GroupNorm` norm says. embed(times, width): (batch,) -> (batch, width),
         sines and cosines as in `sinusoidal`."""
         for part in self.modules():
-            if hasattr(part, "normalise"):
+            if isinstance(part, Block | Attention | UNet):
                 part.normalise = normalise
-            if hasattr(part, "attention"):
+            if isinstance(part, Attention):
                 part.attention = attention
         self.embed = embed
 
