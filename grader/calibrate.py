@@ -302,13 +302,7 @@ def _store_outcome(path: Path, form_name: str, manifest: dict[str, Any], runs: d
 
 
 def _long_run(
-    source: str,
-    lab: Lab,
-    form_name: str,
-    seed: int,
-    grid: list[int],
-    progress: Progress,
-    longest_s: float = math.inf,
+    source: str, lab: Lab, form_name: str, seed: int, grid: list[int], progress: Progress, longest_s: float = math.inf
 ) -> dict[int, dict[str, float]]:
     """Loss and accuracy on held-out data at each step of `grid`; nothing where the run would take longer than `longest_s`."""
     held_out: dict[int, dict[str, float]] = {}

@@ -108,9 +108,4 @@ def products(s: SimpleNamespace) -> Iterator[torch.Tensor]:
     return train(network(s.width, s.depth), ready(s))
 
 
-ON_CPU = {
-    "slow_reads": slow_reads,
-    "many_small": many_small,
-    "element_wise": element_wise,
-    "products": products,
-}
+ON_CPU = {"slow_reads": slow_reads, "many_small": many_small, "element_wise": element_wise, "products": products}

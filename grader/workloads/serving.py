@@ -149,16 +149,7 @@ class Look:
     the answers are there, scaled so that one wrong answer changes it by about 1 (a text's by 3) and rounding in 16 bits by much
     less."""
 
-    def __init__(
-        self,
-        seed: int,
-        device: torch.device,
-        *,
-        lengths: Sequence[int],
-        texts: int,
-        images: int,
-        **_: Any,
-    ):
+    def __init__(self, seed: int, device: torch.device, *, lengths: Sequence[int], texts: int, images: int, **_: Any):
         self.seed, self.device = seed, device
         self.shapes = {"scores": (texts * len(lengths), lengths[-1]), "logits": (images, CLASSES)}
         # of n differences with random signs the sum is about the square root of n times as large

@@ -207,12 +207,7 @@ def make_job(
     model = Model(widths)
     model.net.use(not_given, not_given, not_given)
     return Diffusion(
-        model=model,
-        dataset=dataset,
-        batches=Batches(len(dataset), batch_size, seed),
-        lr=lr,
-        device=device,
-        seed=seed,
+        model=model, dataset=dataset, batches=Batches(len(dataset), batch_size, seed), lr=lr, device=device, seed=seed
     )
 
 
