@@ -18,7 +18,7 @@ from helpers import LAB, grade_cells
 
 from grader import calibrate, labs, machine, paths
 from grader.classroom import worker
-from grader.course import working_copy
+from grader.course import outline
 from grader.errors import UserError
 from grader.frontends import attempts, cli, silence
 from grader.frontends.commands.labs import form_here
@@ -143,14 +143,14 @@ def test_start_makes_a_copy_and_never_overwrites_it(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(paths, "REPOSITORY", tmp_path)
     (tmp_path / "labs" / "2a_workers").mkdir(parents=True)
     (tmp_path / "labs" / "2a_workers" / "2a_workers.ipynb").write_text("released")
-    notebook = working_copy.start("2a_workers")
+    notebook = outline.start("2a_workers")
     assert notebook.read_text() == "released"
     notebook.write_text("mine")
     assert cli.main(["start", "2a_workers"]) == 0 and notebook.read_text() == "mine"
     assert "is there already, as you left it" in capsys.readouterr().out
     assert [p.name for p in (tmp_path / "work").iterdir()] == ["2a_workers"]
     notebook.rename(notebook.with_name("first try.ipynb"))  # as the start notebook says, to begin anew
-    assert working_copy.start("2a_workers").read_text() == "released"
+    assert outline.start("2a_workers").read_text() == "released"
     assert notebook.with_name("first try.ipynb").read_text() == "mine" and len(list(notebook.parent.iterdir())) == 2
 
 

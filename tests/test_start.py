@@ -10,7 +10,7 @@ import nbformat
 import pytest
 
 from grader import labs, paths
-from grader.course import outline, working_copy
+from grader.course import outline
 from grader.frontends import start
 from grader.trace.diagnosis import CAUSES, TEACHES
 
@@ -99,7 +99,7 @@ def test_a_lesson_that_somebody_changed_is_on_the_map(tmp_path, monkeypatch, con
 
 def test_progress_comes_from_the_last_report(learner):
     assert "not begun" in row("2a_workers") and "(core path)" in row("2a_workers")
-    copy = working_copy.start("2a_workers")
+    copy = outline.start("2a_workers")
     assert "; begun" in row("2a_workers")
     report = copy.with_name("report-2a_workers.json")
     report.write_text(json.dumps({"score": 61.5, "max_score": 100, "measured_max": 80, "quick": False}))
@@ -123,7 +123,7 @@ def test_progress_comes_from_the_last_report(learner):
     ],
 )
 def test_the_best_grade_stays_on_the_map(learner, last, attempts, says):
-    copy = working_copy.start("2a_workers")
+    copy = outline.start("2a_workers")
     score, quick = last
     found = {"score": score, "max_score": 100, "measured_max": 100, "quick": quick}
     copy.with_name("report-2a_workers.json").write_text(json.dumps(found))
@@ -134,7 +134,7 @@ def test_the_best_grade_stays_on_the_map(learner, last, attempts, says):
 
 @pytest.mark.parametrize("damaged", ["", "[]", "null", '{"score": "x"}', '{"score": null, "max_score": 1}', "[" * 9999])
 def test_a_report_that_cannot_be_read_is_none(learner, damaged):
-    working_copy.start("2a_workers").with_name("report-2a_workers.json").write_text(damaged)
+    outline.start("2a_workers").with_name("report-2a_workers.json").write_text(damaged)
     assert "; begun" in row("2a_workers")
 
 

@@ -6,10 +6,12 @@ lab's stands in its declaration."""
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from grader import labs, paths
+from grader.errors import UserError
 from grader.labs.lab import AnyLab
 
 NOTEBOOKS = paths.REPOSITORY / "notebooks"
@@ -148,3 +150,29 @@ def lab_stops() -> list[LabStop]:
 def lessons() -> list[Path]:
     """The notebooks of all lessons, in their order; also of those that are not in the outline."""
     return sorted(NOTEBOOKS.glob("[0-9]_*/[0-9]*_*.ipynb"))
+
+
+def start(name: str) -> Path:
+    """Copy a lab's released folder to work/, and return the notebook's path. A notebook that is there stays as it is; where
+    only the notebook is gone, everything else in the folder stays. Raises UserError where the copy cannot be made."""
+    lab = labs.get(name).name
+    source, notebook = paths.REPOSITORY / "labs" / lab, paths.working_copy(lab)
+    target = notebook.parent
+    if not source.is_dir():
+        raise UserError(f"{source} is missing. Run `make release`, or get the course anew.")
+    try:
+        if not target.exists():
+            target.parent.mkdir(exist_ok=True)
+            partial = target.with_name(f".{lab}.partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            shutil.copytree(source, partial)
+            partial.rename(target)
+        elif not notebook.exists():
+            partial = notebook.with_name(f".{lab}.partial")
+            shutil.copyfile(source / notebook.name, partial)
+            partial.rename(notebook)
+    except OSError as error:
+        raise UserError(
+            f"{notebook} cannot be made: {error.strerror}. Use a copy of the course in a folder that is yours to write to."
+        ) from None
+    return notebook

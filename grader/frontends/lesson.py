@@ -27,14 +27,14 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from grader import machine
+from grader import machine, paths
 from grader.data import cache
 from grader.safe_text import cores_text
 from grader.trace.words import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, SKY, VERMILION, plain_number
 
 COLORS = [BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, INK]  # colour-blind safe, in the order of use
 COUNTERS = {"SMs active": 2, "warps resident": 3, "tensor cores": 5, "memory bandwidth": 10}  # NVML's nvmlGpmMetricId_t
-TRACES = Path(__file__).resolve().parents[2] / "data" / "traces"  # recorded on an H200, for machines without a GPU
+TRACES = paths.REPOSITORY / "data" / "traces"  # recorded on an H200, for machines without a GPU
 
 plt.switch_backend(matplotlib.get_backend())  # now: a notebook then shows figures that pyplot did not make, too
 # Said of every use of the profiler by some releases of torch: https://github.com/pytorch/pytorch/issues/180348

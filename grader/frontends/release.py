@@ -19,8 +19,8 @@ from nbgrader.preprocessors import SaveCells
 from traitlets.config import PyFileConfigLoader
 
 from grader.errors import UserError
+from grader.paths import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 # what is no part of a lab: what Jupyter and Python leave, and what a lab keeps of whoever works on it
 IGNORED = (
     ".ipynb_checkpoints",
@@ -42,9 +42,10 @@ def release(target: Path = REPOSITORY / "labs", course: Path = REPOSITORY) -> li
         made = _generate(course, Path(temporary))
         names = _files(made)
         for name in sorted(names):
-            if not _same(made / name, target / name):
-                _replace(made / name, target / name)
-                changed.append(target / name)
+            new, old = made / name, target / name
+            if not old.is_file() or new.read_bytes() != old.read_bytes():
+                _replace(new, old)
+                changed.append(old)
         for name in sorted(_files(target) - names):
             (target / name).unlink()
             changed.append(target / name)
@@ -71,10 +72,6 @@ def _files(folder: Path) -> set[Path]:
     """Paths of the files below `folder`, relative to it."""
     found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return {path for path in found if not any(fnmatch(part, each) for part in path.parts for each in IGNORED)}
-
-
-def _same(a: Path, b: Path) -> bool:
-    return b.is_file() and a.read_bytes() == b.read_bytes()
 
 
 def _replace(source: Path, target: Path) -> None:

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from grader.course import outline, working_copy
+from grader.course import outline
 from grader.errors import UserError
 from grader.frontends import attempts, cli
 from grader.paths import REPOSITORY
@@ -83,7 +83,7 @@ def _lab(stop: outline.LabStop) -> Any:
 
     def start(_: Any) -> None:
         try:
-            working_copy.start(stop.name)
+            outline.start(stop.name)
         except (UserError, OSError) as error:
             show(str(error))
         else:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grader import labs, paths
-from grader.course import working_copy
+from grader.course import outline
 from grader.errors import UserError
 from grader.frontends.options import add_lab
 from grader.grading.forms import choose_form, missing_packages
@@ -81,7 +81,7 @@ def _row(lab: AnyLab) -> dict[str, Any]:
 
 def start(options: argparse.Namespace) -> None:
     there = paths.working_copy(options.lab).exists()
-    target = working_copy.start(options.lab)
+    target = outline.start(options.lab)
     print(
         f"{target} is {'there already, as you left it' if there else 'yours to change'}. Open it with: jupyter lab {shlex.quote(str(target))}"
     )

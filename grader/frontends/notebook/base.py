@@ -173,6 +173,19 @@ class NotebookLab:
     def _on_cores(self) -> contextlib.AbstractContextManager[None]:
         return machine.kept_on(self._cores, machine.ASKED) if self._cores else own_cores(self.lab, self.device)
 
+    def _save_trace(self, name: str, data: bytes) -> Note:
+        """Write a trace into this folder for another viewer, whole or not at all, and say so."""
+        target = self._folder / name
+        partial = target.with_name(f".{name}.partial")
+        try:
+            partial.write_bytes(data)
+            partial.replace(target)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            return Note("Not saved", [f"The trace is not kept: {attempts.unwritten(error)}"])
+        return Note("Saved", [f"{name} is in this folder. Open it at https://ui.perfetto.dev."])
+
     def _work(self, work: Callable[[Progress], Note]) -> None:
         """Do what takes a while, with its progress shown, and show the note it returns in the same place."""
         output = Output()

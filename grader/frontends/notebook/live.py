@@ -12,7 +12,7 @@ from typing import Any
 from grader import trace, web_page
 from grader.frontends.notebook.base import NotebookLab
 from grader.frontends.notebook.note import Note
-from grader.frontends.notebook.pictures import without_causes
+from grader.frontends.notebook.traces import without_causes
 from grader.kinds import mystery
 from grader.kinds.mystery import MysteryLab
 from grader.result import Progress, write_json

@@ -5,7 +5,6 @@ from __future__ import annotations
 from grader import trace
 from grader.frontends.notebook.base import NotebookLab
 from grader.frontends.notebook.note import Below, Note, Row
-from grader.frontends.notebook.pictures import save_trace
 from grader.kinds import costs
 from grader.kinds.costs import CostsLab
 from grader.result import Progress
@@ -33,8 +32,8 @@ class OperationsLab(NotebookLab):
         if wanted not in (costs.LIVE, costs.RECORDED) or (wanted == costs.LIVE and costs.unmeasured()):
             why = costs.unmeasured() if wanted == costs.LIVE else 'There are "live" and "recorded".'
             Note("That trace is not to be had", [why]).show()
-            return
-        self._work(lambda progress: self._profiled(wanted, progress))
+        else:
+            self._work(lambda progress: self._profiled(wanted, progress))
 
     def _profiled(self, which: str, progress: Progress) -> Note:
         try:
@@ -69,25 +68,16 @@ class OperationsLab(NotebookLab):
             Note("No trace yet", ["Run lab.profile() first."]).show()
             return
         packed = self._seen.data[:2] == b"\x1f\x8b"
-        save_trace(self._folder / f"trace-{self._which}.json{'.gz' if packed else ''}", self._seen.data).show()
+        self._save_trace(f"trace-{self._which}.json{'.gz' * packed}", self._seen.data).show()
 
 
 def _operations(seen: costs.LoopTrace) -> list[Row | Below]:
     """The table of the operations, without what is asked."""
     rows: list[Row | Below] = [("operation", "shapes", "in", "ms", "kernels", "us each", "GFLOP", "MB")]
     for o in seen.operations:
-        rows.append(
-            (
-                plain(o.name, 60),
-                plain(o.shapes, 120),
-                o.phase,
-                plain_number(o.gpu_ns / 1e6),
-                f"{o.launched:g}",
-                plain_number(o.gpu_ns / 1e3 / o.launched),
-                plain_number(o.flops / 1e9) if o.flops else "",
-                plain_number(o.bytes_moved / 1e6) if o.bytes_moved else "",
-            )
-        )
+        times = (plain_number(o.gpu_ns / 1e6), f"{o.launched:g}", plain_number(o.gpu_ns / 1e3 / o.launched))
+        work = [plain_number(amount) if amount else "" for amount in ((o.flops or 0) / 1e9, (o.bytes_moved or 0) / 1e6)]
+        rows.append((plain(o.name, 60), plain(o.shapes, 120), o.phase, *times, *work))
         if o.kernels:
             rows.append(Below(f"longest kernel: {short_kernel(o.kernels[0], 200)}", o.kernels[0]))
     return rows

@@ -57,7 +57,7 @@ def locked(folder: Path, lab: str) -> LockedPrediction | None:
     made = _read(folder).get(lab)
     if not isinstance(made, dict):
         return None
-    cause, gain, device = made.get("cause", ...), made.get("gain", ...), made.get("device", "cuda")
+    cause, gain, device = made.get("cause", ...), made.get("gain", ...), made.get("device") or "cuda"
     return None if problem(cause, gain, device) else LockedPrediction(cause, gain, device, str(made.get("time", "")))
 
 

@@ -10,7 +10,6 @@ from grader.errors import UserError
 from grader.frontends.notebook.base import NotebookLab
 from grader.frontends.notebook.metric_rows import copy_rows, metric_row
 from grader.frontends.notebook.note import Note, Row
-from grader.frontends.notebook.pictures import save_trace, without_causes
 from grader.kinds.answers import AnswersLab
 from grader.kinds.shared import TRACES, Recording, recording
 from grader.trace import Metrics, catalogue
@@ -44,7 +43,7 @@ class TracesLab(NotebookLab):
     def save(self, name: str) -> None:
         """Write the trace into this folder, for another viewer."""
         data = (TRACES / f"{self._file_of(name)}.json.gz").read_bytes()
-        save_trace(self._folder / f"trace-{name}.json.gz", data).show()
+        self._save_trace(f"trace-{name}.json.gz", data).show()
 
     def _file_of(self, name: str) -> str:
         """What a trace is called in `TRACES`."""
@@ -107,3 +106,12 @@ def _draw(name: str, found: Recording) -> Any:
     """The timeline without the cause of each gap: to find that is what is asked."""
     timeline = trace.timeline(found.analysis.trace, step_ns=found.step_ms * 1e6)
     return trace.draw({f"trace {name}": without_causes(timeline)})
+
+
+def without_causes(timeline: dict[str, Any]) -> dict[str, Any]:
+    """A timeline that shows when the GPU is idle, and not why."""
+    use = [
+        each | {"share": {part: share for part, share in each["share"].items() if not part.startswith("idle_")}}
+        for each in timeline["use"]
+    ]
+    return timeline | {"gaps": [], "use": use}
