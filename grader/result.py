@@ -30,23 +30,18 @@ def silent(share: float, what: str) -> None:
 
 @dataclass
 class CheckResult:
-    """One check's verdict.
-
-    `reason` is one or two sentences for the learner, of what could not be decided also what to do about the measurement;
-    `hint` says what to try next, where the loop is at fault: only a FAIL has one. `more_hints` say the same again, each more
-    plainly than the one before; `evidence` holds the numbers and thresholds behind the verdict,
-    JSON values only. `unmeasured`: so many of `max_points` could not be measured on this machine, where others could."""
+    """One check's verdict."""
 
     name: str
     title: str
     status: str
     points: float
     max_points: float
-    reason: str
-    hint: str = ""
-    evidence: dict[str, Any] = field(default_factory=dict)
-    more_hints: list[str] = field(default_factory=list)
-    unmeasured: float = 0.0
+    reason: str  # one or two sentences; of what could not be decided also what to do about the measurement
+    hint: str = ""  # what to try next, where the loop is at fault: only a FAIL has one
+    evidence: dict[str, Any] = field(default_factory=dict)  # the numbers and thresholds behind it, JSON values only
+    more_hints: list[str] = field(default_factory=list)  # the hint again, each more plainly than the one before
+    unmeasured: float = 0.0  # so many of `max_points` could not be measured on this machine, where others could
 
     def __post_init__(self) -> None:
         if self.status != FAIL:
@@ -60,12 +55,7 @@ def unscored(check: Any, status: str, reason: str, evidence: dict[str, Any] | No
 
 @dataclass
 class Result:
-    """Everything one grade found out. All of it is JSON; pictures are drawn from `timelines` when they are shown.
-
-    `timelines` maps "before" (the starter) and "after" (the submission) to what `grader.trace.timeline` returns.
-    `fatal` is the message that ended the grade early because the learner's code failed, `disturbed` because the machine
-    was not fit to measure on; else both are empty. `confinement`: what held when a confined process tried to get out, by
-    kind (see `grader.sandbox.probe`); empty where nothing was run."""
+    """Everything one grade found out. All of it is JSON; pictures are drawn from `timelines` when they are shown."""
 
     lab: str
     title: str
@@ -74,15 +64,19 @@ class Result:
     machine: dict[str, Any]
     versions: dict[str, str]
     warnings: list[str] = field(default_factory=list)
-    fatal: str = ""
-    disturbed: str = ""
+    fatal: str = ""  # why the grade ended early: the learner's code failed
+    disturbed: str = ""  # or the machine was not fit to measure on
     quick: bool = False
     seed: int | None = None
     seconds: float = 0.0
     date: str = ""
-    timelines: dict[str, Any] = field(default_factory=dict)
+    timelines: dict[str, Any] = field(
+        default_factory=dict
+    )  # "before" (the starter), "after": see `grader.trace.timeline`
     output: str = ""  # what the submission printed (its end, capped)
-    confinement: dict[str, Any] = field(default_factory=dict)
+    confinement: dict[str, Any] = field(
+        default_factory=dict
+    )  # what held, see `grader.sandbox.probe`; empty where nothing ran
 
     @property
     def score(self) -> float:

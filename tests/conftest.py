@@ -12,6 +12,7 @@ import torch
 
 from grader import calibrate, grade
 from grader.kinds import annotate, kernel, stopwatch
+from grader.own import compare
 
 TOGETHER = {  # the tests of each of these files share a costly fixture
     "test_browser", "test_class", "test_data", "test_diagnose", "test_explorer_browser",
@@ -36,7 +37,7 @@ def pytest_runtest_setup(item):
 @pytest.fixture(scope="session", autouse=True)
 def seeds_are_not_drawn():
     """Those of grades; users and keys of the sandbox, which two test processes must not share, still are."""
-    for module in (annotate, calibrate, grade, kernel, stopwatch):
+    for module in (annotate, calibrate, compare, grade, kernel, stopwatch):
         module.secrets = SimpleNamespace(**vars(secrets) | {"randbelow": SEEDS.randrange})
 
 

@@ -12,12 +12,16 @@ from helpers import LAB, first, grade_cells, measured_score
 
 from grader import labs
 from grader.checks.parity import Replay
-from grader.grade import Findings, _leave_out_uncompared, _starter_again, _starter_alone
 from grader.grading.arms import open_arm, set_up
+from grader.grading.evidence import Checkpoint, Race
+from grader.grading.first_steps import starter_alone
+from grader.grading.race import decides, starter_again
+from grader.grading.replay import compared_part
 from grader.labs.lab import Lab
 from grader.measure import blocks
 from grader.measure.blocks import Plan
 from grader.measure.decision import Pair
+from grader.result import silent
 from tests import adversaries
 from tests.adversaries import _run
 
@@ -201,36 +205,34 @@ def test_a_loop_that_compiled_is_started_again(always, monkeypatch, nothing_left
 def test_a_starter_that_is_slower_beside_the_submission_earns_nothing(nothing_left):
     """In whatever way: it is known how fast it is alone."""
     form = LAB.forms["cpu"]
-    found, quiet = Findings(LAB, "cpu", target=2.0, seed=1), lambda share, what: None
-    with open_arm(LAB.starter, set_up(form, "cpu"), trusted=True) as starter:
-        _starter_alone(found, starter, quiet)
-        (alone,) = found.alone_s
-        found.pairs = [Pair(100 * alone, alone)] * 3
-        found.decided = found.decide(Plan(min_pairs=2))
-        assert found.decided.certain > 90
-        _starter_again(found, starter, SHORT, quiet)
-        assert len(found.alone_s) == 2 and found.slowed == pytest.approx(100 * alone / max(found.alone_s))
-        assert found.decided.certain < 100 / found.slowed and not found.decided.settled
-        found.pairs, found.slowed = [Pair(alone, alone / 100)] * 3, 1.0
-        found.decided = found.decide(Plan(min_pairs=2))
-        _starter_again(found, starter, SHORT, quiet)  # nothing is in doubt
-        assert len(found.alone_s) == 2 and found.slowed == 1 and found.decided.certain > 90
+    setup, decide = set_up(form, "cpu"), decides(False, 2.0, form, Plan(min_pairs=2))
+    with open_arm(LAB.starter, setup, trusted=True) as starter:
+        alone = starter_alone(starter, setup, 1, silent).step_s
+        pairs = (Pair(100 * alone, alone),) * 3
+        known = Race(pairs, decide(pairs), alone_s=(alone,))
+        assert known.decided.certain > 90
+        known = starter_again(known, starter, SHORT, silent)
+        assert len(known.alone_s) == 2 and known.slowed == pytest.approx(100 * alone / max(known.alone_s))
+        assert known.decided.certain < 100 / known.slowed and not known.decided.settled
+        pairs = (Pair(alone, alone / 100),) * 3
+        known = Race(pairs, decide(pairs), alone_s=known.alone_s)
+        known = starter_again(known, starter, SHORT, silent)  # nothing is in doubt
+        assert len(known.alone_s) == 2 and known.slowed == 1 and known.decided.certain > 90
 
 
 def test_what_the_reference_cannot_follow_does_not_count():
-    found = Findings(labs.get("2a_workers"), "cpu", target=3.0, pairs=[Pair(0.3, 0.2)] * 2 + [Pair(0.3, 0.01)] * 4)
-    found.weights, found.timed_by = dict.fromkeys((100, 200, 90_000), Path()), {100: 1, 200: 2, 90_000: 6}
-    found.decided = found.decide(Plan(min_pairs=2))
-    found.decided = replace(found.decided, certain=1.2)
-    everything = Replay([], {step: {} for step in found.weights}, 1.0, 1.0)
-    _leave_out_uncompared(found, everything, Plan(min_pairs=2))
-    assert len(found.pairs) == 6 and not found.warnings
-    _leave_out_uncompared(found, replace(everything, updates={100: {}, 200: {}}), Plan(min_pairs=2))
-    assert found.pairs == [Pair(0.3, 0.2)] * 2 and found.gain.factor == pytest.approx(1.5)
-    assert found.decided.certain == 1.2  # what was uncertain for another reason stays so
-    assert "could follow 200" in found.warnings[0]
-    _leave_out_uncompared(found, replace(everything, updates={100: {}}), Plan(min_pairs=2))
-    assert found.decided is None
+    pairs = (Pair(0.3, 0.2),) * 2 + (Pair(0.3, 0.01),) * 4
+    decide = decides(False, 3.0, labs.get("2a_workers").forms["cpu"], Plan(min_pairs=2))
+    checkpoints = tuple(Checkpoint(step, Path(), n) for step, n in ((100, 1), (200, 2), (90_000, 6)))
+    known = Race(pairs, replace(decide(pairs), certain=1.2), checkpoints)
+    everything = Replay([], {each.step: {} for each in checkpoints}, 1.0, 1.0)
+    assert compared_part(known, everything, decide) == (known, ())
+    known, (warning,) = compared_part(known, replace(everything, updates={100: {}, 200: {}}), decide)
+    assert known.pairs == pairs[:2] and known.gain.factor == pytest.approx(1.5)
+    assert known.decided.certain == 1.2  # what was uncertain for another reason stays so
+    assert "could follow 200" in warning
+    known, _ = compared_part(known, replace(everything, updates={100: {}}), decide)
+    assert known.decided is None
 
 
 def test_what_has_failed_already_is_not_replayed(monkeypatch, nothing_left):

@@ -596,7 +596,7 @@ def test_cuda_out_of_memory_where_nvml_does_not_start():
 def test_a_reference_solution_that_runs_out_of_memory(monkeypatch):
     """The submission is gone by then: it is not to blame for a GPU that is too small."""
     out_of_memory = loop("raise RuntimeError('nvmlInit_v2_() INTERNAL ASSERT FAILED')")
-    monkeypatch.setattr("grader.grade.solution", lambda lab: Submission(out_of_memory))
+    monkeypatch.setattr("grader.grading.replay.solution", lambda lab: Submission(out_of_memory))
     result = grade(solution(labs.get("3h_fit")), labs.get("3h_fit"), device="cpu", quick=True)
     assert not result.fatal
     assert (

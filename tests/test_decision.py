@@ -222,8 +222,8 @@ def test_a_starter_that_scatters_makes_no_healthy_loop_slower():
         found = None
         while len(pairs) < 14 and not (found and found.settled):
             pairs.append(Pair(math.exp(draw.normal(0, 0.05)), math.exp(draw.normal(0, 0.002))))
-            found = decision.decide_healthy(pairs, throughput.SLOWER, 0.45, 0.003, 3)
-        slower += found.settled and found.gain.upper < throughput.SLOWER
+            found = decision.decide_healthy(pairs, throughput.NOT_SLOWER, 0.45, 0.003, 3)
+        slower += found.settled and found.gain.upper < throughput.NOT_SLOWER
     assert slower < 0.03 * 300
 
 
@@ -340,12 +340,12 @@ paces = st.floats(1e-3, 1.0)
 @given(steps_made, steps_made, st.integers(0, 400), paces, st.floats(1.0, 20.0))
 def test_how_much_steps_made_ahead_may_hide(warm, timed, ahead, honest_s, shown):
     """A loop that makes `ahead` steps before it is timed, and hands those over with `timed` others, at an even pace."""
-    starter = Arm(None, step_s=honest_s, warm_steps=warm, aside_s=warm * honest_s, ran_s=1.0, ran_steps=1)
+    starter = Arm(None, step_s=honest_s, warm_steps=warm, untimed_s=warm * honest_s, ran_s=1.0, ran_steps=1)
     starter.ran_busy_s = 0.5 * honest_s
     pace = honest_s * timed / (timed + ahead)
-    submission = Arm(None, step_s=pace, warm_steps=warm, aside_s=(warm + ahead) * honest_s)
+    submission = Arm(None, step_s=pace, warm_steps=warm, untimed_s=(warm + ahead) * honest_s)
     submission.ran_s, submission.ran_steps = timed * honest_s, timed + ahead
-    submission.aside_busy_s, submission.ran_busy_s = 0.5 * submission.aside_s, 0.5 * submission.ran_s
+    submission.untimed_busy_s, submission.ran_busy_s = 0.5 * submission.untimed_s, 0.5 * submission.ran_s
     claimed = honest_s / pace
     assert overstated(submission, starter, by_gpu=False) >= claimed * (1 - 1e-9)
     assert overstated(submission, starter, by_gpu=True) >= claimed * (1 - 1e-6)
@@ -393,21 +393,21 @@ if os.fork() == 0:
 
 @given(steps_made, steps_made, paces, st.floats(0.1, 1.0))
 def test_an_honest_loop_hides_nothing(warm, timed, honest_s, busy):
-    starter = Arm(None, step_s=honest_s, warm_steps=warm, aside_s=warm * honest_s + 1.0, ran_s=timed * honest_s)
-    submission = Arm(None, step_s=honest_s / 4, warm_steps=warm, aside_s=warm * honest_s / 4 + 1.0)
+    starter = Arm(None, step_s=honest_s, warm_steps=warm, untimed_s=warm * honest_s + 1.0, ran_s=timed * honest_s)
+    submission = Arm(None, step_s=honest_s / 4, warm_steps=warm, untimed_s=warm * honest_s / 4 + 1.0)
     submission.ran_s = timed * submission.step_s
     for each in (starter, submission):
-        each.ran_steps, each.ran_busy_s, each.aside_busy_s = timed, busy * timed, busy * warm
+        each.ran_steps, each.ran_busy_s, each.untimed_busy_s = timed, busy * timed, busy * warm
     assert overstated(submission, starter, by_gpu=False) == pytest.approx(1)
     assert overstated(submission, starter, by_gpu=True) == pytest.approx(1)
-    submission.aside_s += 60  # it compiled meanwhile, and the GPU had nothing to do
+    submission.untimed_s += 60  # it compiled meanwhile, and the GPU had nothing to do
     assert overstated(submission, starter, by_gpu=True) == pytest.approx(1)
 
 
 def test_a_gain_that_may_be_all_made_up_is_a_number_all_the_same():
     """Results are JSON, which has no infinity, and points are a logarithm."""
-    starter = Arm(None, step_s=0.1, warm_steps=8, aside_s=1.0, ran_s=4.0, ran_steps=40, ran_busy_s=4.0)
-    submission = Arm(None, step_s=0.01, warm_steps=8, aside_s=1e9, aside_busy_s=240.0, ran_s=1e-3, ran_steps=100)
+    starter = Arm(None, step_s=0.1, warm_steps=8, untimed_s=1.0, ran_s=4.0, ran_steps=40, ran_busy_s=4.0)
+    submission = Arm(None, step_s=0.01, warm_steps=8, untimed_s=1e9, untimed_busy_s=240.0, ran_s=1e-3, ran_steps=100)
     submission.ran_busy_s = 1.0
     for by_gpu in (False, True):
         most = overstated(submission, starter, by_gpu)
@@ -427,7 +427,7 @@ def test_steps_made_in_a_turn_that_does_not_count_hide_nothing(handed, timed, ah
         submission.turns.append(Turn(seconds, steps, 0.5 * seconds))
         submission.ran_s, submission.ran_steps = submission.ran_s + seconds, submission.ran_steps + steps
         submission.ran_busy_s += 0.5 * seconds
-    submission.set_aside(submission.turns[0], pace, 0.5 * pace)
+    submission.discount(submission.turns[0], pace, 0.5 * pace)
     claimed = honest_s / pace
     for by_gpu in (False, True):
         assert overstated(submission, starter, by_gpu) >= claimed * (1 - 1e-6)
@@ -453,11 +453,11 @@ def test_a_slow_turn_counts_at_the_pace_that_was_timed():
         arm.child.freeze()
         with arm.timed():
             arm.step_s = arm.run(18)
-        steps, aside_s = arm.ran_steps, arm.aside_s
+        steps, untimed_s = arm.ran_steps, arm.untimed_s
         arm.run_on()
     made = arm.ran_steps - steps
     assert arm.ran_s / arm.ran_steps == pytest.approx(arm.step_s, rel=1e-3)
-    assert arm.aside_s - aside_s > made * arm.step_s  # three times as much, on an idle machine
+    assert arm.untimed_s - untimed_s > made * arm.step_s  # three times as much, on an idle machine
 
 
 def test_compile_time_is_told_apart():

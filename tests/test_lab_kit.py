@@ -14,10 +14,11 @@ from helpers import GPT, LAB, PLAN, grade_cells, running, warmed_up
 
 from grader import labs, look, trace
 from grader.checks import logs as logs_check
+from grader.checks import plausible
 from grader.checks import prediction as prediction_check
 from grader.checks import throughput as throughput_check
 from grader.checks import trace as trace_check
-from grader.grade import Findings, _made_in_main, grade
+from grader.grade import grade
 from grader.kinds.shared import TRACES
 from grader.labs.lab import Logs, Prediction, TraceCheck
 from grader.measure import starter as starters
@@ -268,10 +269,9 @@ def judged(check: TraceCheck, **values) -> tuple[str, str]:
 )
 def test_who_decodes_is_told_by_the_main_process_s_time(main_s, doubted):
     """Seconds a step; the starter's as well were measured."""
-    found = Findings(labs.get("2a_workers"), "cpu", main_step_s=(0.0375, main_s))
-    assert bool(_made_in_main(found)) == doubted
-    on_gpu = replace(found, form_name="cuda")  # where a process that trains has little to do itself
-    assert bool(_made_in_main(on_gpu)) == (doubted and main_s > 0.001)
+    assert bool(plausible.made_in_main("cpu", (0.0375, main_s))) == doubted
+    # on a GPU a process that trains has little to do itself
+    assert bool(plausible.made_in_main("cuda", (0.0375, main_s))) == (doubted and main_s > 0.001)
 
 
 def test_no_wait_for_data_in_the_trace_is_said():
@@ -363,7 +363,7 @@ def test_shares_are_shown_in_per_cent_and_counts_are_not():
 
 def test_a_healthy_loop_that_may_be_slower_keeps_what_is_certain():
     check = labs.get("2g_healthy").throughput
-    decided = decide_healthy([Pair(0.1, 0.1), Pair(0.1, 0.105)] * 3, throughput_check.SLOWER, 0.45, 0.003)
+    decided = decide_healthy([Pair(0.1, 0.1), Pair(0.1, 0.105)] * 3, throughput_check.NOT_SLOWER, 0.45, 0.003)
     found = throughput_check.judge_healthy(check, decided, {})
     assert found.status == INCONCLUSIVE and 45 < found.points < 60
 
@@ -372,7 +372,7 @@ def test_a_healthy_loop_that_may_be_slower_keeps_what_is_certain():
 def test_a_healthy_loop_loses_points_for_what_makes_it_slower(speed, points):
     check = labs.get("2g_healthy").throughput
     pairs = [Pair(0.1, 0.1 / speed) for _ in range(4)]
-    decided = decide_healthy(pairs, throughput_check.SLOWER, 0.45, 0.003)
+    decided = decide_healthy(pairs, throughput_check.NOT_SLOWER, 0.45, 0.003)
     assert throughput_check.judge_healthy(check, decided, {}).points == pytest.approx(points, abs=1.5)
 
 

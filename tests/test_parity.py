@@ -17,12 +17,15 @@ from grader import labs
 from grader.calibrate import over_seeds
 from grader.checks import parity
 from grader.frontends import report
-from grader.grade import Findings, _same_to_the_end, _twins, judge
 from grader.grading.arms import reference_arm, set_up
+from grader.grading.evidence import Checkpoint, Findings, Losses, Race, Work
+from grader.grading.race import decides
+from grader.grading.replay import Reference, same_to_the_end, twins
+from grader.grading.verdict import judge
 from grader.measure import calibration, decision
 from grader.measure.blocks import Plan
 from grader.measure.calibration import Near, Spread
-from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult, Result
+from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult, Result, silent
 from grader.sandbox import weights
 from grader.sandbox.parent import Child
 from grader.sandbox.setting import Limits
@@ -164,7 +167,7 @@ def test_losses_off_the_starter_s_are_for_the_reference_to_judge():
     starter = [loss * (1 + 2 * TOLERANCES.drift) for loss in REFERENCE[:60]]
     spread, replay = Spread(((100, NEAR), (STEPS, NEAR))), parity.Replay(REFERENCE, {STEPS: SAME}, 1.0, 1.0)
     alone = parity.late(TOLERANCES, starter, REFERENCE, spread)
-    assert alone.status == INCONCLUSIVE and parity.untold(alone) and "ten losses in a row" in alone.reason
+    assert alone.status == INCONCLUSIVE and parity.rounding_may_explain(alone) and "ten losses in a row" in alone.reason
     assert parity.late(TOLERANCES, starter, REFERENCE, spread, replay).status == PASS
     far = [loss * (1 + 2 * parity.GROSS * TOLERANCES.drift) for loss in REFERENCE[:60]]
     for given in (None, replay):
@@ -290,19 +293,21 @@ def test_a_seed_that_makes_much_of_rounding():
     assert doubtful.status == FAIL and parity.doubtful(doubtful) == 78
     assert replayed(*far, twin=Near(0.007, 0.012, 0.005, 0.0)).status == PASS
     less = replayed(*far, twin=Near(0.004, 0.005, 0.002, 0.0))
-    assert less.status == FAIL and parity.untold(less)  # rounding may have led there
-    assert not parity.untold(replayed(*far, twin=Near(1e-4, 3e-4, 1e-4, 0.0)))
+    assert less.status == FAIL and parity.rounding_may_explain(less)  # rounding may have led there
+    assert not parity.rounding_may_explain(replayed(*far, twin=Near(1e-4, 3e-4, 1e-4, 0.0)))
 
 
 def test_from_a_seed_whose_trainings_part_nothing_is_told():
     """4d's was such a seed, seen on an H200. Three quarters of each batch, as simulated, would have passed there."""
     wild = Near(0.0051, 0.0229, 0.0253, 0.0)
     result = replayed(0.006, 1 - 0.05, 0.019, twin=wild)
-    assert result.status == FAIL and parity.untold(result)
+    assert result.status == FAIL and parity.rounding_may_explain(result)
     near = replayed(0.006, 1 - 0.03, 0.01, twin=wild)
-    assert near.status == PASS and not parity.untold(near)
-    assert not parity.untold(replayed(0.006, 1 - 0.05, 0.019, twin=Near(1e-4, 3e-4, 1e-4, 0.0)))  # a calm one
-    assert not parity.untold(replayed(0.06, 1 - 0.05, 0.019, twin=wild))  # no rounding leads there
+    assert near.status == PASS and not parity.rounding_may_explain(near)
+    assert not parity.rounding_may_explain(
+        replayed(0.006, 1 - 0.05, 0.019, twin=Near(1e-4, 3e-4, 1e-4, 0.0))
+    )  # a calm one
+    assert not parity.rounding_may_explain(replayed(0.06, 1 - 0.05, 0.019, twin=wild))  # no rounding leads there
 
 
 @pytest.mark.parametrize(
@@ -320,9 +325,9 @@ def test_distances_go_with_the_square_of_what_rounding_has_grown_to(step, seen, 
     reference as three twins, by the direction of their weights up to 42 times."""
     assert parity.doubtful(replayed(*seen, step=step, stretch=stretch)) == step
     honest = replayed(*seen, twin=twin, step=step, stretch=stretch)
-    assert honest.status == FAIL and parity.untold(honest)
+    assert honest.status == FAIL and parity.rounding_may_explain(honest)
     norm, cosine, loss = seen
-    assert not parity.untold(replayed(norm, cosine, 4 * loss, twin=twin, step=step, stretch=stretch))
+    assert not parity.rounding_may_explain(replayed(norm, cosine, 4 * loss, twin=twin, step=step, stretch=stretch))
 
 
 def test_what_comes_later_tells():
@@ -335,9 +340,11 @@ def test_what_comes_later_tells():
         replay = parity.Replay(REFERENCE, updates, held_out, 1.0, twins)
         return parity.late(TOLERANCES, REFERENCE[:60], REFERENCE[:80], CLOSE, replay)
 
-    assert parity.untold(late(1 - 0.02, 1.0)) and late(1 - 0.02, 1.0).status == FAIL
-    assert not parity.untold(late(0.6, 1.0))
-    assert not parity.untold(late(1 - 0.02, 9.0)) and not parity.untold(late(1 - 0.02, float("nan")))
+    assert parity.rounding_may_explain(late(1 - 0.02, 1.0)) and late(1 - 0.02, 1.0).status == FAIL
+    assert not parity.rounding_may_explain(late(0.6, 1.0))
+    assert not parity.rounding_may_explain(late(1 - 0.02, 9.0)) and not parity.rounding_may_explain(
+        late(1 - 0.02, float("nan"))
+    )
 
 
 UNSTABLE = replace(FORM, options=FORM.options | {"lr": 4e-3})  # trainings part soon
@@ -345,21 +352,20 @@ UNSTABLE = replace(FORM, options=FORM.options | {"lr": 4e-3})  # trainings part 
 
 def judged(source: str, folder: Path) -> Findings:
     """What a grade finds of a loop's training in this form, whatever its speed."""
-    found = Findings(replace(labs.get(LAB), forms={"cpu": UNSTABLE}), "cpu", seed=SEED)
-    setup = set_up(UNSTABLE, "cpu")
+    lab, setup, losses = replace(labs.get(LAB), forms={"cpu": UNSTABLE}), set_up(UNSTABLE, "cpu"), {}
     stop = UNSTABLE.parity.steps + 20
     for name, text in (("starter", variants.starter(LAB)), ("submission", source)):
         with reference_arm(text, setup, SEED) as one:
             one.run(stop - len(one.losses))
             one.child.weights("weights.safetensors")
             weights = one.child.fetch("weights.safetensors", 1 << 30)
-            found.losses[name] = list(one.losses)
-    found.weights = {stop: folder / "weights"}
-    found.weights[stop].write_bytes(weights)
-    found.parity = CheckResult("parity", "", PASS, 0, 0, "")
-    found.target, found.pairs = 2.0, [decision.Pair(2.0, 1.0)] * 4
-    found.decided = found.decide(Plan())
-    _same_to_the_end(found, setup, Plan(), lambda share, what: None)
+            losses[name] = list(one.losses)
+    (folder / "weights").write_bytes(weights)
+    pairs, decide = (decision.Pair(2.0, 1.0),) * 4, decides(False, 2.0, UNSTABLE, Plan())
+    known = Race(pairs, decide(pairs), (Checkpoint(stop, folder / "weights", 4),))
+    early = CheckResult("parity", "", PASS, 0, 0, "")
+    found = Findings(lab, "cpu", seed=SEED, work=Work(early), losses=Losses(**losses), race=known)
+    same_to_the_end(found, Reference(lab, setup, SEED), decide, silent)
     return found
 
 
@@ -367,8 +373,9 @@ def judged(source: str, folder: Path) -> Findings:
 def test_an_honest_training_that_rounding_has_led_away(tmp_path):
     """It is further off than any of the calibration, and no further than trainings from rounded weights."""
     found = judged(HONEST["bf16 autocast"], tmp_path)
-    assert found.parity.status == PASS and not found.disturbed, found.parity
-    (replayed,) = found.parity.evidence["replayed"].values()
+    judged_late = found.work.parity
+    assert judged_late.status == PASS and not found.disturbed, judged_late
+    (replayed,) = judged_late.evidence["replayed"].values()
     always = parity.SPREAD * calibration.honest_spread(labs.get(LAB), "cpu").at(32).distance
     assert always < replayed["found"]["distance"] < replayed["allowed"]["distance"], replayed
 
@@ -376,7 +383,7 @@ def test_an_honest_training_that_rounding_has_led_away(tmp_path):
 @pytest.mark.slow
 def test_a_grade_from_a_seed_that_tells_nothing_is_undecided(tmp_path):
     found = judged(variants.starter(LAB).replace("lr=job.lr", "lr=1.05 * job.lr"), tmp_path)
-    assert found.parity.status == INCONCLUSIVE and "by rounding alone" in found.disturbed, found.parity
+    assert found.work.parity.status == INCONCLUSIVE and "by rounding alone" in found.disturbed, found.work
     checks = {check.name: check for check in judge(found, Submission(""))}
     assert checks["throughput"].status == INCONCLUSIVE and sum(check.points for check in checks.values()) == 0
     assert checks["throughput"].reason.endswith("Check again: another seed is drawn.")
@@ -386,17 +393,15 @@ def test_a_grade_from_a_seed_that_tells_nothing_is_undecided(tmp_path):
 
 @pytest.mark.slow
 def test_how_far_trainings_from_rounded_weights_are():
-    found = Findings(labs.get(LAB), "cpu", seed=SEED)
-    setup = set_up(CPU, "cpu").untimed
-    first = CPU.parity.steps
-    found.weights = dict.fromkeys((first + 2, first + 5, first + 7, 10_000_000), Path())
-    twins = _twins(found, first + 5, setup, lambda share, what: None)
-    assert list(twins) == [first + 5, first + 7]  # training to the last one would take hours
+    reference, first = Reference(labs.get(LAB), set_up(CPU, "cpu").untimed, SEED), CPU.parity.steps
+    checkpoints = [Checkpoint(step, Path(), 0) for step in (first + 2, first + 5, first + 7, 10_000_000)]
+    found = twins(reference, checkpoints, first + 5, silent)
+    assert list(found) == [first + 5, first + 7]  # training to the last one would take hours
     assert all(
-        1e-7 < size < 0.01 for near in twins.values() for size in (near.norm, near.distance, near.loss, near.stretch)
+        1e-7 < size < 0.01 for near in found.values() for size in (near.norm, near.distance, near.loss, near.stretch)
     )
     # where a doubt first comes there, the last that can be reached says how calm the seed is; nothing did
-    assert list(_twins(found, 10_000_000, setup, lambda share, what: None)) == [first + 7]
+    assert list(twins(reference, checkpoints, 10_000_000, silent)) == [first + 7]
 
 
 def test_rounded_weights():

@@ -16,7 +16,8 @@ from helpers import first, said
 from grader import labs, machine
 from grader.checks import logs as logs_check
 from grader.checks import trace as trace_check
-from grader.grade import Findings, _lacking, grade
+from grader.checks.plausible import missing_work
+from grader.grade import grade
 from grader.look import peek
 from grader.measure.blocks import Plan
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
@@ -217,8 +218,7 @@ def test_syncs_on_a_gpu():
 
 @pytest.mark.parametrize("copied, status", [(50_331_648.0, ""), (1_024.0, FAIL), (None, INCONCLUSIVE)])
 def test_tiles_that_stay_on_the_gpu_are_not_counted(copied, status):
-    found = Findings(labs.get("2b_transfers"), "cuda", metrics={"submission": Metrics(h2d_bytes=copied)})
-    said = _lacking(found)
+    said = missing_work(labs.get("2b_transfers").forms["cuda"], Metrics(h2d_bytes=copied))
     assert not said if not status else said[0] == status
     assert status != FAIL or ("0.0 MB were copied" in said[1] and "kept on the GPU" in said[1])
 

@@ -18,8 +18,12 @@ from helpers import IS_ROOT, eventually, loop, running, said
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from grader import labs, machine, trace
-from grader.grade import Findings, _lacking, grade, judge
+from grader.checks.plausible import missing_work
+from grader.grade import grade
+from grader.grading.evidence import Findings, Profiles, Race, Work, Yardstick
 from grader.grading.forms import choose_form
+from grader.grading.race import decides
+from grader.grading.verdict import judge
 from grader.look import peek
 from grader.measure.blocks import Plan
 from grader.measure.decision import Pair
@@ -350,12 +354,12 @@ def test_work_that_is_not_a_rank_s_own_earns_nothing(name, says):
     ],
 )
 def test_each_step_of_a_rank_is_its_share(per_step, status, says):
-    lab, form = labs.get(NAME), labs.get(NAME).forms["cpu"]
+    form = labs.get(NAME).forms["cpu"]
     metrics = Metrics(exchanged=form.exchanged, largest_product=2 * form.max_tokens_per_forward * form.matrix)
     if per_step:
         metrics.per_step["product_flops"] = [share * form.flops for share in per_step]
-    lacking = _lacking(Findings(lab, "cpu", target=2.0, metrics={"submission": metrics}))
-    assert (lacking is None) if status is None else (lacking[0] == status and says in lacking[1])
+    missing = missing_work(form, metrics)
+    assert (missing is None) if status is None else (missing[0] == status and says in missing[1])
 
 
 # ms a step of starter and solution, and the share of them that other programs took: two NVIDIA H200, 2026-11-27
@@ -386,11 +390,11 @@ def test_what_hangs_on_an_undecided_gain_is_undecided(quiet, status):
     )
     metrics.largest_product = 2 * form.max_tokens_per_forward * form.matrix
     metrics.per_step["product_flops"] = [form.flops]
-    found = Findings(lab, "cuda", target=1.3, metrics={"submission": metrics})
-    found.parity = CheckResult("parity", "", PASS, 0, 0, "")
+    profiles, parity = Profiles({"submission": metrics}), CheckResult("parity", "", PASS, 0, 0, "")
     times = [(78.0, ours, 0.0, 0.0) for _, ours, *_ in DISTURBED] if quiet else DISTURBED
-    found.pairs = [Pair(a / 1e3, b / 1e3, *lost) for a, b, *lost in times]
-    found.decided = found.decide(Plan())
+    pairs = tuple(Pair(a / 1e3, b / 1e3, *lost) for a, b, *lost in times)
+    known = Race(pairs, decides(False, 1.3, form, Plan())(pairs))
+    found = Findings(lab, "cuda", yardstick=Yardstick(1.3), work=Work(parity), race=known, profiles=profiles)
     checks = {check.name: check for check in judge(found, Submission("", prediction=PREDICTED))}
     assert [checks[name].status for name in ("throughput", "collectives", "exposed")] == [status] * 3, checks
     assert checks["prediction"].status == status and checks["prediction"].points == (10 if quiet else 5)

@@ -45,7 +45,7 @@ def judge(
             if name == "loss":
                 continue
             together = zip(submission, starter, wider, strict=False)
-            off = [_off(check, ours[name], theirs.get(name), factor) for ours, theirs, factor in together]
+            off = [_off(check, ours[name], theirs[name], factor) for ours, theirs, factor in together]
             evidence[f"{name}_of_the_tolerance"] = round(max(off, default=0.0), 4)
             at = next((step for step, value in enumerate(off) if value > 1), None)
             if at is not None and not problem:

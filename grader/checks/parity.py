@@ -118,17 +118,14 @@ def unread(read: int, needed: int) -> CheckResult:
 
 @dataclass(frozen=True)
 class Replay:
-    """What the reference solution's training from the same seed says of the submission's.
+    """What the reference solution's training from the same seed says of the submission's."""
 
-    losses: the reference's, by step. updates: by step, what `compare` says there of the submission's weights beside the
-    reference's; empty where the reference could not make as many steps in any reasonable time. held_out,
-    reference_held_out: loss of both on held-out data after the last of those steps. twins: by step, how far the reference's
-    training from this seed is from itself if its weights were rounded; looked at from a step on that is `doubtful`."""
-
-    losses: Sequence[float]
+    losses: Sequence[float]  # the reference's, by step
+    # by step, what `compare` says of the submission's weights beside the reference's; empty where that could not follow
     updates: dict[int, dict[str, Any]]
-    held_out: float | None
+    held_out: float | None  # the submission's loss on held-out data after the last of those steps
     reference_held_out: float
+    # by step, how far the reference's training is from itself if its weights were rounded; from a `doubtful` step on
     twins: Mapping[int, Near] = field(default_factory=dict)
 
 
@@ -275,7 +272,7 @@ def doubtful(check: CheckResult) -> int | None:
     return None
 
 
-def untold(check: CheckResult) -> bool:
+def rounding_may_explain(check: CheckResult) -> bool:
     """Whether a training was too far from the reference's, from a seed from which rounding alone may lead there: another one tells."""
     return bool(check.evidence.get("untold"))
 

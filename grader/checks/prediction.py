@@ -60,8 +60,10 @@ def judge(
         )
         status, half = PASS if right_cause else FAIL, check.points / 2
         return result(status, half * right_cause, words, unmeasured=half)
-    is_number = isinstance(number, (int, float)) and math.isfinite(number) and number > 0
-    right_gain = is_number and any(gain / check.factor <= number <= gain * check.factor for gain in gains.values())
+    said_gain = number if isinstance(number, int | float) and math.isfinite(number) and number > 0 else None
+    right_gain = said_gain is not None and any(
+        gain / check.factor <= said_gain <= gain * check.factor for gain in gains.values()
+    )
     known = " and ".join(f"{whose} gains {gain:.1f}x" for whose, gain in gains.items())
     verdict = ("right" if right_gain else "off") if gains else "not judged yet"
     words += f" {predicted}: {verdict}. {RULE.format(factor=check.factor)} "

@@ -75,7 +75,7 @@ def _why_uncertain(decided: decision.Decision, evidence: dict[str, Any]) -> str:
     return f"equal blocks took unequal times here (one pair differs from the next by {decided.gain.noise:.0%})"
 
 
-SLOWER = 0.97  # a loop that is at least this fast is not slower
+NOT_SLOWER = 0.97  # a loop that is at least this fast is not slower
 HALF_LOST = 0.8  # at this speed half of the points are gone, at its square all
 
 
@@ -96,10 +96,10 @@ def judge_healthy(
         evidence["untouched"] = True
         return result(PASS, check.points, "This is the untouched loop: it is as fast as it was.")
     kept: Callable[[float], float] = lambda speed: max(0.0, 1 - 0.5 * math.log(speed) / math.log(HALF_LOST))  # noqa: E731
-    if gain.upper < SLOWER and decided.settled:
+    if gain.upper < NOT_SLOWER and decided.settled:
         reason = f"The loop runs {measured} as fast as the untouched one: what was changed made it slower."
         return result(FAIL, kept(gain.upper) * check.points, reason, *check.hints)
-    if gain.lower < SLOWER:
+    if gain.lower < NOT_SLOWER:
         reason = (
             f"The loop runs {measured} as fast as the untouched one, but equal blocks took unequal times here: whether it is "
             f"slower is not known. What is certain earns {kept(gain.lower):.0%} of the points. {AGAIN}"

@@ -112,7 +112,7 @@ def _past_the_drive(options: dict[str, Any]) -> list[Path]:
 
 def start_training(arm: Arm, seed: int, keep_initial: bool) -> None:
     """Have a frozen arm begin its training; no process knows the seed before."""
-    with arm.aside():
+    with arm.untimed_turn():
         arm.child.start(seed, keep_initial)
 
 

@@ -29,19 +29,16 @@ MAX_SLOWER_BURN = 1.1  # whole turn over timed block; seen: at most 1.09 with ei
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured. `block_s`: length of a timed block in seconds, at least `block_steps` steps. The points must
-    be known to within `precision` (a fraction of all points), else pairs are added up to `max_pairs`. profile_starter:
-    the starter's profile is for a picture only, and takes some seconds. use_up_s: how much longer a loop may run to show
-    that its gain does not live on steps made ahead."""
+    """How much is measured."""
 
-    block_s: float = 1.5
-    block_steps: int = 4
+    block_s: float = 1.5  # length of a timed block
+    block_steps: int = 4  # at least
     min_pairs: int = 3
     max_pairs: int = 14
-    precision: float = 0.05
+    precision: float = 0.05  # a fraction of all points: pairs are added until the points are known as well as that
     profile_steps: int = 4
-    profile_starter: bool = True
-    use_up_s: float = 20.0
+    profile_starter: bool = True  # for a picture only, and it takes some seconds
+    use_up_s: float = 20.0  # how much longer a loop may run to show that its gain does not live on steps made ahead
 
 
 # Simulated over noise of 0.1 to 10%, no mark was off by a tenth more often than with three pairs; the rule adds them where they are needed
@@ -50,13 +47,14 @@ QUICK = Plan(block_s=0.8, block_steps=2, min_pairs=2, max_pairs=10, precision=0.
 
 @dataclass(frozen=True)
 class Turn:
-    """A timed turn of one arm: seconds of its steps, their number, the GPU's seconds, and those before and after the steps in
-    which the loop may have run: until all of it was awake, or stood still."""
+    """A timed turn of one arm."""
 
-    seconds: float
+    seconds: float  # of its steps
     steps: int
-    busy_s: float
-    around_s: float = 0.0
+    busy_s: float  # of the GPU
+    around_s: float = (
+        0.0  # before and after the steps, in which it may have run: until all of it was awake, or stood still
+    )
 
 
 @dataclass
@@ -74,8 +72,8 @@ class Arm:
     step_s: float = math.nan  # latest estimate of the steady time per step
     warm_s: float = 0.0  # seconds of the first steps
     warm_steps: int = 0
-    aside_s: float = 0.0  # seconds of its turns that are not timed: its start, its first steps, its weights and logs
-    aside_busy_s: float = 0.0  # the GPU's work in them
+    untimed_s: float = 0.0  # seconds of its turns that are not timed: its start, its first steps, its weights and logs
+    untimed_busy_s: float = 0.0  # the GPU's work in them
     ran_s: float = 0.0  # of its timed turns: seconds of steps, those of burns included, and the GPU's work
     ran_busy_s: float = 0.0
     ran_steps: int = 0
@@ -92,8 +90,9 @@ class Arm:
         return seconds
 
     def read_ahead_s(self, starter: Arm) -> float:
-        """After the first steps: seconds in which it read what should have been prepared. 0 where it read no more than a loader
-        does that begins on its next batches, some times as much as the starter, and in labs without a preparation."""
+        """After the first steps: seconds in which it read what should have been prepared; 0 in labs without a preparation.
+
+        A loader that begins on its next batches may read READ_AHEAD times as much as the starter."""
         if (
             not self.prepared_for
             or not self.drive
@@ -101,7 +100,7 @@ class Arm:
             or self.drive.counts.reads <= READ_AHEAD * starter.drive.counts.reads
         ):
             return 0.0
-        return max(0.0, self.aside_s - self.warm_steps * self.step_s)
+        return max(0.0, self.untimed_s - self.warm_steps * self.step_s)
 
     def counted(self) -> dict[str, float]:
         """What was counted outside the trace, per step."""
@@ -126,13 +125,13 @@ class Arm:
         return self.child.profile(steps, file)
 
     @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
+    def untimed_turn(self) -> Iterator[None]:
         """A turn of this frozen arm that is not timed. How long it took is kept: see `overstated`."""
         awake_s = self.child.freezer.awake_s
         with self._turn() as busy:
             yield
-        self.aside_s += self.child.freezer.awake_s - awake_s
-        self.aside_busy_s += busy()
+        self.untimed_s += self.child.freezer.awake_s - awake_s
+        self.untimed_busy_s += busy()
 
     @contextlib.contextmanager
     def timed(self, core: int | None = None) -> Iterator[None]:
@@ -211,19 +210,19 @@ class Arm:
 
     def run_on(self) -> None:
         """A turn of about a second in which steps that were made ahead are used up. It has to be as fast as the last block:
-        see `set_aside`."""
+        see `discount`."""
         busy_a_step = self.ran_busy_s / self.ran_steps
         with self.timed():
             self.run(self._steps_of(1.0))
-        self.set_aside(self.turns[-1], self.step_s, busy_a_step)
+        self.discount(self.turns[-1], self.step_s, busy_a_step)
 
-    def set_aside(self, turn: Turn, step_s: float, busy_a_step: float) -> None:
+    def discount(self, turn: Turn, step_s: float, busy_a_step: float) -> None:
         """What a timed turn took beyond this pace, in seconds a step and of the GPU's work a step, does not count as timed:
         more steps can have been made in it than were handed over."""
         slow_s = max(0.0, turn.seconds - turn.steps * step_s)
         slow_busy_s = max(0.0, turn.busy_s - turn.steps * busy_a_step)
-        self.ran_s, self.aside_s = self.ran_s - slow_s, self.aside_s + slow_s
-        self.ran_busy_s, self.aside_busy_s = self.ran_busy_s - slow_busy_s, self.aside_busy_s + slow_busy_s
+        self.ran_s, self.untimed_s = self.ran_s - slow_s, self.untimed_s + slow_s
+        self.ran_busy_s, self.untimed_busy_s = self.ran_busy_s - slow_busy_s, self.untimed_busy_s + slow_busy_s
 
     def _steps_of(self, seconds: float) -> int:
         return whole_rounds(seconds, self.step_s, self.round_of)
@@ -253,7 +252,7 @@ def pair(starter: Arm, submission: Arm, plan: Plan, before_block: Callable[[], N
     Both begin on the same core, another one in each pair (see `draw_core`). Where each was left on its own core, pairs of a
     loop against itself scattered by 13.6% on a machine with uneven cores, and by 9.6% where both began on the same. On another
     host no difference could be told: 11.7% left, 12.6% on one core, 15.5% on a usual one (data/measured/decision.md)."""
-    times: dict[str, float] = {}
+    times: dict[str, tuple[float, float]] = {}
     core = draw_core()
     arms = [("starter", starter), ("submission", submission)]
     random.shuffle(arms)
@@ -261,9 +260,10 @@ def pair(starter: Arm, submission: Arm, plan: Plan, before_block: Callable[[], N
         before_block()
         # looked at while the arm is frozen: it takes some time, in which a loop that ran could make steps ahead
         with watch_lost(arm.child) as lost, arm.metered(), arm.timed(core):
-            times[f"{name}_s"] = arm.block(plan)
-        times[f"{name}_lost"] = lost()
-    return Pair(**times)
+            seconds = arm.block(plan)
+        times[name] = seconds, lost()
+    (starter_s, starter_lost), (submission_s, submission_lost) = times["starter"], times["submission"]
+    return Pair(starter_s, submission_s, starter_lost, submission_lost)
 
 
 def overstated(submission: Arm, starter: Arm, by_gpu: bool) -> float:
@@ -283,11 +283,11 @@ def overstated(submission: Arm, starter: Arm, by_gpu: bool) -> float:
     around = max(0.0, around_s) / submission.ran_s
     ours, theirs = (arm.ran_busy_s / arm.ran_steps for arm in (submission, starter))
     if by_gpu and min(ours, theirs) > 0:
-        usual = max(0.0, starter.aside_busy_s - starter.warm_steps * theirs)
-        ahead = (submission.aside_busy_s - usual) / min(ours, theirs) - submission.warm_steps
+        usual = max(0.0, starter.untimed_busy_s - starter.warm_steps * theirs)
+        ahead = (submission.untimed_busy_s - usual) / min(ours, theirs) - submission.warm_steps
         share_made = 1 - max(0.0, ahead) / submission.ran_steps  # in the timed turns, of what was handed over there
         return min(MOST_OVERSTATED, (1 + around) / max(share_made, 1 / MOST_OVERSTATED))
-    ours, theirs = (max(0.0, arm.aside_s - arm.warm_steps * arm.step_s) for arm in (submission, starter))
+    ours, theirs = (max(0.0, arm.untimed_s - arm.warm_steps * arm.step_s) for arm in (submission, starter))
     return min(MOST_OVERSTATED, 1 + around + max(0.0, ours - theirs) / submission.ran_s)
 
 

@@ -74,17 +74,13 @@ def store_gain(lab: Lab, form: str, entry: dict[str, Any], path: Path | None = N
 
 
 class Near(NamedTuple):
-    """How far one training is from another after as many steps from the same seed.
+    """How far one training is from another after as many steps from the same seed."""
 
-    norm: relative difference of the norms of the total update. distance: 1 - cosine of the total updates. loss: root mean
-    square of the relative differences of the losses, step by step. held_out: relative difference of the held-out losses.
-    stretch: 1 - cosine of the updates since the step that was compared before."""
-
-    norm: float
-    distance: float
-    loss: float
-    held_out: float
-    stretch: float = 0.0
+    norm: float  # relative difference of the norms of the total update
+    distance: float  # 1 - cosine of the total updates
+    loss: float  # root mean square of the relative differences of the losses, step by step
+    held_out: float  # relative difference of the held-out losses
+    stretch: float = 0.0  # 1 - cosine of the updates since the step that was compared before
 
 
 @dataclass(frozen=True)
@@ -140,12 +136,11 @@ class Usual(NamedTuple):
 
 @dataclass(frozen=True)
 class Band:
-    """How well the reference does on held-out data, by step: rows of (step, {"loss": Usual, "accuracy": Usual}), steps
-    rising. made_on: device, version of torch and date."""
+    """How well the reference does on held-out data, by step."""
 
-    rows: tuple[tuple[int, dict[str, Usual]], ...]
+    rows: tuple[tuple[int, dict[str, Usual]], ...]  # (step, {"loss": Usual, "accuracy": Usual}), steps rising
     seeds: int
-    made_on: str = ""
+    made_on: str = ""  # device, version of torch and date
 
     @property
     def steps(self) -> tuple[int, int]:

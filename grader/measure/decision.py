@@ -23,12 +23,12 @@ _T95 = (
 
 @dataclass(frozen=True)
 class Gain:
-    """A speed-up factor with its 90% interval; `noise` is the standard deviation of one pair's log ratio."""
+    """A speed-up factor with its 90% interval."""
 
     factor: float
     lower: float
     upper: float
-    noise: float
+    noise: float  # the standard deviation of one pair's log ratio
     pairs: int
 
 
@@ -75,14 +75,15 @@ def fraction(factor: float, target: float) -> float:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two timed blocks, one of each arm, in seconds per step. lost: the share of a block's time (0 to 1) that went to
-    other programs, as far as that can be told. disturbed: why the pair cannot count, or ""."""
+    """Two timed blocks, one of each arm."""
 
-    starter_s: float
+    starter_s: float  # seconds per step
     submission_s: float
-    starter_lost: float = 0.0
+    starter_lost: float = (
+        0.0  # share of the block's time (0 to 1) that went to other programs, as far as that can be told
+    )
     submission_lost: float = 0.0
-    disturbed: str = ""
+    disturbed: str = ""  # why the pair cannot count
 
     @property
     def lost(self) -> float:
@@ -92,12 +93,12 @@ class Pair:
 
 @dataclass(frozen=True)
 class Decision:
-    """pairs: those that count. certain: the gain that the points are for. settled: whether the points are known."""
+    """What pairs say."""
 
     gain: Gain
-    certain: float
-    settled: bool
-    pairs: tuple[Pair, ...]
+    certain: float  # the gain that the points are for
+    settled: bool  # the points are known
+    pairs: tuple[Pair, ...]  # that count
 
 
 def decide(
@@ -162,13 +163,12 @@ def direction(found: Gain) -> str:
 
 @dataclass(frozen=True)
 class _View:
-    """Some of the pairs. slow, fast: how far (in log) the mean block lies above the arm's fastest one, of the starter and
-    of the submission."""
+    """Some of the pairs."""
 
     pairs: tuple[Pair, ...]
     gain: Gain
-    slow: float
-    fast: float
+    slow: float  # how far (in log) the starter's mean block lies above its fastest one
+    fast: float  # the same of the submission
 
     @property
     def least(self) -> float:

@@ -7,8 +7,10 @@ and a start counts once: `python -m tests.benchmarks.compare_errors` tells how o
 from __future__ import annotations
 
 import re
+import secrets
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,16 +19,20 @@ from statistics import fmean, geometric_mean
 from grader.checks import parity as parity_check
 from grader.checks.throughput import MUCH_LOST
 from grader.errors import UserError
-from grader.grade import Arming, Findings, race, timed_pair
 from grader.grading.arms import Setup, open_arm, start_training, workspace_of
+from grader.grading.evidence import Race
+from grader.grading.first_steps import Alone, first_steps, load, starter_alone, submission_begins
 from grader.grading.forms import choose_device
 from grader.grading.gate import Disturbed, machine_is_free
-from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput
+from grader.grading.profiles import profile_each
+from grader.grading.race import Policy, race, timed_pair
+from grader.labs.lab import Form, Parity
 from grader.measure import decision
-from grader.measure.blocks import Plan
+from grader.measure.blocks import Arm, Plan
 from grader.measure.calibration import Spread
+from grader.measure.decision import Decision, Pair
 from grader.own.job import JobError
-from grader.result import FAIL, CheckResult, Progress
+from grader.result import FAIL, CheckResult, Progress, silent
 from grader.sandbox.child_error import ChildError
 from grader.sandbox.fork_server import fork_server
 from grader.sandbox.probe import confinement
@@ -50,63 +56,23 @@ NOT_CONFINED = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Own(Lab):
-    """The loop before the change, in the place of a lab's starter."""
-
-    before: str
-
-    @property
-    def starter(self) -> str:
-        return self.before
-
-
-@dataclass
-class _Comparing(Findings):
-    """As a grade, but for the points: what does not agree is timed all the same, and either loop may be the faster one."""
-
-    keep_traces: bool = True
-
-    @property
-    def same_work(self) -> bool:
-        return True
-
-    @property
-    def counts_gpu_work(self) -> bool:
-        """No points hang on what it is for; so both loops do the same between their blocks."""
-        return False
-
-    def decide(self, plan: Plan) -> decision.Decision | None:
-        """Whether the first start has enough pairs; what they say of the gain is no verdict."""
-        counted = tuple(pair for pair in self.pairs if not pair.disturbed)
-        if len(counted) < PAIRS:
-            return None
-        found = decision.gain(*zip(*((p.starter_s, p.submission_s) for p in counted), strict=True))
-        return decision.Decision(found, found.lower, True, counted)
-
-
 @dataclass
 class Comparison:
-    """What was found. said: one of decision's FASTER, EQUAL, SLOWER, UNKNOWN, of the loop after the change; "" where that was not
-    measured, then `message` says why, and `unusable` whether it is that a file could not be loaded. plan: what was measured by.
-    starts: how often both were started and measured. gain: how many times as fast it is, over the starts; None of a single one.
-    before_s, after_s: seconds a step, the mean over the starts. agreement: whether losses and weights agree, as a check; None
-    where no steps were made. compile_s: what compilation of the later loop took, None for none. traces: "before", "after", of
-    the first start; traced_s: the seconds a step of that start, without the profiler."""
+    """What was found of the loop after the change, beside the one before."""
 
-    said: str = ""
-    plan: Plan = FULL
-    starts: int = 0
-    gain: decision.Gain | None = None
-    before_s: float | None = None
+    said: str = ""  # one of decision's FASTER, EQUAL, SLOWER, UNKNOWN; "" where that was not measured
+    plan: Plan = FULL  # what was measured by
+    starts: int = 0  # how often both were started and measured
+    gain: decision.Gain | None = None  # over the starts; None of a single one
+    before_s: float | None = None  # seconds a step, the mean over the starts
     after_s: float | None = None
-    agreement: CheckResult | None = None
-    compile_s: float | None = None
-    traces: dict[str, Trace] = field(default_factory=dict)
-    traced_s: dict[str, float] = field(default_factory=dict)
+    agreement: CheckResult | None = None  # whether losses and weights agree; None where no steps were made
+    compile_s: float | None = None  # what compilation of the later loop took; None for none
+    traces: dict[str, Trace] = field(default_factory=dict)  # "before", "after", of the first start
+    traced_s: dict[str, float] = field(default_factory=dict)  # seconds a step of that start, without the profiler
     warnings: list[str] = field(default_factory=list)
-    message: str = ""
-    unusable: bool = False
+    message: str = ""  # why nothing was measured
+    unusable: bool = False  # a file could not be loaded
     output: str = ""
 
     def analyses(self, top: int = 10) -> dict[str, Analysis]:
@@ -128,7 +94,7 @@ def compare(
     plan: Plan = FULL,
     limits: Limits | None = None,
     allow_unconfined: bool = False,
-    progress: Progress = lambda share, what: None,
+    progress: Progress = silent,
 ) -> Comparison:
     """Measure the loop in `after` beside that in `before`: Python files that define train(job), each in a confined process of
     its own. plan: its pairs are starts of both here, with two pairs of blocks each. job: a Python file that defines make_job(seed,
@@ -147,111 +113,158 @@ def compare(
         raise RuntimeError(NOT_CONFINED)
     folders = [str(path.resolve()) for path in readable if path.is_dir()]
     form = Form("grader.own.job", {"file": str(job.resolve()), "folders": folders}, "", 1.0, NOISE, AGREEMENT)
-    lab = _Own(
-        name="own",
-        title="",
-        phase=0,
-        goal="",
-        cause="",
-        forms={form_name: form},
-        throughput=Throughput(0, ("", "", "")),
-        trace=(),
-        prediction=Prediction(0),
-        peek=(),
-        before=sources[0],
-    )
-    found = _Comparing(lab, form_name, allow_unconfined=allow_unconfined)
     files = [path.resolve() for path in (job, *readable)]
     setup = Setup(form, form_name, form.options, files, allow_unconfined)
     result = Comparison(plan=plan)
 
-    def told(share: float, what: str) -> None:
+    def named(share: float, what: str) -> None:
         progress(share, what.replace("the submission", after.name).replace("the starter", before.name))
 
     try:
         progress(0.0, "looking at the machine")
         machine_is_free(form_name)
         with (
-            tempfile.TemporaryDirectory() as kept,
             workspace_of(sources[0]) as folder_before,  # what is compiled is found again at the next start
             workspace_of(sources[1]) as folder_after,
         ):
-            once = replace(plan, min_pairs=PAIRS, max_pairs=2 * PAIRS)
-            starter = partial(open_arm, sources[0], setup, trusted=True, kept=folder_before)
-            ours = partial(open_arm, sources[1], setup, limits, kept=folder_after)
-            race(found, starter, ours, Path(kept), once, lambda share, what: told(FIRST * share, what))
-            if found.decided:
-                result.traced_s = dict(zip(("before", "after"), found.step_s, strict=True))
-                starts = [_joined(found.decided.pairs)]
-                _start_again(found, starts, starter, ours, plan, once, told)
-                _say(result, starts, plan)
-                _tell_lost(found)
+            start_before = partial(open_arm, sources[0], setup, trusted=True, kept=folder_before)
+            start_after = partial(open_arm, sources[1], setup, limits, kept=folder_after)
+            _measure(result, _Loops(setup, start_before, start_after, plan, secrets.randbelow(1 << 31)), named)
     except ChildError as error:
         blamed = before if error.trusted else after
         result.message = _explained(error, blamed, job)
         result.unusable = error.kind == JOB_ERROR or error.asked == "load"
         if error.kind != JOB_ERROR:  # whose message says it all
-            result.output = re.sub(rf'"[^"]*/{SUBMISSION}"', lambda _: f'"{blamed}"', error.details)
+            details = re.sub(rf'"[^"]*/{SUBMISSION}"', lambda _: f'"{blamed}"', error.details)
+            if details not in result.output:
+                result.output = f"{result.output}\n{details}".strip()
     except Disturbed as disturbance:
         result.message = f"Not measured: {disturbance} Wait until the machine is free and try again."
     progress(1.0, "done")
-    _concluded(found, result)
     return result
 
 
-def _start_again(
-    found: _Comparing,
-    starts: list[decision.Pair],
-    start_starter: Callable[[], Arming],
-    start_ours: Callable[[], Arming],
-    plan: Plan,
-    once: Plan,
-    progress: Progress,
-) -> None:
-    """Both loops in new processes, until it is known which one is faster, or for as often as the plan allows. Adds to `starts`.
-    Raises Disturbed where too few are measured until then."""
-    first = len(found.pairs)
+@dataclass(frozen=True)
+class _Loops:
+    """Both loops, and how they are started and timed."""
+
+    setup: Setup
+    before: Callable[[], AbstractContextManager[Arm]]
+    after: Callable[[], AbstractContextManager[Arm]]
+    plan: Plan  # of all starts
+    seed: int
+
+    @property
+    def once(self) -> Plan:
+        """Of one start."""
+        return replace(self.plan, min_pairs=PAIRS, max_pairs=2 * PAIRS)
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(self.setup.form_name, 1, _first_pairs, kept=None)
+
+
+def _first_pairs(pairs: Sequence[Pair]) -> Decision | None:
+    """Whether the first start has enough pairs; what they say of the gain is no verdict."""
+    counted = tuple(pair for pair in pairs if not pair.disturbed)
+    if len(counted) < PAIRS:
+        return None
+    found = decision.gain([pair.starter_s for pair in counted], [pair.submission_s for pair in counted])
+    return Decision(found, found.lower, True, counted)
+
+
+def _measure(result: Comparison, loops: _Loops, progress: Progress) -> None:
+    """Both loops once, with their profiles, then again and again. What is found out is kept in `result`, however it ends."""
+    with loops.before() as before:
+        alone = starter_alone(before, loops.setup, loops.seed, lambda share, what: progress(FIRST * share, what))
+        with loops.after() as after:
+            try:
+                known, problems = _first_start(result, loops, before, after, alone, progress)
+            finally:
+                result.output = after.child.output()
+    try:
+        result.traced_s = dict(zip(("before", "after"), known.step_s, strict=True))
+        starts, pairs = [_joined(known.counted)], list(known.pairs)
+        _start_again(result, loops, starts, pairs, progress)
+        _say(result, starts, loops.plan)
+        lost = max(pair.lost for pair in pairs if not pair.disturbed)
+        if lost > MUCH_LOST:
+            result.warnings.append(
+                f"Other programs took up to {lost:.0%} of a loop's time, so the interval says less than it seems to."
+            )
+    finally:
+        result.warnings += problems
+
+
+def _first_start(
+    result: Comparison, loops: _Loops, before: Arm, after: Arm, alone: Alone, progress: Progress
+) -> tuple[Race, Sequence[str]]:
+    """First steps, timed pairs and profiles. What does not agree is timed all the same. Returns what is wrong with the later
+    loop's profile, too."""
+    setup, plan = loops.setup, loops.once
+
+    def first(share: float, what: str) -> None:
+        progress(FIRST * share, what)
+
+    submission_begins(after, setup, loops.seed, alone, first)
+    early, limit = first_steps(before, after, setup, first)
+    result.agreement, known = early, Race()
+    with tempfile.TemporaryDirectory() as kept:
+        policy = replace(loops.policy, kept=Path(kept), max_weights_bytes=limit, alone_s=alone.step_s)
+        for known in race(before, after, policy, plan, first):
+            result.warnings, result.compile_s = list(known.warnings), known.compile_s
+    if early.status != FAIL:
+        late = parity_check.late(AGREEMENT, before.losses, after.losses, Spread())
+        result.agreement = replace(late, evidence=early.evidence | late.evidence)
+    steps, with_starter = plan.profile_steps, plan.profile_starter
+    profiles = profile_each(before, after, setup, known.step_s, steps, first, with_starter=with_starter)
+    result.traces = profiles.traces
+    result.warnings += profiles.warnings
+    return known, profiles.problems
+
+
+def _start_again(result: Comparison, loops: _Loops, starts: list[Pair], pairs: list[Pair], progress: Progress) -> None:
+    """Both loops in new processes, until it is known which one is faster, or for as often as the plan allows. Adds to `starts`
+    and to `pairs`, of all blocks. Raises Disturbed where too few are measured until then."""
+    first, plan = len(pairs), loops.plan
     for n in range(2, plan.max_pairs + 1):
         progress(FIRST + (1 - FIRST) * (n - 2) / max(plan.min_pairs - 1, n - 1), f"starting both loops again, {n}")
-        start = {"ours": start_ours, "starter": start_starter}
-        order = ["starter", "ours"] if n % 2 == 0 else ["ours", "starter"]  # what comes of being the first is no gain
+        start = {"after": loops.after, "before": loops.before}
+        order = ["before", "after"] if n % 2 == 0 else ["after", "before"]  # what comes of being the first is no gain
         with start[order[0]]() as one, start[order[1]]() as other:
             arms = dict(zip(order, (one, other), strict=True))
-            for each in arms.values():
-                each.child.load()
-                each.child.freeze()
-            for each in arms.values():
-                start_training(each, found.seed, keep_initial=False)
-                with each.aside():
-                    each.warm_up(FIRST_STEPS)
+            for arm in arms.values():
+                load(arm, loops.setup)
+            for arm in arms.values():
+                start_training(arm, loops.seed, keep_initial=False)
+                with arm.untimed_turn():
+                    arm.warm_up(FIRST_STEPS)
             try:
                 for _ in range(PAIRS):
-                    found.pairs.append(timed_pair(found, arms["ours"], arms["starter"], once))
+                    pairs.append(timed_pair(arms["before"], arms["after"], loops.policy, loops.once, pairs))
             except Disturbed as disturbance:
-                if decide(starts, found.form.noise, plan.min_pairs) is None:
+                if decide(starts, NOISE, plan.min_pairs) is None:
                     raise
-                found.warnings.append(f"Not started more often: {disturbance}")
+                result.warnings.append(f"Not started more often: {disturbance}")
                 break
-        if counted := [pair for pair in found.pairs[-PAIRS:] if not pair.disturbed]:
+        if counted := [pair for pair in pairs[-PAIRS:] if not pair.disturbed]:
             starts.append(_joined(counted))
-        decided = decide(starts, found.form.noise, plan.min_pairs)
+        decided = decide(starts, NOISE, plan.min_pairs)
         if decided and decided.settled:
             break
-    later = [pair.disturbed for pair in found.pairs[first:]]
+    later = [pair.disturbed for pair in pairs[first:]]
     for why in filter(None, dict.fromkeys(later)):
-        found.warnings.append(
+        result.warnings.append(
             f"{later.count(why)} of {len(later)} pairs of blocks, after the first start, do not count: {why}."
         )
 
 
-def _joined(pairs: Sequence[decision.Pair]) -> decision.Pair:
+def _joined(pairs: Sequence[Pair]) -> Pair:
     """One pair of the mean times, for pairs of blocks of the same two processes."""
-    return decision.Pair(
-        geometric_mean(pair.starter_s for pair in pairs), geometric_mean(pair.submission_s for pair in pairs)
-    )
+    return Pair(geometric_mean(pair.starter_s for pair in pairs), geometric_mean(pair.submission_s for pair in pairs))
 
 
-def decide(starts: Sequence[decision.Pair], noise_floor: float, least: int = 2) -> decision.Decision | None:
+def decide(starts: Sequence[Pair], noise_floor: float, least: int = 2) -> Decision | None:
     """What the starts say, a pair of mean times each, of two loops of which nobody knows which one should be faster; None of fewer
     than `least`. Settled when the interval says it, and would say it too had the slower of them always run as in its fastest
     start, or the faster one as in its slowest. No start is left out: how they differ is what must be known."""
@@ -265,14 +278,14 @@ def decide(starts: Sequence[decision.Pair], noise_floor: float, least: int = 2) 
         decision.SLOWER: min(min(after) / fmean(after), fmean(before) / max(before)),
     }
     settled = said == decision.EQUAL or said == decision.direction(_divided(gain, luck.get(said, 1.0)))
-    return decision.Decision(gain, gain.lower, settled and said != decision.UNKNOWN, tuple(starts))
+    return Decision(gain, gain.lower, settled and said != decision.UNKNOWN, tuple(starts))
 
 
 def _divided(gain: decision.Gain, factor: float) -> decision.Gain:
     return replace(gain, factor=gain.factor / factor, lower=gain.lower / factor, upper=gain.upper / factor)
 
 
-def _say(result: Comparison, starts: Sequence[decision.Pair], plan: Plan) -> None:
+def _say(result: Comparison, starts: Sequence[Pair], plan: Plan) -> None:
     """What is said of the gain, from all starts."""
     result.starts = len(starts)
     result.before_s = fmean(start.starter_s for start in starts)
@@ -282,28 +295,6 @@ def _say(result: Comparison, starts: Sequence[decision.Pair], plan: Plan) -> Non
         result.gain = decided.gain
         if decided.settled and len(starts) >= plan.min_pairs:
             result.said = decision.direction(decided.gain)
-
-
-def _tell_lost(found: _Comparing) -> None:
-    lost = max(pair.lost for pair in found.pairs if not pair.disturbed)
-    if lost > MUCH_LOST:
-        found.warnings.append(
-            f"Other programs took up to {lost:.0%} of a loop's time, so the interval says less than it seems to."
-        )
-
-
-def _concluded(found: _Comparing, result: Comparison) -> None:
-    result.warnings = found.warnings + found.trace_problems
-    result.traces, result.compile_s = found.traces, found.compile_s
-    result.output = (
-        found.output
-        if not result.output or result.output in found.output
-        else f"{found.output}\n{result.output}".strip()
-    )
-    result.agreement = found.parity
-    if found.parity and found.parity.status != FAIL and found.losses:
-        late = parity_check.late(AGREEMENT, found.losses["starter"], found.losses["submission"], Spread())
-        result.agreement = replace(late, evidence=found.parity.evidence | late.evidence)
 
 
 def _source(path: Path) -> str:

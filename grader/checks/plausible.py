@@ -1,0 +1,108 @@
+"""Did the timed steps do what they cannot do without, and can they have been as fast as they were measured?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from grader import machine
+from grader.labs.lab import Form
+from grader.measure import peaks
+from grader.measure.decision import Pair
+from grader.result import FAIL, INCONCLUSIVE
+from grader.trace import Metrics
+
+# Of a rank's share of a batch what its matrix products may be, in any step: to compute the forward pass once more adds a third.
+LEAST_OF_SHARE, MOST_OF_SHARE = 0.9, 1.5
+# Of the processor time that the starter's main process takes for a step, in 2a: 24 to 36% with 4 or 16 worker processes, 87 to
+# 100% where its own threads decode (two cores that others used as well)
+LEAST_IN_MAIN, MOST_IN_MAIN = 0.08, 0.6
+
+
+def impossible(form: Form, form_name: str, pairs: Sequence[Pair]) -> str:
+    """Why the measured rate cannot be true, or ''."""
+    least = peaks.least_step_s(machine.gpu_name(), form.flops) if form_name == "cuda" else None
+    fastest = min(pair.submission_s for pair in pairs if not pair.disturbed)
+    if least is None or fastest >= least:
+        return ""
+    return (
+        f"Not counted: a step took {1e3 * fastest:.2f} ms, and this GPU needs at least {1e3 * least:.2f} ms for the "
+        "matrix products of a step. Something was not computed."
+    )
+
+
+def missing_work(form: Form, metrics: Metrics) -> tuple[str, str] | None:
+    """Why it is not known, or not so, that a step did what it cannot do without, no more at once than it may: status, reason."""
+    given, copied = metrics.exchanged, metrics.h2d_bytes
+    if form.exchanged is not None:
+        if given is None:
+            return INCONCLUSIVE, (
+                "Not counted: no trace shows what the ranks give to each other. Of a list of more than 30 tensors the profiler "
+                "notes no sizes: give them to the others in one tensor, or in shorter lists, and check again."
+            )
+        if metrics.smallest_group is not None and metrics.smallest_group < form.ranks:
+            return FAIL, (
+                f"Not counted: the trace tells of a process group of {metrics.smallest_group} of {form.ranks} ranks. What is given to "
+                "it does not reach all of them: average the gradients in the default group, which has all."
+            )
+        if given < form.exchanged:
+            return FAIL, (
+                f"Not counted: in a step a rank gives {given:,.0f} numbers to the others, and it cannot do without "
+                f"{form.exchanged:,}, a quarter of the gradients. A part of the step is missing."
+            )
+    if form.min_h2d_bytes is not None:
+        if copied is None:
+            return INCONCLUSIVE, "Not counted: no trace shows what was copied to the GPU. Check again."
+        if copied < form.min_h2d_bytes:
+            return FAIL, (
+                f"Not counted: in a step {copied / 1e6:.1f} MB were copied to the GPU, and a batch has more. A data set that is kept "
+                "on the GPU is no answer here: this one stands for data that do not fit there."
+            )
+    return _not_its_share(form, metrics) if form.max_tokens_per_forward is not None else None
+
+
+def _not_its_share(form: Form, metrics: Metrics) -> tuple[str, str] | None:
+    """Why it is not known, or not so, that the recorded rank trained on its share of each batch, in parts that are small
+    enough. Told from the matrix products, which no loop can do without: a lookup has other forms, and zeros can be sent."""
+    largest, steps = metrics.largest_product, metrics.per_step.get("product_flops")
+    if largest is None or not steps:
+        return INCONCLUSIVE, (
+            "Not counted: no trace shows all matrix products of a step, so how many tokens rank 0 trained on is not known. A CUDA "
+            "graph hides them, and a convolution does not tell its own: leave these out, and check again."
+        )
+    assert form.max_tokens_per_forward and form.matrix and form.flops
+    taken = largest / (2 * form.matrix)  # a product and a sum for each number in the matrix and each token
+    if taken > form.max_tokens_per_forward:
+        return FAIL, (
+            f"Not counted: a forward pass took {taken:,.0f} tokens at once, as its largest matrix product shows. The batch stands "
+            f"for one that does not fit into memory: at most {form.max_tokens_per_forward:,}, a micro-batch, are allowed."
+        )
+    # of each step: ranks that take turns with whole batches have the right mean
+    share = form.work[0] / form.ranks
+    least, most = LEAST_OF_SHARE * share, MOST_OF_SHARE * share
+    for done in (flops / form.flops * share for flops in steps):
+        if not least <= done <= most:
+            return FAIL, (
+                f"Not counted: in a step rank 0 did the matrix products of {done:,.0f} tokens, and its share of the batch is "
+                f"{share:,.0f}. Each rank has to train on its own share, in every step, with PyTorch's own matrix products: "
+                f"those of {least:,.0f} to {most:,.0f} tokens are allowed."
+            )
+    return None
+
+
+def made_in_main(form_name: str, main_step_s: tuple[float, float] | None) -> str:
+    """Why it is not known that samples are made outside of the main process, whoever reads their files; '' where it is: what
+    is read elsewhere can be handed to it for nothing, the work of decoding cannot, and the kernel counts that for each process.
+
+    main_step_s: the main process's processor time a step, the starter's and the submission's."""
+    if not main_step_s:
+        return ""
+    starter_s, submission_s = main_step_s
+    least = 0.0 if form_name == "cuda" else LEAST_IN_MAIN  # the GPU trains there, and asks for next to nothing
+    if least * starter_s <= submission_s <= MOST_IN_MAIN * starter_s:
+        return ""
+    return (
+        f"The training process worked for {1e3 * submission_s:.1f} ms of processor time a step. The untouched loop's, which makes its samples "
+        f"itself, takes {1e3 * starter_s:.1f} ms, and from {least:.0%} to {MOST_IN_MAIN:.0%} of that are for training: whether "
+        "samples are made elsewhere, and steps there, is not known. Let other processes hand over finished tensors, and let this "
+        "one do no more than train and wait."
+    )

@@ -1,0 +1,195 @@
+"""The reference solution trains as long from this grade's seed: was the timed run the same training to its end?"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from grader.checks import answers as answers_check
+from grader.checks import outcome as outcome_check
+from grader.checks import parity as parity_check
+from grader.errors import UserError
+from grader.grading.arms import WEIGHTS, Setup, max_weights_bytes, reference_arm
+from grader.grading.evidence import ANOTHER_SEED, SEED_TELLS_NOTHING, Checkpoint, Findings, Losses, Race
+from grader.grading.race import Decide
+from grader.labs.lab import Lab
+from grader.measure import calibration
+from grader.measure.blocks import Arm
+from grader.measure.calibration import Near
+from grader.result import FAIL, INCONCLUSIVE, CheckResult, Progress
+from grader.submission import solution
+
+REPLAY_S = 90.0  # how long the reference solution may train for comparison; timed blocks are some seconds each
+ROUNDED = 3  # trainings from weights that are rounded, where a seed is doubtful: one alone may end close by chance
+COMPARED_WITH_STARTER = (
+    "The timed steps were compared with the starter's, as far as it came, and not to the end with the reference solution's. Your "
+    "points stay as they are; there is nothing that you have to do."
+)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The reference solution, ready to be started from this grade's seed."""
+
+    lab: Lab
+    setup: Setup  # of untimed runs
+    seed: int
+
+    def start(self, nudge: int = 0) -> contextlib.AbstractContextManager[Arm]:
+        """nudge: see `Child.start`. Raises UserError where it is not part of this copy of the course."""
+        return reference_arm(solution(self.lab).source, self.setup, self.seed, nudge=nudge)
+
+
+def _late_parity(reference: Reference, losses: Losses, replay: parity_check.Replay | None = None) -> CheckResult:
+    """The whole run beside the starter's as far as it came, and beside the replay where there is one."""
+    spread = calibration.honest_spread(reference.lab, reference.setup.form_name)
+    return parity_check.late(reference.setup.form.parity, losses.starter, losses.submission, spread, replay)
+
+
+def _replayed(reference: Reference, checkpoints: Sequence[Checkpoint], progress: Progress) -> parity_check.Replay:
+    """The reference solution's training beside the submission's weights on the way."""
+    updates, files = {}, {each.step: each.file for each in checkpoints}
+    progress(0.95, "the reference solution trains as long, for comparison")
+    with reference.start() as arm:
+        for step in _reached(arm, files):
+            arm.child.give(WEIGHTS, files[step].read_bytes())
+            updates[step] = arm.child.ask("compare", file=WEIGHTS, stretch=True)
+        if not updates:
+            return parity_check.Replay(arm.losses, {}, None, math.nan)
+        held_out = arm.child.ask("evaluate", file=WEIGHTS)["loss"]
+        return parity_check.Replay(arm.losses, updates, held_out, arm.child.ask("evaluate")["loss"])
+
+
+def _reached(arm: Arm, steps: Iterable[int]) -> Iterator[int]:
+    """Train to each of these steps, as far as that takes no more than REPLAY_S in all."""
+    for step in sorted(steps):
+        if arm.reaching_s(step) > REPLAY_S:
+            return
+        arm.step_s = arm.run(step - len(arm.losses))
+        yield step
+
+
+def compared_part(race: Race, replay: parity_check.Replay, decide: Decide) -> tuple[Race, tuple[str, ...]]:
+    """The race as far as the reference solution could follow, and a warning where that is not all of it: the rest may be no
+    training at all. Where too few pairs are left nothing is known."""
+    followed, claimed = max(replay.updates, default=0), race.checkpoints[-1].step
+    if followed == claimed:
+        return race, ()
+    pairs = race.pairs[: next((each.pairs for each in race.checkpoints if each.step == followed), 0)]
+    decided = decide(pairs)
+    if decided and race.decided:
+        decided = replace(decided, certain=min(decided.certain, race.decided.certain))
+    warning = (
+        f"The loop claims {claimed} steps. The reference solution could follow {followed} of them in {REPLAY_S:.0f} s; what was "
+        "timed after those does not count."
+    )
+    return replace(race, pairs=pairs, decided=decided), (warning,)
+
+
+def twins(reference: Reference, checkpoints: Sequence[Checkpoint], step: int, progress: Progress) -> dict[int, Near]:
+    """How far trainings part from this seed by rounding alone, after `step` steps and wherever the submission's weights were
+    kept after that: the furthest that the reference solution ends from itself if it begins with weights that are rounded. As
+    far as it comes in any reasonable time; where that is not as far as `step`, at the last place before it."""
+    found: dict[int, Near] = {}
+    first = reference.setup.form.parity.steps
+    with tempfile.TemporaryDirectory() as folder:
+        progress(0.96, "the reference solution once more: its weights are not kept in each grade, for they are large")
+        with reference.start() as arm:
+            kept = {}
+            for stop in _reached(arm, [each.step for each in checkpoints]):  # each stretch is compared, too
+                arm.child.weights(WEIGHTS)
+                kept[stop] = Path(folder) / str(stop)
+                kept[stop].write_bytes(arm.child.fetch(WEIGHTS, max_weights_bytes(arm.child, WEIGHTS)))
+        for n in range(1, 1 + ROUNDED):
+            progress(0.96 + 0.01 * n, "trainings from rounded weights: how far apart honest ones from this seed are")
+            with reference.start(nudge=n) as twin:
+                for stop in _reached(twin, kept):
+                    twin.child.give(WEIGHTS, kept[stop].read_bytes())
+                    update = twin.child.ask("compare", file=WEIGHTS, stretch=True)
+                    near = parity_check.apart(twin.losses, arm.losses, update, first, stop)
+                    found[stop] = Near(*map(max, near, found.get(stop, near)))
+    return {stop: near for stop, near in found.items() if stop >= step} or dict([*found.items()][-1:])
+
+
+def _answers(reference: Reference, losses: Losses, progress: Progress) -> CheckResult:
+    """Whether every request of the timed run got the answers of the reference solution, from the first to the last. Raises
+    UserError where it is not part of this copy of the course."""
+    starting = reference.start()
+    progress(0.95, "the reference solution answers the same requests, for comparison")
+    with starting as arm:
+        more = len(losses.submission) - len(arm.losses)
+        # one that is compiled answers in less than half the time of the reference, which is not
+        if more > 2 * REPLAY_S / arm.step_s:
+            return answers_check.too_many(len(losses.submission))
+        arm.run(max(1, more))
+        return answers_check.judge(reference.setup.form.parity, arm.losses, losses.submission, "reference solution")
+
+
+def same_to_the_end(findings: Findings, reference: Reference, decide: Decide, progress: Progress) -> None:
+    """Whether the timed run was the same training from beginning to end. The starter is too slow to say; the reference
+    solution trains as many steps from the same seed, and both must be in the same places on the way."""
+    losses, checkpoints, gain = findings.losses, findings.race.checkpoints, findings.race.gain
+    assert losses is not None
+    late = _late_parity(reference, losses)
+    # without a gain there are no points that could be undeserved, and who is far off needs no replay
+    if late.status == INCONCLUSIVE or (gain and gain.lower > 1 and late.status != FAIL):
+        try:
+            replay = _replayed(reference, checkpoints, progress)
+            findings.race, warnings = compared_part(findings.race, replay, decide)
+            findings.replay_warnings += warnings
+            late = _late_parity(reference, losses, replay)
+            if (step := parity_check.doubtful(late)) and (found := twins(reference, checkpoints, step, progress)):
+                late = _late_parity(reference, losses, replace(replay, twins=found))
+        except UserError as missing:
+            if late.status != INCONCLUSIVE:
+                findings.replay_warnings += (f"{COMPARED_WITH_STARTER} {missing}",)
+    if parity_check.rounding_may_explain(late):
+        findings.disturbed = SEED_TELLS_NOTHING
+        late = replace(late, status=INCONCLUSIVE, reason=f"{SEED_TELLS_NOTHING} {ANOTHER_SEED}")
+    _add_parity(findings, late)
+
+
+def same_answers(findings: Findings, reference: Reference, progress: Progress) -> None:
+    """Whether every request of the timed run got its answers: the starter's, as far as it came, and the reference solution's
+    from the first to the last."""
+    losses, gain = findings.losses, findings.race.gain
+    assert losses is not None
+    late = answers_check.judge(findings.form.parity, losses.starter, losses.submission)
+    if gain and gain.lower > 1 and late.status != FAIL:
+        try:
+            late = _answers(reference, losses, progress)
+        except UserError as missing:
+            findings.replay_warnings += (f"{COMPARED_WITH_STARTER} {missing}",)
+            return
+    _add_parity(findings, late)
+
+
+def _add_parity(findings: Findings, late: CheckResult) -> None:
+    early = findings.work.parity
+    assert early is not None
+    findings.note(parity=replace(late, evidence=early.evidence | late.evidence))
+
+
+def second_look(findings: Findings, reference: Reference, progress: Progress) -> None:
+    """Outside of the band of long runs the reference solution decides, trained as long from this grade's seed. Where it is not
+    part of this copy nobody decides: a few seeds alone reject nobody. Where it cannot follow, the band's word stands."""
+    first, check = findings.work.outcome, reference.lab.outcome
+    assert first is not None and check is not None
+    step = first.evidence["steps"]
+    progress(0.94, "held-out data: the reference solution from the same seed")
+    try:
+        with reference.start() as arm:
+            if arm.reaching_s(step) > REPLAY_S:
+                late = f"The reference solution could not follow these {step} steps in {REPLAY_S:.0f} s."
+                findings.replay_warnings += (late,)
+                return
+            if step > len(arm.losses):
+                arm.run(step - len(arm.losses))
+            findings.note(outcome=outcome_check.beside(check, first, arm.child.ask("evaluate")))
+    except UserError as missing:
+        reason = f"{first.reason} Whether this grade's seed leads there, the reference solution would tell: {missing}"
+        findings.note(outcome=outcome_check.not_measured(reason, first.evidence))

@@ -1,0 +1,163 @@
+"""From what a grade has found to its checks: gates in order, then each check alone, then caps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from grader import trace
+from grader.checks import memory as memory_check
+from grader.checks import plausible
+from grader.checks import prediction as prediction_check
+from grader.checks import throughput as throughput_check
+from grader.checks import trace as trace_check
+from grader.grading.evidence import ANOTHER_SEED, Findings
+from grader.grading.forms import NEEDS_GPU, needs_gpu
+from grader.labs.lab import CAUSES, Budget, TraceCheck
+from grader.result import AGAIN, FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, unscored
+from grader.submission import Submission
+
+ONLY_COMPARED = f"{NEEDS_GPU} What was compared is the training."
+
+
+class Closed(NamedTuple):
+    """Why everything behind a gate earns nothing."""
+
+    status: str
+    reason: str
+    impossible: bool = False  # the measured rate
+
+
+def _gates(findings: Findings) -> Iterator[tuple[object, Closed]]:
+    """The gates in order, each only asked where those before it are open: what closes it, and then why."""
+    work, form, lab, metrics = findings.work, findings.form, findings.lab, findings.profiles.metrics
+    parity, outcome = work.parity, work.outcome
+    undecided = parity and parity.status == INCONCLUSIVE  # for its seed, not for the machine
+    yield findings.fatal, Closed(FAIL, "Not counted: the submission did not run (see above).")
+    then = ANOTHER_SEED if undecided else findings.advice
+    yield findings.disturbed, Closed(INCONCLUSIVE, f"Not measured: {findings.disturbed} {then}")
+    what = "service" if lab.serves else "training"
+    yield not parity or parity.status == FAIL, Closed(FAIL, f"Not counted: it is not the same {what} (see that check).")
+    not_learned = "Not counted: the trained model is not what this training leads to (see that check)."
+    yield outcome and outcome.status == FAIL, Closed(FAIL, not_learned)
+    yield not work.same, Closed(FAIL, "Not counted: the loop no longer logs what it logged (see that check).")
+    yield not findings.fits, Closed(FAIL, "Not counted: the loop uses more memory than it may (see that check).")
+    yield form.minimum_gain is None, Closed(NOT_MEASURED, ONLY_COMPARED)
+    yield findings.race.gain is None, Closed(INCONCLUSIVE, f"No gain could be measured. {AGAIN}")
+    impossible = plausible.impossible(form, findings.form_name, findings.race.pairs)
+    yield impossible, Closed(FAIL, impossible, impossible=True)
+    missing = plausible.missing_work(form, metrics.get("submission") or trace.Metrics())
+    yield missing, Closed(*(missing or ("", "")))
+
+
+def judge(findings: Findings, submission: Submission) -> list[CheckResult]:
+    lab = findings.lab
+    if findings.form_name not in lab.forms:
+        return [unscored(check, NOT_MEASURED, NEEDS_GPU) for check in lab.checks]
+    closed = next((closed for shut, closed in _gates(findings) if shut), None)
+    said = dict(submission.prediction or ())
+    throughput = _throughput(findings, closed, said)
+    supported, undecided = throughput.points / lab.throughput.points, throughput.status == INCONCLUSIVE
+    checks = [_prediction(findings, submission, supported >= 1, undecided), *findings.work.gates]
+    memory = _memory(findings, closed)
+    if memory and isinstance(lab.memory, Budget):
+        memory = memory_check.as_far_as(supported, "the measured gain", memory, undecided)
+    elif memory and not closed:
+        share = memory.points / memory.max_points
+        throughput = memory_check.as_far_as(share, "what is gone of the growth", throughput)
+    checks += [throughput, memory] if memory else [throughput]
+    return checks + [_trace(findings, closed, check, supported, undecided) for check in lab.trace]
+
+
+def _prediction(findings: Findings, submission: Submission, full: bool, undecided: bool) -> CheckResult:
+    """full: the submission has all points for its throughput."""
+    lab, gain, gains = findings.lab, findings.race.gain, {}
+    reference_gain = 1.0 if lab.throughput.healthy else findings.yardstick.reference_gain
+    if reference_gain:
+        gains[prediction_check.REFERENCE] = reference_gain
+    if full and gain:
+        gains[prediction_check.OWN] = gain.factor
+    if not gains and gain is None:
+        return unscored(lab.prediction, NOT_MEASURED, "Nothing was measured to compare the prediction with.")
+    graded_on = findings.form_name if lab.scored_on_both else ""
+    return prediction_check.judge(lab.prediction, lab.cause, gains, submission.prediction, graded_on, undecided)
+
+
+def _throughput(findings: Findings, closed: Closed | None, said: dict[str, Any]) -> CheckResult:
+    """said: the prediction."""
+    lab, race = findings.lab, findings.race
+    if findings.form.minimum_gain is None:
+        return unscored(lab.throughput, NOT_MEASURED, ONLY_COMPARED)
+    evidence = _throughput_evidence(findings)
+    if closed:
+        impossible = {"impossible": True} if closed.impossible else {}
+        return unscored(lab.throughput, closed.status, closed.reason, evidence | impossible)
+    assert race.decided is not None
+    if not lab.throughput.healthy:
+        return throughput_check.judge(lab.throughput, race.decided, findings.yardstick.target, evidence)
+    judged = throughput_check.judge_healthy(lab.throughput, race.decided, evidence, findings.yardstick.untouched)
+    if lab.memory:
+        return judged
+    # there is nothing to do but to look, and to say what was seen
+    looked = float(said.get("cause") in CAUSES and "gain" in said)
+    return memory_check.as_far_as(looked, "a prediction of cause and gain", judged)
+
+
+def _throughput_evidence(findings: Findings) -> dict[str, Any]:
+    race, yardstick = findings.race, findings.yardstick
+    if race.decided is None:
+        return {}
+    gain, (starter_s, submission_s) = race.decided.gain, race.step_s
+    evidence: dict[str, Any] = {
+        "gain": gain.factor,
+        "gain_lower": gain.lower,
+        "gain_upper": gain.upper,
+        "gain_certain": race.decided.certain,
+        "noise": gain.noise,
+        "target": yardstick.target,
+        "reference_gain": yardstick.reference_gain,
+        "target_source": yardstick.source,
+        "starter_ms": 1e3 * starter_s,
+        "submission_ms": 1e3 * submission_s,
+        "pairs": [[1e3 * each.starter_s, 1e3 * each.submission_s] for each in race.decided.pairs],
+        "lost": [[each.starter_lost, each.submission_lost] for each in race.decided.pairs],
+        "pairs_left_out": len(race.pairs) - len(race.decided.pairs),
+        "lost_to_others": max(each.lost for each in race.decided.pairs),
+        "compile_s": race.compile_s,
+        "alone_ms": [1e3 * each for each in race.alone_s],
+        "slowed": race.slowed,
+        "overstated": race.overstated,
+        "worked_ahead": race.worked_ahead,
+    }
+    if findings.form.prepare_s:
+        evidence |= {"prepare_s": findings.prepare_s, "prepare_ms_a_step": 1e3 * findings.prepare_step_s}
+    return evidence
+
+
+def _memory(findings: Findings, closed: Closed | None) -> CheckResult | None:
+    check = findings.lab.memory
+    if not check:
+        return None
+    if closed and findings.fits:
+        return unscored(check, closed.status, closed.reason)
+    return findings.work.memory or unscored(check, INCONCLUSIVE, f"Nothing was measured. {AGAIN}")
+
+
+def _trace(
+    findings: Findings, closed: Closed | None, check: TraceCheck, supported: float, undecided: bool
+) -> CheckResult:
+    """supported: the share of the points that the throughput has earned; undecided: it may be more."""
+    profiles = findings.profiles
+    if not findings.lab.measures(check, findings.form_name):
+        return unscored(check, NOT_MEASURED, needs_gpu(findings.lab))
+    if closed:
+        return unscored(check, closed.status, closed.reason)
+    if "submission" not in profiles.metrics:
+        why = "; ".join(profiles.problems) or "There is no trace"
+        return unscored(check, INCONCLUSIVE, f"{why}. Check again.")
+    metrics, problems = profiles.metrics["submission"], list(profiles.problems)
+    judged = trace_check.judge(check, metrics, problems, supported, findings.race.lost, undecided)
+    if check.metric != "loads_in_main" or not judged.points:
+        return judged
+    doubt = plausible.made_in_main(findings.form_name, findings.race.main_step_s)
+    return unscored(check, INCONCLUSIVE, doubt, judged.evidence) if doubt else judged
