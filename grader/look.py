@@ -51,12 +51,11 @@ def look(
     limits: Limits | None = None,
     allow_unconfined: bool = False,
     progress: Progress = silent,
-    kept: Workspace | None = None,
+    kept: Workspace | None = None,  # see `open_arm`
 ) -> Observation | None:
     """Run `warm_up` steps, time `timed` more (or about `timed_s` seconds of them), then profile `steps`, confined as in a grade.
 
-    None where the lab has no form for this device, or needs more of them. kept: as `open_arm`'s. Raises RuntimeError where file access
-    cannot be confined, unless `allow_unconfined`."""
+    None where the lab has no form for this device, or needs more. Raises RuntimeError where files cannot be confined, unless allowed."""
     form_name = choose_form(lab, device)
     if form_name not in lab.forms or too_few_devices(lab, form_name):
         return None
@@ -75,13 +74,9 @@ def look(
                 timed = max(LEAST_TIMED, whole_rounds(timed_s, arm.step_s, form.round))
             if timed:
                 progress(0.4, f"timing {timed} steps")
-                with watch_lost(arm.child) as lost, arm.metered():
-                    seen.step_s = arm.step_s = arm.run(timed)
-                seen.lost = lost()
-                if seen.step_s < SHORT_S:
-                    steps = max(steps, 12)
+                _time(seen, arm, timed)
             if profiled:
-                steps = form.recorded(steps)
+                steps = form.recorded(max(steps, 12) if seen.step_s and seen.step_s < SHORT_S else steps)
                 progress(0.6, f"profiling {steps} steps")
                 _profile(seen, arm, steps, expect_gpu=form_name == "cuda")
             seen.output = arm.child.output()
@@ -105,6 +100,12 @@ def _warm_up(arm: Arm, form: Form, steps: int, progress: Progress) -> None:
     with arm.metered():
         arm.run(1)
         arm.step_s = arm.run(max(1, steps - 1))
+
+
+def _time(seen: Observation, arm: Arm, steps: int) -> None:
+    with watch_lost(arm.child) as lost, arm.metered():
+        seen.step_s = arm.step_s = arm.run(steps)
+    seen.lost = lost()
 
 
 def _profile(seen: Observation, arm: Arm, steps: int, expect_gpu: bool) -> None:

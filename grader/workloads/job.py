@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch.utils.data import Dataset, Sampler
 
 
@@ -68,3 +69,10 @@ class Batches(Sampler[list[int]]):
             order = torch.randperm(self.count, generator=generator, device="cpu").tolist()
             for i in range(0, self.count - self.batch_size + 1, self.batch_size):
                 yield order[i : i + self.batch_size]
+
+
+def loss_and_accuracy(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+    """Of a classifier, on the device of its logits: (n, classes) and (n,)."""
+    labels = labels.to(logits.device)
+    accuracy = (logits.argmax(1) == labels).float().mean()
+    return {"loss": F.cross_entropy(logits, labels).item(), "accuracy": accuracy.item()}

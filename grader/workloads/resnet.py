@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 from grader.data.images import stored
 from grader.workloads import counting
 from grader.workloads.drive import NAME, read
-from grader.workloads.job import Batches, Job
+from grader.workloads.job import Batches, Job, loss_and_accuracy
 
 HELD_OUT = 256  # images that an evaluation uses
 LOADED = "grader.load_sample"  # an audit event
@@ -126,9 +126,4 @@ def evaluate_net(
     net.load_state_dict(tensors, strict=False)  # num_batches_tracked is not part of the exchange
     net.to(device).eval()
     images, labels = held_out(folder, size)
-    labels = labels.to(device)
-    logits = torch.cat([net(part.to(device)) for part in images.split(64)])
-    return {
-        "loss": F.cross_entropy(logits, labels).item(),
-        "accuracy": (logits.argmax(1) == labels).float().mean().item(),
-    }
+    return loss_and_accuracy(torch.cat([net(part.to(device)) for part in images.split(64)]), labels)

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 import grader.data.tiles as tiles
 from grader.workloads import counting
 from grader.workloads.drive import NAME, read
-from grader.workloads.job import Batches, Job
+from grader.workloads.job import Batches, Job, loss_and_accuracy
 
 HELD_OUT = 128  # tiles that an evaluation uses
 OPENED = "sqlite3.connect/handle"  # the audit event of a connection that was opened, by whatever call
@@ -205,15 +205,9 @@ def evaluate(
     **_: Any,
 ) -> dict[str, float]:
     net = _net(tensors, device, bands, width)
-    images, labels = _drawn(
-        list(range(tiles.HELD_OUT, tiles.HELD_OUT + HELD_OUT)), bands, size, _is_archive(folder, read_s)
-    )
-    labels = labels.to(device)
-    logits = torch.cat([net(part.to(device)) for part in images.split(64)])
-    return {
-        "loss": F.cross_entropy(logits, labels).item(),
-        "accuracy": (logits.argmax(1) == labels).float().mean().item(),
-    }
+    chosen = list(range(tiles.HELD_OUT, tiles.HELD_OUT + HELD_OUT))
+    images, labels = _drawn(chosen, bands, size, _is_archive(folder, read_s))
+    return loss_and_accuracy(torch.cat([net(part.to(device)) for part in images.split(64)]), labels)
 
 
 def batch_losses(
