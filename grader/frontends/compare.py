@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
         )
     check_targets(options)
     with machine.own_cores(int(choose_device(options.device) == "cuda")):
-        found = compare(
+        comparison = compare(
             options.before,
             options.after,
             job,
@@ -77,48 +77,48 @@ def run(options: argparse.Namespace) -> int:
     names = names_of([options.before, options.after])
     deliver(
         options,
-        page=lambda: page(found, names),
-        data=lambda: as_json(found, names),
-        text=lambda width, colour: text(found, names, width, colour),
+        page=lambda: page(comparison, names),
+        data=lambda: as_json(comparison, names),
+        text=lambda width, colour: text(comparison, names, width, colour),
     )
-    return 0 if found.said else 2 if found.unusable else 1
+    return 0 if comparison.said else 2 if comparison.unusable else 1
 
 
-def said(found: Comparison, names: list[str]) -> list[str]:
+def said(comparison: Comparison, names: list[str]) -> list[str]:
     """What was found, a sentence or two each: speed, training (first, where it is another), what else is to be known."""
     before, after = names
-    lines = [found.message] if found.message else []
-    if found.agreement and found.agreement.status != PASS:
-        lines.append(agreement(found))
-    if found.said and found.gain:
-        g = found.gain
-        verdict = VERDICTS[found.said].format(before=before, after=after)
-        starts = f"both started {found.starts} times"
-        if found.said == decision.direction(g):
+    lines = [comparison.message] if comparison.message else []
+    if comparison.agreement and comparison.agreement.status != PASS:
+        lines.append(agreement(comparison))
+    if comparison.said and comparison.gain:
+        g = comparison.gain
+        verdict = VERDICTS[comparison.said].format(before=before, after=after)
+        starts = f"both started {comparison.starts} times"
+        if comparison.said == decision.direction(g):
             starts = f"90% interval {times(g.lower)} to {times(g.upper)}, {starts}"
         lines.append(f"{verdict}: {times(g.factor)} ({starts}).")
-        if found.before_s and found.after_s:
-            steps = [rounded(1e3 * seconds, 3) for seconds in (found.before_s, found.after_s)]
+        if comparison.before_s and comparison.after_s:
+            steps = [rounded(1e3 * seconds, 3) for seconds in (comparison.before_s, comparison.after_s)]
             lines.append(f"A step took {steps[0]} ms and takes {steps[1]} ms.")
-    if found.said == decision.UNKNOWN:
+    if comparison.said == decision.UNKNOWN:
         again = "Compare again when nothing else (no notebook's kernel either) runs on this machine"
-        if found.plan.max_pairs < FULL.max_pairs:
+        if comparison.plan.max_pairs < FULL.max_pairs:
             again += ", and without --quick, for more starts"
-        elif found.gain and found.said == decision.direction(found.gain):
-            width = found.gain.upper / found.gain.lower
+        elif comparison.gain and comparison.said == decision.direction(comparison.gain):
+            width = comparison.gain.upper / comparison.gain.lower
             least = times(math.sqrt(width))
             lines.append(f"The interval is {width - 1:.0%} wide: a gain below {least} cannot be seen like this.")
         lines.append(f"{again}.")
-    if found.compile_s:
-        lines.append(f"Compiling took {rounded(found.compile_s, 2)} s, not counted in these times.")
-    if found.agreement and found.agreement.status == PASS:
-        lines.append(agreement(found))
-    return [*lines, *(f"Note: {warning}" for warning in found.warnings)]
+    if comparison.compile_s:
+        lines.append(f"Compiling took {rounded(comparison.compile_s, 2)} s, not counted in these times.")
+    if comparison.agreement and comparison.agreement.status == PASS:
+        lines.append(agreement(comparison))
+    return [*lines, *(f"Note: {warning}" for warning in comparison.warnings)]
 
 
-def agreement(found: Comparison) -> str:
+def agreement(comparison: Comparison) -> str:
     """Whether both loops train the same model, with the numbers."""
-    check = found.agreement
+    check = comparison.agreement
     assert check is not None
     loss, ratio, cosine = (
         check.evidence.get(name) for name in ("loss_difference", "update_norm_ratio", "update_cosine")
@@ -137,24 +137,24 @@ def agreement(found: Comparison) -> str:
     )
 
 
-def text(found: Comparison, names: list[str], width: int = 100, colour: bool = False) -> str:
+def text(comparison: Comparison, names: list[str], width: int = 100, colour: bool = False) -> str:
     """The report for a terminal of `width` columns."""
     width = max(width, 60)
-    lines = [part for line in said(found, names) for part in wrap(line, width)]
+    lines = [part for line in said(comparison, names) for part in wrap(line, width)]
     if lines and colour:
         lines[0] = f"\x1b[1m{lines[0]}\x1b[0m"
-    if found.message and found.output:
-        lines += ["The end of what it printed:", clean(found.output, 1500, tail=True)]
-    analyses = found.analyses()
+    if comparison.message and comparison.output:
+        lines += ["The end of what it printed:", clean(comparison.output, 1500, tail=True)]
+    analyses = comparison.analyses()
     if len(analyses) == 2:
         lines += ["", OF_THE_FIRST, "", diagnose.text(names, [analyses["before"], analyses["after"]], width, colour)]
     return "\n".join(lines)
 
 
-def page(found: Comparison, names: list[str]) -> str:
+def page(comparison: Comparison, names: list[str]) -> str:
     """One self-contained page; with the diagnosis where both loops left a trace."""
-    parts = "".join(f"<p>{to_html(line)}</p>" for line in said(found, names))
-    analyses = found.analyses()
+    parts = "".join(f"<p>{to_html(line)}</p>" for line in said(comparison, names))
+    analyses = comparison.analyses()
     title = f"{names[0]} and {names[1]}"
     head = f'<div class="sp-head"><div class="sp-title">{to_html(title)}</div></div><div style="margin-bottom: 20px">{parts}</div>'
     if len(analyses) == 2:
@@ -165,23 +165,23 @@ def page(found: Comparison, names: list[str]) -> str:
     return web_page.page(title, head)
 
 
-def as_json(found: Comparison, names: list[str]) -> dict[str, Any]:
+def as_json(comparison: Comparison, names: list[str]) -> dict[str, Any]:
     """said: "faster", "as fast", "slower", "cannot tell", or "" where nothing was measured (then `message` says why)."""
-    gain = found.gain
-    analyses = found.analyses()
+    gain = comparison.gain
+    analyses = comparison.analyses()
     data: dict[str, Any] = {
         "before": names[0],
         "after": names[1],
-        "said": found.said,
-        "starts": found.starts,
-        "message": found.message,
+        "said": comparison.said,
+        "starts": comparison.starts,
+        "message": comparison.message,
         "gain": gain and {"factor": gain.factor, "lower": gain.lower, "upper": gain.upper},
-        "before_ms": found.before_s and 1e3 * found.before_s,
-        "after_ms": found.after_s and 1e3 * found.after_s,
-        "compile_s": found.compile_s,
-        "agrees": found.agreement and found.agreement.status == PASS,
-        "agreement": found.agreement and found.agreement.evidence,
-        "warnings": found.warnings,
+        "before_ms": comparison.before_s and 1e3 * comparison.before_s,
+        "after_ms": comparison.after_s and 1e3 * comparison.after_s,
+        "compile_s": comparison.compile_s,
+        "agrees": comparison.agreement and comparison.agreement.status == PASS,
+        "agreement": comparison.agreement and comparison.agreement.evidence,
+        "warnings": comparison.warnings,
         "machine": machine.facts(),
         "versions": machine.versions(),
     }

@@ -27,6 +27,10 @@ def value_of(seen: Observation, name: str) -> float | None:
     return catalogue.value(seen.metrics, name)
 
 
+def ms(ns: float | None) -> str:
+    return f"{plain_number((ns or 0) / 1e6)} ms"
+
+
 def metric_row(name: str, value: float | None) -> MetricRow:
     metric = catalogue.METRICS[name]
     if value is None:
@@ -34,7 +38,7 @@ def metric_row(name: str, value: float | None) -> MetricRow:
     elif metric.unit == catalogue.SHARE:
         shown = f"{100 * value:.0f}%"
     elif metric.unit == catalogue.TIME:
-        shown = f"{plain_number(value / 1e6)} ms"
+        shown = ms(value)
     elif metric.unit == catalogue.BYTES:
         shown = f"{value / 1e9:.2f} GB"
     else:

@@ -74,22 +74,22 @@ class OwnKernelLab(NotebookLab):
         submission = self._submission()
         if self.device not in self.lab.forms:
             return Note("Not measured", [NEEDS_GPU])
-        found = kernel.Findings(self.lab, self.device, allow_unconfined=True)
+        findings = kernel.Findings(self.lab, self.device, allow_unconfined=True)
         try:
-            kernel.look(found, submission, progress)
+            kernel.look(findings, submission, progress)
         except ChildError as error:
-            return _failed("function", error, submission, found.output)
+            return _failed("function", error, submission, findings.output)
         rows: list[Row] = [("case", "off, 1 is allowed", "what it is")]
         for check in self.lab.cases:
-            for name, case in kernel.drawn(check, found.seed).items():
-                seen = found.seen[name]
+            for name, case in kernel.drawn(check, findings.seed).items():
+                seen = findings.seen[name]
                 said = "" if seen.wrong else "not finite" if seen.largest_error is None else f"{seen.largest_error:.2g}"
                 sizes = ", ".join(f"{key} {value}" for key, value in case.items())
                 right = seen.largest_error is not None and seen.largest_error <= 1
                 rows.append((name, said, seen.wrong or (right and seen.elsewhere) or sizes))
-        why = kernel.foreign(found)
+        why = kernel.foreign(findings)
         lines = [f"These results do not count yet: {why}."] if why else []
-        return Note("Is it right?", lines, [rows], printed=found.output)
+        return Note("Is it right?", lines, [rows], printed=findings.output)
 
 
 class RecordingLab(NotebookLab):
@@ -110,21 +110,23 @@ class RecordingLab(NotebookLab):
         submission = self._submission()
         if self.device not in self.lab.forms:
             return Note("Not measured", [NEEDS_GPU])
-        found = annotate.Findings(self.lab, self.device)
+        findings = annotate.Findings(self.lab, self.device)
         try:
-            annotate.look(found, submission, progress)
+            annotate.look(findings, submission, progress)
         except ChildError as error:
-            return _failed("loop", error, submission, found.output)
-        rows = [(c.title, c.status, c.reason) for c in (annotate.judge_window(found), annotate.judge_phases(found))]
-        if found.goes_on:
+            return _failed("loop", error, submission, findings.output)
+        rows = [
+            (c.title, c.status, c.reason) for c in (annotate.judge_window(findings), annotate.judge_phases(findings))
+        ]
+        if findings.goes_on:
             cost = self.lab.cost
             rows.append((cost.title, FAIL, "The recording goes on: some steps later the profiler was on again."))
-        timeline = found.timelines.get("after")
+        timeline = findings.timelines.get("after")
         picture = ""
-        if timeline and found.recorded is not None:
-            shown = _with_phases(timeline, found.recorded)
+        if timeline and findings.recorded is not None:
+            shown = _with_phases(timeline, findings.recorded)
             picture = web_page.image(lambda: trace.draw({"your trace": shown}), "Timeline of your trace")
-        return Note("What your loop recorded of itself", [], [rows], picture, printed=found.output)
+        return Note("What your loop recorded of itself", [], [rows], picture, printed=findings.output)
 
 
 def _with_phases(timeline: dict[str, Any], recorded: trace.Trace) -> dict[str, Any]:

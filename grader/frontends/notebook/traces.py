@@ -8,7 +8,7 @@ from typing import Any
 from grader import trace, web_page
 from grader.errors import UserError
 from grader.frontends.notebook.base import NotebookLab
-from grader.frontends.notebook.metric_rows import copy_rows, metric_row
+from grader.frontends.notebook.metric_rows import copy_rows, metric_row, ms
 from grader.frontends.notebook.note import Note, Row
 from grader.kinds.answers import AnswersLab
 from grader.kinds.shared import TRACES, Recording, recording
@@ -34,7 +34,7 @@ class TracesLab(NotebookLab):
 
     def look(self, name: str) -> None:
         """The timeline of a trace, and what can be counted in it."""
-        _looked(name, recording(self._file_of(name))).show()
+        _trace_note(name, recording(self._file_of(name))).show()
 
     def explore(self, name: str) -> Any:
         """The explorer of a trace: make it the last line of a cell."""
@@ -54,29 +54,27 @@ class TracesLab(NotebookLab):
         return files[name]
 
 
-def _looked(name: str, found: Recording) -> Note:
-    side, metrics = found.side, found.analysis.metrics
+def _trace_note(name: str, recorded: Recording) -> Note:
+    side, metrics = recorded.side, recorded.analysis.metrics
     lines = [
         f"{side['model']}, batch {side['batch']}, on {side['gpus']} {side['device']}, torch {side['torch']}. {metrics.steps} steps are "
-        f"counted. Without the profiler a step takes {plain_number(found.step_ms)} ms, in this trace {plain_number(side['step_ms_traced'])} ms."
+        f"counted. Without the profiler a step takes {plain_number(recorded.step_ms)} ms, in this trace {plain_number(side['step_ms_traced'])} ms."
     ]
     values = {name: catalogue.value(metrics, name) for name in catalogue.RECORDED}
     rows: list[Row] = [metric_row(metric, value) for metric, value in values.items() if value is not None]
-    products = found.ms("tensor_core", "matmul")
+    products = recorded.ms("tensor_core", "matmul")
     rows.append(("matmul", f"{plain_number(products)} ms", "of each step in matrix products and convolutions"))
     if metrics.comm_ns:
-        exposed = f"{plain_number((metrics.comm_exposed_ns or 0) / 1e6)} ms with no kernel beside it"
-        rows.append(
-            ("communication", f"{plain_number(metrics.comm_ns / 1e6)} ms", f"of each step between GPUs, {exposed}")
-        )
+        exposed = f"{ms(metrics.comm_exposed_ns)} with no kernel beside it"
+        rows.append(("communication", ms(metrics.comm_ns), f"of each step between GPUs, {exposed}"))
     rows += _copies(metrics)
     phases: list[Row] = [("phase", "host", "GPU, ms a step")]
     phases += [
         (phase, plain_number(spent["host_ns"] / 1e6), plain_number(spent["gpu_ns"] / 1e6))
         for phase, spent in (metrics.phases or {}).items()
     ]
-    picture = web_page.image(lambda: _draw(name, found), f"Timeline of trace {name}")
-    return Note(f"Trace {name}", lines, [rows, phases, _lines(found)], picture)
+    picture = web_page.image(lambda: _draw(name, recorded), f"Timeline of trace {name}")
+    return Note(f"Trace {name}", lines, [rows, phases, _lines(recorded)], picture)
 
 
 def _copies(metrics: Metrics) -> list[Row]:
@@ -84,15 +82,15 @@ def _copies(metrics: Metrics) -> list[Row]:
     copies = {kind: copy for kind, copy in (metrics.copies or {}).items() if copy["ns"]}
     rows = copy_rows(replace(metrics, copies=copies))
     return [
-        (name, f"{plain_number((copy['ns'] or 0) / 1e6)} ms", f"{words}: {count}")
+        (name, ms(copy["ns"]), f"{words}: {count}")
         for (name, count, words), copy in zip(rows, copies.values(), strict=True)
     ]
 
 
-def _lines(found: Recording) -> list[Row]:
+def _lines(recorded: Recording) -> list[Row]:
     """Source lines, where the trace recorded them: what was called there, and how often that waited for the GPU."""
-    recorded, metrics = found.analysis.trace, found.analysis.metrics
-    called = by_line(recorded, (recorded.category == CPU_OP).nonzero()[0])
+    raw, metrics = recorded.analysis.trace, recorded.analysis.metrics
+    called = by_line(raw, (raw.category == CPU_OP).nonzero()[0])
     if not called:
         return []
     rows: list[Row] = [("source line", "waits a step", "operators called there, in the whole trace")]
@@ -102,16 +100,16 @@ def _lines(found: Recording) -> list[Row]:
     ]
 
 
-def _draw(name: str, found: Recording) -> Any:
+def _draw(name: str, recorded: Recording) -> Any:
     """The timeline without the cause of each gap: to find that is what is asked."""
-    timeline = trace.timeline(found.analysis.trace, step_ns=found.step_ms * 1e6)
+    timeline = trace.timeline(recorded.analysis.trace, step_ns=recorded.step_ms * 1e6)
     return trace.draw({f"trace {name}": without_causes(timeline)})
 
 
 def without_causes(timeline: dict[str, Any]) -> dict[str, Any]:
     """A timeline that shows when the GPU is idle, and not why."""
     use = [
-        each | {"share": {part: share for part, share in each["share"].items() if not part.startswith("idle_")}}
-        for each in timeline["use"]
+        lane | {"share": {part: share for part, share in lane["share"].items() if not part.startswith("idle_")}}
+        for lane in timeline["use"]
     ]
     return timeline | {"gaps": [], "use": use}
