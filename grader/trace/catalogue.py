@@ -48,7 +48,7 @@ class Metrics:
     gpu_idle_unprofiled: Number = metric(
         SHARE, "of the step the GPU had nothing to do", "GPU idle, of a step without the profiler", needs="step time"
     )
-    # see `recorded_window`; mean over devices
+    # see `idle_share`; mean over devices
     gpu_idle: Number = metric(SHARE, "of the recording the GPU had nothing to do", "GPU idle, of the whole recording")
     # union of kernels, copies and memsets launched in the step; mean over devices
     gpu_busy_ns: Number = metric(TIME, "of each step the GPU worked", "GPU busy")

@@ -7,19 +7,17 @@ matched by correlation id only. What a trace cannot tell is None, never 0."""
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 
-from grader.trace import intervals, kernels, roofline
+from grader.trace import intervals, kernels, shapes
 from grader.trace.catalogue import Metrics
 from grader.trace.columns import Trace
 from grader.trace.events import CPU_OP, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH, MEMCPY
 from grader.trace.host import DATA_WAIT, data_waits, launching_op, own_time
 from grader.trace.lines import by_line
-from grader.trace.nesting import alike
 from grader.trace.steps import Steps
-from grader.trace.work import by_name, copy_kind, devices_of, overlap_length, union_length
+from grader.trace.work import by_name, copy_kind, devices_of, overlap_length, per_device, union_length
 
 TINY_NS = 10_000  # a kernel shorter than this costs about as much to launch as to run
 SMALL_COPY = 64 << 10  # bytes; pinning does not matter below
@@ -41,17 +39,11 @@ PHASE_NAMES = {
 # Operators that only move values: what they launch is a layout change, a cast or a copy on the device.
 COPYING_OP = re.compile(r"aten::(copy_|contiguous|clone|_to_copy|to)$")
 COLLECTIVE = re.compile(r"c10d::")
-# What comes first in the JSON of dimensions and of types.
-NO_SHAPES, TENSOR_LIST = re.compile(r"\s*\[\s*\[\s*\]"), re.compile(rf"\s*\[\s*{roofline.LIST}")
 # Operators that give Python a value (.item(), `if`, format) or a tensor whose size depends on values (a mask as an index).
 VALUE_NEEDED = re.compile(r"aten::(_local_scalar_dense|nonzero|masked_select|_unique2)$")
 OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")
-CONVOLUTION = re.compile(r"aten::\w*conv")
-BATCHED_PRODUCT = re.compile(r"aten::(bmm|baddbmm)$")
 COPY_OP = re.compile(r"aten::copy_$")  # what all of them call
 MOST_NAMED = 20  # operators
-
-
 FITS = 1.15  # GPU work per step, in units of the step's own length: clocks and profiling explain no more
 
 
@@ -63,17 +55,12 @@ def metrics(
     count: int | None = None,
 ) -> Metrics:
     """Measure the steps after the first `skip_first` (the profiler can lose events of its first active step), `count` of
-    them where it is given.
+    them where it is given. steps: what `Steps(trace, skip_first, count)` gave, if it is there already.
 
-    step_ns: length of a step measured without the profiler, ns. Profiling stretches a step that is bound by launches
-    (10 to 31 ms in one measurement), so only with it is idleness about the loop and not about the profiler. It is that of a
-    usual step: where some of the recorded ones have more GPU work than fits into it, and others have not, it says nothing of
-    these, and is left out.
-    steps: what `Steps(trace, skip_first)` gave, if it is there already."""
+    step_ns: length of a usual step measured without the profiler, ns. Profiling stretches a step that is bound by launches
+    (10 to 31 ms in one measurement), so only with it is idleness about the loop and not about the profiler."""
     m = Metrics(complete=trace.complete, reasons=list(trace.reasons), step_ns=step_ns)
-    busy, window = recorded_window(trace)
-    if busy and window[1] > window[0]:
-        m.gpu_idle = 1 - sum(busy.values()) / len(busy) / (window[1] - window[0])
+    m.gpu_idle = idle_share(trace)
     memory_metrics(m, trace)
     steps = steps or Steps(trace, skip_first, count)
     if not len(steps):
@@ -84,10 +71,11 @@ def metrics(
     m.steps = len(steps)
     m.step_ns_traced = steps.length
     per_step = busy_per_step(trace, steps) if len(steps.gpu) else None
+    # No usual steps: some have more GPU work than fits into step_ns, others have not.
     if step_ns and per_step is not None and per_step.min() <= FITS * step_ns < per_step.mean():
         m.step_ns = step_ns = None
     host_metrics(m, trace, steps)
-    alignment(m, trace, steps)
+    shapes.alignment(m, trace, steps)
     if len(trace.gpu) and not len(steps.gpu):
         m.reasons.append("no GPU work was launched in the counted steps")
         m.complete = False
@@ -103,20 +91,17 @@ def metrics(
     return m
 
 
-def recorded_window(trace: Trace) -> tuple[dict[int, int], tuple[int, int]]:
-    """Busy time of each device, ns, within the window of the whole recording, and that window: from the start of the
-    first step to the end of the last step or GPU event, whichever is later; from the first GPU event where there are no
-    steps. Without GPU events no device is named."""
+def idle_share(trace: Trace) -> float | None:
+    """The share of the whole recording in which a GPU idled, mean over devices: from the start of the first step (without steps,
+    of the first GPU event) to the end of the last step or GPU event. None without GPU events."""
     gpu, steps = trace.gpu, trace.steps
     if not len(gpu):
-        return {}, (0, 0)
-    low = int(trace.start[steps].min() if len(steps) else trace.start[gpu].min())
+        return None
+    low = int(trace.start[steps if len(steps) else gpu].min())
     high = int(max(trace.end[steps].max() if len(steps) else low, trace.end[gpu].max()))
-    busy = {}
-    for device in devices_of(trace, gpu):
-        own = gpu[trace.device[gpu] == device]
-        busy[device] = intervals.length(intervals.clip(intervals.union(trace.start[own], trace.end[own]), low, high))
-    return busy, (low, high)
+    spans = per_device(trace, gpu).values()
+    busy = sum(intervals.length(intervals.clip(span, low, high)) for span in spans)
+    return 1 - busy / len(spans) / (high - low) if high > low else None
 
 
 def busy_per_step(trace: Trace, steps: Steps) -> np.ndarray:
@@ -132,65 +117,67 @@ def busy_per_step(trace: Trace, steps: Steps) -> np.ndarray:
     return busy / len(devices_of(trace, gpu))
 
 
-def counted(step: np.ndarray, n: int) -> list[float]:
-    """How many of these belong to each of n steps."""
-    return np.bincount(step, minlength=n).astype(float).tolist()
+def _count(m: Metrics, name: str, events: np.ndarray, step: np.ndarray, n: int) -> None:
+    """Make these events (indices, with the step of each) of n steps the metric of this name."""
+    setattr(m, name, len(events) / n)
+    m.per_step[name] = np.bincount(step, minlength=n).astype(float).tolist()
+    m.events[name] = events
 
 
 def kernel_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
-    n = len(steps)
+    n, busy = len(steps), steps.busy
     is_kernel = trace.category[steps.gpu] == KERNEL
     k = steps.gpu[is_kernel]
-    m.kernels = len(k) / n
-    m.per_step["kernels"] = counted(steps.step[is_kernel], n)
-    m.events["kernels"] = k
+    _count(m, "kernels", k, steps.step[is_kernel], n)
     if not len(k):
         return
     tiny = trace.duration[k] < TINY_NS
     m.tiny_kernel_share = float(tiny.mean())
     m.events["tiny_kernel_share"] = k[tiny]
-    busy = steps.busy
     m.tiny_kernel_time = union_length(trace, k[tiny]) / busy if busy else None
-
     communication = steps.kernels.communication[k]
     comm, other = k[communication], k[~communication]
     m.comm_ns = union_length(trace, comm) / n
     m.comm_exposed_ns = m.comm_ns - overlap_length(trace, comm, other) / n
     m.events["comm_exposed_ns"] = comm
     m.comm_exposed = m.comm_exposed_ns / step_ns if (step_ns := m.step_ns or m.step_ns_traced) else None
-
     copying = launching_op(trace, steps.launch[is_kernel])
-    moves = (copying >= 0) & trace.named(COPYING_OP, copying)
-    m.copy_kernels = int(moves.sum()) / n
-    m.copy_kernel_share = union_length(trace, k[moves]) / busy if busy else None
-    m.events["copy_kernels"] = k[moves]
+    moves = k[(copying >= 0) & trace.named(COPYING_OP, copying)]
+    m.copy_kernels = len(moves) / n
+    m.copy_kernel_share = union_length(trace, moves) / busy if busy else None
+    m.events["copy_kernels"] = moves
     changes = layout_changes(trace, steps)
     if changes is not None:
         m.layout_share = union_length(trace, changes) / busy if busy else None
         m.events["layout_share"] = changes
+    m.flash_share = flash_share(trace, k)
+    matmul_metrics(m, trace, steps, k[steps.kernels.matmul[k]])
 
-    name_of = {code: trace.names[code].lower() for code in np.unique(trace.name[k]).tolist()}
+
+def flash_share(trace: Trace, k: np.ndarray) -> float | None:
+    """Of the time of these kernels (indices) that are attention, the share of the flash kind."""
     spent = {True: 0, False: 0}
-    for code, name in name_of.items():
+    for code in np.unique(trace.name[k]).tolist():
+        name = trace.names[code].lower()
         if kernels.ATTENTION.search(name):
             spent[bool(kernels.FLASH.search(name))] += int(trace.duration[k[trace.name[k] == code]].sum())
-    if sum(spent.values()):
-        m.flash_share = spent[True] / sum(spent.values())
+    return spent[True] / sum(spent.values()) if sum(spent.values()) else None
 
-    k = k[steps.kernels.matmul[k]]
-    core, half, fp16 = steps.kernels.core[k], steps.kernels.half[k], steps.kernels.fp16[k]
+
+def matmul_metrics(m: Metrics, trace: Trace, steps: Steps, k: np.ndarray) -> None:
     time = trace.duration[k].astype(np.float64)
     total = time.sum()
     if not total:
         return
+
+    def share(yes: np.ndarray) -> float | None:
+        known = time[yes >= 0].sum()
+        return float(time[yes == 1].sum() / known) if known >= (1 - UNKNOWN_TOLERATED) * total else None
+
+    core = steps.kernels.core[k]
     m.events["tensor_core_share"] = k
     m.tensor_core_share = {a: float(time[core == v].sum() / total) for a, v in (("yes", 1), ("no", 0), ("unknown", -1))}
-    known = time[half >= 0].sum()
-    if known >= (1 - UNKNOWN_TOLERATED) * total:
-        m.half_share = float(time[half == 1].sum() / known)
-    known = time[fp16 >= 0].sum()
-    if known >= (1 - UNKNOWN_TOLERATED) * total:
-        m.fp16_share = float(time[fp16 == 1].sum() / known)
+    m.half_share, m.fp16_share = share(steps.kernels.half[k]), share(steps.kernels.fp16[k])
 
 
 def layout_changes(trace: Trace, steps: Steps) -> np.ndarray | None:
@@ -211,32 +198,6 @@ def _one_type(text: str) -> bool:
     """Whether these are the input types of a `copy_` that keeps the type."""
     types = text.strip("[] ").split(",")
     return len(types) > 1 and types[0].startswith('"') and types[0].strip() == types[1].strip()
-
-
-def alignment(m: Metrics, trace: Trace, steps: Steps) -> None:
-    """Of the arithmetic of matrix products (by their recorded shapes; convolutions and attention left out) the share whose
-    sizes are all multiples of 16 bytes. None where shapes or types were not recorded. A CPU's trace tells it, too."""
-    ops = np.flatnonzero((trace.category == CPU_OP) & (trace.dims >= 0) & (steps.of_event[:-1] >= 0))
-    ops = ops[trace.named(roofline.MATRIX_PRODUCT, ops)]
-    kinds, kind = _kinds(trace, ops)
-    work = [(roofline.work(name, tensors).flops, roofline.fits_tensor_cores(tensors)) for name, tensors in kinds]
-    if any(None in one for one in work):
-        return
-    flops, fits = np.array(work, np.float64).reshape(-1, 2)[kind].T
-    if flops.any():
-        m.aligned_share = float((flops * fits).sum() / flops.sum())
-        m.events["aligned_share"] = ops
-
-
-def _kinds(trace: Trace, ops: np.ndarray) -> tuple[list[tuple[str, Any]], np.ndarray]:
-    """Name and inputs of each kind of these operators, which have shapes; and of which kind each of them is."""
-    columns = (column[ops].astype(np.int64) for column in (trace.name, trace.dims, trace.types))
-    _, first, kind = np.unique(alike(*columns), return_index=True, return_inverse=True)
-    kinds = []
-    for op in ops[first].tolist():
-        types = trace.texts[trace.types[op]] if trace.types[op] >= 0 else None
-        kinds.append((trace.names[trace.name[op]], roofline.inputs(trace.texts[trace.dims[op]], types)))
-    return kinds, kind
 
 
 def copy_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
@@ -272,92 +233,59 @@ def copy_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
         m.h2d_overlap = overlap_length(trace, h2d, np.flatnonzero(trace.category == KERNEL)) / copied
 
 
-def exchanged(trace: Trace, collectives: np.ndarray, steps: int) -> float | None:
-    """The numbers in the tensors that these events (indices) were given, per step. None where the profiler noted no shapes: so
-    it does for a list of more than 30 tensors (seen with torch 2.15)."""
-    total = 0
-    for event in collectives:
-        dims, types = (trace.texts[at] if at >= 0 else "" for at in (trace.dims[event], trace.types[event]))
-        if not dims or (NO_SHAPES.match(dims) and TENSOR_LIST.match(types)):
-            return None
-        total += roofline.largest_input(dims)
-    return total / steps
-
-
-def products(m: Metrics, trace: Trace, steps: Steps, ops: np.ndarray) -> None:
-    """The arithmetic of those of the operators `ops` that are matrix products, by their recorded shapes, whatever calls
-    them. None where not all of it is known: without shapes, with a CUDA graph, whose operators are not there, and with a
-    convolution, which can do the same product and tells only with the size of its result how much it is."""
-    made = ops[trace.named(roofline.MATRIX_PRODUCT, ops)]
-    if (trace.dims[made] < 0).any() or m.graph_launches or trace.named(CONVOLUTION, ops).any():
-        return
-    kinds, kind = _kinds(trace, made)
-    work = [roofline.work(name, tensors).flops for name, tensors in kinds]
-    if None in work:
-        return
-    flops = np.array(work, np.float64)[kind]
-    m.per_step["product_flops"] = np.bincount(steps.of_event[made], flops, minlength=len(steps)).tolist()
-    m.product_flops = float(flops.sum() / len(steps))
-    m.largest_product = float(flops.max(initial=0.0))
-    m.events["product_flops"] = made
-
-
 def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
-    n = len(steps)
-    step = steps.of_event
-    in_step = step >= 0
+    n, step = len(steps), steps.of_event
     calls = trace.calls
     if len(calls):
-        calls = calls[in_step[calls]]
+        calls = calls[step[calls] >= 0]
         graphs = trace.named(GRAPH_LAUNCH, calls)
         m.graph_launches = int(graphs.sum()) / n
         launches = calls[trace.named(KERNEL_LAUNCH, calls) | graphs]
-        m.launches = len(launches) / n
-        m.per_step["launches"] = counted(step[launches], n)
-        m.events["launches"] = launches
-        syncs = steps.waits[in_step[steps.waits]]
-        m.syncs = len(syncs) / n
+        _count(m, "launches", launches, step[launches], n)
+        syncs = steps.waits[step[steps.waits] >= 0]
+        _count(m, "syncs", syncs, step[syncs], n)
         m.sync_ns = float(trace.duration[syncs].sum(dtype=np.float64) / n)
         m.sync_lines = {line: count / n for line, count in by_line(trace, syncs).items()} or None
-        m.per_step["syncs"] = counted(step[syncs], n)
-        m.events["syncs"] = syncs
-    ops = trace.category == CPU_OP
-    if ops.any():
-        called = np.flatnonzero(ops & in_step[:-1])
-        m.cpu_ops = len(called) / n
-        m.events["collectives"] = called[trace.named(COLLECTIVE, called)]
+    is_op = trace.category == CPU_OP
+    ops = np.flatnonzero(is_op & (step[:-1] >= 0))
+    waits = intervals.union(*data_waits(trace, steps.thread))
+    if is_op.any():
+        m.cpu_ops = len(ops) / n
+        mine = ops[trace.thread[ops] == steps.thread]
+        m.ops_outside_waits = int((~intervals.contains(waits, trace.start[mine])).sum()) / n
+        m.events["collectives"] = ops[trace.named(COLLECTIVE, ops)]
         m.collectives = len(m.events["collectives"]) / n
-        m.exchanged = exchanged(trace, m.events["collectives"], n)
+        m.exchanged = shapes.exchanged(trace, m.events["collectives"], n)
         m.smallest_group = min(trace.group_sizes, default=None)
-        products(m, trace, steps, called)
-        m.score_matrices = score_matrices(m, trace, steps, called)
+        shapes.products(m, trace, steps, ops)
+        m.score_matrices = shapes.score_matrices(m, trace, steps, ops)
         if not len(trace.calls) and not len(trace.gpu):
-            m.events["would_wait"] = would_wait(trace, steps, called)
+            m.events["would_wait"] = would_wait(trace, steps, ops)
             m.would_wait = len(m.events["would_wait"]) / n
-            m.host_ops = {name: time / n for name, time in list(own_time(trace, called).items())[:MOST_NAMED]}
-    named = trace.annotations[in_step[trace.annotations]]
+            m.host_ops = {name: time / n for name, time in list(own_time(trace, ops).items())[:MOST_NAMED]}
+    data_metrics(m, trace, steps, waits)
+
+
+def data_metrics(m: Metrics, trace: Trace, steps: Steps, waits: intervals.Intervals) -> None:
+    """The loading of data. waits: where the main thread waited for it."""
+    n, length = len(steps), int((steps.ends - steps.starts).sum())
+    named = trace.annotations[steps.of_event[trace.annotations] >= 0]
     own = np.fromiter((pid == steps.pid for pid, _ in trace.threads), bool, len(trace.threads))[trace.thread[named]]
     m.loads_in_main = int((own & trace.named(LOAD_SAMPLE, named)).sum()) / n
-    waits = intervals.union(*data_waits(trace, steps.thread))
-    if ops.any():
-        mine = called[trace.thread[called] == steps.thread]
-        m.ops_outside_waits = int((~intervals.contains(waits, trace.start[mine])).sum()) / n
-    length = int((steps.ends - steps.starts).sum())
-    reads = named[trace.named(READ_TILES, named) & (trace.thread[named] == steps.thread)]
+    main = named[trace.thread[named] == steps.thread]
+    reads = main[trace.named(READ_TILES, main)]
     unmarked = reads[~intervals.contains(waits, trace.start[reads])]
     if len(unmarked):  # the marks, if there are any, do not hold all of the wait
         m.unmarked_reads = len(unmarked) / n
         m.events["unmarked_reads"] = unmarked
     elif len(waits[0]) and length > 0:
-        within = [
-            intervals.length(intervals.clip(waits, low, high))
-            for low, high in zip(steps.starts.tolist(), steps.ends.tolist(), strict=True)
-        ]
+        bounds = zip(steps.starts.tolist(), steps.ends.tolist(), strict=True)
+        within = [intervals.length(intervals.clip(waits, low, high)) for low, high in bounds]
         m.data_wait = sum(within) / length
         if m.step_ns:
             m.data_wait_unprofiled = min(1.0, sum(within) / n / m.step_ns)
         m.per_step["data_wait_ns"] = [float(w) for w in within]
-        m.events["data_wait"] = named[trace.named(DATA_WAIT, named) & (trace.thread[named] == steps.thread)]
+        m.events["data_wait"] = main[trace.named(DATA_WAIT, main)]
 
 
 def would_wait(trace: Trace, steps: Steps, ops: np.ndarray) -> np.ndarray:
@@ -368,27 +296,6 @@ def would_wait(trace: Trace, steps: Steps, ops: np.ndarray) -> np.ndarray:
     waits = data_waits(trace, steps.thread)
     on_cpu = intervals.union(np.append(waits[0], trace.start[optimizer]), np.append(waits[1], trace.end[optimizer]))
     return asking[~intervals.contains(on_cpu, trace.start[asking])]
-
-
-def score_matrices(m: Metrics, trace: Trace, steps: Steps, ops: np.ndarray) -> float | None:
-    """How many of the operators `ops`, per step, are batched matrix products whose result has more elements than both
-    matrices that went in: in an attention that is written out, the scores of all queries with all keys, and their
-    gradient. None where the shapes were not recorded, or a CUDA graph was launched, whose operators are not there."""
-    products = ops[trace.named(BATCHED_PRODUCT, ops)]
-    dims = trace.dims[products]
-    if (dims < 0).any() or m.graph_launches:
-        return None
-    larger = np.array([code for code in np.unique(dims).tolist() if _grows(trace.texts[code])], dims.dtype)
-    m.events["score_matrices"] = products[np.isin(dims, larger)]
-    return len(m.events["score_matrices"]) / len(steps)
-
-
-def _grows(dims: str) -> bool:
-    shapes = [tensor.shape for tensor in roofline.inputs(dims, None) if tensor and len(tensor.shape) == 3]
-    if len(shapes) < 2:
-        return False
-    (_, rows, inner), (_, _, columns) = shapes[-2:]
-    return rows * columns > inner * (rows + columns)
 
 
 def phase_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:

@@ -26,91 +26,108 @@ BINS = 480  # of the share of the time that a GPU works: kernels of microseconds
 def timeline(
     trace: Trace, steps: int = 3, skip_first: int = 1, step_ns: float | None = None, gaps: Gaps | None = None
 ) -> dict[str, Any]:
-    """The first `steps` steps after `skip_first`, JSON values only, times in integer ns.
+    """The first `steps` steps after `skip_first`, JSON values only, times in integer ns relative to "origin_ns".
 
-    The window runs from the start of the first step to the end of the last or of the GPU work launched in it, whichever
-    is later. step_ns: length of a step measured without the profiler; it is only passed on, to be written beside the
-    picture ("step_ns", None when it was not given; "step_ns_traced" is the length in the trace). gaps: `Analysis.gaps`
-    if it is there already.
-
-    {"origin_ns", "span_ns", "steps": [[start, end], ...],
-    "lanes": [{"name", "kind", "device" (None for the host's), "intervals": [[start, duration], ...]}, ...], of which two
-    may share a name: kernels and collectives of one stream,
-    "idle": [[start, duration], ...] (nothing ran on the busiest GPU),
-    "gaps": [[start, duration, cause, device], ...] (cause: one of PARTS, "idle_..."; what is too short to see left out),
-    "use": [{"device", "share": {"gpu" | "communication" | "copies" | cause | "idle": [permille of each of BINS equal
-    parts of the window]}}, ...] (disjoint, adds up to 1000),
-    "complete", "reasons", "step_ns", "step_ns_traced"}; starts and ends are relative to origin_ns."""
-    result: dict[str, Any] = {"origin_ns": 0, "span_ns": 0, "steps": [], "lanes": [], "idle": [], "gaps": [], "use": []}
-    result |= {"step_ns": step_ns, "step_ns_traced": None, "complete": trace.complete, "reasons": list(trace.reasons)}
+    step_ns: length of a step measured without the profiler, to be written beside the picture. gaps: `Analysis.gaps` if it is
+    there already."""
+    result: dict[str, Any] = {
+        "origin_ns": 0,
+        "span_ns": 0,  # to the end of the last step, or of the GPU work launched in it if that is later
+        "steps": [],  # [start, end]
+        "lanes": [],  # {"name", "kind", "device" (None: host), "intervals": [[start, duration], ...]}; some share a name
+        "idle": [],  # [start, duration]: nothing ran on the busiest GPU
+        "gaps": [],  # [start, duration, cause (one of IDLE), device], without what is too short to see
+        "use": [],  # {"device", "share": {"gpu" | "communication" | "copies" | cause | "idle": [permille of each bin]}}
+        "step_ns": step_ns,
+        "step_ns_traced": None,  # the length in the trace
+        "complete": trace.complete,
+        "reasons": list(trace.reasons),
+    }
     chosen = Steps(trace, max(0, min(skip_first, len(trace.steps) - 1)), steps)  # a lone step is better than none
     if not len(chosen):
         return result | {"complete": False, "reasons": [*trace.reasons, "it has no step after those left out"]}
-    gpu, own = trace.gpu, chosen.gpu
-    gaps = gaps or breakdown(trace, chosen, step_ns).gaps
-    low = int(chosen.starts[0])
+    low, own = int(chosen.starts[0]), chosen.gpu
     high = max(int(chosen.ends[-1]), int(trace.end[own].max()) if len(own) else low)
-    shortest = (high - low) // PIXELS
-
-    def visible(spans: intervals.Intervals) -> list[list[int]]:
-        spans, gap = intervals.close_gaps(intervals.clip(spans, low, high), shortest), max(shortest, 1)
-        while len(spans[0]) > MOST_INTERVALS:
-            gap *= 2
-            spans = intervals.close_gaps(spans, gap)
-        return [[start - low, end - start] for start, end in zip(spans[0].tolist(), spans[1].tolist(), strict=True)]
-
-    def lane(name: str, kind: str, spans: intervals.Intervals, device: int | None = None) -> None:
-        shown = visible(spans)
-        if shown:
-            result["lanes"].append({"name": name, "kind": kind, "device": device, "intervals": shown})
-
-    def spans_of(which: np.ndarray) -> intervals.Intervals:
-        return intervals.union(trace.start[which], trace.end[which])
-
-    waits = intervals.union(*data_waits(trace, chosen.thread))
-    lane("data wait", "data_wait", waits)
-    # Operators called within __next__ (collating, decoding in the main process) belong to the wait.
-    lane("host", "host", intervals.difference(spans_of(trace.category == CPU_OP), waits))
-    kinds = (trace.named(kind, trace.calls) for kind in (KERNEL_LAUNCH, GRAPH_LAUNCH, COPY_LAUNCH, MEMSET_LAUNCH))
-    lane("launches", "launches", spans_of(trace.calls[np.logical_or.reduce([*kinds])]))
-
-    any_gpu = len(gpu) > 0
-    gpu = gpu[(trace.end[gpu] > low) & (trace.start[gpu] < high)]
-    devices, counts = np.unique(trace.device[gpu], return_counts=True)
-    shown = np.sort(devices[np.argsort(-counts, kind="stable")][:MOST_DEVICES])
-    if len(devices) > len(shown):
-        result["reasons"] = [*result["reasons"], f"{len(shown)} of {len(devices)} GPUs are shown"]
-    for device in shown.tolist():
-        here = gpu[trace.device[gpu] == device]
-        prefix = f"GPU {device} " if len(shown) > 1 else "GPU "
-        kernel = here[trace.category[here] == KERNEL]
-        communication = by_name(is_communication, trace, kernel) == 1
-        groups = np.where(np.isin(trace.stream[kernel], _busiest_streams(trace, kernel)), trace.stream[kernel], -2)
-        for stream in sorted(set(groups.tolist()), key=lambda stream: (stream == -2, stream)):
-            name = prefix + ("other streams" if stream == -2 else f"stream {stream}" if stream >= 0 else "stream ?")
-            for kind, mask in (("gpu", ~communication), ("communication", communication)):
-                lane(name, kind, spans_of(kernel[(groups == stream) & mask]), device)
-        lane(f"{prefix}copies".replace("GPU copies", "copies"), "copies", spans_of(_without(here, kernel)), device)
-        causes = _causes(gaps, device)
-        for cause, spans in causes.items():
-            wide = spans[1] - spans[0] >= max(shortest, 1)
-            result["gaps"] += [[*span, cause, device] for span in visible((spans[0][wide], spans[1][wide]))]
-        parts = {"gpu": spans_of(kernel[~communication]), "communication": spans_of(kernel[communication])}
-        parts |= {"copies": spans_of(_without(here, kernel)), **causes}
-        result["use"].append({"device": device, "share": _shares(parts, low, high)})
-    if any_gpu:
-        if len(gpu):
-            busy = spans_of(gpu[trace.device[gpu] == devices[counts.argmax()]])
-            idle = intervals.complement(intervals.close_gaps(busy, shortest), low, high)
-        else:
-            idle = (np.array([low]), np.array([high]))
-        wide = idle[1] - idle[0] >= max(shortest, 1)
-        result["idle"] = visible((idle[0][wide], idle[1][wide]))
+    window = _Window(trace, low, high, result)
+    window.add_host(chosen.thread)
+    if len(trace.gpu):
+        window.add_gpus(gaps or breakdown(trace, chosen, step_ns).gaps)
     result["gaps"].sort()
     result["origin_ns"], result["span_ns"] = low, high - low
     result["steps"] = [[int(s) - low, int(e) - low] for s, e in zip(chosen.starts, chosen.ends, strict=True)]
     result["step_ns_traced"] = chosen.length
     return result
+
+
+class _Window:
+    """The time from low to high, ns, of which a timeline is filled."""
+
+    def __init__(self, trace: Trace, low: int, high: int, result: dict[str, Any]):
+        self.trace, self.low, self.high, self.result = trace, low, high, result
+        self.shortest = (high - low) // PIXELS
+
+    def add_host(self, thread: int) -> None:
+        t = self.trace
+        waits = intervals.union(*data_waits(t, thread))
+        self._lane("data wait", "data_wait", waits)
+        # Operators called within __next__ (collating, decoding in the main process) belong to the wait.
+        self._lane("host", "host", intervals.difference(self._spans(t.category == CPU_OP), waits))
+        kinds = [t.named(kind, t.calls) for kind in (KERNEL_LAUNCH, GRAPH_LAUNCH, COPY_LAUNCH, MEMSET_LAUNCH)]
+        self._lane("launches", "launches", self._spans(t.calls[np.logical_or.reduce(kinds)]))
+
+    def add_gpus(self, gaps: Gaps) -> None:
+        t, low, high = self.trace, self.low, self.high
+        gpu = t.gpu[(t.end[t.gpu] > low) & (t.start[t.gpu] < high)]
+        devices, counts = np.unique(t.device[gpu], return_counts=True)
+        shown = np.sort(devices[np.argsort(-counts, kind="stable")][:MOST_DEVICES]).tolist()
+        if len(devices) > len(shown):
+            self.result["reasons"].append(f"{len(shown)} of {len(devices)} GPUs are shown")
+        for device in shown:
+            self._device(device, gpu[t.device[gpu] == device], gaps, f"GPU {device} " if len(shown) > 1 else "GPU ")
+        idle = (np.array([low]), np.array([high]))
+        if len(gpu):
+            busy = self._spans(gpu[t.device[gpu] == devices[counts.argmax()]])
+            idle = intervals.complement(intervals.close_gaps(busy, self.shortest), low, high)
+        self.result["idle"] = self._visible(self._wide(idle))
+
+    def _device(self, device: int, gpu: np.ndarray, gaps: Gaps, prefix: str) -> None:
+        t = self.trace
+        is_kernel = t.category[gpu] == KERNEL
+        kernel, copies = gpu[is_kernel], self._spans(gpu[~is_kernel])
+        communication = by_name(is_communication, t, kernel) == 1
+        groups = np.where(np.isin(t.stream[kernel], _busiest_streams(t, kernel)), t.stream[kernel], -2)
+        for stream in sorted(set(groups.tolist()), key=lambda stream: (stream == -2, stream)):
+            name = prefix + ("other streams" if stream == -2 else f"stream {stream}" if stream >= 0 else "stream ?")
+            for kind, mask in (("gpu", ~communication), ("communication", communication)):
+                self._lane(name, kind, self._spans(kernel[(groups == stream) & mask]), device)
+        self._lane(f"{prefix}copies".replace("GPU copies", "copies"), "copies", copies, device)
+        causes = _causes(gaps, device)
+        for cause, spans in causes.items():
+            self.result["gaps"] += [[*span, cause, device] for span in self._visible(self._wide(spans))]
+        parts = {"gpu": self._spans(kernel[~communication]), "communication": self._spans(kernel[communication])}
+        share = _shares(parts | {"copies": copies, **causes}, self.low, self.high)
+        self.result["use"].append({"device": device, "share": share})
+
+    def _lane(self, name: str, kind: str, spans: intervals.Intervals, device: int | None = None) -> None:
+        if shown := self._visible(spans):
+            self.result["lanes"].append({"name": name, "kind": kind, "device": device, "intervals": shown})
+
+    def _spans(self, which: np.ndarray) -> intervals.Intervals:
+        return intervals.union(self.trace.start[which], self.trace.end[which])
+
+    def _wide(self, spans: intervals.Intervals) -> intervals.Intervals:
+        wide = spans[1] - spans[0] >= max(self.shortest, 1)
+        return spans[0][wide], spans[1][wide]
+
+    def _visible(self, spans: intervals.Intervals) -> list[list[int]]:
+        """[start, duration] of these within the window, joined where nobody could see the gap."""
+        gap = self.shortest
+        spans = intervals.close_gaps(intervals.clip(spans, self.low, self.high), gap)
+        while len(spans[0]) > MOST_INTERVALS:
+            gap = max(gap, 1) * 2
+            spans = intervals.close_gaps(spans, gap)
+        starts, ends = (times.tolist() for times in spans)
+        return [[start - self.low, end - start] for start, end in zip(starts, ends, strict=True)]
 
 
 def used_devices(trace: Trace) -> list[str]:
@@ -127,14 +144,8 @@ def _busiest_streams(trace: Trace, kernels: np.ndarray) -> np.ndarray:
     return streams[np.argsort(-time, kind="stable")[:MOST_STREAMS]]
 
 
-def _without(events: np.ndarray, left_out: np.ndarray) -> np.ndarray:
-    return np.setdiff1d(events, left_out, assume_unique=True)
-
-
-def _causes(gaps: Gaps | None, device: int) -> dict[str, intervals.Intervals]:
+def _causes(gaps: Gaps, device: int) -> dict[str, intervals.Intervals]:
     """The idle times of a device, for each cause that has any."""
-    if gaps is None:
-        return {}
     here = gaps.device == device
     start, end, cause = gaps.start[here], gaps.end[here], gaps.cause[here]
     return {PARTS[c]: intervals.union(start[cause == c], end[cause == c]) for c in np.unique(cause).tolist()}
