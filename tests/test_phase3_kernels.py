@@ -20,7 +20,7 @@ from grader.kinds.kernel import Bench, KernelLab
 from grader.look import peek
 from grader.measure.blocks import QUICK
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
-from grader.sandbox import launches
+from grader.sandbox import functions
 from grader.sandbox.child_error import ChildError
 from grader.submission import Submission
 from grader.trace import kernels
@@ -376,7 +376,7 @@ def test_two_kernels_in_place_of_one():
 
 def test_operators_that_calculate():
     x = torch.ones(3, 2)
-    done = launches.Launches()
+    done = functions.Launches()
     with done:
         x.t().contiguous().view(-1).to(torch.bfloat16).cpu().numel()
         torch.broadcast_to(x[None, ..., :1], (2, 3, 1)).reshape(-1).narrow(0, 0, 2).split(1)

@@ -29,6 +29,7 @@ from grader.sandbox.workspace import Workspace
 # Of this and a grade's seed a request is drawn, so the arms of one process's grade have the same requests. No child knows it:
 # what it needs for a turn comes with the turn
 _REQUESTS_KEY = secrets.token_bytes(32)
+_PASSED_ON = ("workload", "options", "device", "threads", "ranks", "budget", "exact_memory", "trusted", "counted")
 COMPILED = {"graphs", "graph_breaks", "recompiles"}  # what a child counts of torch.compile
 
 
@@ -97,21 +98,13 @@ class Child:
             "files": files,
             "processes": confine.PROCESSES,
             "memory": rights.memory_limit(),
-            "trusted": setting.trusted,
-            "counted": setting.counted,
             "shared": rights.shared_limit() if own_shared else None,
             "environment": rights.environment()
             | rights.private_environment(home, setting.device)
             | loopback
             | setting.environment
             | own_gpus,
-            "ranks": setting.ranks,
-            "workload": setting.workload,
-            "options": setting.options,
-            "device": setting.device,
-            "threads": setting.threads,
-            "budget": setting.budget,
-            "exact_memory": setting.exact_memory,
+            **{name: getattr(setting, name) for name in _PASSED_ON},
         }
 
     # ---- requests

@@ -24,7 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grader.paths import REPOSITORY
 from grader.sandbox import confine
+from grader.sandbox.rights import file_rights, memory_limit
+from grader.sandbox.workspace import Workspace
 
 # what Landlock leaves open to a process of the same user
 _OF_THE_SAME_USER = ("modes of files", "times of files", "limits of processes", "scheduling of processes")
@@ -63,8 +66,7 @@ class Confinement:
 
 @functools.lru_cache(maxsize=1)
 def confinement() -> Confinement:
-    """Start a confined process, let it try, and say what held. Takes a fifth of a second, once a process. Raises
-    RuntimeError when the trial itself cannot be made."""
+    """Start a confined process, let it try, and say what held. Raises RuntimeError when that cannot be done."""
     with _trial() as spec:
         through = _tried(spec)
     return Confinement(confine.landlock_abi(), _barriers(through, spec["memory"]))
@@ -73,9 +75,6 @@ def confinement() -> Confinement:
 @contextlib.contextmanager
 def _trial() -> Iterator[dict[str, Any]]:
     """What is forbidden, set up to be tried: a file that is open to all by its mode, sockets that listen."""
-    from grader.sandbox.rights import file_rights, memory_limit
-    from grader.sandbox.workspace import Workspace
-
     workspace, outside = Workspace(source=""), Path(tempfile.mkdtemp(prefix="outside-"))
     outside.chmod(0o777)
     secret = outside / "secret"
@@ -116,7 +115,7 @@ def _tried(spec: dict[str, Any]) -> dict[str, bool]:
         input=json.dumps(spec),
         capture_output=True,
         text=True,
-        cwd=Path(__file__).resolve().parents[2],  # where this package is found
+        cwd=REPOSITORY,  # where this package is found
         timeout=60,
         check=False,
     )
