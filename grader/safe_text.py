@@ -129,6 +129,12 @@ def prose_to_html(value: Any, limit: int = WHOLE) -> str:
     return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", to_html(value, limit))
 
 
+def hanging(head: str, value: Any, width: int) -> list[str]:
+    """`wrap` behind `head`, with as many blanks before all further lines."""
+    first, *rest = wrap(value, width - len(head))
+    return [head + first, *(" " * len(head) + line for line in rest)]
+
+
 def wrap(value: Any, width: int, indent: str = "") -> list[str]:
     """Lines of at most `width` columns, the text's own line breaks kept; at least one, so that a title can be taken from it."""
     wrapped: list[str] = []

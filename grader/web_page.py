@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 # Okabe & Ito's palette, told apart with every common form of colour blindness. A colour never stands alone: a sign and
 # a word always say the same.
-BLACK, GREY, GREEN, ORANGE, VERMILION = "#1b1f23", "#6b7280", "#009E73", "#E69F00", "#D55E00"
+BLACK, GREY, GREEN, ORANGE, VERMILION, PURPLE = "#1b1f23", "#6b7280", "#009E73", "#E69F00", "#D55E00", "#CC79A7"
 PICTURE_BYTES = 90_000  # of a picture as base64, so that a report with two stays under 300 KB
 
 # No tables, and every rule behind the report's own class: JupyterLab's themes colour tables, code and pre of outputs
@@ -119,6 +120,22 @@ def pairs(rows: Iterable[tuple[str, str]]) -> str:
     """Names and what is said of them, plain texts, in two columns."""
     cells = "".join(f"<span>{to_html(name)}</span><span>{to_html(said)}</span>" for name, said in rows)
     return f'<div class="sp-rows">{cells}</div>'
+
+
+TABLES = """
+.speed-report table { border-collapse: collapse; font-size: 13px; }
+.speed-report td, .speed-report th { text-align: left; vertical-align: top; padding: 2px 12px 2px 0;
+  border-bottom: 1px solid #e5e7eb; }
+"""
+
+
+def table(head: Iterable[str], rows: Iterable[Sequence[str]], numbers_right: bool = False) -> str:
+    """For a page whose `css` has TABLES. The cells are HTML; numbers_right: those that hold a number are of class "n"."""
+    lines = [f"<tr>{''.join(f'<th>{to_html(name)}</th>' for name in head)}</tr>"]
+    for row in rows:
+        right = (" class=n" if numbers_right and re.fullmatch("[0-9.,%]+", cell) else "" for cell in row)
+        lines.append(f"<tr>{''.join(f'<td{where}>{cell}</td>' for cell, where in zip(row, right, strict=True))}</tr>")
+    return f"<table>{''.join(lines)}</table>"
 
 
 def items(lines: Iterable[str]) -> str:

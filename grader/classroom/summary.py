@@ -13,7 +13,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from html import escape
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -24,7 +23,7 @@ from grader.classroom.submissions import HandedIn
 from grader.errors import UserError
 from grader.labs.lab import Lab
 from grader.result import INCONCLUSIVE, NOT_MEASURED, write_json, write_text
-from grader.safe_text import clean, to_html
+from grader.safe_text import clean, no_formula, one_line, to_html
 from grader.submission import solution
 
 GRADED = "graded"
@@ -363,8 +362,7 @@ def _csv(made: list[Row]) -> str:
 def _safe(cell: Any) -> Any:
     """Text without control characters; what a spreadsheet would take for a formula is marked as text."""
     if isinstance(cell, str):
-        cell = " ".join(clean(cell).split())
-        return f"'{cell}" if cell[:1] in ("=", "+", "-", "@") else cell
+        return no_formula(one_line(cell))
     if isinstance(cell, float):
         return round(cell, 3)
     return "" if cell is None else cell
@@ -377,23 +375,19 @@ def html(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY) -> str:
         said = f"{each.handed_in} handed in, {each.graded} graded" + ", by quick measurements" * each.quick
         marks = f"; median {each.median:g} of {each.out_of:g}" if each.median is not None else ""
         cost = f"; {each.seconds:.0f} seconds of a device per submission (median)" if each.seconds is not None else ""
-        parts.append(f'<div class="sp-section"><p class="sp-big">{escape(each.lab)}</p><p>{said}{marks}{cost}</p>')
-        parts.append(web_page.image(functools.partial(_draw, each), f"Distribution of the marks of {each.lab}"))
-        parts.append("</div>")
+        picture = web_page.image(functools.partial(_draw, each), f"Distribution of the marks of {each.lab}")
+        parts.append(web_page.section(each.lab, f"<p>{said}{marks}{cost}</p>", picture))
     for heading, lines in attention(made, also).items():
-        items = "".join(f"<li>{to_html(line)}</li>" for line in lines)
-        parts.append(f'<div class="sp-section"><p class="sp-big">{heading}: {len(lines)}</p><ul>{items}</ul></div>')
+        parts.append(web_page.section(f"{heading}: {len(lines)}", web_page.items(map(to_html, lines))))
     head = ("student", "lab", "status", "points", "of", "gain", "seconds", "note")
-    table = ["<tr>" + "".join(f"<th>{name}</th>" for name in head) + "</tr>"]
-    for row in made:
-        note = row.outlier or row.why or ", ".join(row.inconclusive)
-        cells = [row.student, row.lab, row.status, _number(row.score), _number(row.measured_max), _number(row.gain)]
-        cells += [_number(row.seconds), note]
-        table.append("<tr>" + "".join(f"<td>{to_html(cell)}</td>" for cell in cells) + "</tr>")
-    parts.append(f'<div class="sp-section"><p class="sp-big">All</p><table>{"".join(table)}</table></div>')
-    css = ".speed-report table{border-collapse:collapse;font-size:13px}.speed-report td,.speed-report th"
-    css += "{text-align:left;vertical-align:top;padding:2px 12px 2px 0;border-bottom:1px solid #e5e7eb}"
-    return web_page.page("The class", "".join(parts), css)
+    table = web_page.table(head, [[to_html(cell) for cell in _cells(row)] for row in made])
+    parts.append(web_page.section("All", table))
+    return web_page.page("The class", "".join(parts), web_page.TABLES)
+
+
+def _cells(row: Row) -> list[str]:
+    numbers = map(_number, (row.score, row.measured_max, row.gain, row.seconds))
+    return [row.student, row.lab, row.status, *numbers, row.outlier or row.why or ", ".join(row.inconclusive)]
 
 
 def _number(value: float | None) -> str:

@@ -15,13 +15,14 @@ from grader import labs
 from grader.classroom import summary
 from grader.classroom.coordinator import LIMIT_S, grade_all, time_left
 from grader.classroom.store import FAILED, Store
-from grader.classroom.submissions import HandedIn, Job, misplaced, no_plain_files, read_class
+from grader.classroom.submissions import HandedIn, Job, Task, misplaced, no_plain_files, read_class
 from grader.errors import UserError
 from grader.frontends.options import add_unconfined
 from grader.frontends.pool import add_pool, check_confined, open_pool, prepare_data
 from grader.safe_text import clean
 
 RESULTS, GRADEBOOK = "measured", "gradebook.db"  # beside the submissions
+LINKS = "Links and other things that are no files: delete them before nbgrader reads or copies what they lead to"
 
 
 def add_arguments(sub: argparse.ArgumentParser) -> None:
@@ -29,17 +30,11 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
     sub.epilog = "Exit status: 0, 1 where grades are missing that the next run makes, 2 for unusable input."
     sub.add_argument("release", type=Path, help="folder with the released labs (labs)")
     sub.add_argument("submitted", type=Path, help="folder with the submissions: STUDENT/LAB/LAB.ipynb")
-    sub.add_argument(
-        "--lab", type=labs.full, action="append", default=[], help="only this one; can be given several times"
-    )
+    several = "only this one; can be given several times"
+    sub.add_argument("--lab", type=labs.full, action="append", default=[], help=several)
     sub.add_argument("--results", type=Path, help=f"folder for the results (default: {RESULTS} beside SUBMITTED)")
-    sub.add_argument(
-        "--again",
-        action="append",
-        default=[],
-        metavar="WHAT",
-        help="grade anew: STUDENT/LAB, all of a STUDENT, or all of a LAB",
-    )
+    again = "grade anew: STUDENT/LAB, all of a STUDENT, or all of a LAB"
+    sub.add_argument("--again", action="append", default=[], metavar="WHAT", help=again)
     sub.add_argument("--quick", action="store_true", help="fewer and shorter measurements; the results say so")
     sub.add_argument("--limit", type=float, metavar="S", help="seconds after which a grade has failed (default: 900)")
     add_unconfined(sub)
@@ -62,24 +57,24 @@ class ClassProgress:
     def done(self, who: str, record: dict[str, Any]) -> None:
         """One of them is made."""
         self._made += 1
-        result = record.get("result", {})
-        what = (
-            f"failed to grade: {record[FAILED]}"
-            if FAILED in record
-            else f"{result['score']:g}/{result['measured_max']:g}"
-        )
+        what = f"failed to grade: {record[FAILED]}" if FAILED in record else _marks(record["result"])
         who, what = clean(who), clean(what)  # a terminal obeys control characters
         if self._bar is None or self._bar.disable:
             left = time_left(self._began, self._made, self._all - self._made)
-            line = f"{self._made}/{self._all} {who}: {what}, {record['seconds']:.0f} s; about {left / 60:.0f} min left"
-            _tell(line)
+            took = f"{record['seconds']:.0f} s; about {left / 60:.0f} min left"
+            _tell(f"{self._made}/{self._all} {who}: {what}, {took}")
         else:
             self._bar.set_postfix_str(f"({who}: {what})")
             self._bar.update()
 
     def close(self) -> None:
+        """Leave nothing of the bar behind."""
         if self._bar is not None:
             self._bar.close()
+
+
+def _marks(result: dict[str, Any]) -> str:
+    return f"{result['score']:g}/{result['measured_max']:g}"
 
 
 def grade_class(options: argparse.Namespace) -> int:
@@ -87,20 +82,13 @@ def grade_class(options: argparse.Namespace) -> int:
     everyone = read_class(options.release, options.submitted, options.lab)
     course = options.submitted.absolute().parent  # also where `submitted` is a link: nbgrader's files lie beside it
     store = Store(options.results or course / RESULTS)
-    jobs = {
-        (one.student, one.lab): Job(
-            one.lab, one.submission, options.device, options.quick, allow_unconfined=options.allow_unconfined
-        )
-        for one in everyone
-        if one.submission
-    }
+    asked = {"device": options.device, "quick": options.quick, "allow_unconfined": options.allow_unconfined}
+    jobs = {(one.student, one.lab): Job(one.lab, one.submission, **asked) for one in everyone if one.submission}
     _measure(options, everyone, jobs, store)
     rows = summary.rows(everyone, {who: _record(store, job) for who, job in jobs.items()})
     also = {
         "Not where a submission lies, so not graded": misplaced(options.submitted),
-        "Links and other things that are no files: delete them before nbgrader reads or copies what they lead to": (
-            no_plain_files(options.submitted)
-        ),
+        LINKS: no_plain_files(options.submitted),
         "In the gradebook with other points": summary.stale(course / GRADEBOOK, rows),
         "Nothing handed in, of who is in the gradebook (the export says 0)": summary.absent(course / GRADEBOOK, rows),
     }
@@ -128,23 +116,18 @@ def _measure(options: argparse.Namespace, everyone: list[HandedIn], jobs: Jobs, 
     with opening as pool, contextlib.closing(ClassProgress()) as progress:
 
         def begun(count: int) -> None:
-            _tell(
-                f"{len(everyone)} handed in; of {different} different ones that can be graded {count} are measured now"
-            )
+            of = f"of {different} different ones that can be graded {count} are measured now"
+            _tell(f"{len(everyone)} handed in; {of}")
             if count and (blind := pool.uncalibrated(chosen_labs)):
                 why = "not calibrated on this kind of machine: all points are for the lab's minimum gain, until it is"
                 _tell(f"{', '.join(blind)}: {why} (`grader calibrate LAB --for-class`)")
             progress.begin(count)
 
-        grade_all(
-            jobs.values(),
-            pool,
-            store,
-            again=again,
-            limit_s=options.limit or LIMIT_S,
-            begun=begun,
-            done=lambda job, record: progress.done(names[job.digest], record),
-        )
+        def done(job: Task, record: dict[str, Any]) -> None:
+            progress.done(names[job.digest], record)
+
+        limit_s = options.limit or LIMIT_S
+        grade_all(jobs.values(), pool, store, again=again, limit_s=limit_s, begun=begun, done=done)
 
 
 def _tell(text: str) -> None:

@@ -17,7 +17,7 @@ from grader.frontends import diagnosis_page
 from grader.frontends.delivery import check_targets, deliver, names_of
 from grader.frontends.options import add_json
 from grader.result import json_value
-from grader.safe_text import clean, one_line, painter, wrap
+from grader.safe_text import clean, hanging, one_line, painter, wrap
 from grader.trace import Analysis, Trace, TraceError, analyse, read
 from grader.trace.catalogue import IDLE, PARTS, STEP_PARTS
 from grader.trace.compare import compare
@@ -41,13 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Exit status: 0, 3 for an incomplete trace, 2 for a file that is no trace."
     parser.add_argument("trace", help="a .json or .json.gz that torch.profiler wrote")
     parser.add_argument("other", nargs="?", help="a second one, to compare with: the same loop after a change")
-    parser.add_argument(
-        "--step-ms",
-        metavar="X",
-        action="append",
-        default=[],
-        help="length of a step measured without the profiler, ms; give it twice for two traces",
-    )
+    step = "length of a step measured without the profiler, ms; give it twice for two traces"
+    parser.add_argument("--step-ms", metavar="X", action="append", default=[], help=step)
     add_json(parser, "everything")
     parser.add_argument("--html", metavar="FILE", help="write a page with pictures")
     parser.add_argument("--top", metavar="N", help="operations to look into (default: 10; on the screen what fits)")
@@ -111,9 +106,8 @@ def check_step(a: Analysis, path: str) -> None:
         return
     m, traced = a.metrics, a.metrics.step_ns_traced
     kernels, busy = m.events.get("kernels"), 0.0
-    if kernels is not None and len(
-        kernels
-    ):  # not copies, which may be of later steps, nor kernels that wait for another GPU
+    if kernels is not None and len(kernels):
+        # not copies, which may be of later steps, nor kernels that wait for another GPU
         busy = union_length(a.trace, kernels) / len(devices_of(a.trace, kernels)) / m.steps - (m.comm_exposed_ns or 0)
     if a.step_ns < SHORTEST * busy:
         seen = f"the GPU's kernels took {milliseconds(busy)} a step"
@@ -147,13 +141,13 @@ def as_json(names: list[str], analyses: list[Analysis]) -> dict[str, Any]:
 
 
 def _trace_json(name: str, a: Analysis) -> dict[str, Any]:
-    m, d = a.metrics, a.diagnosis
-    diagnosis = dataclasses.asdict(d)
-    for shown, evidence in zip(diagnosis["evidence"], d.evidence, strict=True):
-        shown["events"] = _events_json(a.trace, evidence.events)
-    operations = [
-        dataclasses.asdict(o) | {"events": _events_json(a.trace, o.events[:MOST_EVENTS])} for o in a.operations
-    ]
+    m, diagnosis = a.metrics, dataclasses.asdict(a.diagnosis)
+    for shown in diagnosis["evidence"]:
+        shown["events"] = _events_json(a.trace, shown["events"])
+    operations = [dataclasses.asdict(operation) for operation in a.operations]
+    for shown in operations:
+        shown["events"] = _events_json(a.trace, shown["events"][:MOST_EVENTS])
+    gaps = {part[5:] + "_ns": a.breakdown[part] for part in IDLE if part in a.breakdown}
     return {
         "trace": name,
         "complete": m.complete,
@@ -166,8 +160,7 @@ def _trace_json(name: str, a: Analysis) -> dict[str, Any]:
         "step_ms_traced": m.step_ns_traced and m.step_ns_traced / 1e6,
         "diagnosis": diagnosis,
         "breakdown_ms": {part: ns / 1e6 for part, ns in a.breakdown.items()},
-        "metrics": m.to_dict()
-        | {"gap_cause": {part[5:] + "_ns": a.breakdown[part] for part in IDLE if part in a.breakdown}},
+        "metrics": {**m.to_dict(), "gap_cause": gaps},
         "top_operations": operations,
         "longest_gaps": _gaps_json(a),
     }
@@ -216,12 +209,8 @@ def text(
         lines += wrap(what_ifs, width)
     lines += ["", *_parts_text(a, width, paint)]
     for name, fact in said.facts(a.metrics):
-        first, *rest = wrap(fact, width - 9)
-        lines += [f"{name:<8} {first}", *(f"{'':<8} {line}" for line in rest)]
-    advice = []
-    for way in said.advice(a):
-        first, *rest = wrap(way, width - 2)
-        advice += [f"- {first}", *(f"  {line}" for line in rest)]
+        lines += hanging(f"{name:<8} ", fact, width)
+    advice = [line for way in said.advice(a) for line in hanging("- ", way, width)]
     advice = [paint("What to try", "1"), *advice] if advice else []
     room = SCREEN - len(lines) - len(advice) - 3
     lines += ["", *_operations_text(a, width, paint, room, top)] if a.operations else []

@@ -23,6 +23,7 @@ from grader.nightly.parts import Part
 from grader.version import version
 
 KINDS = "lesson,solution,grade,adversary"
+Share = tuple[int, int]  # the I-th of N
 
 
 def add_arguments(sub: argparse.ArgumentParser) -> None:
@@ -32,58 +33,38 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
         "noise of the last nights, 0 everything works; 2 for unusable input. Whenever it is stopped, the same command goes on."
     )
     sub.add_argument("--quick", action="store_true", help="small lessons, short measurements")
-    sub.add_argument(
-        "--out", type=Path, default=Path("work/nightly"), help="folder of the nights (default: work/nightly)"
-    )
-    sub.add_argument(
-        "--history", type=Path, metavar="FILE", help="all nights, a line each (default: OUT/history.jsonl)"
-    )
-    sub.add_argument(
-        "--night", metavar="NAME", help="its folder below OUT (default: the unfinished one, else the time)"
-    )
-    sub.add_argument(
-        "--labs", default="", metavar="NAME,...", help="only these (default: all); lessons stay, but for --kinds"
-    )
+    folder = "folder of the nights (default: work/nightly)"
+    sub.add_argument("--out", type=Path, default=Path("work/nightly"), help=folder)
+    history = "all nights, a line each (default: OUT/history.jsonl)"
+    sub.add_argument("--history", type=Path, metavar="FILE", help=history)
+    name = "its folder below OUT (default: the unfinished one, else the time)"
+    sub.add_argument("--night", metavar="NAME", help=name)
+    which = "only these (default: all); lessons stay, but for --kinds"
+    sub.add_argument("--labs", default="", metavar="NAME,...", help=which)
     sub.add_argument("--lessons", default="", metavar="NAME,...", help="only these: 2_data or 2_data/3_overlap")
     sub.add_argument("--kinds", default=KINDS, metavar="KIND,...", help=f"only these (default: {KINDS})")
     sub.add_argument("--adversaries", default="1/1", metavar="I/N", help="grade only the I-th of N shares of them")
     sub.add_argument("--shard", default="1/1", metavar="I/N", help="make only the I-th of N shares of the parts")
-    sub.add_argument(
-        "--now",
-        default="",
-        metavar="KIND,LAB,...",
-        help="make only parts of these kinds, of these labs and lessons, now, of a night that has others as well",
-    )
-    sub.add_argument(
-        "--minutes",
-        type=float,
-        metavar="M",
-        help="begin no part that would end later than in so many minutes, as far as earlier nights and pieces tell",
-    )
-    sub.add_argument(
-        "--report",
-        action="store_true",
-        help="make nothing; write the report of what is there, and close it. What the night consists of, its folder says",
-    )
-    sub.add_argument(
-        "--accept", metavar="PART", help='"grade LAB solution" is as it should be: compare only with nights from now on'
-    )
+    now = "make only parts of these kinds, of these labs and lessons, now, of a night that has others as well"
+    sub.add_argument("--now", default="", metavar="KIND,LAB,...", help=now)
+    until = "begin no part that would end later than in so many minutes, as far as earlier nights and pieces tell"
+    sub.add_argument("--minutes", type=float, metavar="M", help=until)
+    only = "make nothing; write the report of what is there, and close it. What the night consists of, its folder says"
+    sub.add_argument("--report", action="store_true", help=only)
+    accept = '"grade LAB solution" is as it should be: compare only with nights from now on'
+    sub.add_argument("--accept", metavar="PART", help=accept)
     add_pool(sub)
 
 
 def nightly(options: argparse.Namespace) -> int:
     """Exit status: 4 where parts are missing, else 1 for a failure, 3 where something is slower, 0."""
-    until = time.monotonic() + 60 * options.minutes if options.minutes is not None else math.inf
     history = History(options.history or options.out / "history.jsonl")
     if options.accept:
         _accept(history, options.accept)
         return 0
-    shard, name = _share("--shard", options.shard), _name(options.night)
-    adversaries = _share("--adversaries", options.adversaries)
-    if options.report:
-        night = _there(options, history, name)
-    else:
-        night = _measured(options, history, name, shard, adversaries, until)
+    shares = _share("--shard", options.shard), _share("--adversaries", options.adversaries)
+    there = options.out / _name(options.night) if options.night is not None else None
+    night = _reported(options, history, there) if options.report else _measured(options, history, there, *shares)
     assessed = judging.assess(night)
     report.close(night, assessed)
     report.folder_index(options.out)
@@ -107,30 +88,26 @@ def _accept(history: History, part: str) -> None:
     print(f"{part} is compared with nights from now on only.")
 
 
-def _there(options: argparse.Namespace, history: History, name: str) -> Night:
+def _reported(options: argparse.Namespace, history: History, folder: Path | None) -> Night:
     """The night that --report is about: the named one, else the unfinished one."""
-    folder = options.out / name if name else nights.unfinished(options.out, {"grader": version()}, history)
+    folder = folder or nights.unfinished(options.out, {"grader": version()}, history)
     if folder is None:
         raise UserError(f"No unfinished night of this grader lies in {options.out}. Name one with --night.")
     return _open(options, folder, nights.read(folder), history)[0]
 
 
 def _measured(
-    options: argparse.Namespace,
-    history: History,
-    name: str,
-    shard: tuple[int, int],
-    adversaries: tuple[int, int],
-    until: float,
+    options: argparse.Namespace, history: History, folder: Path | None, shard: Share, adversaries: Share
 ) -> Night:
     """The named night, the unfinished one or a new one, with what was missing measured."""
+    until = time.monotonic() + 60 * options.minutes if options.minutes is not None else math.inf
     elsewhere = options.cluster is not None or options.slurm is not None
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(open_pool(options)) if elsewhere else None
         device = next(iter(pool.workers().values()))["form"] if pool else choose_device(options.device)
         select: dict[str, Any] = {name: _names(getattr(options, name)) for name in ("kinds", "labs", "lessons")}
         manifest = nights.describe(device, options.quick, select | {"adversaries": list(adversaries)})
-        folder = options.out / name if name else nights.unfinished(options.out, manifest, history)
+        folder = folder or nights.unfinished(options.out, manifest, history)
         folder = folder or options.out / datetime.now(UTC).strftime("%Y-%m-%d-%H%M%S")
         night, now, subjects = _open(options, folder, manifest, history)
         if pool is None:
@@ -178,15 +155,13 @@ def _names(text: str) -> list[str]:
     return [labs.full(name) for name in text.split(",") if name]
 
 
-def _name(text: str | None) -> str:
-    if text is None:
-        return ""
+def _name(text: str) -> str:
     if not text or text.startswith(".") or not all(c.isalnum() or c in "-_." for c in text):
         raise UserError(f"--night {text!r}: letters, digits, '-', '_' and '.' make a name.")
     return text
 
 
-def _share(option: str, text: str) -> tuple[int, int]:
+def _share(option: str, text: str) -> Share:
     number, _, count = text.partition("/")
     if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
         raise UserError(f"{option} {text!r}: give I/N, as in 1/3, 2/3 and 3/3.")

@@ -47,9 +47,8 @@ def make_keys(options: argparse.Namespace) -> None:
     except UnicodeDecodeError:
         raise UserError(f"{options.users.name} is no text in UTF-8. Save it as such: one name a line.") from None
     made = keys.make_keys(options.folder, users)
-    print(
-        f"{options.folder} holds the pool's certificates. Whoever can read pool-node.pem can run any code on the pool."
-    )
+    warning = "Whoever can read pool-node.pem can run any code on the pool."
+    print(f"{options.folder} holds the pool's certificates. {warning}")
     for path in made:
         print(f"  {path} is for {path.stem} alone: hand it over and delete it here")
 
@@ -87,19 +86,13 @@ def add_devices(sub: argparse.ArgumentParser) -> None:
 def add_pool(sub: argparse.ArgumentParser) -> None:
     """The options that say where to grade."""
     add_devices(sub)
-    sub.add_argument(
-        "--gpus-each",
-        type=int,
-        default=1,
-        metavar="N",
-        help="GPUs of this machine that a worker has: as many as the lab trains on (default: 1)",
-    )
+    gpus = "GPUs of this machine that a worker has: as many as the lab trains on (default: 1)"
+    sub.add_argument("--gpus-each", type=int, default=1, metavar="N", help=gpus)
     sub.add_argument("--cluster", metavar="ADDRESS", help="a pool that runs already: tls://HOST:PORT, with --keys")
     sub.add_argument("--keys", type=Path, metavar="DIR", help="the pool's certificates (`grader pool keys`)")
     sub.add_argument("--slurm", type=int, metavar="N", help="N SLURM jobs, a worker each")
-    sub.add_argument(
-        "--sbatch", action="append", default=[], metavar="LINE", help='a directive for sbatch: --sbatch="--gres=gpu:1"'
-    )
+    line = 'a directive for sbatch: --sbatch="--gres=gpu:1"'
+    sub.add_argument("--sbatch", action="append", default=[], metavar="LINE", help=line)
 
 
 def open_pool(options: argparse.Namespace, on_one_core: int = 1) -> contextlib.AbstractContextManager[Pool]:
@@ -112,9 +105,8 @@ def open_pool(options: argparse.Namespace, on_one_core: int = 1) -> contextlib.A
         return pool.at_address(options.cluster, options.device, options.keys)
     if options.slurm is not None:
         return pool.slurm(options.slurm, options.device, options.sbatch)
-    return pool.embedded(
-        options.device, _chosen(options), on_one_core * max(1, options.workers), gpus_each=max(1, options.gpus_each)
-    )
+    workers = on_one_core * max(1, options.workers)
+    return pool.embedded(options.device, _chosen(options), workers, gpus_each=max(1, options.gpus_each))
 
 
 def _chosen(options: argparse.Namespace) -> list[int] | None:

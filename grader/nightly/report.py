@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from html import escape
@@ -17,20 +16,18 @@ from grader.nightly.judging import Assessed
 from grader.nightly.night import Night
 from grader.nightly.parts import Outcome
 from grader.result import write_text
-from grader.safe_text import clean, to_html
+from grader.safe_text import clean, one_line, to_html
+from grader.web_page import GREEN, GREY, ORANGE, PURPLE, VERMILION, folded, section
 
 COLOURS = {
-    parts.FAILED: "#D55E00",
-    parts.SLOWER: "#E69F00",
-    parts.MISSING: "#CC79A7",
-    parts.UNDECIDED: "#6b7280",
-    parts.SKIPPED: "#6b7280",
-    parts.OK: "#009E73",
+    parts.FAILED: VERMILION,
+    parts.SLOWER: ORANGE,
+    parts.MISSING: PURPLE,
+    parts.UNDECIDED: GREY,
+    parts.SKIPPED: GREY,
+    parts.OK: GREEN,
 }
 _CSS = """
-.speed-report table { border-collapse: collapse; font-size: 13px; }
-.speed-report td, .speed-report th { text-align: left; vertical-align: top; padding: 2px 12px 2px 0;
-  border-bottom: 1px solid #e5e7eb; }
 .speed-report td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .speed-report .wide { overflow-x: auto; }
 .speed-report .wide td:last-child { min-width: 15em; }
@@ -121,7 +118,7 @@ def markdown(night: Night, assessed: Assessed, most: int = 40) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(clean(text).split()).replace("|", "/")
+    return one_line(text).replace("|", "/")
 
 
 def junit(night: Night, assessed: Assessed) -> str:
@@ -160,34 +157,23 @@ def html(night: Night, assessed: Assessed) -> str:
     body = ['<div class="sp-title">A night of the course</div>', f"<p>{escape(about(night))}</p>", say]
     problems = _problems(assessed)
     if problems:
-        body.append(
-            _section("What is wrong", _table(("", "part", "why"), [_problem(night, each) for each in problems]))
-        )
+        body.append(section("What is wrong", _table(("", "part", "why"), [_problem(night, each) for each in problems])))
     changed = differences(night, assessed)
     if changed:
-        items = "".join(f"<li>{escape(line)}</li>" for line in changed[1:])
-        body.append(_section("What changed " + changed[0], f"<ul>{items}</ul>" if items else ""))
+        lines = web_page.items(map(escape, changed[1:])) if changed[1:] else ""
+        body.append(section("What changed " + changed[0], lines))
     body += [_labs(night, assessed), _notebooks(night, assessed)]
     for table in assessed.tables:
-        body.append(_section("Adversaries: " + table.split("\n")[1].strip("# "), _from_markdown(table)))
+        body.append(section("Adversaries: " + table.split("\n")[1].strip("# "), _from_markdown(table)))
     rows = [(_status(each), escape(each.part.name), _n(each.seconds, 0), str(each.runs)) for each in assessed.outcomes]
     all_parts = _table(("", "part", "seconds", "runs"), rows)
-    body.append(_section("All parts", f"<details><summary>{len(rows)} parts</summary>{all_parts}</details>"))
-    return web_page.page(f"Night {night.name}", "".join(body), _CSS)
-
-
-def _section(title: str, inner: str) -> str:
-    return f'<div class="sp-section"><p class="sp-big">{escape(title)}</p>{inner}</div>' if inner else ""
+    body.append(section("All parts", folded(f"{len(rows)} parts", all_parts)))
+    return web_page.page(f"Night {night.name}", "".join(body), web_page.TABLES + _CSS)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Of HTML; a number stands to the right."""
-    top = "".join(f"<th>{escape(name)}</th>" for name in head)
-    lines = []
-    for row in rows:
-        cells = (f"<td{' class=n' if re.fullmatch('[0-9.,%]+', cell) else ''}>{cell}</td>" for cell in row)
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-    return f'<div class="wide"><table><tr>{top}</tr>{"".join(lines)}</table></div>' if rows else ""
+    return f'<div class="wide">{web_page.table(head, rows, numbers_right=True)}</div>' if rows else ""
 
 
 def _status(each: Outcome) -> str:
@@ -226,8 +212,8 @@ def _labs(night: Night, assessed: Assessed) -> str:
             draw = functools.partial(_draw, name, before, ours)
             pictures.append(web_page.image(draw, f"{name}: gain and step of each night"))
     head = ("lab", "", "solution", "starter", "gain", "ms a step", "kernels", "GPU idle", "against the nights before")
-    trends = f"<details open><summary>Trends</summary>{''.join(pictures)}</details>" if pictures else ""
-    return _section("Labs", _table(head, rows) + trends if rows else "")
+    trends = folded("Trends", "".join(pictures), opened=True) if pictures else ""
+    return section("Labs", _table(head, rows) + trends if rows else "")
 
 
 def _marks(each: Outcome) -> str:
@@ -277,22 +263,22 @@ def _notebooks(night: Night, assessed: Assessed) -> str:
                 for c in each.cells
             ]
             table = _table(("cell", "begins", "seconds"), cells)
-            blocks.append(f"<details><summary>{escape(each.part.name)}</summary>{table}</details>")
+            blocks.append(folded(each.part.name, table))
     if not rows:
         return ""
     table = _table(("executed notebook", "", "seconds", "last green night", "slowest cell"), rows)
-    return _section("Notebooks", f"{table}<details><summary>Each cell's seconds</summary>{''.join(blocks)}</details>")
+    return section("Notebooks", table, folded("Each cell's seconds", "".join(blocks)))
 
 
 def _from_markdown(table: str) -> str:
     lines = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
     rows = [tuple(to_html(cell) for cell in line) for line in lines[2:]]
-    return f"<details><summary>{len(rows)} rows</summary>{_table(tuple(lines[0]), rows)}</details>"
+    return folded(f"{len(rows)} rows", _table(lines[0], rows))
 
 
 def folder_index(out: Path) -> Path:
     """A page with all nights of a folder, newest first: what a web server shows at its top."""
     names = sorted((path.parent.name for path in out.glob("*/index.html")), reverse=True)
-    items = "".join(f'<li><a href="{escape(name)}/index.html">{escape(name)}</a></li>' for name in names)
-    write_text(out / "index.html", web_page.page("Nights", f'<div class="sp-title">Nights</div><ul>{items}</ul>'))
+    links = web_page.items(f'<a href="{escape(name)}/index.html">{escape(name)}</a>' for name in names)
+    write_text(out / "index.html", web_page.page("Nights", f'<div class="sp-title">Nights</div>{links}'))
     return out / "index.html"
