@@ -1,7 +1,7 @@
 """Gives the workers what the store lacks, one grade each at a time, and keeps what comes back.
 
-Whatever is killed, and when: a result is kept as soon as it is here, so the next run makes only what is missing. A grade
-that was under way goes on in a pool that lasts, and the next run takes it over; an embedded pool ends with this process."""
+A result is kept as soon as it is here, so whatever is killed, the next run makes only what is missing. A grade that was
+under way goes on in a pool that lasts, and the next run takes it over. An embedded pool ends with this process."""
 
 from __future__ import annotations
 

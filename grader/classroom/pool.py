@@ -80,10 +80,10 @@ class Pool:
 def environments(
     device: str, chosen: Sequence[int] | None = None, cpu_workers: int = 1, gpus_each: int = 1
 ) -> list[dict[str, str]]:
-    """The environment of each worker of this machine: its GPU, its cores. chosen: numbers of the GPUs to use, all where
-    None; the share of the cores is the same either way. cpu_workers: how many where there is no GPU to count. gpus_each: how
-    many a worker has; those that are left over are not used. Raises UserError for a GPU that is not there or is named twice,
-    and where there are too few for one worker."""
+    """The environment of each worker of this machine: its GPUs, its share of the cores.
+
+    chosen: numbers of the GPUs to use, all where None. cpu_workers: how many where there is no GPU to count. gpus_each: how many
+    a worker has. Raises UserError for a GPU that is not there or is named twice, and for too few of them."""
     if choose_device(device) == "cpu":
         cores = machine.cpu_shares(cpu_workers)
         return [{"CUDA_VISIBLE_DEVICES": "", worker.CORES: machine.written(own)} for own in cores]

@@ -1,9 +1,7 @@
-"""The process that grades: a job comes in as a line of JSON, progress and the result go out as lines of JSON, and it waits
-for the next one. In place of a job it can be told to call a function of the course's own (see `Call`): the night's notebooks
-are executed like that.
+"""The process that grades, `python -m grader.classroom.process`: a job comes in as a line of JSON (a `Job` or a `Call`),
+progress and the result go out as lines of JSON, and it waits for the next one.
 
-Started ahead, it imports what a grade needs and waits for its job. It ends when whoever started it is gone, and its
-children end with it. Run as `python -m grader.classroom.process`."""
+Started ahead, it has imported what a grade needs. It ends with whoever started it, and its children end with it."""
 
 from __future__ import annotations
 

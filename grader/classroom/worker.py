@@ -15,16 +15,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import dask
 
 from grader import machine
 from grader.machine import CORES
+from grader.paths import REPOSITORY
 from grader.version import version
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 TIMED = 0.86  # the share of a grade after which nothing is timed any more
 MAX_LINE = 64 << 20  # bytes of a result
 
@@ -39,6 +38,7 @@ class Process:
     """A process that grades, started ahead: it has imported what it needs when its job comes."""
 
     def __init__(self) -> None:
+        modules = filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH")))
         self._used = False
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
         self._process = subprocess.Popen(
@@ -47,8 +47,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=self._said,
             cwd="/",  # nothing that lies in a course's folder is imported
-            env=os.environ
-            | {"PYTHONPATH": os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(modules)},
             start_new_session=True,
         )
 

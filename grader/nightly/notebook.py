@@ -39,17 +39,14 @@ def execute(path: str, parameters: dict[str, Any], cell_limit_s: float, in_place
         executed = nbformat.read(target, as_version=4)
         report = empty / f"report-{source.stem}.json"
         grade = {"grade": json.loads(report.read_text(encoding="utf-8"))} if report.exists() else {}
-    cells = [cell for cell in executed.cells if cell.cell_type == "code"]
-    reached = {cell.id: cell.metadata.get("papermill", {}).get("duration") for cell in cells}
+    durations = {cell.id: cell.metadata.get("papermill", {}).get("duration") for cell in executed.cells}
     kept = executing.clean(executed, nbformat.read(source, as_version=4))
-    for cell in kept.cells:
-        if cell.cell_type == "code" and reached.get(cell.id) is None and not cell.outputs:
+    rows = []
+    for cell in (cell for cell in kept.cells if cell.cell_type == "code"):
+        seconds = durations.get(cell.id)
+        if seconds is None and not cell.outputs:
             cell.execution_count = None
-    rows = [
-        {"id": cell.id, "begins": _first_line(cell.source), "seconds": reached.get(cell.id)}
-        for cell in kept.cells
-        if cell.cell_type == "code"
-    ]
+        rows.append({"id": cell.id, "begins": _first_line(cell.source), "seconds": seconds})
     return {"why": why or _warning(kept), "cells": rows, "notebook": nbformat.writes(kept)} | grade
 
 

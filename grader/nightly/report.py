@@ -89,17 +89,17 @@ def differences(night: Night, assessed: Assessed) -> list[str]:
     green = night.history.last_green(night.manifest["device"], night.manifest["quick"], night.name)
     if green is None:
         return []
-    now, lines = judging.entry(night, assessed), []
-    for name in ("commit", "grader"):
-        if green.get(name) != now[name]:
-            lines.append(f"{name}: {green.get(name) or '?'} -> {now[name] or '?'}")
-    for name in sorted(green["host"].keys() | now["host"].keys()):
-        if green["host"].get(name) != now["host"].get(name):
-            lines.append(f"{name}: {green['host'].get(name)} -> {now['host'].get(name)}")
-    old, new = green["packages"], now["packages"]
-    for name in sorted(old.keys() | new.keys()):
-        if old.get(name) != new.get(name):
-            lines.append(f"{name}: {old.get(name, 'not there')} -> {new.get(name, 'not there')}")
+    now = judging.entry(night, assessed)
+    lines = [
+        f"{name}: {green.get(name) or '?'} -> {now[name] or '?'}"
+        for name in ("commit", "grader")
+        if green.get(name) != now[name]
+    ]
+    for what, missing in (("host", None), ("packages", "not there")):
+        old, new = green[what], now[what]
+        for name in sorted(old.keys() | new.keys()):
+            if old.get(name) != new.get(name):
+                lines.append(f"{name}: {old.get(name, missing)} -> {new.get(name, missing)}")
     return [f"since {green['night']}:", *lines] if lines else [f"since {green['night']}: nothing"]
 
 
@@ -198,18 +198,18 @@ def _labs(night: Night, assessed: Assessed) -> str:
     by_name = {each.part.name: each for each in assessed.outcomes}
     rows, pictures = [], []
     for name in dict.fromkeys(each.part.subject for each in assessed.outcomes if each.part.kind == "grade"):
-        ours, starter = by_name.get(f"grade {name} solution"), by_name.get(f"grade {name} starter")
-        if ours is None or starter is None:
+        solution, starter = by_name.get(f"grade {name} solution"), by_name.get(f"grade {name} starter")
+        if solution is None or starter is None:
             continue
-        v = ours.values
-        against = "<br>".join(escape(change.says()) for change in assessed.changes.get(ours.part.name, []))
+        v = solution.values
+        against = "<br>".join(escape(change.says()) for change in assessed.changes.get(solution.part.name, []))
         idle = f"{v['gpu_idle']:.0%}" if "gpu_idle" in v else ""
         figures = (_n(v.get("gain")), _n(v.get("step_ms")), _n(v.get("kernels"), 0), idle)
-        worse = min(ours, starter, key=lambda each: parts.ORDER.index(each.status))
-        rows.append((escape(name), _status(worse), _marks(ours), _marks(starter), *figures, against))
-        before = night.history.before(ours.part.name, ours.machine, night.manifest["quick"], night.name)[-LAST:]
+        worse = min(solution, starter, key=lambda each: parts.ORDER.index(each.status))
+        rows.append((escape(name), _status(worse), _marks(solution), _marks(starter), *figures, against))
+        before = night.history.before(solution.part.name, solution.machine, night.manifest["quick"], night.name)[-LAST:]
         if v.get("step_ms") and len(before) >= 2:
-            draw = functools.partial(_draw, name, before, ours)
+            draw = functools.partial(_draw, name, before, solution)
             pictures.append(web_page.image(draw, f"{name}: gain and step of each night"))
     head = ("lab", "", "solution", "starter", "gain", "ms a step", "kernels", "GPU idle", "against the nights before")
     trends = folded("Trends", "".join(pictures), opened=True) if pictures else ""
@@ -222,17 +222,17 @@ def _marks(each: Outcome) -> str:
     return f'<span class="marks">{each.points:g} of {each.out_of:g}</span>'
 
 
-def _draw(name: str, before: list[dict[str, Any]], ours: Outcome) -> Any:
+def _draw(name: str, before: list[dict[str, Any]], solution: Outcome) -> Any:
     from matplotlib.figure import Figure
 
     from grader.trace.words import BLUE
 
     figure = Figure(figsize=(7.8, 1.5), facecolor="white", layout="constrained")
     for axes, series, label in zip(figure.subplots(1, 2), ("gain", "step_ms"), ("gain", "ms a step"), strict=True):
-        values = [part["values"].get(series) for part in before] + [ours.values.get(series)]
+        values = [part["values"].get(series) for part in before] + [solution.values.get(series)]
         values = [float("nan") if value is None else value for value in values]
         axes.plot(range(len(values)), values, color=BLUE, marker="o", markersize=3, linewidth=1)
-        axes.plot(len(values) - 1, values[-1], marker="o", markersize=7, color=COLOURS[ours.status])
+        axes.plot(len(values) - 1, values[-1], marker="o", markersize=7, color=COLOURS[solution.status])
         axes.set_ylabel(label, fontsize=9)
         axes.set_title(f"{name}, nights, newest on the right", fontsize=9, loc="left")
         axes.set_xticks([])

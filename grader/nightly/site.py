@@ -19,8 +19,8 @@ from typing import Any
 from grader.course import outline
 from grader.course.outline import lessons
 from grader.errors import UserError
+from grader.paths import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 TITLE = "Make PyTorch training fast"
 
 # JSON is YAML. No cell is executed: what is shown is what was measured. Nothing is loaded from elsewhere: so no page may
@@ -44,7 +44,10 @@ CONFIG: dict[str, Any] = {
     },
 }
 
-OURS = Path("_static", "course.css")  # what every site holds
+FRONT = """The lessons of the course as they were executed; each names the machine on which it was. The labs are shown as they
+are handed out: to do one, get the course and run `make lab`."""
+
+STYLES = Path("_static", "course.css")  # what every site holds
 
 # Long names in the text break on a phone; the search field of the side bar is enough.
 CSS = """code.literal, code.literal .pre { white-space: normal; overflow-wrap: anywhere; }
@@ -79,7 +82,7 @@ def build(notebooks: Path, out: Path) -> Path:
     """Build the site into `out`, which is replaced when the new one is there; returns its first page. Raises UserError where
     Jupyter Book or the notebooks are missing, a page cannot be built, or `out` holds something else than a site."""
     out = out.resolve()
-    if out.exists() and not (out.is_dir() and ((out / OURS).exists() or not any(out.iterdir()))):
+    if out.exists() and not (out.is_dir() and ((out / STYLES).exists() or not any(out.iterdir()))):
         raise UserError(
             f"{out} is there, and it is no site of this course, so it is not replaced. Give --out a new folder."
         )
@@ -119,7 +122,7 @@ def _pages(notebooks: Path, target: Path) -> None:
         _copy(path, target / "labs" / path.parent.name / path.name)
     (target / "index.md").write_text(_front(), encoding="utf-8")
     (target / "_static").mkdir()
-    (target / OURS).write_text(CSS, encoding="utf-8")
+    (target / STYLES).write_text(CSS, encoding="utf-8")
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -135,11 +138,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _front() -> str:
-    lines = [f"# {TITLE}", ""]
-    lines += [
-        "The lessons of the course as they were executed; each names the machine on which it was. The labs are shown as they"
-    ]
-    lines += ["are handed out: to do one, get the course and run `make lab`.", ""]
+    lines = [f"# {TITLE}", "", FRONT, ""]
     for phase in outline.PHASES:
         lines += [f"## {phase.title}", "", phase.milestone, ""]
         for stop in phase.stops:
