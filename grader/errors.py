@@ -8,3 +8,7 @@ class UserError(Exception):
     def _render_traceback_(self) -> list[str]:
         """What IPython shows in place of a traceback."""
         return [str(self)]
+
+
+class JobError(Exception):
+    """The file with a job of one's own is at fault, and neither loop (see `grader.own.job`). The message is a whole sentence."""

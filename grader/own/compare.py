@@ -18,7 +18,7 @@ from statistics import fmean, geometric_mean
 
 from grader.checks import parity as parity_check
 from grader.checks.throughput import MUCH_LOST
-from grader.errors import UserError
+from grader.errors import JobError, UserError
 from grader.grading.arms import Setup, open_arm, start_training, workspace_of
 from grader.grading.evidence import Race
 from grader.grading.first_steps import Alone, first_steps, load, starter_alone, submission_begins
@@ -31,7 +31,6 @@ from grader.measure import decision
 from grader.measure.blocks import Arm, Plan
 from grader.measure.calibration import Spread
 from grader.measure.decision import Decision, Pair
-from grader.own.job import JobError
 from grader.result import FAIL, CheckResult, Progress, silent
 from grader.sandbox.child_error import ChildError
 from grader.sandbox.fork_server import fork_server

@@ -12,16 +12,13 @@ from pathlib import Path
 
 import torch
 
+from grader.errors import JobError
 from grader.workloads.job import Job
 
 # mallopt(3): parameters and values. Unless they are set, glibc's malloc raises both thresholds by itself, up to these, when
 # a large piece is freed: so much of a freed piece's size stays with the process.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 TRIM_THRESHOLD, MMAP_THRESHOLD = 64 << 20, 32 << 20  # bytes
-
-
-class JobError(Exception):
-    """The job's file is at fault, and neither loop. The message is a whole sentence."""
 
 
 def modules(*, file: str, folders: Sequence[str] = ()) -> Sequence[str]:
