@@ -34,7 +34,7 @@ from grader.grading.forms import (
 from grader.grading.profiles import profile_each
 from grader.grading.race import Compiled, decides, policy_of, race, starter_again, yardstick
 from grader.grading.verdict import judge
-from grader.labs.lab import AnyLab, Form, Growth
+from grader.labs.lab import AnyLab, Form, Growth, Lab
 from grader.measure.blocks import QUICK, Arm, Plan
 from grader.result import FAIL, NOT_MEASURED, Progress, Result, silent, unscored
 from grader.sandbox.child_error import ChildError
@@ -107,7 +107,7 @@ def _planned(findings: AnyFindings, quick: bool) -> Plan:
     if not quick:
         return Plan(block_s=form.block_s)
     # a cache that fills once is told from a leak by three stretches, not by two
-    if isinstance(getattr(findings.lab, "memory", None), Growth):
+    if isinstance(findings.lab, Lab) and isinstance(findings.lab.memory, Growth):
         return replace(QUICK, min_pairs=3)
     return replace(QUICK, block_s=0.4) if form.noise <= QUIET else QUICK  # where blocks hardly differ, short ones do
 

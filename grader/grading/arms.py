@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grader.grading.forms import prepared
+from grader.labs.lab import AnyForm, Form
 from grader.measure.blocks import Arm
 from grader.sandbox.drive import Drive
 from grader.sandbox.parent import Child
@@ -30,7 +31,7 @@ EAGER = {"TORCH_COMPILE_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1"}
 class Setup:
     """What all arms of one grade have in common."""
 
-    form: Any  # of the lab's kind
+    form: Any  # of the lab's kind: chapters read from it what their kind has
     form_name: str  # "cuda" or "cpu"
     options: dict[str, Any]  # the workload's
     readable: list[Path]
@@ -43,7 +44,7 @@ class Setup:
         return replace(self, options=self.options | {"read_s": 0.0}) if "read_s" in self.options else self
 
 
-def set_up(form: Any, form_name: str, allow_unconfined: bool = False, counted: bool = False) -> Setup:
+def set_up(form: Form, form_name: str, allow_unconfined: bool = False, counted: bool = False) -> Setup:
     """The arms' setup with the form's data, which are made where they are missing."""
     return Setup(form, form_name, *prepared(form), allow_unconfined, counted)
 
@@ -66,7 +67,8 @@ def open_arm(
     kept: Workspace | None = None,
 ) -> Iterator[Arm]:
     """One loop in a confined process of its own. kept: a workspace of this source whose compiler caches are used again."""
-    form, options = setup.form, setup.options
+    form: AnyForm = setup.form
+    options = setup.options
     setting = Setting(
         workload=form.workload,
         options=options,
@@ -78,8 +80,10 @@ def open_arm(
         trusted=trusted,
         allow_unconfined=setup.allow_unconfined,
         counted=setup.counted,
-        # the forms of labs that are no loops to make faster have none of these
-        **{name: getattr(form, name) for name in ("ranks", "budget", "exact_memory", "serves") if hasattr(form, name)},
+        ranks=form.ranks,
+        budget=form.budget,
+        exact_memory=form.exact_memory,
+        serves=form.serves,
     )
     workspace = kept or Workspace(source)
     try:
@@ -90,9 +94,9 @@ def open_arm(
             yield Arm(
                 child,
                 drive,
-                gpus=getattr(form, "ranks", 1) if setup.form_name == "cuda" else 0,
-                round_of=getattr(form, "round", 1),
-                prepared_for=form.prepared_for if getattr(form, "prepare_s", None) else None,
+                gpus=form.ranks if setup.form_name == "cuda" else 0,
+                round_of=form.round,
+                prepared_for=form.prepared_for if form.prepare_s else None,
             )
     finally:
         workspace.empty() if kept else workspace.remove()
@@ -121,7 +125,7 @@ def reference_arm(source: str, setup: Setup, seed: int, compiles: bool = False, 
     """A trusted loop that has made its first steps from `seed`; `compare` can be asked of it.
 
     compiles: whether it may, where its speed counts. nudge: see `Child.start`."""
-    form = setup.form
+    form: Form = setup.form
     if not compiles:
         form = replace(form, environment=form.environment | EAGER)
     with open_arm(source, replace(setup, form=form), trusted=True) as arm:

@@ -11,7 +11,7 @@ from typing import Any
 
 from grader import trace
 from grader.grading.failure import WAIT
-from grader.labs.lab import Budget, Lab
+from grader.labs.lab import AnyLab, Budget, Lab
 from grader.measure.decision import Decision, Gain, Pair
 from grader.result import FAIL, CheckResult
 
@@ -20,7 +20,7 @@ from grader.result import FAIL, CheckResult
 class AnyFindings:
     """The record of a grade of any kind of lab, kept while it goes on: what fails half way is reported, too."""
 
-    lab: Any  # of the kind
+    lab: AnyLab
     form_name: str
     allow_unconfined: bool = False
     confinement: dict[str, Any] = field(default_factory=dict)
@@ -35,13 +35,13 @@ class AnyFindings:
     output: str = ""
 
     @property
-    def form(self) -> Any:
+    def form(self) -> Any:  # of the kind: what each kind reads of it is its own
         return self.lab.forms[self.form_name]
 
     @property
     def ranks(self) -> int:
         """Processes that train together."""
-        return getattr(self.form, "ranks", 1)
+        return self.lab.ranks(self.form_name)
 
     @property
     def all_warnings(self) -> list[str]:

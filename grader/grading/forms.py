@@ -17,7 +17,6 @@ from grader.submission import Submission
 
 Measured = TypeVar("Measured")
 
-GPU_MEMORY = 7e9  # bytes that a grade needs of a GPU's memory in labs that are no loops to make faster
 HELD_BY_OTHERS = "close the programs that hold the rest"
 NO_POINTS = "No points are given for what was not measured."
 NEEDS_GPU = "It needs an NVIDIA GPU; no points are given for what was not measured."
@@ -51,14 +50,9 @@ def choose_form(lab: AnyLab, device: str) -> str:
     return "cpu" if device == "auto" and too_few_devices(lab, chosen) else chosen
 
 
-def ranks_of(lab: AnyLab, form_name: str) -> int:
-    """How many processes train together in this form."""
-    return getattr(lab.forms.get(form_name), "ranks", 1)
-
-
 def too_few_devices(lab: AnyLab, form_name: str) -> str:
     """Why a lab cannot be measured in this form for want of GPUs or cores, in words; '' where it can."""
-    needed = ranks_of(lab, form_name)
+    needed = lab.ranks(form_name)
     if form_name == "cuda" and needed > max(1, len(machine.gpus())):
         return needs_gpu(lab)
     if machine.cores() < needed:
@@ -77,10 +71,10 @@ def missing_packages(lab: AnyLab) -> str:
 def too_little_memory(lab: AnyLab, form_name: str) -> str:
     """Why a lab cannot be measured for want of free GPU memory, in words; '' where there is enough."""
     form = lab.forms.get(form_name)
-    state = machine.gpu_state(ranks_of(lab, form_name)) if form and form_name == "cuda" and lab.runs_code else None
-    needed = getattr(form, "gpu_memory", GPU_MEMORY)
-    if state is None or state.free_bytes >= needed:
+    state = machine.gpu_state(form.ranks) if form and form_name == "cuda" and lab.runs_code else None
+    if form is None or state is None or state.free_bytes >= form.gpu_memory:
         return ""
+    needed = form.gpu_memory
     others = f"; {HELD_BY_OTHERS}" if state.total_bytes >= needed else ""
     return (
         f"It needs {needed / 1e9:.3g} GB of free GPU memory; of {state.total_bytes / 1e9:.1f} GB here {state.free_bytes / 1e9:.1f} GB are "
@@ -90,7 +84,7 @@ def too_little_memory(lab: AnyLab, form_name: str) -> str:
 
 def needs_gpu(lab: AnyLab) -> str:
     """What a check that was not measured for want of GPUs says."""
-    needed = ranks_of(lab, "cuda")
+    needed = lab.ranks("cuda")
     if needed == 1:
         return NEEDS_GPU
     return f"It needs {needed} NVIDIA GPUs in one machine; no points are given for what was not measured."
@@ -99,7 +93,7 @@ def needs_gpu(lab: AnyLab) -> str:
 def own_cores(lab: AnyLab, device: str) -> contextlib.AbstractContextManager[None]:
     """This thread, and all that it starts, on the cores that a grade of the lab has: see `machine.share`."""
     form_name = choose_form(lab, device)
-    return machine.own_cores(ranks_of(lab, form_name) if form_name == "cuda" else 0)
+    return machine.own_cores(lab.ranks(form_name) if form_name == "cuda" else 0)
 
 
 def on_own_cores(measures: Callable[..., Measured]) -> Callable[..., Measured]:

@@ -263,6 +263,11 @@ class AnyLab:
         """Whether a check can be measured in the lab's form for "cuda" or "cpu"."""
         return form in self.forms and getattr(check, "form", "") in ("", form)  # few checks have a form
 
+    def ranks(self, form: str) -> int:
+        """Processes that train together in a form; 1 where the lab has none of that name."""
+        found = self.forms.get(form)
+        return found.ranks if found else 1
+
     @property
     def max_score(self) -> float:
         return sum(c.points for c in self.checks)

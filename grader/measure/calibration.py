@@ -26,7 +26,7 @@ SHIPPED = Path(__file__).resolve().parents[2] / "data" / "measured" / "calibrati
 
 
 def _key(lab: Lab, form: str) -> str:
-    return machine.key(form, getattr(lab.forms.get(form), "ranks", 1))
+    return machine.key(form, lab.ranks(form))
 
 
 def own_file() -> Path:

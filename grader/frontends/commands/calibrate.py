@@ -69,7 +69,7 @@ def _as_a_worker(options: argparse.Namespace) -> contextlib.AbstractContextManag
     """Give this process the GPU and the cores of a worker of `grader class`: a gain holds for a number of cores."""
     from grader.classroom import pool, worker  # here: they import dask
 
-    gpus = getattr(labs.get(options.lab).forms.get("cuda"), "ranks", 1) if options.lab else 1
+    gpus = labs.get(options.lab).ranks("cuda") if options.lab else 1
     environment = pool.environments(options.device, cpu_workers=max(1, options.workers), gpus_each=gpus)[0]
     cores = environment.pop(worker.CORES)
     os.environ.update(environment)
