@@ -42,20 +42,20 @@ def grade_all(
     until: float = math.inf,
     takes_s: Callable[[Task], float] = lambda job: 0.0,
     done: Done = lambda job, record: None,
-    begun: Callable[[int], None] = lambda count: None,
+    starting: Callable[[int], None] = lambda count: None,
     keep: bool = False,
 ) -> list[tuple[Task, dict[str, Any]]]:
     """Grade what the store lacks for the pool's machines; returns the new ones. Equal jobs are graded once.
 
     again: made anew, here or by the run after one that was stopped; the old result stays until the new one is there. None is
-    begun that, taking `takes_s(job)` seconds, would not be done at `until` (`time.monotonic()`). `begun` is told how many are
+    started that, taking `takes_s(job)` seconds, would not be done at `until` (`time.monotonic()`). `starting` gets how many are
     to be made, `done` each record when it is kept. keep: see `worker.run`."""
     with store.locked():
         machines = pool.machines()
         for job in again:
             store.ask(job)
         waiting = list({job.digest: job for job in jobs if store.asked(job) or not store.final(job, machines)}.values())
-        begun(len(waiting))
+        starting(len(waiting))
         made = []
         running: dict[Future, tuple[Task, int]] = {}  # with the number of the attempt
         no_worker = NoWorkerWarning()

@@ -215,24 +215,24 @@ def restored(notebook: Any, released: Any) -> Any:
     """The notebook as `nbgrader autograde` grades it: a cell that was released is of the type that it was released with,
     and holds what was released where it is not a learner's to change. Of several copies the last one that was changed
     is the cell; the others are plain ones. A cell without metadata is known by its id."""
-    ours = {name: cell for cell in released["cells"] if (name := grade_id(cell)) is not None}
+    known = {name: cell for cell in released["cells"] if (name := grade_id(cell)) is not None}
     if not isinstance(notebook, dict) or not isinstance(notebook.get("cells"), list):
         return notebook  # said by whoever reads its cells
     cells = list(notebook["cells"])
     places: dict[str, int] = {}
     for index, cell in enumerate(cells):
         name = grade_id(cell)
-        if name in ours and (name not in places or text_of(cell) != text_of(ours[name])):
+        if name in known and (name not in places or text_of(cell) != text_of(known[name])):
             places[name] = index
     for index, cell in enumerate(cells):
         name = cell.get("id") if isinstance(cell, dict) else None
-        if isinstance(name, str) and name in ours and index not in places.values():
+        if isinstance(name, str) and name in known and index not in places.values():
             places.setdefault(name, index)
     for name, index in places.items():
-        mine, marks = ours[name], ours[name]["metadata"]["nbgrader"]
+        original, marks = known[name], known[name]["metadata"]["nbgrader"]
         fixed = marks.get("locked") or (marks.get("grade") and not marks.get("solution"))
-        source = mine if fixed else cells[index]
-        cells[index] = {"cell_type": mine["cell_type"], "source": source.get("source", "")}
+        source = original if fixed else cells[index]
+        cells[index] = {"cell_type": original["cell_type"], "source": source.get("source", "")}
     return {"cells": cells}
 
 

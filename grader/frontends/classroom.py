@@ -115,7 +115,7 @@ def _measure(options: argparse.Namespace, everyone: list[HandedIn], jobs: Jobs, 
 
     with opening as pool, contextlib.closing(ClassProgress()) as progress:
 
-        def begun(count: int) -> None:
+        def starting(count: int) -> None:
             of = f"of {different} different ones that can be graded {count} are measured now"
             _tell(f"{len(everyone)} handed in; {of}")
             if count and (blind := pool.uncalibrated(chosen_labs)):
@@ -127,7 +127,7 @@ def _measure(options: argparse.Namespace, everyone: list[HandedIn], jobs: Jobs, 
             progress.done(names[job.digest], record)
 
         limit_s = options.limit or LIMIT_S
-        grade_all(jobs.values(), pool, store, again=again, limit_s=limit_s, begun=begun, done=done)
+        grade_all(jobs.values(), pool, store, again=again, limit_s=limit_s, starting=starting, done=done)
 
 
 def _tell(text: str) -> None:

@@ -74,7 +74,7 @@ def grade_all_of(night: Night, pool: Pool, wanted: list[tuple[Part, int]], until
             limit_s=LIMIT_S[night.manifest["quick"]],
             until=until,
             takes_s=lambda task: takes_s(tasks[task.digest][1], progress.guess),
-            begun=progress.begin,
+            starting=progress.begin,
             done=lambda task, record: progress.done(tasks[task.digest][1][-1], record),
             keep=True,
         )
