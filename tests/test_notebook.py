@@ -243,7 +243,7 @@ def test_when_a_prediction_was_made(tmp_path):
     made = LockedPrediction("sync-bound", 2, time="2026-11-25T04:04:43+00:00")
     assert made.in_words().endswith("as fast on a GPU, made 2026-11-25 04:04 UTC")
     for odd in ("yesterday", None, 3):
-        entry = {"cause": "sync-bound", "gain": 2, "time": odd}
+        entry = {"cause": "sync-bound", "gain": 2, "device": None, "time": odd}  # as by hand
         (tmp_path / "prediction.json").write_text(json.dumps({LAB.name: entry}))
         assert locked(tmp_path, LAB.name).in_words() == "sync-bound, 2 times as fast on a GPU"
 

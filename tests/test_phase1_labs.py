@@ -25,7 +25,7 @@ from grader.calibrate import solution
 from grader.classroom.submissions import Job
 from grader.errors import UserError
 from grader.frontends.notebook import open_lab
-from grader.frontends.notebook.live import TOLD
+from grader.frontends.notebook.live import WORDS
 from grader.grade import grade
 from grader.kinds import annotate, mystery, stopwatch
 from grader.kinds.answers import unanswered
@@ -309,7 +309,7 @@ def test_mystery_draw(form):
     assert all(len({d.cause for d in loops.values()}) >= 3 for loops in drawn)
     assert len({json.dumps(d.options) for loops in drawn for d in loops.values()}) > 30
     for m in MYSTERY.forms[form].choices:
-        assert set(mystery.SHOWS[m.cause]) & set(TOLD)
+        assert set(mystery.SHOWS[m.cause]) & set(WORDS)
 
 
 def test_mystery_tickets():

@@ -68,7 +68,7 @@ class LiveLab(NotebookLab):
         self._clock["profiles"] += 1
         self._keep()
         rows = [
-            (metric, f"{value:,.5g}" if catalogue.unit(metric) == catalogue.COUNT else f"{value:.2f}", TOLD[metric])
+            (metric, f"{value:,.5g}" if catalogue.unit(metric) == catalogue.COUNT else f"{value:.2f}", WORDS[metric])
             for metric, value in seen.numbers.items()
         ]
         shown = {f"loop {name}": without_causes(seen.timeline)}
@@ -101,7 +101,7 @@ class LiveLab(NotebookLab):
 
 
 # What a live loop's numbers are, in words; some are measured otherwise than those of a trace.
-TOLD = {name: metric.words for name, metric in catalogue.METRICS.items()} | {
+WORDS = {name: metric.words for name, metric in catalogue.METRICS.items()} | {
     "gpu_idle": "of the step the GPU had nothing to do",
     "copies": "of the step the GPU copied, with no kernel beside it",
     "matmul": "of the step went into matrix products and convolutions",
