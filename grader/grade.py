@@ -41,13 +41,8 @@ from grader.sandbox.child_error import ChildError
 from grader.sandbox.setting import Limits
 from grader.submission import Submission
 
-__all__ = [
-    "QUIET",
-    "Findings",
-    "grade",
-    "judge",
-    "measure",
-]  # Findings, measure and judge are this kind's part of a grade
+# Findings, measure and judge are what a kind of lab brings to a grade, here of a training loop
+__all__ = ["QUIET", "Findings", "grade", "judge", "measure"]
 
 QUIET = 0.01  # a form's noise, the relative sd of a pair
 

@@ -48,6 +48,16 @@ class CheckResult:
             self.hint, self.more_hints = "", []
 
 
+def scored(
+    check: Any, points: float, reason: str, evidence: dict[str, Any] | None = None, status: str = ""
+) -> CheckResult:
+    """PASS with all points of a check that has hints, else FAIL with them; another status has neither."""
+    status = status or (PASS if points >= check.points else FAIL)
+    hint, *deeper = check.hints  # which only a FAIL keeps
+    points = round(points, 2)
+    return CheckResult(check.name, check.title, status, points, check.points, reason, hint, evidence or {}, deeper)
+
+
 def unscored(check: Any, status: str, reason: str, evidence: dict[str, Any] | None = None) -> CheckResult:
     """No points for a check (anything with name, title and points), and why."""
     return CheckResult(check.name, check.title, status, 0, check.points, reason, "", evidence or {})

@@ -13,7 +13,7 @@ from helpers import LAB, first, grade_cells, measured_score
 from grader import labs
 from grader.checks.parity import Replay
 from grader.grading.arms import open_arm, set_up
-from grader.grading.evidence import Checkpoint, Race
+from grader.grading.evidence import Checkpoint, Findings, Race
 from grader.grading.first_steps import starter_alone
 from grader.grading.race import decides, starter_again
 from grader.grading.replay import compared_part
@@ -200,6 +200,13 @@ def test_a_loop_that_compiled_is_started_again(always, monkeypatch, nothing_left
         assert check.evidence["gain_certain"] < check.evidence["gain_lower"]
     else:
         assert check.points > 0.5 * check.max_points
+
+
+def test_warnings_of_an_abandoned_start_are_forgotten_with_it():
+    """They speak of pairs that nobody counts; what was said before it stays."""
+    found = Findings(LAB, "cpu", race=Race(warnings=("1 of 3 pairs of blocks do not count.",)), warnings=["open files"])
+    found.start_again()
+    assert found.all_warnings == ["open files"] and found.race == Race()
 
 
 def test_a_starter_that_is_slower_beside_the_submission_earns_nothing(nothing_left):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from grader.labs.lab import Budget, Growth
 from grader.measure.memory import Meter, growth
-from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
+from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult, scored, unscored
 
 TOO_FEW = "Too few blocks were timed to tell whether memory grows. That says nothing about your loop: check again, not in quick mode."
 NOTHING = 0.02  # of a leak: what is gone of it by chance
@@ -74,7 +74,7 @@ def judge_growth(check: Growth, starter: Meter, submission: Meter) -> CheckResul
     is held in advance could hide of it."""
     ours, theirs = growth(submission.levels), growth(starter.levels)
     if ours is None or theirs is None:
-        return CheckResult(check.name, check.title, INCONCLUSIVE, 0, check.points, TOO_FEW)
+        return unscored(check, INCONCLUSIVE, TOO_FEW)
     total, before = sum(ours), sum(theirs)
     evidence = {
         "grows_kb_a_step": total / 1e3,
@@ -86,35 +86,29 @@ def judge_growth(check: Growth, starter: Meter, submission: Meter) -> CheckResul
         "levels_mb": [[each.steps, each.gpu / 1e6, each.main / 1e6] for each in submission.levels],
     }
 
-    def result(status: str, points: float, reason: str, *hints: str) -> CheckResult:
-        hint, *deeper = hints or ("",)
-        return CheckResult(
-            check.name, check.title, status, round(points, 2), check.points, reason, hint, evidence, deeper
-        )
-
     if taken := _too_much(check, starter, submission):
         reason = (
             f"The loop holds {taken} more than the untouched one does at first. In memory that was taken in advance a leak "
             "cannot be seen, so this is not counted."
         )
-        return result(FAIL, 0, reason, *check.hints)
+        return scored(check, 0, reason, evidence, FAIL)
     if steps_to_tell(check, starter, submission):
         held = size(sum(_held(starter, submission)))
         reason = (
             f"The loop holds {held} more than the untouched one does at first. A leak of so few steps could hide in that, so "
             "this is not decided. Check again, not in quick mode, for more steps."
         )
-        return result(INCONCLUSIVE, 0, reason)
+        return unscored(check, INCONCLUSIVE, reason, evidence)
     where = f"GPU {size(ours[0])}, main memory {size(ours[1])}" if submission.on_gpu else "main memory"
     if total <= check.at_most:
         seen = f"From step to step memory grows by {kilobytes(total)} (the untouched loop: {kilobytes(before)})"
-        return result(PASS, check.points, f"{seen}; up to {kilobytes(check.at_most)} count as level.")
+        return scored(check, check.points, f"{seen}; up to {kilobytes(check.at_most)} count as level.", evidence)
     share = min(0.95, max(0.0, 1 - total / before - _hidden(starter, submission))) if before > 0 else 0.0
     share = share if share > NOTHING else 0.0
     reason = f"Each step leaves {size(total)} behind ({where}); the untouched loop leaves {size(before)}."
     if share:
         reason += f" What is gone of it earns {share:.0%} of the points."
-    return result(FAIL, share * check.points, reason, *check.hints)
+    return scored(check, share * check.points, reason, evidence, FAIL)
 
 
 def judge_budget(check: Budget, budget: int, meter: Meter) -> CheckResult:
@@ -123,10 +117,7 @@ def judge_budget(check: Budget, budget: int, meter: Meter) -> CheckResult:
     what = "GPU memory, CUDA's own included" if meter.on_gpu else "main memory"
     evidence = {"peak_mb": meter.peak / 1e6, "budget_mb": budget / 1e6, "allowed_mb": allowed / 1e6}
     seen = f"At its peak the loop held {size(meter.peak)} of {what}; {size(allowed)} are allowed."
-    if meter.peak <= allowed:
-        return CheckResult(check.name, check.title, PASS, check.points, check.points, seen, "", evidence)
-    hint, *deeper = check.hints
-    return CheckResult(check.name, check.title, FAIL, 0, check.points, seen, hint, evidence, deeper)
+    return scored(check, check.points if meter.peak <= allowed else 0, seen, evidence)
 
 
 def as_far_as(supported: float, what: str, found: CheckResult, undecided: bool = False) -> CheckResult:

@@ -76,14 +76,10 @@ def early(parity: Parity, starter: Sequence[float], submission: Sequence[float],
     problems = []
     if update["missing"] or update["shapes"]:
         names = ", ".join(update["missing"] + update["shapes"])
-        problems.append(
-            f"the returned weights lack these of the job's under their names and shapes: {names} (set job.weights if the "
-            "loop reshapes them)"
-        )
-        return _result(problems, evidence, WEIGHTS_HINT)
+        lacking = f"the returned weights lack these of the job's under their names and shapes: {names}"
+        return _result([f"{lacking} (set job.weights if the loop reshapes them)"], evidence, WEIGHTS_HINT)
     if update["types"]:
-        problems.append(f"weights must stay float32, these are not: {', '.join(update['types'])}")
-        return _result(problems, evidence)
+        return _result([f"weights must stay float32, these are not: {', '.join(update['types'])}"], evidence)
     if update["still"]:
         problems.append(f"these parameters were never updated: {', '.join(update['still'])}")
     if first > parity.loss:
@@ -93,15 +89,12 @@ def early(parity: Parity, starter: Sequence[float], submission: Sequence[float],
             f"over the first {n} steps the losses are {loss:.2%} off on average (at most {parity.loss:.1%})"
         )
     ratio, cosine = update["norm_ratio"], update["cosine"]
-    if ratio is None or abs(ratio - 1) > parity.norm:
-        if ratio is None:
-            problems.append("the returned weights are not finite")
-        elif not ratio:
-            problems.append("the returned weights did not move at all")
-        else:
-            problems.append(
-                f"the weights moved {ratio:.3f} times as much as the starter's (at most {parity.norm:.1%} off)"
-            )
+    if ratio is None:
+        problems.append("the returned weights are not finite")
+    elif not ratio:
+        problems.append("the returned weights did not move at all")
+    elif abs(ratio - 1) > parity.norm:
+        problems.append(f"the weights moved {ratio:.3f} times as much as the starter's (at most {parity.norm:.1%} off)")
     if ratio != 0 and (cosine is None or cosine < parity.cosine):  # what did not move has no direction
         problems.append(
             f"the weights moved in another direction: cosine {cosine if cosine is None else round(cosine, 4)}, "
@@ -184,63 +177,75 @@ def _off_the_reference(
     evidence["replayed"] = {}
     told = False  # what no rounding explains
     for step, update in sorted(replay.updates.items()):
-        near = spread.at(step)
-        allowed = Near(*(max(least, SPREAD * each) for least, each in zip(LEAST, near, strict=True)))
-        rounding = allowed._asdict()  # how far it may have led
-        if until := [at for at in replay.twins if at <= step]:  # what rounding has grown to stays
-            twin = replay.twins[max(until)]
-            evidence["replayed"][str(step)] = {"twin": twin._asdict()}
-            if any(getattr(twin, name) > CALM * rounding[name] for name in NEARLY):
-                for name in NEARLY:
-                    always, beside = getattr(allowed, name), getattr(twin, name)
-                    allowed = allowed._replace(**{name: max(always, min(SPREAD * beside, EXCUSED[name] * always))})
-                    rounding[name] = max(always, min(ROUNDING[name] * beside, NEARLY[name] * always))
+        allowed, rounding, twin = _allowed(step, replay, spread)
         found = distances(submission, replay.losses, update, parity.steps, step, floor)
-        evidence["replayed"].setdefault(str(step), {}).update(found=found._asdict(), allowed=allowed._asdict())
+        distance = {"found": found._asdict(), "allowed": allowed._asdict()}
+        evidence["replayed"][str(step)] = ({"twin": twin._asdict()} if twin else {}) | distance
         told |= bool(update.get("still")) or not all(getattr(found, name) <= rounding[name] for name in NEARLY)
-        if problems:
-            continue  # the first step where it shows says it all
-        if update.get("still"):
-            problems.append(f"these parameters were never updated: {', '.join(update['still'])}")
-        if not found.loss <= allowed.loss:
-            problems.append(
-                f"up to step {step} the losses are {found.loss:.2%} off the reference solution's on the same batches (at "
-                f"most {allowed.loss:.2%})"
-            )
-        if not found.norm <= allowed.norm:
-            problems.append(
-                f"after {step} steps the weights have moved {update.get('norm_ratio') or 0:.3f} times as far as the "
-                f"reference solution's (at most {allowed.norm:.1%} off)"
-            )
-        if not found.distance <= allowed.distance:
-            problems.append(
-                f"after {step} steps the weights have moved in another direction than the reference solution's: cosine "
-                f"{1 - found.distance:.4f}, at least {1 - allowed.distance:.4f}"
-            )
-        elif not found.stretch <= allowed.stretch:
-            problems.append(
-                f"on the last stretch of the {step} steps the weights have moved in another direction than the reference "
-                f"solution's: cosine {1 - found.stretch:.4f}, at least {1 - allowed.stretch:.4f}"
-            )
-    if replay.held_out is None or not math.isfinite(replay.held_out):
-        told = True
-        problems.append("on held-out data the returned weights have no finite loss")
-    else:
-        near = spread.at(max(replay.updates))
-        tolerance = max(parity.held_out, SPREAD * near.held_out) * max(abs(replay.reference_held_out), floor)
-        evidence |= {
-            "held_out_loss": replay.held_out,
-            "reference_held_out_loss": replay.reference_held_out,
-            "held_out_tolerance": tolerance,
-        }
-        if abs(replay.held_out - replay.reference_held_out) > tolerance:
-            told = True
-            problems.append(
-                f"on held-out data the returned weights have the loss {replay.held_out:.3f}, the reference solution's "
-                f"{replay.reference_held_out:.3f} +- {tolerance:.3f}"
-            )
-    evidence["untold"] = bool(problems) and not told
+        problems = problems or _too_far(step, update, found, allowed)  # the first step where it shows says it all
+    held_out = _off_on_held_out(parity, replay, spread, floor, evidence)
+    evidence["untold"] = bool(problems) and not (told or held_out)
+    return problems + held_out
+
+
+def _allowed(step: int, replay: Replay, spread: Spread) -> tuple[Near, dict[str, float], Near | None]:
+    """How far a run may be from the reference's after `step` steps, how far rounding may have led it, and the twin that says so."""
+    allowed = Near(*(max(least, SPREAD * each) for least, each in zip(LEAST, spread.at(step), strict=True)))
+    rounding = allowed._asdict()
+    until = [at for at in replay.twins if at <= step]
+    if not until:
+        return allowed, rounding, None
+    twin = replay.twins[max(until)]  # what rounding has grown to stays
+    if any(getattr(twin, name) > CALM * rounding[name] for name in NEARLY):
+        for name in NEARLY:
+            always, beside = getattr(allowed, name), getattr(twin, name)
+            allowed = allowed._replace(**{name: max(always, min(SPREAD * beside, EXCUSED[name] * always))})
+            rounding[name] = max(always, min(ROUNDING[name] * beside, NEARLY[name] * always))
+    return allowed, rounding, twin
+
+
+def _too_far(step: int, update: dict[str, Any], found: Near, allowed: Near) -> list[str]:
+    problems = []
+    if update.get("still"):
+        problems.append(f"these parameters were never updated: {', '.join(update['still'])}")
+    if not found.loss <= allowed.loss:
+        problems.append(
+            f"up to step {step} the losses are {found.loss:.2%} off the reference solution's on the same batches (at "
+            f"most {allowed.loss:.2%})"
+        )
+    if not found.norm <= allowed.norm:
+        problems.append(
+            f"after {step} steps the weights have moved {update.get('norm_ratio') or 0:.3f} times as far as the "
+            f"reference solution's (at most {allowed.norm:.1%} off)"
+        )
+    elsewhere = "the weights have moved in another direction than the reference solution's"
+    if not found.distance <= allowed.distance:
+        least = f"cosine {1 - found.distance:.4f}, at least {1 - allowed.distance:.4f}"
+        problems.append(f"after {step} steps {elsewhere}: {least}")
+    elif not found.stretch <= allowed.stretch:
+        least = f"cosine {1 - found.stretch:.4f}, at least {1 - allowed.stretch:.4f}"
+        problems.append(f"on the last stretch of the {step} steps {elsewhere}: {least}")
     return problems
+
+
+def _off_on_held_out(
+    parity: Parity, replay: Replay, spread: Spread, floor: float, evidence: dict[str, Any]
+) -> list[str]:
+    if replay.held_out is None or not math.isfinite(replay.held_out):
+        return ["on held-out data the returned weights have no finite loss"]
+    near = spread.at(max(replay.updates))
+    tolerance = max(parity.held_out, SPREAD * near.held_out) * max(abs(replay.reference_held_out), floor)
+    evidence |= {
+        "held_out_loss": replay.held_out,
+        "reference_held_out_loss": replay.reference_held_out,
+        "held_out_tolerance": tolerance,
+    }
+    if abs(replay.held_out - replay.reference_held_out) <= tolerance:
+        return []
+    return [
+        f"on held-out data the returned weights have the loss {replay.held_out:.3f}, the reference solution's "
+        f"{replay.reference_held_out:.3f} +- {tolerance:.3f}"
+    ]
 
 
 def apart(losses: Sequence[float], reference: Sequence[float], update: dict[str, Any], first: int, step: int) -> Near:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from grader.labs.lab import CAUSES, Prediction
@@ -17,6 +17,7 @@ RULE = (
 # Where both kinds of device are graded.
 MADE_FOR = 'Your gain is for a GPU unless you add `device="cpu"`. It is judged on that kind of device only.'
 DEVICES = {"cuda": "a GPU", "cpu": "a CPU"}
+MISSED = "A first prediction is rarely right; what it missed is worth a sentence in your explanation."
 REFERENCE, OWN = "the reference solution", "your own loop"  # whose gain is known
 
 
@@ -60,17 +61,18 @@ def judge(
         )
         status, half = PASS if right_cause else FAIL, check.points / 2
         return result(status, half * right_cause, words, unmeasured=half)
-    said_gain = number if isinstance(number, int | float) and math.isfinite(number) and number > 0 else None
-    right_gain = said_gain is not None and any(
-        gain / check.factor <= said_gain <= gain * check.factor for gain in gains.values()
-    )
+    right_gain = _is_near(number, gains.values(), check.factor)
     known = " and ".join(f"{whose} gains {gain:.1f}x" for whose, gain in gains.items())
     verdict = ("right" if right_gain else "off") if gains else "not judged yet"
     words += f" {predicted}: {verdict}. {RULE.format(factor=check.factor)} "
     words += f"Here {known or 'neither is known yet'}."
     missed = not right_cause or (gains and not right_gain)
-    hint = (
-        "A first prediction is rarely right; what it missed is worth a sentence in your explanation." if missed else ""
-    )
+    hint = MISSED if missed else ""
     status = PASS if right_cause and right_gain else INCONCLUSIVE if right_cause and not gains and undecided else FAIL
     return result(status, check.points * (right_cause + right_gain) / 2, words, hint)
+
+
+def _is_near(number: Any, gains: Iterable[float], factor: float) -> bool:
+    if not isinstance(number, int | float) or not math.isfinite(number) or number <= 0:
+        return False
+    return any(gain / factor <= number <= gain * factor for gain in gains)

@@ -8,7 +8,7 @@ from typing import Any
 
 from grader.labs.lab import Throughput
 from grader.measure import decision
-from grader.result import AGAIN, FAIL, INCONCLUSIVE, PASS, CheckResult
+from grader.result import AGAIN, FAIL, INCONCLUSIVE, PASS, CheckResult, scored
 
 MUCH_LOST = 0.1  # of a block's time, to other programs
 
@@ -57,10 +57,7 @@ def judge(check: Throughput, decided: decision.Decision, target: float, evidence
         )
     if status == INCONCLUSIVE:
         reason += f" {AGAIN}"
-    hint, *deeper = check.hints
-    return CheckResult(
-        check.name, check.title, status, round(share * check.points, 2), check.points, reason, hint, evidence, deeper
-    )
+    return scored(check, share * check.points, reason, evidence, status)
 
 
 def _lost(decided: decision.Decision) -> float:
@@ -86,23 +83,17 @@ def judge_healthy(
     end of the interval counts: nobody loses points to noise. untouched: it is the starter itself."""
     gain = decided.gain
     measured = f"{gain.factor:.2f}x (90% interval {gain.lower:.2f} to {gain.upper:.2f})"
-
-    def result(status: str, points: float, reason: str, *hints: str) -> CheckResult:
-        hint, *deeper = hints or ("",)
-        points = round(points, 2)
-        return CheckResult(check.name, check.title, status, points, check.points, reason, hint, evidence, deeper)
-
     if untouched:
-        evidence["untouched"] = True
-        return result(PASS, check.points, "This is the untouched loop: it is as fast as it was.")
+        reason = "This is the untouched loop: it is as fast as it was."
+        return scored(check, check.points, reason, evidence | {"untouched": True})
     kept: Callable[[float], float] = lambda speed: max(0.0, 1 - 0.5 * math.log(speed) / math.log(HALF_LOST))  # noqa: E731
     if gain.upper < NOT_SLOWER and decided.settled:
         reason = f"The loop runs {measured} as fast as the untouched one: what was changed made it slower."
-        return result(FAIL, kept(gain.upper) * check.points, reason, *check.hints)
+        return scored(check, kept(gain.upper) * check.points, reason, evidence, FAIL)
     if gain.lower < NOT_SLOWER:
         reason = (
             f"The loop runs {measured} as fast as the untouched one, but equal blocks took unequal times here: whether it is "
             f"slower is not known. What is certain earns {kept(gain.lower):.0%} of the points. {AGAIN}"
         )
-        return result(INCONCLUSIVE, kept(gain.lower) * check.points, reason)
-    return result(PASS, check.points, f"The loop runs {measured} as fast as the untouched one.")
+        return scored(check, kept(gain.lower) * check.points, reason, evidence, INCONCLUSIVE)
+    return scored(check, check.points, f"The loop runs {measured} as fast as the untouched one.", evidence)

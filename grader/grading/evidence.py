@@ -110,9 +110,7 @@ class Race:
     pairs: tuple[Pair, ...] = ()  # all that were timed
     decided: Decision | None = None
     checkpoints: tuple[Checkpoint, ...] = ()
-    alone_s: tuple[
-        float, ...
-    ] = ()  # the starter's seconds a step with no submission there: before, and after if in doubt
+    alone_s: tuple[float, ...] = ()  # the starter's seconds a step with no submission there: before, perhaps after
     slowed: float = 1.0  # by what factor the starter was slower beside the submission, see `decision.slowed`
     overstated: float = 1.0  # see `blocks.overstated`
     worked_ahead: bool = False  # so that some of the gain is not certain

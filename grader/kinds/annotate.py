@@ -16,11 +16,10 @@ from grader.grading.arms import FIRST_WEIGHTS, MAX_TRACE, TOO_LARGE, max_weights
 from grader.grading.evidence import AnyFindings
 from grader.grading.forms import NEEDS_GPU
 from grader.grading.gate import machine_is_free
-from grader.kinds.shared import scored
 from grader.labs.lab import AnyLab, Form, HintedCheck, Hints
 from grader.measure import decision
 from grader.measure.blocks import Arm, Plan, pair
-from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Progress, unscored
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Progress, scored, unscored
 from grader.sandbox.child_error import ChildError
 from grader.sandbox.parent import turn
 from grader.sandbox.setting import Limits

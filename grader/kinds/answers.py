@@ -20,11 +20,10 @@ from grader.kinds.shared import (
     not_answered,
     read_answers,
     recording,
-    scored,
     shown,
 )
 from grader.labs.lab import CAUSES, AnyLab, Hints
-from grader.result import FAIL, CheckResult, Progress, unscored
+from grader.result import FAIL, CheckResult, Progress, scored, unscored
 from grader.submission import Submission
 from grader.trace import catalogue
 from grader.trace.diagnosis import STALLS

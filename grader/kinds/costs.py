@@ -17,9 +17,9 @@ from grader import machine, trace
 from grader.errors import UserError
 from grader.grading.evidence import AnyFindings
 from grader.grading.gate import machine_is_free
-from grader.kinds.shared import STEPS, TRACES, as_number, not_answered, read_answers, recording, scored, shown, watch
+from grader.kinds.shared import STEPS, TRACES, as_number, not_answered, read_answers, recording, shown, watch
 from grader.labs.lab import AnyLab, Hints, OtherForm
-from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Progress, silent, unscored
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Progress, scored, silent, unscored
 from grader.submission import Submission
 from grader.trace import roofline
 from grader.trace.operations import Operation, operations

@@ -26,11 +26,11 @@ from grader.grading.arms import Setup, open_arm
 from grader.grading.evidence import AnyFindings
 from grader.grading.forms import NEEDS_GPU
 from grader.grading.gate import Disturbed, machine_is_free
-from grader.kinds.shared import drawn_between, scored
+from grader.kinds.shared import drawn_between
 from grader.labs.lab import AnyLab, Check, Hints, OtherForm
 from grader.measure import decision
 from grader.measure.blocks import QUICK
-from grader.result import AGAIN, FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, unscored
+from grader.result import AGAIN, FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, scored, unscored
 from grader.sandbox.child_error import ChildError
 from grader.sandbox.parent import Child, turn
 from grader.sandbox.setting import Limits

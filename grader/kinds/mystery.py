@@ -28,12 +28,11 @@ from grader.kinds.shared import (
     drawn_between,
     no_cause,
     read_answers,
-    scored,
     shown,
     watch,
 )
 from grader.labs.lab import CAUSES, AnyLab, Hints, OtherForm
-from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Progress, silent, unscored
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Progress, scored, silent, unscored
 from grader.sandbox.child_error import ChildError
 from grader.submission import Submission
 from grader.trace import intervals

@@ -1,4 +1,4 @@
-"""What several kinds share: verdicts with hints, written answers, recorded traces, and loops of the course that are watched."""
+"""What several kinds share: written answers, recorded traces, and loops of the course that are watched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from grader import trace
 from grader.errors import UserError
 from grader.grading.arms import MAX_TRACE, Setup, open_arm
 from grader.labs.lab import AnyForm, HintedCheck
-from grader.result import FAIL, PASS, CheckResult, Progress, silent, unscored
+from grader.result import FAIL, CheckResult, Progress, silent, unscored
 from grader.submission import Submission
 
 HEALTHY = "healthy"  # the answer where no cause stands out: the GPU is busy with what it has to do
@@ -25,16 +25,6 @@ TRACES = Path(__file__).resolve().parents[2] / "data" / "traces"
 MOST_PLACES = 12  # that a message lists: as many answers as a lab has, and not a whole program
 # What others call causes (see the start notebook's table)
 SECOND_NAMES = {"data-bound": ("input-bound", "transfer-bound"), "overhead-bound": ("launch-bound",)}
-
-
-def scored(
-    check: HintedCheck, points: float, reason: str, evidence: dict[str, Any] | None = None, status: str = ""
-) -> CheckResult:
-    """PASS with all of a check's points, else FAIL with its hints; another status has neither."""
-    status = status or (PASS if points >= check.points else FAIL)
-    hint, *deeper = check.hints  # which only a FAIL keeps
-    points = round(points, 2)
-    return CheckResult(check.name, check.title, status, points, check.points, reason, hint, evidence or {}, deeper)
 
 
 def drawn_between(chance: random.Random, low: float, high: float) -> float:

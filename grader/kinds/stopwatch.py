@@ -14,10 +14,10 @@ from grader.grading.arms import Setup, open_arm
 from grader.grading.evidence import AnyFindings
 from grader.grading.forms import NEEDS_GPU
 from grader.grading.gate import machine_is_free
-from grader.kinds.shared import drawn_between, scored
+from grader.kinds.shared import drawn_between
 from grader.labs.lab import AnyLab, Hints, OtherForm
 from grader.measure.blocks import QUICK, Arm
-from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Progress, unscored
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Progress, scored, unscored
 from grader.sandbox.parent import turn
 from grader.sandbox.setting import Limits
 from grader.submission import Submission

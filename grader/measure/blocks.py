@@ -52,9 +52,7 @@ class Turn:
     seconds: float  # of its steps
     steps: int
     busy_s: float  # of the GPU
-    around_s: float = (
-        0.0  # before and after the steps, in which it may have run: until all of it was awake, or stood still
-    )
+    around_s: float = 0.0  # before and after them, while it may have run: until all of it was awake, or stood still
 
 
 @dataclass

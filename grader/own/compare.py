@@ -104,16 +104,7 @@ def compare(
     form_name = choose_device(device)
     fork_server()  # imports torch meanwhile
     sources = [_source(path) for path in (before, after)]
-    _source(job)
-    for path in readable:
-        if not path.exists():
-            raise UserError(f"{path} is not there. --read names files and folders that the loops read.")
-    if not allow_unconfined and not confinement().files:
-        raise RuntimeError(NOT_CONFINED)
-    folders = [str(path.resolve()) for path in readable if path.is_dir()]
-    form = Form("grader.own.job", {"file": str(job.resolve()), "folders": folders}, "", 1.0, NOISE, AGREEMENT)
-    files = [path.resolve() for path in (job, *readable)]
-    setup = Setup(form, form_name, form.options, files, allow_unconfined)
+    setup = _setup(job, readable, form_name, allow_unconfined)
     result = Comparison(plan=plan)
 
     def named(share: float, what: str) -> None:
@@ -141,6 +132,18 @@ def compare(
         result.message = f"Not measured: {disturbance} Wait until the machine is free and try again."
     progress(1.0, "done")
     return result
+
+
+def _setup(job: Path, readable: tuple[Path, ...], form_name: str, allow_unconfined: bool) -> Setup:
+    _source(job)
+    for path in readable:
+        if not path.exists():
+            raise UserError(f"{path} is not there. --read names files and folders that the loops read.")
+    if not allow_unconfined and not confinement().files:
+        raise RuntimeError(NOT_CONFINED)
+    folders = [str(path.resolve()) for path in readable if path.is_dir()]
+    form = Form("grader.own.job", {"file": str(job.resolve()), "folders": folders}, "", 1.0, NOISE, AGREEMENT)
+    return Setup(form, form_name, form.options, [path.resolve() for path in (job, *readable)], allow_unconfined)
 
 
 @dataclass(frozen=True)
