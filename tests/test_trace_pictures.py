@@ -257,4 +257,4 @@ def test_the_explorer_stays_small():
 def test_picture_module_needs_no_window():
     figure = trace.draw({"x": trace.timeline(analysed(DATA).trace)})
     assert figure.canvas.manager is None and picture.draw is trace.draw
-    assert {name for name, part in STEP_PARTS.items() if part.hatch and part.svg_hatch} == {*IDLE}
+    assert {name for name, part in STEP_PARTS.items() if part.hatch} == {*IDLE}

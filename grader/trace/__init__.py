@@ -19,23 +19,10 @@ from grader.trace.metrics import Metrics, metrics
 from grader.trace.read import Trace, TraceError, read, read_bytes
 from grader.trace.timeline import timeline
 
+# What needs matplotlib or ipywidgets, and its module.
 LAZY = {"draw": "picture", "draw_breakdown": "picture", "draw_roofline": "roofline_picture", "explore": "explorer"}
 
-__all__ = [
-    "Analysis",
-    "Metrics",
-    "Trace",
-    "TraceError",
-    "analyse",
-    "draw",
-    "draw_breakdown",
-    "draw_roofline",
-    "explore",
-    "metrics",
-    "read",
-    "read_bytes",
-    "timeline",
-]
+__all__ = ["Analysis", "Metrics", "Trace", "TraceError", "analyse", "metrics", "read", "read_bytes", "timeline", *LAZY]
 
 
 def __getattr__(name: str) -> Any:

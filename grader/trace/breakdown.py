@@ -4,16 +4,11 @@ What kept the GPU busy is read off the trace. Why it was idle is told by what th
 
 - it waited for data, or was held by a blocking copy of more than 64 KB: that part of the gap is theirs;
 - the next piece of work was queued before the GPU ran dry: then the host is not to blame;
-- in what remains the host was at work: launching, or, where no thread that launches was in an operator or in CUDA for a
-  while, on something that the trace does not show ("other").
+- in what remains the host was at work: launching, or on something that the trace does not show ("other").
 
-The profiler makes no step shorter. Where the recorded ones were, batches were ready that the loop usually waits for: loader
-workers fill their queue while the profiler starts. So what is missing is a wait for data, if there is a loader.
-
-A host that is ahead of the GPU leaves no gaps. So a gap of the last kind means that it was not ahead: either it cannot keep
-up, as it has more to do in a step than the GPU, or something had stopped it - a wait for the GPU, for data, for a copy -
-and the GPU waits until it has caught up. Only as much of these gaps as the host's own work exceeds the GPU's is blamed on
-it, the rest on what had stopped it."""
+A gap of the last kind means that the host was not ahead of the GPU: either it has more to do in a step than the GPU, or
+something had stopped it - a wait for the GPU, for data, for a copy - and it is catching up. Only as much of these gaps as the
+host's own work exceeds the GPU's is blamed on it, the rest on what had stopped it."""
 
 from __future__ import annotations
 
@@ -99,6 +94,8 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
     # What the profiler added is taken off: at least what it added to the step, more where waits have hidden some.
     added = (float(per_step.sum()) - length) * (1 - host.fetching)
     own_work = max(0.0, host.work - max(added, host.profiling))
+    # The profiler makes no step shorter. Where the recorded ones were, batches were ready that the loop usually waits for:
+    # loader workers fill their queue while the profiler starts.
     unseen = max(0.0, length - float(per_step.sum()))
     per_step = _without_profiler(per_step, length, host.fetching)
     per_step = _blame(per_step, after_stall, own_work)
@@ -160,7 +157,7 @@ class Host:
         span = steps.host
         begun = steps.of_event[:-1] >= 0
         cost = np.where(active, OP_NS, np.where(mine & (trace.category == PYTHON), PYTHON_NS, 0)) * begun
-        fetching = cost[_within(trace.start, self.data) & (trace.thread == steps.thread)].sum()
+        fetching = cost[intervals.contains(self.data, trace.start) & (trace.thread == steps.thread)].sum()
         self.profiling = float(cost.sum() - fetching) / len(steps)
         self.fetching = float(fetching / cost.sum()) if cost.any() else 0.0
         self.work = (span[1] - span[0] - intervals.length(intervals.clip(union, *span))) / len(steps)
@@ -215,18 +212,10 @@ def _gaps(trace: Trace, gpu: np.ndarray, device: int, start, end, cause) -> tupl
     return np.full(len(start), device), start, end, cause, before, after
 
 
-def _within(times: np.ndarray, spans: intervals.Intervals) -> np.ndarray:
-    """Mask of the times that lie in one of these spans, which are disjoint and in order."""
-    at = np.searchsorted(spans[0], times, side="right") - 1
-    return (at >= 0) & (times < spans[1][at]) if len(spans[0]) else np.zeros(len(times), bool)
-
-
 def _without_profiler(parts: np.ndarray, length: float, fetching: float) -> np.ndarray:
-    """Cut parts that were traced to the length of a step that was measured without the profiler, where they are longer.
-
-    The profiler slows the host, not the GPU; and of the host not its waits but its launching, and the fetching of data
-    where operators of the data set are recorded: `fetching` is their share. So what is too long is taken from there first,
-    then from the other idle time, and only then from the busy time."""
+    """Cut traced parts to the length of a step without the profiler, where they are longer. fetching: see `Host`."""
+    # The profiler slows the host, not the GPU: its launching, and the data set's own operators. So what is too long is taken
+    # from there first, then from the other idle time, and only then from the busy time.
     parts = parts.copy()
     launching, idle = [SYNC, LAUNCH, OTHER], [DATA, TRANSFER, BETWEEN]
     excess = max(0.0, parts.sum() - length)
@@ -259,9 +248,8 @@ def _blame(parts: np.ndarray, after_stall: np.ndarray, own_work: float) -> np.nd
 def fused_length(trace: Trace, steps: Steps, gpu: np.ndarray, kind: np.ndarray) -> int:
     """What the "memory" kernels of the counted steps would take, ns, if each run of them were one kernel.
 
-    A pointwise kernel takes as long as it takes to read its inputs and write its output. Fused, a run of them reads and
-    writes once: about as long as the longest of the run takes alone. A run ends at a matrix product or a collective, and
-    where the optimizer begins or ends: its kernels work on different weights."""
+    Fused, a run reads and writes once: about as long as its longest kernel takes alone. A run ends at a matrix product or a
+    collective; the optimizer's kernels work on different weights and are not fused."""
     own = steps.of_event[trace.launch_of(gpu)] >= 0
     gpu, kind = gpu[own], kind[own]
     if not len(gpu):

@@ -48,7 +48,6 @@ class Metrics:
     gpu_idle_unprofiled: Number = metric(
         SHARE, "of the step the GPU had nothing to do", "GPU idle, of a step without the profiler", needs="step time"
     )
-    # see `idle_share`; mean over devices
     gpu_idle: Number = metric(SHARE, "of the recording the GPU had nothing to do", "GPU idle, of the whole recording")
     # union of kernels, copies and memsets launched in the step; mean over devices
     gpu_busy_ns: Number = metric(TIME, "of each step the GPU worked", "GPU busy")
@@ -95,7 +94,6 @@ class Metrics:
     # contiguous, clone, cast
     copy_kernels: Number = metric(COUNT, "kernels that only move values", "kernels that only copy or cast")
     copy_kernel_share: Number = None  # share of the busy time with such a kernel running
-    # see `layout_changes`
     layout_share: Number = metric(
         SHARE,
         "of the GPU's busy time went to copies that only change a layout",
@@ -126,7 +124,6 @@ class Metrics:
         SHARE, "of the time in matrix products was spent on 16-bit inputs", "matmul with 16-bit inputs", "higher"
     )
     fp16_share: Number = metric(SHARE, "of the time in matrix products was spent on fp16 inputs", better="higher")
-    # see `alignment`
     aligned_share: Number = metric(
         SHARE,
         "of the arithmetic in matrix products has sizes that are multiples of 16 bytes",
@@ -134,7 +131,6 @@ class Metrics:
         "higher",
         needs="shapes",
     )
-    # see `score_matrices`
     score_matrices: Number = metric(
         COUNT,
         "batched products whose result is larger than what went in: attention scores, written out",
@@ -143,7 +139,6 @@ class Metrics:
     flash_share: Number = metric(
         SHARE, "of the time in fused attention kernels was spent in those of the flash kind", better="higher"
     )
-    # see `products`
     product_flops: Number = metric(
         COUNT, "floating-point operations of the matrix products of a step", better="", needs="shapes"
     )
@@ -160,7 +155,6 @@ class Metrics:
     comm_exposed: Number = metric(SHARE, "of the step went to communication with no other kernel beside it")
     # calls of torch.distributed's collectives, sends and receives; 0 is known
     collectives: Number = metric(COUNT, "times a rank talked to the others", needs="")
-    # see `exchanged`; 0 is known
     exchanged: Number = metric(COUNT, "numbers that a rank gave to the others", needs="shapes")
     smallest_group: int | None = None  # ranks in the smallest process group of a distributed run
 
@@ -236,8 +230,7 @@ class Part:
     words: str
     changed: str  # what of it fell or grew from one trace to another
     colour: str
-    hatch: str = ""  # matplotlib's
-    svg_hatch: str = ""  # a path on 8 x 8 pixels
+    hatch: str = ""  # matplotlib's; a colour never stands alone
 
 
 # Kernels first: a copy or a collective that runs beside a kernel costs nothing.
@@ -255,45 +248,22 @@ STEP_PARTS = {
     # every other kernel: elementwise, normalisation, reduction, layout, optimizer; copies on the device
     "memory": Part("other kernels", "kernels that are bound by memory", "kernels bound by memory", YELLOW),
     "communication": Part(
-        "communication",
-        "communication between GPUs with nothing beside it",
-        "communication that nothing hides",
-        PURPLE,
+        "communication", "communication between GPUs with nothing beside it", "communication that nothing hides", PURPLE
     ),
     "copies": Part(
         "copies", "copies between CPU and GPU with nothing beside them", "copies that nothing hides", ORANGE
     ),
     "idle_data": Part(
-        "idle: data",
-        "the GPU idle while the host waited for data",
-        "waiting for data",
-        VERMILION,
-        "////",
-        "M-2 6L6 -2M2 10L10 2",
+        "idle: data", "the GPU idle while the host waited for data", "waiting for data", VERMILION, "////"
     ),
     "idle_transfer": Part(
-        "idle: copy",
-        "the GPU idle while a blocking copy held the host",
-        "waiting for blocking copies",
-        ORANGE,
-        "\\\\\\\\",
-        "M-2 2L6 10M2 -2L10 6",
+        "idle: copy", "the GPU idle while a blocking copy held the host", "waiting for blocking copies", ORANGE, r"\\\\"
     ),
     "idle_sync": Part(
-        "idle: sync",
-        "the GPU idle because the host had waited for it",
-        "idling after synchronisations",
-        INK,
-        "xxxx",
-        "M0 0L8 8M0 8L8 0",
+        "idle: sync", "the GPU idle because the host had waited for it", "idling after synchronisations", INK, "xxxx"
     ),
     "idle_launch": Part(
-        "idle: launch",
-        "the GPU idle because the host did not launch fast enough",
-        "waiting for launches",
-        BLUE,
-        "....",
-        "M1 4h2M5 0h2M5 8h2",
+        "idle: launch", "the GPU idle because the host did not launch fast enough", "waiting for launches", BLUE, "...."
     ),
     "idle_other": Part(
         "idle: other",
@@ -301,7 +271,6 @@ STEP_PARTS = {
         "idling for reasons the trace does not show",
         FAINT,
         "----",
-        "M0 4H8",
     ),
     "idle_between": Part(
         "idle: between",
@@ -309,7 +278,6 @@ STEP_PARTS = {
         "changing over between kernels",
         "#B0B0B0",
         "||||",
-        "M4 0V8",
     ),
 }
 PARTS = tuple(STEP_PARTS)

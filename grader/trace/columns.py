@@ -29,15 +29,13 @@ class Memory:
 
 @dataclass(frozen=True)
 class Trace:
-    """The complete ("X") events of a trace, one array entry an event, in order of start (of two that start together
-    the longer comes first, so an outer event precedes the events within it).
+    """The complete ("X") events of a trace, one array entry an event, in order of start, an outer event before those within it.
 
-    Times are integer nanoseconds after `base_ns` (Unix time; 0 in old files, whose times are Unix times themselves).
-    -1 stands for "not recorded" in every column but the first five."""
+    Times are integer nanoseconds after `base_ns`. -1 stands for "not recorded" in every column but the first five."""
 
     names: list[str]  # what `name` points into
     threads: list[tuple[int | str | float, int | str | float]]  # (pid, tid), what `thread` points into
-    category: np.ndarray  # codes, see CATEGORIES
+    category: np.ndarray  # codes, see `grader.trace.events`
     name: np.ndarray
     thread: np.ndarray
     start: np.ndarray  # ns
@@ -54,7 +52,7 @@ class Trace:
     called_from: np.ndarray  # the source line of that call, "file.py:12": index into `texts`; torch >= 2.14 or so
     texts: list[str]
     memory: Memory
-    base_ns: int = 0
+    base_ns: int = 0  # Unix time; 0 in old files, whose times are Unix times themselves
     devices: list[str] = field(default_factory=list)  # names of the GPUs
     world_size: int | None = None  # of a distributed run, as recorded
     rank: int | None = None

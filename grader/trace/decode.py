@@ -214,16 +214,8 @@ class Columns:
 
     def header(self) -> dict:
         """Everything but the packed columns, as what msgpack can carry."""
-        return {
-            "names": list(self.names),
-            "texts": list(self.texts),
-            "threads": list(self.threads),
-            "events": self.events,
-            "seen": self.seen,
-            "exact": self.exact,
-            "ended": self.ended,
-            "flaws": self.flaws,
-        }
+        tables = {"names": list(self.names), "texts": list(self.texts), "threads": list(self.threads)}
+        return tables | {"seen": self.seen, "exact": self.exact, "ended": self.ended, "flaws": self.flaws}
 
 
 def _texts(raws: list[msgspec.Raw]) -> list[bytes]:

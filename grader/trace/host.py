@@ -15,7 +15,7 @@ DATA_WAIT = re.compile(r"enumerate\(DataLoader\)#.*__next__|data_wait$")
 SYNC_CALL = re.compile(r"(cuda|hip)(Stream|Device|Event)Synchronize|cu(Stream|Ctx|Event)Synchronize")
 BLOCKING_COPY_CALL = re.compile(r"(cuda|hip)Memcpy(2D|3D)?(_v\d+|_ptds_v\d+)?$")
 ANY_COPY_CALL = re.compile(r"(cuda|hip)Memcpy|cuMemcpy")
-ITEM = re.compile(r"aten::_local_scalar_dense$")
+ITEM = re.compile(r"aten::_local_scalar_dense$")  # `.item()` and friends
 
 
 def launching_op(trace: Trace, calls: np.ndarray, pattern: re.Pattern[str] | None = None) -> np.ndarray:
@@ -46,12 +46,7 @@ def data_waits(trace: Trace, thread: int) -> intervals.Intervals:
 
 
 def blocking_calls(trace: Trace) -> np.ndarray:
-    """Indices of host calls that made the host wait for the GPU, each wait once.
-
-    They are: synchronisation of a stream, an event or the device; a copy by `cudaMemcpy`, which is never asynchronous;
-    a `cudaMemcpyAsync` whose host side is pageable, which is not either; and a copy within `aten::_local_scalar_dense`
-    (`.item()` and friends). PyTorch follows a blocking copy by a synchronisation of its stream: the two are one wait
-    when they are within the same operator and nothing else was called in between on that thread."""
+    """Indices of host calls that made the host wait for the GPU, each wait once: synchronisations and blocking copies."""
     calls = trace.calls
     if not len(calls):
         return calls
@@ -59,9 +54,10 @@ def blocking_calls(trace: Trace) -> np.ndarray:
     blocks = np.zeros(len(trace) + 1, bool)  # the last is for what has no launch recorded
     blocks[calls] = trace.named(BLOCKING_COPY_CALL, calls)
     work = np.flatnonzero(trace.category == MEMCPY)
-    blocks[trace.launch_of(work[trace.named(r".*Pageable", work)])] = True
+    blocks[trace.launch_of(work[trace.named(r".*Pageable", work)])] = True  # cudaMemcpyAsync waits for those, too
     blocks[copies[launching_op(trace, copies, ITEM) >= 0]] = True
     calls = by_thread(trace.thread, calls)
     thread, op, sync = trace.thread[calls], launching_op(trace, calls), trace.named(SYNC_CALL, calls)
+    # PyTorch follows a blocking copy by a synchronisation of its stream, which is the same wait.
     followed = np.append(sync[1:] & (thread[1:] == thread[:-1]) & (op[1:] == op[:-1]), False)
     return np.sort(calls[sync | (blocks[calls] & ~followed)])

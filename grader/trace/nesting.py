@@ -1,7 +1,6 @@
 """Which operator, annotation or Python frame was open on a thread when something happened there.
 
-Events of a thread nest, mostly; clocks and hand-overs make some overlap only in part. So nothing here relies on
-nesting: the answer is always the event that started last among those that have started and not ended."""
+Some events overlap only in part, so the answer is always the one that started last of those that have not ended."""
 
 from __future__ import annotations
 

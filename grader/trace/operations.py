@@ -1,10 +1,8 @@
 """The operations that cost the GPU most: which kernels, which shapes, which line of the source, and why so much.
 
-A kernel is followed by its correlation to the call that launched it, and by nesting on that thread to the operators
-around the call. The operation is the outermost operator of a library (`aten::linear` rather than the `aten::addmm`
-within it), as that is what was written in the source; a whole optimizer step is one operation; and where no operator
-launched it (a compiled kernel, a CUDA graph) the kernel stands for itself. Backward operators run on another thread;
-the sequence number that autograd gave to the forward operator leads to the line."""
+A kernel leads by its correlation to the call that launched it, and from there to the operators around the call. The operation
+is the outermost operator of a library (`aten::linear` rather than the `aten::addmm` within it), as that is what was written in
+the source; a whole optimizer step; or the kernel itself where no operator launched it (a compiled kernel, a CUDA graph)."""
 
 from __future__ import annotations
 
@@ -137,7 +135,8 @@ class _Work:
 
     @cached_property
     def anchor(self) -> np.ndarray:
-        """For each call the event whose source line is the operation's: its own, of a backward one the forward's."""
+        """For each call the event whose source line is the operation's: its own, of a backward one (on another thread) that of
+        the forward operator with its sequence number."""
         anchor = np.where(self.owner >= 0, self.owner, self.launch)
         backward = np.flatnonzero((self.phase == 2) & (self.node >= 0))
         # Several operators have a number when the earlier ones took no part in autograd, so the last is the one.

@@ -1,11 +1,8 @@
 """Read a trace of torch.profiler (Kineto) into columns of integers.
 
-A trace may come from the very process that it is evidence about, so the file is not trusted: not its type, not its
-size, not its contents. What is no trace raises TraceError; what is one but cannot be relied on is read, and `complete`
-and `reasons` say so.
-
-The way of the bytes: `pieces` cuts the file between events, `decode` makes columns of each piece, `salvage` takes over
-where one is damaged, `parallel` has helpers do the later parts of a large file, and `complete` judges the result."""
+The file is not trusted: it may come from the very process that it is evidence about. `pieces` cuts it between events, `decode`
+makes columns of each piece, `salvage` takes over where one is damaged, `parallel` has helpers do the later parts of a large
+file, and `complete` judges the result."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,23 +19,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from grader.trace import document, parallel
+from grader.trace import document, parallel, pieces
 from grader.trace.columns import Memory, Trace, TraceError
 from grader.trace.complete import doubts
 from grader.trace.decode import COLUMNS, DAMAGE, LATEST_US, OF_MEMORY, OF_OPS, OF_OTHERS, OF_PYTHON, Columns
 from grader.trace.events import CPU_OP, PYTHON, SPAN
-from grader.trace.pieces import (
-    GZIP,
-    Chunk,
-    Damaged,
-    TooLarge,
-    ahead,
-    before_comma,
-    bytes_blocks,
-    file_blocks,
-    unzipped,
-    whole_events,
-)
+from grader.trace.pieces import Chunk
 from grader.trace.salvage import Salvage
 from grader.trace.words import counted
 
@@ -47,6 +34,8 @@ MOST_EVENTS = 8_000_000  # bounds memory: a column entry takes more than the sma
 MOST_DAMAGED = 1_000_000  # events; bounds the time, as each takes some 50 us
 MOST = {"device": MOST_DEVICES, "stream": 2**31}  # from where on a number counts as not recorded
 BROKEN = -2
+
+Blocks = Callable[[int, int], Iterator[bytes]]  # the bytes from one place to another
 
 
 def read(
@@ -108,50 +97,48 @@ class _Reading:
         self.bare = False  # a list of events and nothing around it
 
     def file(self, descriptor: int, size: int, share: bool) -> _Reading:
-        if os.pread(descriptor, 2, 0) == GZIP:
-            return self._zipped(file_blocks(descriptor, 0, size))
-        helpers = parallel.start_helpers(descriptor, size) if share else []
-        try:
-            return self._plain(lambda start, end: file_blocks(descriptor, start, end), size, helpers)
-        finally:
-            for helper in helpers:
-                helper.stop()
+        zipped = os.pread(descriptor, 2, 0) == pieces.GZIP
+        helpers = parallel.start_helpers(descriptor, size) if share and not zipped else []
+        return self._all(partial(pieces.file_blocks, descriptor), size, zipped, helpers)
 
     def data(self, data: bytes, share: bool) -> _Reading:
-        if data[:2] == GZIP:
-            return self._zipped(bytes_blocks(data, 0, len(data)))
-        helpers = parallel.start_helpers_on(data) if share else []
+        zipped = data[:2] == pieces.GZIP
+        helpers = parallel.start_helpers_on(data) if share and not zipped else []
+        return self._all(partial(pieces.bytes_blocks, data), len(data), zipped, helpers)
+
+    def _all(self, blocks: Blocks, size: int, zipped: bool, helpers: list[parallel.Helper]) -> _Reading:
         try:
-            return self._plain(lambda start, end: bytes_blocks(data, start, end), len(data), helpers)
+            if zipped:
+                self._zipped(blocks(0, size))
+            else:
+                self._plain(blocks, size, helpers)
         finally:
             for helper in helpers:
                 helper.stop()
+        return self
 
-    def _zipped(self, blocks: Iterable[bytes]) -> _Reading:
-        unpacked = ahead(unzipped(blocks, self.max_bytes))
+    def _zipped(self, blocks: Iterable[bytes]) -> None:
+        unpacked = pieces.ahead(pieces.unzipped(blocks, self.max_bytes))
         try:
             self._last(self._chunks(self._after_head(self._until_damage(unpacked))))
-        except TooLarge:
+        except pieces.TooLarge:
             raise TraceError(_too_large(self.max_bytes)) from None
         finally:
             unpacked.close()
-        return self
 
     def _until_damage(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
         try:
             yield from blocks
-        except Damaged as error:
+        except pieces.Damaged as error:
             self.damage = f"its gzip data are damaged: {error}"
 
-    def _plain(
-        self, blocks: Callable[[int, int], Iterator[bytes]], size: int, helpers: list[parallel.Helper]
-    ) -> _Reading:
-        """`blocks(start, end)`: the bytes there. The helpers do the later parts, unless one of them fails."""
+    def _plain(self, blocks: Blocks, size: int, helpers: list[parallel.Helper]) -> None:
+        """The helpers do the later parts, unless one of them fails."""
         end = helpers[0].start if helpers else size
         rest: bytes | None = self._chunks(self._after_head(blocks(0, end)))
         for helper in helpers:
             if rest is not None:
-                self._chunk(Chunk([before_comma(rest)], True))
+                self._chunk(Chunk([pieces.before_comma(rest)], True))
                 rest = None
             part = None if self.salvage.waiting else helper.part(list(COLUMNS))
             if part is None:  # this process does it, and all that follows
@@ -163,7 +150,6 @@ class _Reading:
             self.parts.append(part)
             rest = part.rest if helper is helpers[-1] else None
         self._last(rest or b"")
-        return self
 
     def _close_part(self) -> None:
         packed = {name: b"".join(parts) for name, parts in self.columns.packed.items()}
@@ -199,11 +185,11 @@ class _Reading:
             text = text.lstrip()[1:]
         else:
             raise TraceError("this is not a trace of torch.profiler: it has no list of traceEvents")
-        return chain(bytes_blocks(text, 0, len(text)), blocks)
+        return chain(pieces.bytes_blocks(text, 0, len(text)), blocks)
 
     def _chunks(self, blocks: Iterable[bytes]) -> bytes:
         """Decodes what is whole and returns the rest."""
-        for chunk in whole_events(blocks):
+        for chunk in pieces.whole_events(blocks):
             if chunk.closed:
                 self._chunk(chunk)
         return chunk.text()

@@ -40,9 +40,9 @@ class Steps:
 
     @cached_property
     def of_event(self) -> np.ndarray:
-        """For each event of the trace the position of the counted step in which it starts, -1 for none. By time alone:
-        backward kernels are launched by the autograd thread, not by the thread that opened the step. One entry more
-        than events, so that no event (-1) is in none."""
+        """For each event the position of the counted step in which it starts, by time alone, -1 for none. One entry more than
+        events, so that no event (-1) is in none."""
+        # Not by thread: backward kernels are launched by the autograd thread.
         found = np.full(len(self.trace) + 1, -1)
         first, end = (np.searchsorted(self.trace.start, times) for times in (self.starts, self.ends))
         end = np.minimum(end, np.append(first[1:], len(self.trace)))
@@ -94,12 +94,9 @@ class Steps:
 
     @cached_property
     def window(self) -> tuple[int, int]:
-        """The time on the GPU that belongs to the counted steps, ns: from the end of the last work launched before them
-        to the end of the last work launched in them, a whole number of periods. Where nothing was launched before
-        them, or nothing in them, the host's time, with the end of the last work if that is later.
-
-        A host that queues work and runs ahead finishes its steps in a fraction of the time that they take, so its time
-        is used only where it is longer."""
+        """The time that belongs to the counted steps, ns: from the end of the last GPU work launched before them to the end of
+        the last launched in them; the host's time where that is longer, or there is no such work."""
+        # A host that queues work and runs ahead finishes its steps in a fraction of the time that they take.
         low, high = self.host
         gpu = self.trace.gpu
         launch = self.trace.launch_of(gpu)

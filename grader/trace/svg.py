@@ -142,11 +142,22 @@ class _Drawing:
         self.text(LEFT + WIDTH / 2, self.height - 8, "rest the pointer on a shape to see what it is", "middle")
 
 
+# Matplotlib's hatches on 8 x 8 pixels.
+HATCHES = {
+    "////": "M-2 6L6 -2M2 10L10 2",
+    r"\\\\": "M-2 2L6 10M2 -2L10 6",
+    "xxxx": "M0 0L8 8M0 8L8 0",
+    "....": "M1 4h2M5 0h2M5 8h2",
+    "----": "M0 4H8",
+    "||||": "M4 0V8",
+}
+
+
 def _hatch(cause: str) -> str:
-    """An SVG pattern in the colour of a cause: a colour never stands alone."""
+    """An SVG pattern in the colour of a cause."""
     part = STEP_PARTS[cause]
     return (
         f'<pattern id="trace-{cause}" width="8" height="8" patternUnits="userSpaceOnUse">'
         f'<rect width="8" height="8" fill="{part.colour}" fill-opacity="0.13"/>'
-        f'<path d="{part.svg_hatch}" stroke="{part.colour}" stroke-opacity="0.6" fill="none"/></pattern>'
+        f'<path d="{HATCHES[part.hatch]}" stroke="{part.colour}" stroke-opacity="0.6" fill="none"/></pattern>'
     )
