@@ -35,13 +35,13 @@ def clean(value: Any, limit: int = WHOLE, tail: bool = False) -> str:
     # A progress bar rewrites its line: keep what was left standing.
     text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     text = _CONTROLS.sub("", text).expandtabs(4).strip("\n")
-    if len(text) > limit or cut:
-        return (
-            f"[cut: the end of {size:,} characters]\n{text[-limit:]}"
-            if tail
-            else f"{text[:limit]} [cut: {size:,} characters]"
-        )
-    return text
+    if len(text) <= limit and not cut:
+        return text
+    return (
+        f"[cut: the end of {size:,} characters]\n{text[-limit:]}"
+        if tail
+        else f"{text[:limit]} [cut: {size:,} characters]"
+    )
 
 
 def number(value: float) -> str:
@@ -57,6 +57,7 @@ def number(value: float) -> str:
 
 
 def rounded(value: float, digits: int) -> str:
+    """So many significant digits; no zeros at the end."""
     return number(float(f"{value:.{digits}g}"))
 
 
@@ -96,14 +97,17 @@ def painter(colour: bool) -> Callable[[str, str], str]:
 
 
 def key_words(key: Any) -> str:
+    """A JSON key as words."""
     return str(key)[:80].replace("_", " ")
 
 
 def cores_text(count: Any) -> str:
+    """ "1 core", "8 cores" """
     return f"{count} core{'s' * (count != 1)}"
 
 
 def times(factor: float) -> str:
+    """A speed-up: "2.10x", "12.3x", "123x"."""
     digits = 2 if factor < 10 else 1 if factor < 100 else 0
     return f"{factor:.{digits}f}x"
 
@@ -121,6 +125,7 @@ def no_formula(text: str) -> str:
 
 
 def to_html(value: Any, limit: int = WHOLE, tail: bool = False) -> str:
+    """`clean`, with markup escaped."""
     return escape(clean(value, limit, tail))
 
 

@@ -156,12 +156,7 @@ def image(draw: Callable[[], Figure], alt: str) -> str:
             matplotlib.rcParams["svg.hashsalt"] = "report"  # the same result gives the same bytes
             matplotlib.rcParams["text.parse_math"] = False  # a dollar sign in a name is a dollar sign
             figure = draw()
-            for kind, mime, dpi in (
-                ("svg", "svg+xml", 72),
-                ("png", "png", 150),
-                ("png", "png", 100),
-                ("png", "png", 60),
-            ):
+            for kind, dpi in (("svg", 72), ("png", 150), ("png", 100), ("png", 60)):
                 buffer = io.BytesIO()
                 metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
                 figure.savefig(buffer, format=kind, dpi=dpi, metadata=metadata)
@@ -169,7 +164,7 @@ def image(draw: Callable[[], Figure], alt: str) -> str:
                     buffer = with_palette(buffer, 64)  # nothing that one could see is lost
                 data = base64.b64encode(buffer.getvalue()).decode()
                 if len(data) <= PICTURE_BYTES:
-                    source = f"data:image/{mime};base64,{data}"
+                    source = f"data:image/{kind.replace('svg', 'svg+xml')};base64,{data}"
                     return f'<img class="sp-picture" src="{source}" alt="{escape(alt)}">'
         return '<p class="sp-note">A picture was too large to show.</p>'
     except Exception as error:

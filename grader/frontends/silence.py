@@ -14,33 +14,33 @@ UNTIMED = ("the first step", "first steps of the submission", "loading")
 
 
 class Silence:
-    """A thread that sleeps: nothing of it disturbs a measurement. `say` is called with a phase and what to think of it, once in
-    a phase. stop: how the reader stops it, a sentence's beginning."""
+    """A thread that sleeps: nothing of it disturbs a measurement."""
 
     def __init__(self, say: Callable[[str, str], None], stop: str) -> None:
+        """say: called with a phase and what to think of it, once a phase; stop: how the reader stops it, a sentence's start."""
         self._say, self._stop = say, stop
         self._lock = threading.Lock()
-        self._told = 0  # how often a phase began, or all ended
+        self._phases = 0  # how often a phase began, or all ended
         self._timer: threading.Timer | None = None
 
     def after(self, what: str, show: Callable[[], None] = lambda: None) -> None:
         """A phase begins, which `show` shows; "" for none."""
         with self._lock:
-            self._told += 1
+            self._phases += 1
             show()
-            told = self._told
+            phase = self._phases
         if self._timer:
             self._timer.cancel()
         if not what.startswith(UNTIMED):
             return
         # the context has the cell that this is shown below
-        self._timer = threading.Timer(SILENCE_S, contextvars.copy_context().run, (self._warn, told, what))
+        self._timer = threading.Timer(SILENCE_S, contextvars.copy_context().run, (self._warn, phase, what))
         self._timer.daemon = True
         self._timer.start()
 
-    def _warn(self, told: int, what: str) -> None:
+    def _warn(self, phase: int, what: str) -> None:
         with self._lock:
-            if self._told == told:
+            if self._phases == phase:
                 self._say(what, self._means(what))
 
     def _means(self, what: str) -> str:

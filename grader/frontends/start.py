@@ -8,6 +8,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import ipywidgets as widgets
+from IPython.display import display
+
 from grader.course import outline
 from grader.errors import UserError
 from grader.frontends import attempts, cli
@@ -24,8 +27,6 @@ def doctor() -> None:
 def course_map() -> None:
     """Show the map: phases with their lessons and labs in order, and how far the learner is with each lab. A lab's
     button makes a working copy and links to it."""
-    from IPython.display import display
-
     box = _map()
     view = {"version_major": 2, "version_minor": 0, "model_id": box.model_id}
     display({"application/vnd.jupyter.widget-view+json": view, "text/plain": text()}, raw=True)
@@ -46,9 +47,7 @@ def text() -> str:
     return "\n".join([*lines, _summary()])
 
 
-def _map() -> Any:
-    import ipywidgets as widgets
-
+def _map() -> widgets.VBox:
     rows, total = [], widgets.HTML(f"<p>{_summary()}</p>")
     for phase in outline.PHASES:
         rows.append(widgets.HTML(f"<h3 style='margin: 14px 0 0'>{escape(phase.title)}</h3>{escape(phase.milestone)}"))
@@ -56,22 +55,16 @@ def _map() -> Any:
     return widgets.VBox([*rows, total])
 
 
-def _lesson(stop: outline.Lesson) -> Any:
-    import ipywidgets as widgets
-
+def _lesson(stop: outline.Lesson) -> widgets.HTML:
     return widgets.HTML(_row("lesson", _link(stop.file, stop.title), ""), layout=widgets.Layout(margin="0"))
 
 
-def _lab(stop: outline.LabStop) -> Any:
-    import ipywidgets as widgets
-
+def _lab(stop: outline.LabStop) -> widgets.HBox:
+    """Its row, and a button that makes the working copy."""
     shown = widgets.HTML(layout=widgets.Layout(flex="1 1 auto", margin="0"))
-    button = widgets.Button(
-        description="Start",
-        tooltip=f"Make a working copy of {stop.name}",
-        icon="play",
-        layout=widgets.Layout(width="6em", flex="0 0 auto"),
-    )
+    place = widgets.Layout(width="6em", flex="0 0 auto")
+    tip = f"Make a working copy of {stop.name}"
+    button = widgets.Button(description="Start", tooltip=tip, icon="play", layout=place)
 
     def show(error: str = "") -> None:
         begun = stop.file.exists()
@@ -115,11 +108,9 @@ def grades_of(lab: outline.LabStop) -> Grades | None:
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     grades = [(not quick, score)]
-    grades += [
-        (not each["quick"], each["points"])
-        for each in attempts.read(attempts.file_of(lab.file.parent, lab.name))
-        if each["points"] is not None and each["lab"] == lab.name
-    ]
+    for attempt in attempts.read(attempts.file_of(lab.file.parent, lab.name)):
+        if attempt["points"] is not None and attempt["lab"] == lab.name:
+            grades.append((not attempt["quick"], attempt["points"]))
     full, best = max(grades)
     return Grades(score, most, measured, quick, best, best_quick=not full)
 
@@ -145,27 +136,27 @@ def _link(path: Path, words: str) -> str:
 
 def _said(stop: outline.LabStop) -> str:
     """How far one is with a lab, in a few words."""
-    now = grades_of(stop)
-    if now is None:
+    grades = grades_of(stop)
+    if grades is None:
         return "begun" if stop.file.exists() else "not begun"
     quick = "quick: not for marks"
-    if (now.best, now.best_quick) != (now.score, now.quick):
-        last = f"last {now.score:g}" + (f", {quick}" if now.quick and not now.best_quick else "")
-        return f"best {now.best:g} of {now.most:g} points ({last})" + (f", {quick}" if now.best_quick else "")
-    if not now.measured:
+    if (grades.best, grades.best_quick) != (grades.score, grades.quick):
+        last = f"last {grades.score:g}" + (f", {quick}" if grades.quick and not grades.best_quick else "")
+        return f"best {grades.best:g} of {grades.most:g} points ({last})" + (f", {quick}" if grades.best_quick else "")
+    if not grades.measured:
         return "graded: no points to be had here"
-    said = f"{now.score:g} of {now.most:g} points"
-    if now.measured < now.most:
-        said += f" ({now.measured:g} can be measured here)"
-    return said + (f", {quick}" if now.quick else "")
+    said = f"{grades.score:g} of {grades.most:g} points"
+    if grades.measured < grades.most:
+        said += f" ({grades.measured:g} can be measured here)"
+    return said + (f", {quick}" if grades.quick else "")
 
 
 def _summary() -> str:
-    found = [(stop, grades_of(stop)) for stop in outline.lab_stops()]
-    core = [now for stop, now in found if stop.core]
-    points = sum(now.best for now in core if now)
+    stops = [(stop, grades_of(stop)) for stop in outline.lab_stops()]
+    core = [grades for stop, grades in stops if stop.core]
+    points = sum(grades.best for grades in core if grades)
     return (
-        f"Core path: {sum(now is not None for now in core)} of {len(core)} labs graded, {points:g} points. All labs: "
-        f"{sum(now is not None for _, now in found)} of {len(found)} graded. (From the best grade in each folder "
+        f"Core path: {len(core) - core.count(None)} of {len(core)} labs graded, {points:g} points. All labs: "
+        f"{sum(grades is not None for _, grades in stops)} of {len(stops)} graded. (From the best grade in each folder "
         "under work/; run this cell again after a lab.)"
     )
