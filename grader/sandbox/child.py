@@ -109,11 +109,11 @@ class Harness:
         """Nothing but a reply: what the process holds until now is the harness's."""
 
     def load(self, entry: str = "") -> None:
-        """Import the submission from disk, so that tracebacks, inspect, torch.compile and loader workers find it. entry: the
-        function that it must define; the loop of the workload's kind where none is named."""
+        """Import the submission, which must define the function `entry`, or the loop of the workload's kind where none is named."""
         entry = entry or self.entry
         modules = getattr(self.workload, "modules", None)  # of a job of one's own
         sys.path += [str(self.home), *(modules(**self.options) if modules else ())]
+        # from disk, so that tracebacks, inspect, torch.compile and loader workers find it
         self.module = self.functions.module = importlib.import_module(MODULE)
         train = getattr(self.module, entry, None)
         if train is None:
@@ -140,9 +140,8 @@ class Harness:
     def start(
         self, seed: int, keep_initial: bool = False, mark: str = "", nudge: int = 0, keys: Sequence[int] = ()
     ) -> None:
-        """Build the job from `seed` and call train(job). mark: a name to mark the beginning of each step with. nudge: for the
-        trusted arm, the number of the weights close to the job's that it trains from (see `add_round_off`), 0 for the job's own.
-        keys: here and below, what the next requests are drawn from."""
+        """Build the job from `seed` and call train(job). mark: a name for the beginning of each step. nudge: of the trusted arm, draws
+        the round-off in its first weights, 0 for none. keys: here and below, what the next requests are drawn from."""
         self.mark = mark
         if self.ranks > 1:
             _join_ranks(self.rank, self.ranks, self.device, self.home)
@@ -174,9 +173,9 @@ class Harness:
         self.loop = loop
 
     def _handing_out(self) -> Generator[Any, Any, None]:
-        """Sent n, it gives what request n is drawn from, or, where the request before is not answered yet, that of the one to be
-        answered now: whoever takes that many is stopped at his next answer. It is a generator, so that what the loop is given, its
-        `send`, holds neither the keys nor the count, nor anything that leads to them but a frame."""
+        """Sent n, it gives what request n is drawn from; before the answer to the request before, that of the one to be answered."""
+        # A loop that takes so many is stopped at its next answer. It is a generator, so that what the loop is given, its `send`,
+        # holds neither the keys nor the count, nor anything that leads to them but a frame
         owner, key = os.getpid(), 0
         while True:
             n = max(0, int((yield key)))  # int: a number of the learner's own type could compare as it likes
@@ -244,11 +243,10 @@ class Harness:
         return checked_loss(loss, self.steps, self.device, line)
 
     def weights(self, file: str) -> None:
-        """Write the trained weights (parameters and buffers, tied tensors once) to `file` in the exchange folder. Of several
-        ranks the first one writes; where the weights must be gathered, all of them take part."""
+        """Write the trained weights, tied tensors once, to `file` in the exchange folder."""
 
         def save() -> None:
-            trained = trained_tensors(self.job, self.model)
+            trained = trained_tensors(self.job, self.model)  # by all ranks, where they must be gathered
             if self.rank:
                 return
             tensors = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in trained.items()}
@@ -264,13 +262,12 @@ class Harness:
         return {name: count() / max(self.steps, 1) for name, count in self.counters.items()}
 
     def recorded_since(self, step: int) -> bool:
-        """Whether the loop's own profiler was on in this step (counted from 0) or later: a trace tells only where it is written,
-        and only once it is."""
+        """Whether the loop's own profiler was on in this step (counted from 0) or later, which a trace may not tell."""
         return self.own_recording >= step
 
     def start_profiler(self, with_stack: bool = False) -> None:
-        """Start the profiler; it records from `profile` on. To start takes it a second or so, in which a loader's workers fill
-        their queue: steps that are recorded before that is used up wait for nothing. Of several ranks the first is recorded."""
+        """Start the profiler of the first rank; it records from `profile` on."""
+        # It takes a second or so, in which a loader's workers fill their queue: steps before that is used up wait for nothing
         if not self.rank:
             self.recorder = Recorder(self.device, with_stack)
 
@@ -296,8 +293,7 @@ class Harness:
     # ---- asked of the trusted arm only
 
     def compare(self, file: str, stretch: bool = False) -> dict[str, Any]:
-        """Compare the weights in `file` in the exchange folder with this process's own at the same step, see `Comparison`. Needs
-        `start(keep_initial=True)`."""
+        """Compare the weights in `file` in the exchange folder with this process's own. Needs `start(keep_initial=True)`."""
 
         def compare() -> dict[str, Any]:
             assert self.comparison is not None
@@ -347,10 +343,8 @@ def _join_ranks(rank: int, ranks: int, device: torch.device, home: Path) -> None
 
 
 def _return_memory() -> None:
-    """Have the C library give back blocks of 64 KB and more when they are freed. As it is by default it keeps them, and
-    they fall to pieces when something small and long-lived is put among them: memory grows then without a leak.
-
-    https://man7.org/linux/man-pages/man3/mallopt.3.html"""
+    """Have the C library give back blocks of 64 KB and more when they are freed: https://man7.org/linux/man-pages/man3/mallopt.3.html"""
+    # as it is by default it keeps them, and they fall to pieces when something small and long-lived is put among them
     m_mmap_threshold = -3
     with contextlib.suppress(AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(m_mmap_threshold, 1 << 16)

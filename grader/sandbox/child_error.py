@@ -32,7 +32,7 @@ def slowed(whom: str) -> ChildError:
 
 
 def disturbed(message: str) -> ChildError:
-    """Whoever it was: nothing is measured, and nobody blamed."""
+    """Another process did something: nothing is measured, and nobody blamed."""
     return ChildError(message, kind="freeze", trusted=True)
 
 

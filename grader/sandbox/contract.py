@@ -18,8 +18,7 @@ NAMED = 5  # parameters in a message
 
 
 class ContractError(Exception):
-    """The loop broke the contract between a learner's code and the grader; the message says which part of it. line: in
-    the submission's module, where there is one to point at."""
+    """The message says which part of the contract is broken, and `line`, in the submission's module, where."""
 
     def __init__(self, message: str, line: int | None = None, kind: str = "contract"):
         super().__init__(message)

@@ -1,9 +1,8 @@
 """A drive whose every read waits, like one across a network: for labs about loading on machines that decode quickly.
 
-The wait must not be the learner's to leave out, so it is not in the process that is graded. The files are served by a process
-of the drive's own (see `drive_server`), and a confined child can read them in no other way. Reads at the same time wait at the same
-time. It serves one child: not before that one's time counts, nor anybody else, and it is stopped and goes on with it, so that another's
-turn is not slowed by what was asked of it."""
+The wait must not be the learner's to leave out, so a process of the drive's own serves the files (see `drive_server`), and a
+confined child can read them in no other way. It serves one child, in that one's turns only. Reads at the same time wait at the
+same time."""
 
 from __future__ import annotations
 
@@ -31,10 +30,13 @@ class Counts(NamedTuple):
 
 
 class Drive:
-    """A process that serves the files below `folder` on a Unix socket at `path`, each after `read_s` seconds. A request is a path that
-    begins with `folder` and a newline, the answer the length in four bytes and the content; the connection ends where there is
-    no such file. opened: whether this process and those that it starts are served; else nobody is, until `open`. user: the only
-    one that may connect, who gets the socket; 0: this process's own. Use as a context manager: leaving it ends the process."""
+    """A process that serves the files below `folder` on a Unix socket at `path`, each after `read_s` seconds, until the context ends.
+
+    opened: this process and those that it starts are served; else nobody is, until `open`. user: the only one that may
+    connect, who gets the socket; 0: this process's own."""
+
+    # a request is a path that begins with `folder` and a newline, the answer the length in four bytes and the content; the
+    # connection ends where there is no such file
 
     def __init__(self, path: str | Path, folder: str | Path, read_s: float, opened: bool = True, user: int = 0):
         self._channel, channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

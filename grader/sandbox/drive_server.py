@@ -1,8 +1,7 @@
 """The process that serves a drive's files (see `drive`): one loop over all connections, each file after its wait.
 
-It answers only processes that descend from the one that the grader names. What it serves is listed once, when it starts; a request
-is looked up in that list, and nothing that a request says is looked for on the disk. Peers cost what they may: one request and
-one answer in memory for each of MAX_CONNECTIONS, and what more they send waits in their own sockets.
+It answers only processes that descend from the one that the grader names. A request is looked up in a list made at the start, never
+on the disk. Each of MAX_CONNECTIONS costs one request and one answer in memory; what more they send waits in their own sockets.
 
 Run as `python -I -S drive_server.py CHANNEL LISTENER`, two sockets that are open in it: of the grader's private channel, and the one to
 serve on. It imports a few modules of the standard library, so that it starts in some 0.1 s."""

@@ -69,11 +69,10 @@ class Functions:
             self.compiled, self.made = CompiledKernel, CompiledKernel.__getitem__
 
     def result(self, entry: str, seed: int, file: str, case: dict[str, Any]) -> dict[str, Any]:
-        """Call the function, write its result to `file` in the exchange folder, and remember what it did, for `again`. The
-        reply names the operators of torch that calculated on the way, and says how many kernels of Triton's were launched;
-        those of a first call do not count, in which an autotuner may try things out. That one has inputs of its own: what
-        it leaves is of no use."""
+        """Call the function, write its result to `file` in the exchange folder, and remember what it did, for `again`. Returns the
+        operators of torch that calculated, and how many kernels of Triton's were launched."""
         function = getattr(self.module, entry)
+        # A first call does not count, in which an autotuner may try things out; what it leaves of its own inputs is of no use.
         # the CPU's generator takes 32 bits of a seed
         function(*self.workload.inputs(seed + (1 << 31), self.device, **case))
         tensors = self.workload.inputs(seed, self.device, **case)
@@ -93,7 +92,7 @@ class Functions:
 
     def again(self, seed: int, file: str, case: dict[str, Any]) -> None:
         """Put inputs drawn from `seed` where those of the last call lie, launch its kernels and make its copies once more, and
-        write the result to `file`. The function is not called: what anything else has calculated is as it was then."""
+        write the result to `file`. The function is not called."""
         assert self.call is not None
         tensors, done, result = self.call
 
@@ -131,8 +130,8 @@ class Functions:
         read([self.look(x)], self.device)
 
     def calls(self, entry: str, seed: int, count: int) -> dict[str, Any]:
-        """Call the function `count` times, each time with inputs that did not exist before the request: they are drawn from
-        `seed`. The reply holds a look at every result, so all of them are there by then."""
+        """Call the function `count` times, each time with inputs newly drawn from `seed`. The reply holds a look at every result, so
+        all of them are there by then."""
         function, looks = getattr(self.module, entry), []
         for tensors in self.workload.anew(seed, self.device, count, **self.timed):
             result = function(*tensors)
@@ -142,8 +141,7 @@ class Functions:
         return {"looks": [look if math.isfinite(look) else None for look in values], "compiled": compiled_graphs()}
 
     def largest_error(self, seed: int, file: str, case: dict[str, Any]) -> dict[str, Any]:
-        """Asked of the trusted arm only: compare the result in `file` with the exact one. The largest error is in units of what
-        is allowed, null where a number of the result is none."""
+        """Asked of the trusted arm only: of the result in `file`, in units of what is allowed; null where a number is none."""
         tensors = self.workload.inputs(seed, self.device, **case)
         result, x = received(self.home / "exchange" / file).get("result"), tensors[0]
         if result is None or result.shape != x.shape or result.dtype != x.dtype:
@@ -180,7 +178,7 @@ STORING = re.compile(
 
 class Launches(TorchDispatchMode):
     """What a call did, in order: kernels of Triton's that it launched, and operators of torch that make, fill, copy or view
-    memory. Those that calculate are only named. What is done in any other way leaves no trace here, nor in `repeat`."""
+    memory. Those that calculate are only named; nothing else is seen, or repeated."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -242,8 +240,7 @@ class Launches(TorchDispatchMode):
 
 @contextlib.contextmanager
 def no_python_of(file: str, kernel: Any) -> Iterator[None]:
-    """Raises ContractError where a function of the submission runs in this thread that is no kernel: hooks, and what only an
-    interpreted kernel can call."""
+    """Raises ContractError where a function of the submission runs in this thread that is no kernel: a hook, say."""
 
     ran = []
 

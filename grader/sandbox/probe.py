@@ -1,7 +1,6 @@
 """What confinement this machine really offers: a confined process tries what is forbidden, and tells what got through.
 
-Not a look at a version number: a kernel can know Landlock and a container's rules can forbid it. Run as
-`python -m grader.sandbox.probe` it is that process; it reads on standard input what to try."""
+Run as `python -m grader.sandbox.probe` it is that process, which reads on standard input what to try."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ class Confinement:
 
     @property
     def files(self) -> bool:
-        """Whether a submission is kept away from the files that are not its own. Without that no marks are given."""
+        """Whether a submission is kept away from files that are not its own. Without that no marks are given."""
         return next(barrier.holds for barrier in self.barriers if barrier.name == "files")
 
     def lines(self) -> list[str]:
@@ -248,7 +247,7 @@ def _connect(name: str, folder: Path) -> None:
 
 
 def _watch_files() -> None:
-    """Whoever reads a file that others watch does that for each of them."""
+    # a process that reads a file which others watch does that for each of them
     _check(ctypes.CDLL(None).inotify_init1(0) >= 0)
 
 

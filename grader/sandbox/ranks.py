@@ -1,8 +1,7 @@
-"""The launcher of a loop that trains in several processes, one a GPU: it starts the ranks, passes each request on to them
-and joins their replies into one. It is confined as they are, and no more trusted.
+"""The launcher of a loop that trains in several processes, one a GPU, which passes requests on and joins the replies.
 
-Losses are the mean over the ranks. A reply is there when the slowest rank has replied, so the slowest one's time counts.
-Weights, trace, logs and counts are those of rank 0."""
+It is confined as the ranks are, and no more trusted. Losses are the mean over the ranks, the slowest one's time counts; weights,
+trace, logs and counts are those of rank 0."""
 
 from __future__ import annotations
 
@@ -13,6 +12,7 @@ import os
 import select
 import signal
 import sys
+import traceback
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -71,8 +71,6 @@ def _start(spec: dict[str, Any], others: list[int]) -> _Rank:
         child.serve(theirs_in, theirs_out, spec)
         code = 0
     except BaseException:  # whatever it was, it is reported and must not unwind into the launcher's code
-        import traceback
-
         traceback.print_exc()
     finally:
         with contextlib.suppress(Exception):
@@ -81,8 +79,7 @@ def _start(spec: dict[str, Any], others: list[int]) -> _Rank:
 
 
 def _answers(ranks: list[_Rank]) -> list[dict[str, Any]]:
-    """The replies of these ranks, in their order. An error comes alone and at once: the other ranks may wait for the one
-    that failed."""
+    """The replies of these ranks in order; an error alone and at once, for the other ranks may wait for the one that failed."""
     found: dict[int, dict[str, Any]] = {}
     poller = select.poll()
     for rank in ranks:

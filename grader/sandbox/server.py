@@ -1,9 +1,8 @@
 """The fork server: one process that has imported torch, but never touched CUDA, and forks the children of a grade.
 
-A fork takes some 0.04 s where a fresh start of torch takes 3 to 8 s. The server listens on one unnamed socket that only
-the parent holds: a confined child cannot ask it for anything. Each child gets a *warden*, a trusted process between the
-server and the child: it adopts the child's orphans, so that every process a learner's code leaves behind stays in the
-warden's tree; it stops that whole tree when the parent asks for it, and kills it when the child ends or the parent goes away.
+A fork takes some 0.04 s where a fresh start of torch takes 3 to 8 s. Only the parent holds the socket that the server listens on.
+Each child gets a *warden*, a trusted process between the two: it adopts the child's orphans, stops the whole tree when the parent
+asks for it, and kills it when the child ends or the parent goes away.
 
 Run as `python -m grader.sandbox.server FD`."""
 
@@ -18,6 +17,8 @@ import socket
 import sys
 import tempfile
 import time
+import traceback
+from typing import Any
 
 import psutil
 
@@ -25,6 +26,7 @@ from grader.sandbox import confine
 
 
 def serve(listener: socket.socket) -> None:
+    # not above: a loader's worker that is spawned imports this file, which is its main module, and should take no seconds
     import numpy  # noqa: F401
     import safetensors.torch  # noqa: F401
     import torch
@@ -57,7 +59,8 @@ def serve(listener: socket.socket) -> None:
         listener.send(str(pid).encode())
 
 
-def _warden(spec: dict, requests: int, replies: int, output: int, status: int, lifeline: int) -> None:
+# 50 lines and more: all that a warden does, in its order
+def _warden(spec: dict[str, Any], requests: int, replies: int, output: int, status: int, lifeline: int) -> None:
     if spec["shared"]:
         confine.own_shared_memory(spec["shared"])
     confine.become_subreaper()
@@ -83,8 +86,6 @@ def _warden(spec: dict, requests: int, replies: int, output: int, status: int, l
             (ranks if spec["ranks"] > 1 else harness).serve(requests, replies, spec)
             code = 0
         except BaseException:  # whatever it was, it is reported and must not unwind into the server's code
-            import traceback
-
             traceback.print_exc()
         finally:
             os._exit(code)
@@ -176,7 +177,7 @@ def _signal_user(sig: int, uid: int) -> bool:
     if sender == 0:
         code = 1
         try:
-            nobody = uid + 1  # see `Workspace.uid`
+            nobody = uid + 1  # see `Workspace`
             os.setresuid(nobody, uid, nobody)  # it may signal that user's processes, and they may not signal it
             os.kill(-1, sig)
             code = 0
@@ -200,7 +201,7 @@ def _kill_one_by_one() -> None:
                 os.kill(int(pid), signal.SIGKILL)  # nobody else waits for it: the id is still its own
 
 
-def _enter(spec: dict, output: int) -> None:
+def _enter(spec: dict[str, Any], output: int) -> None:
     """Turn this freshly forked process into the confined child that `spec` describes. No thread exists yet."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)

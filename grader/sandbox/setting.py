@@ -7,18 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-MAX_DISK = 6 << 30  # bytes in a child's folder, compiler caches and a trace included
-
 
 @dataclass
 class Limits:
-    """Seconds. `load`: import of the submission; `first_step`: the first step, which may compile; `step`: any other request
-    for steps, or 20 times what it is expected to take where that is longer."""
+    """Of time in seconds."""
 
-    load: float = 60.0
-    first_step: float = 240.0
-    step: float = 60.0
-    disk_bytes: int = MAX_DISK
+    load: float = 60.0  # the submission's import
+    first_step: float = 240.0  # which may compile
+    step: float = 60.0  # any other request for steps, or 20 times what it is expected to take where that is longer
+    disk_bytes: int = 6 << 30  # in a child's folder, compiler caches and a trace included
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class Workspace:
 
     source: str
     folder: Path = field(init=False)
-    uid: int = 0
+    uid: int = 0  # of a user that nobody else is, an even one: the next one is for who ends its processes; 0 for none
 
     def __post_init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="grader-", dir=_temporary()))
@@ -107,9 +107,9 @@ def _temporary() -> Path:
 
 
 def _unused_user() -> int:
-    """A user id that nobody has; below 65536, since a container may not map others. An even one: the next one is for who ends
-    this one's processes."""
+    """A user id that nobody has, nor the next one, which ends this one's processes."""
     while True:
+        # below 65536, since a container may not map others
         uid = 30_000 + 2 * secrets.randbelow(15_000)
         if not confine.is_used(uid) and not confine.is_used(uid + 1):
             return uid
