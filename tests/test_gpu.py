@@ -12,9 +12,10 @@ import pytest
 import variants
 
 from grader import labs, machine
+from grader.checks.plausible import least_step_s
+from grader.devices import PEAKS
 from grader.grade import grade
 from grader.look import peek
-from grader.measure import peaks
 from grader.measure.blocks import QUICK
 from grader.result import FAIL, INCONCLUSIVE, PASS
 from grader.submission import Submission
@@ -151,7 +152,7 @@ def test_peek_counts_what_a_gpu_step_does():
 
 
 @gpu
-@pytest.mark.skipif(machine.gpu_name() not in peaks.MATMUL_FLOPS, reason="this GPU's peak is not known")
+@pytest.mark.skipif(machine.gpu_name() not in PEAKS, reason="this GPU's peak is not known")
 def test_a_rate_that_the_gpu_cannot_have_is_rejected():
     lab = labs.get("3a_precision")
     form = replace(lab.forms["cuda"], flops=1e15)  # as if a step had to do a hundred times as much
@@ -161,6 +162,6 @@ def test_a_rate_that_the_gpu_cannot_have_is_rejected():
 
 
 def test_the_shortest_possible_step():
-    assert peaks.least_step_s("NVIDIA H200", 799e12) == 1
-    assert peaks.least_step_s("some other GPU", 799e12) is None  # nobody else's peak
-    assert peaks.least_step_s("NVIDIA H200", None) is None
+    assert least_step_s("NVIDIA H200", 799e12) == 1
+    assert least_step_s("some other GPU", 799e12) is None  # nobody else's peak
+    assert least_step_s("NVIDIA H200", None) is None

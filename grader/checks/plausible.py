@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from grader import machine
+from grader.devices import PEAKS
 from grader.labs.lab import Form
-from grader.measure import peaks
 from grader.measure.decision import Pair
 from grader.result import FAIL, INCONCLUSIVE
 from grader.trace import Metrics
@@ -18,9 +18,15 @@ LEAST_OF_SHARE, MOST_OF_SHARE = 0.9, 1.5
 LEAST_IN_MAIN, MOST_IN_MAIN = 0.08, 0.6
 
 
+def least_step_s(gpu: str | None, flops: float | None) -> float | None:
+    """The shortest possible time, in seconds, of a step that must do `flops` operations; None where it is unknown."""
+    peaks = PEAKS.get(gpu or "")
+    return flops / peaks.half if peaks and flops else None
+
+
 def impossible(form: Form, form_name: str, pairs: Sequence[Pair]) -> str:
     """Why the measured rate cannot be true, or ''."""
-    least = peaks.least_step_s(machine.gpu_name(), form.flops) if form_name == "cuda" else None
+    least = least_step_s(machine.gpu_name(), form.flops) if form_name == "cuda" else None
     fastest = min(pair.submission_s for pair in pairs if not pair.disturbed)
     if least is None or fastest >= least:
         return ""

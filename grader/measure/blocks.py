@@ -236,9 +236,8 @@ class Arm:
 
 
 def whole_rounds(seconds: float, step_s: float, round_of: int = 1) -> int:
-    """How many steps last about `seconds`. Loader workers deliver their batches in rounds, one batch a worker; a block
-    that ends within a round measures where it ended. A multiple of 12 holds whole rounds of most worker counts; where steps
-    are few, an even number at least those of two. round_of: always whole rounds of so many, see `Form.round`."""
+    """How many steps last about `seconds`: a multiple of `round_of` (see `Form.round`), and whole rounds of most counts of
+    loader workers, which deliver one batch each; a block that ends within a round measures where it ended."""
     steps = math.ceil(seconds / step_s)
     whole = math.lcm(round_of, 1 if steps == 1 else 2 if steps < 7 else 12)
     return math.ceil(steps / whole) * whole
@@ -247,9 +246,8 @@ def whole_rounds(seconds: float, step_s: float, round_of: int = 1) -> int:
 def pair(starter: Arm, submission: Arm, plan: Plan, before_block: Callable[[], None] = lambda: None) -> Pair:
     """One pair of blocks, in random order. Both arms come frozen and leave frozen. `before_block` runs while both are.
 
-    Both begin on the same core, another one in each pair (see `draw_core`). Where each was left on its own core, pairs of a
-    loop against itself scattered by 13.6% on a machine with uneven cores, and by 9.6% where both began on the same. On another
-    host no difference could be told: 11.7% left, 12.6% on one core, 15.5% on a usual one (data/measured/decision.md)."""
+    Both begin on the same core, another one in each pair: on a machine with uneven cores pairs of a loop against itself
+    scatter less then (data/measured/decision.md)."""
     times: dict[str, tuple[float, float]] = {}
     core = draw_core()
     arms = [("starter", starter), ("submission", submission)]
@@ -268,14 +266,9 @@ def overstated(submission: Arm, starter: Arm, by_gpu: bool) -> float:
     """By what factor (1 or more, at most MOST_OVERSTATED) the submission may seem faster than it is, had it used its
     untimed turns to make steps ahead and handed them over, at whatever pace, in its timed ones.
 
-    by_gpu: steps are counted by the GPU's work in the untimed turns, beyond that of the first steps and beyond what the
-    starter's own took (libraries start there); a step is the work of one in the timed turns, the starter's where that is
-    less. Compiling takes minutes, and of the GPU little; but batches that are loaded ahead take none either. Else, and
-    where the GPU seems never to work, time counts: that of the untimed turns, beyond the first steps at the present pace,
-    and beyond the starter's likewise.
-
-    Always by time counts what its timed turns took before and after what was timed in them, beyond what the starter's took at
-    the most: on a machine with much to do it takes long to stop anybody."""
+    by_gpu: the GPU's work in the untimed turns counts, since compiling takes little of it; but loading batches ahead takes
+    none either. Else, and where the GPU seems never to work, their time counts. Both beyond the first steps, and beyond what
+    the starter's untimed turns took. What lies around the steps of timed turns always counts by time."""
     longest = max((turn.around_s for turn in starter.turns), default=0.0)
     around_s = sum(turn.around_s for turn in submission.turns) - longest * len(submission.turns)
     around = max(0.0, around_s) / submission.ran_s
@@ -297,9 +290,8 @@ def still_certain(certain: float, factor: float) -> float:
 def draw_core() -> int:
     """One of this process's cores, by chance, but none that is much faster or slower now than most of them.
 
-    A core of a virtual machine is a thread of one that it shares with strangers: 16 of them did the same work in 43 to
-    82 ms, and a loop stays for many blocks where it is. One that reads its data itself is as slow as its core; one with
-    many workers is as slow as most cores are: where the first has a slow core, the second seems to gain more."""
+    Cores of a virtual machine are shared with strangers: 16 of them did the same work in 43 to 82 ms. A loop that reads its
+    data itself is as slow as its core, and one with many workers is as slow as most cores are."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 4:  # too few to say what is usual
         return random.choice(cores)

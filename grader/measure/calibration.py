@@ -1,9 +1,7 @@
 """What the reference solution gains on this machine, and how its training goes: the yardsticks of a grade.
 
-Gains depend on the machine: they are measured once per machine and software version (`grader calibrate`) and kept in the
-user's cache; `data/measured/calibration.json` ships those of machines already measured. How far honest trainings of the
-same work end from each other does not depend on the machine: it is part of the lab (`reference.json` beside its
-declaration), and so is how well long trainings do on held-out data (`outcome.json`)."""
+Gains are measured once per machine and software version (`grader calibrate`) and kept in the user's cache. How far honest
+trainings end from each other (`reference.json`) and how well long ones do on held-out data (`outcome.json`) is part of a lab."""
 
 from __future__ import annotations
 

@@ -107,12 +107,10 @@ def decide(
     """What the pairs measured so far say; None where fewer than `min_pairs` of them can count.
 
     The points are settled when the interval says them to within +-`precision` (a fraction of all points), and when each
-    arm agrees with itself: a neighbour, or clocks that fall, can slow one arm more than the other. So the points may
-    hang by no more than twice `precision` on whether the starter always ran as in its fastest block, nor on whether the
-    submission did. Before the fourth pair only what is clear is settled. Where the starter did not always run so, the
-    pairs in which it was as fast as at its best, but for so much, may settle them. A loop that could have earned all
-    points, had it always run as in its fastest block, three half intervals up, is not told that it failed. What that gets
-    wrong, and how often: data/measured/decision.md."""
+    arm agrees with itself: they may hang by no more than twice `precision` on whether an arm always ran as in its fastest
+    block. Pairs in which the starter was about as fast as at its best may settle them, too. A loop that could have earned all
+    points, had it always run so, three half intervals up, is not told that it failed. What that gets wrong, and how often:
+    data/measured/decision.md."""
     doubt, worth = 2 * precision, math.log(target)
     views = _views(pairs, doubt * worth, noise_floor, min_pairs)
     if not views:

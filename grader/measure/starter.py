@@ -44,5 +44,5 @@ def _file(lab: Lab, form: str) -> Path:
 
 
 def _of(lab: Lab, form: str, steps: int) -> str:
-    told = [lab.starter, repr(lab.forms[form]), machine.key(form), steps, version()]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    decides = [lab.starter, repr(lab.forms[form]), machine.key(form), steps, version()]
+    return hashlib.sha256(json.dumps(decides).encode()).hexdigest()
