@@ -116,11 +116,9 @@ def measure_spread(
     worst: list[dict[int, Near]] = []  # by seed
     measured: dict[str, str] = {}  # by form: why it could not be, '' where it was
     for n in range(seeds):
-        of_seed, told = _spread_of_seed(
-            lab, form_name, grid, _part_of(progress, n, seeds, f"seed {n + 1} of {seeds}: ")
-        )
+        of_seed, why = _spread_of_seed(lab, form_name, grid, _part_of(progress, n, seeds, f"seed {n + 1} of {seeds}: "))
         worst.append(of_seed)
-        measured |= told
+        measured |= why
     if all(measured.values()):
         raise UserError(f"No other form of {lab.name} could be trained, so nothing is known: {measured}")
     return {

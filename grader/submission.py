@@ -76,7 +76,7 @@ def code_cells(notebook: Any, name: str) -> list[Cell]:
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list):
         raise UserError(f"{name} is not a notebook: it has no list of cells.")
-    found = []
+    code = []
     for number, cell in enumerate(cells, 1):
         if not isinstance(cell, dict) or cell.get("cell_type") != "code":
             continue
@@ -85,8 +85,8 @@ def code_cells(notebook: Any, name: str) -> list[Cell]:
             source = "".join(source)
         if not isinstance(source, str):
             raise UserError(f"{name} is not a notebook: the source of cell {number} is not text.")
-        found.append(Cell(number, source))
-    return found
+        code.append(Cell(number, source))
+    return code
 
 
 def from_cells(cells: Iterable[Cell], name: str = "The notebook") -> Submission:
@@ -187,14 +187,14 @@ def predicted_in(source: str) -> Prediction | None:
     tree = _tree(source)
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "predict":
-            found = {}
+            prediction = {}
             for keyword in node.keywords:
                 with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
                     value = ast.literal_eval(keyword.value)
                     if keyword.arg and _fits(keyword.arg, value):
-                        found[keyword.arg] = value
-            if found:
-                return tuple(sorted(found.items()))
+                        prediction[keyword.arg] = value
+            if prediction:
+                return tuple(sorted(prediction.items()))
     return None
 
 

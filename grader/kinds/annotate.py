@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from grader.grading.arms import FIRST_WEIGHTS, MAX_TRACE, TOO_LARGE, max_weights
 from grader.grading.evidence import AnyFindings
 from grader.grading.forms import NEEDS_GPU
 from grader.grading.gate import machine_is_free
-from grader.labs.lab import AnyLab, Form, HintedCheck, Hints
+from grader.labs.lab import AnyLab, Form, Hints
 from grader.measure import decision
 from grader.measure.blocks import Arm, Plan, pair
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Progress, scored, unscored
@@ -236,17 +236,12 @@ def judge(findings: Findings, submission: Submission) -> list[CheckResult]:
     return [window, phases, _judge_cost(findings, phases.points / lab.phases.points), *first]
 
 
-def _share(check: HintedCheck, share: float, reason: str, evidence: dict[str, Any] | None = None) -> CheckResult:
-    """The verdict on a check with so much of its points."""
-    return scored(check, float(share) * check.points, reason, evidence)
-
-
 def judge_window(findings: Findings) -> CheckResult:
     check, recorded = findings.lab.window, findings.recorded
     if recorded is None:
-        return _share(check, 0, findings.no_trace)
+        return scored(check, 0, findings.no_trace)
     if not len(recorded.steps):
-        return _share(check, 0, "The trace holds no steps: step() of the profiler was never called.")
+        return scored(check, 0, "The trace holds no steps: step() of the profiler was never called.")
     numbers = _numbers(recorded, findings.mark)
     first = check.wait + check.warmup
     wanted = list(range(first, first + check.active))
@@ -256,11 +251,11 @@ def judge_window(findings: Findings) -> CheckResult:
         said = f"steps {numbers[0]} to {numbers[-1]}" if numbers else "no step with its backward pass"
         share = 0.5 if len(numbers) == check.active else 0
         reason = f"The trace holds {said}; wanted are {wanted[0]} to {wanted[-1]}, counted from 0."
-        return _share(check, share, reason, evidence)
+        return scored(check, share * check.points, reason, evidence)
     if findings.form_name == "cuda" and not gpu:
         reason = "The right steps are recorded, but nothing of what the GPU did: ProfilerActivity.CUDA is missing."
-        return _share(check, 0.5, reason, evidence)
-    return _share(check, 1, f"Steps {wanted[0]} to {wanted[-1]} are recorded, and no others.", evidence)
+        return scored(check, 0.5 * check.points, reason, evidence)
+    return scored(check, check.points, f"Steps {wanted[0]} to {wanted[-1]} are recorded, and no others.", evidence)
 
 
 def _numbers(recorded: Trace, mark: str) -> list[int]:
@@ -281,7 +276,7 @@ def _numbers(recorded: Trace, mark: str) -> list[int]:
 def judge_phases(findings: Findings) -> CheckResult:
     check, recorded = findings.lab.phases, findings.recorded
     if recorded is None or not len(recorded.steps):
-        return _share(check, 0, "There is no trace with steps in which phases could be found.")
+        return scored(check, 0, "There is no trace with steps in which phases could be found.")
     spans = {phase: phase_spans(recorded, phase) for phase in PHASES}
     wrong = {phase: why for phase in PHASES if (why := _wrong(recorded, phase, spans))}
     good = [phase for phase in PHASES if phase not in wrong]
@@ -289,7 +284,7 @@ def judge_phases(findings: Findings) -> CheckResult:
     if good:
         said.insert(0, f"Right: {', '.join(good)}.")
     evidence = {phase: len(events) for phase, events in spans.items()} | {"steps": len(recorded.steps)}
-    return _share(check, len(good) / len(PHASES), " ".join(said), evidence)
+    return scored(check, len(good) / len(PHASES) * check.points, " ".join(said), evidence)
 
 
 def phase_spans(recorded: Trace, phase: str) -> np.ndarray:
@@ -345,12 +340,12 @@ def _judge_cost(findings: Findings, supported: float) -> CheckResult:
             check, INCONCLUSIVE, f"Not measured: {findings.pairs[-1].disturbed or 'too few pairs'}. Check again."
         )
     if decided is None:
-        return _share(check, 0, "Not counted: without a trace there is nothing that could have cost anything.")
+        return scored(check, 0, "Not counted: without a trace there is nothing that could have cost anything.")
     if findings.goes_on:
         reason = (
             "Not counted: the recording goes on. The profiler was on, or wrote to job.trace, while the loop was timed."
         )
-        return _share(check, 0, reason)
+        return scored(check, 0, reason)
     gain = decided.gain
     runs = f"the loop runs at {gain.factor:.1%} of the plain one's speed (90% interval {gain.lower:.1%} to {gain.upper:.1%})"
     evidence = {
@@ -361,7 +356,7 @@ def _judge_cost(findings: Findings, supported: float) -> CheckResult:
         "pairs_ms": [[1e3 * each.starter_s, 1e3 * each.submission_s] for each in decided.pairs],
     }
     if gain.lower < 1 - at_most and decided.settled:
-        return _share(check, 0, f"After the recording {runs}; it may lose at most {at_most:.0%}.", evidence)
+        return scored(check, 0, f"After the recording {runs}; it may lose at most {at_most:.0%}.", evidence)
     if gain.lower < 1 - at_most:
         reason = f"After the recording {runs}: too uncertain to say that it loses at most {at_most:.0%}. Check again."
         return unscored(check, INCONCLUSIVE, reason, evidence)
@@ -374,4 +369,4 @@ def _judge_cost(findings: Findings, supported: float) -> CheckResult:
     reason = f"After the recording {runs}."
     if supported < 1:
         reason += f" The phases support {supported:.0%} of these points: a loop without any costs nothing."
-    return _share(check, supported, reason, evidence)
+    return scored(check, supported * check.points, reason, evidence)

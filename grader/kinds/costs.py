@@ -212,9 +212,9 @@ def _place(file: str, node: ast.FunctionDef) -> Function:
     return Function(file, first, node.end_lineno or node.lineno)
 
 
-def functions(found: Iterable[Operation]) -> list[Function]:
+def functions(some: Iterable[Operation]) -> list[Function]:
     """The functions that ask for these operations, in order of file and line."""
-    places = {place for operation in found if (place := function_of(operation))}
+    places = {place for operation in some if (place := function_of(operation))}
     return sorted(places, key=lambda place: (place.file, place.first))
 
 
@@ -237,19 +237,19 @@ def causes(operation: Operation) -> tuple[str, ...]:
     )
 
 
-def costliest(found: list[Operation], count: int) -> list[Operation]:
+def costliest(ranked: list[Operation], count: int) -> list[Operation]:
     """The `count` operations with most GPU time, and those so near to the last that another run could change their order."""
-    return [o for o in found if o.gpu_ns >= CLOSE * found[min(count, len(found)) - 1].gpu_ns]
+    return [o for o in ranked if o.gpu_ns >= CLOSE * ranked[min(count, len(ranked)) - 1].gpu_ns]
 
 
-def unclear(found: list[Operation], count: int) -> str:
+def unclear(ranked: list[Operation], count: int) -> str:
     """Why these operations cannot be asked for, or ''."""
-    for o in costliest(found, count):
+    for o in costliest(ranked, count):
         if not function_of(o):
             return f"the trace tells no source line of {o.name}"
         if o.bound not in BOUNDS or not causes(o):
             return f"the trace does not tell what bounds {o.name}"
-    return "" if len(found) >= count else "it holds too few operations on the GPU"
+    return "" if len(ranked) >= count else "it holds too few operations on the GPU"
 
 
 # ---------------------------------------------------------------- the grade

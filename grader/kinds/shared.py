@@ -15,7 +15,7 @@ from typing import Any
 from grader import trace
 from grader.errors import UserError
 from grader.grading.arms import MAX_TRACE, Setup, open_arm
-from grader.labs.lab import AnyForm, HintedCheck
+from grader.labs.lab import AnyForm, Check
 from grader.result import FAIL, CheckResult, Progress, silent, unscored
 from grader.submission import Submission
 
@@ -143,7 +143,7 @@ def no_cause(said: Any, causes: Sequence[str]) -> str:
     return f"{shown(said)} is none of: {', '.join(causes)}."
 
 
-def not_answered(check: HintedCheck, answer: Any, keys: Sequence[str]) -> CheckResult | None:
+def not_answered(check: Check, answer: Any, keys: Sequence[str]) -> CheckResult | None:
     """The verdict on an answer that is missing or no dictionary, or None."""
     if answer is ... or answer is None:
         return unscored(check, FAIL, f"Not answered yet. Asked is: {', '.join(keys)}.")

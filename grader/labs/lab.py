@@ -136,11 +136,6 @@ class Check(Protocol):
     def points(self) -> float: ...
 
 
-class HintedCheck(Check, Protocol):
-    @property
-    def hints(self) -> Hints: ...
-
-
 @dataclass(frozen=True)
 class Throughput:
     points: float
@@ -265,8 +260,8 @@ class AnyLab:
 
     def ranks(self, form: str) -> int:
         """Processes that train together in a form; 1 where the lab has none of that name."""
-        found = self.forms.get(form)
-        return found.ranks if found else 1
+        declared = self.forms.get(form)
+        return declared.ranks if declared else 1
 
     @property
     def max_score(self) -> float:

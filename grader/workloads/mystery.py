@@ -28,10 +28,10 @@ def make_job(seed: int, device: torch.device, *, case: str, sizes: dict[str, Any
 def _planted(case: str, device: torch.device, sizes: dict[str, Any]) -> Iterator[torch.Tensor]:
     import grader.data.planted as planted  # which asks for a GPU's libraries
 
-    found = next(c for c in planted.CASES if c.name == case)
+    chosen = next(c for c in planted.CASES if c.name == case)
     planted.tensor_cores(True)
-    loop = found.loops["healthy" if found.cause is None else "planted"]
-    return loop(planted.Setup(device, SimpleNamespace(**{**found.at, **sizes})))
+    loop = chosen.loops["healthy" if chosen.cause is None else "planted"]
+    return loop(planted.Setup(device, SimpleNamespace(**{**chosen.at, **sizes})))
 
 
 # ---------------------------------------------------------------- on a CPU
