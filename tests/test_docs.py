@@ -135,3 +135,10 @@ def test_links_between_pages_lead_somewhere():
         text = (REPOSITORY / page).read_text(encoding="utf-8")
         for link in re.findall(r"\]\(([^)#:]+)\)", text):
             assert ((REPOSITORY / page).parent / link).exists(), f"{page}: {link}"
+
+
+def test_files_that_the_pages_name_are_there():
+    for page in PAGES:
+        text = (REPOSITORY / page).read_text(encoding="utf-8")
+        for name in re.findall(r"`((?:grader|tests|data|docs|notebooks|solutions)/[a-z0-9_/*]+(?:\.\w+|/))`", text):
+            assert any(REPOSITORY.glob(name)), f"{page}: {name}"
