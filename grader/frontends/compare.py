@@ -156,12 +156,10 @@ def page(comparison: Comparison, names: list[str]) -> str:
     parts = "".join(f"<p>{to_html(line)}</p>" for line in said(comparison, names))
     analyses = comparison.analyses()
     title = f"{names[0]} and {names[1]}"
-    head = f'<div class="sp-head"><div class="sp-title">{to_html(title)}</div></div><div style="margin-bottom: 20px">{parts}</div>'
+    head = f'{web_page.heading(to_html(title))}<div style="margin-bottom: 20px">{parts}</div>'
     if len(analyses) == 2:
-        whole = diagnosis_page.page(names, [analyses["before"], analyses["after"]])
-        head += f"<p>{OF_THE_FIRST}</p>"
-        marker = '<div class="sp-head">'
-        return whole.replace(marker, f"{head}{marker}", 1)
+        above = f"{head}<p>{OF_THE_FIRST}</p>"
+        return diagnosis_page.page(names, [analyses["before"], analyses["after"]], above)
     return web_page.page(title, head)
 
 

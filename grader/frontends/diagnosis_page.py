@@ -36,13 +36,13 @@ _CSS = """
 """
 
 
-def page(names: list[str], analyses: list[Analysis]) -> str:
-    """One self-contained page: no scripts, nothing to load. Of two traces the first is the one before."""
+def page(names: list[str], analyses: list[Analysis], above: str = "") -> str:
+    """One self-contained page: no scripts, nothing to load. Of two traces the first is the one before. above: HTML."""
     several = len(analyses) > 1
     labels = ["before", "after"] if several else [clean(names[0])]
     titles = [f"{label}: {name}" if several else name for label, name in zip(labels, names, strict=True)]
     first, *others = (_verdict_html(title, a) for title, a in zip(titles, analyses, strict=True))
-    body = [first, *(section("", other) for other in others)]
+    body = [above + first, *(section("", other) for other in others)]
     if several:
         body.append(_comparison_html(*analyses))
     by_label = dict(zip(labels, analyses, strict=True))
