@@ -27,8 +27,8 @@ from typing import IO, Any
 
 from grader import labs, machine
 from grader.data import prepare, real
+from grader.devices import PEAKS
 from grader.errors import UserError
-from grader.measure import peaks
 from grader.result import write_json
 from tests import variants
 
@@ -264,7 +264,7 @@ def measure(options: argparse.Namespace) -> None:
         kept = {}
     rows = kept.get("rows", [])
     length = LAB.forms[options.device].options["length"]
-    peak = peaks.MATMUL_FLOPS.get(name)
+    peak = PEAKS[name].half if name in PEAKS else None
 
     def add(what: str, batch: int, found: dict[str, Any]) -> None:
         row = {"what": what, "batch": batch} | {k: v for k, v in found.items() if k != "losses"}

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 
 from grader import labs, machine
+from grader.devices import PEAKS
 from grader.grading.arms import open_arm, set_up
 from grader.grading.forms import choose_form, prepared
 from grader.labs.lab import Form
-from grader.measure import peaks
 from grader.measure.blocks import whole_rounds
 from grader.result import write_json
 from grader.workloads import imagenet
@@ -118,7 +118,8 @@ def main() -> None:
     form = lab.forms[form_name]
     if options.batch_size:
         form = replace(form, options=form.options | {"batch_size": options.batch_size})
-    batch, peak = form.options["batch_size"], peaks.MATMUL_FLOPS.get(machine.gpu_name() or "")
+    batch, peaks = form.options["batch_size"], PEAKS.get(machine.gpu_name() or "")
+    peak = peaks.half if peaks else None
     found: list[dict[str, Any]] = []
     began, chosen = time.monotonic(), rows(options.rungs)
     for n, (what, source) in enumerate(chosen, 1):
