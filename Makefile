@@ -47,6 +47,7 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
+	$(BIN)/mypy
 
 lessons: .venv/ready
 	$(BIN)/python -m grader.frontends.lessons $(NOTEBOOKS)
