@@ -1,9 +1,10 @@
 """Every metric and every part of the step time, declared once: words, unit and direction, colour and hatch."""
-# ruff: noqa: RUF009 (`metric` returns a dataclass field)
+# ruff: noqa: RUF009 (`_count` and its like return dataclass fields)
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -29,9 +30,12 @@ class Metric:
     entry: str = ""  # of a metric that is a table: the entry that its words are about
 
 
-def metric(*about: Any, **more: Any) -> Any:
+def _metric(*about: Any, **more: Any) -> Any:
     """A dataclass field, None by default, that is a `Metric`."""
     return field(default=None, metadata={"metric": Metric(*about, **more)})
+
+
+_count, _share, _time, _bytes = (partial(_metric, unit) for unit in (COUNT, SHARE, TIME, BYTES))
 
 
 @dataclass
@@ -45,124 +49,109 @@ class Metrics:
     step_ns_traced: Number = None  # length of a step under the profiler, see `Steps.window`
 
     # 1 - busy / step_ns
-    gpu_idle_unprofiled: Number = metric(
-        SHARE, "of the step the GPU had nothing to do", "GPU idle, of a step without the profiler", needs="step time"
+    gpu_idle_unprofiled: Number = _share(
+        "of the step the GPU had nothing to do", "GPU idle, of a step without the profiler", needs="step time"
     )
-    gpu_idle: Number = metric(SHARE, "of the recording the GPU had nothing to do", "GPU idle, of the whole recording")
+    gpu_idle: Number = _share("of the recording the GPU had nothing to do", "GPU idle, of the whole recording")
     # union of kernels, copies and memsets launched in the step; mean over devices
-    gpu_busy_ns: Number = metric(TIME, "of each step the GPU worked", "GPU busy")
+    gpu_busy_ns: Number = _time("of each step the GPU worked", "GPU busy")
 
     # share of host step time that the main thread spent in the DataLoader's __next__, or in a mark "data_wait"
-    data_wait: Number = metric(
-        SHARE,
-        "of the profiled step the main process waited for data",
-        "host waiting for data, under the profiler",
-        needs="",
+    data_wait: Number = _share(
+        "of the profiled step the main process waited for data", "host waiting for data, under the profiler", needs=""
     )
     data_wait_unprofiled: Number = None  # that time as a share of step_ns, at most 1; only where that was given
     ops_outside_waits: Number = None  # operators that the main thread called outside of a wait for data
     unmarked_reads: Number = None  # reads of the main thread outside of a wait for data, which is unknown then
     # marks "load_sample" of the main process, or what the data set counts, see `count`
-    loads_in_main: Number = metric(
-        COUNT, "samples that the training process loaded itself", "samples loaded in the main process", needs=""
+    loads_in_main: Number = _count(
+        "samples that the training process loaded itself", "samples loaded in the main process", needs=""
     )
 
     # host-blocking calls, see `blocking_calls`
-    syncs: Number = metric(COUNT, "times the CPU waited for the GPU to finish", "waits for the GPU")
+    syncs: Number = _count("times the CPU waited for the GPU to finish", "waits for the GPU")
     sync_ns: Number = None  # time that the host spent in them
     sync_lines: dict[str, float] | None = None  # source line -> how many of them it made, most first; needs stacks
     # without any GPU, see `would_wait`
-    would_wait: Number = metric(
-        COUNT,
+    would_wait: Number = _count(
         "times an operator asked for a value or a size that it would wait for on a GPU",
         "operators that would wait for a GPU",
         needs="",
     )
 
-    cpu_ops: Number = metric(
-        COUNT, "operators called by the CPU, those within others included", "operators called on the host", needs=""
+    cpu_ops: Number = _count(
+        "operators called by the CPU, those within others included", "operators called on the host", needs=""
     )
     host_ops: dict[str, float] | None = None  # without any GPU: operator -> `own_time`, ns, the most first
-    launches: Number = metric(COUNT, "times the CPU launched GPU work (a CUDA graph is one)", "launches")
+    launches: Number = _count("times the CPU launched GPU work (a CUDA graph is one)", "launches")
     graph_launches: Number = None  # CUDA graphs: their kernels are in the trace, their operators are not
-    kernels: Number = metric(COUNT, "kernels on the GPU", "kernels")
+    kernels: Number = _count("kernels on the GPU", "kernels")
     # shorter than `TINY_NS`
-    tiny_kernel_share: Number = metric(
-        SHARE, "of the kernels are shorter than 10 us, about what a launch costs", "kernels under 10 µs"
+    tiny_kernel_share: Number = _share(
+        "of the kernels are shorter than 10 us, about what a launch costs", "kernels under 10 µs"
     )
     tiny_kernel_time: Number = None  # share of the busy time with such a kernel running
     # contiguous, clone, cast
-    copy_kernels: Number = metric(COUNT, "kernels that only move values", "kernels that only copy or cast")
+    copy_kernels: Number = _count("kernels that only move values", "kernels that only copy or cast")
     copy_kernel_share: Number = None  # share of the busy time with such a kernel running
-    layout_share: Number = metric(
-        SHARE,
-        "of the GPU's busy time went to copies that only change a layout",
-        "time in copies that only change a layout",
+    layout_share: Number = _share(
+        "of the GPU's busy time went to copies that only change a layout", "time in copies that only change a layout"
     )
 
     copies: dict[str, dict[str, float | None]] | None = None  # kind -> {"count", "bytes", "ns"}
-    h2d_copies: Number = metric(COUNT, "copies from the CPU's memory to the GPU's")
+    h2d_copies: Number = _count("copies from the CPU's memory to the GPU's")
     h2d_bytes: Number = None
     # copies of `SMALL_COPY` and more
-    h2d_pinned: Number = metric(
-        SHARE, "of the bytes copied to the GPU came from pinned memory", "copied from pinned memory", "higher"
+    h2d_pinned: Number = _share(
+        "of the bytes copied to the GPU came from pinned memory", "copied from pinned memory", "higher"
     )
-    h2d_overlap: Number = metric(
-        SHARE, "of the time of copies to the GPU had a kernel running beside it", "copied beside kernels", "higher"
+    h2d_overlap: Number = _share(
+        "of the time of copies to the GPU had a kernel running beside it", "copied beside kernels", "higher"
     )
 
     # shares of the time of matrix products and convolutions: {"yes", "no", "unknown"}
-    tensor_core_share: dict[str, float] | None = metric(
-        SHARE,
-        "of the time in matrix products was spent on tensor cores",
-        "matmul on tensor cores",
-        "higher",
-        entry="yes",
+    tensor_core_share: dict[str, float] | None = _share(
+        "of the time in matrix products was spent on tensor cores", "matmul on tensor cores", "higher", entry="yes"
     )
     # bf16, fp16 or 8 bits
-    half_share: Number = metric(
-        SHARE, "of the time in matrix products was spent on 16-bit inputs", "matmul with 16-bit inputs", "higher"
+    half_share: Number = _share(
+        "of the time in matrix products was spent on 16-bit inputs", "matmul with 16-bit inputs", "higher"
     )
-    fp16_share: Number = metric(SHARE, "of the time in matrix products was spent on fp16 inputs", better="higher")
-    aligned_share: Number = metric(
-        SHARE,
+    fp16_share: Number = _share("of the time in matrix products was spent on fp16 inputs", better="higher")
+    aligned_share: Number = _share(
         "of the arithmetic in matrix products has sizes that are multiples of 16 bytes",
         "matmul with sizes of whole 16 bytes",
         "higher",
         needs="shapes",
     )
-    score_matrices: Number = metric(
-        COUNT,
-        "batched products whose result is larger than what went in: attention scores, written out",
-        needs="shapes",
+    score_matrices: Number = _count(
+        "batched products whose result is larger than what went in: attention scores, written out", needs="shapes"
     )
-    flash_share: Number = metric(
-        SHARE, "of the time in fused attention kernels was spent in those of the flash kind", better="higher"
+    flash_share: Number = _share(
+        "of the time in fused attention kernels was spent in those of the flash kind", better="higher"
     )
-    product_flops: Number = metric(
-        COUNT, "floating-point operations of the matrix products of a step", better="", needs="shapes"
+    product_flops: Number = _count(
+        "floating-point operations of the matrix products of a step", better="", needs="shapes"
     )
     # they tell how many rows went through its matrix
-    largest_product: Number = metric(COUNT, "of them are the largest product's", better="", needs="shapes")
+    largest_product: Number = _count("of them are the largest product's", better="", needs="shapes")
 
     comm_ns: Number = None  # communication kernels, union; 0 is known
-    comm_exposed_ns: Number = metric(
-        TIME,
-        "of each step went to communication with no other kernel beside it",
-        "communication with nothing beside it",
+    comm_exposed_ns: Number = _time(
+        "of each step went to communication with no other kernel beside it", "communication with nothing beside it"
     )
     # of `step_ns`, or of `step_ns_traced`
-    comm_exposed: Number = metric(SHARE, "of the step went to communication with no other kernel beside it")
+    comm_exposed: Number = _share("of the step went to communication with no other kernel beside it")
     # calls of torch.distributed's collectives, sends and receives; 0 is known
-    collectives: Number = metric(COUNT, "times a rank talked to the others", needs="")
-    exchanged: Number = metric(COUNT, "numbers that a rank gave to the others", needs="shapes")
+    collectives: Number = _count("times a rank talked to the others", needs="")
+    exchanged: Number = _count("numbers that a rank gave to the others", needs="shapes")
     smallest_group: int | None = None  # ranks in the smallest process group of a distributed run
 
     phases: dict[str, dict[str, float]] | None = None  # phase -> {"host_ns", "gpu_ns"}, see `phase_metrics`
     # the allocator's reports, profile_memory=True; worst device
-    peak_memory: Number = metric(BYTES, "of GPU memory at the peak; in all", "memory at the peak", needs="memory")
+    peak_memory: Number = _bytes("of GPU memory at the peak; in all", "memory at the peak", needs="memory")
     # of the memory in use at the end of a step
-    memory_growth: Number = metric(BYTES, "more in use after each step", "memory growth a step", needs="memory")
+    memory_growth: Number = _bytes("more in use after each step", "memory growth a step", needs="memory")
     counted: dict[str, float] | None = None  # what the workload counts itself, in all processes; not from the trace
     compiled: dict[str, int] | None = None  # graphs, graph_breaks, recompiles in all; not from the trace
     complete: bool = False
