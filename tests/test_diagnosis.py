@@ -10,7 +10,8 @@ from test_trace import PAGEABLE, PINNED, Recording
 
 from grader import trace
 from grader.trace.catalogue import PARTS
-from grader.trace.diagnosis import CAUSES, diagnose
+from grader.trace.causes import CAUSES
+from grader.trace.diagnosis import diagnose
 from grader.trace.events import CPU_OP
 from grader.trace.metrics import launching_op
 

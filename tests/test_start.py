@@ -12,7 +12,7 @@ import pytest
 from grader import labs, paths
 from grader.course import outline
 from grader.frontends import start
-from grader.trace.diagnosis import CAUSES, TEACHES
+from grader.trace.causes import CAUSES
 
 NOTEBOOK = outline.NOTEBOOKS / "00_start_here.ipynb"
 LESSONS = [stop for phase in outline.PHASES for stop in phase.stops if isinstance(stop, outline.Lesson)]
@@ -50,7 +50,7 @@ def test_links_lead_somewhere():
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_what_a_diagnosis_leads_to_is_in_the_chart(cause):
-    lesson, lab = TEACHES[cause]
+    lesson, lab = CAUSES[cause].lesson, CAUSES[cause].lab
     chart = next(text for text in markdown() if "<table>" in text)
     (row,) = (row for row in chart.split("<tr>") if f"{cause}-bound" in row)
     assert f'href="{lesson}.ipynb"' in row

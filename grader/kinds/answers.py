@@ -26,7 +26,7 @@ from grader.labs.lab import CAUSES, AnyLab, Hints
 from grader.result import FAIL, CheckResult, Progress, scored, unscored
 from grader.submission import Submission
 from grader.trace import catalogue
-from grader.trace.diagnosis import STALLS
+from grader.trace.causes import STALLS
 from grader.trace.words import plain_number
 
 # ---------------------------------------------------------------- the declaration
@@ -209,7 +209,7 @@ def against(said: str, about: Recording) -> str:
         if products < 0.5 * step:
             return f"the GPU is busy, but in matrix products and convolutions only {part(products)}."
         return f"the GPU is busy, but {cores:.0%} of its time in matrix products is on tensor cores."
-    cost = part(about.ms(*STALLS[said.removesuffix("-bound")]))
+    cost = part(about.ms(*STALLS[said.removesuffix("-bound")].parts))
     return {
         "input-bound": f"the GPU is idle while the host waits for data for {cost}.",
         "transfer-bound": f"copies with no kernel beside them, and the GPU waiting for them, take {cost}.",

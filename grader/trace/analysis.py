@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from grader.trace.breakdown import Breakdown, Gaps, breakdown
 from grader.trace.catalogue import PARTS, Metrics
+from grader.trace.causes import CAUSES
 from grader.trace.columns import Trace
-from grader.trace.diagnosis import CAUSES, Diagnosis, Evidence, diagnose
+from grader.trace.diagnosis import Diagnosis, Evidence, diagnose
 from grader.trace.metrics import metrics
 from grader.trace.operations import Operation, operations
 from grader.trace.steps import Steps

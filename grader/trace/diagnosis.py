@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,20 +10,11 @@ import numpy as np
 from grader.trace import catalogue
 from grader.trace.breakdown import Breakdown
 from grader.trace.catalogue import PARTS, STEP_PARTS, Metrics
+from grader.trace.causes import CAUSES, ON_CPU, STALLS, WORK, ms
 from grader.trace.columns import Trace
 from grader.trace.complete import NO_GPU, launches_of
 from grader.trace.words import plain_number
 
-# A cause, and the parts of the step time that vanish with it. Memory and compute are what is left when the GPU has
-# enough to do: their what-if is another (see `what_ifs`).
-STALLS = {
-    "input": ("idle_data",),
-    "transfer": ("copies", "idle_transfer"),
-    "sync": ("idle_sync",),
-    "launch": ("idle_launch", "idle_other"),
-    "communication": ("communication",),
-}
-CAUSES = (*STALLS, "memory", "compute")
 SIGNIFICANT = 0.15  # of the step time: a smaller stall is not what the step is bound by
 
 # What a matrix product takes with the next cheaper units or inputs: float32 on tensor cores (TF32) against float32 on the
@@ -34,55 +24,6 @@ TO_HALF = 418 / 799
 MOST_PROOFS = 20  # events that are listed for one fact
 MOST_OPERATORS, OPERATOR = 4, re.compile(r"[\w.]{1,30}::[\w.]{1,60}")
 INCOMPLETE = "No diagnosis: the trace is incomplete."
-
-ADVICE = {
-    "input": [
-        "Load in worker processes: num_workers, persistent_workers=True, prefetch_factor.",
-        "If workers do not keep up: decode less (smaller files, uint8), cache, or augment on the GPU.",
-    ],
-    "transfer": [
-        "Pin the memory (pin_memory=True) and copy with non_blocking=True.",
-        "Copy the next batch on a stream of its own while this one computes.",
-        "Move fewer bytes: uint8 instead of float32, convert on the GPU.",
-    ],
-    "sync": [
-        "Remove what makes the host wait: .item(), .cpu(), print(loss), `if tensor`, torch.cuda.synchronize().",
-        "Keep sums and checks on the GPU, read them every hundred steps.",
-    ],
-    "launch": [
-        "Launch less: fused or foreach optimizer, torch.compile, fewer small operators.",
-        "Launch all at once: a CUDA graph (torch.compile mode='reduce-overhead').",
-        "Give each kernel more to do: a larger batch.",
-    ],
-    "communication": [
-        "Overlap it with the backward pass: DistributedDataParallel with its buckets.",
-        "Communicate less: bf16 gradients, no_sync() while gradients accumulate.",
-    ],
-    "memory": [
-        "Fuse: torch.compile, scaled_dot_product_attention, fused optimizers.",
-        "Move fewer bytes: bf16, channels_last for convolutions, no needless .contiguous() and casts.",
-    ],
-    "compute": [
-        "Use the tensor cores: bf16 autocast, or TF32 for float32 products.",
-        "Shapes that are multiples of 8 (vocabulary, channels).",
-        "On tensor cores already? Then compare with the roofline: what is left is a better kernel or less work.",
-    ],
-}
-ON_CPU = (  # the one cause that a run on the CPU can show
-    "Load in worker processes: num_workers, persistent_workers=True, prefetch_factor. They take cores from the training itself: "
-    "measure whether the whole is faster.",
-    "Decode less (smaller files, uint8), or cache: that takes from nobody.",
-)
-# cause -> the lesson, below notebooks/, and the lab that teach it
-TEACHES = {
-    "input": ("2_data/2_dataloader", "2a_workers"),
-    "transfer": ("2_data/3_overlap", "2b_transfers"),
-    "sync": ("2_data/6_syncs", "2e_syncs"),
-    "launch": ("3_step/4_launches", "3d_tiny_ops"),
-    "communication": ("3_step/10_communication", "3j_communication"),
-    "memory": ("3_step/5_compile", "3e_compile"),
-    "compute": ("3_step/1_roofline", "3a_precision"),
-}
 
 
 @dataclass(frozen=True)
@@ -117,8 +58,8 @@ def diagnose(trace: Trace, m: Metrics, b: Breakdown) -> Diagnosis:
     if not b.parts or not b.step_ns:
         return _without_gpu(trace, m)
     step = b.step_ns
-    costs = {cause: sum(b.parts[part] for part in parts) for cause, parts in STALLS.items()}
-    work = {cause: sum(b.parts[part] for part in parts) for cause, parts in WORK.items()}
+    costs = {name: sum(b.parts[part] for part in cause.parts) for name, cause in STALLS.items()}
+    work = {name: sum(b.parts[part] for part in cause.parts) for name, cause in WORK.items()}
     ranked = sorted(costs, key=costs.__getitem__, reverse=True) + sorted(work, key=work.__getitem__, reverse=True)
     if costs[ranked[0]] < SIGNIFICANT * step:
         ranked = ranked[-2:] + ranked[:-2]
@@ -134,9 +75,9 @@ def diagnose(trace: Trace, m: Metrics, b: Breakdown) -> Diagnosis:
         runner_up=f"{runner_up}-bound",
         what_if_step_ms=what_if[cause],
         what_if=what_if,
-        what_to_try=tuple(ADVICE[cause]),
-        lesson=TEACHES[cause][0],
-        teaches=TEACHES[cause][1],
+        what_to_try=CAUSES[cause].advice,
+        lesson=CAUSES[cause].lesson,
+        teaches=CAUSES[cause].lab,
         text=_text(cause, shares[cause], m, b, step / 1e6, what_if[cause]),
     )
 
@@ -145,7 +86,7 @@ def what_ifs(m: Metrics, b: Breakdown, step: float) -> dict[str, float]:
     """The step time, ns, if one cause vanished (memory: its kernels fused; compute: on the next cheaper units or inputs) and
     nothing else changed. step: the step time, ns."""
     parts = b.parts
-    found = {cause: step - sum(parts[part] for part in names) for cause, names in STALLS.items()}
+    found = {name: step - sum(parts[part] for part in cause.parts) for name, cause in STALLS.items()}
     memory = parts["memory"]
     found["memory"] = step - max(0.0, memory - (b.fused_ns or memory))
     shares = m.tensor_core_share or {"no": 0.0, "unknown": 0.0}
@@ -161,7 +102,7 @@ def what_ifs(m: Metrics, b: Breakdown, step: float) -> dict[str, float]:
 def _confidence(cause: str, shares: dict[str, float], m: Metrics, unseen: float) -> float:
     """How clearly the cause stands out from the next of its kind; less where the profiler itself may be what is seen, and where
     most of what the cause costs is not in the recording. shares: of the step, by cause; unseen: likewise."""
-    others = STALLS if cause in STALLS else [c for c in CAUSES if c not in STALLS]
+    others = STALLS if cause in STALLS else WORK
     rival = max([shares[other] for other in others if other != cause], default=0.0)
     found = 0.5 + 0.5 * (shares[cause] - rival) / max(shares[cause] + rival, 1e-9)
     if cause not in STALLS:  # a stall just below the threshold is a rival as well
@@ -175,7 +116,7 @@ def _confidence(cause: str, shares: dict[str, float], m: Metrics, unseen: float)
 
 def _unseen(cause: str, b: Breakdown) -> float:
     """How much of what a cause costs, ns, is not in the recording."""
-    return sum(b.unseen.get(part, 0.0) for part in STALLS.get(cause, ()))
+    return sum(b.unseen.get(part, 0.0) for part in STALLS[cause].parts) if cause in STALLS else 0.0
 
 
 def _without_gpu(trace: Trace, m: Metrics) -> Diagnosis:
@@ -198,8 +139,8 @@ def _without_gpu(trace: Trace, m: Metrics) -> Diagnosis:
         what_if_step_ms=what_if,
         what_if={"input": what_if},
         what_to_try=ON_CPU,
-        lesson=TEACHES["input"][0],
-        teaches=TEACHES["input"][1],
+        lesson=CAUSES["input"].lesson,
+        teaches=CAUSES["input"].lab,
         text=f"The training process waited for data {wait:.0%} of the step; nothing ran on a GPU.{_host_ops(m)}",
     )
 
@@ -228,51 +169,20 @@ def _gap_events(trace: Trace, b: Breakdown, part: str) -> list[int]:
     return b.gaps.after[wanted].tolist()
 
 
-# cause -> the metrics that speak for it, and how
-TELLING: dict[str, dict[str, Callable[[float, Metrics], str]]] = {
-    "input": {
-        "data_wait": lambda v, m: f"In the recording the host spent {v:.0%} of its time in the DataLoader.",
-        "loads_in_main": lambda v, m: f"The training process loaded {v:g} samples a step itself." if v else "",
-    },
-    "transfer": {
-        "h2d_pinned": lambda v, m: f"{v:.0%} of the bytes copied to the GPU came from pinned memory.",
-        "h2d_overlap": lambda v, m: f"{v:.0%} of the time of these copies had a kernel running beside it.",
-    },
-    "sync": {"syncs": lambda v, m: f"The host waited for the GPU {v:g} times a step."},
-    "launch": {
-        "launches": lambda v, m: f"The host launched {v:g} times a step, for {m.kernels:g} kernels.",
-        "tiny_kernel_share": lambda v, m: f"{v:.0%} of the kernels are shorter than 10 us.",
-    },
-    "communication": {
-        "comm_exposed_ns": lambda v, m: f"{_ms(v)} of {_ms(m.comm_ns or 0)} of communication had no kernel beside it.",
-    },
-    "memory": {
-        "copy_kernels": lambda v, m: f"{v:g} kernels a step only copy, cast or change the layout." if v else "",
-    },
-    "compute": {
-        "tensor_core_share": lambda v, m: (
-            f"{v:.0%} of the time in matrix products and convolutions was on tensor cores."
-        ),
-        "half_share": lambda v, m: f"{v:.0%} of it with 16-bit inputs.",
-    },
-}
-WORK = {"memory": ("memory",), "compute": ("tensor_core", "matmul")}  # the parts of the step that these causes are
-
-
 def _evidence(cause: str, trace: Trace, m: Metrics, b: Breakdown, step: float) -> list[Evidence]:
     found = []
-    for part in STALLS.get(cause) or WORK[cause]:
+    for part in CAUSES[cause].parts:
         if (ns := b.parts[part]) >= 0.01 * step:
-            text = f"{_ms(ns)} of {_ms(step)} ({ns / step:.0%}): {STEP_PARTS[part].words}."
+            text = f"{ms(ns)} of {ms(step)} ({ns / step:.0%}): {STEP_PARTS[part].words}."
             found.append(Evidence(text, part, ns / step, _events_of_part(part, trace, m, b)))
     if (unseen := _unseen(cause, b)) >= 0.05 * step:
-        text = f"Of these {_ms(unseen)} are not in the recording: its steps took {_ms(step - unseen)} each"
+        text = f"Of these {ms(unseen)} are not in the recording: its steps took {ms(step - unseen)} each"
         text += ", as batches were ready that the loop usually waits for." if cause == "input" else "."
         found.append(Evidence(text, "step_ns_traced", m.step_ns_traced, []))
     if cause == "memory" and b.fused_ns is not None:
-        text = f"If each run of such kernels were one, they would take {_ms(b.fused_ns)}."
+        text = f"If each run of such kernels were one, they would take {ms(b.fused_ns)}."
         found.append(Evidence(text, "fused_ns", b.fused_ns, []))
-    for name, words in TELLING[cause].items():
+    for name, words in CAUSES[cause].metrics.items():
         value = catalogue.value(m, name)
         if value is not None and (text := words(value, m)):
             found.append(Evidence(text, name, value, _longest(trace, m, name)))
@@ -290,24 +200,12 @@ def _events_of_part(part: str, trace: Trace, m: Metrics, b: Breakdown) -> list[i
 
 def _text(cause: str, share: float, m: Metrics, b: Breakdown, step: float, what_if: float) -> str:
     """share: of the step. step, what_if: ms."""
-    reason = {
-        "input": "the GPU waits for data",
-        "transfer": "the GPU waits for copies between CPU and GPU",
-        "sync": "the host waits for the GPU again and again, and then the GPU for the host",
-        "launch": "the host does not launch work as fast as the GPU does it",
-        "communication": "the GPU waits for other GPUs with nothing to do beside it",
-        "memory": "most of the time goes to kernels that move data and compute little",
-        "compute": "most of the time goes to matrix products and convolutions",
-    }[cause]
-    text = f"{cause}-bound: {reason} ({share:.0%} of the step)."
+    text = f"{cause}-bound: {CAUSES[cause].reason} ({share:.0%} of the step)."
     if what_if < 0.97 * step:
-        slow = (m.tensor_core_share or {"no": 0.0})["no"]
-        fix = {  # work does not vanish, it gets cheaper: see `what_ifs`
-            "memory": "With these kernels fused",
-            "compute": "With these on tensor cores" if slow else "With 16-bit inputs",
-        }.get(cause, "Without that")
+        slow = cause == "compute" and (m.tensor_core_share or {"no": 0.0})["no"]
+        fix = "With these on tensor cores" if slow else CAUSES[cause].fix
         text += f" {fix} a step would take {plain_number(what_if)} instead of {plain_number(step)} ms."
-    elif cause in ("memory", "compute"):
+    elif cause in WORK:
         text += " The GPU is kept busy; no cause stands out that could simply be removed."
     if b.parts["idle_other"] > 0.5 * (b.parts["idle_launch"] + b.parts["idle_other"]) and cause == "launch":
         text += (
@@ -315,7 +213,3 @@ def _text(cause: str, share: float, m: Metrics, b: Breakdown, step: float, what_
             ' say so with record_function("data_wait").'
         )
     return text
-
-
-def _ms(ns: float) -> str:
-    return f"{plain_number(ns / 1e6)} ms"

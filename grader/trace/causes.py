@@ -1,0 +1,135 @@
+"""What can hold a training step back: each cause once, with what it costs, how it shows, and what helps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from grader.trace.catalogue import Metrics
+from grader.trace.words import plain_number
+
+
+@dataclass(frozen=True)
+class Cause:
+    parts: tuple[str, ...]  # of the step
+    reason: str
+    lesson: str  # that explains it, below notebooks/
+    lab: str  # that teaches it
+    advice: tuple[str, ...]
+    # the metrics that speak for it, and how; "" where a value says nothing
+    metrics: dict[str, Callable[[float, Metrics], str]]
+    fix: str = "Without that"  # would take how long
+
+
+# Their parts vanish with them.
+STALLS = {
+    "input": Cause(
+        ("idle_data",),
+        "the GPU waits for data",
+        "2_data/2_dataloader",
+        "2a_workers",
+        (
+            "Load in worker processes: num_workers, persistent_workers=True, prefetch_factor.",
+            "If workers do not keep up: decode less (smaller files, uint8), cache, or augment on the GPU.",
+        ),
+        {
+            "data_wait": lambda v, m: f"In the recording the host spent {v:.0%} of its time in the DataLoader.",
+            "loads_in_main": lambda v, m: f"The training process loaded {v:g} samples a step itself." if v else "",
+        },
+    ),
+    "transfer": Cause(
+        ("copies", "idle_transfer"),
+        "the GPU waits for copies between CPU and GPU",
+        "2_data/3_overlap",
+        "2b_transfers",
+        (
+            "Pin the memory (pin_memory=True) and copy with non_blocking=True.",
+            "Copy the next batch on a stream of its own while this one computes.",
+            "Move fewer bytes: uint8 instead of float32, convert on the GPU.",
+        ),
+        {
+            "h2d_pinned": lambda v, m: f"{v:.0%} of the bytes copied to the GPU came from pinned memory.",
+            "h2d_overlap": lambda v, m: f"{v:.0%} of the time of these copies had a kernel running beside it.",
+        },
+    ),
+    "sync": Cause(
+        ("idle_sync",),
+        "the host waits for the GPU again and again, and then the GPU for the host",
+        "2_data/6_syncs",
+        "2e_syncs",
+        (
+            "Remove what makes the host wait: .item(), .cpu(), print(loss), `if tensor`, torch.cuda.synchronize().",
+            "Keep sums and checks on the GPU, read them every hundred steps.",
+        ),
+        {"syncs": lambda v, m: f"The host waited for the GPU {v:g} times a step."},
+    ),
+    "launch": Cause(
+        ("idle_launch", "idle_other"),
+        "the host does not launch work as fast as the GPU does it",
+        "3_step/4_launches",
+        "3d_tiny_ops",
+        (
+            "Launch less: fused or foreach optimizer, torch.compile, fewer small operators.",
+            "Launch all at once: a CUDA graph (torch.compile mode='reduce-overhead').",
+            "Give each kernel more to do: a larger batch.",
+        ),
+        {
+            "launches": lambda v, m: f"The host launched {v:g} times a step, for {m.kernels:g} kernels.",
+            "tiny_kernel_share": lambda v, m: f"{v:.0%} of the kernels are shorter than 10 us.",
+        },
+    ),
+    "communication": Cause(
+        ("communication",),
+        "the GPU waits for other GPUs with nothing to do beside it",
+        "3_step/10_communication",
+        "3j_communication",
+        (
+            "Overlap it with the backward pass: DistributedDataParallel with its buckets.",
+            "Communicate less: bf16 gradients, no_sync() while gradients accumulate.",
+        ),
+        {"comm_exposed_ns": lambda v, m: f"{ms(v)} of {ms(m.comm_ns or 0)} of communication had no kernel beside it."},
+    ),
+}
+# What is left when the GPU has enough to do: work does not vanish, it gets cheaper (see `diagnosis.what_ifs`).
+WORK = {
+    "memory": Cause(
+        ("memory",),
+        "most of the time goes to kernels that move data and compute little",
+        "3_step/5_compile",
+        "3e_compile",
+        (
+            "Fuse: torch.compile, scaled_dot_product_attention, fused optimizers.",
+            "Move fewer bytes: bf16, channels_last for convolutions, no needless .contiguous() and casts.",
+        ),
+        {"copy_kernels": lambda v, m: f"{v:g} kernels a step only copy, cast or change the layout." if v else ""},
+        "With these kernels fused",
+    ),
+    "compute": Cause(
+        ("tensor_core", "matmul"),
+        "most of the time goes to matrix products and convolutions",
+        "3_step/1_roofline",
+        "3a_precision",
+        (
+            "Use the tensor cores: bf16 autocast, or TF32 for float32 products.",
+            "Shapes that are multiples of 8 (vocabulary, channels).",
+            "On tensor cores already? Then compare with the roofline: what is left is a better kernel or less work.",
+        ),
+        {
+            "tensor_core_share": lambda v, m: (
+                f"{v:.0%} of the time in matrix products and convolutions was on tensor cores."
+            ),
+            "half_share": lambda v, m: f"{v:.0%} of it with 16-bit inputs.",
+        },
+        "With 16-bit inputs",
+    ),
+}
+CAUSES = STALLS | WORK
+ON_CPU = (  # the one cause that a run on the CPU can show
+    "Load in worker processes: num_workers, persistent_workers=True, prefetch_factor. They take cores from the training itself: "
+    "measure whether the whole is faster.",
+    "Decode less (smaller files, uint8), or cache: that takes from nobody.",
+)
+
+
+def ms(ns: float) -> str:
+    return f"{plain_number(ns / 1e6)} ms"
