@@ -29,6 +29,7 @@ from grader.sandbox.workspace import Workspace
 # Of this and a grade's seed a request is drawn, so the arms of one process's grade have the same requests. No child knows it:
 # what it needs for a turn comes with the turn
 _REQUESTS_KEY = secrets.token_bytes(32)
+# of a setting, what the child itself must know
 _PASSED_ON = ("workload", "options", "device", "threads", "ranks", "budget", "exact_memory", "trusted", "counted")
 COMPILED = {"graphs", "graph_breaks", "recompiles"}  # what a child counts of torch.compile
 
