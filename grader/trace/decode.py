@@ -1,7 +1,6 @@
-"""From JSON to packed columns, a chunk of events at a time. Imports no numpy: helper processes start faster without.
+"""From JSON to packed columns, a chunk at a time: its decoded objects stay in the processor's cache, and memory does not grow.
 
-A chunk is a JSON array of events. Its decoded objects live only until the next chunk, so they stay in the processor's
-cache and memory does not grow by them."""
+Imports no numpy: helper processes start faster without."""
 
 from __future__ import annotations
 

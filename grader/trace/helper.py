@@ -1,8 +1,7 @@
 """A process that decodes a part of a large trace while others decode the rest.
 
-Run as a script, by path: `python -I -S helper.py FOLDERS START END LAST`, with the trace on standard input. It imports
-only what it needs, so it works within a tenth of a second. What it writes is numbers and text, never code: a header as
-msgpack, then the columns. A part that does not decode ends it with an error; the reader then sees to that part itself."""
+Run as a script, by path: `python -I -S helper.py FOLDERS START END LAST`, with the trace on standard input. It writes a header
+as msgpack, then the columns. A part that does not decode ends it with an error; the reader then sees to that part itself."""
 
 from __future__ import annotations
 
@@ -19,6 +18,7 @@ def main() -> None:
         package = type(sys)(name)
         package.__path__ = [folder]
         sys.modules[name] = package
+    # Imported here, once they can be found; nothing else is, so it works within a tenth of a second.
     import msgspec
 
     from grader.trace.decode import Columns

@@ -1,8 +1,7 @@
-"""What the name of a kernel or of an operator tells: what it does, is it a matrix product or a convolution, and on
-which units.
+"""What the name of a kernel or of an operator tells: what it does, and on which units.
 
-A trace does not say whether tensor cores were used. Names do, mostly: those of cuBLAS, cuDNN and CUTLASS hold the
-instruction (`s16816gemm`, `ffma`), Triton's do not. What no name tells stays unknown."""
+Names of cuBLAS, cuDNN and CUTLASS hold the instruction (`s16816gemm`, `ffma`), Triton's do not. What no name tells stays
+unknown."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Events from damaged JSON, one by one.
-
-What comes out is sound JSON again: a chunk without the events that are lost, with those repaired that can be. Both are
-counted. Slow, so only for chunks that do not decode."""
+"""Events from damaged JSON, one by one, as sound JSON again. Slow, so only for chunks that do not decode."""
 
 from __future__ import annotations
 
