@@ -2,9 +2,9 @@ from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceChec
 
 LAB = Lab(
     name="2a_workers",
-    title="Feed the GPU: loader workers",
+    title="A loop at its defaults",
     phase=2,
-    goal="The DataLoader is left at its defaults. Make the loop wait less for its images, and train the same model.",
+    goal="A network is trained on JPEG images, with a DataLoader at its defaults. Find out what holds it back, and train the same model faster.",
     cause="input-bound",
     forms={
         "cuda": Form(

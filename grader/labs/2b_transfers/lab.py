@@ -2,9 +2,9 @@ from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceChec
 
 LAB = Lab(
     name="2b_transfers",
-    title="Across the bus: pinned, overlapped, in one piece",
+    title="Satellite tiles of twelve bands",
     phase=2,
-    goal="The GPU waits while each batch is copied to it. Let the copies run beside the training, and make them smaller.",
+    goal="Tiles of twelve bands lie in the CPU's memory, and a network is trained on them. Find out what holds it back, and train the same model faster.",
     cause="transfer-bound",
     forms={
         # 201 MB of float32 a batch, 50 MB of bytes

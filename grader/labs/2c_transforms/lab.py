@@ -2,9 +2,9 @@ from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceChec
 
 LAB = Lab(
     name="2c_transforms",
-    title="What a sample costs: work out of __getitem__",
+    title="Tiles from a database",
     phase=2,
-    goal="Each sample keeps Python busy for long, in a loader worker or without one. Do less for each, and train the same model.",
+    goal="Tiles come from a database, are brightened and scaled, and a network is trained on them. Find out what holds it back, and train the same model faster.",
     cause="input-bound",
     forms={
         "cuda": Form(

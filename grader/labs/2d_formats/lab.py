@@ -2,9 +2,9 @@ from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceChec
 
 LAB = Lab(
     name="2d_formats",
-    title="One file a sample: from small files to shards",
+    title="Twenty thousand tiles on a network drive",
     phase=2,
-    goal="20,000 small files on a network drive: opening one takes longer than reading it. Prepare the data, and open fewer.",
+    goal="20,000 tiles lie on a network drive, and you may prepare them once. Find out what holds it back, and train the same model faster.",
     cause="input-bound",
     forms={
         "cuda": Form(

@@ -2,9 +2,9 @@ from grader.labs.lab import Form, Lab, Logs, Parity, Prediction, Throughput, Tra
 
 LAB = Lab(
     name="2e_syncs",
-    title="Let the CPU run ahead: hidden synchronisations",
+    title="A loop that keeps good logs",
     phase=2,
-    goal="In seven places of a step this loop waits for the GPU. Find all seven, and keep the same logs.",
+    goal="Seven places in a step slow this loop down, all in the same way. Find all seven, and keep the same logs.",
     cause="sync-bound",
     forms={
         # small enough that launching a step takes about as long as running it: what a wait costs is then the most

@@ -2,7 +2,7 @@ from grader.labs.lab import Form, Lab, Logs, Parity, Prediction, Throughput, Tra
 
 LAB = Lab(
     name="2f_end_to_end",
-    title="All of it at once: no idle GPU",
+    title="All of phase 2 at once",
     phase=2,
     goal="Everything that phase 2 is about is wrong here. Choose your order, and leave the GPU nothing to wait for.",
     cause="input-bound",

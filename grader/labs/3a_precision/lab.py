@@ -2,9 +2,9 @@ from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceChec
 
 LAB = Lab(
     name="3a_precision",
-    title="Use the tensor cores: TF32 and bf16",
+    title="A GPT in full fp32",
     phase=3,
-    goal="This GPT trains in full fp32. Let its matrix products run on the tensor cores, and train the same model.",
+    goal="This GPT trains in full fp32. Find out what holds it back, and train the same model faster.",
     cause="compute-bound",
     forms={
         "cuda": Form(

@@ -2,9 +2,9 @@ from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceChec
 
 LAB = Lab(
     name="3c_shapes",
-    title="Shapes that fit: an odd vocabulary and a needless transposition",
+    title="GPT-2's own sizes",
     phase=3,
-    goal="This GPT is in bf16 already, and its largest product is slow all the same. Give it a shape that fits, and train the same model.",
+    goal="This GPT is in bf16 already, and its step is still longer than it must be. Find out what holds it back, and train the same model faster.",
     cause="memory-bound",
     forms={
         # GPT-2's vocabulary and width, half its layers, so that the head is most of a step

@@ -5,9 +5,9 @@ LAYERS = {"layers": 4, "heads": 4}
 
 LAB = Lab(
     name="3d_tiny_ops",
-    title="Few large kernels: a step of two thousand tiny ones",
+    title="A GPT written out by hand",
     phase=3,
-    goal="Everything in this step is written out by hand, and nearly 2,000 tiny kernels are launched. Make it a fifth of them, or fewer.",
+    goal="Everything in this step is written out by hand, the optimizer as well. Find out what holds it back, and train the same model faster.",
     cause="launch-bound",
     forms={
         # a batch so small that a kernel runs for less time than its launch takes

@@ -4,9 +4,9 @@ LENGTHS = 4  # different ones; both forms have as many
 
 LAB = Lab(
     name="3e_compile",
-    title="One graph: what torch.compile stumbles over",
+    title="A model made to be debugged",
     phase=3,
-    goal="This model is written for people to debug. Make of its forward pass and loss one graph that the compiler can fuse, for windows of four lengths.",
+    goal="This model is written for people to debug, and torch.compile gives up on it. Make of forward pass and loss one graph, for windows of four lengths.",
     cause="memory-bound",
     forms={
         # wide enough that kernels outlast their launches, narrow enough that most of the time goes to elementwise work

@@ -7,9 +7,9 @@ FLOPS = 6 * LAYERS * BATCH * LENGTH * (12 * WIDTH**2 + 256 * WIDTH / LAYERS + LE
 
 LAB = Lab(
     name="3f_attention",
-    title="Attention without the matrix of scores",
+    title="Attention as in a textbook",
     phase=3,
-    goal="This GPT writes its attention out, with the scores of all pairs of tokens in memory. Compute the same without them.",
+    goal="This GPT writes its attention out, line by line, as in a textbook. Find out what holds it back, and train the same model faster.",
     cause="memory-bound",
     forms={
         "cuda": Form(

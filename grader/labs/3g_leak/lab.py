@@ -2,7 +2,7 @@ from grader.labs.lab import Form, Growth, Lab, Logs, Parity, Prediction, Through
 
 LAB = Lab(
     name="3g_leak",
-    title="Memory that never comes back: kept references",
+    title="A loop that runs out of memory",
     phase=3,
     goal="Each step of this loop leaves memory behind, until there is none. Find every reference that keeps it, and keep the logs.",
     cause="launch-bound",

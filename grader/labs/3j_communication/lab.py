@@ -2,9 +2,9 @@ from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceChec
 
 LAB = Lab(
     name="3j_communication",
-    title="Talk less, and meanwhile: gradients of several GPUs",
+    title="Two GPUs, one model",
     phase=3,
-    goal="Two ranks average every gradient by itself, after every micro-batch, and wait for each. Train the same model with little talk.",
+    goal="Two ranks train one model. Find out what holds them back, and train the same model faster.",
     cause="communication-bound",
     forms={
         # few tokens for many weights: a micro-batch is computed in about the time that its gradients need to be averaged. And

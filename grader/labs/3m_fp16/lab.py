@@ -2,7 +2,7 @@ from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceChec
 
 LAB = Lab(
     name="3m_fp16",
-    title="fp16 that trains: the loss scale",
+    title="A GPT that did not learn in fp16",
     phase=3,
     goal="This GPT went back to fp32 because it did not train in fp16. Train it in fp16, as on a GPU without bf16, and train the same model.",
     cause="compute-bound",

@@ -9,7 +9,7 @@ LAB = Lab(
     name="4b_nanogpt",
     title="GPT-2, fast: everything is yours",
     phase=4,
-    goal="GPT-2 with 124 million weights, slow in many ways at once. Find your own order, keep a log, and train the same model at least 15 times faster.",
+    goal="GPT-2 with 124 million weights, slow in many ways at once. Find your own order, keep a log, and train the same model faster.",
     cause="compute-bound",
     forms={
         # as many windows as keep a grade within three minutes; a larger batch gains a few per cent
