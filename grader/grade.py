@@ -66,7 +66,7 @@ def grade(
     `allow_unconfined`; the result says what was open then."""
     began = time.monotonic()
     form_name = choose_form(lab, device)
-    kind = importlib.import_module(lab.graded_by)
+    kind = importlib.import_module(lab.graded_by)  # this very module for a training loop
     findings: AnyFindings = kind.Findings(lab, form_name, allow_unconfined=allow_unconfined)
     lacking = too_few_devices(lab, form_name) or missing_packages(lab) or too_little_memory(lab, form_name)
     if HELD_BY_OTHERS in lacking:

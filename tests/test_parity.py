@@ -500,3 +500,14 @@ def test_more_steps_than_anything_could_make():
     replay = parity.Replay(REFERENCE[:20], {}, None, float("nan"))
     result = parity.late(TOLERANCES, REFERENCE[:60], REFERENCE, Spread(), replay)
     assert result.status == FAIL and "could not follow even to the end of the first timed block" in result.reason
+
+
+def test_steps_that_drift_where_nothing_was_timed():
+    """There are no weights on the way to compare with the reference solution's: this ended in a traceback."""
+    lab = labs.get("2b_transfers")
+    drift = lab.forms["cpu"].parity.drift
+    findings = Findings(lab, "cpu", work=Work(parity=CheckResult("parity", "", "PASS", 0, 0, "")))
+    findings.losses = Losses([1.0] * 20, [1.0 + 1.5 * drift] * 20)
+    reference = Reference(lab, set_up(lab.forms["cpu"], "cpu").untimed, seed=1)
+    same_to_the_end(findings, reference, lambda pairs: None, silent)
+    assert findings.work.parity.status == "PASS"

@@ -95,7 +95,8 @@ def policy_of(
 
 
 def race(starter: Arm, submission: Arm, policy: Policy, plan: Plan, progress: Progress) -> Iterator[Race]:
-    """Time pairs until the points are known, and give what is known again and again. Raises Disturbed where too few pairs can
+    """Time pairs until the points are known. Gives what is known after each step of that, so that a grade which ends half way keeps
+    it, and so that a loop over its memory budget can be stopped. Raises Disturbed where too few pairs can
     count, and Compiled where the race should be run once more."""
     known, turns = Race(alone_s=(policy.alone_s,), compile_s=policy.compile_s), []
     for n in range(1, plan.max_pairs + 1):

@@ -135,6 +135,8 @@ def same_to_the_end(findings: Findings, reference: Reference, decide: Decide, pr
     losses, checkpoints, gain = findings.losses, findings.race.checkpoints, findings.race.gain
     assert losses is not None
     late = _late_parity(reference, losses)
+    if late.status == INCONCLUSIVE and not checkpoints:
+        return  # nothing was timed: the first steps are all there is, and they were compared, with their weights
     # without a gain there are no points that could be undeserved, and who is far off needs no replay
     if late.status == INCONCLUSIVE or (gain and gain.lower > 1 and late.status != FAIL):
         try:

@@ -478,12 +478,16 @@ def rung_digest(lab: AnyLab, form_name: str, source: str) -> str:
     return digest(replace(lab, forms={form_name: form}), form_name, source)
 
 
+# a field's name when its figures were measured, where it has another one now
+FORMER = {"max_tokens_per_forward": "at_once", "min_h2d_bytes": "crossed"}
+
+
 def _told(value: Any) -> Any:
     """A form as JSON, without what is left at its default: a field that came later, and is not used, changes no figure."""
     if not is_dataclass(value):
         return repr(value)
     return {
-        each.name: _told(getattr(value, each.name))
+        FORMER.get(each.name, each.name): _told(getattr(value, each.name))
         for each in fields(value)
         if getattr(value, each.name) != _default(each) and each.name != "gpu_memory"  # what it needs changes no figure
     }
