@@ -107,7 +107,7 @@ def test_twenty_unchanged_nights_raise_no_alarm(tmp_path, seed, monkeypatch):
         _, found = replayed.night()
         assert found.worst() == parts.OK, [each.why for each in found.outcomes]
     assert len(replayed.history.nights()) == 20
-    assert found.compared == {f"grade {lab} solution" for lab in (DATA_BOUND, GPU_BOUND)}
+    assert set(found.changes) == {f"grade {lab} solution" for lab in (DATA_BOUND, GPU_BOUND)}
 
 
 @pytest.mark.slow
