@@ -41,7 +41,7 @@ from grader.sandbox.child_error import ChildError
 from grader.sandbox.setting import Limits
 from grader.submission import Submission
 
-# Findings, measure and judge are what a kind of lab brings to a grade, here of a training loop
+# Findings, measure and judge are a training loop's part of a grade; its verdict is `grader.grading.verdict.judge`
 __all__ = ["QUIET", "Findings", "grade", "judge", "measure"]
 
 QUIET = 0.01  # a form's noise, the relative sd of a pair

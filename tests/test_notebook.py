@@ -448,9 +448,9 @@ def test_looks_at_one_loop_share_its_compiler_caches_and_nothing_else(kernel: Ke
     ran = kernel.run("lab.check(); print(lab.result.output)")
     assert "caches: new []" in ran.text and "kept" not in ran.text
     kernel.run(KEEPER + "# edited\n", cell="one")
-    kernel.run("place = lab._place.folder")
+    kernel.run("place = lab._workspace.folder")
     assert "caches: new []" in kernel.run("lab.run(steps=3)").text
-    assert "False True" in kernel.run("print(place.exists(), lab._place.folder.exists())").text
+    assert "False True" in kernel.run("print(place.exists(), lab._workspace.folder.exists())").text
 
 
 def test_name_of_another_cell_is_explained(kernel: Kernel) -> None:

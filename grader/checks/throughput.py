@@ -20,7 +20,7 @@ def interval_counts(lower: float, certain: float) -> bool:
 
 
 def judge(check: Throughput, decided: decision.Decision, target: float, evidence: dict[str, Any]) -> CheckResult:
-    """Points come from the lower end of the gain's 90% interval. Not settled (noise, or something else that ran on the
+    """Points are for what is certain: the lower end of the gain's 90% interval, or less (`Decision.certain`). Not settled (noise, or something else that ran on the
     machine, was too much for the pairs that were allowed): INCONCLUSIVE, with the points that are certain all the same."""
     gain, settled = decided.gain, decided.settled
     share = decision.fraction(decided.certain, target)

@@ -28,7 +28,7 @@ class Parity:
     loss: float  # mean relative difference of the loss curve over those steps
     norm: float  # relative difference of the norm of the total update
     cosine: float  # least cosine of the total update with the starter's
-    drift: float  # mean relative difference of any ten consecutive losses from the starter's, as long as both run
+    drift: float  # relative difference of the mean of ten losses in a row from the starter's, as long as both run
     # relative difference of the held-out loss from the reference's at the same step, beside the reference's spread over seeds
     held_out: float
 

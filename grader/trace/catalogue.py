@@ -60,7 +60,10 @@ class Metrics:
     data_wait: Number = _share(
         "of the profiled step the main process waited for data", "host waiting for data, under the profiler", needs=""
     )
-    data_wait_unprofiled: Number = None  # that time as a share of step_ns, at most 1; only where that was given
+    # that time over step_ns, at most 1
+    data_wait_unprofiled: Number = _share(
+        "of the step, without the profiler, went to waiting for data", needs="step time"
+    )
     ops_outside_waits: Number = None  # operators that the main thread called outside of a wait for data
     unmarked_reads: Number = None  # reads of the main thread outside of a wait for data, which is unknown then
     # marks "load_sample" of the main process, or what the data set counts, see `count`
@@ -70,7 +73,7 @@ class Metrics:
 
     # host-blocking calls, see `blocking_calls`
     syncs: Number = _count("times the CPU waited for the GPU to finish", "waits for the GPU")
-    sync_ns: Number = None  # time that the host spent in them
+    sync_ns: Number = _time("of each step the CPU waited in them")
     sync_lines: dict[str, float] | None = None  # source line -> how many of them it made, most first; needs stacks
     # without any GPU, see `would_wait`
     would_wait: Number = _count(
@@ -84,23 +87,24 @@ class Metrics:
     )
     host_ops: dict[str, float] | None = None  # without any GPU: operator -> `own_time`, ns, the most first
     launches: Number = _count("times the CPU launched GPU work (a CUDA graph is one)", "launches")
-    graph_launches: Number = None  # CUDA graphs: their kernels are in the trace, their operators are not
+    # their kernels are in the trace, their operators are not
+    graph_launches: Number = _count("CUDA graphs that were launched", better="")
     kernels: Number = _count("kernels on the GPU", "kernels")
     # shorter than `TINY_NS`
     tiny_kernel_share: Number = _share(
         "of the kernels are shorter than 10 us, about what a launch costs", "kernels under 10 µs"
     )
-    tiny_kernel_time: Number = None  # share of the busy time with such a kernel running
+    tiny_kernel_time: Number = _share("of the GPU's busy time such a kernel ran")
     # contiguous, clone, cast
     copy_kernels: Number = _count("kernels that only move values", "kernels that only copy or cast")
-    copy_kernel_share: Number = None  # share of the busy time with such a kernel running
+    copy_kernel_share: Number = _share("of the GPU's busy time such a kernel ran")
     layout_share: Number = _share(
         "of the GPU's busy time went to copies that only change a layout", "time in copies that only change a layout"
     )
 
     copies: dict[str, dict[str, float | None]] | None = None  # kind -> {"count", "bytes", "ns"}
     h2d_copies: Number = _count("copies from the CPU's memory to the GPU's")
-    h2d_bytes: Number = None
+    h2d_bytes: Number = _bytes("copied from the CPU's memory to the GPU's in each step", better="")
     # copies of `SMALL_COPY` and more
     h2d_pinned: Number = _share(
         "of the bytes copied to the GPU came from pinned memory", "copied from pinned memory", "higher"
@@ -136,7 +140,8 @@ class Metrics:
     # they tell how many rows went through its matrix
     largest_product: Number = _count("of them are the largest product's", better="", needs="shapes")
 
-    comm_ns: Number = None  # communication kernels, union; 0 is known
+    # the union of their times; 0 is known
+    comm_ns: Number = _time("of each step a communication kernel ran")
     comm_exposed_ns: Number = _time(
         "of each step went to communication with no other kernel beside it", "communication with nothing beside it"
     )
