@@ -208,27 +208,3 @@ def evaluate(
     chosen = list(range(tiles.HELD_OUT, tiles.HELD_OUT + HELD_OUT))
     images, labels = _drawn(chosen, bands, size, _is_archive(folder, read_s))
     return loss_and_accuracy(torch.cat([net(part.to(device)) for part in images.split(64)]), labels)
-
-
-def batch_losses(
-    tensors: dict[str, torch.Tensor],
-    job: Job,
-    batches: list[list[int]],
-    *,
-    bands: int,
-    size: int,
-    width: int,
-    folder: str = "",
-    read_s: float | None = None,
-    **_: Any,
-) -> list[float]:
-    """The loss of each of these batches of the job's training set, with the weights `tensors`, as training computes it."""
-    net = _net(tensors, job.device, bands, width)
-    losses = []
-    for batch in batches:
-        if isinstance(job.dataset, InMemory):  # large tiles, that take long to draw
-            images, labels = job.dataset.images[batch], job.dataset.labels[batch]
-        else:
-            images, labels = _drawn(batch, bands, size, _is_archive(folder, read_s))
-        losses.append(F.cross_entropy(net(images.to(job.device)), labels.to(job.device)).item())
-    return losses
