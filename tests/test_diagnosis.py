@@ -40,10 +40,12 @@ class Loop:
         stretch=1.0,
         name=GEMM,
         data_ops=0,
+        late=0,
     ):
         self.kernels, self.launch, self.data, self.copy = kernels, int(launch * stretch), data, copy
         self.sync_after, self.comm, self.absent, self.name = set(sync_after), comm, absent, name
         self.data_ops = data_ops  # operators that are recorded while data is fetched
+        self.late = late  # a step's last kernel begins so much after it could have: it waits on the GPU's side
 
     def record(self, steps=5):
         r, host, gpu = Recording(), 0, 0
@@ -68,7 +70,7 @@ class Loop:
                 host = gpu + 5 * US
             for i, duration in enumerate(self.kernels):
                 r.event("cpu_op", "aten::mm" if self.name == GEMM else "aten::mul", host, self.launch)
-                start = max(host + self.launch, gpu)
+                start = max(host + self.launch, gpu) + self.late * (i == len(self.kernels) - 1)
                 r.work("kernel", self.name, host + self.launch // 2, start, duration)
                 gpu, host = start + duration, host + self.launch
                 if i in self.sync_after:
@@ -104,6 +106,8 @@ CASES = {
         dict(kernels=[40 * US] * 200, launch=30 * US),
     ),
     "launch": (dict(kernels=SMALL, launch=12 * US), dict(kernels=SMALL, launch=1)),
+    "host": (dict(kernels=BIG, absent=20_000 * US), dict(kernels=BIG)),
+    "queue": (dict(kernels=BIG, late=6_000 * US), dict(kernels=BIG)),
     "communication": (dict(kernels=BIG, comm=6_000 * US), dict(kernels=BIG)),
     "memory": (dict(kernels=BIG, name=POINTWISE), None),
     "compute": (dict(kernels=BIG), None),
@@ -140,7 +144,7 @@ def test_a_profiler_that_stretches_the_fetching_of_data_leaves_the_launches_thei
     assert a.diagnosis.what_if["input"] == pytest.approx(without, rel=0.2)
 
 
-@pytest.mark.parametrize(("data", "cause", "part"), [(20 * US, "input", "idle_data"), (0, "launch", "idle_other")])
+@pytest.mark.parametrize(("data", "cause", "part"), [(20 * US, "input", "idle_data"), (0, "host", "idle_other")])
 def test_recorded_steps_that_are_shorter_than_the_loops_waited_less(data, cause, part):
     """Batches were ready: loader workers go on while the profiler starts."""
     a = analysed(Loop(BIG, data=data), 80_000 * US)

@@ -17,6 +17,7 @@ from grader.trace.analysis import CAUSES
 
 TRACES = record.TRACES
 SIDES = record.side_files(TRACES)
+NOT_PLANTED = {"host", "queue"}  # their loops are simulated, see test_diagnosis
 LIMIT = 8_000_000  # bytes, all together
 SCHEMA = {
     "trace": str,
@@ -85,7 +86,7 @@ def test_the_traces_are_small_together():
 
 def test_every_cause_is_there_and_enough_pairs():
     planted = [side for side in SIDES if side["role"] == "planted"]
-    assert {side["cause"] for side in planted} == set(CAUSES)
+    assert {side["cause"] for side in planted} == set(CAUSES) - NOT_PLANTED
     assert len([side for side in planted if side["fixed_step_ms"]]) >= 12
     assert [side for side in SIDES if side["role"] == "healthy"]
 

@@ -48,7 +48,7 @@ def test_links_lead_somewhere():
         assert stop.title.endswith("?") and stop.title in start.text()
 
 
-@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("cause", [cause for cause, about in CAUSES.items() if about.offered])
 def test_what_a_diagnosis_leads_to_is_in_the_chart(cause):
     lesson, lab = CAUSES[cause].lesson, CAUSES[cause].lab
     chart = next(text for text in markdown() if "<table>" in text)

@@ -214,6 +214,7 @@ def against(said: str, about: Recording) -> str:
         "input-bound": f"the GPU is idle while the host waits for data for {cost}.",
         "transfer-bound": f"copies with no kernel beside them, and the GPU waiting for them, take {cost}.",
         "sync-bound": f"the host waits for the GPU {metrics.syncs or 0:g} times a step, and the GPU is idle after that for {cost}.",
+        "host-bound": f"the GPU is idle while the host is outside of all operators for {cost}.",
         "launch-bound": f"the GPU is idle because the host has not launched the next kernel yet for {cost}.",
         "communication-bound": f"communication with nothing beside it takes {cost}.",
     }[said]

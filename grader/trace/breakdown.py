@@ -25,7 +25,7 @@ from grader.trace.metrics import PHASE_NAMES, SMALL_COPY
 from grader.trace.steps import Steps
 from grader.trace.work import by_name, copy_kind, devices_of
 
-DATA, TRANSFER, SYNC, LAUNCH, OTHER, BETWEEN = range(5, 11)  # indices into PARTS
+DATA, TRANSFER, SYNC, LAUNCH, OTHER, BETWEEN, QUEUE = range(5, 12)  # indices into PARTS
 
 ABSENT_NS = 200_000  # a launching host that shows nothing for so long does something else; Python between two
 # operators takes some 10 us, some 50 us while stacks are recorded
@@ -82,10 +82,11 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
             spans = intervals.clip(intervals.union(trace.start[events], trace.end[events]), low, high)
             total[part] += intervals.length(intervals.difference(spans, busy))
             busy = intervals.union(np.append(busy[0], spans[0]), np.append(busy[1], spans[1]))
-        start, end, cause = host.causes(*_queued(trace, gpu[own], intervals.complement(busy, low, high)))
+        idle = intervals.complement(busy, low, high)
+        start, end, cause = host.causes(idle, _queued(trace, gpu[own], idle))
         total += np.bincount(cause, end - start, len(PARTS))
         catching_up = (cause == LAUNCH) | (cause == OTHER)
-        stall = np.maximum.accumulate(np.where(catching_up | (cause == BETWEEN), -1, np.arange(len(cause))))
+        stall = np.maximum.accumulate(np.where(catching_up | (cause >= BETWEEN), -1, np.arange(len(cause))))
         launching = catching_up & (stall >= 0)
         after_stall += np.bincount(cause[stall[launching]], (end - start)[launching], len(PARTS))
         gaps.append(_gaps(trace, gpu[own], device, start, end, cause))
@@ -163,8 +164,12 @@ class Host:
         self.work = (span[1] - span[0] - intervals.length(intervals.clip(union, *span))) / len(steps)
 
     def causes(self, idle: intervals.Intervals, queued: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Cut idle times by cause: (start, end, cause), in order. queued: mask of those that are BETWEEN."""
-        pieces = [(idle[0][queued], idle[1][queued], BETWEEN)]
+        """Cut idle times by cause: (start, end, cause), in order. queued: mask of those that ended with queued work."""
+        short = idle[1] - idle[0] < CHANGE_OVER_NS
+        pieces = [
+            (idle[0][some], idle[1][some], cause)
+            for some, cause in ((queued & short, BETWEEN), (queued & ~short, QUEUE))
+        ]
         rest = (idle[0][~queued], idle[1][~queued])
         for cause, spans in ((DATA, self.data), (TRANSFER, self.transfer), (OTHER, self.absent)):
             pieces.append((*intervals.intersection(rest, spans), cause))
@@ -180,14 +185,14 @@ class Host:
         return start[order], end[order], cause[order]
 
 
-def _queued(trace: Trace, gpu: np.ndarray, idle: intervals.Intervals) -> tuple[intervals.Intervals, np.ndarray]:
-    """Idle times of a GPU, and a mask of those that ended with work (of `gpu`, all of that device) whose launch was over
-    before they began, and that are short."""
+def _queued(trace: Trace, gpu: np.ndarray, idle: intervals.Intervals) -> np.ndarray:
+    """Mask of the idle times of a GPU that ended with work (of `gpu`, all of that device) whose launch was over before they
+    began."""
     after = np.searchsorted(trace.start[gpu], idle[1], side="left")
     there = after < len(gpu)
     launch = trace.launch_of(gpu[np.where(there, after, 0)])
     in_time = (launch >= 0) & (trace.end[launch] + CLOCKS_NS <= idle[0])
-    return idle, there & in_time & (idle[1] - idle[0] < CHANGE_OVER_NS)
+    return there & in_time
 
 
 def blocking_copies(trace: Trace, waits: np.ndarray) -> np.ndarray:
@@ -217,7 +222,7 @@ def _without_profiler(parts: np.ndarray, length: float, fetching: float) -> np.n
     # The profiler slows the host, not the GPU: its launching, and the data set's own operators. So what is too long is taken
     # from there first, then from the other idle time, and only then from the busy time.
     parts = parts.copy()
-    launching, idle = [SYNC, LAUNCH, OTHER], [DATA, TRANSFER, BETWEEN]
+    launching, idle = [SYNC, LAUNCH, OTHER], [DATA, TRANSFER, BETWEEN, QUEUE]
     excess = max(0.0, parts.sum() - length)
     taken = min(max(0.0, excess * fetching), parts[DATA])
     parts[DATA] -= taken
@@ -239,7 +244,7 @@ def _blame(parts: np.ndarray, after_stall: np.ndarray, own_work: float) -> np.nd
     at_work = parts[[SYNC, LAUNCH, OTHER]].sum()
     if not weights.sum():
         return parts
-    own = min(at_work, max(0.0, own_work - parts[:DATA].sum() - parts[BETWEEN]))
+    own = min(at_work, max(0.0, own_work - parts[:DATA].sum() - parts[BETWEEN] - parts[QUEUE]))
     shown = parts[LAUNCH] / (parts[LAUNCH] + parts[OTHER]) if parts[LAUNCH] + parts[OTHER] else 1.0
     parts[SYNC], parts[LAUNCH], parts[OTHER] = 0.0, own * shown, own * (1 - shown)
     return parts + (at_work - own) * weights / weights.sum()

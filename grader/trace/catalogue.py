@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from grader.trace.words import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, VERMILION, YELLOW
+from grader.trace.words import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, SKY, VERMILION, YELLOW
 
 Unit = Literal["count", "share", "time", "bytes"]
 COUNT: Unit = "count"  # per counted step, unless its words say "in all"
@@ -260,10 +260,10 @@ STEP_PARTS = {
         "idle: launch", "the GPU idle because the host did not launch fast enough", "waiting for launches", BLUE, "...."
     ),
     "idle_other": Part(
-        "idle: other",
-        "the GPU idle while the host did something that the trace does not show",
-        "idling for reasons the trace does not show",
-        FAINT,
+        "idle: host",
+        "the GPU idle while the host did something that PyTorch does not see",
+        "waiting for what the host does outside of PyTorch",
+        SKY,
         "----",
     ),
     "idle_between": Part(
@@ -272,6 +272,13 @@ STEP_PARTS = {
         "changing over between kernels",
         "#B0B0B0",
         "||||",
+    ),
+    "idle_queue": Part(
+        "idle: queue",
+        "the GPU idle with work queued that waited for another stream, another GPU or an event",
+        "waiting on the GPU's side",
+        FAINT,
+        "++++",
     ),
 }
 PARTS = tuple(STEP_PARTS)

@@ -12,13 +12,15 @@ from grader.trace.words import plain_number
 @dataclass(frozen=True)
 class Cause:
     parts: tuple[str, ...]  # of the step
-    reason: str
+    reason: str  # follows "launch-bound: "
+    meaning: str  # in plain words, for who has never seen it: a line of a table
     lesson: str  # that explains it, below notebooks/
     lab: str  # that teaches it
     advice: tuple[str, ...]
     # the metrics that speak for it, and how; "" where a value says nothing
     metrics: dict[str, Callable[[float, Metrics], str]]
     fix: str = "Without that"  # would take how long
+    offered: bool = True  # on pages that ask for a cause
 
 
 # Their parts vanish with them.
@@ -26,6 +28,7 @@ STALLS = {
     "input": Cause(
         ("idle_data",),
         "the GPU waits for data",
+        "waiting for the next batch: reading, decoding, collating",
         "2_data/2_dataloader",
         "2a_workers",
         (
@@ -40,6 +43,7 @@ STALLS = {
     "transfer": Cause(
         ("copies", "idle_transfer"),
         "the GPU waits for copies between CPU and GPU",
+        "copying batches from the CPU's memory to the GPU's",
         "2_data/3_overlap",
         "2b_transfers",
         (
@@ -55,6 +59,7 @@ STALLS = {
     "sync": Cause(
         ("idle_sync",),
         "the host waits for the GPU again and again, and then the GPU for the host",
+        "the CPU stops again and again until the GPU has a result",
         "2_data/6_syncs",
         "2e_syncs",
         (
@@ -64,8 +69,9 @@ STALLS = {
         {"syncs": lambda v, m: f"The host waited for the GPU {v:g} times a step."},
     ),
     "launch": Cause(
-        ("idle_launch", "idle_other"),
+        ("idle_launch",),
         "the host does not launch work as fast as the GPU does it",
+        "many tiny kernels: the GPU is done with each before the CPU has launched the next",
         "3_step/4_launches",
         "3d_tiny_ops",
         (
@@ -78,9 +84,37 @@ STALLS = {
             "tiny_kernel_share": lambda v, m: f"{v:.0%} of the kernels are shorter than 10 us.",
         },
     ),
+    "host": Cause(
+        ("idle_other",),
+        "the GPU waits while the host does something that PyTorch does not see",
+        "the CPU runs code of its own between the operators: metrics, drawing, simulation, garbage collection",
+        "1_instrumentation/3_profilers",
+        "1b_annotate",
+        (
+            "Find it: `py-spy record -- python train.py`, or record again with with_stack=True, or put record_function around what you suspect.",
+            "Do it less often, with tensors on the GPU, or in another thread or process.",
+            "If it prepares the next batch, put it into a Dataset: a DataLoader's workers then do it meanwhile.",
+        ),
+        {},
+    ),
+    "queue": Cause(
+        ("idle_queue",),
+        "the GPU waits on its own side: work is queued, and waits for another stream, another GPU or an event",
+        "the CPU has launched enough, but queued work waits for another stream, another GPU or an event",
+        "2_data/3_overlap",
+        "3j_communication",
+        (
+            "Look at what ends just before the work begins: a copy or kernel of another stream, or a collective that another GPU joins late.",
+            "Wait for less: wait_stream and wait_event only where the result is used; independent work goes to a stream that waits for nothing.",
+            "With several GPUs, record all ranks and look for the one that comes late.",
+        ),
+        {},
+        offered=False,
+    ),
     "communication": Cause(
         ("communication",),
         "the GPU waits for other GPUs with nothing to do beside it",
+        "several GPUs exchange gradients, and wait for each other",
         "3_step/10_communication",
         "3j_communication",
         (
@@ -95,6 +129,7 @@ WORK = {
     "memory": Cause(
         ("memory",),
         "most of the time goes to kernels that move data and compute little",
+        "the GPU is busy, mostly moving bytes to and from its own memory",
         "3_step/5_compile",
         "3e_compile",
         (
@@ -107,6 +142,7 @@ WORK = {
     "compute": Cause(
         ("tensor_core", "matmul"),
         "most of the time goes to matrix products and convolutions",
+        "the GPU is busy, mostly calculating",
         "3_step/1_roofline",
         "3a_precision",
         (
