@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.text import Text
 from test_diagnosis import GEMM, NCCL, POINTWISE, US, Loop, analysed
 from test_trace import Recording
 
@@ -171,6 +173,24 @@ def test_the_roofline_places_what_it_can_and_lists_the_rest():
     assert "aten::mm" in said and "triton_poi_$x$_fused" in said and "not in the picture" in said
     assert sum(len(c.get_offsets()) for c in figure.axes[0].collections) == 2
     assert "memory 24%" in said
+
+
+@pytest.mark.parametrize("tiny", [1.0, 1e-5], ids=["few decades", "many decades"])
+def test_no_label_of_the_roofline_covers_another(tiny):
+    """Names of the roofs, numbers of the operations: each can be read, and none of the roofs runs through a name."""
+    kinds = [operation("aten::mm", intensity=300.0 + 20 * n, flops=(0.9 + 0.02 * n) * 1.5e12) for n in range(9)]
+    figure = trace.draw_roofline(
+        replace(analysed(DATA), operations=[*kinds, operation("aten::add", intensity=0.5, flops=1e12 * tiny)])
+    )
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    boxes = {t.get_text(): Text.get_window_extent(t).padded(-0.5) for t in axes.texts}  # without the lines to the dots
+    assert len(boxes) == 4 + 10
+    for one, other in itertools.combinations(boxes, 2):
+        assert not boxes[one].overlaps(boxes[other]), f"{one} covers {other}"
+    roofs = [line.get_path().transformed(line.get_transform()) for line in axes.get_lines()]
+    for name, box in boxes.items():
+        assert name.isdigit() or not any(roof.intersects_bbox(box, filled=False) for roof in roofs), name
 
 
 def test_a_device_that_was_never_measured_gets_no_roof():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import atan2, cos, degrees, hypot, log, pi, sin
+from math import cos, hypot, inf, log, pi, sin
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter
 
 from grader.devices import Peaks
 from grader.trace.analysis import Analysis, Operation
-from grader.trace.picture import FONT, HALO, WIDTH, only_text
+from grader.trace.picture import FONT, WIDTH, only_text
 from grader.trace.roofline import peaks
 from grader.trace.timeline import used_devices
 from grader.trace.words import FAINT, GREEN, INK, ORANGE, SKY, milliseconds, plain, short_kernel
@@ -79,7 +79,7 @@ def _dots(axes: Axes, dpi: float, placed: list[Placed]) -> None:
         spiral = [(r * cos(k * pi / 8), r * sin(k * pi / 8)) for r in range(16, 120, 7) for k in range(16)]
         for dx, dy in spiral:  # outwards, until no number that is there already is near
             px, py = at[0] + dx, at[1] + dy
-            inside = left + 6 < px < right - 6 and bottom + 6 < py < top
+            inside = left + 6 < px < right - 6 and bottom + 20 < py < top
             if inside and all(hypot(px - tx, py - ty) > 14 for tx, ty in taken):
                 break
         taken += [(px, py), (at[0], at[1])]
@@ -105,17 +105,22 @@ def _roofs(axes: Axes, placed: list[Placed], reached: Peaks | None) -> None:
     if reached:
         slope, end = reached.memory, max(ridges)
         axes.plot([low, end], [low * slope, end * slope], color=INK, linewidth=1.4, zorder=2)
-        # Written along the slope: the angle on screen is that of a line of slope 1 on these log axes.
-        width, height = axes.get_window_extent().width, axes.get_window_extent().height
-        angle = degrees(atan2(height / log(top / bottom), width / log(high / low)))
-        x, said = max(low, bottom / slope) * 1.6, f"memory: {slope / 1e12:.3g} TB/s"
-        look: dict[str, Any] = {"rotation": angle, "rotation_mode": "anchor", "path_effects": HALO, "zorder": 3}
-        axes.text(x, x * slope * 0.85, said, va="top", fontsize=8.5, color=INK, **look)
-    for (name, roof), ridge in zip(roofs.items(), ridges, strict=True):
+        # Below the slope's foot, where it crosses no roof and, as dots end well above, covers none.
+        x = max(low, bottom / slope) * 1.1
+        said = f"memory: {slope / 1e12:.3g} TB/s"
+        look: dict[str, Any] = {"fontsize": 8.5, "color": INK, "zorder": 3}
+        axes.annotate(said, (x, bottom), (8, 3), textcoords="offset points", va="bottom", **look)
+    frame = axes.get_window_extent()
+    points = frame.height / axes.figure.dpi * 72 / log(top / bottom)  # of a factor e in y
+    run = frame.width / log(high / low) / (frame.height / log(top / bottom))  # of the slope, for each point it rises
+    beside = inf
+    for (name, roof), ridge in sorted(zip(roofs.items(), ridges, strict=True), key=lambda pair: -pair[1]):
         axes.plot([ridge, high], [roof, roof], color=INK, linewidth=1.4, zorder=2)
-        # Left of the ridge, above the slope, no operation can be.
-        said = f"{name} {roof / 1e12:.3g} TFLOP/s"
-        axes.text(ridge * 0.9, roof, said, fontsize=8.5, color=INK, ha="right", va="center")
+        # Left of the ridge, above the slope, no operation can be. Roofs that are near each other keep a line's distance.
+        beside = min(log(roof) * points, beside - 11)
+        said, down = f"{name} {roof / 1e12:.3g} TFLOP/s", log(roof) * points - beside
+        place = {"xytext": (-3 - (6 + down) * run, -down), "textcoords": "offset points", "ha": "right", "va": "center"}
+        axes.annotate(said, (ridge, roof), fontsize=8.5, color=INK, **place)
     axes.set_xlabel("arithmetic intensity, FLOP per byte", fontsize=FONT, color=INK, labelpad=1)
     axes.set_ylabel("TFLOP/s", fontsize=FONT, color=INK, labelpad=1)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
