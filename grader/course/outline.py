@@ -15,6 +15,8 @@ from grader.errors import UserError
 from grader.labs.lab import AnyLab
 
 NOTEBOOKS = paths.REPOSITORY / "notebooks"
+GLOSSARY = NOTEBOOKS / "glossary.ipynb"
+FIGURES = NOTEBOOKS / "figures"  # the lessons' drawings
 
 
 @dataclass(frozen=True)

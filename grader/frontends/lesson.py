@@ -168,20 +168,30 @@ class Counters:
         self._samples = []
 
 
-def compare(guess: float | str | None, measured: float | str, unit: str = "", how: str = "measured") -> None:
-    """Print a prediction beside what was measured; only the latter where nobody guessed. `how` it was found, where that
-    is another word: "calculated", "recorded"."""
+def compare(
+    guess: float | str | None,
+    measured: float | str,
+    unit: str = "",
+    how: str = "measured",
+    *,
+    many: float | str | None = None,
+    because: str = "",
+) -> None:
+    """Print a prediction beside what was measured: the learner's `guess` (None for none), and the wrong one that `many` make,
+    with `because`, the line that makes it natural. `how` the value was found, where that is another word: "recorded"."""
 
     def show(value: float | str) -> str:
         return value if isinstance(value, str) else f"{plain_number(value)} {unit}".strip()
 
-    if guess is None:
-        print(f"{how}: {show(measured)}    (no guess was made above)")
-        return
-    line = f"your guess: {show(guess)}    {how}: {show(measured)}"
-    if not isinstance(guess, str) and not isinstance(measured, str) and guess and measured:
-        line += f"    (guess / {how} = {guess / measured:.2f})"
+    guesses = {"your guess": guess, "many guess": many}
+    said = {words: value for words, value in guesses.items() if value is not None}
+    line = "    ".join(f"{words}: {show(value)}" for words, value in [*said.items(), (how, measured)])
+    first = next(iter(said.values()), "")
+    if not isinstance(first, str) and not isinstance(measured, str) and first and measured:
+        line += f"    ({'your ' if len(said) == 2 else ''}guess / {how} = {plain_number(first / measured)})"
     print(line)
+    if because:
+        print(f"why many guess that: {because}")
 
 
 def bars(values: Mapping[str, float], unit: str, title: str = "") -> Axes:

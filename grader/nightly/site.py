@@ -38,6 +38,7 @@ CONFIG: dict[str, Any] = {
         "config": {
             "html_theme_options": {"show_navbar_depth": 2},
             "mathjax_path": "mathjax.js",
+            "myst_heading_anchors": 3,  # lessons link to the glossary's terms
             "nb_merge_streams": True,
             "suppress_warnings": ["myst.header", "mystnb.unknown_mime_type"],
         }
@@ -70,6 +71,7 @@ def contents(notebooks: Path) -> dict[str, Any]:
                 names.append(f"labs/{stop.name}/{stop.name}")
         names += [f"notebooks/{name}" for name in every if name not in listed and name.startswith(f"{number}_")]
         chapters.append({"caption": phase.title, "chapters": [{"file": name} for name in names]})
+    chapters.append({"caption": "Words", "chapters": [{"file": "notebooks/glossary"}]})
     return {"format": "jb-book", "root": "index", "parts": chapters}
 
 
@@ -117,24 +119,35 @@ def _pages(notebooks: Path, target: Path) -> None:
     """Lay the pages out as the course is, so that the links between them hold."""
     for path in lessons():
         executed = notebooks / path.parent.name / path.name
-        _copy(executed if executed.exists() else path, target / "notebooks" / path.parent.name / path.name)
+        _copy(executed if executed.exists() else path, target, "notebooks", path.parent.name, path.name)
+    _copy(outline.GLOSSARY, target, "notebooks", outline.GLOSSARY.name)
+    shutil.copytree(outline.FIGURES, target / "notebooks" / outline.FIGURES.name)
     for path in sorted((REPOSITORY / "labs").glob("*/*.ipynb")):
-        _copy(path, target / "labs" / path.parent.name / path.name)
+        _copy(path, target, "labs", path.parent.name, path.name)
     (target / "index.md").write_text(_front(), encoding="utf-8")
     (target / "_static").mkdir()
     (target / STYLES).write_text(CSS, encoding="utf-8")
 
 
-def _copy(source: Path, target: Path) -> None:
+def _copy(source: Path, root: Path, *place: str) -> None:
+    """Copy a notebook to `place` below `root`, with the links of a site."""
+    target = root.joinpath(*place)
     notebook = json.loads(source.read_text(encoding="utf-8"))
+    depth = len(place) - 1
     for cell in notebook["cells"]:
         # the start notebook is an application; on the site the front page is the start
         if cell["cell_type"] == "markdown":
             text = "".join(cell["source"])
-            text = re.sub(r"(\.\./)+00_start_here\.ipynb", "../../index.md", text)
+            text = re.sub(r"(\.\./)*00_start_here\.ipynb", f"{'../' * depth}index.md", text)
+            text = re.sub(r"(?<=glossary\.ipynb#)[^)\s\"]+", _anchor, text)
             cell["source"] = re.sub(r'(href="[^":]+)\.ipynb', r"\1.html", text)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(notebook), encoding="utf-8")
+
+
+def _anchor(jupyters: re.Match[str]) -> str:
+    """The site's name of a heading: JupyterLab's, in lower case and without points."""
+    return re.sub(r"[^\w-]", "", jupyters.group().lower())
 
 
 def _front() -> str:
