@@ -123,7 +123,7 @@ def kernel(one_kernel: Kernel, tmp_path: Path) -> Kernel:
 
 def test_the_card_says_what_is_asked_and_what_is_measured(kernel: Kernel) -> None:
     ran = kernel.run("lab")
-    for words in (LAB.title, LAB.goal, "50 points", "needs an NVIDIA GPU", "CPU form", "Quick mode", "lab.predict("):
+    for words in (LAB.title, LAB.goal, "50 points", "needs an NVIDIA GPU", "CPU form", "Quick mode", "64 images", "lab.predict("):
         assert words in ran.text
     assert "speed-report" in ran.html
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
@@ -10,6 +11,7 @@ import pytest
 
 from grader import labs
 from grader.errors import UserError
+from grader.frontends import lab_page, sizes
 from grader.frontends.release import release
 from grader.submission import MAGIC
 
@@ -24,6 +26,28 @@ def released(tmp_path: Path) -> Path:
 def test_labs_are_up_to_date(released):
     assert release(released) == [], "labs/ is not what solutions/ makes: run `make release`"
     assert not list(REPOSITORY.glob("gradebook.db*"))
+
+
+def test_generated_cells_are_up_to_date_and_each_lab_has_them(tmp_path):
+    solutions = Path(shutil.copytree(REPOSITORY / "solutions", tmp_path / "solutions"))
+    assert lab_page.refresh(solutions) == [], "solutions/ hold old words: run `make release`"
+    for name in labs.NAMES:
+        notebook = nbformat.read(solutions / name / f"{name}.ipynb", as_version=4)
+        found = [made for cell in notebook.cells if (made := lab_page.generated(cell))]
+        expected = list(lab_page.CELLS) if name in labs.loops() else ["sizes"] * bool(sizes.sizes(labs.get(name)))
+        assert found == expected, name
+
+
+def test_a_generated_cell_follows_the_declaration(tmp_path):
+    file = Path(shutil.copy(REPOSITORY / "solutions" / "2a_workers" / "2a_workers.ipynb", tmp_path))
+    lab = labs.get("2a_workers")
+    cuda = lab.forms["cuda"]
+    larger = replace(lab, forms={"cuda": replace(cuda, options=cuda.options | {"batch_size": 96})})
+    assert lab_page.fill(file, larger) and not lab_page.fill(file, larger)
+    text = file.read_text(encoding="utf-8")
+    assert "| batch | 96 images |" in text and "This lab needs an NVIDIA GPU" in text and "on a CPU" not in text
+    assert lab_page.fill(file, lab)
+    assert file.read_bytes() == (REPOSITORY / "solutions" / "2a_workers" / "2a_workers.ipynb").read_bytes()
 
 
 def test_release_repairs(released):

@@ -45,7 +45,7 @@ def test_form(name):
     assert [c.id for c in notebook.cells if "parameters" in c.metadata.get("tags", [])] == ["parameters"]
     order = ["title", "parameters", "setup", "submission", "check", "explanation"]
     if name in labs.loops():
-        order[3:4] = ["predict", "submission", "run", "peek", "profile", "hints"]
+        order[3:4] = ["sizes", "contract", "submission", "predict", "run", "peek", "profile", "fix-text", "hints"]
     assert [i for i in ids if i in order] == order
 
 
@@ -81,15 +81,24 @@ def test_a_model_answer_says_what_its_points_are_worth(name):
         assert sum(WORTH[each] for _, each in worth) == EXPLANATION
 
 
+def cell_of(name: str, cell_id: str) -> str:
+    return next(cell.source for cell in nbformat.read(path(name), as_version=4).cells if cell.id == cell_id)
+
+
+@pytest.mark.parametrize("name", labs.loops())
+def test_the_table_of_checks_is_the_declaration_s(name):
+    rows = [
+        row.strip("| ").split(" | ")[:2] for row in cell_of(name, "verify-text").splitlines() if row.startswith("|")
+    ]
+    declared = [[check.title, f"{check.points:g}"] for check in labs.get(name).checks]
+    assert sorted(rows[2:]) == sorted([*declared, ["Your explanation", f"{EXPLANATION}"]])
+
+
 @pytest.mark.parametrize("name", [name for name in labs.loops() if labs.get(name).trace])
 def test_says_that_the_gain_bounds_what_a_trace_earns(name):
-    says = "The rows between *Throughput* and *Prediction* earn at most the share of their points that the throughput earns"
-    notebook = nbformat.read(path(name), as_version=4)
-    (page,) = (cell.source for cell in notebook.cells if cell.id == "verify-text")
-    assert says in page
-    rows = [row.split(" | ")[0].removeprefix("| ") for row in page.splitlines() if row.startswith("| ")]
-    within = rows[rows.index("Throughput") + 1 : rows.index("Prediction")]
-    assert {check.title for check in labs.get(name).trace} <= set(within)
+    says = "at most the share of points that *Throughput* earns"
+    (bound,) = (part for part in cell_of(name, "points-shared").split("\n\n") if says in part)
+    assert all(f"*{check.title}*" in bound for check in labs.get(name).trace)
 
 
 @pytest.mark.parametrize("name", labs.loops())

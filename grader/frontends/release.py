@@ -1,4 +1,5 @@
-"""Make `labs/` from `solutions/`: `python -m grader.frontends.release`.
+"""Make `labs/` from `solutions/`: `python -m grader.frontends.release`. First the solutions' generated cells are written anew (see
+`lab_page`).
 
 The same steps as `nbgrader generate_assignment` with this repository's configuration, but in a temporary course and without
 the one that writes to the gradebook: that of a running class is neither needed nor touched."""
@@ -19,6 +20,7 @@ from nbgrader.preprocessors import SaveCells
 from traitlets.config import PyFileConfigLoader
 
 from grader.errors import UserError
+from grader.frontends.lab_page import refresh
 from grader.paths import REPOSITORY
 
 # what is no part of a lab: what Jupyter and Python leave, and what a lab keeps of whoever works on it
@@ -54,6 +56,7 @@ def release(target: Path = REPOSITORY / "labs", course: Path = REPOSITORY) -> li
 
 def _generate(course: Path, temporary: Path) -> Path:
     shutil.copytree(course / "solutions", temporary / "solutions", ignore=shutil.ignore_patterns(*IGNORED))
+    refresh(temporary / "solutions")
     config = PyFileConfigLoader("nbgrader_config.py", path=str(course)).load_config()
     config.CourseDirectory.root = str(temporary.resolve())
     config.GenerateAssignment.no_database = True
@@ -84,7 +87,7 @@ def _replace(source: Path, target: Path) -> None:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING, format="%(message)s")  # nbgrader says in its log what went wrong
     try:
-        changed = release()
+        changed = [*refresh(REPOSITORY / "solutions"), *release()]
     except UserError as error:
         sys.exit(str(error))
     for path in changed:

@@ -14,7 +14,7 @@ from typing import Any
 from grader import labs, machine, paths, web_page
 from grader.classroom.client import grade_at
 from grader.errors import UserError
-from grader.frontends import attempts, board, magic, report
+from grader.frontends import attempts, board, magic, report, sizes
 from grader.frontends.notebook.note import Note, Output, ProgressBar, ReportNote, Row, shell
 from grader.grade import grade
 from grader.grading.forms import choose_form, missing_packages, own_cores, too_little_memory
@@ -76,7 +76,8 @@ class NotebookLab:
             (c.title, f"{c.points:g} points", "needs an NVIDIA GPU: not measured here" if c in unmeasured else "")
             for c in lab.checks
         ]
-        return Note(f"Lab {lab.name}: {lab.title}", [lab.goal, where], [checks, list(self.steps)])
+        tables = [sizes.sizes(lab), checks, list(self.steps)]
+        return Note(f"Lab {lab.name}: {lab.title}", [lab.goal, where], tables)
 
     def _where(self) -> str:
         if lacks := missing_packages(self.lab) or too_little_memory(self.lab, self.device):

@@ -13,19 +13,11 @@ from grader.checks.prediction import DEVICES
 from grader.labs.lab import CAUSES
 from grader.result import write_json
 from grader.submission import Submission
+from grader.trace import causes
 
 PREDICTIONS = "prediction.json"  # in the learner's folder: {lab: the fields of a LockedPrediction}
 
-MEANING = {
-    "input-bound": "waiting for the next batch: reading, decoding, collating",
-    "transfer-bound": "copying batches from the CPU's memory to the GPU's",
-    "sync-bound": "the CPU stops again and again until the GPU has a result",
-    "launch-bound": "many tiny kernels: the GPU is done with each before the CPU has launched the next",
-    "communication-bound": "several GPUs exchange gradients, and wait for each other",
-    "memory-bound": "the GPU is busy, mostly moving bytes to and from its own memory",
-    "compute-bound": "the GPU is busy, mostly calculating",
-}
-assert set(MEANING) == set(CAUSES)
+MEANING = {f"{name}-bound": cause.meaning for name, cause in causes.CAUSES.items() if cause.offered}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,205 @@
+"""What all labs' pages say in the same words, made from each lab's declaration: `make release` writes it into the solutions' cells
+that are tagged "generated:NAME"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import nbformat
+from nbformat.notebooknode import NotebookNode
+
+from grader import labs
+from grader.checks.logs import LATEST
+from grader.checks.prediction import MADE_FOR, RULE
+from grader.frontends import sizes
+from grader.frontends.notebook.prediction import MEANING
+from grader.labs.lab import AnyLab, Budget, Lab
+
+GENERATED = "generated:"
+
+YOURS = """\
+**Yours.** Everything between `job` and `yield`, and all code outside the function.
+
+**What must stay.** Your loop must train the same model on the same batches of `job.batches`. Loss, optimizer and learning rate stay as
+they are. Each batch is one optimizer step with one `yield`. The weights stay fp32.
+
+**What you yield.** A plain 0-d tensor, `loss.detach()`. A Python number doesn't count."""
+
+SERVES = """\
+**Yours.** Everything between `job` and `yield`, and all code outside the function.
+
+**What must stay.** The answers to each request, as the loop yields them."""
+
+LOOKING = """\
+| call | what you get | when you need it |
+|---|---|---|
+| `lab.run()` | {result}, and the time of a step | does the loop run? |
+| `lab.peek()` | counts for one step, without timing | after each small change |
+| `lab.profile()` | the timeline of a step, and what it waits for | to find out why |
+
+None of these calls gives or takes points. Each runs your `%%submission` cell as it was when you last ran it."""
+
+FIX = """\
+## 3. Fix
+
+Go back up to *The loop*. Change one thing there and run its cell. Then run the cells under *Look* again. Repeat until nothing is left
+that a change could take away."""
+
+
+def refresh(solutions: Path) -> list[Path]:
+    """Write the generated cells of all labs below `solutions`. Returns the notebooks that changed."""
+    changed = []
+    for folder in sorted(each for each in solutions.iterdir() if each.name in labs.NAMES):
+        file = folder / f"{folder.name}.ipynb"
+        if file.is_file() and fill(file, labs.get(folder.name)):
+            changed.append(file)
+    return changed
+
+
+def fill(file: Path, lab: AnyLab) -> bool:
+    """Write the generated cells of one notebook; whether that changed it."""
+    old = file.read_text(encoding="utf-8")
+    notebook = nbformat.reads(old, as_version=4)
+    for cell in notebook.cells:
+        if name := generated(cell):
+            cell.source = CELLS[name](lab)
+    new = nbformat.writes(notebook).rstrip("\n") + "\n"
+    if new.rstrip("\n") == old.rstrip("\n"):
+        return False
+    file.write_text(new, encoding="utf-8")
+    return True
+
+
+def generated(cell: NotebookNode) -> str:
+    """Which of CELLS a cell holds; "" for none."""
+    names = [tag.removeprefix(GENERATED) for tag in cell.metadata.get("tags", []) if tag.startswith(GENERATED)]
+    return names[0] if names else ""
+
+
+def _folded(summary: str, text: str) -> str:
+    return f"<details><summary>{summary}</summary>\n\n{text}\n\n</details>"
+
+
+def _sizes(lab: AnyLab) -> str:
+    return "\n\n".join(filter(None, [sizes.markdown(lab), _without_gpu(lab) if isinstance(lab, Lab) else ""]))
+
+
+def _without_gpu(lab: Lab) -> str:
+    if "cpu" not in lab.forms:
+        return "This lab needs an NVIDIA GPU. Without one you can read it and lock a prediction, and every check says NOT MEASURED."
+    if lab.forms["cpu"].minimum_gain is None:
+        what = "answers" if lab.serves else "training"
+        return f"Without a GPU this lab only compares your {what} with the untouched loop's. Every check then says NOT MEASURED."
+    unmeasured = [check for check in lab.checks if not lab.measures(check, "cpu")]
+    rest = " Checks that need a GPU then say NOT MEASURED." if unmeasured else ""
+    return f"Without a GPU you get the form on the right.{rest}"
+
+
+def _contract(lab: AnyLab) -> str:
+    assert isinstance(lab, Lab)
+    name, step = (
+        ("serve", "answers one request, yields its answers")
+        if lab.serves
+        else (
+            "train",
+            "trains one optimizer step, yields that step's loss",
+        )
+    )
+    parts = [
+        f"**A generator.** `{name}(job)` {step}, and goes on when it's asked for the next. It never ends by itself. It holds no timing "
+        "code, because the grader decides how long to warm up, what to time and when to stop.",
+        SERVES if lab.serves else YOURS,
+    ]
+    if lab.logs:
+        names = ", ".join(f"`{each}`" for each in lab.logs.names)
+        parts.append(
+            f"**What must be logged.** {names} of each step. The grader compares them with the untouched loop's. A value may come up to "
+            f"{LATEST} steps late."
+        )
+    parts.append(
+        "**`%%submission`.** Only cells that begin with this line are measured and graded. Put your imports and helpers into such a cell, too."
+    )
+    folded = _folded(f"What <code>{name}(job)</code> is, and what must stay", "\n\n".join(parts))
+    return f"Here is the loop. Read it and run its cell. Leave it as it is until *Fix*.\n\n{folded}"
+
+
+def _prediction(lab: AnyLab) -> str:
+    assert isinstance(lab, Lab)
+    factor, made_for = lab.prediction.factor, f" {MADE_FOR}" if lab.scored_on_both else ""
+    causes = [f'| `"{name}"` | {meaning} |' for name, meaning in MEANING.items()]
+    judged = (
+        f"Half of the {lab.prediction.points:g} points is for the cause, half for the gain. {RULE.format(factor=factor)}{made_for} "
+        f"If you predict 6, any gain from {6 / factor:.2g} to {6 * factor:.2g} makes you right."
+    )
+    return "\n".join(
+        [
+            "| cause | where the time of a step goes |",
+            "|---|---|",
+            *causes,
+            "",
+            judged,
+            "",
+            "Your first complete prediction is locked, so make it **before** you profile. Being wrong costs little and teaches most.",
+        ]
+    )
+
+
+def _look(lab: AnyLab) -> str:
+    assert isinstance(lab, Lab)
+    return LOOKING.format(result="one number for each of a few answers" if lab.serves else "the losses of a few steps")
+
+
+def _fix(lab: AnyLab) -> str:
+    return FIX
+
+
+def _points(lab: AnyLab) -> str:
+    assert isinstance(lab, Lab)
+    same = "gives the same answers" if lab.serves else "trains the same model"
+    parts = [
+        f"**First, your loop must be the same work.** Its first steps are compared with the untouched loop's from the same seed, within what "
+        f"honest rounding does to them. The run that is timed must go on the same way. Unless your loop {same}, nothing else counts."
+    ]
+    parts.append(_healthy(lab) if lab.throughput.healthy and not lab.memory else _throughput(lab))
+    bounded = [check.title for check in lab.trace] + ([lab.memory.title] if isinstance(lab.memory, Budget) else [])
+    if bounded:
+        listed = ", ".join(f"*{title}*" for title in bounded)
+        parts.append(
+            f"**{listed}.** {'These checks earn' if len(bounded) > 1 else 'This check earns'} at most the share of points that "
+            "*Throughput* earns. What shows in the trace must show in the speed as well."
+        )
+    parts.append("**Your explanation.** A person reads it.")
+    return _folded("How points are given", "\n\n".join(parts))
+
+
+def _throughput(lab: Lab) -> str:
+    if lab.throughput.healthy:
+        return f"**{lab.throughput.title}.** You get full points if your loop isn't slower than the untouched one."
+    known = [
+        f"{form.minimum_gain:g}x on a {'GPU' if name == 'cuda' else 'CPU'}"
+        for name, form in lab.forms.items()
+        if form.minimum_gain
+    ]
+    return (
+        f"**{lab.throughput.title}.** You get full points at the target, which `lab.check()` prints. Where this machine was calibrated, the "
+        f"target is a little below the reference solution's gain. Elsewhere it is {' and '.join(known)}. Points grow with the logarithm of "
+        "the speed-up. With a 9x target, 3x earns half. We use the lower end of the 90% interval."
+    )
+
+
+def _healthy(lab: Lab) -> str:
+    return (
+        f"**{lab.throughput.title}.** You get full points if your loop isn't slower than the untouched one. Below 0.97 of its speed you "
+        "lose points, and at 0.64 they are all gone. You need a complete prediction, right or wrong, for any of them."
+    )
+
+
+CELLS: dict[str, Callable[[AnyLab], str]] = {
+    "sizes": _sizes,
+    "contract": _contract,
+    "prediction": _prediction,
+    "look": _look,
+    "fix": _fix,
+    "points": _points,
+}

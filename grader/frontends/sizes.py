@@ -1,0 +1,181 @@
+"""The sizes of a lab's forms, as its page and its card show them: what is needed to predict a gain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from grader.kinds.kernel import Bench
+from grader.labs.lab import AnyForm, AnyLab
+
+Rows = dict[str, str]
+Options = Mapping[str, Any]
+
+ON = {"cuda": "on a GPU", "cpu": "on a CPU"}
+NETS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50"}
+# Samples to train on, by data set; of pictures one in ten is held out
+IN_DATA = {"images": 3600, "images 10000": 9000, "pictures 64": 3600, "pictures 32": 3600, "tiles": 4000}
+
+
+def sizes(lab: AnyLab) -> list[tuple[str, ...]]:
+    """A table: its head, then a row for each size, a column for each form. Empty where a lab has none."""
+    forms = {name: rows for name, form in lab.forms.items() if form and name in ON and (rows := _form_rows(form))}
+    if not forms:
+        return []
+    labels = dict.fromkeys(label for rows in forms.values() for label in rows)
+    head = ("", *(ON[name] for name in forms))
+    return [head, *((label, *(rows.get(label, "-") for rows in forms.values())) for label in labels)]
+
+
+def markdown(lab: AnyLab) -> str:
+    """The same as the text of a cell; "" where a lab has none."""
+    rows = sizes(lab)
+    if not rows:
+        return ""
+    head, *body = (f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join(["## Sizes", "", head, "|---" * len(rows[0]) + "|", *body])
+
+
+def _form_rows(form: AnyForm) -> Rows:
+    options: Options = getattr(form, "options", {})
+    describe = OF_WORKLOAD.get(form.workload.rpartition(".")[2])
+    if isinstance(form, Bench):
+        return _bench(form)
+    if not describe or not options:
+        return {}
+    rows = describe(options, getattr(form, "data", ""))
+    if seconds := options.get("read_s"):
+        rows["each file opened"] = f"waits {1000 * seconds:g} ms"
+    if form.ranks > 1:
+        rows["processes"] = f"{form.ranks}, which share each batch"
+    if form.budget:
+        rows["memory budget"] = _memory(form.budget)
+    if form.prepare_s:
+        rows["time for `prepare`"] = f"{form.prepare_s:g} s, spread over {form.prepared_for:,} steps"
+    rows["PyTorch's threads"] = f"{form.threads}" if form.threads else "as many as it takes by itself"
+    return rows
+
+
+def _gpt(options: Options, data: str) -> Rows:
+    layers, width, length = options["layers"], options["width"], options["length"]
+    vocabulary, batch = options.get("vocabulary", 256), options["batch_size"]
+    lengths = options.get("lengths") or [length]
+    weights = 12 * layers * width**2 + (vocabulary + length) * width
+    return {
+        "model": f"GPT, {_counted(layers, 'layer')}, {_about(weights)} weights",
+        "width": f"{width:,}, in {options['heads']} heads",
+        "vocabulary": "256: a token is a byte" if vocabulary == 256 else f"{vocabulary:,}",
+        "window": _in_turn(lengths, "token"),
+        "batch": f"{_counted(batch, 'window')}: {_in_turn([batch * each for each in lengths], 'token')}",
+    }
+
+
+def _nplm(options: Options, data: str) -> Rows:
+    layers, width, length, batch = (options[name] for name in ("layers", "width", "length", "batch_size"))
+    inputs = options["context"] * options["features"]
+    weights = inputs * width + (layers - 1) * width**2 + 256 * (width + options["features"])
+    return {
+        "model": f"perceptron, {_counted(layers, 'layer')}, {_about(weights)} weights",
+        "width": f"{width:,}",
+        "input": f"the last {options['context']} bytes, {options['features']} features each",
+        "window": f"{length:,} bytes",
+        "batch": f"{_counted(batch, 'window')}: {batch * length:,} bytes",
+    }
+
+
+def _pictures(options: Options, data: str) -> Rows:
+    size, batch, count = options["size"], options["batch_size"], options.get("count") or IN_DATA[data]
+    return {
+        "model": NETS.get(options["model"], "a tiny convnet"),
+        "image": f"3 x {size} x {size}",
+        "batch": f"{batch} images",
+        "data": f"{count:,} JPEG files, about 500 x 375",
+        "steps per epoch": f"{count // batch}",
+    }
+
+
+def _tiles(options: Options, data: str) -> Rows:
+    bands, size, width, batch = (options[name] for name in ("bands", "size", "width", "batch_size"))
+    count = options.get("count") or IN_DATA["tiles"]
+    where = {"": "in the CPU's memory", "tile files": "a file each"}.get(data, "rows of an SQLite database")
+    stored = batch * bands * size**2 * (1 if data else 4)
+    return {
+        "model": f"convnet, width {width}",
+        "tile": f"{bands} bands, {size} x {size}",
+        "batch": f"{batch} tiles: {_memory(stored)} of {'bytes' if data else 'float32'}",
+        "data": f"{count:,} tiles, {where}",
+        "steps per epoch": f"{count // batch}",
+    }
+
+
+def _unet(options: Options, data: str) -> Rows:
+    batch, size = options["batch_size"], data.split()[1]
+    return {
+        "model": f"UNet, widths {', '.join(map(str, options['widths']))}",
+        "picture": f"3 x {size} x {size}",
+        "batch": f"{batch} pictures",
+        "data": f"{IN_DATA[data]:,} pictures in main memory",
+        "steps per epoch": f"{IN_DATA[data] // batch}",
+    }
+
+
+def _serving(options: Options, data: str) -> Rows:
+    lengths, size = options["lengths"], options["size"]
+    texts = options["texts"] * len(lengths)
+    return {
+        "text model": f"GPT, {options['layers']} layers, width {options['width']}, {options['heads']} heads",
+        "texts per request": f"{texts}, {options['texts']} of each class of length",
+        "classes of length": f"up to {_listed(lengths)} bytes",
+        "picture model": NETS.get(options["model"], "a tiny convnet"),
+        "pictures per request": f"{options['images']} of 3 x {size} x {size}",
+    }
+
+
+def _top_ops(options: Options, data: str) -> Rows:
+    batch, length, samples = options["batch"], options["length"], options["samples"]
+    return {
+        "model": f"{options['layers']} blocks, width {options['width']}, and a spectrum in front of them",
+        "frame": f"{samples:,} samples of sound",
+        "batch": f"{batch} x {length} frames",
+    }
+
+
+def _bench(form: Bench) -> Rows:
+    timed = form.timed
+    return {"timed on": f"{timed['rows']:,} rows of {timed['width']:,}, {timed['type']}"} if timed else {}
+
+
+OF_WORKLOAD: dict[str, Callable[[Options, str], Rows]] = {
+    "gpt": _gpt,
+    "trainer": _gpt,
+    "nplm": _nplm,
+    "resnet": _pictures,
+    "imagenet": _pictures,
+    "tiles": _tiles,
+    "unet": _unet,
+    "serving": _serving,
+    "top_ops": _top_ops,
+}
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def _in_turn(numbers: Sequence[int], what: str) -> str:
+    return f"{_listed(numbers)} {what}s" + (" in turn" if len(numbers) > 1 else "")
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(f"{each:,}" for each in numbers)
+
+
+def _about(weights: int) -> str:
+    millions = weights / 1e6
+    return f"{1000 * millions:.0f} thousand" if millions < 1 else f"{millions:.{millions < 10:d}f} million"
+
+
+def _memory(count: int) -> str:
+    if count % (1 << 30) == 0:
+        return f"{count >> 30} GiB"
+    return f"{count / 1e6:.{count < 10e6:d}f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"

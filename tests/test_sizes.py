@@ -1,0 +1,73 @@
+"""What a lab's page says of its sizes is what its job has."""
+
+from __future__ import annotations
+
+import importlib
+import re
+
+import pytest
+import torch
+
+from grader import labs
+from grader.frontends import sizes
+from grader.grading.forms import prepared
+
+# every workload, by the form of it that is small
+ON_CPU = (
+    "2a_workers",
+    "2b_transfers",
+    "2c_transforms",
+    "2d_formats",
+    "3e_compile",
+    "3k_healthy",
+    "4a_resnet50",
+    "4b_nanogpt",
+    "4c_unet",
+)
+
+
+def told(name: str) -> dict[str, str]:
+    """The rows of a lab's CPU form."""
+    head, *rows = sizes.sizes(labs.get(name))
+    return {row[0]: row[head.index("on a CPU")] for row in rows}
+
+
+def number(text: str) -> int:
+    """The first number of a row."""
+    return int(re.search(r"[\d,]+", text)[0].replace(",", ""))
+
+
+@pytest.mark.parametrize("name", ON_CPU)
+def test_the_sizes_are_the_job_s(name):
+    form, rows = labs.get(name).forms["cpu"], told(name)
+    options, _ = prepared(form)
+    job = importlib.import_module(form.workload).make_job(0, torch.device("cpu"), **options)
+    batch = next(iter(job.batches))
+    assert number(rows["batch"]) == len(batch) == job.batches.batch_size
+    if "steps per epoch" in rows:
+        assert number(rows["data"]) == len(job.dataset)
+        assert number(rows["steps per epoch"]) == len(job.dataset) // len(batch)
+    if weights := re.search(r"(\S+) (thousand|million) weights", rows["model"]):
+        scale = {"thousand": 1e3, "million": 1e6}[weights[2]]
+        built = sum(each.numel() for each in job.model.parameters())
+        assert float(weights[1]) * scale == pytest.approx(built, rel=0.06)
+    if stored := re.search(r"([\d.]+) (kB|MB) of (bytes|float32)", rows["batch"]):
+        values = (
+            len(batch) * number(rows["tile"]) * job.dataset.size**2
+            if hasattr(job.dataset, "size")
+            else sum(job.dataset[i][0].numel() for i in batch)
+        )
+        assert float(stored[1]) * {"kB": 1e3, "MB": 1e6}[stored[2]] == pytest.approx(
+            values * {"bytes": 1, "float32": 4}[stored[3]], rel=0.02
+        )
+
+
+def test_a_batch_of_windows_is_told_in_tokens():
+    options = labs.get("3a_precision").forms["cuda"].options
+    assert f"{options['batch_size'] * options['length']:,} tokens" in sizes.markdown(labs.get("3a_precision"))
+    assert "512, 640, 768, 1,024 tokens in turn" in sizes.markdown(labs.get("3e_compile"))
+
+
+def test_every_loop_has_sizes_and_a_lab_of_questions_none():
+    assert all(sizes.sizes(labs.get(name)) for name in labs.loops())
+    assert sizes.markdown(labs.get("1e_retest")) == ""
