@@ -2,13 +2,14 @@
 
 What kept the GPU busy is read off the trace. Why it was idle is told by what the host did meanwhile:
 
-- it waited for data, or was held by a blocking copy of more than 64 KB: that part of the gap is theirs;
 - the next piece of work was queued before the GPU ran dry: then the host is not to blame;
-- in what remains the host was at work: launching, or on something that the trace does not show ("other").
+- it waited for data or made a batch, or was held by a blocking copy of more than 64 KB: that part of the gap is theirs;
+- it was busy with something that launches nothing, see `absence` ("other");
+- in what remains it was launching.
 
-A gap of the last kind means that the host was not ahead of the GPU: either it has more to do in a step than the GPU, or
+A gap of the last two kinds means that the host was not ahead of the GPU: either it has more to do in a step than the GPU, or
 something had stopped it - a wait for the GPU, for data, for a copy - and it is catching up. Only as much of these gaps as the
-host's own work exceeds the GPU's is blamed on it, the rest on what had stopped it."""
+host's own work exceeds the GPU's is blamed on it, the rest on what had stopped it, and on that no more than it held the host."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from grader.trace import intervals
+from grader.trace.absence import Away, away
 from grader.trace.catalogue import PARTS
 from grader.trace.columns import Trace
 from grader.trace.events import CPU_OP, MEMCPY, PYTHON
@@ -27,8 +29,6 @@ from grader.trace.work import by_name, copy_kind, devices_of
 
 DATA, TRANSFER, SYNC, LAUNCH, OTHER, BETWEEN, QUEUE = range(5, 12)  # indices into PARTS
 
-ABSENT_NS = 200_000  # a launching host that shows nothing for so long does something else; Python between two
-# operators takes some 10 us, some 50 us while stacks are recorded
 CHANGE_OVER_NS = 50_000  # a GPU needs a microsecond or a few from one kernel to the next; what waits longer waits for
 # something, on another stream or on the host
 CLOCKS_NS = 10_000  # clocks of CPU and GPU differ by up to 10 us
@@ -61,6 +61,7 @@ class Breakdown:
     fused_ns: float | None = None  # "memory" if each run of such kernels were one, see `fused_length`
     unseen: dict[str, float] = field(default_factory=dict)  # ns of a part by which the recorded steps were too short
     gaps: Gaps = field(default_factory=lambda: Gaps(*[np.empty(0, np.int64)] * 6))
+    away: Away | None = None
 
 
 def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Breakdown:
@@ -99,7 +100,8 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
     # loader workers fill their queue while the profiler starts.
     unseen = max(0.0, length - float(per_step.sum()))
     per_step = _without_profiler(per_step, length, host.fetching)
-    per_step = _blame(per_step, after_stall, own_work)
+    hidden = max(0.0, length - own_work - host.held) if step_ns else 0.0  # waits that the profiler has shortened
+    per_step = _blame(per_step, after_stall, own_work, host.held + hidden)
     waited = DATA if len(host.data[0]) else OTHER
     per_step[waited] += unseen
     columns = (np.concatenate(column) for column in zip(*gaps, strict=True))
@@ -110,6 +112,7 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
         fused_ns=fused_length(trace, steps, gpu, kind) / n / len(devices),
         unseen={PARTS[waited]: unseen},
         gaps=Gaps(*columns),
+        away=host.away,
     )
 
 
@@ -133,7 +136,7 @@ def between_host_and_device(name: str) -> bool:
 class Host:
     """What the host did, as sets of intervals on the threads that launch.
 
-    work: ns per step without its waits. profiling: what the profiler added to that at least, ns per step. fetching: share of
+    work: ns per step without its waits. held: its waits. profiling: what the profiler added to that at least, ns per step. fetching: share of
     what the profiler added that lies in the waits for data, where the data set's own operators are recorded."""
 
     def __init__(self, trace: Trace, steps: Steps):
@@ -142,7 +145,9 @@ class Host:
         low, high = min(steps.host[0], steps.window[0]), max(steps.host[1], steps.window[1])
         mine = launches[trace.thread] & (trace.end > low) & (trace.start < high)
         active = mine & ((trace.category == CPU_OP) | trace.is_call)
-        self.data = intervals.union(*data_waits(trace, steps.thread))
+        self.away = busy = away(trace, steps, mine, (low, high))
+        making = (data_waits(trace, steps.thread), busy.starting, busy.named, busy.copied)
+        self.data = intervals.union(*(np.concatenate(column) for column in zip(*making, strict=True)))
         waits = steps.waits[mine[steps.waits]]
         copies = blocking_copies(trace, waits)
         self.transfer = intervals.union(trace.start[copies], trace.end[copies])
@@ -150,9 +155,6 @@ class Host:
         self.wait_start = trace.start[waits]
         self.wait_end = np.maximum.accumulate(trace.end[waits])
         waiting = intervals.union(trace.start[waits], trace.end[waits])
-        absent = intervals.complement(intervals.union(trace.start[active], trace.end[active]), low, high)
-        long = absent[1] - absent[0] >= ABSENT_NS
-        self.absent = (absent[0][long], absent[1][long])
         held = [self.data, self.transfer, waiting]
         union = intervals.union(*(np.concatenate(column) for column in zip(*held, strict=True)))
         span = steps.host
@@ -161,7 +163,8 @@ class Host:
         fetching = cost[intervals.contains(self.data, trace.start) & (trace.thread == steps.thread)].sum()
         self.profiling = float(cost.sum() - fetching) / len(steps)
         self.fetching = float(fetching / cost.sum()) if cost.any() else 0.0
-        self.work = (span[1] - span[0] - intervals.length(intervals.clip(union, *span))) / len(steps)
+        self.held = intervals.length(intervals.clip(union, *span)) / len(steps)
+        self.work = (span[1] - span[0]) / len(steps) - self.held
 
     def causes(self, idle: intervals.Intervals, queued: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Cut idle times by cause: (start, end, cause), in order. queued: mask of those that ended with queued work."""
@@ -171,7 +174,7 @@ class Host:
             for some, cause in ((queued & short, BETWEEN), (queued & ~short, QUEUE))
         ]
         rest = (idle[0][~queued], idle[1][~queued])
-        for cause, spans in ((DATA, self.data), (TRANSFER, self.transfer), (OTHER, self.absent)):
+        for cause, spans in ((DATA, self.data), (TRANSFER, self.transfer), (OTHER, self.away.spans)):
             pieces.append((*intervals.intersection(rest, spans), cause))
             rest = intervals.difference(rest, spans)
         at = np.searchsorted(idle[0], rest[0], side="right") - 1
@@ -236,15 +239,17 @@ def _without_profiler(parts: np.ndarray, length: float, fetching: float) -> np.n
     return parts
 
 
-def _blame(parts: np.ndarray, after_stall: np.ndarray, own_work: float) -> np.ndarray:
-    """Divide the idle time in which the host was at work: only as much of it as its work exceeds the GPU's is its own."""
+def _blame(parts: np.ndarray, after_stall: np.ndarray, own_work: float, held: float) -> np.ndarray:
+    """Divide the idle time in which the host was at work: only as much of it as its work exceeds the GPU's is its own, but no less
+    than exceeds the time in which it was held: without its waits the host would be ahead by no more than that."""
     parts = parts.copy()
     weights = after_stall.copy()
     weights[SYNC] += parts[SYNC]
     at_work = parts[[SYNC, LAUNCH, OTHER]].sum()
     if not weights.sum():
         return parts
-    own = min(at_work, max(0.0, own_work - parts[:DATA].sum() - parts[BETWEEN] - parts[QUEUE]))
+    own = max(own_work - parts[:DATA].sum() - parts[BETWEEN] - parts[QUEUE], at_work - held)
+    own = min(at_work, max(0.0, own))
     shown = parts[LAUNCH] / (parts[LAUNCH] + parts[OTHER]) if parts[LAUNCH] + parts[OTHER] else 1.0
     parts[SYNC], parts[LAUNCH], parts[OTHER] = 0.0, own * shown, own * (1 - shown)
     return parts + (at_work - own) * weights / weights.sum()

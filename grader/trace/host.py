@@ -13,7 +13,9 @@ from grader.trace.nesting import by_thread
 
 DATA_WAIT = re.compile(r"enumerate\(DataLoader\)#.*__next__|data_wait$")
 SYNC_CALL = re.compile(r"(cuda|hip)(Stream|Device|Event)Synchronize|cu(Stream|Ctx|Event)Synchronize")
-BLOCKING_COPY_CALL = re.compile(r"(cuda|hip)Memcpy(2D|3D)?(_v\d+|_ptds_v\d+)?$")
+BLOCKING_COPY_CALL = re.compile(
+    r"(cuda|hip)Memcpy(2D|3D|WithStream)?(_v\d+|_ptds_v\d+)?$|(cu|hip)Memcpy(HtoD|DtoH)(_v\d+)?$"
+)
 ANY_COPY_CALL = re.compile(r"(cuda|hip)Memcpy|cuMemcpy")
 ITEM = re.compile(r"aten::_local_scalar_dense$")  # `.item()` and friends
 
@@ -46,7 +48,8 @@ def data_waits(trace: Trace, thread: int) -> intervals.Intervals:
 
 
 def blocking_calls(trace: Trace) -> np.ndarray:
-    """Indices of host calls that made the host wait for the GPU, each wait once: synchronisations and blocking copies."""
+    """Indices of host calls that made the host wait for the GPU, each wait once: synchronisations and blocking copies. PyTorch
+    follows a blocking copy by a synchronisation of its stream, which is the same wait: the one that held longer stands for both."""
     calls = trace.calls
     if not len(calls):
         return calls
@@ -58,6 +61,9 @@ def blocking_calls(trace: Trace) -> np.ndarray:
     blocks[copies[launching_op(trace, copies, ITEM) >= 0]] = True
     calls = by_thread(trace.thread, calls)
     thread, op, sync = trace.thread[calls], launching_op(trace, calls), trace.named(SYNC_CALL, calls)
-    # PyTorch follows a blocking copy by a synchronisation of its stream, which is the same wait.
-    followed = np.append(sync[1:] & (thread[1:] == thread[:-1]) & (op[1:] == op[:-1]), False)
-    return np.sort(calls[sync | (blocks[calls] & ~followed)])
+    copy = blocks[calls] & ~sync
+    pair = np.flatnonzero(copy[:-1] & sync[1:] & (thread[1:] == thread[:-1]) & (op[1:] == op[:-1]))
+    waits = sync | copy
+    # which of the two holds the host depends on the direction, on the memory and on the vendor
+    waits[np.where(trace.duration[calls[pair]] > trace.duration[calls[pair + 1]], pair + 1, pair)] = False
+    return np.sort(calls[waits])

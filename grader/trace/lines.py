@@ -84,8 +84,7 @@ class Lines:
 
     def _line(self, frame: int, caller: int) -> int:
         """The line that this frame tells: its own if it is not a library's, else the one it was called from."""
-        own = FRAME.fullmatch(self.trace.names[self.trace.name[frame]])
-        if own and not _of_library(own[1]):
+        if own := own_line(self.trace.names[self.trace.name[frame]]):
             return self.known.setdefault((f"{own[1]}:{own[2]}", own[3]), len(self.known))
         text = int(self.trace.called_from[frame])
         call = CALL.fullmatch(self.trace.texts[text]) if text >= 0 else None
@@ -93,6 +92,12 @@ class Lines:
             above = FRAME.fullmatch(self.trace.names[self.trace.name[caller]]) if caller >= 0 else None
             return self.known.setdefault((call[0], above and above[3]), len(self.known))
         return -1
+
+
+def own_line(frame: str) -> re.Match[str] | None:
+    """File, line and function of a Python frame, "train.py(41): forward"; None of a library's, and of what is written in C."""
+    found = FRAME.fullmatch(frame)
+    return None if found is None or _of_library(found[1]) else found
 
 
 def _of_library(file: str) -> bool:

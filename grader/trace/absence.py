@@ -1,0 +1,234 @@
+"""When the host launched nothing because it was busy with something else, and what that was.
+
+PyTorch records its operators and the calls into CUDA. Between two launches an ordinary loop needs some microseconds of Python. Much
+more than that is work of another kind: a metric, a drawing, a simulation, garbage collection, or the making of the next batch."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from grader.trace import intervals
+from grader.trace.columns import Trace
+from grader.trace.events import ANNOTATION, CPU_OP, PYTHON, STEP
+from grader.trace.host import DATA_WAIT
+from grader.trace.lines import own_line
+from grader.trace.steps import Steps
+from grader.trace.words import plain
+
+# A pause between two operators is no longer the cost of Python when it is so many times the median one, which is 3 to 15 us.
+MANY_GAPS, LEAST_NS, MOST_NS = 20, 100_000, 250_000
+# Nor is it launching when there is no call into CUDA for so long, whatever operators there are: they work on the CPU's tensors. The
+# same loops had none. An operator that launches can take 0.2 ms to choose its kernel (cuBLAS, sizes not seen before).
+NO_LAUNCH_NS = 1_000_000
+
+# Where the backward pass begins, an optimizer, a new step, an ordinary loop pauses as well: 23 recorded ones up to 1.6 ms a step in all.
+ORDINARY_NS = 2_000_000
+
+OWN_PYTHON = re.compile(r"Optimizer\.(step|zero_grad)#")  # PyTorch's own work between launches, of any length
+SEED = re.compile(r"aten::random_$")  # a DataLoader draws it first of all, and then starts its workers
+STARTING = re.compile(
+    r"aten::(random_|randperm|item|_local_scalar_dense|empty|resize_|to|_to_copy|copy_|empty_strided)$"
+)
+LOADER = re.compile(r"enumerate\(DataLoader\)#")
+# Names of functions, files and marks that say that a batch is being made.
+MAKES_BATCH = re.compile(
+    r"(?i)(^|/)torch/utils/data/|(^|/)(datasets?|data_?load(er|ing)|webdataset|ffcv|nvidia/dali|streaming|litdata|tf_data)[/.(\d]"
+    r"|(^|[^a-z])(load|decode|read|fetch|collate|augment|tokeni[sz]e|preprocess|prepare|sample|next|get|make|build)_?"
+    r"(batch|data|sample|image|img|jpe?g|png|audio|video|file|example|input|record|shard|item)"
+    r"|(^|[^a-z])(preprocess\w*|collate\w*|imread|dataload(er|ing)|data_?(fetch|time|wait|next)\w*|train_dataloader_next)\b"
+)
+COLLECTS = re.compile(r"Python GC$|<built-in function collect>$|gc\.collect$|gc_collect$")
+MOST = 3  # of anything that is listed
+
+
+@dataclass(frozen=True)
+class Away:
+    """Stretches in which the host launched nothing because it did something else; disjoint, in order."""
+
+    spans: intervals.Intervals
+    starting: intervals.Intervals  # of them, those in which a DataLoader started its workers
+    named: intervals.Intervals  # in which a function or mark ran whose name says that it makes a batch
+    copied: intervals.Intervals  # at the beginning of a step, until a copy to the GPU: the batch, most likely
+
+
+def away(trace: Trace, steps: Steps, mine: np.ndarray, span: tuple[int, int]) -> Away:
+    """mine: mask of the events of the threads that launch. span: where to look, ns."""
+    active = mine & ((trace.category == CPU_OP) | trace.is_call)
+    starts, ends = trace.start[active], trace.end[active]
+    outside = intervals.complement(intervals.union(starts, ends), *span)
+    typical = float(np.median(outside[1] - outside[0])) if len(outside[0]) else 0.0
+    least = int(min(max(MANY_GAPS * typical, LEAST_NS), MOST_NS))
+    long = outside[1] - outside[0] >= least
+    shorter = long & (outside[1] - outside[0] < NO_LAUNCH_NS)
+    if (outside[1] - outside[0])[shorter].sum() <= ORDINARY_NS * len(steps):
+        long &= ~shorter
+    quiet = (outside[0][long], outside[1][long])
+    calls = np.flatnonzero(mine & trace.is_call)
+    resting = _between(np.concatenate((trace.start[calls], trace.end[calls])), NO_LAUNCH_NS, span)
+    both = intervals.union(*(np.concatenate(pair) for pair in zip(quiet, resting, strict=True)))
+    own = trace.annotations[trace.named(OWN_PYTHON, trace.annotations)]
+    seen = np.append(calls, own)
+    spans = intervals.difference(both, intervals.union(trace.start[seen], trace.end[seen]))
+    starting = intervals.union(*_loader_starts(trace, steps.thread))
+    said = np.flatnonzero(mine & ((trace.category == PYTHON) | (trace.category == ANNOTATION)))
+    said = said[trace.named(STEP, said) == 0]
+    said = said[_searched(MAKES_BATCH, trace, said)]
+    named = intervals.intersection(spans, intervals.union(trace.start[said], trace.end[said]))
+    spans = intervals.union(*(np.concatenate(pair) for pair in zip(spans, starting, strict=True)))
+    return Away(spans, starting, named, _before_first_copy(trace, steps, spans))
+
+
+def _between(points: np.ndarray, least: int, span: tuple[int, int]) -> intervals.Intervals:
+    """Stretches of at least so many ns without any of these points in time."""
+    points = np.sort(np.append(points, span), kind="stable")
+    long = np.flatnonzero(np.diff(points) >= least)
+    return intervals.clip((points[long], points[long + 1]), *span)
+
+
+def _searched(pattern: re.Pattern[str], trace: Trace, events: np.ndarray) -> np.ndarray:
+    """Mask of these events: those with a match anywhere in their name."""
+    found = np.zeros(len(trace.names), bool)
+    for code in np.flatnonzero(np.bincount(trace.name[events], minlength=1)).tolist():
+        found[code] = pattern.search(trace.names[code][:300]) is not None
+    return found[trace.name[events]]
+
+
+def _loader_starts(trace: Trace, thread: int) -> intervals.Intervals:
+    """From where a DataLoader drew its seed to its first `__next__`, with nothing else than its own operators between them."""
+    own = np.flatnonzero((trace.thread == thread) & ((trace.category == CPU_OP) | trace.is_call))
+    waits = trace.annotations[trace.thread[trace.annotations] == thread]
+    waits = trace.start[waits[trace.named(LOADER, waits)]]
+    seeds = np.flatnonzero((trace.category[own] == CPU_OP) & trace.named(SEED, own))
+    if not len(waits) or not len(seeds):
+        return intervals.EMPTY
+    foreign = np.append(0, np.cumsum(~((trace.category[own] == CPU_OP) & trace.named(STARTING, own))))
+    begin = trace.start[own[seeds]]
+    at = np.searchsorted(waits, begin)
+    there = at < len(waits)
+    until = waits[np.minimum(at, len(waits) - 1)]
+    last = np.searchsorted(trace.start[own], until)
+    alone = there & (foreign[last] == foreign[seeds])
+    return begin[alone], until[alone]
+
+
+def _before_first_copy(trace: Trace, steps: Steps, spans: intervals.Intervals) -> intervals.Intervals:
+    """What of these stretches lies in a step before anything was launched in it, where the first launch is a copy to the GPU."""
+    if not len(steps.launch):
+        return intervals.EMPTY
+    order = np.argsort(trace.start[steps.launch], kind="stable")
+    step, first = np.unique(steps.step[order], return_index=True)
+    gpu = steps.gpu[order[first]]
+    copies = trace.named(r"Memcpy HtoD|CopyHostToDevice|.*HtoD", gpu)
+    begin, until = steps.starts[step[copies]], trace.start[steps.launch[order[first[copies]]]]
+    return intervals.intersection(spans, intervals.union(begin, until))
+
+
+# --- what it was ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Doing:
+    """What the host did in some stretches of time; times in ns per step."""
+
+    between: list[
+        tuple[str, str, float, float]
+    ]  # operator before, operator after, how often, how long; the longest first
+    mark: str  # record_function around most of it, "" without
+    function: str  # Python function that most of it was spent in, "dataset.py(12): decode"; "" without stacks
+    inner: str  # the function that this one was waiting for
+    operators: list[tuple[str, float]]  # on tensors of the CPU
+    collecting: float  # garbage
+    stacks: bool  # were recorded
+
+
+def doing(trace: Trace, steps: Steps, spans: intervals.Intervals) -> Doing:
+    """spans: disjoint, in order."""
+    n, covered = len(steps), _Covered(spans)
+    threads = np.zeros(len(trace.threads), bool)
+    threads[trace.thread[steps.launch]] = threads[steps.thread] = True
+    mine = threads[trace.thread] & (trace.end > steps.host[0]) & (trace.start < steps.host[1])
+    frames = np.flatnonzero(mine & (trace.category == PYTHON))
+    marks = np.flatnonzero(mine & (trace.category == ANNOTATION))
+    marks = marks[~trace.named(STEP, marks) & ~trace.named(DATA_WAIT, marks)]
+    total = intervals.length(spans)
+    yours = frames[by_own_line(trace, frames)]
+    function, inner = _most(trace, yours, covered, total), _most(trace, frames, covered, total)
+    gc = np.append(frames, marks)
+    gc = gc[trace.named(COLLECTS, gc)]
+    return Doing(
+        between=_between_operators(trace, steps, mine, spans),
+        mark=_most(trace, marks, covered, total),
+        function=function or inner,
+        inner=inner if function and inner != function else "",
+        operators=_on_cpu(trace, mine, covered, n),
+        collecting=covered.length(*intervals.union(trace.start[gc], trace.end[gc])).sum() / n,
+        stacks=len(frames) > 0,
+    )
+
+
+class _Covered:
+    """How much of a time disjoint, ordered spans cover."""
+
+    def __init__(self, spans: intervals.Intervals):
+        self.points = np.stack(spans, axis=1).ravel()
+        self.until = np.stack((np.zeros(len(spans[0]), np.int64), spans[1] - spans[0]), axis=1).ravel().cumsum()
+
+    def length(self, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+        if not len(self.points):
+            return np.zeros(len(start))
+        return np.interp(end, self.points, self.until) - np.interp(start, self.points, self.until)
+
+
+def by_own_line(trace: Trace, frames: np.ndarray) -> np.ndarray:
+    """Mask of these Python frames: those of no library."""
+    known = np.zeros(len(trace.names), bool)
+    for code in np.flatnonzero(np.bincount(trace.name[frames], minlength=1)).tolist():
+        known[code] = own_line(trace.names[code]) is not None
+    return known[trace.name[frames]]
+
+
+def _most(trace: Trace, events: np.ndarray, covered: _Covered, total: int) -> str:
+    """The name of the events that were open for most of the covered time, and for the least time besides; "" without."""
+    if not len(events) or not total:
+        return ""
+    inside = np.bincount(trace.name[events], covered.length(trace.start[events], trace.end[events]))
+    whole = np.bincount(trace.name[events], trace.duration[events])
+    most = np.flatnonzero(inside >= 0.5 * total)
+    if not len(most):
+        return ""
+    # of a caller and what it calls the inner one, which is shorter; recursion adds up, so the outermost is not always longer
+    return plain(trace.names[most[np.argmin(whole[most])]], 100)
+
+
+def _between_operators(
+    trace: Trace, steps: Steps, mine: np.ndarray, spans: intervals.Intervals
+) -> list[tuple[str, str, float, float]]:
+    n = len(steps)
+    ops = np.flatnonzero(mine & (trace.category == CPU_OP))
+    ops = ops[trace.operator[ops] < 0]
+    if not len(ops) or not len(spans[0]):
+        return []
+    by_end = ops[np.argsort(trace.end[ops], kind="stable")]
+    last = np.searchsorted(trace.end[by_end], spans[0], side="right") - 1
+    first = np.searchsorted(trace.start[ops], spans[1], side="left")
+    before = np.where(last >= 0, trace.name[by_end[np.maximum(last, 0)]], -1)
+    after = np.where(first < len(ops), trace.name[ops[np.minimum(first, len(ops) - 1)]], -1)
+    pairs, of_pair = np.unique(np.stack((before, after)), axis=1, return_inverse=True)
+    time = np.bincount(of_pair.ravel(), spans[1] - spans[0])
+    count = np.bincount(of_pair.ravel())
+    names = [*trace.names, "the edge of the recording"]
+    return [
+        (plain(names[pairs[0, i]], 80), plain(names[pairs[1, i]], 80), count[i] / n, time[i] / n)
+        for i in np.argsort(-time, kind="stable")[:MOST].tolist()
+    ]
+
+
+def _on_cpu(trace: Trace, mine: np.ndarray, covered: _Covered, n: int) -> list[tuple[str, float]]:
+    """Operators in the covered time, by the time that they took in it, the longest first."""
+    ops = np.flatnonzero(mine & (trace.category == CPU_OP))
+    ops = ops[trace.operator[ops] < 0]
+    time = np.bincount(trace.name[ops], covered.length(trace.start[ops], trace.end[ops]), minlength=1)
+    return [(plain(trace.names[i], 80), time[i] / n) for i in np.argsort(-time, kind="stable")[:MOST] if time[i]]
