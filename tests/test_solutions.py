@@ -73,7 +73,9 @@ WORTH = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5}
 def test_a_model_answer_says_what_its_points_are_worth(name):
     notebook = nbformat.read(path(name), as_version=4)
     asked, answer = next(c.source for c in notebook.cells if c.id == "explanation").split("<!-- BEGIN SOLUTION -->")
-    said = re.search(r"\*\*Marks\*\* \(of 10\): (.*?)\. Half", re.sub(r"\([^)]*, [^)]*\)", "", answer), re.DOTALL)
+    said = re.search(
+        r"\*\*Marks(?:\*\* \(of 10\):| \(of 10\):\*\*) (.*?)\. Half", re.sub(r"\([^)]*, [^)]*\)", "", answer), re.DOTALL
+    )
     assert said
     if said[1].startswith("point 1"):
         worth = re.findall(r"(?:point )?(\d) (\w+)", said[1])
