@@ -57,7 +57,9 @@ KINDS = ("honest, ", "fault, ")
 # how a result's name begins -> its column
 MARKED = {"starter": "starter", "wrong": "wrong fixes", "half": "half fixes", "solution": "solution"}
 STALE = "(before a change)"  # behind the name of a figure that is not of today's loop or form
-TURNS = "Each gain is over the starter of its own run: where runs of several hosts or days meet, gains are no ratios of these milliseconds."
+TURNS = (
+    "Each gain compares with the starter of the same run. Milliseconds of different hosts or days can't be compared."
+)
 TIMELINES = "timelines.png"  # a solution's trace below its starter's
 # the half fix that rounds repeat, where the first one is next to nothing
 HALFWAY = {
