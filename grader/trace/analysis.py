@@ -44,4 +44,4 @@ def analyse(
         m.reasons.append("the whole recording is counted as one step")
     b = breakdown(trace, steps, m.step_ns)
     costly = operations(trace, top, steps=steps)
-    return Analysis(trace, m, b.parts, b.gaps, costly, diagnose(trace, m, b), step_ns, left_out)
+    return Analysis(trace, m, b.parts, b.gaps, costly, diagnose(trace, m, b, steps, costly), step_ns, left_out)

@@ -92,7 +92,8 @@ STALLS = {
         "1b_annotate",
         (
             "Find it: `py-spy record -- python train.py`, or record again with with_stack=True, or put record_function around what you suspect.",
-            "Do it less often, with tensors on the GPU, or in another thread or process.",
+            "Often it is gc.collect(), a metric in numpy, drawing, a file that is written, an environment in Python. Do that less often, "
+            "on the GPU's tensors, or in another process.",
             "If it prepares the next batch, put it into a Dataset: a DataLoader's workers then do it meanwhile.",
         ),
         {},

@@ -1,19 +1,22 @@
-"""Which of seven causes holds a training step back, on what evidence, and what a fix of it could win at most."""
+"""Which cause holds a training step back, on what evidence, and what a fix of it could win at most."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from grader.trace import catalogue
+from grader.trace import catalogue, details
 from grader.trace.breakdown import Breakdown
 from grader.trace.catalogue import PARTS, STEP_PARTS, Metrics
 from grader.trace.causes import CAUSES, ON_CPU, STALLS, WORK, ms
 from grader.trace.columns import Trace
 from grader.trace.complete import NO_GPU, launches_of
-from grader.trace.words import plain_number
+from grader.trace.operations import Operation
+from grader.trace.steps import Steps
+from grader.trace.words import plain, plain_number
 
 SIGNIFICANT = 0.15  # of the step time: a smaller stall is not what the step is bound by
 
@@ -21,6 +24,10 @@ SIGNIFICANT = 0.15  # of the step time: a smaller stall is not what the step is 
 # ordinary units, and 16-bit inputs against TF32. From the rates of an H200 (grader.devices): 51, 418 and 799 TFLOP/s.
 TO_TENSOR_CORES = 51 / 418
 TO_HALF = 418 / 799
+CLOSE = 0.5  # of what the cause costs: what costs so much is told as well
+# How sure a verdict can be that rests on names and places, or on a cause that comes with another one.
+EITHER = 0.6
+MOST_SAID = (1, 2)  # sentences about what stands behind a cause, and behind the host's own doing; the evidence has all
 MOST_PROOFS = 20  # events that are listed for one fact
 MOST_OPERATORS, OPERATOR = 4, re.compile(r"[\w.]{1,30}::[\w.]{1,60}")
 INCOMPLETE = "No diagnosis: the trace is incomplete."
@@ -50,67 +57,115 @@ class Diagnosis:
     text: str = ""  # the cause and why, in a sentence or two
 
 
-def diagnose(trace: Trace, m: Metrics, b: Breakdown) -> Diagnosis:
+@dataclass
+class _Case:
+    """What is known of one trace, and what is said of it beside the numbers."""
+
+    trace: Trace
+    m: Metrics
+    b: Breakdown
+    step: float  # ns
+    steps: Steps | None
+    slow: details.Slow | None
+    tiny: Operation | None
+    told: details.Told = field(default_factory=lambda: details.Told([]))
+
+    def tell(self, cause: str) -> None:
+        """Look into what stands behind this cause. Without steps nothing is."""
+        if self.steps is None:
+            return
+        if cause in ("host", "input"):
+            about = details.of_host if cause == "host" else details.of_input
+            self.told = about(self.trace, self.steps, self.b)
+        elif cause == "launch":
+            self.told = details.Told(details.of_launches(self.trace, self.steps, self.m))
+        elif cause == "sync":
+            self.told = details.Told(details.of_waits(self.trace, self.steps))
+        elif self.slow and cause == ("compute" if self.slow.matmul else "memory"):
+            self.told = details.Told([details.of_slow(self.slow)])
+
+
+def diagnose(
+    trace: Trace, m: Metrics, b: Breakdown, steps: Steps | None = None, operations: Sequence[Operation] = ()
+) -> Diagnosis:
     """Name the cause. An incomplete trace gets none: no answer is better than a guess. But one that lacks nothing except a GPU may
-    be of a run on the CPU."""
+    be of a run on the CPU. steps, operations: of the same trace; without them less is said of the cause."""
     if not m.complete and not (m.reasons == [NO_GPU] and not len(launches_of(trace))):
         return Diagnosis(text=f"{INCOMPLETE} {'; '.join(m.reasons)}.")
     if not b.parts or not b.step_ns:
         return _without_gpu(trace, m)
     step = b.step_ns
-    costs = {name: sum(b.parts[part] for part in cause.parts) for name, cause in STALLS.items()}
-    work = {name: sum(b.parts[part] for part in cause.parts) for name, cause in WORK.items()}
-    ranked = sorted(costs, key=costs.__getitem__, reverse=True) + sorted(work, key=work.__getitem__, reverse=True)
-    if costs[ranked[0]] < SIGNIFICANT * step:
-        ranked = ranked[-2:] + ranked[:-2]
-    cause, runner_up = ranked[:2]
-    if cause in STALLS and costs[runner_up] < 0.05 * step:  # none of the other stalls matters: what the GPU does, does
-        runner_up = ranked[-2]
-    shares = {name: ns / step for name, ns in (costs | work).items()}
-    what_if = {name: ns / 1e6 for name, ns in what_ifs(m, b, step).items() if ns < 0.995 * step or name == cause}
+    case = _Case(trace, m, b, step, steps, details.slow(operations, step), details.tiny_operation(operations, m))
+    costs = {name: sum(b.parts[part] for part in cause.parts) for name, cause in CAUSES.items()}
+    cause, runner_up = _ranked(costs, m, step)
+    case.tell(cause)
+    shares = {name: ns / step for name, ns in costs.items()}
+    what_if = {name: ns / 1e6 for name, ns in what_ifs(case).items() if ns < 0.995 * step or name == cause}
     return Diagnosis(
         cause=f"{cause}-bound",
-        confidence=_confidence(cause, shares, m, _unseen(cause, b) / step),
-        evidence=tuple(_evidence(cause, trace, m, b, step)),
+        confidence=_confidence(cause, shares, case),
+        evidence=tuple(_evidence(cause, case)),
         runner_up=f"{runner_up}-bound",
         what_if_step_ms=what_if[cause],
         what_if=what_if,
-        what_to_try=CAUSES[cause].advice,
+        what_to_try=_advice(cause, runner_up, case),
         lesson=CAUSES[cause].lesson,
         teaches=CAUSES[cause].lab,
-        text=_text(cause, shares[cause], m, b, step / 1e6, what_if[cause]),
+        text=_text(cause, runner_up, shares, case, what_if[cause]),
     )
 
 
-def what_ifs(m: Metrics, b: Breakdown, step: float) -> dict[str, float]:
+def _ranked(costs: dict[str, float], m: Metrics, step: float) -> tuple[str, str]:
+    """The cause, and what comes next to it. costs: ns per step."""
+    stalls, work = (sorted(kind, key=costs.__getitem__, reverse=True) for kind in (STALLS, WORK))
+    if costs[stalls[0]] < SIGNIFICANT * step:
+        return work[0], work[1]
+    cause, runner_up = stalls[:2]
+    if cause == "launch" and details.never_ahead(m):
+        return cause, "sync"
+    # none of the other stalls matters: what the GPU does, does
+    return cause, work[0] if costs[runner_up] < 0.05 * step else runner_up
+
+
+def what_ifs(case: _Case) -> dict[str, float]:
     """The step time, ns, if one cause vanished (memory: its kernels fused; compute: on the next cheaper units or inputs) and
-    nothing else changed. step: the step time, ns."""
-    parts = b.parts
+    nothing else changed."""
+    m, b, parts, step = case.m, case.b, case.b.parts, case.step
     found = {name: step - sum(parts[part] for part in cause.parts) for name, cause in STALLS.items()}
     memory = parts["memory"]
-    found["memory"] = step - max(0.0, memory - (b.fused_ns or memory))
     shares = m.tensor_core_share or {"no": 0.0, "unknown": 0.0}
     known = shares["no"] / (shares["no"] + shares["unknown"] or 1.0)  # nobody knows of the others what they could do
     wide = 0.0 if m.half_share is None else 1 - m.half_share
     faster = parts["matmul"] * known * (1 - TO_TENSOR_CORES)
     if not shares["no"]:
         faster = parts["tensor_core"] * wide * (1 - TO_HALF)
-    found["compute"] = step - faster
-    return found
+    gains = {"memory": max(0.0, memory - (b.fused_ns or memory)), "compute": faster}
+    if case.slow:
+        kind = "compute" if case.slow.matmul else "memory"
+        busy = sum(parts[part] for part in WORK[kind].parts)
+        gains[kind] = max(gains[kind], min(case.slow.gain, busy))
+    if case.tiny:  # a loop within a library: with its launches its kernels go as well
+        found["launch"] -= min(case.tiny.gpu_ns, found["launch"])
+    return found | {name: step - gain for name, gain in gains.items()}
 
 
-def _confidence(cause: str, shares: dict[str, float], m: Metrics, unseen: float) -> float:
-    """How clearly the cause stands out from the next of its kind; less where the profiler itself may be what is seen, and where
-    most of what the cause costs is not in the recording. shares: of the step, by cause; unseen: likewise."""
+def _confidence(cause: str, shares: dict[str, float], case: _Case) -> float:
+    """How clearly the cause stands out from the next of its kind, and from the threshold; less where the profiler itself may be what
+    is seen, where most of what the cause costs is not in the recording, and where it is inferred. shares: of the step, by cause."""
     others = STALLS if cause in STALLS else WORK
     rival = max([shares[other] for other in others if other != cause], default=0.0)
-    found = 0.5 + 0.5 * (shares[cause] - rival) / max(shares[cause] + rival, 1e-9)
-    if cause not in STALLS:  # a stall just below the threshold is a rival as well
+    clear = (shares[cause] - rival) / max(shares[cause] + rival, 1e-9)
+    if cause in STALLS:
+        clear *= min(1.0, shares[cause] / SIGNIFICANT - 1)
+    found = 0.5 + 0.5 * clear
+    if cause in WORK:  # a stall just below the threshold is a rival as well
         found = min(found, 1 - 0.5 * max(shares[stall] for stall in STALLS) / SIGNIFICANT)
-    if m.step_ns is None and cause in ("launch", "sync"):
+    if case.m.step_ns is None and cause in ("launch", "sync"):
         found *= 0.7
-    if unseen > 0.5 * shares[cause]:
+    if _unseen(cause, case.b) > 0.5 * shares[cause] * case.step:
         found *= 0.7
+    if case.told.inferred or (cause == "launch" and details.never_ahead(case.m)):
+        found = min(found, EITHER)
     return round(min(0.99, max(0.05, found)), 2)
 
 
@@ -169,12 +224,13 @@ def _gap_events(trace: Trace, b: Breakdown, part: str) -> list[int]:
     return b.gaps.after[wanted].tolist()
 
 
-def _evidence(cause: str, trace: Trace, m: Metrics, b: Breakdown, step: float) -> list[Evidence]:
-    found = []
+def _evidence(cause: str, case: _Case) -> list[Evidence]:
+    found, step, m, b, trace = [], case.step, case.m, case.b, case.trace
     for part in CAUSES[cause].parts:
         if (ns := b.parts[part]) >= 0.01 * step:
             text = f"{ms(ns)} of {ms(step)} ({ns / step:.0%}): {STEP_PARTS[part].words}."
             found.append(Evidence(text, part, ns / step, _events_of_part(part, trace, m, b)))
+    found += [Evidence(text, CAUSES[cause].parts[0], None, []) for text in case.told.sentences]
     if (unseen := _unseen(cause, b)) >= 0.05 * step:
         text = f"Of these {ms(unseen)} are not in the recording: its steps took {ms(step - unseen)} each"
         text += ", as batches were ready that the loop usually waits for." if cause == "input" else "."
@@ -182,11 +238,12 @@ def _evidence(cause: str, trace: Trace, m: Metrics, b: Breakdown, step: float) -
     if cause == "memory" and b.fused_ns is not None:
         text = f"If each run of such kernels were one, they would take {ms(b.fused_ns)}."
         found.append(Evidence(text, "fused_ns", b.fused_ns, []))
-    for name, words in CAUSES[cause].metrics.items():
+    both = ("sync",) if cause == "launch" and details.never_ahead(m) else ()
+    for name, words in {k: v for each in (cause, *both) for k, v in CAUSES[each].metrics.items()}.items():
         value = catalogue.value(m, name)
         if value is not None and (text := words(value, m)):
             found.append(Evidence(text, name, value, _longest(trace, m, name)))
-    if cause == "sync":
+    if "sync" in (cause, *both):
         for line, count in list((m.sync_lines or {}).items())[:3]:
             found.append(Evidence(f"{count:g} of these times at {line}.", "sync_lines", count, []))
     return found
@@ -198,18 +255,49 @@ def _events_of_part(part: str, trace: Trace, m: Metrics, b: Breakdown) -> list[i
     return _longest(trace, m, {"copies": "copies", "communication": "comm_exposed_ns"}.get(part, "kernels"))
 
 
-def _text(cause: str, share: float, m: Metrics, b: Breakdown, step: float, what_if: float) -> str:
-    """share: of the step. step, what_if: ms."""
-    text = f"{cause}-bound: {CAUSES[cause].reason} ({share:.0%} of the step)."
+def _text(cause: str, runner_up: str, shares: dict[str, float], case: _Case, what_if: float) -> str:
+    """shares: of the step, by cause. what_if: ms."""
+    share, m, step = shares[cause], case.m, case.step / 1e6
+    text = " ".join(
+        [
+            f"{cause}-bound: {CAUSES[cause].reason} ({share:.0%} of the step).",
+            *case.told.sentences[: MOST_SAID[cause == "host"]],
+        ]
+    )
+    if cause == "launch" and details.never_ahead(m):
+        text += (
+            f" It is sync-bound as well: the host waits for the GPU {m.syncs:g} times a step, so that it never gets ahead and each "
+            "launch is felt. What waits goes first."
+        )
+    elif runner_up in STALLS and shares[runner_up] >= CLOSE * share:
+        text += f" Close behind, it is {runner_up}-bound ({shares[runner_up]:.0%}): {CAUSES[runner_up].reason}."
     if what_if < 0.97 * step:
         slow = cause == "compute" and (m.tensor_core_share or {"no": 0.0})["no"]
         fix = "With these on tensor cores" if slow else CAUSES[cause].fix
+        if case.slow and cause == ("compute" if case.slow.matmul else "memory"):
+            fix = f"With {plain(case.slow.first.name, 60)} at half of what the device reaches"
         text += f" {fix} a step would take {plain_number(what_if)} instead of {plain_number(step)} ms."
     elif cause in WORK:
         text += " The GPU is kept busy; no cause stands out that could simply be removed."
-    if b.parts["idle_other"] > 0.5 * (b.parts["idle_launch"] + b.parts["idle_other"]) and cause == "launch":
-        text += (
-            " Most of it the host spent outside of operators, in plain Python or elsewhere. If it loads data there,"
-            ' say so with record_function("data_wait").'
-        )
     return text
+
+
+def _advice(cause: str, runner_up: str, case: _Case) -> tuple[str, ...]:
+    """What to try, the most likely first."""
+    ways = list(CAUSES[cause].advice)
+    if cause == "launch" and case.tiny:
+        name = plain(case.tiny.name, 80)
+        ways.insert(
+            0, f"{name} is a loop of tiny kernels: write what it computes with a few operators on the whole batch."
+        )
+    if cause == "launch" and details.never_ahead(case.m):
+        ways = [*CAUSES["sync"].advice, *ways[:2]]
+    elif runner_up in STALLS and cause in STALLS and case.b.parts and case.told.inferred:
+        ways += CAUSES[runner_up].advice[:1]
+    if cause == "host" and case.told.collecting:
+        ways.insert(
+            0, "Collect less often: no gc.collect() in the loop, gc.freeze() after loading, gc.disable() between steps."
+        )
+    if case.slow and cause == ("compute" if case.slow.matmul else "memory"):
+        ways = details.for_slow(case.slow) + ways
+    return tuple(ways)

@@ -277,7 +277,7 @@ COMPARISON = re.compile(r"aten::(eq|ne|lt|le|gt|ge|isnan|isinf|logical_\w+)$")  
 # kernel that the compiler made gets its outputs as arguments.
 EACH_ONCE = re.compile(
     r"aten::(sum|mean|prod|std|var|var_mean|amax|amin|max|min|argmax|argmin|any|all|norm|linalg_vector_norm|nll_loss\w*"
-    r"|_?cross_entropy\w*|binary_cross_entropy\w*|\w*pool[123]d\w*|embedding_dense_backward|_fused_(adamw?|sgd)_)$"
+    r"|_?index_put(_impl)?_?|(index|scatter)_add|_?cross_entropy\w*|binary_cross_entropy\w*|\w*pool[123]d\w*|embedding_dense_backward|_fused_(adamw?|sgd)_)$"
     r"|triton_(poi|red|per|for)_"
 )
 COPY = re.compile(r"aten::copy_$")  # writes the first input, reads the second

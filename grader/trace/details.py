@@ -1,0 +1,213 @@
+"""What stands behind a cause: the functions, operators and lines to look at, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from grader.trace import intervals
+from grader.trace.absence import Away, Doing, doing
+from grader.trace.breakdown import Breakdown
+from grader.trace.catalogue import PARTS, Metrics
+from grader.trace.causes import ms
+from grader.trace.columns import Trace
+from grader.trace.nesting import Ancestry, distinct
+from grader.trace.operations import LIBRARY_OP, OPTIMIZER, Operation
+from grader.trace.steps import Steps
+from grader.trace.words import plain, plain_number
+
+MUCH = 0.5  # of something: then it is worth a name
+FAR_BELOW = 10  # times as long as its bytes or its arithmetic need at the device's peaks
+REACHED = 2  # times the least, which a kernel that suits its work comes down to
+MANY_LAUNCHES = 50  # in one call of an operator
+PART = 0.1  # of the step: an operation that costs less is not what holds it back
+
+# The queue is emptied so often that the host never gets ahead: then waits and launches cannot be told apart by what they cost.
+# Six recorded loops whose fix removed waits made 3 to 21 launches a wait, and 63 to 1,040 waits a step.
+FEW_LAUNCHES, MANY_WAITS = 25, 10
+
+
+def never_ahead(m: Metrics) -> bool:
+    """Whether the host waits for the GPU again after every few launches."""
+    return bool(m.syncs and m.launches and m.syncs >= MANY_WAITS and m.launches <= FEW_LAUNCHES * m.syncs)
+
+
+# --- the host's own doing -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Told:
+    sentences: list[str]  # the most important first
+    inferred: bool = False  # from names and places, not from marks
+    collecting: bool = False  # most of it was garbage collection
+
+
+def idle_spans(b: Breakdown, part: str) -> intervals.Intervals:
+    mine = b.gaps.cause == PARTS.index(part)
+    return intervals.union(b.gaps.start[mine], b.gaps.end[mine])
+
+
+def of_host(trace: Trace, steps: Steps, b: Breakdown) -> Told:
+    """What the host did while the GPU was idle and it launched nothing."""
+    spans = idle_spans(b, "idle_other")
+    if not len(spans[0]):
+        return Told([])
+    total, d = intervals.length(spans) / len(steps), doing(trace, steps, spans)
+    said = [*_who(d, total), *_where(d)]
+    cpu = [(name, ns) for name, ns in d.operators if ns >= 0.2 * total]
+    if cpu:
+        said.append(f"Of it {_listed(cpu)} worked on tensors of the CPU.")
+    return Told(said, collecting=d.collecting >= MUCH * total)
+
+
+def _who(d: Doing, total: float) -> list[str]:
+    """Which function it was, or how to find out."""
+    if d.collecting >= 0.1 * total:
+        return [f"Python's garbage collection took {ms(d.collecting)} of it a step."]
+    if d.function:
+        return [f"Most of it was in {d.function}{f', which ran {d.inner}' if d.inner else ''}."]
+    if d.mark:
+        return [f'Most of it was in "{d.mark}", as record_function named it.']
+    if d.stacks:
+        return ["The Python functions in the recording took less than half of it."]
+    return ["Which function that is the recording does not say, as it has no Python stacks."]
+
+
+def _where(d: Doing) -> list[str]:
+    """Between which operators."""
+    if not d.between:
+        return []
+    before, after, count, ns = d.between[0]
+    return [f"The longest pauses lie between {before} and {after}: {plain_number(count)} a step, {ms(ns)}."]
+
+
+def of_input(trace: Trace, steps: Steps, b: Breakdown) -> Told:
+    """How it is known that the host made a batch, where that was not marked."""
+    idle, away = idle_spans(b, "idle_data"), b.away
+    if away is None or not len(idle[0]):
+        return Told([])
+    total, n, said = intervals.length(idle), len(steps), []
+    starting, named, copied = (intervals.intersection(idle, spans) for spans in _kinds(away))
+    if intervals.length(starting) >= PART * total:
+        said.append(f"In {ms(intervals.length(starting) / n)} of it a step a DataLoader started its workers anew.")
+    if intervals.length(named) >= PART * total:
+        d = doing(trace, steps, named)
+        who = d.function or (f'"{d.mark}"' if d.mark else "functions that make a batch, by their names")
+        said.append(f"In {ms(intervals.length(named) / n)} of it a step the host ran {who} itself.")
+    if intervals.length(copied) >= PART * total:
+        said.append(
+            f"{ms(intervals.length(copied) / n)} of it a step the host was busy outside of any loader, at the beginning of the "
+            "step and until it copied to the GPU. It makes the batch there, most likely."
+        )
+    guessed = intervals.length(named) + intervals.length(copied)
+    return Told(said, inferred=guessed >= MUCH * total)
+
+
+def _kinds(away: Away) -> list[intervals.Intervals]:
+    """Starting, named and copied, each without those before it."""
+    named = intervals.difference(away.named, away.starting)
+    copied = intervals.difference(intervals.difference(away.copied, away.starting), away.named)
+    return [away.starting, named, copied]
+
+
+# --- launches and waits -------------------------------------------------------------------------------------------
+
+
+def launching(trace: Trace, steps: Steps) -> list[tuple[str, float]]:
+    """What launched most, (operator or optimizer, launches a step), the most first."""
+    calls = distinct(steps.launch, len(trace))
+    around = Ancestry(trace.operator, calls)
+    outer = around.outermost(trace.named(LIBRARY_OP, around.ops))
+    op = np.append(around.ops, -1)[outer[around.of_call]]
+    optimizers = trace.annotations[trace.named(OPTIMIZER, trace.annotations)]
+    optimizer = trace.nesting(optimizers).around(calls)
+    owner = np.where(optimizer >= 0, optimizer, op)
+    codes, count = np.unique(trace.name[owner[owner >= 0]], return_counts=True)
+    order = np.argsort(-count, kind="stable")[:3]
+    return [(plain(trace.names[codes[i]], 80), count[i] / len(steps)) for i in order.tolist()]
+
+
+def of_launches(trace: Trace, steps: Steps, m: Metrics) -> list[str]:
+    most = [(name, count) for name, count in launching(trace, steps) if m.launches and count >= PART * m.launches]
+    said = [f"{', '.join(f'{name} ({plain_number(count)})' for name, count in most)} launch most."] if most else []
+    return said + (of_waits(trace, steps) if never_ahead(m) else [])
+
+
+def of_waits(trace: Trace, steps: Steps) -> list[str]:
+    """In which operators the host waited."""
+    waits = steps.waits[steps.of_event[steps.waits] >= 0]
+    op = trace.operator[waits]
+    codes, count = np.unique(trace.name[op[op >= 0]], return_counts=True)
+    order = np.argsort(-count, kind="stable")[:3]
+    most = [f"{plain(trace.names[codes[i]], 60)} ({plain_number(count[i] / len(steps))})" for i in order.tolist()]
+    return [f"The host waited in {', '.join(most)}."] if most else []
+
+
+# --- one operation far below its roof -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Slow:
+    """Operations that take many times as long as their bytes or their arithmetic need."""
+
+    first: Operation
+    least: float  # ns per step, of the first
+    gain: float  # ns per step that better kernels for all of them could win
+    matmul: bool  # of the first
+
+
+def slow(operations: Sequence[Operation], step: float) -> Slow | None:
+    # Without the device's peaks the best rate that an operation of this recording reached stands for them.
+    rates = [o.bytes_moved / o.gpu_ns for o in operations if o.bytes_moved and o.gpu_ns]
+    rate = max(rates, default=0.0) if len(rates) > 2 else 0.0
+    found, gain = [], 0.0
+    for o in operations:
+        least = o.least_ns or (o.bytes_moved / rate if o.bytes_moved and rate and o.tensor_cores is None else None)
+        if least and o.bound != "launch" and o.gpu_ns >= max(PART * step, FAR_BELOW * least):
+            found.append((o, least))
+            gain += o.gpu_ns - REACHED * least
+    if not found:
+        return None
+    first, least = max(found, key=lambda each: each[0].gpu_ns)
+    return Slow(first, least, gain, first.tensor_cores is not None)
+
+
+def of_slow(found: Slow) -> str:
+    o = found.first
+    where = f" ({o.line})" if o.line else ""
+    phase = f", {o.phase}" if o.phase else ""
+    return (
+        f"One operation stands out: {plain(o.name, 80)}{phase}{where} takes {ms(o.gpu_ns)} a step, {o.gpu_ns / found.least:,.0f} "
+        f"times what its bytes need."
+    )
+
+
+def for_slow(found: Slow) -> list[str]:
+    """What to try with such an operation."""
+    name = found.first.name
+    if "index_put" in name:
+        return [
+            "The backward pass of x[index] sorts the indices and adds equal ones one by one. Use index_select, F.embedding or "
+            "scatter_add, which add them in parallel.",
+        ]
+    if "embedding" in name:
+        return [
+            "Many tokens share a row of the embedding: their gradients are added one by one. Give padding its padding_idx."
+        ]
+    if "sort" in name or "topk" in name or "unique" in name:
+        return ["Sort less: only what changed, fewer columns, or on 32-bit keys."]
+    return [
+        f"Look for another way to compute what {plain(name, 80)} computes: other arguments, layout, type or operator."
+    ]
+
+
+def tiny_operation(operations: Sequence[Operation], m: Metrics) -> Operation | None:
+    """One that makes most of the launches, many in each call and each of a tiny kernel: a loop within a library."""
+    loops = (o for o in operations if o.bound == "launch" and o.launched >= MANY_LAUNCHES * o.count)
+    return next((o for o in loops if m.launches and o.launched >= MUCH * m.launches), None)
+
+
+def _listed(items: list[tuple[str, float]]) -> str:
+    return ", ".join(f"{name} ({ms(ns)})" for name, ns in items)
