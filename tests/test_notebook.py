@@ -23,8 +23,9 @@ from jupyter_client.manager import KernelManager, start_new_kernel
 from grader import labs, trace
 from grader.frontends import notebook, silence
 from grader.frontends.notebook import base, note
+from grader.frontends.notebook.loop import HIDDEN
 from grader.frontends.notebook.own_code import _with_phases
-from grader.frontends.notebook.prediction import LockedPrediction, locked, problem
+from grader.frontends.notebook.prediction import LockedPrediction, lock, locked, problem
 from grader.kinds import shared
 from grader.look import Observation, peek
 from grader.result import INCONCLUSIVE, PASS, CheckResult, Result
@@ -123,9 +124,27 @@ def kernel(one_kernel: Kernel, tmp_path: Path) -> Kernel:
 
 def test_the_card_says_what_is_asked_and_what_is_measured(kernel: Kernel) -> None:
     ran = kernel.run("lab")
-    for words in (LAB.title, LAB.goal, "50 points", "needs an NVIDIA GPU", "CPU form", "Quick mode", "64 images", "lab.predict("):
+    for words in (
+        LAB.title,
+        LAB.goal,
+        "50 points",
+        "needs an NVIDIA GPU",
+        "CPU form",
+        "Quick mode",
+        "64 images",
+        "lab.predict(",
+    ):
         assert words in ran.text
     assert "speed-report" in ran.html
+
+
+def test_the_card_names_no_check_of_the_trace_before_the_prediction(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lab = notebook.open_lab("2e_syncs", device="cpu")
+    (check,) = lab.lab.trace
+    assert check.title not in repr(lab) and HIDDEN in repr(lab)
+    lock(tmp_path, "2e_syncs", LockedPrediction.now("memory-bound", 2.0, "cuda"))
+    assert check.title in repr(lab) and HIDDEN not in repr(lab)
 
 
 def test_the_card_says_where_one_works(kernel: Kernel) -> None:

@@ -15,10 +15,10 @@ from grader import labs, machine, paths, web_page
 from grader.classroom.client import grade_at
 from grader.errors import UserError
 from grader.frontends import attempts, board, magic, report, sizes
-from grader.frontends.notebook.note import Note, Output, ProgressBar, ReportNote, Row, shell
+from grader.frontends.notebook.note import Note, Output, ProgressBar, ReportNote, Row, Table, shell
 from grader.grade import grade
 from grader.grading.forms import choose_form, missing_packages, own_cores, too_little_memory
-from grader.labs.lab import AnyLab
+from grader.labs.lab import AnyLab, Check
 from grader.result import Progress, Result
 from grader.safe_text import cores_text
 from grader.sandbox.fork_server import fork_server
@@ -73,11 +73,19 @@ class NotebookLab:
             )
         unmeasured = [c for c in lab.checks if not lab.measures(c, self.device)]
         checks = [
-            (c.title, f"{c.points:g} points", "needs an NVIDIA GPU: not measured here" if c in unmeasured else "")
+            (
+                self._title_of(c),
+                f"{c.points:g} points",
+                "needs an NVIDIA GPU: not measured here" if c in unmeasured else "",
+            )
             for c in lab.checks
         ]
-        tables = [sizes.sizes(lab), checks, list(self.steps)]
+        tables: list[Table] = [sizes.sizes(lab), checks, list(self.steps)]
         return Note(f"Lab {lab.name}: {lab.title}", [lab.goal, where], tables)
+
+    def _title_of(self, check: Check) -> str:
+        """On the card, which is read before anything else."""
+        return check.title
 
     def _where(self) -> str:
         if lacks := missing_packages(self.lab) or too_little_memory(self.lab, self.device):

@@ -18,7 +18,7 @@ from grader.frontends.notebook.base import NEEDS_GPU, NotebookLab
 from grader.frontends.notebook.metric_rows import NOT_MEASURED, copy_rows, metric_row, value_of
 from grader.frontends.notebook.note import Note
 from grader.frontends.notebook.prediction import MEANING, LockedPrediction, lock, locked, problem
-from grader.labs.lab import CAUSES, Budget, Growth, Lab
+from grader.labs.lab import CAUSES, Budget, Check, Growth, Lab
 from grader.look import Observation, look, peek, profile
 from grader.result import Progress
 from grader.sandbox.workspace import Workspace
@@ -27,6 +27,7 @@ from grader.trace.catalogue import METRICS, PEEKED, PROFILED
 from grader.trace.words import counted, plain_number
 
 MANY_STEPS = 100
+HIDDEN = "A check of the trace"  # until the prediction is locked
 SHOWN_LOSSES = 12  # and the last one
 
 
@@ -51,6 +52,10 @@ class LoopLab(NotebookLab):
     def _card(self) -> Note:
         made = self._locked()
         return replace(super()._card(), after=[f"Your prediction is locked: {made.in_words()}."] if made else [])
+
+    def _title_of(self, check: Check) -> str:
+        """What a trace is asked names the cause: not before the prediction."""
+        return HIDDEN if check in self.lab.trace and not self._locked() else check.title
 
     # ---- the prediction
 
