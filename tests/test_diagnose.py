@@ -44,6 +44,8 @@ def files(tmp_path_factory) -> Path:
     (folder / "slow.json.gz").write_bytes(gzip.compress(document(SLOW)))
     (folder / "fast.json.gz").write_bytes(gzip.compress(document(FAST)))
     (folder / "nosteps.json").write_text(json.dumps(Recording().work("kernel", "k", 1000, 2000, 3000).document()))
+    overlapping = Recording().work("kernel", "k", 1000, 2000, 3000).step(1, 0, 5000).step(2, 4000, 9000)
+    (folder / "overlap.json").write_text(json.dumps(overlapping.document()))
     (folder / "empty.json").write_bytes(b"")
     (folder / "text.json").write_text("hello")
     (folder / "array.json").write_text("[1, 2]")
@@ -128,10 +130,16 @@ def test_a_length_for_one_of_two_traces_is_refused(files):
 
 
 def test_an_incomplete_trace_says_so_first_and_shows_what_it_can(files):
-    done = run(files / "nosteps.json")
+    done = run(files / "overlap.json")
     assert done.returncode == 3
-    assert "no ProfilerStep" in done.stdout.splitlines()[2] and not done.stderr
-    assert run(files / "slow.json", files / "nosteps.json").returncode == 3
+    assert "its steps overlap" in done.stdout.splitlines()[2] and not done.stderr
+    assert run(files / "slow.json", files / "overlap.json").returncode == 3
+
+
+def test_without_steps_there_is_a_verdict_and_a_note(files):
+    done = run(files / "nosteps.json")
+    assert done.returncode == 0 and "-bound" in done.stdout
+    assert "no ProfilerStep" in done.stdout.splitlines()[2] and "counted as one step" in done.stdout.replace("\n", " ")
 
 
 def test_a_trace_without_any_gpu_is_incomplete_and_diagnosed(tmp_path):
@@ -220,7 +228,7 @@ def test_gpu_idle_is_that_of_the_whole_recording(files):
     r = Recording().work("kernel", "k", 10, 1000, 100).work("kernel", "k", 20, 1300, 100)
     path.write_text(json.dumps(r.document()))
     done = run(path, "--json", "-")
-    assert done.returncode == 3 and strict(done.stdout)["metrics"]["gpu_idle"] == pytest.approx(0.5)
+    assert done.returncode == 0 and strict(done.stdout)["metrics"]["gpu_idle"] == pytest.approx(0.5)
 
 
 def test_two_traces_in_json(files):
@@ -260,8 +268,8 @@ def test_the_page_is_self_contained(files, tmp_path):
 
 
 def test_an_incomplete_trace_has_a_page_too(files, tmp_path):
-    assert run(files / "nosteps.json", "--html", tmp_path / "page.html", "--json", "-").returncode == 3
-    assert "no ProfilerStep" in (tmp_path / "page.html").read_text()
+    assert run(files / "overlap.json", "--html", tmp_path / "page.html", "--json", "-").returncode == 3
+    assert "its steps overlap" in (tmp_path / "page.html").read_text()
 
 
 # --- what cannot be used -----------------------------------------------------------------------------------------
@@ -337,7 +345,7 @@ def test_the_measured_length_of_a_recorded_step_is_taken(side):
 
 
 def test_without_steps_no_length_is_refused(files):
-    assert run(files / "nosteps.json", "--step-ms", "1000").returncode == 3
+    assert run(files / "nosteps.json", "--step-ms", "1000").returncode == 0
 
 
 @pytest.mark.parametrize("form", ["--json -", ""])  # more than a buffer holds, and less

@@ -288,10 +288,11 @@ def test_gaps_between_queued_kernels_are_not_the_hosts():
     assert a.diagnosis.cause == "memory-bound", a.diagnosis
 
 
-def test_a_recording_without_steps_is_shown_as_one():
+def test_without_step_marks_the_steps_are_found_by_the_loader():
     r, _ = Loop(BIG, data=20_000 * US).record()
     r.events = [event for event in r.events if not event["name"].startswith("ProfilerStep")]
     a = trace.analyse(r.read())
-    assert not a.metrics.complete and "counted as one step" in a.metrics.reasons[-1]
-    assert a.metrics.kernels == 200 and a.operations[0].count == 200 and a.diagnosis.cause is None
-    assert a.breakdown["idle_data"] > 40_000 * US
+    assert a.metrics.complete and "found by the DataLoader, which was asked for 5 batches" in a.metrics.notes[-1]
+    assert a.metrics.steps == 3 and a.metrics.kernels == 40 == a.operations[0].count
+    assert a.diagnosis.cause == "input-bound" and a.diagnosis.confidence <= 0.85
+    assert a.breakdown["idle_data"] > 8_000 * US

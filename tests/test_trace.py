@@ -118,9 +118,9 @@ def good():
 
 def reasons(recording, **more):
     t = trace.read_bytes(json.dumps(recording.document(**more)).encode())
-    assert not t.complete
+    assert not t.complete or t.notes
     json.dumps([trace.metrics(t).to_dict(), trace.timeline(t)], allow_nan=False)
-    return " / ".join(t.reasons)
+    return " / ".join(t.reasons + t.notes)
 
 
 def test_a_sound_trace_is_complete_and_an_unsound_one_says_why():
@@ -162,7 +162,6 @@ DAMAGED = {
     "infinity": b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1e999, "dur": 1}]}',
     "a bare quote": b'{"traceEvents": [{"ph": "X", "name": "a "quoted" word"}]}',
     "no UTF-8": b'{"traceEvents": [{"ph": "X", "name": "\xff\xfe"}]}',
-    "a number beyond 64 bits": b'{"traceEvents": [{"ph": "X", "cat": "kernel", "ts": 1, "args": {"bytes": 9e99}}]}',
     "deep": b'{"traceEvents": [{"x": ' + b"[" * 200_000 + b"]" * 200_000 + b"}]}",
     "gzip damaged": b"\x1f\x8b" + b"\x00" * 50,
     "gzip of nothing": gzip.compress(b""),
@@ -452,6 +451,8 @@ def test_what_is_not_in_a_trace_is_none_and_never_zero():
         "loads_in_main": 0,
         "complete": True,
         "reasons": [],
+        "notes": [],
+        "steps_sure": 1.0,
         "per_step": {},
         "events": {},
     }

@@ -102,7 +102,7 @@ def _step_ms(value: str) -> float:
 def check_step(a: Analysis, path: str) -> None:
     """Raises UserError for a --step-ms that is not of this trace: kernels take as long without the profiler, and the profiler
     does not make a step shorter by much."""
-    if not a.step_ns or not len(a.trace.steps):
+    if not a.step_ns or (not len(a.trace.steps) and len(a.trace.windows) < 2):
         return
     m, traced = a.metrics, a.metrics.step_ns_traced
     kernels, busy = m.events.get("kernels"), 0.0
@@ -152,7 +152,8 @@ def _trace_json(name: str, a: Analysis) -> dict[str, Any]:
         "trace": name,
         "complete": m.complete,
         "reasons": m.reasons,
-        "steps": len(a.trace.steps),
+        "notes": m.notes,
+        "steps": len(a.trace.windows) + a.trace.windows.cut,
         "steps_counted": m.steps,
         "device": next((name for name in used_devices(a.trace) if name != "?"), None),
         "devices": used_devices(a.trace),
@@ -223,6 +224,8 @@ def _head_text(name: str, a: Analysis, width: int, paint: Paint) -> list[str]:
     lines = [*(paint(line, "1") for line in _at_both_ends(name, said.device(a), width)), "─" * width]
     if not a.metrics.complete:
         lines += [paint(line, "33") for line in wrap("incomplete: " + "; ".join(a.metrics.reasons), width)]
+    if a.metrics.notes:
+        lines += wrap("note: " + "; ".join(a.metrics.notes), width)
     if not a.diagnosis.text.startswith(NO_DIAGNOSIS):  # that is said above
         lines += [paint(line, "1") for line in wrap(said.verdict(a), width)]
     return lines + wrap(said.step_length(a), width)

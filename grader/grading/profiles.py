@@ -53,7 +53,7 @@ def profile_each(
             (warnings if arm is starter else problems).append(f"there is no trace of the {name}: {error}")
             continue
         if arm is submission:
-            problems += _implausible(metrics, seconds, on_gpu=form_name == "cuda")
+            problems += recorded.notes + _implausible(metrics, seconds, on_gpu=form_name == "cuda")
     return replace(found, problems=tuple(problems), warnings=tuple(warnings))
 
 

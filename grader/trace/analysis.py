@@ -34,14 +34,9 @@ def analyse(
     """Measure and diagnose a trace. step_ns: length of a step measured without the profiler, ns. top: how many
     operations to look into. skip_first: steps that are not counted; count: how many after them are, None for all. Never raises
     for a trace that `read` returned: what it cannot tell is None or empty."""
-    stepped = len(trace.steps)
-    # A lone step is better than none. Without any the trace is incomplete and gets no diagnosis, but what costs most can be
-    # said.
-    left_out = max(0, min(skip_first, stepped - 1))
-    steps = Steps(trace, left_out, count) if stepped else Steps.whole(trace)
+    left_out = max(0, min(skip_first, len(trace.windows) - 1))  # a lone step is better than none
+    steps = Steps(trace, left_out, count)
     m = metrics(trace, step_ns, skip_first, steps)
-    if not stepped and len(steps):
-        m.reasons.append("the whole recording is counted as one step")
     b = breakdown(trace, steps, m.step_ns)
     costly = operations(trace, top, steps=steps)
     return Analysis(trace, m, b.parts, b.gaps, costly, diagnose(trace, m, b, steps, costly), step_ns, left_out)

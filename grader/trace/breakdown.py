@@ -118,7 +118,7 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
 
 def classified(trace: Trace, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
     """All GPU work (indices) and the part of the step time to which each belongs (index into PARTS)."""
-    gpu, k = trace.gpu, steps.kernels
+    gpu, k = trace.gpu[~steps.foreign], steps.kernels
     kind = np.full(len(gpu), PARTS.index("memory"))
     matmul = k.matmul[gpu]
     kind[matmul] = np.where(k.core[gpu[matmul]] == 1, PARTS.index("tensor_core"), PARTS.index("matmul"))
@@ -141,7 +141,7 @@ class Host:
 
     def __init__(self, trace: Trace, steps: Steps):
         launches = np.zeros(len(trace.threads), bool)
-        launches[trace.thread[steps.launch]] = launches[steps.thread] = True
+        launches[trace.thread[steps.launch[steps.launch >= 0]]] = launches[steps.thread] = True
         low, high = min(steps.host[0], steps.window[0]), max(steps.host[1], steps.window[1])
         mine = launches[trace.thread] & (trace.end > low) & (trace.start < high)
         active = mine & ((trace.category == CPU_OP) | trace.is_call)

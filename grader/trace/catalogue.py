@@ -161,6 +161,8 @@ class Metrics:
     compiled: dict[str, int] | None = None  # graphs, graph_breaks, recompiles in all; not from the trace
     complete: bool = False
     reasons: list[str] = field(default_factory=list)  # why it is not
+    notes: list[str] = field(default_factory=list)  # what else to know before relying on it
+    steps_sure: float = 1.0  # that the counted steps are steps, 0 to 1: without ProfilerStep they are found
     per_step: dict[str, list[float]] = field(default_factory=dict)  # metric -> its value in each counted step
     # metric -> indices of the trace events that prove it, all of the counted steps, in order of time
     events: dict[str, np.ndarray] = field(default_factory=dict, repr=False)

@@ -9,8 +9,11 @@ from functools import cached_property
 import numpy as np
 
 from grader.errors import UserError
-from grader.trace.events import ANNOTATION, CPU_OP, DRIVER, KERNEL, MEMCPY, MEMSET, RUNTIME, STEP
+from grader.trace.events import ANNOTATION, CPU_OP, DRIVER, KERNEL, LAUNCHES, MEMCPY, MEMSET, RUNTIME, STEP
 from grader.trace.nesting import Nesting
+from grader.trace.windows import Windows, find
+
+MOST_ALONE = 0.9  # share of GPU work without a launch, from where on launches were not recorded
 
 
 class TraceError(UserError):
@@ -57,7 +60,9 @@ class Trace:
     world_size: int | None = None  # of a distributed run, as recorded
     rank: int | None = None
     group_sizes: tuple[int, ...] = ()  # of its process groups, where that was recorded
-    reasons: list[str] = field(default_factory=list)  # why it is incomplete; empty when it is complete
+    reasons: list[str] = field(default_factory=list)  # why it should not be judged by; empty when it is complete
+    notes: list[str] = field(default_factory=list)  # what else is odd about it; no evidence for a grade has any
+    by_operator: bool = False  # no correlation ids: `correlation` is that of the operator around the launches
 
     @property
     def complete(self) -> bool:
@@ -118,6 +123,11 @@ class Trace:
         return self.annotations[self.named(STEP, self.annotations)]
 
     @cached_property
+    def windows(self) -> Windows:
+        """Where the steps begin and end, found by what repeats where there are no such annotations."""
+        return find(self)
+
+    @cached_property
     def operator(self) -> np.ndarray:
         """For each call into CUDA and each operator the index of the innermost operator around it on its thread, -1
         without one. One entry more than events, so that no event (-1) has none."""
@@ -137,9 +147,24 @@ class Trace:
         return self._launch[events]
 
     @cached_property
+    def is_timed(self) -> np.ndarray:
+        """Mask of GPU work of a kind of which hardly any has its launch recorded: MTIA's copies, a trace of the GPU alone. It
+        counts to the step in which it ran."""
+        timed = np.zeros(len(self), bool)
+        for kind in (KERNEL, MEMCPY, MEMSET):
+            mine = np.flatnonzero(self.category == kind)
+            alone = mine[self._launch[mine] < 0]
+            if len(alone) > MOST_ALONE * len(mine):
+                timed[alone] = True
+        return timed
+
+    @cached_property
     def _launch(self) -> np.ndarray:
         found = np.full(len(self), -1)
-        calls, gpu = (events[self.correlation[events] > 0] for events in (self.calls, self.gpu))
+        calls = self.calls
+        if self.by_operator:  # of all calls that an operator makes
+            calls = calls[self.named(LAUNCHES, calls)]
+        calls, gpu = (events[self.correlation[events] > 0] for events in (calls, self.gpu))
         calls = calls[np.argsort(self.correlation[calls], kind="stable")]
         if len(calls):
             ids, wanted = self.correlation[calls], self.correlation[gpu]

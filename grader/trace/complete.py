@@ -5,13 +5,25 @@ from __future__ import annotations
 import numpy as np
 
 from grader.trace.columns import Trace
-from grader.trace.events import COPY_LAUNCH, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH
+from grader.trace.events import (
+    CAPTURE_ASKED,
+    CAPTURE_BEGIN,
+    CAPTURE_END,
+    COPY_LAUNCH,
+    GRAPH_LAUNCH,
+    KERNEL,
+    KERNEL_LAUNCH,
+    OVERLAPPING_LAUNCH,
+    SYNC_DEVICE,
+)
 from grader.trace.nesting import alike
 from grader.trace.words import counted
 
 LONGEST_SPAN_NS = 24 * 3600 * 10**9  # no trace lasts a day
 MISSING_TOLERATED = 0.005  # share of launches without GPU work, or the reverse, at the edges of a recording
+LATE_TOLERATED = 0.2  # share of launches at the end of a recording whose work begins after it
 CLOCKS_APART_NS = 1_000_000  # clocks of CPU and GPU differ by up to 10 us; this is no clock error
+TOUCHING_NS = 1_000  # kernels that overlap by less may do so by the clock's steps alone
 NO_GPU = "it has no GPU events"
 
 
@@ -21,55 +33,128 @@ def launches_of(trace: Trace) -> np.ndarray:
     return trace.calls[np.logical_or.reduce(kinds)]
 
 
-def doubts(trace: Trace, expect_gpu: bool) -> list[str]:
-    """What makes a readable trace one that should not be judged by."""
-    doubts = []
+def doubts(trace: Trace, expect_gpu: bool, dropped: int = 0) -> tuple[list[str], list[str]]:
+    """What makes a readable trace one that should not be judged by, and what is merely odd about it. dropped: how many of its
+    events were damaged and are left out."""
+    reasons: list[str] = []
+    notes: list[str] = []
     if not len(trace):
-        return ["it holds no events"]
+        return ["it holds no events"], notes
     if int(trace.end.max() - trace.start.min()) > LONGEST_SPAN_NS:
-        doubts.append("it spans more than a day")
-    steps = trace.steps
+        reasons.append("it spans more than a day")
+    steps, windows = trace.steps, trace.windows
     if not len(steps):
-        doubts.append("it has no ProfilerStep annotations, so nothing can be counted per step")
+        notes.append(f"it has no ProfilerStep annotations: {windows.how}")
     if len(set(trace.thread[steps].tolist())) > 1:
-        doubts.append("its steps are on several threads")
+        reasons.append("its steps are on several threads")
     if (trace.start[steps][1:] < trace.end[steps][:-1]).any():
-        doubts.append("its steps overlap")
+        reasons.append("its steps overlap")
     gpu, launches = trace.gpu, launches_of(trace)
     if not len(gpu):
         if expect_gpu or len(launches):
-            doubts.append(NO_GPU)
-        return doubts
+            reasons.append(NO_GPU)
+        return reasons, notes
+    if (trace.device[gpu] < 0).any():
+        reasons.append(counted((trace.device[gpu] < 0).sum(), "GPU event{s} {do} not say on which device"))
     launch = trace.launch_of(gpu)
-    if len(steps):
-        # The first active step may have lost GPU events and is never counted; the time outside of steps isn't either.
-        begin = trace.end[steps[0]] if len(steps) > 1 else trace.start[steps[0]]
-        launches = launches[(trace.start[launches] >= begin) & (trace.start[launches] < trace.end[steps[-1]])]
-    else:
-        begin = trace.start[0]
-    orphans = (launch < 0) & _after_first(trace, gpu, (launch >= 0) & (trace.start[launch] >= begin), begin)
-    lost = ~_among(trace.correlation[launches], trace.correlation[gpu])
-    graph = trace.named(GRAPH_LAUNCH, launches)
-    if lost.sum() > MISSING_TOLERATED * len(launches):
-        doubts.append(f"{lost.sum()} of {len(launches)} launches have no GPU work recorded")
-    elif (lost & graph).any():
-        doubts.append(counted((lost & graph).sum(), "CUDA graph launch{es} {have} no GPU work recorded"))
-    if orphans.sum() > MISSING_TOLERATED * len(gpu):
-        doubts.append(f"{orphans.sum()} of {len(gpu)} GPU events have no launch recorded")
-    doubts += _several(trace, launches, gpu)
-    short = _short_replays(trace, launches[graph], gpu)
+    timed = trace.is_timed[gpu]
+    if timed.any():
+        count = "its GPU work" if timed.all() else counted(int(timed.sum()), "GPU event{s}")
+        notes.append(f"no launches of {count} are recorded, so that counts to the step in which it ran")
+    if timed.all():
+        return reasons, notes
+    # The first active step may have lost GPU events and is never counted; the time outside of steps isn't either.
+    begin = int(windows.ends[0] if len(windows) > 1 else windows.starts[0])
+    launches = launches[(trace.start[launches] >= begin) & (trace.start[launches] < windows.ends[-1])]
+    reasons += _unmatched(trace, launches, launch, begin, dropped)
+    if not trace.by_operator:
+        reasons += _several(trace, launches, gpu)
+    short = _short_replays(trace, launches[trace.named(GRAPH_LAUNCH, launches)], gpu)
     if short:
-        doubts.append(
-            counted(short, "replay{s} of a CUDA graph {have} less GPU work recorded than others of the same graph")
-        )
-    unplaced = trace.device[gpu] < 0
-    if unplaced.any():
-        doubts.append(counted(unplaced.sum(), "GPU event{s} {do} not say on which device"))
+        said = counted(short, "replay{s} of a CUDA graph {have} less GPU work recorded than others of the same graph")
+        (reasons if len(steps) else notes).append(
+            said
+        )  # without steps, graphs are told apart by their first kernel alone
+    return reasons + _impossible(trace, gpu, launch), notes
+
+
+def _unmatched(trace: Trace, launches: np.ndarray, launch: np.ndarray, begin: int, dropped: int) -> list[str]:
+    """What is said of launches without GPU work, and of GPU work without a launch. launch: of each GPU event."""
+    gpu, reasons = trace.gpu, []
+    lost = ~_among(trace.correlation[launches], trace.correlation[gpu]) & ~_captured(trace, launches)
+    if not len(trace.steps) and (~lost).any():  # the recording ends before the work does
+        late = np.flatnonzero(~lost)[-1] + 1
+        lost[late:] &= len(lost) - late > LATE_TOLERATED * len(lost)
+    graph = trace.named(GRAPH_LAUNCH, launches)
+    if lost.sum() - dropped > MISSING_TOLERATED * len(launches):
+        said = f"{lost.sum()} of {len(launches)} launches have no GPU work recorded"
+        if trace.named(CAPTURE_ASKED, trace.calls).sum() > lost.sum() / 2:
+            said += ", as where a CUDA graph is captured, which runs nothing: record its replays"
+        reasons.append(said)
+    elif (lost & graph).any() and not dropped:
+        reasons.append(counted((lost & graph).sum(), "CUDA graph launch{es} {have} no GPU work recorded"))
+    orphans = (
+        (launch < 0)
+        & ~trace.is_timed[gpu]
+        & _after_first(trace, gpu, (launch >= 0) & (trace.start[launch] >= begin), begin)
+    )
+    if orphans.sum() - dropped > MISSING_TOLERATED * len(gpu):
+        reasons.append(f"{orphans.sum()} of {len(gpu)} GPU events have no launch recorded")
     matched = launch >= 0
     early = trace.start[launch[matched]] - trace.start[gpu[matched]] > CLOCKS_APART_NS
     if early.any():
-        doubts.append(counted(early.sum(), "GPU event{s} {start} before {their} launch by more than a millisecond"))
-    return doubts
+        reasons.append(counted(early.sum(), "GPU event{s} {start} before {their} launch by more than a millisecond"))
+    return reasons
+
+
+def _captured(trace: Trace, launches: np.ndarray) -> np.ndarray:
+    """Mask of the launches that were noted in a CUDA graph, on their thread, and ran nothing."""
+    ends = trace.calls[trace.named(CAPTURE_END, trace.calls)]
+    begins = trace.calls[trace.named(CAPTURE_BEGIN, trace.calls)]
+    if not len(begins) or not len(ends):
+        return np.zeros(len(launches), bool)
+    counts = [
+        np.array([_before(trace, marks, thread, launches) for thread in np.unique(trace.thread[marks]).tolist()])
+        for marks in (begins, ends)
+    ]
+    return counts[0].sum(axis=0) > counts[1].sum(axis=0)
+
+
+def _before(trace: Trace, marks: np.ndarray, thread: int, events: np.ndarray) -> np.ndarray:
+    """For each of these events the number of marks before it, where both are on this thread."""
+    times = trace.start[marks[trace.thread[marks] == thread]]
+    return np.where(trace.thread[events] == thread, np.searchsorted(times, trace.start[events]), 0)
+
+
+def _impossible(trace: Trace, gpu: np.ndarray, launch: np.ndarray) -> list[str]:
+    """Times of kernels that cannot be: a stream does one after the other, and a host that waited for the device waited for all.
+
+    Left out are graphs, which have streams of their own, and launches that allow a kernel to begin before the last one ends."""
+    kernel = (trace.category[gpu] == KERNEL) & (launch >= 0) & (trace.stream[gpu] >= 0)
+    k, call = gpu[kernel], launch[kernel]
+    alone = ~trace.named(OVERLAPPING_LAUNCH, call)
+    k, call = k[alone], call[alone]
+    if len(k) < 2:
+        return []
+    stream = alike(trace.device[k], trace.stream[k])
+    order = np.argsort(stream, kind="stable")  # and by time, as events are
+    first, low = stream[order], int(trace.start[k[0]])
+    start, end = trace.start[k[order]] - low, trace.end[k[order]] - low
+    # The latest end of a stream's kernels so far is the maximum, once streams are moved apart by more than any time.
+    apart = first * (int(end.max()) + 1)
+    latest = (np.maximum.accumulate(end + apart)[:-1] - apart[1:]).clip(0)
+    within = np.minimum(latest, end[1:]) - start[1:] > np.maximum((end - start)[1:] // 2, TOUCHING_NS)
+    reasons = []
+    if within.sum() > MISSING_TOLERATED * len(k):
+        said = "kernel{s} ran while another one of the same stream still did: {their} times are wrong"
+        reasons.append(counted(int(within.sum()), said))
+    waits = trace.calls[trace.named(SYNC_DEVICE, trace.calls)]
+    after = np.searchsorted(trace.start[waits], trace.end[call])
+    done = np.append(trace.end[waits], np.iinfo(np.int64).max)[after]
+    if late := int((trace.end[k] - CLOCKS_APART_NS > done).sum()):
+        said = "kernel{s} ended after the host had waited for the device: {their} times are wrong"
+        reasons.append(counted(late, said))
+    return reasons
 
 
 def _among(values: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -111,7 +196,7 @@ def _short_replays(trace: Trace, replays: np.ndarray, gpu: np.ndarray) -> int:
     count = np.searchsorted(ids, trace.correlation[replays], side="right") - first
     recorded = count > 0  # those without anything are reported as launches without GPU work
     replays, first, count = replays[recorded], first[recorded], count[recorded]
-    step = np.searchsorted(trace.start[trace.steps], trace.start[replays], side="right")
+    step = np.searchsorted(trace.windows.starts, trace.start[replays], side="right")
     _, at, per_step = np.unique(step, return_index=True, return_counts=True)
     if len(at) > 1 and (per_step == per_step[0]).all():
         graph = np.arange(len(replays)) % per_step[0]

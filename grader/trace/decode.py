@@ -5,7 +5,9 @@ Imports no numpy: helper processes start faster without."""
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from itertools import compress
 from struct import error as NotPackable
 from struct import pack
@@ -13,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from grader.trace.events import CODES, CPU_OP, OTHER, PYTHON
+from grader.trace.events import CODES, CPU_OP, KERNEL, MEMCPY, MEMSET, OTHER, PYTHON, RUNTIME, code_of
 
 LATEST_US = 4e15  # microseconds since 1970 reach this in the year 2096; also keeps every sum within int64
 # Kinds of entries of the Trace Event Format. The decoder then makes no string for each, and refuses any other.
@@ -27,16 +29,16 @@ Phase = Literal[
 INEXACT_US = 2.0**43
 LARGEST = 2**63 - 1
 FREQUENT = frozenset("Xsft")  # complete events, and the arrows between them
-FRACTION = re.compile(rb'"ts"\s*:\s*-?\d*[.eE]')
+FRACTION = re.compile(rb'"ts"\s*:\s*"?-?\d*[.eE]')
 
 Identifier = int | str | float | None
 
 
 class Args(msgspec.Struct, gc=False, frozen=True):
-    correlation: int | None = -1
+    correlation: Identifier = -1
     device: Identifier = -1
     stream: Identifier = -1
-    bytes: int | None = -1
+    bytes: Identifier = -1  # a string from ROCm
     # Kept as text, as few distinct ones occur again and again.
     types: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input type")
     dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input Dims")
@@ -64,11 +66,26 @@ class Event(msgspec.Struct, gc=False):
     args: Args | None = WITHOUT
 
 
+class More(msgspec.Struct, gc=False):
+    """What is asked for only where an event has no category, or work of a GPU no correlation."""
+
+    external: Identifier = msgspec.field(default=None, name="External id")
+    task: str | None = msgspec.field(default=None, name="Task Type")  # of Ascend's
+    stream: Identifier = msgspec.field(default=-1, name="Stream Id")
+    connection: Identifier = msgspec.field(default=None, name="connection_id")
+
+
+class MoreOfEvent(msgspec.Struct, gc=False):
+    args: More | None = None
+
+
 class Timestamp(msgspec.Struct, gc=False):
     ts: msgspec.Raw = msgspec.Raw(b"null")
 
 
 decode_events = msgspec.json.Decoder(list[Event]).decode
+decode_leniently = msgspec.json.Decoder(list[Event], strict=False).decode  # takes "12.5" for a number
+decode_more = msgspec.json.Decoder(list[MoreOfEvent], strict=False).decode
 decode_timestamps = msgspec.json.Decoder(list[Timestamp]).decode
 # What decoding may raise for bytes that nobody has vouched for. DecodeError includes ValidationError.
 DAMAGE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError, NotPackable)
@@ -95,6 +112,8 @@ COLUMNS = OF_ALL | OF_OPS | OF_PYTHON | OF_OTHERS | OF_MEMORY | {"exact_start": 
 
 IS_OP, IS_PYTHON = (bytes(code == wanted for code in range(256)) for wanted in (CPU_OP, PYTHON))
 IS_OTHER = bytes(code not in (CPU_OP, PYTHON) for code in range(256))
+IS_WORK = bytes(code in (KERNEL, MEMCPY, MEMSET) for code in range(256))
+NO_MORE = More()
 
 
 class Columns:
@@ -110,9 +129,12 @@ class Columns:
         self.ended = False  # the mark that the profiler sets at the end of a recording was seen
         self.flaws: dict[str, int] = {}  # what is wrong with how many events
 
-    def add(self, chunk: bytes) -> None:
-        """Raises one of DAMAGE, and adds nothing, if this is no array of events."""
-        events = decode_events(chunk)
+    def add(self, chunk: bytes, leniently: bool = False) -> None:
+        """Raises one of DAMAGE, and adds nothing, if this is no array of events. leniently: strings may stand for numbers, but
+        each event has its time."""
+        events = (decode_leniently if leniently else decode_events)(chunk)
+        if leniently and any((e.ph == "X" and (e.ts is None or e.dur is None)) or not e.ph for e in events):
+            raise ValueError
         exact = None
         xs = [e for e in events if e.ph == "X"]
         starts: list[Any] = [e.ts for e in xs]  # numbers, once they are packed
@@ -127,7 +149,7 @@ class Columns:
         times = starts or [e.ts or 0.0 for e in events] or [0.0]
         if max(max(times), -min(times)) >= INEXACT_US and FRACTION.search(chunk):
             exact = {id(e): _exact_ns(bytes(t.ts)) for e, t in zip(events, decode_timestamps(chunk), strict=True)}
-        rows = {"start": start} | self._rows(xs, flaws)
+        rows = {"start": start} | self._rows(xs, flaws, partial(_more, chunk, events))
         if exact:
             rows["exact_start"] = pack(f"{len(xs)}q", *[exact[id(e)] for e in xs])
         if not {e.ph for e in events} <= FREQUENT:
@@ -142,7 +164,7 @@ class Columns:
         self.events += len(xs)
         self.seen += len(events)
 
-    def _rows(self, xs: list[Event], flaws: dict[str, int]) -> dict[str, bytes]:
+    def _rows(self, xs: list[Event], flaws: dict[str, int], more: Callable[[], list[More]]) -> dict[str, bytes]:
         n = len(xs)
         durations = [e.dur for e in xs]
         try:
@@ -154,9 +176,14 @@ class Columns:
         try:
             category = bytes([CODES[cat] for cat in categories])
         except KeyError:
-            category = bytes([CODES.get(cat, OTHER) for cat in categories])
-            if missing := categories.count(None):
-                flaws["category"] = missing
+            category = bytes([code_of(cat) for cat in categories])
+            if None in categories:
+                category = bytes(
+                    code if cat else _code_by_arguments(code, m)
+                    for code, cat, m in zip(category, categories, more(), strict=True)
+                )
+                missing = sum(not cat and code == OTHER for code, cat in zip(category, categories, strict=True))
+                flaws |= {"category": missing} if missing else {}
         called: list[Any] = [e.name for e in xs]  # likewise
         try:
             name = [self.names[name] for name in called]
@@ -185,11 +212,25 @@ class Columns:
             rows["called_from"] = pack(f"{len(frames)}i", *numbered(self.texts, [a.called_from or b"" for a in frames]))
         others = list(compress(args, category.translate(IS_OTHER)))
         if others:
-            rows["correlation"] = _integers([a.correlation for a in others], flaws)
+            correlation: list[Any] = [a.correlation for a in others]
+            stream: list[Any] = [a.stream for a in others]
+            if -1 in compress(correlation, compress(category.translate(IS_WORK), category.translate(IS_OTHER))):
+                self._other_ids(correlation, stream, list(compress(more(), category.translate(IS_OTHER))))
+            rows["correlation"] = _integers(correlation, flaws)
             rows["device"] = _integers([a.device for a in others], flaws)
-            rows["stream"] = _integers([a.stream for a in others], flaws)
+            rows["stream"] = _integers(stream, flaws)
             rows["bytes"] = _integers([a.bytes for a in others], flaws)
         return rows
+
+    def _other_ids(self, correlation: list[Any], stream: list[Any], more: list[More]) -> None:
+        """Put what may stand for a correlation, below -1, where there is none."""
+        for i, (found, m) in enumerate(zip(correlation, more, strict=True)):
+            other = m.external if m.connection is None else m.connection
+            other = int(other) if isinstance(other, str) and other.isdecimal() and len(other) < 19 else other
+            if found == -1 and isinstance(other, int) and 0 < other < LARGEST - 2:
+                correlation[i] = -2 - other
+            if stream[i] == -1:
+                stream[i] = m.stream
 
     def _instants(self, rare: list[Event], exact: dict | None, flaws: dict[str, int]) -> dict[str, bytes]:
         """The events without a duration: the allocator's reports, and the mark at the end."""
@@ -223,18 +264,35 @@ def _texts(raws: list[msgspec.Raw]) -> list[bytes]:
     return texts if len(texts) == len(raws) else list(map(bytes, raws))  # no valid JSON holds a 0
 
 
+def _more(chunk: bytes, events: list[Event]) -> list[More]:
+    """Of the complete events that have a start."""
+    found = zip(events, decode_more(chunk), strict=True)
+    return [more.args or NO_MORE for e, more in found if e.ph == "X" and e.ts is not None]
+
+
+def _code_by_arguments(code: int, more: More) -> int:
+    """Of an event without a category. Ascend's profiler writes those, of which the device's have a "Task Type"."""
+    if more.task:
+        return MEMCPY if "MEMCPY" in more.task.upper() or "SDMA" in more.task.upper() else KERNEL
+    return code if more.connection is None else RUNTIME
+
+
 def _integers(values: list, flaws: dict[str, int]) -> bytes:
-    """Packed; -1 for what is no number. Some releases wrote devices and streams as strings."""
+    """Packed; -1 for what is no number. ROCm and some older releases write numbers as strings."""
     try:
         return pack(f"{len(values)}q", *values)
     except NotPackable:
         pass
     for i, value in enumerate(values):
-        if isinstance(value, str) and value.isdecimal() and len(value) < 12:
-            values[i] = int(value)
-        elif value is None or isinstance(value, str):
+        if (isinstance(value, str) and value.isdecimal() and len(value) < 20) or (
+            isinstance(value, float) and value.is_integer()
+        ):
+            value = int(value)
+        if value is None or isinstance(value, str):
             values[i] = -1
-        elif not isinstance(value, int) or not -LARGEST <= value <= LARGEST:
+        elif isinstance(value, int) and -LARGEST <= value <= LARGEST:
+            values[i] = value
+        else:
             values[i] = -1
             flaws["number"] = flaws.get("number", 0) + 1
     return pack(f"{len(values)}q", *values)
@@ -243,7 +301,7 @@ def _integers(values: list, flaws: dict[str, int]) -> bytes:
 def _exact_ns(text: bytes) -> int:
     """Microseconds, as they are written, to nanoseconds; 0 for what is no time in our days."""
     try:
-        time = Decimal(text.decode())
+        time = Decimal(text.strip(b'"').decode())
         return int((time * 1000).to_integral_value()) if abs(time) < LATEST_US else 0
     except (ArithmeticError, ValueError):
         return 0

@@ -103,7 +103,7 @@ def diagnose(
     what_if = {name: ns / 1e6 for name, ns in what_ifs(case).items() if ns < 0.995 * step or name == cause}
     return Diagnosis(
         cause=f"{cause}-bound",
-        confidence=_confidence(cause, shares, case),
+        confidence=round(m.steps_sure * _confidence(cause, shares, case), 2),
         evidence=tuple(_evidence(cause, case)),
         runner_up=f"{runner_up}-bound",
         what_if_step_ms=what_if[cause],

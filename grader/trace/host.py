@@ -8,13 +8,13 @@ import numpy as np
 
 from grader.trace import intervals
 from grader.trace.columns import Trace
-from grader.trace.events import CPU_OP, MEMCPY
+from grader.trace.events import CPU_OP, MEMCPY, SYNC_CALL
 from grader.trace.nesting import by_thread
 
 DATA_WAIT = re.compile(r"enumerate\(DataLoader\)#.*__next__|data_wait$")
-SYNC_CALL = re.compile(r"(cuda|hip)(Stream|Device|Event)Synchronize|cu(Stream|Ctx|Event)Synchronize")
 BLOCKING_COPY_CALL = re.compile(
-    r"(cuda|hip)Memcpy(2D|3D|WithStream)?(_v\d+|_ptds_v\d+)?$|(cu|hip)Memcpy(HtoD|DtoH)(_v\d+)?$"
+    r"((cuda|hip)Memcpy(WithStream|2D|3D|2DTo\w+|2DFrom\w+|To\w+|From\w+|HtoD|DtoH|HtoA|AtoH)?|cuMemcpy(HtoD|DtoH|HtoA|AtoH)?)"
+    r"(_v\d+|_ptds(_v\d+)?)?$"
 )
 ANY_COPY_CALL = re.compile(r"(cuda|hip)Memcpy|cuMemcpy")
 ITEM = re.compile(r"aten::_local_scalar_dense$")  # `.item()` and friends

@@ -59,16 +59,22 @@ def metrics(
 
     step_ns: length of a usual step measured without the profiler, ns. Profiling stretches a step that is bound by launches
     (10 to 31 ms in one measurement), so only with it is idleness about the loop and not about the profiler."""
-    m = Metrics(complete=trace.complete, reasons=list(trace.reasons), step_ns=step_ns)
+    m = Metrics(complete=trace.complete, reasons=list(trace.reasons), notes=list(trace.notes), step_ns=step_ns)
     m.gpu_idle = idle_share(trace)
     memory_metrics(m, trace)
     steps = steps or Steps(trace, skip_first, count)
     if not len(steps):
-        if len(trace.steps):
+        if len(trace.windows):
             m.reasons.append(f"it has no step beyond the {skip_first} that are not counted")
         m.complete = False
         return m
-    m.steps = len(steps)
+    m.steps, m.steps_sure = len(steps), trace.windows.sure
+    if trace.windows.cut:
+        m.notes.append("the recording ends within its last step, which is not counted")
+    if len(trace.windows) == 1 and len(trace.steps):
+        m.notes.append(
+            "one whole step was recorded, so nobody can tell how steps differ, nor whether it was a usual one"
+        )
     m.step_ns_traced = steps.length
     per_step = busy_per_step(trace, steps) if len(steps.gpu) else None
     # No usual steps: some have more GPU work than fits into step_ns, others have not.

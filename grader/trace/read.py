@@ -19,20 +19,20 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from grader.trace import document, parallel, pieces
+from grader.trace import document, foreign, parallel, pieces, vendors
 from grader.trace.columns import Memory, Trace, TraceError
 from grader.trace.complete import doubts
 from grader.trace.decode import COLUMNS, DAMAGE, LATEST_US, OF_MEMORY, OF_OPS, OF_OTHERS, OF_PYTHON, Columns
-from grader.trace.events import CPU_OP, PYTHON, SPAN
+from grader.trace.events import CPU_OP, OTHER, PYTHON, SPAN
 from grader.trace.pieces import Chunk
-from grader.trace.salvage import Salvage
+from grader.trace.salvage import Salvage, soften
 from grader.trace.words import counted
 
 LONGEST_NS = 3600 * 10**9  # no event of a training trace lasts an hour
-MOST_DEVICES = 256
 MOST_EVENTS = 8_000_000  # bounds memory: a column entry takes more than the smallest event's text
 MOST_DAMAGED = 1_000_000  # events; bounds the time, as each takes some 50 us
-MOST = {"device": MOST_DEVICES, "stream": 2**31}  # from where on a number counts as not recorded
+MOST_DROPPED = 0.05  # share of the events that may be damaged and left out of a trace that is judged by
+MOST = {"device": vendors.MOST_DEVICES, "stream": 2**31}  # from where on a number counts as not recorded
 BROKEN = -2
 
 Blocks = Callable[[int, int], Iterator[bytes]]  # the bytes from one place to another
@@ -41,11 +41,13 @@ Blocks = Callable[[int, int], Iterator[bytes]]  # the bytes from one place to an
 def read(
     path: str | os.PathLike[str], max_bytes: int = 512 << 20, expect_gpu: bool = True, parallel: bool = True
 ) -> Trace:
-    """Read a `.json` or `.json.gz` that torch.profiler wrote. A damaged one is read as far as it goes: its `reasons` say why.
+    """Read a `.json` or `.json.gz` that torch.profiler wrote. A damaged one is read as far as it goes: its `reasons` say why it
+    should not be judged by, its `notes` what else is wrong with it.
 
     max_bytes: largest size accepted, before and after decompression. expect_gpu: False for a run on the CPU, where a
     trace without GPU work is complete. parallel: False keeps to this process; a large file takes about twice as long.
-    Raises TraceError for what is no trace at all: no file, a link, too large, not a single event that can be read."""
+    Raises TraceError for what is no trace at all: no file, a link, too large, not a single event that can be read, or
+    something else, by its name."""
     path = Path(path)
     try:
         # O_NOFOLLOW and the check on the open descriptor: who wrote the file may swap it while it is being looked at.
@@ -60,7 +62,7 @@ def read(
         if status.st_size > max_bytes:
             raise TraceError(_too_large(max_bytes))
         # Never mapped into memory: who cuts the file meanwhile would kill this process.
-        return _Reading(max_bytes).file(descriptor, status.st_size, parallel).trace(expect_gpu)
+        return _Reading(max_bytes, path.name).file(descriptor, status.st_size, parallel).trace(expect_gpu)
     except OSError as error:
         raise TraceError(f"cannot read the trace {path}: {error.strerror}") from None
     except MemoryError:
@@ -86,13 +88,16 @@ def _too_large(max_bytes: int) -> str:
 class _Reading:
     """One pass over a trace, start to end."""
 
-    def __init__(self, max_bytes: int):
-        self.max_bytes = max_bytes
+    def __init__(self, max_bytes: int, file_name: str = ""):
+        self.max_bytes, self.file_name = max_bytes, file_name
+        self.first = b""  # of the events, as text
         self.columns = Columns()
         self.parts: list[parallel.Part] = []
         self.salvage = Salvage()
         self.about = document.About()
         self.reasons: list[str] = []
+        self.notes: list[str] = []
+        self.softened = 0  # events
         self.damage: str | None = None  # of the compression
         self.bare = False  # a list of events and nothing around it
 
@@ -169,22 +174,23 @@ class _Reading:
             if size > document.LONGEST_HEAD:
                 break
         text = b"".join(head)
+        self.first = text[: foreign.FIRST]
         found = document.HEAD.search(text)
         if not text.strip():
             raise TraceError("the trace is empty" if not self.damage else f"the trace cannot be read: {self.damage}")
         if found:
             about = document.head(text[: found.end()])
             if about is None:
-                self.reasons.append("what precedes its events is damaged")
+                self.notes.append("what precedes its events is damaged")
                 about = document.guessed(text[: found.end()])
             self.about = about
             text = text[found.end() :]
         elif text.lstrip()[:1] == b"[":
             self.bare = True
-            self.reasons.append("it is a bare list of events, not as torch.profiler writes it")
+            self.notes.append("it is a bare list of events, not as torch.profiler writes it")
             text = text.lstrip()[1:]
         else:
-            raise TraceError("this is not a trace of torch.profiler: it has no list of traceEvents")
+            raise TraceError(foreign.file(self.first, self.file_name))
         return chain(pieces.bytes_blocks(text, 0, len(text)), blocks)
 
     def _chunks(self, blocks: Iterable[bytes]) -> bytes:
@@ -204,10 +210,23 @@ class _Reading:
         self._salvaged(chunk.text())
 
     def _salvaged(self, text: bytes) -> None:
+        if not self.salvage.waiting and self._softened(pieces.before_comma(text)):
+            return
         self.columns.add(self.salvage.feed(text))
         self._limit()
         if self.salvage.lost + self.salvage.repaired > MOST_DAMAGED:
             raise TraceError(f"the trace is damaged in more than {MOST_DAMAGED} places; record it again")
+
+    def _softened(self, text: bytes) -> bool:
+        """Whether these events can be decoded all at once, but for numbers that are none and strings that are numbers."""
+        try:
+            good, repaired = soften(text)
+            self.columns.add(b"[" + good + b"]", leniently=True)
+        except DAMAGE:
+            return False
+        self.softened += repaired
+        self._limit()
+        return True
 
     def _limit(self) -> None:
         if self.columns.seen + sum(part.header["seen"] for part in self.parts) > MOST_EVENTS:
@@ -231,7 +250,7 @@ class _Reading:
             if self.salvage.finish():
                 tail = document.tail(self.salvage.rest() + close)
                 if tail is None:
-                    self.reasons.append("what follows its events is damaged")
+                    self.notes.append("what follows its events is damaged")
             else:
                 self.reasons.append("it is cut short")
         self._close_part()
@@ -247,29 +266,33 @@ class _Reading:
             if late is None:
                 continue
             if getattr(self.about, name) not in (None, late):
-                self.reasons.append(f"it holds two different values of {name}")
+                self.notes.append(f"it holds two different values of {name}")
             else:
                 setattr(self.about, name, late)
 
     def trace(self, expect_gpu: bool) -> Trace:
-        trace = _assemble(_joined(self.parts), self.about, self.reasons)
+        trace, dropped = _assemble(_joined(self.parts), self.about, self.reasons, self.notes)
         lost, flaws = self.salvage.lost, Counter[str]()
         for part in self.parts:
             flaws.update(part.header["flaws"])
         if not len(trace) and (lost or self.bare):
-            raise TraceError(f"this is not a trace of torch.profiler: none of its {lost} entries is an event")
+            raise TraceError(foreign.file(self.first, self.file_name))
+        if len(trace) and self.about.schemaVersion is None and (trace.category == OTHER).all():
+            raise TraceError(foreign.events(self.first))
         trace.reasons[:0] = [] if self.damage is None else [self.damage]
-        if lost:
-            trace.reasons.append(counted(lost, "event{s} {are} damaged and lost"))
-        if self.salvage.repaired:
-            trace.reasons.append(
-                counted(self.salvage.repaired, "event{s} {are} damaged and {were} read as far as possible")
-            )
-        trace.reasons.extend(counted(count, FLAWS[flaw]) for flaw, count in flaws.items())
+        dropped += lost + flaws["time"] + flaws["phase"]
+        said = [counted(lost, "event{s} {are} damaged and lost")] if lost else []
+        if repaired := self.salvage.repaired + self.softened:
+            said.append(counted(repaired, "event{s} {are} damaged and {were} read as far as possible"))
+        trace.notes[:0] = said + [counted(count, FLAWS[flaw]) for flaw, count in flaws.items() if count]
+        if dropped > MOST_DROPPED * (len(trace) + dropped):
+            trace.reasons.append(f"{dropped} of {len(trace) + dropped} events are damaged and left out")
         # Files from before the mark have no version.
         if self.about.schemaVersion is not None and not any(part.header["ended"] for part in self.parts):
-            trace.reasons.append("the mark that ends a recording is missing: the file was cut or edited")
-        trace.reasons.extend(doubts(trace, expect_gpu))
+            trace.notes.append("the mark that ends a recording is missing: the file was cut or edited")
+        reasons, notes = doubts(trace, expect_gpu, dropped)
+        trace.reasons.extend(reasons)
+        trace.notes.extend(notes)
         return trace
 
 
@@ -332,9 +355,10 @@ def _joined(parts: list[parallel.Part]) -> _Joined:
     return _Joined(whole, list(names), list(threads), list(texts), exact, unreadable)
 
 
-def _assemble(joined: _Joined, about: document.About, reasons: list[str]) -> Trace:
-    """One trace, in order of start."""
+def _assemble(joined: _Joined, about: document.About, reasons: list[str], notes: list[str]) -> tuple[Trace, int]:
+    """One trace, in order of start, and how many events with absurd times were left out."""
     c = joined.columns
+    by_operator, said = vendors.settle(c, joined.names, joined.threads)
     start, duration, is_event = c["start"], c["duration"], c["category"] != SPAN
     sane = (np.abs(start) < LATEST_US) & (duration <= LONGEST_NS / 1000)
     keep = is_event & sane & (duration >= 0)
@@ -361,15 +385,17 @@ def _assemble(joined: _Joined, about: document.About, reasons: list[str]) -> Tra
         rank=distributed.rank if distributed else None,
         group_sizes=distributed.group_sizes if distributed else (),
         reasons=[*reasons],
+        notes=[*said, *notes],
+        by_operator=by_operator,
     )
-    for count, said in (
+    for count, words in (
         (absurd, "event{s} {have} absurd times (longer than an hour, or before or after our days)"),
         (negative, "event{s} {have} a negative duration"),
         (joined.unreadable, "description{s} of inputs {are} damaged"),
     ):
         if count:
-            trace.reasons.append(counted(count, said))
-    return trace
+            trace.notes.append(counted(count, words))
+    return trace, absurd + negative
 
 
 def _of_some(c: dict[str, np.ndarray], order: np.ndarray) -> dict[str, np.ndarray]:

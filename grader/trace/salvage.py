@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect
 from itertools import accumulate
 
 import msgspec
@@ -19,6 +20,7 @@ NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
 STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 # Numbers as C prints them. JSON knows neither; strings are matched first so that nothing within one is.
 NO_NUMBER = re.compile(STRING + rb"|-?\b(?:nan|inf(?:inity)?)\b(?:\(\w*\))?", re.DOTALL | re.IGNORECASE)
+IN_STRING = re.compile(rb"[\x00-\x1f]")  # JSON has no place for them there
 CONTROL = bytes(32 if code < 32 else code for code in range(256))
 # Where a name begins, and what follows it in an event.
 NAME = re.compile(rb'"name"\s*:\s*"')
@@ -95,6 +97,25 @@ class Salvage:
             good.append(event)
         else:
             self.lost += 1
+
+
+def soften(text: bytes) -> tuple[bytes, int]:
+    """Events with null for what is no number, as C prints it, and blanks for control characters; and how many that were."""
+    damaged, without, size, controls = [], [], 0, False
+    for found in NO_NUMBER.finditer(text):
+        if found[0].startswith(b'"'):
+            if IN_STRING.search(found[0]):
+                damaged.append(found.start())
+                controls = True
+            continue
+        damaged.append(found.start())
+        without += text[size : found.start()], b"null"
+        size = found.end()
+    if not damaged:
+        return text, 0
+    begins = [found.end() for found in BETWEEN.finditer(text)]
+    softened = b"".join((*without, text[size:]))
+    return softened.translate(CONTROL) if controls else softened, len({bisect(begins, at) for at in damaged})
 
 
 def _is_event(piece: bytes) -> bool:

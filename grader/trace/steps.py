@@ -12,28 +12,15 @@ from grader.trace.work import Kernels, kernels_of, union_length
 
 
 class Steps:
-    """The steps after the first `skip_first`: the profiler can lose events of its first active step."""
+    """The steps after the first `skip_first`: the profiler can lose events of its first active step. A step at the end that was
+    cut off is none."""
 
     def __init__(self, trace: Trace, skip_first: int = 1, count: int | None = None):
-        steps = trace.steps[skip_first:][:count]
+        windows = trace.windows
         self.trace = trace
-        self.index = steps  # of the ProfilerStep events
-        self.starts, self.ends = trace.start[steps], trace.end[steps]
-        self.thread = int(trace.thread[steps[0]]) if len(steps) else -1
-        self.pid = trace.threads[self.thread][0] if len(steps) else None
-
-    @classmethod
-    def whole(cls, trace: Trace) -> Steps:
-        """For a trace without steps: all of it as one step, on the thread that launched most."""
-        steps = cls(trace)
-        if len(trace):
-            launch = trace.launch_of(trace.gpu)
-            threads = trace.thread[launch[launch >= 0]]
-            steps.thread = int(np.bincount(threads if len(threads) else trace.thread).argmax())
-            steps.pid = trace.threads[steps.thread][0]
-            host = np.flatnonzero(trace.thread == steps.thread)
-            steps.starts, steps.ends = trace.start[host].min(keepdims=True), trace.end[host].max(keepdims=True)
-        return steps
+        self.starts, self.ends = windows.starts[skip_first:][:count], windows.ends[skip_first:][:count]
+        self.thread = windows.thread if len(self.starts) else -1
+        self.pid = trace.threads[self.thread][0] if len(self.starts) else None
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -58,7 +45,7 @@ class Steps:
     @cached_property
     def _own(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         launch = self.trace.launch_of(self.trace.gpu)
-        step = self.of_event[launch]
+        step = self.of_event[np.where(self.trace.is_timed[self.trace.gpu], self.trace.gpu, launch)]
         own = step >= 0
         return self.trace.gpu[own], launch[own], step[own]
 
@@ -69,13 +56,22 @@ class Steps:
 
     @property
     def launch(self) -> np.ndarray:
-        """For each of `gpu` the index of the host call that launched it."""
+        """For each of `gpu` the index of the host call that launched it, -1 where that is not recorded, see `Trace.is_timed`."""
         return self._own[1]
 
     @property
     def step(self) -> np.ndarray:
         """For each of `gpu` the position of its step."""
         return self._own[2]
+
+    @cached_property
+    def foreign(self) -> np.ndarray:
+        """Mask of `Trace.gpu`: work whose launch is not recorded and that ran before any of these steps: of a step before."""
+        gpu = self.trace.gpu
+        if not len(self.gpu):
+            return np.zeros(len(gpu), bool)
+        unknown = (self.trace.launch_of(gpu) < 0) & ~self.trace.is_timed[gpu]
+        return unknown & (self.trace.start[gpu] < self.trace.start[self.gpu[0]])
 
     @cached_property
     def busy(self) -> int:
@@ -94,15 +90,14 @@ class Steps:
 
     @cached_property
     def window(self) -> tuple[int, int]:
-        """The time that belongs to the counted steps, ns: from the end of the last GPU work launched before them to the end of
-        the last launched in them; the host's time where that is longer, or there is no such work."""
+        """The time that belongs to the counted steps, ns: from the end of the last GPU work before theirs to the end of the last
+        launched in them; the host's time where that is longer, or there is no such work."""
         # A host that queues work and runs ahead finishes its steps in a fraction of the time that they take.
         low, high = self.host
         gpu = self.trace.gpu
         launch = self.trace.launch_of(gpu)
-        known = launch >= 0
-        before = self.trace.end[gpu[known & (self.trace.start[launch] < low)]]
-        own = self.trace.end[self.gpu]
+        earlier = np.where(launch >= 0, self.trace.start[launch] < low, self.foreign)
+        before, own = self.trace.end[gpu[earlier]], self.trace.end[self.gpu]
         if len(own) and len(before) and int(own.max() - before.max()) >= high - low:
             return int(before.max()), int(own.max())
         if len(own) and not len(before):

@@ -43,7 +43,7 @@ def timeline(
         "complete": trace.complete,
         "reasons": list(trace.reasons),
     }
-    chosen = Steps(trace, max(0, min(skip_first, len(trace.steps) - 1)), steps)  # a lone step is better than none
+    chosen = Steps(trace, max(0, min(skip_first, len(trace.windows) - 1)), steps)  # a lone step is better than none
     if not len(chosen):
         return result | {"complete": False, "reasons": [*trace.reasons, "it has no step after those left out"]}
     low, own = int(chosen.starts[0]), chosen.gpu

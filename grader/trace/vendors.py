@@ -1,0 +1,76 @@
+"""What traces of some accelerators, and of some tools, say in places of their own: devices, streams, and which call launched what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from grader.trace.decode import OF_OTHERS
+from grader.trace.events import CPU_OP, DMA, KERNEL, MEMCPY, MEMSET, NO_WORK, PYTHON, SYNC
+from grader.trace.words import counted
+
+MOST_DEVICES = 256
+
+
+def settle(c: dict[str, np.ndarray], names: list[str], threads: list[tuple[Any, Any]]) -> tuple[bool, list[str]]:
+    """Complete the columns of `decode` in place. Returns whether launches are told by operators alone (see `Trace.by_operator`),
+    and what there is to say of it."""
+    kind = c["category"] = c["category"].copy()
+    other = (kind != CPU_OP) & (kind != PYTHON)
+    rows = np.flatnonzero(other)
+    work = np.isin(kind[rows], (KERNEL, MEMCPY, MEMSET))
+    for name in OF_OTHERS:
+        c[name] = c[name].copy()
+    _sort_device_events(kind, c["name"], rows[work], names)
+    work = np.isin(kind[rows], (KERNEL, MEMCPY, MEMSET))
+    notes: list[str] = []
+    by_operator = _correlate(c["correlation"], work)
+    if by_operator:
+        notes.append("it has no correlation ids, so what launched a kernel is known only by the operator")
+    _place(c, work, rows, threads, notes)
+    return by_operator, notes
+
+
+def _sort_device_events(kind: np.ndarray, name: np.ndarray, work: np.ndarray, names: list[str]) -> None:
+    """MTIA writes its copies and its waits as events of one category with its kernels."""
+    for pattern, code in ((DMA, MEMCPY), (NO_WORK, SYNC)):
+        said = np.fromiter((pattern.match(each) is not None for each in names), bool, len(names))
+        if said.any():
+            mine = work[said[name[work]] & (kind[work] == KERNEL)]
+            kind[mine] = code
+
+
+def _correlate(correlation: np.ndarray, work: np.ndarray) -> bool:
+    """Take what `decode` found in place of correlation ids, if no GPU work has one."""
+    other = correlation < -1
+    taken = bool(work.any() and not (correlation[work] > 0).any() and other[work].any())
+    correlation[other] = -2 - correlation[other] if taken else -1
+    return taken
+
+
+def _place(
+    c: dict[str, np.ndarray], work: np.ndarray, rows: np.ndarray, threads: list[tuple[Any, Any]], notes: list[str]
+) -> None:
+    """Device and stream, where GPU work does not say them: the profiler writes them as pid and tid, too."""
+    device, thread = c["device"], c["thread"][rows]
+    known = work & (device >= 0) & (device < MOST_DEVICES)
+    if work.any() and not known.any():
+        pids = np.array([pid if _is_small(pid) else -1 for pid, _ in threads], np.int64)
+        if (pids[thread[work]] >= 0).all():
+            device[work] = pids[thread[work]]
+        else:
+            device[work] = 0
+            notes.append("its GPU events do not say on which device they ran, so they count as one device's")
+    elif (lost := work & ~known).any() and len(only := np.unique(device[known])) == 1:
+        device[lost] = only[0]
+        notes.append(
+            counted(int(lost.sum()), "GPU event{s} {do} not say on which device; all others ran on the same one")
+        )
+    if work.any() and (c["stream"][work] < 0).all():
+        tids = np.array([tid if isinstance(tid, int) and 0 <= tid < 2**31 else -1 for _, tid in threads], np.int64)
+        c["stream"][work] = tids[thread[work]]
+
+
+def _is_small(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_DEVICES

@@ -1,0 +1,263 @@
+"""Where the steps of a trace begin and end: as `ProfilerStep` says, or else found by the repetition of the work."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from grader.trace.events import CPU_OP, GRAPH_LAUNCH, SYNC_CALL
+from grader.trace.words import plain
+
+if TYPE_CHECKING:
+    from grader.trace.columns import Trace
+
+OPTIMIZER = re.compile(r"Optimizer\.step#")
+# What PyTorch itself marks, many times a step or not at all.
+NO_STEP = re.compile(
+    r"(nccl|gloo|hccl|xccl|mpi|ucc):|record_param_comms|## Call CompiledFxGraph|Torch-Compiled|TorchDynamo|Pregraph|CompiledFunction"
+    r"|Optimizer\.|DistributedDataParallel|FullyShardedDataParallel|FSDP|enumerate\(|PyTorch Profiler|ProfilerStep|load_sample"
+)
+LOADER = re.compile(r"enumerate\(DataLoader\)#.*__next__|data_wait$")
+DIGITS = re.compile(r"\d+")
+# What serving engines, and some users, write around one.
+ONE_STEP = re.compile(r".*(execute|step|iteration|batch|forward|decode|prefill|generat)", re.IGNORECASE)
+MOST_TRIED = 40  # lengths of a repetition
+MOST_WORDS = 200  # of the kinds of operators whose distances suggest one
+MATCH = 0.8  # share of operators that come again one repetition later
+MOST = 0.5  # share of the GPU's work that found steps must hold
+SHORT = 0.8  # of the usual length; a step that was cut off is shorter
+STEADY = 0.2  # steps whose work differs by less are alike
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The steps, those left out as cut off not among them. Times in ns."""
+
+    starts: np.ndarray
+    ends: np.ndarray
+    thread: int
+    how: str = ""  # they were found, in words; "" by ProfilerStep
+    sure: float = 1.0  # that these are the steps, 0 to 1
+    cut: int = 0  # steps at the end of the recording that are not whole
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+def find(trace: Trace) -> Windows:
+    """Never raises; without any event there are none."""
+    steps = trace.steps
+    if len(steps):
+        starts, ends = trace.start[steps], trace.end[steps]
+        cut = _cut_off(trace, starts, ends)
+        n = len(steps) - cut
+        return Windows(starts[:n], ends[:n], int(trace.thread[steps[0]]), cut=cut)
+    if not len(trace):
+        return Windows(trace.start, trace.end, -1)
+    moments = _moments(trace)
+    for way in (_by_optimizer, _by_annotation, _by_loader, _by_graph, _one_annotated, _by_operators):
+        found = way(trace, moments)
+        if found is not None and (len(found) > 1 or way is _one_annotated) and _holds_most(found, moments):
+            return found
+    low, high = int(trace.start.min()), int(trace.end.max())
+    how = "nothing in it repeats, so the whole recording is counted as one step"
+    return Windows(np.array([low]), np.array([high]), main_thread(trace), how, 0.6)
+
+
+def main_thread(trace: Trace) -> int:
+    """That launched most, or did most where nothing was launched."""
+    launch = trace.launch_of(trace.gpu)
+    threads = trace.thread[launch[launch >= 0]]
+    if not len(threads):
+        threads = trace.thread[trace.category == CPU_OP]
+    return int(np.bincount(threads if len(threads) else trace.thread).argmax())
+
+
+def _moments(trace: Trace) -> np.ndarray:
+    """When work was handed out, sorted: GPU work by its launch, without a GPU the operators."""
+    launch = trace.launch_of(trace.gpu)
+    launch = launch[launch >= 0]
+    return np.sort(trace.start[launch]) if len(launch) else trace.start[trace.category == CPU_OP]
+
+
+def _work(moments: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    return np.searchsorted(moments, ends) - np.searchsorted(moments, starts)
+
+
+def _cut_off(trace: Trace, starts: np.ndarray, ends: np.ndarray) -> int:
+    """1 where the last step has far less work than any other, as where a recording ends within it."""
+    if len(starts) < 2 or (starts[1:] < ends[:-1]).any():
+        return 0
+    moments, length = _moments(trace), ends - starts
+    work = _work(moments, starts, ends)
+    least = int(work[:-1].min())
+    calls = _work(trace.start[trace.calls], starts, ends)
+    short = length[-1] < SHORT * np.median(length[:-1])
+    late = (
+        least > 0 and 2 * work[-1] < calls[-1] and calls[-1] >= SHORT * np.median(calls[:-1])
+    )  # its kernels came too late
+    return int(work[-1] < 0.5 * least and bool(short or late))
+
+
+def _holds_most(found: Windows, moments: np.ndarray) -> bool:
+    return bool(_work(moments, found.starts[:1], found.ends[-1:])[0] >= MOST * len(moments))
+
+
+def _by_optimizer(trace: Trace, moments: np.ndarray) -> Windows | None:
+    """From the end of one optimizer step to that of the next."""
+    steps = trace.annotations[trace.named(OPTIMIZER, trace.annotations)]
+    if len(steps) < 2:
+        return None
+    names, count = np.unique(trace.name[steps], return_counts=True)
+    steps = steps[trace.name[steps] == names[count.argmax()]]
+    ends = trace.end[steps]
+    every = _period(_work(moments, np.append(trace.start[0], ends[:-1]), ends))[0]  # several optimizers of one kind
+    ends = np.sort(ends[every - 1 :: every])
+    if len(ends) < 2:
+        return None
+    thread = int(trace.thread[steps[0]])
+    low = int(trace.start[trace.thread == thread][0])
+    how = f"its steps were found by {_quoted(trace, steps[0])}, which ends {len(ends)} of them"
+    return Windows(np.append(low, ends[:-1]), ends, thread, how, 0.95)
+
+
+def _by_annotation(trace: Trace, moments: np.ndarray) -> Windows | None:
+    """From the start of what someone annotated to where it starts again."""
+    own = trace.annotations[~trace.named(NO_STEP, trace.annotations)]
+    if len(own) < 2:
+        return None
+    plain_names: dict[str, int] = {}  # "decode 17" and "decode 18" are one
+    kinds = np.array([plain_names.setdefault(DIGITS.sub("#", name), len(plain_names)) for name in trace.names])
+    group = kinds[trace.name[own]] * len(trace.threads) + trace.thread[own]
+    best: tuple[float, int, np.ndarray] | None = None
+    _, of, count = np.unique(group, return_inverse=True, return_counts=True)
+    time = np.where(count > 1, np.bincount(of, trace.duration[own]), -1)
+    for one in np.argsort(-time, kind="stable")[:MOST_TRIED].tolist():
+        mine = own[of == one]
+        end = np.maximum.accumulate(trace.end[mine])
+        mine = mine[np.append(True, trace.start[mine[1:]] >= end[:-1])]  # the outermost
+        if len(mine) < 2:
+            continue
+        inside = _work(moments, trace.start[mine], trace.end[mine]).sum() / max(len(moments), 1)
+        rank = (round(float(inside), 1), int(trace.duration[mine].sum()))
+        if best is None or rank > best[:2]:
+            best = (*rank, mine)
+    if best is None:
+        return None
+    mine = best[2]
+    starts, ends = trace.start[mine], trace.end[mine]
+    between = int((starts[1:] - ends[:-1]).sum())
+    last = between < 0.05 * int(ends[-1] - starts[0]) or len(mine) == 2  # else nobody knows where its step ends
+    starts, ends = _from_start_to_start(starts, int(ends[-1]) if last else None)
+    work = _work(moments, starts, ends)
+    alike = float((np.abs(work - np.median(work)) <= STEADY * np.median(work)).mean())
+    if best[0] < 0.1:
+        return None
+    how = f"its steps were found by {_quoted(trace, mine[0])}, which was recorded {len(mine)} times"
+    return Windows(starts, ends, int(trace.thread[mine[0]]), how, round(0.5 + 0.2 * best[0] + 0.2 * alike, 2))
+
+
+def _by_loader(trace: Trace, moments: np.ndarray) -> Windows | None:
+    """From where the loop asks its DataLoader for a batch to where it asks again."""
+    asked = trace.annotations[trace.named(LOADER, trace.annotations)]
+    if len(asked) < 2:
+        return None
+    kind = trace.name[asked].astype(np.int64) * len(trace.threads) + trace.thread[asked]
+    names, count = np.unique(kind, return_counts=True)
+    asked = asked[kind == names[count.argmax()]]
+    if len(asked) < 2:
+        return None
+    starts, ends = _from_start_to_start(trace.start[asked], None)
+    how = f"its steps were found by the DataLoader, which was asked for {len(asked)} batches"
+    return Windows(starts, ends, int(trace.thread[asked[0]]), how, 0.85)
+
+
+def _one_annotated(trace: Trace, moments: np.ndarray) -> Windows | None:
+    """A step that was annotated, if it was recorded once."""
+    own = trace.annotations[~trace.named(NO_STEP, trace.annotations)]
+    own = own[trace.named(ONE_STEP, own)]
+    held = _work(moments, trace.start[own], trace.end[own])
+    if not len(own) or not held.any():
+        return None
+    one = own[held.argmax()]  # of those alike the outermost
+    low, high = int(trace.start[one]), int(trace.end[one])
+    how = f"it has one {_quoted(trace, one)}, which is counted as one step"
+    return Windows(np.array([low]), np.array([high]), int(trace.thread[one]), how, 0.7)
+
+
+def _by_graph(trace: Trace, moments: np.ndarray) -> Windows | None:
+    """From the launch of a CUDA graph to where the same one is launched again."""
+    calls = trace.calls[trace.named(GRAPH_LAUNCH, trace.calls)]
+    if len(calls) < 3:
+        return None
+    calls = calls[trace.thread[calls] == np.bincount(trace.thread[calls]).argmax()]
+    ids, count = np.unique(trace.correlation[trace.gpu], return_counts=True)
+    at = np.minimum(np.searchsorted(ids, trace.correlation[calls]), max(len(ids) - 1, 0))
+    kernels = np.where(ids[at] == trace.correlation[calls], count[at], 0) if len(ids) else np.zeros(len(calls), int)
+    every, match = _period(kernels)
+    if match < MATCH:
+        return None
+    starts, ends = _from_start_to_start(trace.start[calls[::every]], None)
+    how = f"its steps were found by the replays of CUDA graphs, {every} in each"
+    return Windows(starts, ends, int(trace.thread[calls[0]]), how, round(0.7 * match, 2))
+
+
+def _by_operators(trace: Trace, moments: np.ndarray) -> Windows | None:
+    """From one to the next of the operator, or wait, with the longest pause before it, of the longest repetition."""
+    thread = main_thread(trace)
+    mine = trace.thread == thread
+    ops = np.flatnonzero(mine & (trace.category == CPU_OP))
+    waits = trace.calls[mine[trace.calls]]
+    waits = waits[trace.named(SYNC_CALL, waits)]
+    ops = np.sort(np.append(ops[trace.operator[ops] < 0], waits[trace.operator[waits] < 0]))
+    if len(ops) < 4:
+        return None
+    words = trace.name[ops]
+    length, match = _period(words)
+    if match < MATCH or length < 2 or 2 * length > len(words):
+        return None
+    again = words[length:] == words[:-length]
+    total = np.cumsum(np.append(0, again))
+    steady = np.flatnonzero(total[length:] - total[:-length] >= MATCH * length)  # stretches of one repetition
+    low, high = (int(steady[0]), int(steady[-1]) + 2 * length) if len(steady) else (0, len(words))
+    ops, words = ops[low:high], words[low:high]
+    pause = np.append(0, trace.start[ops[1:]] - np.maximum.accumulate(trace.end[ops])[:-1]).clip(0)
+    _, of, times = np.unique(words, return_inverse=True, return_counts=True)
+    once = np.abs(times - len(words) / length) <= 1
+    if once.any():
+        mean = np.bincount(of, pause) / np.maximum(times, 1)
+        first = np.flatnonzero(of == np.where(once, mean, -1.0).argmax())
+    else:
+        phase = np.bincount(np.arange(len(words)) % length, pause, length).argmax()
+        first = np.arange(phase, len(words), length)
+    whole = len(words) - first[-1] >= length - 1
+    starts, ends = _from_start_to_start(trace.start[ops[first]], int(trace.end[ops[-1]]) if whole else None)
+    how = f"its steps were found by a sequence of {length} operators that comes {len(words) / length:.0f} times"
+    return Windows(starts, ends, thread, how, round(0.7 * match, 2))
+
+
+def _from_start_to_start(starts: np.ndarray, end: int | None) -> tuple[np.ndarray, np.ndarray]:
+    return (starts[:-1], starts[1:]) if end is None else (starts, np.append(starts[1:], end))
+
+
+def _period(words: np.ndarray) -> tuple[int, float]:
+    """After how many numbers they come again, and the share that does. (1, share) where nothing longer fits better."""
+    if len(words) < 2:
+        return 1, 0.0
+    order = np.argsort(words, kind="stable")
+    apart = np.diff(order)[words[order[1:]] == words[order[:-1]]]
+    lengths, votes = np.unique(apart, return_counts=True)
+    fits = 2 * lengths <= len(words)
+    lengths, votes = lengths[fits], votes[fits]
+    rare = lengths[-MOST_TRIED // 2 :]  # a step has many layers, which are alike
+    tried = np.unique(np.concatenate((lengths[np.argsort(-votes, kind="stable")[:MOST_TRIED]], rare, [1])))
+    match = np.array([(words[length:] == words[:-length]).mean() for length in tried.tolist()])
+    best = np.flatnonzero(match >= match.max() - 0.02)[0]
+    return int(tried[best]), float(match[best])
+
+
+def _quoted(trace: Trace, event: int) -> str:
+    return f'"{plain(trace.names[trace.name[event]], 60)}"'
