@@ -104,7 +104,7 @@ FAMILIES = {
     "copy DtoH": ("Memcpy DtoH (Device -> Pageable)",),
     "copy DtoD": ("Memcpy DtoD (Device -> Device)",),
     "memset": ("Memset (Device)",),
-    "other": (
+    "unknown": (
         "void at::native::amp_update_scale_cuda_kernel",
         "_my_own_kernel",
     ),

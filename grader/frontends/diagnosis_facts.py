@@ -115,6 +115,7 @@ def facts(m: Metrics) -> list[tuple[str, str]]:
             _count(m.kernels, "a step"),
             _share(m.tiny_kernel_share, "under 10 µs"),
             _count(m.copy_kernels or None, "that only copy or cast"),
+            _share(m.unknown_kernel_share or None, "of the GPU's time in unknown ones"),
         ),
         "matmul": (
             _share(matmul.get("yes"), "on tensor cores"),

@@ -95,6 +95,9 @@ class Metrics:
         "of the kernels are shorter than 10 us, about what a launch costs", "kernels under 10 µs"
     )
     tiny_kernel_time: Number = _share("of the GPU's busy time such a kernel ran")
+    unknown_kernel_share: Number = _share(
+        "of the GPU's busy time ran kernels whose names do not tell what they do", better=""
+    )
     # contiguous, clone, cast
     copy_kernels: Number = _count("kernels that only move values", "kernels that only copy or cast")
     copy_kernel_share: Number = _share("of the GPU's busy time such a kernel ran")

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from grader.trace.events import CODES, CPU_OP, KERNEL, MEMCPY, MEMSET, OTHER, PYTHON, RUNTIME, code_of
+from grader.trace.events import CODES, CPU_OP, DRIVER, KERNEL, MEMCPY, MEMSET, OTHER, PYTHON, RUNTIME, code_of
 
 LATEST_US = 4e15  # microseconds since 1970 reach this in the year 2096; also keeps every sum within int64
 # Kinds of entries of the Trace Event Format. The decoder then makes no string for each, and refuses any other.
@@ -112,7 +112,7 @@ COLUMNS = OF_ALL | OF_OPS | OF_PYTHON | OF_OTHERS | OF_MEMORY | {"exact_start": 
 
 IS_OP, IS_PYTHON = (bytes(code == wanted for code in range(256)) for wanted in (CPU_OP, PYTHON))
 IS_OTHER = bytes(code not in (CPU_OP, PYTHON) for code in range(256))
-IS_WORK = bytes(code in (KERNEL, MEMCPY, MEMSET) for code in range(256))
+IS_WORK = bytes(code in (KERNEL, MEMCPY, MEMSET, RUNTIME, DRIVER) for code in range(256))
 NO_MORE = More()
 
 
@@ -172,19 +172,8 @@ class Columns:
         except NotPackable:
             flaws["duration"] = durations.count(None)
             duration = pack(f"{n}d", *[duration or 0.0 for duration in durations])
-        categories: list[Any] = [e.cat for e in xs]  # some may be None
-        try:
-            category = bytes([CODES[cat] for cat in categories])
-        except KeyError:
-            category = bytes([code_of(cat) for cat in categories])
-            if None in categories:
-                category = bytes(
-                    code if cat else _code_by_arguments(code, m)
-                    for code, cat, m in zip(category, categories, more(), strict=True)
-                )
-                missing = sum(not cat and code == OTHER for code, cat in zip(category, categories, strict=True))
-                flaws |= {"category": missing} if missing else {}
-        called: list[Any] = [e.name for e in xs]  # likewise
+        category = self._categories([e.cat for e in xs], flaws, more)
+        called: list[Any] = [e.name for e in xs]  # some may be None
         try:
             name = [self.names[name] for name in called]
         except KeyError:
@@ -221,6 +210,20 @@ class Columns:
             rows["stream"] = _integers(stream, flaws)
             rows["bytes"] = _integers([a.bytes for a in others], flaws)
         return rows
+
+    def _categories(self, categories: list[Any], flaws: dict[str, int], more: Callable[[], list[More]]) -> bytes:
+        """Their codes; some may be None."""
+        try:
+            return bytes([CODES[cat] for cat in categories])
+        except KeyError:
+            pass
+        codes = bytes([code_of(cat) for cat in categories])
+        if None in categories:
+            rows = list(zip(codes, categories, more(), strict=True))
+            codes = bytes(code if cat else _code_by_arguments(code, m) for code, cat, m in rows)
+            missing = sum(not cat and code == OTHER for code, cat in zip(codes, categories, strict=True))
+            flaws |= {"category": missing} if missing else {}
+        return codes
 
     def _other_ids(self, correlation: list[Any], stream: list[Any], more: list[More]) -> None:
         """Put what may stand for a correlation, below -1, where there is none."""

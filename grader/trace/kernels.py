@@ -15,51 +15,87 @@ MATMUL_OP = re.compile(
     r"|triton_tem_|extern_kernels\."
 )
 # The patterns for kernels are searched for in names in lower case: five times as fast as re.IGNORECASE.
-# Kernels that are one. Layout changes, casts and reductions that such an operator launches beside it are not.
+# Attention in one kernel. `ATTENTION` names it, `BESIDE_ATTENTION` what only prepares its inputs or its cache.
+ATTENTION = re.compile(
+    r"flash_?(fwd|bwd|attn|mla)|flashattn|flashattention|sdpa|fmha|flex_attention|pagedattention|paged_attention|attention_kernel"
+    r"|(?<![a-z])_?attn_(fwd|bwd)|efficient_attention|unified_attention|multihead_attention|(?<![a-z])mmha|(?<![a-z])mha_(fwd|bwd|varlen)"
+    r"|(?<![a-z])_?fwd_(grouped_)?kernel(_stage\d)?$|(?<![a-z])_?bwd_kernel(_dkdv|_dk_dv|_dq)?$|_attn_kernel|sage_?(fwd|attn)|lightning_attn"
+    r"|(prefill|decode)with\w*kvcache|mlapagedattention|mla_(decode|prefill)|xqa|kernel_mha|mla_fwd|attention_(2d|3d)"
+)
+BESIDE_ATTENTION = re.compile(
+    r"reshape_and_cache|store_?kv|kv_indices|rotary|_quant|concat_and_cache|metadata|copy_page|set_kv|set_mla|gather_cache|softmax"
+)
+# Of attention the kernels that also skip what a causal mask hides: FlashAttention's, cuDNN's, and what FlexAttention compiles.
+# The memory-efficient kernel (fmha) is not one of them.
+FLASH = re.compile(r"flash|flex_attention")
+# Matrix products of mixtures of experts, of quantised weights, and of Triton.
+EXPERTS = re.compile(
+    r"fused_?moe(?!_(align|sum|gate))|moe_(fused|gemm|wna16|mmq|stage\d|matmul)|fmoe|moefcgemm|moe_kernel_fused|moe\w*_stage\d"
+)
+QUANTISED = re.compile(
+    r"marlin|machete|awq_(gemm|gemv)|gptq_?(gemm|marlin)|gemm_half_q_half|gemm_forward_4bit|kgemm|exl2|mul_mat(_vec)?_q|tinygemm|qserve"
+    r"|bmm_\w*(e4m3|e2m1|e5m2|bfloat16|fp16|fp32)|deep_?gemm|flatmm|a8w8|w8a8|w4a16|a16w4|fp8_matmul|nvfp4_gemm|mxfp4_gemm"
+)
+TRITON_PRODUCT = re.compile(
+    r"triton_tem_|triton_mm|(?<![a-z])matmul_(ogs|kernel|persistent)|_matmul(_kernel)?$|(?<![a-z])_?(batched_|grouped_|scaled_)?(mm|bmm|addmm)_kernel"
+    r"|grouped_mm|(?<![a-z])_?lora_(shrink|expand)|sgmv|bgmv"
+)
+# Kernels that are a matrix product or a convolution (an attention is two products). Layout changes, casts and reductions that
+# such an operator launches beside it are not.
 MATMUL_KERNEL = re.compile(
-    r"(?<!fb)gemm|gemv|nvjet|xmma|cutlass(?!::\w+_t\b)|winograd|convolve|_conv|conv_|conv[123]d|conv2|scudnn|fprop|dgrad|wgrad"
-    r"|flash_(fwd|bwd)|flash_attn|fmha|triton_tem_|fft2d_(r2c|c2r)|cijk_|s\d+cudnn|first_layer_fwd"
+    r"(?<!fb)gemm|gemv|nvjet|xmma|cutlass(?!::\w+_t\b)|winograd|convolve|_conv|conv_|conv[123]d|conv2|convolutionforward"
+    r"|convolutionbackward|scudnn|fprop|dgrad|wgrad|fft2d_(r2c|c2r)|cijk_|s\d+cudnn|first_layer_fwd"
 )
 NO_MATMUL_KERNEL = re.compile(
     r"elementwise_kernel|reduce_kernel|splitkreduce|reducesplitk|triton_(poi|red|per|for)_|nchwtonhwc|nhwctonchw"
     r"|converttensor|compute\w*offsets|reduce_wgrad|epilogue::impl|scal_kernel|multi_tensor_apply|softmax|layer_norm"
-    r"|batch_norm|bn_(fw|bw)|nccl"
+    r"|batch_norm|bn_(fw|bw)|nccl|postgsu|moe_(align|sum)|::(routing|finalize|activation|permute)::|im2d2col|precompute_indices"
+)
+# Kernels that exist only for inputs of 16 bits and less, so that they run on tensor cores whatever their name says.
+ONLY_HALF = re.compile(
+    rf"{EXPERTS.pattern}|marlin|machete|awq_|gptq|gemm_forward_4bit|gemm_half_q_half|deep_?gemm|flash_?mla|xqa|sage_?(fwd|attn)"
+    r"|_?attn_(fwd|bwd)|flashattn|flashattention|(prefill|decode)with\w*kvcache|unified_attention|paged_attention|fmhasm100"
 )
 # Fused multiply-add on the ordinary units. These signs are exact, so they are asked first: `volta_sgemm_fp16` reads
 # half precision and does not use tensor cores; neither does any matrix-vector product.
 ORDINARY_UNITS = re.compile(
-    r"ffma|simt|(?<![a-z])g?[sdcz]gemm|gemv|gemmk1|depthwise|winograd|fft2d|scudnn|(dgrad|wgrad)\w*_engine"
+    r"ffma|simt|awq_gemv|_dlops|(?<![a-z])g?[sdcz]gemm|gemv|gemmk1|depthwise|winograd|fft2d|scudnn|(dgrad|wgrad)\w*_engine"
     r"|implicit_convolve|precomputed_convolve"
 )
 # Instruction shapes (m16n8k16 is 16816), or a type that only tensor cores multiply at speed.
 TENSOR_CORES = re.compile(
     r"nvjet|(16816|1688|884|8816|16832|16864|161616)(gemm|cudnn|fprop|dgrad|wgrad)|tensorop|tensor\d+x|wgmma|[hi]mma_"
-    r"|tf32|bf16|bfloat16|fp16|f16|half|e4m3|e5m2|flash_(fwd|bwd)"
+    r"|tf32|bf16|bfloat16|fp16|f16|half|e4m3|e5m2|e2m1|mxfp4|nvfp4|fp8|flash_(fwd|bwd)"
+    r"|mfma|cijk_\w*_mi\d+x|xdl|cijk_[a-z]+_[a-z]+_(b|h|f8|b8|i8)"  # AMD: MFMA instructions by name, or 16-bit types
 )
 # bf16 and fp16 inputs, and what is shorter. nvjet codes the input type in its first letter: t bfloat16, h float16, s float32, q fp8.
 HALF = re.compile(
-    r"bf16|bfloat16|fp16|(?<![a-z])h?f16|half|nvjet_(sm\d+_)?[thq]|e4m3|e5m2|[a-z]_h(16816|1688|884)gemm|flash_(fwd|bwd)"
+    r"bf16|bfloat16|fp16|(?<![a-z])h?f16|half|nvjet_(sm\d+_)?[thqv]|e4m3|e5m2|e2m1|mxfp4|nvfp4|fp8|[a-z]_h(16816|1688|884)gemm"
+    r"|flash_(fwd|bwd)|cijk_[a-z]+_[a-z]+_(b|h|f8|b8)"  # Tensile writes the types after the layouts: BBS, HHS, S
 )
 NOT_HALF = re.compile(
-    r"tf32|f32f32|f64f64|(?<![a-z])[sdcz]gemm|nvjet_(sm\d+_)?s|_s1688gemm|scudnn|aligned_f32|_f32_|<float|float const"
+    r"cijk_[a-z]+_[a-z]+_(s|d|c|z)(_|[bs]_)|tf32|f32f32|f64f64|(?<![a-z])[sdcz]gemm|nvjet_(sm\d+_)?s|_s1688gemm|scudnn|aligned_f32|_f32_|<float|float const"
 )
 
 
-# Attention in one kernel, and of these the ones that also skip what a causal mask hides: FlashAttention, cuDNN's, and what
-# FlexAttention compiles. The memory-efficient kernel (fmha) is not one of them.
-ATTENTION = re.compile(r"flash_?(fwd|bwd|attn)|flashattn|sdpa|fmha|flex_attention")
-FLASH = re.compile(r"flash|flex_attention")
-
 LAYOUT_KERNEL = re.compile(r"nchwtonhwc|nhwctonchw")  # cuDNN's, between its layouts
-COMMUNICATION = re.compile(r"nccl(dev)?kernel|rccl|nvshmem|(one|two)_?shot_?all_?reduce|multimem|cross_device_reduce")
+# Collectives, sends and receives: NCCL and RCCL, those of serving engines and of symmetric memory, exchanges of experts.
+COMMUNICATION = re.compile(
+    r"nccl(dev)?kernel|ncclsym|rccl|mscclpp|mscclkernel|nvshmem|(^|[^a-z])mori(::|_)|ep(dispatch|combine)|deep_ep|pplx|quickreduce"
+    r"|cross_device_reduce|(one|two)_?shot|multimem|lamport|symmetric_memory|userbuffers|(^|[^a-z])hcom_|oneccl|moe_?all_?to_?all|moecomm"
+    r"|(?<!block)(?<!warp)all_?reduce|all_?gather(?!ed)|reduce_?scatter|all_?to_?all|put_signal|wait_signal"
+)
+NO_COMMUNICATION = re.compile(r"triton_(poi|red|per|for|spl|mix)_|at::native::")
 
 
 def is_matmul_kernel(name: str) -> bool | None:
     """True, False, or None where the name does not tell (then the operator that launched it does)."""
     lower = name.lower()
-    if NO_MATMUL_KERNEL.search(lower):
+    if is_attention(name):
+        return True
+    if NO_MATMUL_KERNEL.search(lower) or is_communication(name):
         return False
-    if MATMUL_KERNEL.search(lower):
+    if any(sign.search(lower) for sign in (MATMUL_KERNEL, EXPERTS, QUANTISED, TRITON_PRODUCT)):
         return True
     return False if name.startswith(("void at::native::", "at::native::", "triton_")) else None
 
@@ -69,20 +105,27 @@ def on_tensor_cores(name: str) -> bool | None:
     name = name.lower()
     if ORDINARY_UNITS.search(name):
         return False
-    return True if TENSOR_CORES.search(name) else None
+    return True if TENSOR_CORES.search(name) or ONLY_HALF.search(name) else None
 
 
 def has_half_inputs(name: str) -> bool | None:
     """Whether a matmul kernel reads bf16, fp16 or 8-bit floats; None where the name does not tell."""
     name = name.lower()
-    if HALF.search(name):
+    if HALF.search(name) or ONLY_HALF.search(name):
         return True
     return False if NOT_HALF.search(name) else None
 
 
 def is_communication(name: str) -> bool:
     """Whether a kernel is a collective or a send or receive between GPUs."""
-    return COMMUNICATION.search(name.lower()) is not None
+    lower = name.lower()
+    return COMMUNICATION.search(lower) is not None and not NO_COMMUNICATION.search(lower)
+
+
+def is_attention(name: str) -> bool:
+    """Whether a kernel is an attention, or a part of one that computes."""
+    lower = name.lower()
+    return ATTENTION.search(lower) is not None and not BESIDE_ATTENTION.search(lower)
 
 
 def changes_layout(name: str) -> bool:
@@ -90,33 +133,48 @@ def changes_layout(name: str) -> bool:
     return LAYOUT_KERNEL.search(name.lower()) is not None
 
 
+UNKNOWN = "unknown"
 # What a kernel is for, where it is no product or convolution: the first of these whose sign its name holds.
 FAMILIES = tuple(
     (name, re.compile(pattern))
     for name, pattern in (
-        ("attention", r"flash_?(fwd|bwd|attn)|fmha|attention|sdpa"),
-        ("fused by a compiler", r"triton_(poi|red|per|for|spl|mix)_|nvfuser"),
-        ("optimizer", r"multi_tensor_apply|fused_?(adam|sgd|optimizer)|adamfunctor"),
+        ("fused by a compiler", r"triton_(_\d|poi|red|per|for|spl|mix)|nvfuser"),
+        ("optimizer", r"multi_tensor_apply|fused_?(adam|sgd|optimizer)|adamfunctor|rowwise_adagrad"),
+        (
+            "caching keys and values",
+            r"reshape_and_cache|store_?kv|kv_indices|concat_and_cache|copy_page|set_kv|set_mla|kvcache",
+        ),
         ("softmax and loss", r"softmax|nll_loss|cross_entropy|bce_|mse_"),
         (
             "normalisation",
             r"batch_?norm|(?<![a-z])bn_?(fw|bw)|(layer|group|rms|instance)_?norm|rowwisemoments|gammabeta"
-            r"|computefusedparams|computeinternalgradients|::ln_(fwd|bwd)",
+            r"|computefusedparams|computeinternalgradients|computebackwardfusedparams|::ln_(fwd|bwd)|rmsnorm",
         ),
-        ("embedding, index, sort", r"embedding|index|gather|scatter|krn_partial|compute_grad_weight|sort|topk|nonzero"),
+        ("quantising", r"quant|qparam|to_float_cuda|cvt_fp|to_fp(4|8)|fp8rowwise"),
+        ("routing to experts", r"routing|moe|expert|topkgating|bitmatrix"),
+        ("positions", r"rotary|rope|position"),
+        (
+            "embedding, index, sort",
+            r"embedding|index|indices|gather|scatter|krn_partial|compute_grad_weight|sort|topk|nonzero|bucketize|offsets|rocprim"
+            r"|sampling|argmax",
+        ),
         ("pooling and resizing", r"pool|upsample|interpolate|grid_sampler"),
         (
             "layout, copy, cast",
-            r"copy_kernel|copy_device|catarray|nchwtonhwc|nhwctonchw|converttensor|tensortransform|transpose|permute"
-            r"|im2col|col2im|vol2col|roll_cuda|flip_kernel|triu|tril",
+            r"copy_kernel|copy_device|copy_async|catarray|nchwtonhwc|nhwctonchw|converttensor|tensortransform|transpose|permute"
+            r"|im2col|im2d2col|col2im|vol2col|roll_cuda|flip_kernel|triu|tril|dense_representation",
         ),
         ("random and dropout", r"dropout|distribution_|philox|random_|bernoulli"),
-        ("reduction", r"reduce|cub::|scan_|cumsum|lpnorm"),
-        ("elementwise", r"elementwise|functor|pointwise|fill|add_tensor|op_tensor|activation|_kernel_impl"),
+        ("reduction", r"reduce|cub::|scan_|cumsum|lpnorm|dot_do_o|postgsu"),
+        (
+            "elementwise",
+            r"elementwise|functor|pointwise|fill|add_tensor|op_tensor|subtensorop|activation|_kernel_impl|scalepackedtensor|silu|gelu|swiglu"
+            r"|act_and_mul|epilogue",
+        ),
     )
 )
-FIRST = ("attention", "fused by a compiler")  # even where the name looks like a product
-CONVOLUTION = re.compile(r"conv|[fd]prop|dgrad|wgrad|winograd|\d*cudnn_|s\d+cudnn|fft2d|first_layer_fwd")
+FIRST = ("fused by a compiler",)  # even where the name looks like a product
+CONVOLUTION = re.compile(r"conv(?!ert)|[fd]prop|dgrad|wgrad|winograd|\d*cudnn_|s\d+cudnn|fft2d|first_layer_fwd")
 MEMCPY = re.compile(r"(?:Memcpy|Copy)\s*([A-Z]to[A-Z])|CopyHostToDevice")
 
 
@@ -128,9 +186,16 @@ def family(name: str) -> str:
         return "memset"
     if is_communication(name):
         return "communication"
+    if is_attention(name):
+        return "attention"
     lower = name.lower()
-    found = next((found for found, pattern in FAMILIES if pattern.search(lower)), "other")
+    found = next((found for found, pattern in FAMILIES if pattern.search(lower)), UNKNOWN)
     if found not in FIRST and is_matmul_kernel(name):
         units = {True: " on tensor cores", False: " on ordinary units", None: ""}[on_tensor_cores(name)]
         return ("conv" if CONVOLUTION.search(lower) else "gemm") + units
     return found
+
+
+def is_unknown(name: str) -> bool:
+    """Whether a kernel's name tells nothing of what it is for."""
+    return family(name) == UNKNOWN

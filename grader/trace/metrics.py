@@ -141,6 +141,9 @@ def kernel_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
     m.tiny_kernel_share = float(tiny.mean())
     m.events["tiny_kernel_share"] = k[tiny]
     m.tiny_kernel_time = union_length(trace, k[tiny]) / busy if busy else None
+    strange = k[(by_name(kernels.is_unknown, trace, k) == 1) & ~steps.kernels.matmul[k]]
+    m.unknown_kernel_share = union_length(trace, strange) / busy if busy else None
+    m.events["unknown_kernel_share"] = strange
     communication = steps.kernels.communication[k]
     comm, other = k[communication], k[~communication]
     m.comm_ns = union_length(trace, comm) / n
@@ -165,7 +168,7 @@ def flash_share(trace: Trace, k: np.ndarray) -> float | None:
     spent = {True: 0, False: 0}
     for code in np.unique(trace.name[k]).tolist():
         name = trace.names[code].lower()
-        if kernels.ATTENTION.search(name):
+        if kernels.is_attention(name):
             spent[bool(kernels.FLASH.search(name))] += int(trace.duration[k[trace.name[k] == code]].sum())
     return spent[True] / sum(spent.values()) if sum(spent.values()) else None
 

@@ -335,7 +335,7 @@ class _Facts:
         if self.tiny:
             return "launch"
         if not self.has_matmul:
-            return "memory" if self.families[0] != "other" or self.bytes else None
+            return "memory" if self.families[0] != kernels.UNKNOWN or self.bytes else None
         peak = self.units[1]
         if self.flops and self.bytes and self.peaks and peak:
             return roofline.bound_by(self.flops, self.bytes, peak, self.peaks.memory)

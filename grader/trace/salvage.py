@@ -101,7 +101,9 @@ class Salvage:
 
 def soften(text: bytes) -> tuple[bytes, int]:
     """Events with null for what is no number, as C prints it, and blanks for control characters; and how many that were."""
-    damaged, without, size, controls = [], [], 0, False
+    without: list[bytes] = []
+    damaged: list[int] = []
+    size, controls = 0, False
     for found in NO_NUMBER.finditer(text):
         if found[0].startswith(b'"'):
             if IN_STRING.search(found[0]):
