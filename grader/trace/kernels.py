@@ -23,14 +23,14 @@ ATTENTION = re.compile(
     r"|(prefill|decode)with\w*kvcache|mlapagedattention|mla_(decode|prefill)|xqa|kernel_mha|mla_fwd|attention_(2d|3d)"
 )
 BESIDE_ATTENTION = re.compile(
-    r"reshape_and_cache|store_?kv|kv_indices|rotary|_quant|concat_and_cache|metadata|copy_page|set_kv|set_mla|gather_cache|softmax"
+    r"triton_(_\d|poi|red|per|for|spl|mix)|reshape_and_cache|store_?kv|kv_indices|rotary|_quant|concat_and_cache|metadata|copy_page|set_kv|set_mla|gather_cache|softmax"
 )
 # Of attention the kernels that also skip what a causal mask hides: FlashAttention's, cuDNN's, and what FlexAttention compiles.
 # The memory-efficient kernel (fmha) is not one of them.
 FLASH = re.compile(r"flash|flex_attention")
 # Matrix products of mixtures of experts, of quantised weights, and of Triton.
 EXPERTS = re.compile(
-    r"fused_?moe(?!_(align|sum|gate))|moe_(fused|gemm|wna16|mmq|stage\d|matmul)|fmoe|moefcgemm|moe_kernel_fused|moe\w*_stage\d"
+    r"(?<!triton__)fused_?moe(?!_(align|sum|gate))|moe_(fused|gemm|wna16|mmq|stage\d|matmul)|fmoe|moefcgemm|moe_kernel_fused|moe\w*_stage\d"
 )
 QUANTISED = re.compile(
     r"marlin|machete|awq_(gemm|gemv)|gptq_?(gemm|marlin)|gemm_half_q_half|gemm_forward_4bit|kgemm|exl2|mul_mat(_vec)?_q|tinygemm|qserve"
@@ -142,7 +142,7 @@ FAMILIES = tuple(
         ("optimizer", r"multi_tensor_apply|fused_?(adam|sgd|optimizer)|adamfunctor|rowwise_adagrad"),
         (
             "caching keys and values",
-            r"reshape_and_cache|store_?kv|kv_indices|concat_and_cache|copy_page|set_kv|set_mla|kvcache",
+            r"triton_(_\d|poi|red|per|for|spl|mix)|reshape_and_cache|store_?kv|kv_indices|concat_and_cache|copy_page|set_kv|set_mla|kvcache",
         ),
         ("softmax and loss", r"softmax|nll_loss|cross_entropy|bce_|mse_"),
         (
