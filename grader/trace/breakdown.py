@@ -118,7 +118,7 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
 
 def classified(trace: Trace, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
     """All GPU work (indices) and the part of the step time to which each belongs (index into PARTS)."""
-    gpu, k = trace.gpu[~steps.foreign], steps.kernels
+    gpu, k = steps.work, steps.kernels
     kind = np.full(len(gpu), PARTS.index("memory"))
     matmul = k.matmul[gpu]
     kind[matmul] = np.where(k.core[gpu[matmul]] == 1, PARTS.index("tensor_core"), PARTS.index("matmul"))

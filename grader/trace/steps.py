@@ -74,6 +74,13 @@ class Steps:
         return unknown & (self.trace.start[gpu] < self.trace.start[self.gpu[0]])
 
     @cached_property
+    def work(self) -> np.ndarray:
+        """All GPU work (indices) that may fill the window: without what is of a step before, unless that stands for as much of the
+        counted steps' own work that ran after their window, as where the GPU always lags behind."""
+        lags = len(self.gpu) and int(self.trace.end[self.gpu].max()) > self.window[1]
+        return self.trace.gpu if lags else self.trace.gpu[~self.foreign]
+
+    @cached_property
     def busy(self) -> int:
         """The time that `gpu` kept each device busy, summed over devices, ns."""
         return union_length(self.trace, self.gpu)
