@@ -14,12 +14,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from test_diagnosis import US, Loop, on_cpu
-from test_trace import Recording, good
+from test_diagnosis import on_cpu
+from test_trace import good
 
 from grader import trace
 from grader.errors import UserError
 from grader.frontends import diagnose, diagnosis_facts
+from tests.loops import US, Loop, Recording
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SLOW = Loop([200 * US] * 30, data=20_000 * US, copy=1500 * US)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_trace import PAGEABLE, PINNED, Recording
 
 from grader import trace
 from grader.trace.catalogue import PARTS
@@ -14,81 +13,7 @@ from grader.trace.causes import CAUSES
 from grader.trace.diagnosis import diagnose
 from grader.trace.events import CPU_OP
 from grader.trace.metrics import launching_op
-
-US = 1000
-GEMM, POINTWISE = (
-    "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64",
-    "void at::native::vectorized_elementwise_kernel<4>",
-)
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-
-
-class Loop:
-    """One host thread that launches, one GPU that works in order; times in ns.
-
-    Per step: wait for data, copy a batch (blocking or not), launch kernels, synchronise after some of them, communicate."""
-
-    def __init__(
-        self,
-        kernels,
-        launch=8 * US,
-        data=0,
-        copy=0,
-        sync_after=(),
-        comm=0,
-        absent=0,
-        stretch=1.0,
-        name=GEMM,
-        data_ops=0,
-        late=0,
-    ):
-        self.kernels, self.launch, self.data, self.copy = kernels, int(launch * stretch), data, copy
-        self.sync_after, self.comm, self.absent, self.name = set(sync_after), comm, absent, name
-        self.data_ops = data_ops  # operators that are recorded while data is fetched
-        self.late = late  # a step's last kernel begins so much after it could have: it waits on the GPU's side
-
-    def record(self, steps=5):
-        r, host, gpu = Recording(), 0, 0
-        ends = []
-        for number in range(steps):
-            begin = host
-            if self.data:
-                r.event(
-                    "user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", host, self.data
-                )
-                for i in range(self.data_ops):
-                    r.event("cpu_op", "aten::select", host + i * self.data // self.data_ops, self.data // self.data_ops)
-                host += self.data
-            if self.absent:
-                host += self.absent
-            if self.copy:
-                start = max(host + 5 * US, gpu)
-                r.event("cpu_op", "aten::copy_", host, start + self.copy + 4 * US - host)
-                r.work("gpu_memcpy", PAGEABLE, host + US, start, self.copy, bytes=1 << 24)
-                gpu = start + self.copy
-                r.event("cuda_runtime", "cudaStreamSynchronize", host + 2 * US, gpu + US - host)
-                host = gpu + 5 * US
-            for i, duration in enumerate(self.kernels):
-                r.event("cpu_op", "aten::mm" if self.name == GEMM else "aten::mul", host, self.launch)
-                start = max(host + self.launch, gpu) + self.late * (i == len(self.kernels) - 1)
-                r.work("kernel", self.name, host + self.launch // 2, start, duration)
-                gpu, host = start + duration, host + self.launch
-                if i in self.sync_after:
-                    r.event("cpu_op", "aten::item", host, max(gpu - host, 0) + 6 * US)
-                    r.event("cpu_op", "aten::_local_scalar_dense", host + US, max(gpu - host, 0) + 4 * US)
-                    r.event("cuda_runtime", "cudaStreamSynchronize", host + 2 * US, max(gpu - host, 0) + 2 * US)
-                    host = max(gpu, host) + 6 * US
-            if self.comm:
-                start = max(host + self.launch, gpu)
-                r.work("kernel", NCCL, host + 1, start, self.comm)
-                gpu, host = start + self.comm, host + self.launch
-            host += 2 * US
-            r.step(number, begin, host)
-            ends.append(max(host, gpu))
-        return r, (ends[-1] - ends[0]) / (steps - 1)
-
-    def length(self):
-        return self.record(12)[1]
+from tests.loops import GEMM, PINNED, POINTWISE, US, Loop, Recording
 
 
 def analysed(loop, step_ns=None):

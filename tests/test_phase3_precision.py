@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 import variants
 from helpers import first, said
-from test_trace import BACKWARD, Recording
 
 from grader import labs, machine, trace
 from grader.grade import grade
@@ -15,6 +14,7 @@ from grader.measure.blocks import Plan
 from grader.result import FAIL, NOT_MEASURED, PASS, Result
 from grader.submission import Submission
 from grader.trace import roofline
+from tests.loops import BACKWARD, Recording
 
 SHAPES = "3c_shapes"
 FP16 = "3m_fp16"

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 
-import kineto
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,39 +17,7 @@ from grader import labs, trace
 from grader.trace import TraceError, catalogue, intervals, kernels, words
 from grader.trace.metrics import FITS
 from grader.trace.read import to_ns
-
-PINNED, PAGEABLE = "Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pageable -> Device)"
-MAIN, BACKWARD = 100, 200
-
-
-class Recording:
-    """Writes events the way Kineto does. Times in ns, written as microseconds with a fraction."""
-
-    def __init__(self):
-        self.events = []
-        self.correlation = 0
-
-    def event(self, cat, name, start, duration, tid=MAIN, **args):
-        args = {key.replace("_", " ") if key.startswith(("External", "Input")) else key: v for key, v in args.items()}
-        times = {"ts": start / 1000, "dur": duration / 1000}
-        self.events.append({"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, **times, "args": args})
-        return self
-
-    def step(self, number, start, end):
-        return self.event("user_annotation", f"ProfilerStep#{number}", start, end - start)
-
-    def work(self, cat, name, launched, start, duration, call=None, tid=MAIN, device=0, stream=7, **args):
-        self.correlation += 1
-        default = {"kernel": "cudaLaunchKernel", "gpu_memcpy": "cudaMemcpyAsync", "gpu_memset": "cudaMemsetAsync"}[cat]
-        self.event("cuda_runtime", call or default, launched, 1, tid, correlation=self.correlation)
-        args |= {"device": device, "stream": stream, "correlation": self.correlation}
-        return self.event(cat, name, start, duration, stream, **args)
-
-    def document(self, **more):
-        return kineto.document(self.events, **more)
-
-    def read(self, **options):
-        return trace.read_bytes(json.dumps(self.document()).encode(), **options)
+from tests.loops import BACKWARD, MAIN, PAGEABLE, PINNED, Recording
 
 
 def covered(spans):

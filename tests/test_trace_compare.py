@@ -6,13 +6,13 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_trace import PINNED, Recording
 
 from grader.frontends import diagnose
 from grader.trace.analysis import analyse
 from grader.trace.compare import compare, family_times, numbers
 from grader.trace.kernels import family
 from grader.trace.metrics import Metrics
+from tests.loops import PINNED, Recording
 
 US = 1000
 SGEMM, NVJET = "ampere_sgemm_128x64_tn", "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT"

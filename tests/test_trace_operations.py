@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from test_trace import BACKWARD, MAIN, PAGEABLE, PINNED, Recording
 from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from grader import trace
@@ -18,6 +17,7 @@ from grader.trace import nesting, roofline
 from grader.trace.nesting import Ancestry, Nesting
 from grader.trace.operations import operations
 from grader.trace.roofline import Tensor, Work, inputs, work
+from tests.loops import BACKWARD, MAIN, PAGEABLE, PINNED, Recording
 
 US = 1000
 # torch 2.11 counts neither the CPU's attention nor grouped queries

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.text import Text
-from test_diagnosis import GEMM, NCCL, POINTWISE, US, Loop, analysed
-from test_trace import Recording
+from test_diagnosis import analysed
 
 from grader import trace
 from grader.trace import intervals, picture, words
 from grader.trace.analysis import Operation
 from grader.trace.catalogue import IDLE, PARTS, STEP_PARTS
 from grader.trace.timeline import BINS
+from tests.loops import GEMM, NCCL, POINTWISE, US, Loop, Recording
 
 DATA = Loop([200 * US] * 30, data=20_000 * US, copy=1500 * US)
 LAUNCH = Loop([3 * US] * 300, name=POINTWISE)

@@ -13,7 +13,7 @@ import numpy as np
 from grader.trace import intervals
 from grader.trace.columns import Trace
 from grader.trace.events import ANNOTATION, CPU_OP, PYTHON, STEP
-from grader.trace.host import DATA_WAIT
+from grader.trace.host import DATA_WAIT, data_waits
 from grader.trace.lines import own_line
 from grader.trace.steps import Steps
 from grader.trace.words import plain
@@ -71,7 +71,9 @@ def away(trace: Trace, steps: Steps, mine: np.ndarray, span: tuple[int, int]) ->
     both = intervals.union(*(np.concatenate(pair) for pair in zip(quiet, resting, strict=True)))
     own = trace.annotations[trace.named(OWN_PYTHON, trace.annotations)]
     seen = np.append(calls, own)
-    spans = intervals.difference(both, intervals.union(trace.start[seen], trace.end[seen]))
+    waits = data_waits(trace, steps.thread)
+    known = intervals.union(np.append(trace.start[seen], waits[0]), np.append(trace.end[seen], waits[1]))
+    spans = intervals.difference(both, known)
     starting = intervals.union(*_loader_starts(trace, steps.thread))
     said = np.flatnonzero(mine & ((trace.category == PYTHON) | (trace.category == ANNOTATION)))
     said = said[trace.named(STEP, said) == 0]
