@@ -48,6 +48,34 @@ def test_links_lead_somewhere():
         assert stop.title.endswith("?") and stop.title in start.text()
 
 
+def test_the_map_says_how_long_each_stop_takes():
+    """As the stop's own page says, where it does."""
+    for stop in LESSONS:
+        assert 10 <= stop.minutes <= 90, stop.path
+    for lab in outline.lab_stops():
+        page = (outline.NOTEBOOKS.parent / f"solutions/{lab.name}/{lab.name}.ipynb").read_text(encoding="utf-8")
+        said = re.search(r"(?:Time for this lab:\*\* about|You need about|Take about) (\d+) minutes", page)
+        assert not said or int(said.group(1)) == lab.minutes, lab.name
+    text = start.text()
+    assert text.count(" min  ") == len(LESSONS) + len(labs.NAMES) and text.count(" hours)") == len(outline.PHASES)
+
+
+def test_this_machine_is_one_line_with_details_folded(monkeypatch):
+    shown = []
+    monkeypatch.setattr(start, "display", lambda bundle, raw: shown.append(bundle))
+    start.this_machine()
+    (bundle,) = shown
+    assert re.fullmatch(r"This machine: .+: \d+ of \d+ labs can be graded here\.", bundle["text/plain"])
+    assert "<details>" in bundle["text/html"] and "1a_stopwatch" in bundle["text/html"].partition("<details>")[2]
+
+
+def test_the_page_begins_with_the_machine_and_the_map():
+    cells = nbformat.read(NOTEBOOK, as_version=4).cells
+    sources = [cell.source for cell in cells if cell.cell_type == "code"]
+    before = " ".join(cell.source for cell in cells[: [c.source for c in cells].index("start.course_map()")])
+    assert "start.this_machine()" in sources[1] and len(before.split()) < 100
+
+
 @pytest.mark.parametrize("cause", [cause for cause, about in CAUSES.items() if about.offered])
 def test_what_a_diagnosis_leads_to_is_in_the_chart(cause):
     lesson, lab = CAUSES[cause].lesson, CAUSES[cause].lab

@@ -6,6 +6,7 @@ lab's stands in its declaration."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,19 +31,29 @@ class Lesson:
     @property
     def title(self) -> str:
         """The notebook's first heading, as plain text. Learners open lessons in place: where one has none left, its path."""
+        heading = next((line for line in self._text().splitlines() if line.startswith("# ")), f"# {self.path}")
+        return heading[2:].strip().replace("`", "")
+
+    @property
+    def minutes(self) -> int | None:
+        """What the notebook says that one needs."""
+        said = re.search(r"(\d+) minutes", self._text())
+        return int(said.group(1)) if said else None
+
+    def _text(self) -> str:
+        """All that is written in the notebook, "" where it cannot be read."""
         try:
             cells = json.loads(self.file.read_text(encoding="utf-8"))["cells"]
-            text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+            return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
         except (OSError, ValueError, LookupError, TypeError):
-            return self.path
-        heading = next((line for line in text.splitlines() if line.startswith("# ")), f"# {self.path}")
-        return heading[2:].strip().replace("`", "")
+            return ""
 
 
 @dataclass(frozen=True)
 class LabStop:
     name: str  # one of grader.labs.NAMES
     core: bool = False  # on the core path; all others are electives
+    minutes: int = 30  # about, as the lab's page says
 
     @property
     def file(self) -> Path:
@@ -75,7 +86,7 @@ PHASES = (
             LabStop("1c_diagnose", core=True),
             Lesson("1_instrumentation/5_baseline"),
             LabStop("1d_mystery", core=True),
-            LabStop("1e_retest"),
+            LabStop("1e_retest", minutes=15),
         ),
     ),
     Phase(
@@ -95,7 +106,7 @@ PHASES = (
             LabStop("2e_syncs"),
             LabStop("2f_end_to_end", core=True),
             LabStop("2g_healthy"),
-            LabStop("2h_retest"),
+            LabStop("2h_retest", minutes=15),
         ),
     ),
     Phase(
@@ -120,11 +131,11 @@ PHASES = (
             Lesson("3_step/8_fit"),
             LabStop("3h_fit"),
             Lesson("3_step/9_kernels"),
-            LabStop("3i_triton"),
+            LabStop("3i_triton", minutes=90),
             Lesson("3_step/10_communication"),
             LabStop("3j_communication"),
             LabStop("3k_healthy"),
-            LabStop("3l_retest"),
+            LabStop("3l_retest", minutes=15),
         ),
     ),
     Phase(
@@ -132,11 +143,11 @@ PHASES = (
         "Take a real training job that is slow in many ways at once, choose your own order, and train the same model many times faster.",
         (
             Lesson("4_models/1_own_loop"),
-            LabStop("4a_resnet50", core=True),
-            LabStop("4b_nanogpt", core=True),
-            LabStop("4c_unet"),
-            LabStop("4d_trainer"),
-            LabStop("4e_inference"),
+            LabStop("4a_resnet50", core=True, minutes=60),
+            LabStop("4b_nanogpt", core=True, minutes=60),
+            LabStop("4c_unet", minutes=60),
+            LabStop("4d_trainer", minutes=60),
+            LabStop("4e_inference", minutes=60),
             Lesson("4_models/2_rules"),
             Lesson("4_models/3_order"),
         ),

@@ -1,7 +1,9 @@
-"""The start notebook's two displays: what this machine can do, and the map of the course."""
+"""The start notebook's two displays: what this machine is, and the map of the course."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from dataclasses import dataclass
 from html import escape
@@ -11,17 +13,29 @@ from typing import Any
 import ipywidgets as widgets
 from IPython.display import display
 
+from grader import labs, machine
 from grader.course import outline
 from grader.errors import UserError
 from grader.frontends import attempts, cli
+from grader.frontends.commands import doctor
 from grader.paths import REPOSITORY
+from grader.safe_text import cores_text
 
-WIDTHS = ("5em", "minmax(14em, 1fr)", "11em")  # of what it is, its title, how far one is
+WIDTHS = ("8em", "minmax(14em, 1fr)", "11em")  # of what it is, its title, how far one is
 
 
-def doctor() -> None:
-    """Print what this machine can grade, and what is missing."""
-    cli.main(["doctor"])
+def this_machine() -> None:
+    """Show in one line what this machine is and how many labs it can grade, and below it, folded, what `grader doctor` says."""
+    facts = machine.facts()
+    has = facts["gpu"] or "no NVIDIA GPU"
+    line = (
+        f"{has}, {cores_text(facts['cores'])}: {len(doctor.gradable())} of {len(labs.NAMES)} labs can be graded here."
+    )
+    with contextlib.redirect_stdout(io.StringIO()) as details:
+        cli.main(["doctor"])
+    folded = f"<details><summary>Details</summary><pre>{escape(details.getvalue())}</pre></details>"
+    shown = f"<p><b>This machine:</b> {escape(line)}</p>{folded}"
+    display({"text/html": shown, "text/plain": f"This machine: {line}"}, raw=True)
 
 
 def course_map() -> None:
@@ -36,13 +50,13 @@ def text() -> str:
     """The map where nothing can be clicked."""
     lines = []
     for phase in outline.PHASES:
-        lines += [phase.title, f"  {phase.milestone}"]
+        lines += [f"{phase.title} ({_hours(phase)})", f"  {phase.milestone}"]
         for stop in phase.stops:
             if isinstance(stop, outline.Lesson):
-                lines.append(f"  lesson  {stop.title} ({_relative(stop.file)})")
+                lines.append(f"  {_kind(stop):<14}  {stop.title} ({_relative(stop.file)})")
             else:
                 core = " (core path)" if stop.core else ""
-                lines.append(f"  lab     {stop.name}: {stop.declared.title}{core}; {_said(stop)}")
+                lines.append(f"  {_kind(stop):<14}  {stop.name}: {stop.declared.title}{core}; {_said(stop)}")
         lines.append("")
     return "\n".join([*lines, _summary()])
 
@@ -50,13 +64,14 @@ def text() -> str:
 def _map() -> widgets.VBox:
     rows, total = [], widgets.HTML(f"<p>{_summary()}</p>")
     for phase in outline.PHASES:
-        rows.append(widgets.HTML(f"<h3 style='margin: 14px 0 0'>{escape(phase.title)}</h3>{escape(phase.milestone)}"))
+        title = f"{escape(phase.title)} <small>({_hours(phase)})</small>"
+        rows.append(widgets.HTML(f"<h3 style='margin: 14px 0 0'>{title}</h3>{escape(phase.milestone)}"))
         rows += [_lab(stop) if isinstance(stop, outline.LabStop) else _lesson(stop) for stop in phase.stops]
     return widgets.VBox([*rows, total])
 
 
 def _lesson(stop: outline.Lesson) -> widgets.HTML:
-    return widgets.HTML(_row("lesson", _link(stop.file, stop.title), ""), layout=widgets.Layout(margin="0"))
+    return widgets.HTML(_row(_kind(stop), _link(stop.file, stop.title), ""), layout=widgets.Layout(margin="0"))
 
 
 def _lab(stop: outline.LabStop) -> widgets.HBox:
@@ -71,7 +86,7 @@ def _lab(stop: outline.LabStop) -> widgets.HBox:
         name = _link(stop.file, stop.name) if begun else f"<b>{escape(stop.name)}</b>"
         title = f"{name} &nbsp;{escape(stop.declared.title)}{' <b>(core path)</b>' if stop.core else ''}"
         below = error or stop.declared.goal
-        shown.value = _row("lab", f"{title}<br><small>{escape(below)}</small>", _said(stop))
+        shown.value = _row(_kind(stop), f"{title}<br><small>{escape(below)}</small>", _said(stop))
         button.layout.visibility = "hidden" if begun else "visible"
 
     def start(_: Any) -> None:
@@ -122,6 +137,17 @@ def _row(*cells: str) -> str:
         f'<div style="display: grid; grid-template-columns: {" ".join(WIDTHS)}; gap: 10px; line-height: 1.4">'
         f'<div style="opacity: 0.7">{kind}</div><div>{title}</div><div>{escape(said)}</div></div>'
     )
+
+
+def _kind(stop: outline.Lesson | outline.LabStop) -> str:
+    """What it is, and how long it takes."""
+    kind = "lesson" if isinstance(stop, outline.Lesson) else "lab"
+    return f"{kind}, {stop.minutes} min" if stop.minutes else kind
+
+
+def _hours(phase: outline.Phase) -> str:
+    """How long a phase takes, in hours."""
+    return f"about {sum(stop.minutes or 0 for stop in phase.stops) / 60:.0f} hours"
 
 
 def _relative(path: Path) -> str:

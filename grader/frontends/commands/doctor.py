@@ -33,6 +33,19 @@ def run(options: argparse.Namespace) -> int:
     return 0 if confined.files else 1
 
 
+def gradable() -> list[str]:
+    """The labs of which this machine can measure something."""
+    return [
+        name for name in labs.NAMES if (lab := labs.get(name)) and not _lacks(lab) and points_in(lab, form_here(lab))
+    ]
+
+
+def _lacks(lab: AnyLab) -> str:
+    """What keeps a lab from being graded here, "" for nothing."""
+    form = form_here(lab)
+    return (missing_packages(lab) or too_little_memory(lab, form)) if form else "needs an NVIDIA GPU"
+
+
 def _show_machine(confined: Confinement) -> None:
     facts, versions = machine.facts(), machine.versions()
     own, why = machine.share(int(machine.has_gpu()))
@@ -58,8 +71,7 @@ def _show_machine(confined: Confinement) -> None:
 
 def _show_lab(lab: AnyLab) -> bool:
     """False for a lab that should be calibrated and is not."""
-    form = form_here(lab)
-    lacks = missing_packages(lab) or too_little_memory(lab, form) if form else "needs an NVIDIA GPU"
+    form, lacks = form_here(lab), _lacks(lab)
     if form is None or lacks:
         print(f"{lab.name:<16} not here: {lacks}")
         return True
