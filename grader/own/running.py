@@ -1,0 +1,156 @@
+"""A training command as it is, watched from outside: started unchanged, with a folder on PYTHONPATH through which each of its
+Pythons loads `watch/`. What the watching finds comes back through files in a folder; nothing else is exchanged."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from grader.errors import UserError
+
+WATCH = Path(__file__).parent / "watch"
+TORCH_SEEN = "torch-seen"
+POLL_S = 0.3
+STOP_S = 10.0  # that a stopped job has to end before it is killed
+NO_STEP_S = 300.0  # without a first step: said once
+
+
+@dataclass
+class Seen:
+    """What is known of a job so far."""
+
+    processes: list[dict[str, Any]] = field(default_factory=list)  # of those that train, by rank
+    torch: bool = False  # some process imported it
+    gpu_busy: list[float] = field(default_factory=list)  # as nvidia-smi shows it, 0 to 1, while steps were timed
+    status: int | None = None  # exit status of the command
+    seconds: float = 0.0
+
+    @property
+    def looks(self) -> int:
+        """Complete measurements, of all ranks."""
+        return min((len(process["looks"]) for process in self.processes), default=0)
+
+
+def run_watched(
+    command: Sequence[str],
+    folder: Path,
+    options: dict[str, Any],
+    *,
+    looked: Callable[[Seen], bool] = lambda seen: False,
+    say: Callable[[str], None] = lambda text: None,
+    environment: dict[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Seen:
+    """Run a command to its end, or until `looked`, called after each complete measurement, returns True: then it is stopped.
+
+    The command has this process's terminal, output and signals. options: see `Options` in watch/grader_watch.py.
+    say: gets lines for the user. Raises UserError where the command cannot be started."""
+    folder.mkdir(parents=True, exist_ok=True)
+    env = {**os.environ, **(environment or {}), "GRADER_WATCH": json.dumps({**options, "folder": str(folder.resolve())})}
+    env["PYTHONPATH"] = os.pathsep.join([str(WATCH), *filter(None, [env.get("PYTHONPATH", "")])])
+    began, stopped = time.monotonic(), False
+    with _signals_are_the_jobs() as forward:
+        try:
+            process = subprocess.Popen(list(command), env=env, cwd=cwd)
+        except OSError as error:
+            raise UserError(f"{command[0]}: {error.strerror}. Give the command as you type it, after `--`.") from None
+        forward(process)
+        seen, told, waiting = Seen(), 0, True
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(POLL_S)
+            _read(folder, seen)
+            if any(each["measuring"] for each in seen.processes):
+                seen.gpu_busy += _utilisation(seen)
+            if seen.looks > told:
+                told = seen.looks
+                if looked(seen) and process.poll() is None:
+                    stopped = True
+                    stop(process)
+            if waiting and not seen.processes and time.monotonic() - began > NO_STEP_S:
+                waiting = False
+                say(f"no step of an optimizer within {NO_STEP_S / 60:.0f} minutes. Is it one? --step module:function names what ends a step")
+            if process.poll() is not None:
+                break
+        _read(folder, seen)
+        if seen.looks > told:
+            looked(seen)
+    seen.seconds = time.monotonic() - began
+    seen.status = 0 if stopped else process.returncode if process.returncode >= 0 else 128 - process.returncode
+    return seen
+
+
+@contextlib.contextmanager
+def _signals_are_the_jobs() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """A terminal's Ctrl-C reaches the job by itself; what only this process gets is passed on. The job decides what comes of it."""
+    job: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, _: object) -> None:
+        for process in job:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield job.append
+        return
+    passed = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+    before = {number: signal.signal(number, pass_on) for number in passed}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield job.append
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a job and all that it started: asked first, killed after STOP_S."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        parent = psutil.Process(process.pid)
+        family = [parent, *parent.children(recursive=True)]
+        for each in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.terminate()
+        _, alive = psutil.wait_procs(family, STOP_S)
+        for each in alive:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+    process.wait()
+
+
+def _read(folder: Path, seen: Seen) -> None:
+    told = []
+    for path in folder.glob("process-*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            told.append(json.loads(path.read_text(encoding="utf-8")))
+    stepping = [each for each in told if each["steps"]]
+    most = max((each["steps"] for each in stepping), default=0)
+    # a process that made a step or two on the side is no rank of the job
+    seen.processes = sorted((each for each in stepping if 10 * each["steps"] >= most), key=lambda each: each["rank"])
+    seen.torch = (folder / TORCH_SEEN).exists()
+
+
+def _utilisation(seen: Seen) -> list[float]:
+    """Of the job's GPUs, 0 to 1, as nvidia-smi shows it."""
+    wanted = [each["gpu"] for each in seen.processes if each["gpu"]]
+    if not wanted:
+        return []
+    import pynvml  # here: only where there is a GPU
+
+    try:
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{gpu}") for gpu in wanted]
+        return [pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100 for handle in handles]
+    except pynvml.NVMLError:
+        return []

@@ -1,0 +1,370 @@
+"""What `grader run` does inside the job: sees its steps, times some of them, records some. Standard library and the job's own
+torch only, for the job's Python need not have the grader.
+
+It prints nothing, waits for nothing, and draws no random number. What fails here ends the watching, never the job."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import functools
+import json
+import math
+import os
+import threading
+import time
+from statistics import median
+
+import torch
+from grader_watch_steps import Mark, Plan, Steps
+
+WARM_STEPS, WARM_S = 12, 6.0  # before that no step counts: compilation, autotuning, caches
+STATIONARY = 0.05  # two quarters of the warm-up are as fast as each other when they differ by less
+NEVER_WARM_S = 180.0  # then it is measured as it is, and said
+WINDOW_S, FEWEST, MOST = 4.0, 10, 2000  # of the timed steps
+RECORDED_S, FEWEST_RECORDED, MOST_RECORDED = 20.0, 8, 40  # at most so long; steps
+TOLD_EVERY_S = 2.0
+SAMPLED_EVERY_S, SAMPLED = 30.0, 10  # after the measurement: the parts of so many steps, now and then
+KEPT = 100_000  # step times; of more every second one
+
+TORCH_SEEN = "torch-seen"  # a file: some process of the job imported torch
+
+watch = None
+
+
+class Options:
+    """What the command line asked for."""
+
+    def __init__(self, given: dict) -> None:
+        self.folder: str = given["folder"]
+        self.after_s: float = given.get("after_s", 0.0)
+        self.at_step: int = given.get("at_step", 0)
+        self.every_s: float = given.get("every_s", 0.0)
+        self.stacks: bool = given.get("stacks", False)
+        self.record: bool = given.get("record", True)
+        self.step: str = given.get("step", "")  # module:function whose return ends a step
+
+
+def begin(options: str) -> None:
+    """Once, when the job's torch is imported. options: JSON."""
+    global watch
+    import grader_watch_patches
+
+    watch = Watch(Options(json.loads(options)))
+    with contextlib.suppress(OSError):
+        open(os.path.join(watch.options.folder, TORCH_SEEN), "x").close()
+    grader_watch_patches.install(watch)
+    os.register_at_fork(after_in_child=watch.start_anew)  # a loader's worker, or a rank of its own
+
+
+def guarded(method):
+    """Nothing that fails in here reaches the job: the watching ends, and says why."""
+
+    @functools.wraps(method)
+    def call(self, *args, **kwargs):
+        if self.over:
+            return None
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:
+            self.give_up(f"{type(error).__name__}: {error}")
+            return None
+
+    return call
+
+
+class Watch:
+    """One process of the job, from its first step to its end."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.start_anew()
+
+    def start_anew(self) -> None:
+        self.over = ""  # why it is
+        self.began, self.pid = time.perf_counter(), os.getpid()
+        self.steps, self.step = Steps(self.options.step), 0
+        self.thread = 0  # that trains
+        self.first: Mark | None = None
+        self.last: Mark | None = None  # the end of the last step
+        self.warm: list[float] = []  # host seconds of each step before the first plan
+        self.times = array.array("d")  # of all
+        self.every = 1  # of so many steps one is kept in `times`
+        self.apart_s = 0.0  # evaluation and checkpoints since the last step
+        self.evaluating: float | None = None
+        self.close_evaluation = lambda: None
+        self.total_s = {"data_wait": 0.0, "evaluation": 0.0, "checkpoints": 0.0, "recording": 0.0}
+        self.counts = {"batches": 0, "evaluation": 0, "checkpoints": 0, "skipped": 0}
+        self.loader = {"workers": 0, "prefetch": 0, "batch": 0}
+        self.parts: dict[str, list[float]] = {}  # seconds, of the steps that are timed
+        self.open_parts: list[tuple[str, Mark, Mark | None]] = []
+        self.sampled_to, self.sample_at = 0, math.inf  # step, time
+        self.plan: Plan | None = None
+        self.looks: list[dict] = []
+        self.look_at, self.asked_at, self.told_at = 0.0, 0.0, 0.0
+
+    # ---------------------------------------------------------------- what the patches see
+
+    @guarded
+    def optimizer_done(self, optimizer) -> None:
+        self._part_ends("optimizer")
+        if self.steps.optimizer(optimizer):
+            self.tick()
+
+    @guarded
+    def backward_done(self) -> None:
+        self._part_ends("backward")
+        if self.steps.backward():
+            self.tick()
+
+    @guarded
+    def scaler_done(self) -> None:
+        """A step that a GradScaler skipped is one all the same."""
+        if self.steps.by == "optimizer" and self.steps.backwards:
+            self.steps.backwards = 0
+            self.counts["skipped"] += 1
+            self.tick()
+
+    @guarded
+    def waited(self, iterator, seconds: float) -> None:
+        if self.evaluating is not None or self.thread not in (0, threading.get_ident()):
+            return
+        self.total_s["data_wait"] += seconds
+        self.counts["batches"] += 1
+        batch = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
+        self.loader = {
+            "workers": getattr(iterator, "_num_workers", 0),
+            "prefetch": getattr(iterator, "_prefetch_factor", None) or 0,
+            "batch": batch if isinstance(batch, int) else 0,
+        }
+
+    @guarded
+    def saved(self, seconds: float) -> None:
+        if self.evaluating is None and self.thread == threading.get_ident():
+            self._apart("checkpoints", seconds)
+
+    @guarded
+    def evaluation_begins(self, module) -> bool:
+        """Whether this is the model that is trained: not a layer that is frozen, nor a teacher."""
+        if self.evaluating is not None or self.thread != threading.get_ident():
+            return False
+        if 2 * sum(p.numel() for p in module.parameters()) < self.steps.parameters:
+            return False
+        self.evaluating = time.perf_counter()
+        return True
+
+    @guarded
+    def evaluation_ends(self) -> None:
+        if self.evaluating is not None:
+            self.close_evaluation()
+            began, self.evaluating = self.evaluating, None
+            self._apart("evaluation", time.perf_counter() - began)
+
+    def _apart(self, kind: str, seconds: float) -> None:
+        self.total_s[kind] += seconds
+        self.counts[kind] += 1
+        self.apart_s += seconds
+
+    @guarded
+    def profiler_wanted(self, profile) -> None:
+        recorder = self.plan.recorder if self.plan else None
+        if recorder is not None and recorder.profile is not None:
+            ours = recorder.profile.profiler
+            if ours is not None and ours is not profile:
+                recorder.stop("the job started a profiler of its own")
+
+    # ---------------------------------------------------------------- parts of the steps that are timed
+
+    @guarded
+    def part_begins(self, part: str) -> None:
+        if self.step < self.sampled_to or (self.plan is not None and self.plan.times(self.step)):
+            self.open_parts.append((part, Mark(), None))
+
+    def _part_ends(self, part: str) -> None:
+        if self.open_parts and self.open_parts[-1][0] == part and self.open_parts[-1][2] is None:
+            self.open_parts[-1] = (*self.open_parts[-1][:2], Mark())
+
+    def _read_parts(self) -> None:
+        """Those that the GPU is done with."""
+        waiting = []
+        for name, begun, ended in self.open_parts:
+            if ended is None or not ended.happened:
+                waiting.append((name, begun, ended))
+            else:
+                self.parts.setdefault(name, []).append(begun.until(ended))
+        self.open_parts = waiting[-100:]
+
+    # ---------------------------------------------------------------- a step
+
+    @guarded
+    def tick(self) -> None:
+        """The end of a step."""
+        self.evaluation_ends()
+        self.step += 1
+        mark = Mark(with_event=self.plan is not None)
+        apart_s, self.apart_s = self.apart_s, 0.0
+        if self.last is None:
+            self.thread, self.first = threading.get_ident(), mark
+        else:
+            self._keep(max(0.0, mark.at - self.last.at - apart_s))
+        if self.plan is None and self._time_to_look(mark.at):
+            self.plan, mark = self._plan(), Mark()
+        if self.plan is not None:
+            self.plan.step(self.step, mark, apart_s)
+            if self.plan.read:
+                self._looked(self.plan, mark.at)
+        elif mark.at > self.sample_at:
+            self.sampled_to, self.sample_at = self.step + SAMPLED, mark.at + SAMPLED_EVERY_S
+        if self.open_parts:
+            self._read_parts()
+        if mark.at - self.told_at > TOLD_EVERY_S:
+            self.tell()
+        self.last = Mark(with_event=False)
+
+    def _keep(self, seconds: float) -> None:
+        if not self.looks and self.plan is None:
+            self.warm.append(seconds)
+        if self.step % self.every == 0:
+            self.times.append(seconds)
+            if len(self.times) >= KEPT:
+                self.times, self.every = self.times[::2], 2 * self.every
+
+    def _time_to_look(self, now: float) -> bool:
+        if world() > 1 and now - self.asked_at > 0.1:  # another rank may have begun
+            self.asked_at = now
+            if os.path.exists(self._plan_file()):
+                return True
+        if self.looks:
+            return 0 < self.look_at <= now
+        if self.options.at_step:
+            return self.step >= self.options.at_step
+        passed = now - self.first.at - self.options.after_s
+        if passed < WARM_S or len(self.warm) < WARM_STEPS:
+            return False
+        return passed > NEVER_WARM_S or self._stationary()
+
+    def _stationary(self) -> bool:
+        """The last quarter of the steps is as fast as the one before it."""
+        n = max(5, len(self.warm) // 4)
+        if len(self.warm) < 2 * n:
+            return False
+        before, now = median(self.warm[-2 * n : -n]), median(self.warm[-n:])
+        return abs(now - before) <= STATIONARY * before
+
+    def _plan_file(self) -> str:
+        return os.path.join(self.options.folder, f"plan-{len(self.looks)}.json")
+
+    def _plan(self) -> Plan:
+        """Which steps are timed and recorded. All ranks of a job follow the first one that had a plan."""
+        step_s = max(1e-5, median(self.times[-50:]) if self.times else 0.1)
+        workers, prefetch = self.loader["workers"], self.loader["prefetch"]
+        active = max(FEWEST_RECORDED, min(MOST_RECORDED, math.ceil(0.3 / step_s)))
+        if 0 < workers <= MOST_RECORDED:
+            active = -(-active // workers) * workers  # whole rounds of the workers
+        plan = {
+            "first": self.step + (math.ceil(1 / step_s) + 1 if world() > 1 else 0),  # by then all ranks have read it
+            "timed": min(MOST, max(FEWEST if step_s < 2 else 4, math.ceil(WINDOW_S / step_s))),
+            # while the profiler starts, the workers fill their queue: it is used up first
+            "warm": max(2, min(workers * prefetch + 2, 200 if step_s < 1 else 4)),
+            "active": max(2, min(active, math.ceil(RECORDED_S / step_s))) if self.options.record else 0,
+            "stationary": bool(self.options.at_step) or self._stationary(),
+        }
+        if world() > 1:
+            agreed = _agreed(self._plan_file(), plan)
+            plan = agreed if agreed["first"] >= self.step else plan
+        self.memory = _memory()
+        return Plan(plan, self.options.folder, self.options.stacks)
+
+    def _looked(self, plan: Plan, now: float) -> None:
+        """A measurement is complete."""
+        self._read_parts()
+        recorder, memory = plan.recorder, _memory()
+        self.total_s["recording"] += recorder.seconds if recorder else 0.0
+        grown = memory["allocated"] - self.memory["allocated"] if memory and self.memory else 0
+        self.looks.append(
+            {
+                "at_step": plan.windows[0].first,
+                "step_s": [window.seconds() for window in plan.windows],
+                "stationary": plan.stationary,
+                "trace": recorder.file if recorder else "",
+                "why_no_trace": recorder.why_not if recorder else "",
+                "memory": {**memory, "growth_a_step": grown / (self.step - plan.windows[0].first)} if memory else {},
+            }
+        )
+        self.plan, self.sample_at = None, now + SAMPLED_EVERY_S
+        self.look_at = now + self.options.every_s if self.options.every_s else 0.0
+        self.told_at = 0.0  # tell at once
+
+    # ---------------------------------------------------------------- what is told
+
+    def tell(self) -> None:
+        """What is known so far, into a file of this process's own."""
+        self.told_at = time.perf_counter()
+        cuda = torch.cuda.is_initialized()
+        told = {
+            "pid": self.pid,
+            "rank": _number("RANK", "SLURM_PROCID"),
+            "world": world(),
+            "torch": torch.__version__,
+            "device": torch.cuda.get_device_name() if cuda else "cpu",
+            "gpu": str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid) if cuda else "",
+            "steps": self.step,
+            "by": self.steps.by,
+            "parameters": self.steps.parameters,
+            "running_s": self.told_at - self.began,
+            "stepping_s": self.last.at - self.first.at if self.last and self.first else 0.0,
+            "times": [round(seconds, 7) for seconds in self.times[:: -(-len(self.times) // 2000) or 1]],
+            "total_s": self.total_s,
+            "counts": self.counts,
+            "loader": self.loader,
+            "parts": {name: median(seconds) for name, seconds in self.parts.items()},
+            "measuring": self.plan is not None,
+            "looks": self.looks,
+            "memory": _memory(),
+            "over": self.over,
+        }
+        path = os.path.join(self.options.folder, f"process-{self.pid}.json")
+        with open(path + ".part", "w", encoding="utf-8") as file:
+            json.dump(told, file)
+        os.replace(path + ".part", path)
+
+    def give_up(self, why: str) -> None:
+        self.over = why
+        with contextlib.suppress(Exception):
+            if self.plan is not None and self.plan.recorder is not None:
+                self.plan.recorder.stop(why)
+            self.tell()
+
+    def at_exit(self) -> None:
+        if os.getpid() == self.pid and self.step and not self.over:
+            self.give_up("the job ended")
+
+
+def _agreed(path: str, mine: dict) -> dict:
+    """The plan of the first rank that had one."""
+    own = f"{path}.{os.getpid()}"
+    with open(own, "w", encoding="utf-8") as file:
+        json.dump(mine, file)
+    with contextlib.suppress(FileExistsError):
+        os.link(own, path)
+    os.unlink(own)
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def _memory() -> dict:
+    if not torch.cuda.is_initialized():
+        return {}
+    return {
+        "allocated": torch.cuda.memory_allocated(),
+        "peak": torch.cuda.max_memory_allocated(),
+        "reserved": torch.cuda.max_memory_reserved(),
+    }
+
+
+def world() -> int:
+    return _number("WORLD_SIZE", "SLURM_NTASKS") or 1
+
+
+def _number(*names: str) -> int:
+    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdecimal()), 0)

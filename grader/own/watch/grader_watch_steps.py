@@ -1,0 +1,173 @@
+"""Steps of a job, and what is done with them: which calls end one, how long they take, and the recording of some."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+
+import torch
+
+NO_OPTIMIZER = 30  # backward calls without a step of an optimizer: then they are the steps
+GONE = 50  # steps of others without one of the main optimizer's
+
+
+class Mark:
+    """A moment on the host and, where the job uses a GPU, on its stream. Nothing is waited for: an event is read once it
+    has happened."""
+
+    __slots__ = ("at", "event")
+
+    def __init__(self, with_event: bool = True) -> None:
+        self.at, self.event = time.perf_counter(), None
+        if with_event and torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
+            self.event = torch.cuda.Event(enable_timing=True)
+            self.event.record()
+
+    @property
+    def happened(self) -> bool:
+        return self.event is None or self.event.query()
+
+    def until(self, later: Mark) -> float:
+        """Seconds; on the GPU where both happened there."""
+        if self.event is not None and later.event is not None and later.happened:
+            return self.event.elapsed_time(later.event) / 1000
+        return later.at - self.at
+
+
+class Window:
+    """Steps that are timed, without a profiler: from the end of step `first` to the end of step `last`."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self.first, self.last = first, last
+        self.marks: list[Mark] = []
+        self.apart_s: list[float] = []  # evaluation and checkpoints of each step
+
+    def step(self, step: int, mark: Mark, apart_s: float) -> None:
+        if self.first <= step <= self.last:
+            self.marks.append(mark)
+            self.apart_s.append(apart_s)
+
+    def runs(self, step: int) -> bool:
+        return self.first <= step < self.last
+
+    @property
+    def read(self) -> bool:
+        """Whether all of it is over, on the GPU too."""
+        return len(self.marks) == self.last - self.first + 1 and self.marks[-1].happened
+
+    def seconds(self) -> list[float]:
+        """Of each step, without evaluation and checkpoints."""
+        pairs = zip(self.marks, self.marks[1:], self.apart_s[1:])
+        return [max(0.0, before.until(after) - apart) for before, after, apart in pairs]
+
+
+class Steps:
+    """Which calls end a step: those of the optimizer with most parameters; without one, backward calls."""
+
+    def __init__(self, function: str) -> None:
+        self.by = "function" if function else ""
+        self.main: weakref.ref | None = None
+        self.parameters = 0  # of the main optimizer
+        self.sizes: dict[int, int] = {}
+        self.others = 0  # steps of other optimizers since the main one's last
+        self.backwards = 0  # since the last step of any
+
+    def optimizer(self, optimizer) -> bool:
+        """Whether this step of an optimizer ends a step of the job. A larger one takes the main one's place."""
+        self.backwards = 0
+        if self.by == "function":
+            return False
+        if self.main is not None and self.main() is optimizer:
+            self.others = 0
+            return True
+        size = self.sizes.get(id(optimizer))
+        if size is None:
+            size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+            self.sizes[id(optimizer)] = size
+        self.others += 1
+        if self.main is None or self.main() is None or size > self.parameters or self.others > GONE:
+            self.main, self.parameters, self.by, self.others = weakref.ref(optimizer), size, "optimizer", 0
+            return True
+        return False
+
+    def backward(self) -> bool:
+        self.backwards += 1
+        if self.by == "" and self.backwards >= NO_OPTIMIZER:
+            self.by = "backward"
+        return self.by == "backward"
+
+
+class Recorder:
+    """The profiler over `active` steps, after `warm` ones that it only warms up in."""
+
+    def __init__(self, folder: str, first: int, warm: int, active: int, stacks: bool) -> None:
+        self.folder, self.first, self.last = folder, first, first + warm + active
+        self.warm, self.active, self.stacks = warm, active, stacks
+        self.profile = None
+        self.file = self.why_not = ""
+        self.seconds = 0.0  # that it held the job up: its start, and writing the file
+
+    def step(self, step: int) -> None:
+        if step == self.first or self.profile is not None:
+            began = time.perf_counter()
+            if self.profile is None:
+                self._start()
+            else:
+                self.profile.step()
+            if step == self.last:
+                self.profile = None
+            self.seconds += time.perf_counter() - began
+
+    def _start(self) -> None:
+        if torch._C._autograd._profiler_enabled():
+            self.why_not = "the job's own profiler was running"
+            return
+        activity = torch.profiler.ProfilerActivity
+        on = [activity.CPU, *[kind for kind in (activity.CUDA, activity.XPU) if kind in torch.profiler.supported_activities()]]
+        schedule = torch.profiler.schedule(wait=0, warmup=self.warm, active=self.active, repeat=1)
+        self.profile = torch.profiler.profile(
+            activities=on, schedule=schedule, on_trace_ready=self._write, record_shapes=True, with_stack=self.stacks
+        )
+        self.profile.start()
+
+    def _write(self, profile) -> None:
+        name = os.path.join(self.folder, f"trace-{os.getpid()}-{self.first}.json")
+        profile.export_chrome_trace(name + ".part")
+        os.replace(name + ".part", name)
+        self.file = name
+
+    def stop(self, why: str) -> None:
+        """At once: the job wants the profiler for itself, or ends."""
+        if self.profile is not None:
+            profile, self.profile, self.why_not = self.profile, None, why
+            profile.on_trace_ready = None
+            profile.stop()
+
+
+class Plan:
+    """Two windows of timed steps, and recorded ones between them."""
+
+    def __init__(self, plan: dict, folder: str, stacks: bool) -> None:
+        first, timed = plan["first"], plan["timed"]
+        self.stationary: bool = plan["stationary"]
+        self.recorder = None
+        second = first + timed
+        if plan["active"]:
+            self.recorder = Recorder(folder, second + 1, plan["warm"], plan["active"], stacks)
+            second = self.recorder.last + plan["warm"]  # until the loader's queue is as it was
+        self.windows = [Window(first, first + timed), Window(second, second + timed)]
+
+    def step(self, step: int, mark: Mark, apart_s: float) -> None:
+        for window in self.windows:
+            window.step(step, mark, apart_s)
+        if self.recorder is not None:
+            self.recorder.step(step)
+
+    def times(self, step: int) -> bool:
+        """Whether the step that begins now is timed."""
+        return any(window.runs(step) for window in self.windows)
+
+    @property
+    def read(self) -> bool:
+        return all(window.read for window in self.windows)
