@@ -57,7 +57,12 @@ def run_watched(
     The command has this process's terminal, output and signals. options: see `Options` in watch/grader_watch.py.
     say: gets lines for the user. Raises UserError where the command cannot be started."""
     folder.mkdir(parents=True, exist_ok=True)
-    env = {**os.environ, **(environment or {}), "GRADER_WATCH": json.dumps({**options, "folder": str(folder.resolve())})}
+    env = {
+        **os.environ,
+        **(environment or {}),
+        "GRADER_WATCH": json.dumps({**options, "folder": str(folder.resolve())}),
+    }
+    env.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler writes lines of its own among the job's
     env["PYTHONPATH"] = os.pathsep.join([str(WATCH), *filter(None, [env.get("PYTHONPATH", "")])])
     began, stopped = time.monotonic(), False
     with _signals_are_the_jobs() as forward:
@@ -80,7 +85,9 @@ def run_watched(
                     stop(process)
             if waiting and not seen.processes and time.monotonic() - began > NO_STEP_S:
                 waiting = False
-                say(f"no step of an optimizer within {NO_STEP_S / 60:.0f} minutes. Is it one? --step module:function names what ends a step")
+                say(
+                    f"no step of an optimizer within {NO_STEP_S / 60:.0f} minutes. Is it one? --step module:function names what ends a step"
+                )
             if process.poll() is not None:
                 break
         _read(folder, seen)

@@ -42,6 +42,7 @@ class Options:
         self.every_s: float = given.get("every_s", 0.0)
         self.stacks: bool = given.get("stacks", False)
         self.record: bool = given.get("record", True)
+        self.window_s: float = given.get("window_s", WINDOW_S)
         self.step: str = given.get("step", "")  # module:function whose return ends a step
 
 
@@ -109,6 +110,9 @@ class Watch:
     def optimizer_done(self, optimizer) -> None:
         self._part_ends("optimizer")
         if self.steps.optimizer(optimizer):
+            if self.steps.begin_again and self.plan is None and not self.looks:
+                self.step, self.first, self.last, self.warm, self.times = 0, None, None, [], array.array("d")
+            self.steps.begin_again = False
             self.tick()
 
     @guarded
@@ -263,7 +267,7 @@ class Watch:
             active = -(-active // workers) * workers  # whole rounds of the workers
         plan = {
             "first": self.step + (math.ceil(1 / step_s) + 1 if world() > 1 else 0),  # by then all ranks have read it
-            "timed": min(MOST, max(FEWEST if step_s < 2 else 4, math.ceil(WINDOW_S / step_s))),
+            "timed": min(MOST, max(FEWEST if step_s < 2 else 4, math.ceil(self.options.window_s / step_s))),
             # while the profiler starts, the workers fill their queue: it is used up first
             "warm": max(2, min(workers * prefetch + 2, 200 if step_s < 1 else 4)),
             "active": max(2, min(active, math.ceil(RECORDED_S / step_s))) if self.options.record else 0,

@@ -58,7 +58,7 @@ class Window:
 
     def seconds(self) -> list[float]:
         """Of each step, without evaluation and checkpoints."""
-        pairs = zip(self.marks, self.marks[1:], self.apart_s[1:])
+        pairs = zip(self.marks, self.marks[1:], self.apart_s[1:], strict=False)
         return [max(0.0, before.until(after) - apart) for before, after, apart in pairs]
 
 
@@ -71,6 +71,7 @@ class Steps:
         self.parameters = 0  # of the main optimizer
         self.sizes: dict[int, int] = {}
         self.others = 0  # steps of other optimizers since the main one's last
+        self.begin_again = False  # what was counted so far were steps of a smaller one
         self.backwards = 0  # since the last step of any
 
     def optimizer(self, optimizer) -> bool:
@@ -87,6 +88,7 @@ class Steps:
             self.sizes[id(optimizer)] = size
         self.others += 1
         if self.main is None or self.main() is None or size > self.parameters or self.others > GONE:
+            self.begin_again = self.main is not None and size > self.parameters
             self.main, self.parameters, self.by, self.others = weakref.ref(optimizer), size, "optimizer", 0
             return True
         return False
@@ -124,7 +126,10 @@ class Recorder:
             self.why_not = "the job's own profiler was running"
             return
         activity = torch.profiler.ProfilerActivity
-        on = [activity.CPU, *[kind for kind in (activity.CUDA, activity.XPU) if kind in torch.profiler.supported_activities()]]
+        on = [
+            activity.CPU,
+            *[kind for kind in (activity.CUDA, activity.XPU) if kind in torch.profiler.supported_activities()],
+        ]
         schedule = torch.profiler.schedule(wait=0, warmup=self.warm, active=self.active, repeat=1)
         self.profile = torch.profiler.profile(
             activities=on, schedule=schedule, on_trace_ready=self._write, record_shapes=True, with_stack=self.stacks

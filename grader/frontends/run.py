@@ -1,0 +1,247 @@
+"""`grader run -- COMMAND`: a training command as it is, its step time, what holds it back, and what the whole run came to."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gzip
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from grader.errors import UserError
+from grader.frontends import diagnose, diagnosis_page
+from grader.measure import decision
+from grader.own.record import against, moved, read_record, record
+from grader.own.running import Seen, run_watched
+from grader.result import check_writable, write_json, write_text
+from grader.safe_text import clean, one_line
+from grader.trace import analyse
+
+SLOWER = 3  # exit status
+UNITS = {"s": 1, "m": 60, "h": 3600}
+ROW = "  {:<22} {}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run)
+    parser.usage = "grader run [options] -- COMMAND ..."
+    parser.epilog = (
+        "The command's own exit status is kept; 3 where --against finds it slower. After a warm-up some steps are timed, "
+        "some recorded, and some timed again; the report comes while the job goes on."
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="as you type it: python train.py --batch 64")
+    parser.add_argument(
+        "--out", metavar="FOLDER", help="for trace, report and run.json (default: grader-run, grader-run-2, ...)"
+    )
+    parser.add_argument("--stop", action="store_true", help="end the job when it has been looked at")
+    parser.add_argument("--after", metavar="10m", type=_duration, default=0.0, help="look no sooner: 90s, 10m, 1h")
+    parser.add_argument("--at-step", metavar="N", type=int, default=0, help="look from this step on")
+    parser.add_argument("--every", metavar="30m", type=_duration, default=0.0, help="look again so often")
+    parser.add_argument("--stacks", action="store_true", help="record source lines too, which slows the recorded steps")
+    step = "what ends a step, where no optimizer does: a function that is called once a step"
+    parser.add_argument("--step", metavar="MODULE:FUNCTION", default="", help=step)
+    earlier = "run.json of an earlier run of the same job; may be given several times, which makes the answer surer"
+    parser.add_argument("--against", metavar="FILE", action="append", default=[], help=earlier)
+
+
+def _duration(text: str) -> float:
+    if not (found := re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())):
+        raise argparse.ArgumentTypeError(f"{text}: give a time such as 90s, 10m or 1h")
+    return float(found[1]) * UNITS[found[2] or "s"]
+
+
+def run(options: argparse.Namespace) -> int:
+    """The job's exit status; 3 where it was slower than the earlier run. Raises UserError for a command that cannot be started."""
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        raise UserError("Give the command that trains after `--`: grader run -- python train.py")
+    if options.step and not re.fullmatch(r"[\w.]+:[\w.]+", options.step):
+        raise UserError(f"--step {clean(options.step)}: give a module and a function, such as train:one_step.")
+    earlier = [read_record(path) for path in options.against]
+    out = _folder(options.out)
+    looks = _Looks(out, options.stop)
+    asked = {
+        "after_s": options.after,
+        "at_step": options.at_step,
+        "every_s": options.every,
+        "stacks": options.stacks,
+        "step": options.step,
+    }
+    inside = out / "watch"
+    try:
+        seen = run_watched(command, inside, asked, looked=looks, say=say)
+    finally:
+        shutil.rmtree(inside, ignore_errors=True)
+    found = record(seen, command)
+    write_json(out / "run.json", found)
+    for line in summary(seen, found):
+        say(line)
+    assert seen.status is not None
+    if earlier and seen.processes and seen.status == 0:
+        return _compared(earlier, found)
+    return seen.status
+
+
+def say(line: str) -> None:
+    """The job's own output is left to itself: what is said of it goes to standard error."""
+    print(f"grader run: {line}" if line and not line.startswith(" ") else line, file=sys.stderr, flush=True)
+
+
+def _folder(asked: str | None) -> Path:
+    out = (
+        Path(asked)
+        if asked
+        else next(
+            path for n in range(1, 10_000) if not (path := Path(f"grader-run-{n}" if n > 1 else "grader-run")).exists()
+        )
+    )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {clean(out)}: {error.strerror}.") from None
+    check_writable(str(out / "run.json"))
+    return out
+
+
+class _Looks:
+    """Reports each measurement when it is complete."""
+
+    def __init__(self, out: Path, stop: bool) -> None:
+        self.out, self.stop = out, stop
+        self.before: float | None = None
+
+    def __call__(self, seen: Seen) -> bool:
+        number = seen.looks
+        name = "trace" if number == 1 else f"trace-{number}"
+        kept = []
+        for process in seen.processes:
+            look = process["looks"][number - 1]
+            if look["trace"]:
+                target = self.out / (
+                    f"{name}.json.gz" if len(seen.processes) == 1 else f"{name}-rank{process['rank']}.json.gz"
+                )
+                _compress(Path(look["trace"]), target)
+                kept.append((target, process, look))
+            elif look["why_no_trace"]:
+                say(f"no trace of rank {process['rank']}: {look['why_no_trace']}.")
+        if kept:
+            self._report(*max(kept, key=lambda each: _mean(each[2])), number)
+        elif seen.processes:
+            say(f"a step takes {_ms(_mean(seen.processes[0]['looks'][number - 1]))}.")
+        return self.stop
+
+    def _report(self, path: Path, process: dict[str, Any], look: dict[str, Any], number: int) -> None:
+        """Of the slowest rank: the diagnosis, on the screen and beside the trace."""
+        step_s = _mean(look)
+        a = analyse(diagnose.read_trace(str(path)), 1e9 * step_s)
+        with contextlib.suppress(UserError):  # a recording slower than usual is a recording still
+            diagnose.check_step(a, str(path))
+        names = [path.name]
+        page = path.with_name(path.name.replace("trace", "report").replace(".json.gz", ".html"))
+        write_text(page, diagnosis_page.page(names, [a]))
+        write_json(page.with_suffix(".json"), diagnose.as_json(names, [a]))
+        width = min(100, shutil.get_terminal_size((100, 40)).columns)
+        print("", diagnose.text(names, [a], width, sys.stderr.isatty()), "", sep="\n", file=sys.stderr)
+        windows = " and ".join(_ms(sum(window) / len(window)) for window in look["step_s"])
+        say(f"step {look['at_step']:,}: {windows} a step, without the profiler. Report: {page}")
+        if not look["stationary"]:
+            say("the step time was still changing when it was measured.")
+        if self.before is not None:
+            say(f"{self.before / step_s:.2f} times as fast as at the look before.")
+        self.before = step_s
+
+
+def _compress(source: Path, target: Path) -> None:
+    part = target.with_name(target.name + ".part")
+    with source.open("rb") as raw, gzip.open(part, "wb", compresslevel=3) as packed:
+        shutil.copyfileobj(raw, packed)
+    part.replace(target)
+    source.unlink()
+
+
+def _mean(look: dict[str, Any]) -> float:
+    """Seconds a step, over both windows."""
+    times = [second for window in look["step_s"] for second in window]
+    return sum(times) / len(times)
+
+
+# ---------------------------------------------------------------- the whole run
+
+
+def summary(seen: Seen, found: dict[str, Any]) -> list[str]:
+    """Lines on the whole run, or the one that says why there is nothing to say."""
+    if not found["ranks"]:
+        if not seen.torch:
+            return ["no Python of this command imported torch (python -I and -E hide from it), so nothing was seen."]
+        return [
+            "torch was imported, but no step was seen: no optimizer's step, no backward call. --step names what ends one."
+        ]
+    lines = [f"the whole run, {found['seconds']:.0f} s:"]
+    for rank in found["ranks"]:
+        if len(found["ranks"]) > 1:
+            lines.append(f" rank {rank['rank']}")
+        lines += [ROW.format(name, text).rstrip() for name, text in _rows(rank)]
+    if (shown := found["gpu_utilisation_as_shown"]) is not None:
+        lines.append(
+            ROW.format(
+                "GPU, as nvidia-smi says",
+                f"{shown:.0%} (a kernel was running; the report says how much of it was work)",
+            )
+        )
+    if not any(process["looks"] for process in seen.processes):
+        lines.append(f" It ended before it was measured: that takes {_least(seen)}. --at-step N measures earlier.")
+    return lines
+
+
+def _least(seen: Seen) -> str:
+    return "some seconds of steps after a warm-up" if seen.processes else "steps"
+
+
+def _rows(rank: dict[str, Any]) -> list[tuple[str, str]]:
+    by = {"optimizer": "of the optimizer", "backward": "backward calls", "function": "calls of --step's function"}
+    rows = [
+        ("steps", f"{rank['steps']:,} ({by.get(rank['steps_are'], rank['steps_are'])}), on {one_line(rank['device'])}")
+    ]
+    if rank["step_s_median"]:
+        spread = f"8 of 10 within {_ms(rank['step_s_p10'])} and {_ms(rank['step_s_p90'])}"
+        rows.append(("a step", f"{_ms(rank['step_s_median'])} in the median, {spread}"))
+        if rank["samples_a_step"]:
+            rate = rank["samples_a_step"] / rank["step_s_median"]
+            rows.append(("samples", f"{rank['samples_a_step']:,} a step, {rate:,.0f} a second"))
+    for part, words in (("data_wait", "waiting for data"), ("backward", "backward"), ("optimizer", "optimizer")):
+        if (seconds := rank["parts_s"].get(part)) and rank["step_s_median"]:
+            rows.append((words, f"{_ms(seconds)}, {min(1.0, seconds / rank['step_s_median']):.0%} of a step"))
+    for part in ("evaluation", "checkpoints"):
+        if count := rank["counts"][part]:
+            rows.append((part, f"{count} times, {rank['share'][part]:.1%} of the time"))
+    if memory := rank["memory"]:
+        grown = memory.get("growth_a_step", 0)
+        leak = f", {grown / 1e6:+.2f} MB a step" if abs(grown) > 1e3 else ""
+        rows.append(
+            ("memory", f"{memory['peak'] / 1e9:.2f} GB at its peak, {memory['reserved'] / 1e9:.2f} GB reserved{leak}")
+        )
+    if rank["over"] not in ("", "the job ended"):
+        rows.append(("not watched to its end", one_line(rank["over"])))
+    return rows
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.3g} ms" if seconds < 10 else f"{seconds:.3g} s"
+
+
+def _compared(earlier: list[dict[str, Any]], found: dict[str, Any]) -> int:
+    said, gain = against(earlier, found)
+    several = (
+        ""
+        if len(earlier) > 1
+        else " One earlier run cannot tell how much runs differ: give several, for a surer answer."
+    )
+    say(
+        f"{said}: {gain.factor:.2f} times as fast as before (90% interval {gain.lower:.2f} to {gain.upper:.2f}).{several}"
+    )
+    for name, before, now in moved(earlier[-1], found):
+        say(f" {name.replace('_', ' ')}: {_ms(before)} before, {_ms(now)} now")
+    return SLOWER if said == decision.SLOWER else 0

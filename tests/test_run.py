@@ -1,0 +1,326 @@
+"""`grader run`: jobs of all kinds as they are, in real processes."""
+
+import contextlib
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from grader import trace
+from grader.frontends.run import summary
+from grader.own import record as records
+from grader.own.running import run_watched
+
+ROOT = Path(__file__).resolve().parents[1]
+LOOK = {"at_step": 6, "window_s": 0.0}  # early and short: what is tested here is what is seen, not how fast it was
+MODEL = """
+    import os, sys, time
+    import torch
+    from torch import nn
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    optimizer = torch.optim.AdamW(model.parameters())
+    data = torch.utils.data.TensorDataset(torch.randn(1024, 8), torch.randn(1024, 1))
+
+    def step(batch=data[:16]):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(batch[0]), batch[1])
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+"""
+STEPS = """
+    for _ in range(int(sys.argv[1]) if len(sys.argv) > 1 else 80):
+        step()
+"""
+
+
+def script(folder: Path, *parts: str) -> str:
+    path = folder / "job.py"
+    path.write_text("".join(textwrap.dedent(part) for part in parts))
+    return str(path)
+
+
+def watched(folder: Path, *parts: str, arguments=(), options=LOOK, **more):
+    """The one process that trained, and all that was seen. A job that makes no steps has none."""
+    seen = run_watched([sys.executable, script(folder, *parts), *arguments], folder / "watch", options, **more)
+    return (seen.processes[0] if len(seen.processes) == 1 else None), seen
+
+
+def command(folder: Path, *words: str, **more) -> subprocess.CompletedProcess:
+    """`grader run ...`, as a user types it."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    line = [sys.executable, "-m", "grader.frontends.cli", "run", *words]
+    return subprocess.run(line, cwd=folder, env=env, capture_output=True, timeout=300, **more)
+
+
+def test_a_job_is_timed_and_recorded(tmp_path):
+    process, seen = watched(tmp_path, MODEL, STEPS)
+    (look,) = process["looks"]
+    assert seen.status == 0
+    assert process["steps"] == 80
+    assert process["by"] == "optimizer"
+    assert process["parameters"] == 161
+    assert [len(window) for window in look["step_s"]] == [10, 10] or min(map(len, look["step_s"])) >= 10
+    assert all(second > 0 for window in look["step_s"] for second in window)
+    recorded = trace.read(Path(look["trace"]))
+    assert len(recorded.steps) >= 8
+    assert {"backward", "optimizer"} <= process["parts"].keys()
+
+
+def test_nothing_of_the_job_changes(tmp_path):
+    """Losses bit for bit, output, arguments, random state, exit status, what `import` finds."""
+    body = """
+        import random
+        losses = [step(data[i : i + 16]).item().hex() for i in range(60)]
+        print(sys.argv[1:], losses, torch.rand(1).item().hex(), random.random() if random.seed(1) is None else 0)
+        print(sorted(p for p in sys.path if "watch" in p), "sitecustomize" in sys.modules, file=sys.stderr)
+        sys.exit(7)
+    """
+    path = script(tmp_path, MODEL, body)
+    plain = subprocess.run([sys.executable, path, "--a", "b c"], capture_output=True, cwd=tmp_path)
+    seen = command(tmp_path, "--at-step", "6", "--out", "out", "--", sys.executable, path, "--a", "b c")
+    assert seen.returncode == plain.returncode == 7
+    assert seen.stdout == plain.stdout
+    assert b"[]" in plain.stderr
+    assert b"\n[] " in b"\n" + seen.stderr
+
+
+def test_the_report_the_trace_and_the_numbers_are_files(tmp_path):
+    done = command(
+        tmp_path, "--at-step", "6", "--out", "out", "--", sys.executable, script(tmp_path, MODEL, STEPS), "4000"
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "trace.json.gz",
+        "report.html",
+        "report.json",
+        "run.json",
+    }
+    assert json.loads(gzip.decompress((tmp_path / "out" / "trace.json.gz").read_bytes()))["traceEvents"]
+    found = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert found["ranks"][0]["steps"] == 4000
+    assert b"4,000 (of the optimizer)" in done.stderr
+
+
+def test_a_faster_earlier_run_makes_the_status_3(tmp_path):
+    slow = script(tmp_path, MODEL, "for _ in range(60):\n    step(); time.sleep(float(sys.argv[1]))\n")
+    for name, pause in (("one", "0.01"), ("two", "0.05")):
+        assert command(tmp_path, "--out", name, "--", sys.executable, slow, pause).returncode == 0
+    again = command(tmp_path, "--out", "three", "--against", "one/run.json", "--", sys.executable, slow, "0.05")
+    assert again.returncode == 3
+    assert b"slower" in again.stderr
+    back = command(tmp_path, "--out", "four", "--against", "two/run.json", "--", sys.executable, slow, "0.01")
+    assert back.returncode == 0
+    assert b"faster" in back.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "steps", "by"),
+    [
+        ("for _ in range(20):\n    for _ in range(4): step.__wrapped__() if 0 else nn.functional.mse_loss(model(data[:4][0]), data[:4][1]).backward()\n    optimizer.step()\n", 20, "optimizer"),
+        ("other = torch.optim.SGD(nn.Linear(2, 2).parameters())\nfor _ in range(25):\n    other.step(); step(); other.step()\n", 25, "optimizer"),
+        ("for _ in range(70):\n    nn.functional.mse_loss(model(data[:4][0]), data[:4][1]).backward()\n    model.zero_grad()\n", 41, "backward"),
+    ],
+    ids=["accumulation", "two optimizers", "no optimizer"],
+)  # fmt: skip
+def test_steps_are_found(tmp_path, body, steps, by):
+    process, _ = watched(tmp_path, MODEL, body)
+    assert (process["steps"], process["by"]) == (steps, by)
+
+
+def test_a_step_that_a_scaler_skips_is_one(tmp_path):
+    body = """
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=10_000)
+        for n in range(20):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(data[:4][0]), data[:4][1])
+            scaler.scale(loss * (float("inf") if n % 4 == 3 else 1)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    """
+    process, _ = watched(tmp_path, MODEL, body)
+    assert process["steps"] == 20
+    assert process["counts"]["skipped"] == 5
+
+
+def test_a_function_can_end_the_steps(tmp_path):
+    body = """
+        def turn():
+            step(); step()
+        for _ in range(30):
+            turn()
+            time.sleep(0.03)
+    """
+    process, _ = watched(tmp_path, MODEL, body, options={**LOOK, "step": "__main__:turn"})
+    assert process["by"] == "function"
+    assert 25 <= process["steps"] <= 30  # its first calls may come before it is found
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers_of_a_loader_are_no_part_of_it(tmp_path, start):
+    body = f"""
+        if __name__ == "__main__":
+            for _ in range(3):
+                loader = torch.utils.data.DataLoader(data, batch_size=32, num_workers=2, multiprocessing_context="{start}")
+                for batch in loader:
+                    step(batch)
+    """
+    process, seen = watched(tmp_path, MODEL, body)
+    assert seen.status == 0
+    assert process["steps"] == 96
+    assert process["counts"]["batches"] >= 96
+    assert process["loader"] == {"workers": 2, "prefetch": 2, "batch": 32}
+    assert process["total_s"]["data_wait"] > 0
+
+
+def test_evaluation_and_checkpoints_are_no_steps(tmp_path):
+    body = """
+        for n in range(60):
+            step()
+            if n % 10 == 9:
+                model.eval(); time.sleep(0.2); model.train()
+                torch.save(model.state_dict(), "c.pt"); 
+            nn.BatchNorm1d(8).eval()
+    """
+    process, seen = watched(tmp_path, MODEL, body, cwd=tmp_path)
+    assert process["counts"]["evaluation"] == process["counts"]["checkpoints"] == 6
+    assert process["total_s"]["evaluation"] > 1.1
+    assert sorted(process["times"])[-7] < 0.15, "steps hold none of the 0.2 s"
+    assert "evaluation" in "\n".join(summary(seen, records.record(seen, ["x"])))
+
+
+def test_two_ranks_record_the_same_steps(tmp_path):
+    body = """
+        torch.distributed.init_process_group("gloo")
+        model = nn.parallel.DistributedDataParallel(model)
+        for _ in range(int(sys.argv[1])):
+            step(); time.sleep(0.005)
+        torch.distributed.destroy_process_group()
+    """
+    path = script(tmp_path, MODEL, body)
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", path, "500"]
+    seen = run_watched(line, tmp_path / "watch", LOOK)
+    assert seen.status == 0
+    assert [process["rank"] for process in seen.processes] == [0, 1]
+    assert [process["steps"] for process in seen.processes] == [500, 500]
+    first, second = (process["looks"][0] for process in seen.processes)
+    assert first["at_step"] == second["at_step"]
+    traces = [trace.read(Path(look["trace"])) for look in (first, second)]
+    assert len(traces[0].steps) == len(traces[1].steps) >= 8
+
+
+def test_the_job_s_own_profiler_comes_first(tmp_path):
+    body = """
+        for n in range(60):
+            step()
+            if n == 20:
+                with torch.profiler.profile() as own:
+                    step()
+        assert any(event.key.startswith("aten::") for event in own.key_averages())
+    """
+    process, seen = watched(tmp_path, MODEL, body, options={**LOOK, "at_step": 6})
+    assert seen.status == 0
+    assert process["steps"] == 61
+    assert process["over"] == "the job ended"
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [("os._exit(5)", 5), ("raise SystemExit(4)", 4), ("os.kill(os.getpid(), 9)", 137), ("1 / 0", 1)],
+)
+def test_however_a_job_ends_its_status_is_kept(tmp_path, body, status):
+    process, seen = watched(tmp_path, MODEL, STEPS, "time.sleep(2.2); step()\n" + body)
+    assert seen.status == status
+    assert process["steps"] >= 80
+
+
+@pytest.mark.parametrize(
+    ("body", "flags", "said"),
+    [
+        ("print(1)", [], "no Python of this command imported torch"),
+        ("import torch", [], "no step was seen"),
+        ("import torch", ["-I"], "no Python of this command imported torch"),
+    ],
+)
+def test_what_cannot_be_seen_is_said_in_one_line(tmp_path, body, flags, said):
+    done = command(tmp_path, "--out", "out", "--", sys.executable, *flags, script(tmp_path, body))
+    assert done.returncode == 0
+    assert done.stderr.decode().count("\n") == 1
+    assert said in done.stderr.decode()
+
+
+def test_a_command_that_is_none(tmp_path):
+    done = command(tmp_path, "--", "no-such-program")
+    assert done.returncode == 2
+    assert (
+        done.stderr.decode()
+        == "grader: no-such-program: No such file or directory. Give the command as you type it, after `--`.\n"
+    )
+    assert command(tmp_path).returncode == 2
+
+
+def test_it_can_be_stopped_once_looked_at(tmp_path):
+    """Also a job that catches everything, and what it started."""
+    body = """
+        import signal, subprocess
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print(child.pid, flush=True)
+        while True:
+            try:
+                step()
+            except BaseException:
+                pass
+    """
+    done = command(
+        tmp_path, "--at-step", "6", "--stop", "--out", "out", "--", sys.executable, script(tmp_path, MODEL, body)
+    )
+    assert done.returncode == 0
+    assert (tmp_path / "out" / "report.html").exists()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        assert psutil.Process(int(done.stdout)).status() == psutil.STATUS_ZOMBIE, "it runs on"
+
+
+@pytest.mark.parametrize("when", ["before torch", "warming up", "looked at"])
+def test_control_c_is_the_job_s(tmp_path, when):
+    body = """
+        try:
+            for n in range(10**9):
+                step()
+                if n == 3 or n == 3000:
+                    print("at", n, flush=True)
+        except KeyboardInterrupt:
+            print("stopped by hand", flush=True)
+            sys.exit(3)
+    """
+    early = "import time; print('at 0', flush=True); time.sleep(600)\n" if when == "before torch" else ""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    line = [sys.executable, "-m", "grader.frontends.cli", "run", "--at-step", "6", "--out", "out", "--"]
+    job = subprocess.Popen(
+        [*line, sys.executable, script(tmp_path, early, MODEL, body)], cwd=tmp_path, env=env,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    until = {"before torch": "at 0", "warming up": "at 3", "looked at": "at 3000"}[when]
+    while job.stdout.readline().strip() != until:
+        assert job.poll() is None
+    time.sleep(0.2)
+    os.killpg(job.pid, signal.SIGINT)
+    out, errors = job.communicate(timeout=120)
+    if when == "before torch":
+        assert job.returncode == 130
+    else:
+        assert (job.returncode, out.strip().splitlines()[-1]) == (3, "stopped by hand")
+    assert "grader" not in errors.split("Traceback")[-1].replace("grader run:", "") or when == "before torch"
+    assert not (tmp_path / "out" / "watch").exists()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(job.pid, 0)
