@@ -20,6 +20,7 @@ COMMANDS = {
     "hint": ("show a hint to one check of a lab", "commands.labs:add_hint"),
     "diagnose": ("say what holds a training loop back, from its torch.profiler trace", "diagnose:add_arguments"),
     "run": ("run a training command as it is, and say what holds it back", "run:add_arguments"),
+    "try": ("measure what each lever would give a training command", "try_levers:add_arguments"),
     "compare": ("measure whether one training loop of yours is faster than another", "compare:add_arguments"),
     "scaffold": (
         "copy a training script with every knob of the course, which profiles itself",

@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", metavar="FOLDER", help="for trace, report and run.json (default: grader-run, grader-run-2, ...)"
     )
     parser.add_argument("--stop", action="store_true", help="end the job when it has been looked at")
-    parser.add_argument("--after", metavar="10m", type=_duration, default=0.0, help="look no sooner: 90s, 10m, 1h")
+    parser.add_argument("--after", metavar="10m", type=duration, default=0.0, help="look no sooner: 90s, 10m, 1h")
     parser.add_argument("--at-step", metavar="N", type=int, default=0, help="look from this step on")
-    parser.add_argument("--every", metavar="30m", type=_duration, default=0.0, help="look again so often")
+    parser.add_argument("--every", metavar="30m", type=duration, default=0.0, help="look again so often")
     parser.add_argument("--stacks", action="store_true", help="record source lines too, which slows the recorded steps")
     step = "what ends a step, where no optimizer does: a function that is called once a step"
     parser.add_argument("--step", metavar="MODULE:FUNCTION", default="", help=step)
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--against", metavar="FILE", action="append", default=[], help=earlier)
 
 
-def _duration(text: str) -> float:
+def duration(text: str) -> float:
     if not (found := re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())):
         raise argparse.ArgumentTypeError(f"{text}: give a time such as 90s, 10m or 1h")
     return float(found[1]) * UNITS[found[2] or "s"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -51,10 +52,13 @@ def run_watched(
     say: Callable[[str], None] = lambda text: None,
     environment: dict[str, str] | None = None,
     cwd: Path | None = None,
+    output: Path | None = None,
+    limit_s: float = math.inf,
 ) -> Seen:
     """Run a command to its end, or until `looked`, called after each complete measurement, returns True: then it is stopped.
 
-    The command has this process's terminal, output and signals. options: see `Options` in watch/grader_watch.py.
+    The command has this process's terminal, output and signals; where `output` names a file, its output goes there. limit_s: after
+    which it is stopped. options: see `Options` in watch/grader_watch.py.
     say: gets lines for the user. Raises UserError where the command cannot be started."""
     folder.mkdir(parents=True, exist_ok=True)
     env = {
@@ -67,7 +71,8 @@ def run_watched(
     began, stopped = time.monotonic(), False
     with _signals_are_the_jobs() as forward:
         try:
-            process = subprocess.Popen(list(command), env=env, cwd=cwd)
+            with open(output, "ab") if output else contextlib.nullcontext() as log:
+                process = subprocess.Popen(list(command), env=env, cwd=cwd, stdout=log, stderr=log)
         except OSError as error:
             raise UserError(f"{command[0]}: {error.strerror}. Give the command as you type it, after `--`.") from None
         forward(process)
@@ -88,6 +93,9 @@ def run_watched(
                 say(
                     f"no step of an optimizer within {NO_STEP_S / 60:.0f} minutes. Is it one? --step module:function names what ends a step"
                 )
+            if process.poll() is None and time.monotonic() - began > limit_s:
+                stopped = True
+                stop(process)
             if process.poll() is not None:
                 break
         _read(folder, seen)

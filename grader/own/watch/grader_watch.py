@@ -43,6 +43,9 @@ class Options:
         self.stacks: bool = given.get("stacks", False)
         self.record: bool = given.get("record", True)
         self.window_s: float = given.get("window_s", WINDOW_S)
+        self.losses: int = given.get("losses", 0)  # so many first ones are kept
+        self.levers: list[str] = given.get("levers", [])
+        self.values: dict = given.get("values", {})
         self.step: str = given.get("step", "")  # module:function whose return ends a step
 
 
@@ -54,6 +57,11 @@ def begin(options: str) -> None:
     watch = Watch(Options(json.loads(options)))
     with contextlib.suppress(OSError):
         open(os.path.join(watch.options.folder, TORCH_SEEN), "x").close()
+    if watch.options.levers:
+        import grader_levers
+
+        grader_levers.pull(watch.options.levers, watch.options.values)
+        watch.notes = grader_levers.notes
     grader_watch_patches.install(watch)
     os.register_at_fork(after_in_child=watch.start_anew)  # a loader's worker, or a rank of its own
 
@@ -83,6 +91,8 @@ class Watch:
 
     def start_anew(self) -> None:
         self.over = ""  # why it is
+        self.notes: list[str] = []  # what levers changed
+        self.losses: list[torch.Tensor] = []  # what backward() was called on, the first ones
         self.began, self.pid = time.perf_counter(), os.getpid()
         self.steps, self.step = Steps(self.options.step), 0
         self.thread = 0  # that trains
@@ -114,6 +124,12 @@ class Watch:
                 self.step, self.first, self.last, self.warm, self.times = 0, None, None, [], array.array("d")
             self.steps.begin_again = False
             self.tick()
+
+    @guarded
+    def backward_begins(self, tensors) -> None:
+        self.part_begins("backward")
+        if len(self.losses) < self.options.losses and isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
+            self.losses.append(tensors.detach().clone())
 
     @guarded
     def backward_done(self) -> None:
@@ -325,6 +341,9 @@ class Watch:
             "measuring": self.plan is not None,
             "looks": self.looks,
             "memory": _memory(),
+            "notes": self.notes,
+            # read once a measurement is complete: until then the GPU would be waited for
+            "losses": [loss.item() for loss in self.losses] if self.looks else [],
             "over": self.over,
         }
         path = os.path.join(self.options.folder, f"process-{self.pid}.json")

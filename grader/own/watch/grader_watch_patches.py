@@ -17,7 +17,7 @@ from torch.optim import optimizer as optimizers
 def install(watch) -> None:
     optimizers.register_optimizer_step_pre_hook(lambda *_: watch.part_begins("optimizer"))
     optimizers.register_optimizer_step_post_hook(lambda optimizer, *_: watch.optimizer_done(optimizer))
-    _patch(torch.autograd, "backward", _around(lambda: watch.part_begins("backward"), watch.backward_done))
+    _patch(torch.autograd, "backward", _backward(watch))
     _patch(torch.amp.GradScaler, "step", _around(lambda: None, watch.scaler_done))
     _patch(torch, "save", _apart(watch))
     _patch(torch.nn.Module, "eval", _evaluation(watch))
@@ -44,6 +44,20 @@ def _around(before, after):
                 after()
 
         return call
+
+    return wrap
+
+
+def _backward(watch):
+    def wrap(original):
+        def backward(tensors, *args, **kwargs):
+            watch.backward_begins(tensors)
+            try:
+                return original(tensors, *args, **kwargs)
+            finally:
+                watch.backward_done()
+
+        return backward
 
     return wrap
 

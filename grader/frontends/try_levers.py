@@ -1,0 +1,216 @@
+"""`grader try -- COMMAND`: what each lever would give a training command, measured, and the ladder of those that paid."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from grader import machine, web_page
+from grader.errors import UserError
+from grader.frontends.delivery import check_targets, deliver
+from grader.frontends.options import add_json
+from grader.frontends.run import duration
+from grader.frontends.terminal import Terminal
+from grader.measure import decision
+from grader.own import trying
+from grader.own.trying import Lever, Rung, Tried, try_levers
+from grader.result import json_value
+from grader.safe_text import clean, one_line, to_html, wrap
+
+COPIED = 2 << 30  # bytes of a working folder
+MARKS = {decision.FASTER: "✓", decision.SLOWER: "✗", decision.EQUAL: "=", decision.UNKNOWN: "?"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run)
+    parser.usage = "grader try [options] -- COMMAND ..."
+    parser.epilog = (
+        "Each lever is a small patch from outside, in a fresh process of the same command, which is ended once its steps "
+        "are timed. No file of yours is changed, but your script may write its own: see --in-copy. Exit status: 0 measured, 2 not."
+    )
+    add = parser.add_argument
+    add("command", nargs=argparse.REMAINDER, help="as you type it: python train.py --batch 64")
+    add("--budget", metavar="10m", type=duration, default=600.0, help="how long all of it may take (default: 10m)")
+    add(
+        "--only",
+        metavar="NAMES",
+        default="",
+        help=f"some levers: {', '.join(dict.fromkeys(each.name for each in trying.levers(8, [0])))}",
+    )
+    add("--in-copy", action="store_true", help="run in a copy of this folder, which is thrown away")
+    add(
+        "--at-step",
+        metavar="N",
+        type=int,
+        default=0,
+        help="time the steps from this one on (default: once they are steady)",
+    )
+    add("--step", metavar="MODULE:FUNCTION", default="", help="what ends a step, where no optimizer does")
+    add("--html", metavar="FILE", help="write a page with the ladder's picture")
+    add_json(parser, "everything")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Exit status 0. Raises UserError for a command that cannot be measured."""
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        raise UserError("Give the command that trains after `--`: grader try -- python train.py")
+    check_targets(options)
+    chosen = _chosen(options.only)
+    progress = Terminal("grader try")
+    with tempfile.TemporaryDirectory(prefix="grader-try-") as copy:
+        folder = _copied(Path(copy) / "here") if options.in_copy else None
+        asked = {"at_step": options.at_step, "step": options.step}
+        found = try_levers(command, chosen, budget_s=options.budget, options=asked, cwd=folder, progress=progress)
+    deliver(
+        options,
+        page=lambda: page(command, found),
+        data=lambda: as_json(command, found),
+        text=lambda width, colour: text(found, width),
+    )
+    return 0
+
+
+def _chosen(only: str) -> list[Lever]:
+    cores = len(os.sched_getaffinity(0))
+    near = sorted(machine.cores_near(0)) if hasattr(machine, "cores_near") else []
+    found = trying.levers(cores, near if 0 < len(near) < cores else [])
+    wanted = [name.strip() for name in only.split(",") if name.strip()]
+    if unknown := [name for name in wanted if name not in {lever.name for lever in found}]:
+        raise UserError(f"--only {clean(', '.join(unknown))}: there is no such lever.")
+    return [lever for lever in found if not wanted or lever.name in wanted]
+
+
+def _copied(target: Path) -> Path:
+    here = Path.cwd()
+    size = sum(path.stat().st_size for path in here.rglob("*") if path.is_file() and not path.is_symlink())
+    if size > COPIED:
+        raise UserError(
+            f"--in-copy: this folder holds {size / 1e9:.1f} GB. Start it in the script's own folder, with the data elsewhere."
+        )
+    shutil.copytree(here, target, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+    return target
+
+
+# ---------------------------------------------------------------- what is said
+
+
+def as_json(command: list[str], found: Tried) -> dict[str, Any]:
+    """Times in seconds, memory in bytes."""
+    return json_value({"command": command, **dataclasses.asdict(found)})
+
+
+def text(found: Tried, width: int = 100) -> str:
+    base = found.baseline
+    lines = [f"as it is: {_ms(base)} a step, {len(base.step_s)} runs{_memory(base)}", ""]
+    lines.append(f"{'lever alone':<28} {'ms a step':>10} {'gain':>7}  {'90% interval':<14} {'memory':>8}  verdict")
+    for rung in sorted(found.alone, key=lambda rung: -(rung.gain.factor if rung.gain else 0)):
+        lines += wrap(_row(rung), width) if rung.why_not else [_row(rung), *_marks(rung, width)]
+    paid = [rung for rung in found.ladder]
+    if len(paid) > 1:
+        lines += ["", "the ladder, each on top of the one before"]
+        lines += [_row(rung) for rung in paid]
+    if paid:
+        whole = base_s(base) / base_s(paid[-1])
+        lines += ["", f"together: {whole:.2f} times as fast. To have it, write:"]
+        lines += [line for lever in paid[-1].levers for line in wrap(f"- {lever.write}", width)]
+    else:
+        lines += ["", "No lever made it faster. `grader run` says what holds it back."]
+    if not found.comparable:
+        lines += [
+            "",
+            *wrap(
+                "Two runs as it is have other losses from the first steps on (no seed?), so nothing is said of losses.",
+                width,
+            ),
+        ]
+    if not found.complete:
+        lines += ["", "The budget was spent before all was measured: --budget gives more."]
+    lines.append(f"{found.runs} runs, {found.seconds:.0f} s")
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _row(rung: Rung) -> str:
+    if rung.why_not:
+        return f"{rung.title:<28} not measured: {one_line(rung.why_not)}"
+    gain = rung.gain
+    assert gain is not None
+    shown = f"{gain.lower:.2f} to {gain.upper:.2f}" if math.isfinite(gain.noise) else "one run"
+    peak = f"{rung.peak / 1e9:.1f} GB" if rung.peak else ""
+    said = f"{MARKS[rung.said]} {rung.said}"
+    return f"{rung.title:<28} {1000 * base_s(rung):>10.4g} {gain.factor:>6.2f}x  {shown:<14} {peak:>8}  {said}"
+
+
+def _marks(rung: Rung, width: int) -> list[str]:
+    """What must be known beside the speed."""
+    if rung.apart is None or rung.apart <= trying.ROUNDING:
+        return []
+    words = f"its first losses part from those of the job as it is by {rung.apart:.1%}: more than rounding. Look before you keep it."
+    return wrap(words, width, "    ")
+
+
+def base_s(rung: Rung) -> float:
+    """Seconds a step, over its runs."""
+    return sum(rung.step_s) / len(rung.step_s)
+
+
+def _ms(rung: Rung) -> str:
+    return f"{1000 * base_s(rung):.4g} ms"
+
+
+def _memory(rung: Rung) -> str:
+    return f", {rung.peak / 1e9:.2f} GB of GPU memory at its peak" if rung.peak else ""
+
+
+def page(command: list[str], found: Tried) -> str:
+    """The same as a page, with a picture."""
+    rows = []
+    for rung in [*found.alone, *found.ladder[1:]]:
+        cells = [to_html(rung.title)]
+        if rung.why_not or rung.gain is None:
+            cells += ["", "", to_html(f"not measured: {one_line(rung.why_not)}"), ""]
+        else:
+            interval = f"{rung.gain.factor:.2f}x ({rung.gain.lower:.2f} to {rung.gain.upper:.2f})"
+            cells += [
+                f"{1000 * base_s(rung):.4g} ms",
+                interval,
+                to_html(rung.said),
+                f"<code>{to_html(rung.levers[-1].write)}</code>",
+            ]
+        rows.append(cells)
+    shown = [rung for rung in [*found.alone, *found.ladder[1:]] if rung.gain and not rung.why_not]
+    picture = web_page.image(
+        lambda: draw(found.baseline, shown), "Milliseconds a step: as it is, with each lever alone, and up the ladder"
+    )
+    body = web_page.heading(to_html("What each lever gives"), to_html(_ms(found.baseline)))
+    body += f"<p><code>{to_html(' '.join(command))}</code></p>" + picture
+    body += web_page.section("", web_page.table(["lever", "a step", "gain", "verdict", "what to write"], rows))
+    return web_page.page("grader try", body, web_page.TABLES)
+
+
+def draw(baseline: Rung, rungs: list[Rung]) -> Figure:
+    """A bar a lever, its runs as dots, the job as it is as a line."""
+    figure = Figure(figsize=(8, 0.9 + 0.3 * len(rungs)), layout="constrained")
+    axes = figure.subplots()
+    colours = {decision.FASTER: web_page.GREEN, decision.SLOWER: web_page.VERMILION}
+    rungs = sorted(rungs, key=base_s, reverse=True)
+    names = [f"{MARKS[rung.said]} {rung.title}" for rung in rungs]
+    axes.barh(
+        names, [1000 * base_s(rung) for rung in rungs], color=[colours.get(rung.said, "#9aa3ad") for rung in rungs]
+    )
+    for y, rung in enumerate(rungs):
+        axes.plot(
+            [1000 * seconds for seconds in rung.step_s], [y] * len(rung.step_s), "o", color=web_page.BLACK, markersize=3
+        )
+    axes.axvline(1000 * base_s(baseline), color=web_page.BLACK, linestyle="--", linewidth=1)
+    axes.set_xlabel("milliseconds a step (dashed: as it is)")
+    axes.set_xlim(left=0)
+    return figure

@@ -1,0 +1,312 @@
+"""Each lever alone on a job as it is, measured: fresh processes of the same command, as it is and with a lever in turns, each ended
+after its measurement. Then those that paid, on top of each other."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from grader.errors import UserError
+from grader.measure import decision
+from grader.own.running import Seen, run_watched
+
+NOISE = 0.015  # least relative sd between two processes of one job to believe
+PROMISING = 1.03  # a lever that gains less in its first run is not measured again
+RUNS = 3  # of each lever that is promising, and as many as it is beside them
+BASELINE_EVERY = 4  # runs, so that a machine that gets warm does not look like a gain
+LOSSES = 20  # the first ones, that are compared
+ROUNDING = 2**-7  # by how much losses may part for rounding: a few of bfloat16's steps
+LEAST_S = 5.0  # of budget, for one more run to be begun
+
+
+@dataclass(frozen=True)
+class Lever:
+    """What can be changed from outside."""
+
+    name: str  # in watch/grader_levers.py
+    title: str
+    write: str  # what to write in the script to have it
+    gpu: bool = False  # does nothing without one
+    values: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        return " ".join([self.name, *(f"{value}" for value in self.values.values() if isinstance(value, int))])
+
+
+def levers(cores: int, near: Sequence[int] = ()) -> list[Lever]:
+    """All of them, for a job that may use so many cores."""
+    allocator = {
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+    }
+    found = [
+        Lever("no_debugging", "debugging switched off", "torch.autograd.set_detect_anomaly(False); unset CUDA_LAUNCH_BLOCKING", environment={"CUDA_LAUNCH_BLOCKING": "0"}),
+        *_loaders(cores),
+        Lever("tf32", "TF32", 'torch.set_float32_matmul_precision("high"); torch.backends.cudnn.allow_tf32 = True', gpu=True),
+        Lever("autocast", "autocast", "with torch.autocast(device, torch.bfloat16): around the model and the loss"),
+        Lever("channels_last", "channels_last", "model.to(memory_format=torch.channels_last), and the images too"),
+        Lever("benchmark", "cudnn.benchmark", "torch.backends.cudnn.benchmark = True", gpu=True),
+        Lever("fused", "fused optimizer", "optimizer = torch.optim.AdamW(..., fused=True)"),
+        Lever("foreach", "foreach optimizer", "optimizer = torch.optim.AdamW(..., foreach=True)"),
+        Lever("compile", "torch.compile", "model.compile()"),
+        Lever("compile_graphs", "torch.compile with CUDA graphs", 'model.compile(mode="reduce-overhead")', gpu=True),
+        Lever("non_blocking", "non_blocking copies", "DataLoader(..., pin_memory=True); batch.to(device, non_blocking=True)", gpu=True),
+        Lever("collector", "collector frozen", "after the first steps: gc.collect(); gc.freeze(); gc.disable()"),
+        Lever("expandable_segments", "expandable segments", "PYTORCH_ALLOC_CONF=expandable_segments:True", gpu=True, environment=allocator),
+    ]  # fmt: skip
+    if near:
+        shown = f"taskset -c {','.join(map(str, near))} before the command"
+        found.append(Lever("affinity", "cores near the GPU", shown, gpu=True, values={"near": list(near)}))
+    if cores > 4:
+        found.append(Lever("threads", "4 threads", "torch.set_num_threads(4)", values={"threads": 4}))
+    return found
+
+
+def _loaders(cores: int) -> list[Lever]:
+    """A small sweep."""
+    counts = sorted({max(1, cores // 4), max(1, cores // 2), max(1, cores - 1)})
+    write = "DataLoader(..., num_workers={}, persistent_workers=True, pin_memory=True, prefetch_factor=4)"
+    return [Lever("loader", f"{n} workers, pinned", write.format(n), values={"workers": n}) for n in counts]
+
+
+@dataclass
+class Rung:
+    """Some levers at once, and what they came to."""
+
+    levers: tuple[Lever, ...]
+    step_s: list[float] = field(default_factory=list)  # of each run
+    peak: float = 0.0  # bytes of GPU memory
+    losses: list[float] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    why_not: str = ""  # nothing was measured
+    gain: decision.Gain | None = None  # over the job as it is; or over the rung below
+    said: str = ""
+    apart: float | None = None  # how far its losses part from those of the job as it is, relative; None for unknown
+
+    @property
+    def title(self) -> str:
+        return " + ".join(lever.title for lever in self.levers) or "as it is"
+
+
+@dataclass
+class Tried:
+    """What was found."""
+
+    baseline: Rung = field(default_factory=lambda: Rung(()))
+    alone: list[Rung] = field(default_factory=list)
+    ladder: list[Rung] = field(default_factory=list)  # each on top of the one before
+    comparable: bool = True  # two runs as it is have the same losses
+    seconds: float = 0.0
+    complete: bool = True  # the budget was enough
+
+    @property
+    def runs(self) -> int:
+        return sum(len(rung.step_s) for rung in [self.baseline, *self.alone, *self.ladder])
+
+
+class _Budget:
+    def __init__(self, seconds: float) -> None:
+        self.until, self.longest = time.monotonic() + seconds, LEAST_S
+
+    @property
+    def left_s(self) -> float:
+        return self.until - time.monotonic()
+
+    def enough(self) -> bool:
+        """For one more run as long as the longest so far."""
+        return self.left_s > self.longest
+
+
+def try_levers(
+    command: Sequence[str],
+    chosen: Sequence[Lever],
+    *,
+    budget_s: float,
+    options: dict[str, Any] | None = None,
+    cwd: Path | None = None,
+    gpu: bool = True,
+    progress: Callable[[float, str], None] = lambda share, what: None,
+    measured: Callable[[Rung], None] = lambda rung: None,
+) -> Tried:
+    """Measure each lever on a command that trains. options: as `run_watched` takes them. measured: gets each lever once it is known.
+    Raises UserError where the job as it is makes no steps that can be timed."""
+    found, budget, began = Tried(), _Budget(budget_s), time.monotonic()
+
+    def run(rung: Rung) -> bool:
+        progress(min(0.99, (time.monotonic() - began) / budget_s), rung.title)
+        at = time.monotonic()
+        _run(rung, command, options or {}, cwd, max(LEAST_S, budget.left_s))
+        budget.longest = max(budget.longest, time.monotonic() - at)
+        return not rung.why_not
+
+    if not run(found.baseline):
+        raise UserError(f"The command as it is was not measured: {found.baseline.why_not}")
+    first_losses = list(found.baseline.losses)
+    run(found.baseline)
+    found.comparable = (
+        _apart(first_losses, found.baseline.losses) in (0.0, None)
+        or (_apart(first_losses, found.baseline.losses) or 0.0) < ROUNDING / 4
+    )
+    on_gpu = found.baseline.peak > 0
+    found.alone = [Rung((lever,)) for lever in chosen if on_gpu or not lever.gpu]
+    for number, rung in enumerate(found.alone):
+        if not budget.enough():
+            rung.why_not, found.complete = "the budget was spent", False
+            continue
+        if number % BASELINE_EVERY == BASELINE_EVERY - 1:
+            run(found.baseline)
+        if run(rung):
+            _judge(found, rung, found.baseline)
+    _again(found, run, budget, measured)
+    _climb(found, run, budget, measured)
+    found.seconds = time.monotonic() - began
+    progress(1.0, "done")
+    return found
+
+
+def _again(found: Tried, run: Callable[[Rung], bool], budget: _Budget, measured: Callable[[Rung], None]) -> None:
+    """Those that may have paid, in turns with the job as it is."""
+    promising = [rung for rung in found.alone if rung.step_s and _ratio(found.baseline, rung) > PROMISING]
+    promising = _best_loaders(found.baseline, promising)
+    for _ in range(RUNS - 1):
+        for rung in promising:
+            if not budget.enough():
+                found.complete = False
+                break
+            run(rung)
+        if promising and budget.enough():
+            run(found.baseline)
+    for rung in found.alone:
+        if rung.step_s:
+            _judge(found, rung, found.baseline)
+        measured(rung)
+
+
+def _best_loaders(baseline: Rung, rungs: list[Rung]) -> list[Rung]:
+    """One number of workers, the best."""
+    by_name: dict[str, Rung] = {}
+    for rung in rungs:
+        name = rung.levers[0].name
+        if name not in by_name or _ratio(baseline, rung) > _ratio(baseline, by_name[name]):
+            by_name[name] = rung
+    return sorted(by_name.values(), key=lambda rung: -_ratio(baseline, rung))
+
+
+def _climb(found: Tried, run: Callable[[Rung], bool], budget: _Budget, measured: Callable[[Rung], None]) -> None:
+    """Greedily: the best one, then each of the others that is faster on top of what there is."""
+    paid = [rung for rung in found.alone if rung.said == decision.FASTER]
+    paid = _best_loaders(found.baseline, paid)
+    below = found.baseline
+    for rung in paid:
+        higher = Rung((*below.levers, *rung.levers))
+        if below is found.baseline:
+            higher = rung
+        else:
+            if not budget.enough():
+                found.complete = False
+                break
+            for _ in range(2):
+                if budget.enough() and not run(higher):
+                    break
+            if higher.why_not or not higher.step_s:
+                continue
+            _judge(found, higher, below)
+            measured(higher)
+            if higher.gain is None or higher.gain.factor < PROMISING:
+                continue
+        found.ladder.append(higher)
+        below = higher
+
+
+def _ratio(below: Rung, rung: Rung) -> float:
+    return median(below.step_s) / median(rung.step_s)
+
+
+def _judge(found: Tried, rung: Rung, below: Rung) -> None:
+    """From the last runs of both, in the order in which they were made."""
+    rung.apart = _apart(found.baseline.losses, rung.losses) if found.comparable else None
+    n = min(len(below.step_s), len(rung.step_s))
+    if n >= 2:
+        rung.gain = decision.gain(below.step_s[-n:], rung.step_s[-n:], NOISE)
+        rung.said = decision.direction(rung.gain)
+    else:
+        factor = _ratio(below, rung)
+        rung.gain = decision.Gain(factor, factor, factor, math.nan, 1)
+        rung.said = decision.UNKNOWN if factor > 1 / PROMISING else decision.SLOWER
+
+
+def _apart(one: Sequence[float], other: Sequence[float]) -> float | None:
+    """The median relative difference of the first losses; None where there are none."""
+    pairs = [(a, b) for a, b in zip(one, other, strict=False) if math.isfinite(a) and math.isfinite(b)]
+    if not pairs:
+        return None
+    return median(abs(a - b) / max(abs(a), abs(b), 1e-12) for a, b in pairs)
+
+
+def _run(rung: Rung, command: Sequence[str], options: dict[str, Any], cwd: Path | None, limit_s: float) -> None:
+    """One process of the job with these levers, to the end of its measurement. Adds what it found to the rung."""
+    values = {key: value for lever in rung.levers for key, value in lever.values.items()}
+    environment = {key: value for lever in rung.levers for key, value in lever.environment.items()}
+    values["was_synchronous"] = os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0")
+    asked = {
+        **options,
+        "record": False,
+        "losses": LOSSES,
+        "levers": [lever.name for lever in rung.levers],
+        "values": values,
+    }
+    with tempfile.TemporaryDirectory(prefix="grader-try-") as folder:
+        log = Path(folder) / "output"
+        seen = run_watched(
+            command,
+            Path(folder),
+            asked,
+            looked=lambda seen: True,
+            environment=environment,
+            cwd=cwd,
+            output=log,
+            limit_s=limit_s,
+        )
+        rung.why_not = _why_not(seen, log)
+    if rung.why_not:
+        return
+    slowest = max(seen.processes, key=lambda process: _mean(process["looks"][0]))
+    look = slowest["looks"][0]
+    rung.step_s.append(_mean(look))
+    rung.peak = max(rung.peak, look["memory"].get("peak", 0))
+    rung.losses, rung.notes = slowest["losses"], slowest["notes"]
+    if rung.levers and not rung.notes:
+        rung.why_not = "nothing in the job that it applies to"
+        rung.step_s.clear()
+
+
+def _why_not(seen: Seen, log: Path) -> str:
+    if seen.looks:
+        return ""
+    broken = [process["over"] for process in seen.processes if process["over"] not in ("", "the job ended")]
+    if broken:
+        return broken[0]
+    if seen.status:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        last = next(
+            (line for line in reversed(lines) if re.match(r"[\w.]+(Error|Exception|Interrupt|Exit)\b", line)), ""
+        )
+        return last or f"exit status {seen.status}{': ' + lines[-1] if lines else ''}"
+    if not seen.processes:
+        return "no step of an optimizer was seen" if seen.torch else "no Python of the command imported torch"
+    return "it ended before it was measured: it makes too few steps"
+
+
+def _mean(look: dict[str, Any]) -> float:
+    times = [second for window in look["step_s"] for second in window]
+    return sum(times) / len(times)
