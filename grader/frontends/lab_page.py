@@ -3,7 +3,7 @@ that are tagged "generated:NAME"."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import nbformat
@@ -164,13 +164,17 @@ def _points(lab: AnyLab) -> str:
     parts.append(_healthy(lab) if lab.throughput.healthy and not lab.memory else _throughput(lab))
     bounded = [check.title for check in lab.trace] + ([lab.memory.title] if isinstance(lab.memory, Budget) else [])
     if bounded:
-        listed = ", ".join(f"*{title}*" for title in bounded)
         parts.append(
-            f"**{listed}.** {'These checks earn' if len(bounded) > 1 else 'This check earns'} at most the share of points that "
+            f"**The trace.** {_and(bounded)} {'earn' if len(bounded) > 1 else 'earns'} at most the share of points that "
             "*Throughput* earns. What shows in the trace must show in the speed as well."
         )
     parts.append("**Your explanation.** A person reads it.")
     return _folded("How points are given", "\n\n".join(parts))
+
+
+def _and(titles: Sequence[str]) -> str:
+    *rest, last = (f"*{title}*" for title in titles)
+    return f"{', '.join(rest)} and {last}" if rest else last
 
 
 def _throughput(lab: Lab) -> str:

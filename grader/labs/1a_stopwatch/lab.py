@@ -4,7 +4,7 @@ LAB = StopwatchLab(
     name="1a_stopwatch",
     title="Stopwatch: a benchmark that lies in five ways",
     phase=1,
-    goal="Repair the benchmark: for each of five trainings it must give the samples per second that the grader measures.",
+    goal="Repair the benchmark, so that it gives the samples per second that the grader measures, for each of five trainings.",
     forms={
         "cuda": Clock(within=0.03),
         # here the five jobs are mostly waits, which a busy processor ends late
@@ -25,9 +25,10 @@ LAB = StopwatchLab(
             tells="in this job more than half of the time goes into loading the batches, and samples that have to be waited for "
             "are not processed any faster",
             hints=(
-                "Between which two moments does the clock run?",
+                "Between which two moments does your clock run?",
                 "Write down what happens between one reading of the clock and the next, and what happens outside.",
-                "Start the clock before the loop over the batches and stop it after: what a step waits for is part of it.",
+                "Start the clock before the loop over the batches and stop it after the loop. The wait for a batch "
+                "is part of a step.",
             ),
         ),
         Timing(
@@ -45,8 +46,8 @@ LAB = StopwatchLab(
             hints=(
                 "Which step of a training is like none after it?",
                 "Time the first epoch and the second one separately, and compare.",
-                "Run an epoch or two before the clock starts: compiling, choosing kernels and the allocator's first requests "
-                "belong to the start of a training, not to its rate.",
+                "Run an epoch or two before you start the clock. Compiling, choosing kernels and the allocator's "
+                "first requests belong to the start of a training, not to its rate.",
             ),
         ),
         Timing(
@@ -58,7 +59,8 @@ LAB = StopwatchLab(
             hints=(
                 "How many samples are in an epoch?",
                 "Print the shape of each batch's labels.",
-                "Add up what was really in the batches. Without drop_last the last one of an epoch is whatever is left.",
+                "Add up what was really in the batches. Without drop_last, the last batch of an epoch holds whatever "
+                "is left.",
             ),
         ),
         Timing(
@@ -76,10 +78,10 @@ LAB = StopwatchLab(
             tells="this job writes a checkpoint every dozen or two of steps, which a short measurement meets by chance or not "
             "at all, and the fastest or the typical epoch never",
             hints=(
-                "Would a second run of the benchmark give the same figure?",
+                "Would a second run of your benchmark give the same figure?",
                 "Print the time of each of the first hundred steps.",
-                "Time many epochs, some seconds of them, and divide all samples by all of the time. A minimum, and a median, "
-                "leave out what happens seldom and costs much.",
+                "Time many epochs, some seconds of them, and divide all samples by all of the time. A minimum or a "
+                "median leaves out what happens seldom and costs much.",
             ),
         ),
         Timing(
@@ -97,9 +99,9 @@ LAB = StopwatchLab(
             tells="its steps return as soon as their kernels are launched, and the GPU goes on working",
             hints=(
                 "Who does the work, and who reads the clock?",
-                "Compare the figure with what the GPU could calculate at most.",
-                "Synchronise before the clock is read, at the start and at the end: torch.cuda.synchronize(). Once each, not in "
-                "every step: that would slow the job down.",
+                "Compare your figure with what the GPU could calculate at most.",
+                "Call torch.cuda.synchronize() before you read the clock, once at the start and once at the end. If "
+                "you call it in every step, you slow the job down.",
             ),
             form="cuda",
         ),

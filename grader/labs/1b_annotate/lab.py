@@ -5,7 +5,7 @@ LAB = AnnotateLab(
     name="1b_annotate",
     title="Annotate: a loop that records itself",
     phase=1,
-    goal="Let this loop record a trace of four of its steps, with the phases of a step in it, and cost nothing afterwards.",
+    goal="Let this loop record a trace of four of its steps, with the phases of a step in it. Afterwards it must cost nothing.",
     forms={
         "cuda": Form(
             workload="grader.workloads.gpt",
@@ -31,29 +31,30 @@ LAB = AnnotateLab(
         points=30,
         hints=(
             "Who tells the profiler that a step is over?",
-            "torch.profiler.schedule takes the numbers of steps, and on_trace_ready a function that is called when they are "
-            "recorded.",
-            "Give the profiler schedule(wait=10, warmup=2, active=4, repeat=1), call its step() once in every step, and let "
-            "on_trace_ready export the trace to job.trace. On a GPU record both activities, CPU and CUDA.",
+            "torch.profiler.schedule takes the numbers of steps. on_trace_ready takes a function, which is called "
+            "when they are recorded.",
+            "Give the profiler schedule(wait=10, warmup=2, active=4, repeat=1) and call its step() once in every "
+            "step. Let on_trace_ready export the trace to job.trace. On a GPU record both activities, CPU and CUDA.",
         ),
     ),
     phases=Phases(
         points=50,
         hints=(
             "Where does each line of the loop belong?",
-            "record_function(name) is a context: it marks what happens within. The wait for a batch hides in the `for`.",
-            'Take the batches with next(...) from an iterator, so that a record_function("data_wait") can stand around it; then '
-            "h2d around the copies, fwd around model and loss, bwd around backward, opt around the optimizer. One after "
-            "another, none within another.",
+            "record_function(name) is a context that marks what happens within. The wait for a batch hides in the "
+            "`for`.",
+            'Take the batches with next(...) from an iterator, so that you can put record_function("data_wait") '
+            "around it. Put h2d around the copies, fwd around model and loss, bwd around backward, and opt around "
+            "the optimizer. They come one after another, and none lies within another.",
         ),
     ),
     cost=Cost(
         points=20,
         hints=(
             "What does the profiler do once the four steps are recorded?",
-            "See what schedule does without repeat=1.",
-            "With repeat=1 the profiler is off after its first cycle, and a record_function then costs next to nothing. Write "
-            "the trace once, and compute nothing for it in every step.",
+            "Look up what schedule does without repeat=1.",
+            "With repeat=1 the profiler is off after its first cycle, and a record_function then costs next to "
+            "nothing. Write the trace once, and compute nothing for it in every step.",
         ),
         at_most={"cuda": 0.02, "cpu": 0.05},
     ),

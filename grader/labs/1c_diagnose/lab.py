@@ -5,7 +5,7 @@ LAB = AnswersLab(
     name="1c_diagnose",
     title="Diagnose: what holds these five steps back?",
     phase=1,
-    goal="Five loops were recorded on an H200. Say of each what holds it back, and give the number that shows it.",
+    goal="Five loops were recorded on an H200. Say what holds each of them back, and give the number that shows it.",
     questions=(
         Question(
             name="a",
@@ -18,8 +18,9 @@ LAB = AnswersLab(
             hints=(
                 "What does the host do while the GPU has nothing to do?",
                 "In lab.look, compare the lanes of host and GPU, and the host's milliseconds of each phase.",
-                "Idle is 1 - (milliseconds the GPU is busy) / (milliseconds of a step without the profiler). The phase is "
-                "the one that the host spends most of the step in; what it does there names the cause.",
+                "Idle is 1 - (milliseconds the GPU is busy) / (milliseconds of a step without the profiler). The "
+                "phase is the one in which the host spends most of the step. What the host does there names the "
+                "cause.",
             ),
         ),
         Question(
@@ -32,9 +33,11 @@ LAB = AnswersLab(
             ),
             hints=(
                 "The GPU is idle often and briefly. Who is late?",
-                "Divide the GPU's busy time by the number of kernels, and the length of the step by the number of launches.",
-                "The kernels last a few microseconds each, a launch costs about as much, and the host is never waiting. For "
-                "idle take the step's length without the profiler, which slows down just such a host.",
+                "Divide the GPU's busy time by the number of kernels, and the length of the step by the number of "
+                "launches.",
+                "The kernels last a few microseconds each, a launch costs about as much, and the host never waits. "
+                "For idle, take the step's length without the profiler, because the profiler slows down just such a "
+                "host.",
             ),
         ),
         Question(
@@ -42,10 +45,10 @@ LAB = AnswersLab(
             trace="gpt_sync_stacks",
             parts=(Cause(points=8), Number("waits", 4, "syncs", within=0.05), Place("line", 8, lines=True)),
             hints=(
-                "Why does the host not run ahead of the GPU here?",
+                "Why doesn't the host run ahead of the GPU here?",
                 "Look at the row `syncs`, and at the table of source lines, which this trace has.",
-                "A line that reads a number from the GPU makes the host wait, and afterwards the GPU waits for the host. "
-                "Name the line with most waits, as it is written in the table.",
+                "A line that reads a number from the GPU makes the host wait. Afterwards the GPU waits for the host. "
+                "Name the line with most waits, as the table has it.",
             ),
         ),
         Question(
@@ -53,10 +56,11 @@ LAB = AnswersLab(
             trace="resnet_transfer",
             parts=(Cause(points=10), Place("phase", 5), Number("best_ms", 5, "best_ms", within=0.1)),
             hints=(
-                "A GPU that is busy is not always calculating.",
-                "Compare the time of the copies with that of the kernels, and see from which kind of memory they come.",
-                "While a batch is copied from pageable memory nothing else happens. If that took no time, a step would be "
-                "shorter by all of it: the step without the profiler, minus the copies.",
+                "A GPU that is busy isn't always calculating.",
+                "Compare the time of the copies with that of the kernels. From which kind of memory do the copies "
+                "come?",
+                "While a batch is copied from pageable memory, nothing else happens. If that took no time, a step "
+                "would be shorter by all of it. Take the step without the profiler, minus the copies.",
             ),
         ),
         Question(
@@ -65,9 +69,9 @@ LAB = AnswersLab(
             parts=(Cause(points=14), Number("idle", 6, "gpu_idle_unprofiled", within=0.03, share=True)),
             hints=(
                 "Not every loop is ill.",
-                "How much of the step is the GPU idle, and how does it do its matrix products?",
-                "Where the GPU is hardly ever idle, copies run beside kernels and the products are in 16 bits on tensor "
-                'cores, no cause stands out: "healthy".',
+                "How much of the step is the GPU idle, and how does it do its matmuls?",
+                "The GPU is hardly ever idle, copies run beside kernels, and the matmuls are in 16 bits on tensor "
+                'cores. Where no cause stands out, answer "healthy".',
             ),
         ),
     ),

@@ -2,11 +2,12 @@ from grader.kinds.mystery import Mysteries, Mystery, MysteryLab, Proof, Unknown
 from grader.kinds.shared import HEALTHY
 
 HINTS = (
-    "Two questions first: is the device busy, and what does the host do when it is not?",
-    "lab.profile of this loop: the largest lane of the timeline, then the table. Compare it with the other three loops.",
-    "Go through the causes one by one. Large are the share of waiting for data, the number of waits, the share of copies. A step "
-    "that only calls or launches is hardly longer than their number times what one costs. Where the device is busy, a small share "
-    "of matrix products says memory-bound, a large one compute-bound or healthy.",
+    "Ask two questions first. Is the device busy? What does the host do when it isn't?",
+    "In lab.profile of this loop, look at the largest lane of the timeline, then at the table. Compare it with the "
+    "other three loops.",
+    "Go through the causes one by one. Is the share of waiting for data large, the number of waits, or the share of "
+    "copies? A step that only calls or launches is hardly longer than their number times what one costs. Where the "
+    "device is busy, a small share of matmuls says memory-bound. A large one says compute-bound or healthy.",
 )
 
 LAB = MysteryLab(
@@ -53,11 +54,11 @@ LAB = MysteryLab(
     evidence=Proof(
         points=40,
         hints=(
-            "A cause is a claim; which row of the table would be different without it?",
+            "A cause is a claim. Which row of the table would be different without it?",
             "Take the row in which this loop stands out from the other three, and write down its name and its number.",
-            "data_wait for input, copies for transfer, syncs for waits, launches (without a GPU: cpu_ops) for launching, matmul "
-            "for a device that is busy with something else or with nothing else; for a healthy one matmul or gpu_idle (without a "
-            "GPU: matmul or data_wait). Shares are written 0.25 for 25%.",
+            "Use data_wait for input, copies for transfer, syncs for waits, and launches for launching (without a "
+            "GPU, cpu_ops). Use matmul where the device is busy with something else or with nothing else. For a "
+            "healthy loop use matmul or gpu_idle (without a GPU, matmul or data_wait). Write shares as 0.25 for 25%.",
         ),
     ),
 )

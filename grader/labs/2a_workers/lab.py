@@ -4,7 +4,7 @@ LAB = Lab(
     name="2a_workers",
     title="A loop at its defaults",
     phase=2,
-    goal="A network is trained on JPEG images, with a DataLoader at its defaults. Find out what holds it back, and train the same model faster.",
+    goal="A network trains on JPEG images, with a DataLoader at its defaults. Find out what holds it back, and train the same model faster.",
     cause="input-bound",
     forms={
         "cuda": Form(
@@ -39,11 +39,11 @@ LAB = Lab(
         points=50,
         hints=(
             "What does the training process do while the GPU has nothing to do?",
-            "In `lab.profile()` the longest row of the main process is the DataLoader's: it reads and decodes a whole batch, "
-            "and only then does anything else happen. Who else could do that meanwhile?",
-            "Let other processes decode: the DataLoader's `num_workers`. Each keeps a core busy, so try numbers up to the "
-            "cores there are and leave one or two for the training process and its thread that pins. Where reads wait for a "
-            "network drive, more workers than cores pay.",
+            "In `lab.profile()` the longest row of the main process is the DataLoader's. It reads and decodes a "
+            "whole batch, and only then does anything else happen. Who else could do that meanwhile?",
+            "Let other processes decode, with the DataLoader's `num_workers`. Each keeps a core busy. Try numbers up "
+            "to your number of cores, and leave one or two cores for the training process and its thread that pins. "
+            "Where reads wait for a network drive, you gain from more workers than cores.",
         ),
     ),
     trace=(
@@ -56,8 +56,9 @@ LAB = Lab(
             says="samples a step were read by the training process itself",
             hints=(
                 "Which process opens the image files?",
-                "`lab.peek()` counts the samples that the training process loads itself (`loads_in_main`). It should be 0.",
-                "A DataLoader with `num_workers=0` decodes in the process that trains; any other number moves all of it out.",
+                "`lab.peek()` counts the samples that the training process loads itself (`loads_in_main`). You want 0.",
+                "With `num_workers=0` a DataLoader decodes in the process that trains. Any other number moves all of "
+                "it out.",
             ),
         ),
         TraceCheck(
@@ -68,11 +69,11 @@ LAB = Lab(
             at_least=0.95,
             says="of the bytes copied to the GPU came from pinned memory",
             hints=(
-                "What kind of memory does a batch lie in when it is copied to the GPU?",
-                "In `lab.peek()`, look at the copies to the GPU: those from pageable memory go through a copy of the driver's, "
-                "since the GPU's copy engine can only read page-locked (pinned) memory.",
-                "The DataLoader has an option that puts each finished batch into pinned memory, in a thread beside yours; "
-                "then let the copy itself be `non_blocking`.",
+                "In what kind of memory does a batch lie when it is copied to the GPU?",
+                "In `lab.peek()`, look at the copies to the GPU. The GPU's copy engine reads only page-locked "
+                "(pinned) memory. From pageable memory, the driver copies everything once more.",
+                "The DataLoader has an option that puts each finished batch into pinned memory, in a thread beside "
+                "yours. Then make the copy itself `non_blocking`.",
             ),
             form="cuda",
         ),

@@ -4,7 +4,7 @@ LAB = Lab(
     name="2b_transfers",
     title="Satellite tiles of twelve bands",
     phase=2,
-    goal="Tiles of twelve bands lie in the CPU's memory, and a network is trained on them. Find out what holds it back, and train the same model faster.",
+    goal="Tiles of twelve bands lie in the CPU's memory, and a network trains on them. Find out what holds it back, and train the same model faster.",
     cause="transfer-bound",
     forms={
         # 201 MB of float32 a batch, 50 MB of bytes
@@ -34,11 +34,11 @@ LAB = Lab(
     throughput=Throughput(
         points=40,
         hints=(
-            "How many bytes cross the bus in a step, how fast, and what does the GPU do meanwhile?",
-            "In `lab.profile()` look at the copies (`Memcpy HtoD`): nothing runs beside them, and they are slow for this bus. "
-            "Compare their bytes with what a tile really holds: each value is a whole number, divided by 64.",
-            "Four changes: stage batches in pinned memory; copy the next batch on a stream of its own "
-            "while the GPU trains on this one; send bytes and convert on the device; send the labels as one block.",
+            "How many bytes cross the bus in a step, and how fast? What does the GPU do meanwhile?",
+            "In `lab.profile()` look at the copies (`Memcpy HtoD`). Nothing runs beside them, and they are slow for "
+            "this bus. Compare their bytes with what a tile really holds. Each value was a byte once.",
+            "Make four changes. Stage batches in pinned memory. Copy the next batch on a stream of its own while the "
+            "GPU trains on this one. Send bytes and convert on the device. Send the labels as one block.",
         ),
     ),
     trace=(
@@ -50,11 +50,12 @@ LAB = Lab(
             at_least=0.95,
             says="of the bytes copied to the GPU came from pinned memory",
             hints=(
-                "What kind of memory does a batch lie in when it is copied?",
-                "`lab.peek()` tells copies from pageable memory and from pinned apart. The GPU's copy engine reads only "
-                "page-locked memory; everything else the driver first copies to a small buffer of its own, piece by piece.",
-                "Make the buffer that a batch is gathered into with `pin_memory=True`, once. To lock new pages for each batch "
-                "costs more than it brings.",
+                "In what kind of memory does a batch lie when it is copied?",
+                "`lab.peek()` tells copies from pageable memory and from pinned apart. The GPU's copy engine reads "
+                "only page-locked memory. The driver first copies everything else to a small buffer of its own, "
+                "piece by piece.",
+                "Make the buffer that you gather a batch into with `pin_memory=True`, once. If you lock new pages "
+                "for each batch, you pay more than you win.",
             ),
             form="cuda",
         ),
@@ -67,12 +68,12 @@ LAB = Lab(
             says="of the time of copies to the GPU had a kernel running beside it",
             hints=(
                 "When is the next batch known, and when is it sent?",
-                "`h2d_overlap` of `lab.profile()`. On one stream everything happens in the order in which it was queued: there a "
-                "copy waits for the kernels before it, however non_blocking it is.",
-                "Queue the copy of batch n + 1 on a second stream before you launch step n, and let the training's stream "
-                "wait for it at the start of step n + 1. Use two pinned buffers in turn, and do not fill one before the copy "
-                "that reads it is done: record an event after it. What is made on one stream and used on another needs "
-                "`record_stream`.",
+                "Look at `h2d_overlap` of `lab.profile()`. On one stream everything happens in the order in which it "
+                "was queued. There a copy waits for the kernels before it, however non_blocking it is.",
+                "Queue the copy of batch n + 1 on a second stream before you launch step n. Let the training's "
+                "stream wait for it at the start of step n + 1. Use two pinned buffers in turn, and record an event "
+                "after each copy. Don't fill a buffer before the copy that reads it is done. A tensor made on one "
+                "stream and used on a different one needs `record_stream`.",
             ),
             form="cuda",
         ),

@@ -4,7 +4,7 @@ LAB = Lab(
     name="2c_transforms",
     title="Tiles from a database",
     phase=2,
-    goal="Tiles come from a database, are brightened and scaled, and a network is trained on them. Find out what holds it back, and train the same model faster.",
+    goal="Tiles come from a database, are brightened and scaled, and a network trains on them. Find out what holds it back, and train the same model faster.",
     cause="input-bound",
     forms={
         "cuda": Form(
@@ -34,11 +34,12 @@ LAB = Lab(
         points=50,
         hints=(
             "How often does Python run a line of __getitem__ for one batch?",
-            "Time __getitem__ line by line, in a cell, with one sample of your own making: a list of 49,152 numbers goes through "
-            "Python one by one, twice. What of it is the same for all samples? What could be done for a whole batch at once?",
-            "Let __getitem__ fetch bytes and nothing else. Look the brightness up with one tensor index for the whole batch, and "
-            "scale the bands with one mean and one std over it: on the device both take next to nothing. A method __getitems__ "
-            "gets all indices of a batch at once, for one query.",
+            "Time __getitem__ line by line, in a cell, with one sample that you make up. 49,152 numbers go through "
+            "Python one by one, twice. What of it is the same for all samples? What could you do for a whole batch "
+            "at once?",
+            "Let __getitem__ fetch bytes and nothing else. Look the brightness up with one tensor index for the "
+            "whole batch, and scale the bands with one mean and one std over it. On the device both take next to "
+            "nothing. A method __getitems__ gets all indices of a batch at once, for one query.",
         ),
     ),
     trace=(
@@ -51,11 +52,11 @@ LAB = Lab(
             most_ops=1000,  # on a CPU the starter and the solution call about 550, and 1,800 more make 16 samples one by one
             says="of a step the training process spent in the DataLoader",
             hints=(
-                "Do too few load samples, or does each sample cost too much?",
-                "`data_wait` of `lab.profile()`. Twice the workers halve the time between two batches at best, and there are only so "
-                "many cores; a sample that costs a tenth needs a tenth of them.",
-                "Take away what a sample does not need: first the Python loop over its bytes, then the copies as float32, then "
-                "the query for each.",
+                "Do too few processes load samples, or does each sample cost too much?",
+                "Look at `data_wait` of `lab.profile()`. With twice the workers you halve the time between two "
+                "batches at best, and you have only so many cores. A sample that costs a tenth needs a tenth of them.",
+                "Take away what a sample doesn't need. Begin with the Python loop over its bytes, then the copies as "
+                "float32, then the query for each sample.",
             ),
         ),
         TraceCheck(
@@ -67,9 +68,10 @@ LAB = Lab(
             says="connections to the database were opened a step",
             hints=(
                 "What is made anew for each sample, used once and thrown away?",
-                "`lab.peek()` counts the connections that are opened (`counted.connections`): one for each sample.",
-                "Open one where there is none yet, in the first call of __getitem__ or __getitems__, and keep it. Not in "
-                "__init__: that runs in the training process, and a connection must not be used by another process than its own.",
+                "`lab.peek()` counts the connections that are opened (`counted.connections`), one for each sample.",
+                "Open a connection where there is none yet, in the first call of __getitem__ or __getitems__, and "
+                "keep it. Don't open it in __init__, which runs in the training process. Only the process that "
+                "opened a connection may use it.",
             ),
         ),
     ),

@@ -4,7 +4,7 @@ LAB = Lab(
     name="2d_formats",
     title="Twenty thousand tiles on a network drive",
     phase=2,
-    goal="20,000 tiles lie on a network drive, and you may prepare them once. Find out what holds it back, and train the same model faster.",
+    goal="20,000 tiles lie on a network drive, and you may prepare them once. Find out what holds the training back, and train the same model faster.",
     cause="input-bound",
     forms={
         "cuda": Form(
@@ -51,13 +51,13 @@ LAB = Lab(
     throughput=Throughput(
         points=60,
         hints=(
-            "How many files does a step open, and how long does each of them keep its reader waiting?",
-            "A tile is 12 KB, which any drive delivers in microseconds; the drive's answer takes milliseconds. `lab.peek()` counts "
-            "the files that are opened (`counted.drive_reads`). In the report, look at what the preparation cost: its time is "
-            "spread over the steps of the whole training.",
-            "In prepare(), read all files once and write their bytes one after the other into one file, in the order of their "
-            "indices. The drive serves many readers at a time, so let many threads wait for it. In train(), map that file into "
-            "memory and take a batch as rows of an array.",
+            "How many files does a step open? How long does each of them keep its reader waiting?",
+            "A tile is 12 KB, which any drive delivers in microseconds. The drive's answer takes milliseconds. "
+            "`lab.peek()` counts the files that are opened (`counted.drive_reads`). In the report, look at what your "
+            "preparation cost. Its time is spread over the steps of the whole training.",
+            "In prepare(), read all files once and write their bytes one after the other into one file, in the order "
+            "of their indices. The drive serves many readers at a time, so let many threads wait for it. In train(), "
+            "map that file into memory and take a batch as rows of an array.",
         ),
     ),
     trace=(
@@ -70,9 +70,9 @@ LAB = Lab(
             says="files were read from the drive a step",
             hints=(
                 "Where do the bytes of a batch come from?",
-                "`lab.peek()` counts the files that are read from the drive while the loop trains. What prepare() reads is not "
-                "among them.",
-                "Everything that training reads should come from what prepare() wrote into its folder: job.folder.",
+                "`lab.peek()` counts the files that are read from the drive while the loop trains. What prepare() "
+                "reads isn't among them.",
+                "Let everything that training reads come from what prepare() wrote into its folder, job.folder.",
             ),
         ),
     ),

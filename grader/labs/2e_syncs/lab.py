@@ -4,7 +4,7 @@ LAB = Lab(
     name="2e_syncs",
     title="A loop that keeps good logs",
     phase=2,
-    goal="Seven places in a step slow this loop down, all in the same way. Find all seven, and keep the same logs.",
+    goal="Seven places make a step of this loop longer, all in the same way. Find all seven, and keep the same logs.",
     cause="sync-bound",
     forms={
         # small enough that launching a step takes about as long as running it: what a wait costs is then the most
@@ -34,11 +34,11 @@ LAB = Lab(
         points=40,
         hints=(
             "When the CPU asks the GPU for a number, what do both of them do until it is there?",
-            "In `lab.profile()` look at how often a step has no work queued: after each wait the GPU runs dry until the CPU "
-            "has launched something again. `lab.peek()` counts the waits (`syncs`).",
-            "A number that is only written down is not needed now. Keep it as a tensor on the device, give the tensor to "
-            "`job.log`, and let the grader read it after the block. What is decided from a number can be computed on the "
-            "device as well.",
+            "In `lab.profile()` look at how often a step has no work queued. After each wait the GPU runs dry until "
+            "the CPU has launched something again. `lab.peek()` counts the waits (`syncs`).",
+            "You don't need a number now if you only write it down. Keep it as a tensor on the device, give the "
+            "tensor to `job.log`, and let the grader read it after the block. You can also compute on the device "
+            "what is decided from a number.",
         ),
     ),
     trace=(
@@ -52,12 +52,14 @@ LAB = Lab(
             says="times a step the CPU waited for the GPU",
             hints=(
                 "Seven places make the CPU wait, and only one of them says so by its name.",
-                'On a GPU, ask torch: `torch.cuda.set_sync_debug_mode("warn")` at the top of train(job) prints a warning with the line of '
-                "each hidden wait, in what `lab.run()` shows as printed. It knows all but the one that is written out.",
-                "What waits: showing a tensor, `if` on a tensor, `.item()`, `.cpu()`, a mask as an index (its result has a "
-                "length that the CPU must know), a tensor made on the device from a Python list, and synchronize. Instead: "
-                "log tensors; clip with the function of torch.nn.utils, which decides on the device; multiply by the mask "
-                "and divide by its sum; make constants once, before the loop; compare on the device.",
+                'On a GPU, put `torch.cuda.set_sync_debug_mode("warn")` at the top of train(job). It prints a '
+                "warning with the line of each hidden wait, and `lab.run()` shows what was printed. It knows all but "
+                "the wait that is written out.",
+                "These wait: showing a tensor, `if` on a tensor, `.item()`, `.cpu()`, a mask as an index (the CPU "
+                "must know the result's length), a tensor made on the device from a Python list, and synchronize. "
+                "Log tensors instead. Clip with the function of torch.nn.utils, which decides on the device. "
+                "Multiply by the mask and divide by its sum. Make constants once, before the loop. Compare on the "
+                "device.",
             ),
             form="cuda",
         ),

@@ -33,11 +33,11 @@ LAB = Lab(
         points=50,
         hints=(
             "What is the longest thing in a step now? And when that is gone?",
-            "`lab.profile()` after each change: the largest hatched stretch, and what the CPU does meanwhile, is what to take "
-            "next. As long as a sample takes milliseconds of Python, nothing else shows.",
-            "First the Python loop over bytes (one table, on the device), then a query and a connection for each sample, then a "
-            "copy for each image and label and the waits for numbers that are only logged. Workers and a copy ahead: try whether "
-            "they still gain.",
+            "Run `lab.profile()` after each change. Find the largest hatched stretch, and what the CPU does "
+            "meanwhile. Take that next. As long as a sample takes milliseconds of Python, nothing else shows.",
+            "First take the Python loop over bytes (one table, on the device), then a query and a connection for "
+            "each sample. Then take a copy for each image and label, and the waits for numbers that are only logged. "
+            "Try whether workers and a copy ahead still gain.",
         ),
     ),
     trace=(
@@ -50,11 +50,12 @@ LAB = Lab(
             none_at=0.9,
             says="of a step, measured without the profiler, the GPU had nothing to do",
             hints=(
-                "What does the GPU wait for: data, a copy, the CPU's next launch, or a CPU that waits for the GPU?",
-                "`gpu_idle_unprofiled` of `lab.profile()`, with `data_wait`, the copies and `syncs` beside it: they say which of "
-                "the four is left.",
-                "Batches have to be there before they are asked for (workers, cheap samples, pinned memory, the copy a step ahead), and "
-                "the CPU has to be ahead of the GPU (no number read in a step). What then is left is the launching itself.",
+                "Does the GPU wait for data, a copy, the CPU's next launch, or a CPU that waits for the GPU?",
+                "Look at `gpu_idle_unprofiled` of `lab.profile()`, with `data_wait`, the copies and `syncs` beside "
+                "it. They tell you which of the four is left.",
+                "Have batches ready before the loop asks for them, by workers, cheap samples, pinned memory and a "
+                "copy one step ahead. Keep the CPU ahead of the GPU, so read no number in a step. What is left then "
+                "is the launching itself.",
             ),
             form="cuda",
         ),

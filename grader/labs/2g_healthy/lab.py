@@ -4,7 +4,7 @@ LAB = Lab(
     name="2g_healthy",
     title="Is anything wrong here?",
     phase=2,
-    goal="A loop that somebody calls slow. Say what holds it back, and what of this phase would help. Do no harm.",
+    goal="Somebody calls this loop slow. Say what holds it back, and what of this phase would help. Do no harm.",
     cause="compute-bound",
     forms={
         "cuda": Form(
@@ -42,11 +42,11 @@ LAB = Lab(
         title="No harm done",
         hints=(
             "Which of your changes takes something away that the loop was waiting for?",
-            "Compare `lab.profile()` of your loop with that of the untouched one: how much of a step was the GPU idle before, "
-            "and how long was a step? Without a GPU: the untouched loop's `data_wait` is below 1%, and that is all "
-            "that better feeding can win.",
-            "The untouched loop is a right answer: in a loop whose device is busy with what it has to do, workers, prefetchers and "
-            "the like have nothing to win, and each has its price. Take out what you put in.",
+            "Compare `lab.profile()` of your loop with that of the untouched one. How much of a step was the GPU "
+            "idle before, and how long was a step? Without a GPU, the untouched loop's `data_wait` is below 1%, and "
+            "you can't win more than that by better feeding.",
+            "The untouched loop is a right answer. If the device is busy with what it has to do, workers and "
+            "prefetchers have nothing to win, and each has its price. Take out what you put in.",
         ),
     ),
     trace=(),
