@@ -52,6 +52,7 @@ class Away:
     starting: intervals.Intervals  # of them, those in which a DataLoader started its workers
     named: intervals.Intervals  # in which a function or mark ran whose name says that it makes a batch
     copied: intervals.Intervals  # at the beginning of a step, until a copy to the GPU: the batch, most likely
+    brief: intervals.Intervals  # not of them: pauses that an ordinary loop has as well, see ORDINARY_NS
 
 
 def away(trace: Trace, steps: Steps, mine: np.ndarray, span: tuple[int, int]) -> Away:
@@ -63,9 +64,10 @@ def away(trace: Trace, steps: Steps, mine: np.ndarray, span: tuple[int, int]) ->
     least = int(min(max(MANY_GAPS * typical, LEAST_NS), MOST_NS))
     long = outside[1] - outside[0] >= least
     shorter = long & (outside[1] - outside[0] < NO_LAUNCH_NS)
-    if (outside[1] - outside[0])[shorter].sum() <= ORDINARY_NS * len(steps):
-        long &= ~shorter
-    quiet = (outside[0][long], outside[1][long])
+    if (outside[1] - outside[0])[shorter].sum() > ORDINARY_NS * len(steps):
+        shorter[:] = False
+    long &= ~shorter
+    quiet, brief = ((outside[0][some], outside[1][some]) for some in (long, shorter))
     calls = np.flatnonzero(mine & trace.is_call)
     resting = _between(np.concatenate((trace.start[calls], trace.end[calls])), NO_LAUNCH_NS, span)
     both = intervals.union(*(np.concatenate(pair) for pair in zip(quiet, resting, strict=True)))
@@ -80,7 +82,8 @@ def away(trace: Trace, steps: Steps, mine: np.ndarray, span: tuple[int, int]) ->
     said = said[_searched(MAKES_BATCH, trace, said)]
     named = intervals.intersection(spans, intervals.union(trace.start[said], trace.end[said]))
     spans = intervals.union(*(np.concatenate(pair) for pair in zip(spans, starting, strict=True)))
-    return Away(spans, starting, named, _before_first_copy(trace, steps, spans))
+    brief = intervals.difference(brief, intervals.union(np.append(known[0], spans[0]), np.append(known[1], spans[1])))
+    return Away(spans, starting, named, _before_first_copy(trace, steps, spans), brief)
 
 
 def _between(points: np.ndarray, least: int, span: tuple[int, int]) -> intervals.Intervals:

@@ -62,6 +62,8 @@ class Breakdown:
     unseen: dict[str, float] = field(default_factory=dict)  # ns of a part by which the recorded steps were too short
     gaps: Gaps = field(default_factory=lambda: Gaps(*[np.empty(0, np.int64)] * 6))
     away: Away | None = None
+    # "idle_other" before any of it was blamed on what had stopped the host: without its doing the step would be so much shorter
+    alone: float = 0.0
 
 
 def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Breakdown:
@@ -100,6 +102,7 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
     # loader workers fill their queue while the profiler starts.
     unseen = max(0.0, length - float(per_step.sum()))
     per_step = _without_profiler(per_step, length, host.fetching)
+    alone = float(per_step[OTHER])
     hidden = max(0.0, length - own_work - host.held) if step_ns else 0.0  # waits that the profiler has shortened
     per_step = _blame(per_step, after_stall, own_work, host.held + hidden)
     waited = DATA if len(host.data[0]) else OTHER
@@ -113,6 +116,7 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
         unseen={PARTS[waited]: unseen},
         gaps=Gaps(*columns),
         away=host.away,
+        alone=alone,
     )
 
 

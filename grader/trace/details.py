@@ -34,6 +34,19 @@ def never_ahead(m: Metrics) -> bool:
     return bool(m.syncs and m.launches and m.syncs >= MANY_WAITS and m.launches <= FEW_LAUNCHES * m.syncs)
 
 
+def covered_by_host(b: Breakdown) -> bool:
+    """Whether the host has so much work of its own that it would hold the step for most of the time that queued work waits."""
+    free = (b.step_ns or 0.0) - (b.host_ns or 0.0)
+    return free < MUCH * b.parts["idle_queue"]
+
+
+def pausing(b: Breakdown, steps: Steps) -> float:
+    """How long the GPU waited in pauses between operators, ns per step, that an ordinary loop has as well."""
+    if b.away is None:
+        return 0.0
+    return intervals.length(intervals.intersection(idle_spans(b, "idle_launch"), b.away.brief)) / len(steps)
+
+
 # --- the host's own doing -----------------------------------------------------------------------------------------
 
 

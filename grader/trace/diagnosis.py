@@ -97,7 +97,9 @@ def diagnose(
     step = b.step_ns
     case = _Case(trace, m, b, step, steps, details.slow(operations, step), details.tiny_operation(operations, m))
     costs = {name: sum(b.parts[part] for part in cause.parts) for name, cause in CAUSES.items()}
-    cause, runner_up = _ranked(costs, m, step)
+    cause = _first(costs, step)
+    costs["host"] = max(costs["host"], b.alone)
+    runner_up = _next(cause, costs, m, step)
     case.tell(cause)
     shares = {name: ns / step for name, ns in costs.items()}
     what_if = {name: ns / 1e6 for name, ns in what_ifs(case).items() if ns < 0.995 * step or name == cause}
@@ -115,16 +117,22 @@ def diagnose(
     )
 
 
-def _ranked(costs: dict[str, float], m: Metrics, step: float) -> tuple[str, str]:
-    """The cause, and what comes next to it. costs: ns per step."""
+def _first(costs: dict[str, float], step: float) -> str:
+    """costs: ns per step, by cause."""
+    stall = max(STALLS, key=costs.__getitem__)
+    return stall if costs[stall] >= SIGNIFICANT * step else max(WORK, key=costs.__getitem__)
+
+
+def _next(cause: str, costs: dict[str, float], m: Metrics, step: float) -> str:
+    """What comes next to the cause."""
     stalls, work = (sorted(kind, key=costs.__getitem__, reverse=True) for kind in (STALLS, WORK))
-    if costs[stalls[0]] < SIGNIFICANT * step:
-        return work[0], work[1]
-    cause, runner_up = stalls[:2]
+    if cause in WORK:
+        return work[work[0] == cause]
     if cause == "launch" and details.never_ahead(m):
-        return cause, "sync"
+        return "sync"
+    runner_up = stalls[stalls[0] == cause]
     # none of the other stalls matters: what the GPU does, does
-    return cause, work[0] if costs[runner_up] < 0.05 * step else runner_up
+    return work[0] if costs[runner_up] < 0.05 * step else runner_up
 
 
 def what_ifs(case: _Case) -> dict[str, float]:
@@ -132,6 +140,7 @@ def what_ifs(case: _Case) -> dict[str, float]:
     nothing else changed."""
     m, b, parts, step = case.m, case.b, case.b.parts, case.step
     found = {name: step - sum(parts[part] for part in cause.parts) for name, cause in STALLS.items()}
+    found["host"] = min(found["host"], step - b.alone)
     memory = parts["memory"]
     shares = m.tensor_core_share or {"no": 0.0, "unknown": 0.0}
     known = shares["no"] / (shares["no"] + shares["unknown"] or 1.0)  # nobody knows of the others what they could do
@@ -154,7 +163,7 @@ def _confidence(cause: str, shares: dict[str, float], case: _Case) -> float:
     is seen, where most of what the cause costs is not in the recording, and where it is inferred. shares: of the step, by cause."""
     others = STALLS if cause in STALLS else WORK
     rival = max([shares[other] for other in others if other != cause], default=0.0)
-    clear = (shares[cause] - rival) / max(shares[cause] + rival, 1e-9)
+    clear = max(0.0, shares[cause] - rival) / max(shares[cause] + rival, 1e-9)
     if cause in STALLS:
         clear *= min(1.0, shares[cause] / SIGNIFICANT - 1)
     found = 0.5 + 0.5 * clear
@@ -164,9 +173,19 @@ def _confidence(cause: str, shares: dict[str, float], case: _Case) -> float:
         found *= 0.7
     if _unseen(cause, case.b) > 0.5 * shares[cause] * case.step:
         found *= 0.7
-    if case.told.inferred or (cause == "launch" and details.never_ahead(case.m)):
+    if case.told.inferred or _with_another(cause, shares[cause] * case.step, case):
         found = min(found, EITHER)
     return round(min(0.99, max(0.05, found)), 2)
+
+
+def _with_another(cause: str, cost: float, case: _Case) -> bool:
+    """Whether another cause costs the same time, so that removing one of them alone may win little. cost: ns per step."""
+    if cause == "queue":
+        return details.covered_by_host(case.b)
+    if cause != "launch":
+        return False
+    pauses = details.pausing(case.b, case.steps) if case.steps else 0.0
+    return details.never_ahead(case.m) or pauses >= details.MUCH * cost
 
 
 def _unseen(cause: str, b: Breakdown) -> float:
