@@ -119,7 +119,12 @@ def _roofs(axes: Axes, placed: list[Placed], reached: Peaks | None) -> None:
         # Left of the ridge, above the slope, no operation can be. Roofs that are near each other keep a line's distance.
         beside = min(log(roof) * points, beside - 11)
         said, down = f"{name} {roof / 1e12:.3g} TFLOP/s", log(roof) * points - beside
-        place = {"xytext": (-3 - (6 + down) * run, -down), "textcoords": "offset points", "ha": "right", "va": "center"}
+        place: dict[str, Any] = {
+            "xytext": (-3 - (6 + down) * run, -down),
+            "textcoords": "offset points",
+            "ha": "right",
+            "va": "center",
+        }
         axes.annotate(said, (ridge, roof), fontsize=8.5, color=INK, **place)
     axes.set_xlabel("arithmetic intensity, FLOP per byte", fontsize=FONT, color=INK, labelpad=1)
     axes.set_ylabel("TFLOP/s", fontsize=FONT, color=INK, labelpad=1)
