@@ -26,6 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+DATA = Path(__file__).with_name("data")
 SECONDS = 5  # of the processor, for an input of a few kilobytes; -timeout is for those that hang
 COLUMNS = ["start", "duration", "correlation", "device", "stream", "bytes", "sequence", "python", "parent"]
 
@@ -153,6 +154,7 @@ WORDS = [
     *('"ph": "X"', '"ts": ', '"dur": ', '"cat": "kernel"', '"cat": "cpu_op"', '"cat": "gpu_memcpy"', '"name": "'),
     *('"args": {', '"correlation": ', '"device": ', '"stream": ', '"bytes": ', '"Input Dims": [[', '"Input type": ['),
     *('"traceEvents": [', '"baseTimeNanoseconds": ', "ProfilerStep#1", "cudaLaunchKernel", "cudaGraphLaunch", "nan"),
+    *('"Task Type": "AI_CORE"', '"connection_id": ', '"External id": ', '"cat": "xpu_runtime"', '"Optimizer.step#'),
     *("inf", "null", "-1", "1e308", "9223372036854775807", "4398046511104.123", "}, {", "]}", '"', "cudaMemcpyAsync"),
 ]
 
@@ -161,10 +163,18 @@ def seeds(folder: Path) -> None:
     """Small traces, sound and damaged, to start from."""
     from test_trace_reader import CORPUS, SOUND, document, sound_events, written
 
-    small = [written(document(sound_events(2, 1, graph)), "compact") for graph in (0, 2)]
+    from test_trace_anybody import Job, ascend, unmarked
+
+    people = [Job().steps().text(), unmarked(4, 2).text(), ascend(), *(file.read_bytes() for file in DATA.glob("*.gz"))]
+    small = [*map(_bytes, people)]
+    small += [written(document(sound_events(2, 1, graph)), "compact") for graph in (0, 2)]
     for number, data in enumerate([*small, *SOUND.values(), *(data for data, _ in CORPUS.values())]):
         if len(data) < 1 << 16:
             (folder / f"seed-{number}").write_bytes(data)
+
+
+def _bytes(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode()
 
 
 def main() -> None:

@@ -66,6 +66,8 @@ def doubts(trace: Trace, expect_gpu: bool, dropped: int = 0) -> tuple[list[str],
     # The first active step may have lost GPU events and is never counted; the time outside of steps isn't either.
     begin = int(windows.ends[0] if len(windows) > 1 else windows.starts[0])
     launches = launches[(trace.start[launches] >= begin) & (trace.start[launches] < windows.ends[-1])]
+    if captured := int(_captured(trace, launches).sum()):
+        notes.append(counted(captured, "launch{es} {were} noted in a CUDA graph, which runs nothing"))
     reasons += _unmatched(trace, launches, launch, begin, dropped)
     if not trace.by_operator:
         reasons += _several(trace, launches, gpu)

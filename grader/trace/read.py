@@ -244,7 +244,7 @@ class _Reading:
                     self.columns.add(b"[" + rest[:at] + b"]")
                     self._limit()
                 except DAMAGE:
-                    tail = None
+                    tail = tail if self._softened(rest[:at]) else None
         if tail is None:
             self._salvaged(rest)
             if self.salvage.finish():

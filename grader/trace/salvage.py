@@ -78,6 +78,10 @@ class Salvage:
                 self.open, self.depth = [], 0
             good.append(piece)
             return
+        if not self.open and piece.lstrip()[:1] == b"{" and (event := repair(piece)) is not None:
+            self.repaired += 1
+            good.append(event)
+            return
         self.open.append(piece)
         lowest, change = _depths(piece)
         ended = self.depth + lowest < 0

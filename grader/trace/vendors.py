@@ -27,7 +27,9 @@ def settle(c: dict[str, np.ndarray], names: list[str], threads: list[tuple[Any, 
     notes: list[str] = []
     by_operator = _correlate(c["correlation"], work)
     if by_operator:
-        notes.append("it has no correlation ids, so what launched a kernel is known only by the operator")
+        notes.append(
+            "it has no correlation ids, so launches and kernels are matched by the id of their operator or connection"
+        )
     _place(c, work, rows, threads, notes)
     return by_operator, notes
 

@@ -25,7 +25,8 @@ DIGITS = re.compile(r"\d+")
 # What serving engines, and some users, write around one.
 ONE_STEP = re.compile(r".*(execute|step|iteration|batch|forward|decode|prefill|generat)", re.IGNORECASE)
 MOST_TRIED = 40  # lengths of a repetition
-MOST_WORDS = 200  # of the kinds of operators whose distances suggest one
+MOST_OPERATORS = 500_000
+SAME = 0.004  # sequences that are alike but for so much are equally alike
 MATCH = 0.8  # share of operators that come again one repetition later
 MOST = 0.5  # share of the GPU's work that found steps must hold
 SHORT = 0.8  # of the usual length; a step that was cut off is shorter
@@ -213,30 +214,57 @@ def _by_operators(trace: Trace, moments: np.ndarray) -> Windows | None:
     waits = trace.calls[mine[trace.calls]]
     waits = waits[trace.named(SYNC_CALL, waits)]
     ops = np.sort(np.append(ops[trace.operator[ops] < 0], waits[trace.operator[waits] < 0]))
-    if len(ops) < 4:
+    if len(ops) < 4 or len(ops) > MOST_OPERATORS:
         return None
-    words = trace.name[ops]
-    length, match = _period(words)
-    if match < MATCH or length < 2 or 2 * length > len(words):
-        return None
-    again = words[length:] == words[:-length]
-    total = np.cumsum(np.append(0, again))
-    steady = np.flatnonzero(total[length:] - total[:-length] >= MATCH * length)  # stretches of one repetition
-    low, high = (int(steady[0]), int(steady[-1]) + 2 * length) if len(steady) else (0, len(words))
-    ops, words = ops[low:high], words[low:high]
+    words = np.unique(trace.name[ops], return_inverse=True)[1]
     pause = np.append(0, trace.start[ops[1:]] - np.maximum.accumulate(trace.end[ops])[:-1]).clip(0)
-    _, of, times = np.unique(words, return_inverse=True, return_counts=True)
-    once = np.abs(times - len(words) / length) <= 1
-    if once.any():
-        mean = np.bincount(of, pause) / np.maximum(times, 1)
-        first = np.flatnonzero(of == np.where(once, mean, -1.0).argmax())
-    else:
-        phase = np.bincount(np.arange(len(words)) % length, pause, length).argmax()
-        first = np.arange(phase, len(words), length)
+    found = _repeated(words, pause)
+    if found is None:
+        return None
+    first, alike = found
+    inside = words[first[0] : first[-1]]
+    if all(len(np.setdiff1d(part, inside)) for part in (words[: first[0]], words[first[-1] :])):
+        return None  # something else begins and ends it: the layers of one pass
+    length = int(np.median(np.diff(first)))
     whole = len(words) - first[-1] >= length - 1
     starts, ends = _from_start_to_start(trace.start[ops[first]], int(trace.end[ops[-1]]) if whole else None)
-    how = f"its steps were found by a sequence of {length} operators that comes {len(words) / length:.0f} times"
-    return Windows(starts, ends, thread, how, round(0.7 * match, 2))
+    how = f"its steps were found by a sequence of about {length} operators that comes {len(starts)} times"
+    return Windows(starts, ends, thread, how, round(0.7 * alike, 2))
+
+
+def _repeated(words: np.ndarray, pause: np.ndarray) -> tuple[np.ndarray, float] | None:
+    """Where a sequence of words begins that comes again and again: the positions of a word that comes once in each, and how much of
+    it is the same each time. Of several such words the one with the longest pause before it."""
+    order = np.argsort(words, kind="stable")
+    apart = np.diff(order)
+    tried: list[tuple[int, float, np.ndarray]] = []  # length, likeness, positions
+    bounds = np.searchsorted(words[order], np.arange(words.max(initial=0) + 2))
+    count = np.diff(bounds)
+    # Rare words first, as they come once in the longest sequence.
+    for word in np.lexsort((bounds[:-1], count))[np.sort(count).searchsorted(3) :][:MOST_TRIED].tolist():
+        at, distance = order[bounds[word] : bounds[word + 1]], apart[bounds[word] : bounds[word + 1] - 1]
+        length = int(np.median(distance))
+        if length > 1 and (np.abs(distance - length) <= STEADY * length).mean() >= MATCH:
+            tried.append((length, _likeness(words, at), at))
+    if not tried or (best := max(likeness for _, likeness, _ in tried)) < MATCH:
+        return None
+    # Layers repeat within a step, and something every few steps; but no layer is like the first and the last.
+    shortest = min(length for length, likeness, _ in tried if likeness >= best - SAME)
+    fitting = [
+        (likeness, at) for length, likeness, at in tried if length <= 1.05 * shortest and likeness >= best - SAME
+    ]
+    likeness, at = max(fitting, key=lambda one: float(pause[one[1]].mean()))
+    return at, likeness
+
+
+def _likeness(words: np.ndarray, at: np.ndarray) -> float:
+    """How much the words from each of these positions to the next have in common, 0 to 1."""
+    window = np.searchsorted(at, np.arange(at[0], at[-1]), side="right") - 1
+    within, kinds = words[at[0] : at[-1]], int(words.max()) + 1
+    pairs, count = np.unique(window.astype(np.int64) * kinds + within, return_counts=True)
+    usual = np.rint(np.bincount(within, minlength=kinds) / (len(at) - 1))
+    common = np.bincount(pairs // kinds, np.minimum(count, usual[pairs % kinds]))
+    return float((common / np.maximum(np.bincount(window), usual.sum())).mean())
 
 
 def _from_start_to_start(starts: np.ndarray, end: int | None) -> tuple[np.ndarray, np.ndarray]:
