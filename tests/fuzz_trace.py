@@ -161,9 +161,8 @@ WORDS = [
 
 def seeds(folder: Path) -> None:
     """Small traces, sound and damaged, to start from."""
-    from test_trace_reader import CORPUS, SOUND, document, sound_events, written
-
     from test_trace_anybody import Job, ascend, unmarked
+    from test_trace_reader import CORPUS, SOUND, document, sound_events, written
 
     people = [Job().steps().text(), unmarked(4, 2).text(), ascend(), *(file.read_bytes() for file in DATA.glob("*.gz"))]
     small = [*map(_bytes, people)]

@@ -67,7 +67,11 @@ def doubts(trace: Trace, expect_gpu: bool, dropped: int = 0) -> tuple[list[str],
     begin = int(windows.ends[0] if len(windows) > 1 else windows.starts[0])
     launches = launches[(trace.start[launches] >= begin) & (trace.start[launches] < windows.ends[-1])]
     if captured := int(_captured(trace, launches).sum()):
-        notes.append(counted(captured, "launch{es} {were} noted in a CUDA graph, which runs nothing"))
+        said = counted(captured, "launch{es} {were} noted in a CUDA graph, which runs nothing")
+        if 2 * captured > len(launches):
+            reasons.append(f"{said}: record its replays")
+        else:
+            notes.append(said)
     reasons += _unmatched(trace, launches, launch, begin, dropped)
     if not trace.by_operator:
         reasons += _several(trace, launches, gpu)

@@ -59,7 +59,7 @@ def find(trace: Trace) -> Windows:
     if not len(trace):
         return Windows(trace.start, trace.end, -1)
     moments = _moments(trace)
-    for way in (_by_optimizer, _by_annotation, _by_loader, _by_graph, _one_annotated, _by_operators):
+    for way in (_by_optimizer, _by_annotation, _by_loader, _one_annotated, _by_graph, _by_operators):
         found = way(trace, moments)
         if found is not None and (len(found) > 1 or way is _one_annotated) and _holds_most(found, moments):
             return found
@@ -181,7 +181,7 @@ def _one_annotated(trace: Trace, moments: np.ndarray) -> Windows | None:
     own = trace.annotations[~trace.named(NO_STEP, trace.annotations)]
     own = own[trace.named(ONE_STEP, own)]
     held = _work(moments, trace.start[own], trace.end[own])
-    if not len(own) or not held.any():
+    if not len(own) or held.max() < MATCH * len(moments):
         return None
     one = own[held.argmax()]  # of those alike the outermost
     low, high = int(trace.start[one]), int(trace.end[one])
