@@ -727,7 +727,7 @@ def test_the_site_stands_alone(tmp_path):
     assert site.main(["--out", str(tmp_path / "site")]) == 0
     pages = list((tmp_path / "site").rglob("*.html"))
     names = {path.stem for path in pages}
-    assert set(labs.NAMES) | {path.stem for path in outline.lessons()} | {"index", "search"} <= names
+    assert set(labs.NAMES) | {path.stem for path in outline.lessons()} | {"glossary", "index", "search"} <= names
     for page in pages:
         text = page.read_text()
         assert not re.search(r"<(script|img|iframe)[^>]* src=.https?:", text), page

@@ -35,15 +35,18 @@ def run(options: argparse.Namespace) -> int:
 
 def gradable() -> list[str]:
     """The labs of which this machine can measure something."""
-    return [
-        name for name in labs.NAMES if (lab := labs.get(name)) and not _lacks(lab) and points_in(lab, form_here(lab))
-    ]
+    found = []
+    for name in labs.NAMES:
+        lab = labs.get(name)
+        form = form_here(lab)
+        if form and not _lacks(lab, form) and points_in(lab, form):
+            found.append(name)
+    return found
 
 
-def _lacks(lab: AnyLab) -> str:
-    """What keeps a lab from being graded here, "" for nothing."""
-    form = form_here(lab)
-    return (missing_packages(lab) or too_little_memory(lab, form)) if form else "needs an NVIDIA GPU"
+def _lacks(lab: AnyLab, form: str) -> str:
+    """What a lab needs in this form and this machine does not have, "" for nothing."""
+    return missing_packages(lab) or too_little_memory(lab, form)
 
 
 def _show_machine(confined: Confinement) -> None:
@@ -71,7 +74,8 @@ def _show_machine(confined: Confinement) -> None:
 
 def _show_lab(lab: AnyLab) -> bool:
     """False for a lab that should be calibrated and is not."""
-    form, lacks = form_here(lab), _lacks(lab)
+    form = form_here(lab)
+    lacks = _lacks(lab, form) if form else "needs an NVIDIA GPU"
     if form is None or lacks:
         print(f"{lab.name:<16} not here: {lacks}")
         return True
