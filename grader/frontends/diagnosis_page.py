@@ -72,6 +72,7 @@ def _verdict_html(title: str, a: Analysis) -> str:
     ]
     for reason in a.metrics.reasons if not a.metrics.complete else ():
         parts.append(f'<p class="sp-warning"><b>Incomplete:</b> {to_html(reason)}</p>')
+    parts += [f'<p class="sp-note">{to_html(note)}</p>' for note in a.metrics.notes]
     parts.append(f'<div class="sp-cause"><p class="sp-big">{to_html(said.verdict(a))}</p>')
     parts += [f"<p>{to_html(line)}</p>" for line in (said.step_length(a), said.what_ifs(a)) if line]
     parts.append("</div>")
