@@ -32,11 +32,6 @@ def sections(path) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def rewritten(path) -> None:
-    if QUESTIONS not in sections(path):
-        pytest.skip("not rewritten yet")
-
-
 def read_words(markdown: str) -> int:
     """The words of it that a reader sees without unfolding anything."""
     markdown = re.sub(r"<details.*?</details>|<!--.*?-->", "", markdown, flags=re.DOTALL)
@@ -50,7 +45,6 @@ def hidden(cell) -> bool:
 
 @each_lesson
 def test_the_first_result_comes_early(path):
-    rewritten(path)
     words = lines = 0
     for cell in cells(path):
         if cell.cell_type == "markdown":
@@ -68,13 +62,11 @@ def test_plumbing_is_folded(path):
     for cell in cells(path):
         if cell.cell_type == "code":
             assert hidden(cell) == ("hide-input" in cell.metadata.get("tags", [])), cell.id
-    rewritten(path)
     assert hidden(next(cell for cell in cells(path) if cell.id == "here")), "the imports are plumbing"
 
 
 @each_lesson
 def test_each_prediction_has_the_guess_that_many_make(path):
-    rewritten(path)
     code = "\n".join(cell.source for cell in cells(path) if cell.cell_type == "code")
     for name in re.findall(r"^(my_\w+) = None\b", code, re.MULTILINE):
         calls = re.findall(rf"lesson\.compare\(\s*{name}\b.*?\n(?=\S|$)", code + "\n", re.DOTALL)
@@ -83,7 +75,6 @@ def test_each_prediction_has_the_guess_that_many_make(path):
 
 @each_lesson
 def test_questions_and_answers_are_folded(path):
-    rewritten(path)
     below = sections(path)
     assert below[QUESTIONS].count("<details><summary>") == below[QUESTIONS].count("</details>") == 5
     tries = re.findall(
@@ -94,7 +85,6 @@ def test_questions_and_answers_are_folded(path):
 
 @each_lesson
 def test_a_drawing_of_the_idea_comes_before_the_first_chart(path):
-    rewritten(path)
     for cell in cells(path):
         if cell.cell_type == "markdown" and IMAGE.search(cell.source):
             return

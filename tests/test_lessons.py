@@ -77,10 +77,7 @@ def test_order(path):
     """Predictions before what they are about, and the closing sections, once each, in their order."""
     cells = nbformat.read(path, as_version=4).cells
     headings = [line.strip("# ") for c in cells if c.cell_type == "markdown" for line in c.source.splitlines() if line.startswith("## ")]  # fmt: skip
-    ending = (
-        ENDING if "Five questions" in headings else [h for h in ENDING if h != "Five questions"]
-    )  # not rewritten yet
-    assert headings[-len(ending) :] == ending, headings
+    assert headings[-len(ENDING) :] == ENDING, headings
     code = "\n".join(c.source for c in cells if c.cell_type == "code")
     guessed = [m.group(1) for m in re.finditer(r"^(my_\w+) = None\b", code, re.MULTILINE)]
     assert guessed, "a lesson asks for a prediction: my_guess = None"
