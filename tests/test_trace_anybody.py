@@ -80,10 +80,13 @@ def ms(a):
 # ---------------------------------------------------------------- windows
 
 
-def test_kernels_of_the_step_before_are_not_this_step_s():
+@pytest.mark.parametrize("streams", [[7], [7, 20]])
+def test_kernels_of_the_step_before_are_not_this_step_s(streams):
     job = Job()
     for number in range(10):
-        job.event("kernel", ADD, 1000 + number * 1000, 1000, 7, 0, device=0, stream=7, correlation=number + 900)
+        for stream in streams:
+            ids = {"stream": stream, "correlation": stream * 100 + number}
+            job.event("kernel", ADD, 1000 + number * 1000, 1000, stream, 0, device=0, **ids)
     job.now, job.gpu, start = 1000, 11_000, 1000
     for _ in range(10):
         job.op()
@@ -415,6 +418,7 @@ SQLITE = b"SQLite format 3\0" + bytes(100)
         ({"displayTimeUnit": "ns", "traceEvents": XLA}, "JAX"),
         ({"traceEvents": CHROME}, "browser"),
         ({"traceEvents": TENSORFLOW}, "TensorFlow"),
+        ({"traceEvents": [{"cat": "v8", "ph": "B", "name": "V8.Run", "pid": 1, "tid": 2, "ts": 1000}]}, "browser"),
         ({"traceEvents": ROCPROF}, "rocprof"),
         ({"traceEvents": VIZTRACER}, "VizTracer"),
         (

@@ -13,7 +13,8 @@ from grader.trace.events import ANNOTATION, CPU_OP, DRIVER, KERNEL, LAUNCHES, ME
 from grader.trace.nesting import Nesting
 from grader.trace.windows import Windows, find
 
-MOST_ALONE = 0.9  # share of GPU work without a launch, from where on launches were not recorded
+MOST_ALONE = 0.9  # share of one kind of GPU work without a launch, from where on launches were not recorded
+FEW_ALONE = 0.005  # share of all GPU work that is no kind worth a word
 
 
 class TraceError(UserError):
@@ -151,10 +152,14 @@ class Trace:
         """Mask of GPU work of a kind of which hardly any has its launch recorded: MTIA's copies, a trace of the GPU alone. It
         counts to the step in which it ran."""
         timed = np.zeros(len(self), bool)
+        launched = self.gpu[self._launch[self.gpu] >= 0]
         for kind in (KERNEL, MEMCPY, MEMSET):
             mine = np.flatnonzero(self.category == kind)
+            mine = (
+                mine[mine >= launched[0]] if len(launched) else mine
+            )  # what came before may be of before the recording
             alone = mine[self._launch[mine] < 0]
-            if len(alone) > MOST_ALONE * len(mine):
+            if len(alone) > max(MOST_ALONE * len(mine), FEW_ALONE * len(self.gpu)):
                 timed[alone] = True
         return timed
 

@@ -214,11 +214,11 @@ def _short_replays(trace: Trace, replays: np.ndarray, gpu: np.ndarray) -> int:
 
 
 def _after_first(trace: Trace, gpu: np.ndarray, marked: np.ndarray, begin: int) -> np.ndarray:
-    """Mask of the GPU events that start after the first marked one of their stream, or after `begin` where none is. A
-    stream works in order: what runs before it may have been launched before the recording began, what runs after it
-    cannot."""
+    """Mask of the GPU events that start after the first marked one of their stream; where none is, after the first of all, or
+    after `begin`. A stream works in order: what runs before it may have been launched before the recording began, what runs
+    after it cannot."""
     stream, none = alike(trace.device[gpu], trace.stream[gpu]), np.iinfo(np.int64).max
     first = np.full(stream.max() + 1, none)
     np.minimum.at(first, stream[marked], trace.start[gpu[marked]])
-    first[first == none] = begin
+    first[first == none] = max(begin, int(first.min())) if marked.any() else begin
     return trace.start[gpu] > first[stream]

@@ -277,7 +277,8 @@ class _Reading:
             flaws.update(part.header["flaws"])
         if not len(trace) and (lost or self.bare):
             raise TraceError(foreign.file(self.first, self.file_name))
-        if len(trace) and self.about.schemaVersion is None and (trace.category == OTHER).all():
+        seen = sum(part.header["seen"] for part in self.parts)
+        if seen and self.about.schemaVersion is None and (trace.category == OTHER).all():
             raise TraceError(foreign.events(self.first))
         trace.reasons[:0] = [] if self.damage is None else [self.damage]
         dropped += lost + flaws["time"] + flaws["phase"]
