@@ -24,6 +24,7 @@ FOR_NOTEBOOKS = {
     "grader.trace.operations": ("operations",),
     "grader.trace.roofline": ("peaks",),
     "grader.trace.words": ("BLUE", "FAINT", "GREEN", "ORANGE", "PURPLE", "VERMILION"),
+    "grader.workloads.drive": ("read",),
     "grader.workloads.gpt": ("GPT",),
     "grader.workloads.job": ("Batches", "Job"),
     "grader.workloads.resnet": ("JpegFiles", "TinyNet"),

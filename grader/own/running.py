@@ -61,49 +61,69 @@ def run_watched(
     which it is stopped. options: see `Options` in watch/grader_watch.py.
     say: gets lines for the user. Raises UserError where the command cannot be started."""
     folder.mkdir(parents=True, exist_ok=True)
-    env = {
-        **os.environ,
-        **(environment or {}),
-        "GRADER_WATCH": json.dumps({**options, "folder": str(folder.resolve())}),
-    }
-    env.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler writes lines of its own among the job's
-    env["PYTHONPATH"] = os.pathsep.join([str(WATCH), *filter(None, [env.get("PYTHONPATH", "")])])
-    began, stopped = time.monotonic(), False
+    began = time.monotonic()
     with _signals_are_the_jobs() as forward:
-        try:
-            with open(output, "ab") if output else contextlib.nullcontext() as log:
-                process = subprocess.Popen(list(command), env=env, cwd=cwd, stdout=log, stderr=log)
-        except OSError as error:
-            raise UserError(f"{command[0]}: {error.strerror}. Give the command as you type it, after `--`.") from None
+        process = _start(command, _environment(folder, options, environment or {}), cwd, output)
         forward(process)
-        seen, told, waiting = Seen(), 0, True
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(POLL_S)
-            _read(folder, seen)
-            if any(each["measuring"] for each in seen.processes):
-                seen.gpu_busy += _utilisation(seen)
-            if seen.looks > told:
-                told = seen.looks
-                if looked(seen) and process.poll() is None:
-                    stopped = True
-                    stop(process)
-            if waiting and not seen.processes and time.monotonic() - began > NO_STEP_S:
-                waiting = False
-                say(
-                    f"no step of an optimizer within {NO_STEP_S / 60:.0f} minutes. Is it one? --step module:function names what ends a step"
-                )
-            if process.poll() is None and time.monotonic() - began > limit_s:
-                stopped = True
-                stop(process)
-            if process.poll() is not None:
-                break
-        _read(folder, seen)
-        if seen.looks > told:
-            looked(seen)
+        seen = Seen()
+        stopped = _watch(process, folder, seen, looked, say, began, limit_s)
     seen.seconds = time.monotonic() - began
     seen.status = 0 if stopped else process.returncode if process.returncode >= 0 else 128 - process.returncode
     return seen
+
+
+def _environment(folder: Path, options: dict[str, Any], more: dict[str, str]) -> dict[str, str]:
+    given = json.dumps({**options, "folder": str(folder.resolve())})
+    env = {
+        "KINETO_LOG_LEVEL": "99",
+        **os.environ,
+        **more,
+        "GRADER_WATCH": given,
+    }  # the profiler writes no lines of its own
+    env["PYTHONPATH"] = os.pathsep.join([str(WATCH), *filter(None, [env.get("PYTHONPATH", "")])])
+    return env
+
+
+def _start(
+    command: Sequence[str], env: dict[str, str], cwd: Path | None, output: Path | None
+) -> subprocess.Popen[bytes]:
+    try:
+        with open(output, "ab") if output else contextlib.nullcontext() as log:
+            return subprocess.Popen(list(command), env=env, cwd=cwd, stdout=log, stderr=log)
+    except OSError as error:
+        raise UserError(f"{command[0]}: {error.strerror}. Give the command as you type it, after `--`.") from None
+
+
+def _watch(
+    process: subprocess.Popen[bytes],
+    folder: Path,
+    seen: Seen,
+    looked: Callable[[Seen], bool],
+    say: Callable[[str], None],
+    began: float,
+    limit_s: float,
+) -> bool:
+    """Until the job has ended. Returns whether it was ended from here."""
+    told, warned, stopped, running = 0, False, False, True
+    while running:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(POLL_S)
+        running = process.poll() is None
+        _read(folder, seen)
+        if any(each["measuring"] for each in seen.processes):
+            seen.gpu_busy += _utilisation(seen)
+        passed = time.monotonic() - began
+        enough = passed > limit_s
+        if seen.looks > told:
+            told = seen.looks
+            enough |= looked(seen)
+        if enough and running:
+            stopped, running = True, False
+            stop(process)
+        if not (warned or seen.processes) and passed > NO_STEP_S:
+            warned = True
+            say(f"no step was seen in {NO_STEP_S / 60:.0f} minutes. --step MODULE:FUNCTION names what ends one.")
+    return stopped
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ import time
 from statistics import median
 
 import torch
-from grader_watch_steps import Mark, Plan, Steps
+from grader_watch_steps import Mark, Parts, Plan, Steps
 
 WARM_STEPS, WARM_S = 12, 6.0  # before that no step counts: compilation, autotuning, caches
 STATIONARY = 0.05  # two quarters of the warm-up are as fast as each other when they differ by less
@@ -107,8 +107,7 @@ class Watch:
         self.total_s = {"data_wait": 0.0, "evaluation": 0.0, "checkpoints": 0.0, "recording": 0.0}
         self.counts = {"batches": 0, "evaluation": 0, "checkpoints": 0, "skipped": 0}
         self.loader = {"workers": 0, "prefetch": 0, "batch": 0}
-        self.parts: dict[str, list[float]] = {}  # seconds, of the steps that are timed
-        self.open_parts: list[tuple[str, Mark, Mark | None]] = []
+        self.parts = Parts()
         self.sampled_to, self.sample_at = 0, math.inf  # step, time
         self.plan: Plan | None = None
         self.looks: list[dict] = []
@@ -118,7 +117,7 @@ class Watch:
 
     @guarded
     def optimizer_done(self, optimizer) -> None:
-        self._part_ends("optimizer")
+        self.parts.ends("optimizer")
         if self.steps.optimizer(optimizer):
             if self.steps.begin_again and self.plan is None and not self.looks:
                 self.step, self.first, self.last, self.warm, self.times = 0, None, None, [], array.array("d")
@@ -133,7 +132,7 @@ class Watch:
 
     @guarded
     def backward_done(self) -> None:
-        self._part_ends("backward")
+        self.parts.ends("backward")
         if self.steps.backward():
             self.tick()
 
@@ -198,21 +197,7 @@ class Watch:
     @guarded
     def part_begins(self, part: str) -> None:
         if self.step < self.sampled_to or (self.plan is not None and self.plan.times(self.step)):
-            self.open_parts.append((part, Mark(), None))
-
-    def _part_ends(self, part: str) -> None:
-        if self.open_parts and self.open_parts[-1][0] == part and self.open_parts[-1][2] is None:
-            self.open_parts[-1] = (*self.open_parts[-1][:2], Mark())
-
-    def _read_parts(self) -> None:
-        """Those that the GPU is done with."""
-        waiting = []
-        for name, begun, ended in self.open_parts:
-            if ended is None or not ended.happened:
-                waiting.append((name, begun, ended))
-            else:
-                self.parts.setdefault(name, []).append(begun.until(ended))
-        self.open_parts = waiting[-100:]
+            self.parts.begins(part)
 
     # ---------------------------------------------------------------- a step
 
@@ -235,8 +220,7 @@ class Watch:
                 self._looked(self.plan, mark.at)
         elif mark.at > self.sample_at:
             self.sampled_to, self.sample_at = self.step + SAMPLED, mark.at + SAMPLED_EVERY_S
-        if self.open_parts:
-            self._read_parts()
+        self.parts.read()
         if mark.at - self.told_at > TOLD_EVERY_S:
             self.tell()
         self.last = Mark(with_event=False)
@@ -261,9 +245,9 @@ class Watch:
         passed = now - self.first.at - self.options.after_s
         if passed < WARM_S or len(self.warm) < WARM_STEPS:
             return False
-        return passed > NEVER_WARM_S or self._stationary()
+        return passed > NEVER_WARM_S or self.stationary()
 
-    def _stationary(self) -> bool:
+    def stationary(self) -> bool:
         """The last quarter of the steps is as fast as the one before it."""
         n = max(5, len(self.warm) // 4)
         if len(self.warm) < 2 * n:
@@ -275,20 +259,8 @@ class Watch:
         return os.path.join(self.options.folder, f"plan-{len(self.looks)}.json")
 
     def _plan(self) -> Plan:
-        """Which steps are timed and recorded. All ranks of a job follow the first one that had a plan."""
-        step_s = max(1e-5, median(self.times[-50:]) if self.times else 0.1)
-        workers, prefetch = self.loader["workers"], self.loader["prefetch"]
-        active = max(FEWEST_RECORDED, min(MOST_RECORDED, math.ceil(0.3 / step_s)))
-        if 0 < workers <= MOST_RECORDED:
-            active = -(-active // workers) * workers  # whole rounds of the workers
-        plan = {
-            "first": self.step + (math.ceil(1 / step_s) + 1 if world() > 1 else 0),  # by then all ranks have read it
-            "timed": min(MOST, max(FEWEST if step_s < 2 else 4, math.ceil(self.options.window_s / step_s))),
-            # while the profiler starts, the workers fill their queue: it is used up first
-            "warm": max(2, min(workers * prefetch + 2, 200 if step_s < 1 else 4)),
-            "active": max(2, min(active, math.ceil(RECORDED_S / step_s))) if self.options.record else 0,
-            "stationary": bool(self.options.at_step) or self._stationary(),
-        }
+        """All ranks of a job follow the first one that had a plan."""
+        plan = _planned(self)
         if world() > 1:
             agreed = _agreed(self._plan_file(), plan)
             plan = agreed if agreed["first"] >= self.step else plan
@@ -297,7 +269,7 @@ class Watch:
 
     def _looked(self, plan: Plan, now: float) -> None:
         """A measurement is complete."""
-        self._read_parts()
+        self.parts.read()
         recorder, memory = plan.recorder, _memory()
         self.total_s["recording"] += recorder.seconds if recorder else 0.0
         grown = memory["allocated"] - self.memory["allocated"] if memory and self.memory else 0
@@ -320,32 +292,7 @@ class Watch:
     def tell(self) -> None:
         """What is known so far, into a file of this process's own."""
         self.told_at = time.perf_counter()
-        cuda = torch.cuda.is_initialized()
-        told = {
-            "pid": self.pid,
-            "rank": _number("RANK", "SLURM_PROCID"),
-            "world": world(),
-            "torch": torch.__version__,
-            "device": torch.cuda.get_device_name() if cuda else "cpu",
-            "gpu": str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid) if cuda else "",
-            "steps": self.step,
-            "by": self.steps.by,
-            "parameters": self.steps.parameters,
-            "running_s": self.told_at - self.began,
-            "stepping_s": self.last.at - self.first.at if self.last and self.first else 0.0,
-            "times": [round(seconds, 7) for seconds in self.times[:: -(-len(self.times) // 2000) or 1]],
-            "total_s": self.total_s,
-            "counts": self.counts,
-            "loader": self.loader,
-            "parts": {name: median(seconds) for name, seconds in self.parts.items()},
-            "measuring": self.plan is not None,
-            "looks": self.looks,
-            "memory": _memory(),
-            "notes": self.notes,
-            # read once a measurement is complete: until then the GPU would be waited for
-            "losses": [loss.item() for loss in self.losses] if self.looks else [],
-            "over": self.over,
-        }
+        told = _told(self)
         path = os.path.join(self.options.folder, f"process-{self.pid}.json")
         with open(path + ".part", "w", encoding="utf-8") as file:
             json.dump(told, file)
@@ -361,6 +308,53 @@ class Watch:
     def at_exit(self) -> None:
         if os.getpid() == self.pid and self.step and not self.over:
             self.give_up("the job ended")
+
+
+def _planned(watch: Watch) -> dict:
+    """Which steps are timed and recorded."""
+    step_s = max(1e-5, median(watch.times[-50:]) if watch.times else 0.1)
+    workers, prefetch = watch.loader["workers"], watch.loader["prefetch"]
+    active = max(FEWEST_RECORDED, min(MOST_RECORDED, math.ceil(0.3 / step_s)))
+    if 0 < workers <= MOST_RECORDED:
+        active = -(-active // workers) * workers  # whole rounds of the workers
+    return {
+        "first": watch.step + (math.ceil(1 / step_s) + 1 if world() > 1 else 0),  # by then all ranks have read it
+        "timed": min(MOST, max(FEWEST if step_s < 2 else 4, math.ceil(watch.options.window_s / step_s))),
+        # while the profiler starts, the workers fill their queue: it is used up first
+        "warm": max(2, min(workers * prefetch + 2, 200 if step_s < 1 else 4)),
+        "active": max(2, min(active, math.ceil(RECORDED_S / step_s))) if watch.options.record else 0,
+        "stationary": bool(watch.options.at_step) or watch.stationary(),
+    }
+
+
+def _told(watch: Watch) -> dict:
+    """What is known so far. Times in seconds."""
+    cuda = torch.cuda.is_initialized()
+    return {
+        "pid": watch.pid,
+        "rank": _number("RANK", "SLURM_PROCID"),
+        "world": world(),
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name() if cuda else "cpu",
+        "gpu": str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid) if cuda else "",
+        "steps": watch.step,
+        "by": watch.steps.by,
+        "parameters": watch.steps.parameters,
+        "running_s": watch.told_at - watch.began,
+        "stepping_s": watch.last.at - watch.first.at if watch.last and watch.first else 0.0,
+        "times": [round(seconds, 7) for seconds in watch.times[:: -(-len(watch.times) // 2000) or 1]],
+        "total_s": watch.total_s,
+        "counts": watch.counts,
+        "loader": watch.loader,
+        "parts": {name: median(seconds) for name, seconds in watch.parts.seconds.items()},
+        "measuring": watch.plan is not None,
+        "looks": watch.looks,
+        "memory": _memory(),
+        "notes": watch.notes,
+        # read once a measurement is complete: until then the GPU would be waited for
+        "losses": [loss.item() for loss in watch.losses] if watch.looks else [],
+        "over": watch.over,
+    }
 
 
 def _agreed(path: str, mine: dict) -> dict:

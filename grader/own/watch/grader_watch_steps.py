@@ -100,6 +100,31 @@ class Steps:
         return self.by == "backward"
 
 
+class Parts:
+    """How long the parts of some steps take: backward, optimizer."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, list[float]] = {}
+        self.open: list[tuple[str, Mark, Mark | None]] = []
+
+    def begins(self, part: str) -> None:
+        self.open.append((part, Mark(), None))
+
+    def ends(self, part: str) -> None:
+        if self.open and self.open[-1][0] == part and self.open[-1][2] is None:
+            self.open[-1] = (*self.open[-1][:2], Mark())
+
+    def read(self) -> None:
+        """Those that the GPU is done with."""
+        waiting = []
+        for name, begun, ended in self.open:
+            if ended is None or not ended.happened:
+                waiting.append((name, begun, ended))
+            else:
+                self.seconds.setdefault(name, []).append(begun.until(ended))
+        self.open = waiting[-100:]
+
+
 class Recorder:
     """The profiler over `active` steps, after `warm` ones that it only warms up in."""
 
