@@ -95,16 +95,13 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
         gaps.append(_gaps(trace, gpu[own], device, start, end, cause))
     per_step = total / n / len(devices)
     length = float(step_ns) if step_ns else float(per_step.sum())
-    # What the profiler added is taken off: at least what it added to the step, more where waits have hidden some.
-    added = (float(per_step.sum()) - length) * (1 - host.fetching)
-    own_work = max(0.0, host.work - max(added, host.profiling))
+    own_work, held = host.without_profiler(float(per_step.sum()), length, bool(step_ns))
     # The profiler makes no step shorter. Where the recorded ones were, batches were ready that the loop usually waits for:
     # loader workers fill their queue while the profiler starts.
     unseen = max(0.0, length - float(per_step.sum()))
     per_step = _without_profiler(per_step, length, host.fetching)
     alone = float(per_step[OTHER])
-    hidden = max(0.0, length - own_work - host.held) if step_ns else 0.0  # waits that the profiler has shortened
-    per_step = _blame(per_step, after_stall, own_work, host.held + hidden)
+    per_step = _blame(per_step, after_stall, own_work, held)
     waited = DATA if len(host.data[0]) else OTHER
     per_step[waited] += unseen
     columns = (np.concatenate(column) for column in zip(*gaps, strict=True))
@@ -169,6 +166,14 @@ class Host:
         self.fetching = float(fetching / cost.sum()) if cost.any() else 0.0
         self.held = intervals.length(intervals.clip(union, *span)) / len(steps)
         self.work = (span[1] - span[0]) / len(steps) - self.held
+
+    def without_profiler(self, traced: float, length: float, known: bool) -> tuple[float, float]:
+        """The host's own work and its waits in a step without the profiler, ns. traced, length: of a step with and without it;
+        known: whether the latter was measured."""
+        # What the profiler added is taken off: at least what it added to the step, more where waits have hidden some.
+        added = (traced - length) * (1 - self.fetching)
+        work = max(0.0, self.work - max(added, self.profiling))
+        return work, max(self.held, length - work) if known else self.held
 
     def causes(self, idle: intervals.Intervals, queued: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Cut idle times by cause: (start, end, cause), in order. queued: mask of those that ended with queued work."""
