@@ -32,6 +32,8 @@ SEED = re.compile(r"aten::random_$")  # a DataLoader draws it first of all, and 
 STARTING = re.compile(
     r"aten::(random_|randperm|item|_local_scalar_dense|empty|resize_|to|_to_copy|copy_|empty_strided)$"
 )
+WORKS = re.compile(r"\w*(Launch|Memcpy|Memset|Synchronize)")  # calls that put work on the GPU or wait for it
+FOREIGN = 10  # operators of a sampler's or a wrapper's own
 LOADER = re.compile(r"enumerate\(DataLoader\)#")
 # Names of functions, files and marks that say that a batch is being made.
 MAKES_BATCH = re.compile(
@@ -102,20 +104,23 @@ def _searched(pattern: re.Pattern[str], trace: Trace, events: np.ndarray) -> np.
 
 
 def _loader_starts(trace: Trace, thread: int) -> intervals.Intervals:
-    """From where a DataLoader drew its seed to its first `__next__`, with nothing else than its own operators between them."""
+    """From where a DataLoader drew its seed to its first `__next__`, with hardly anything else than its own operators between them."""
     own = np.flatnonzero((trace.thread == thread) & ((trace.category == CPU_OP) | trace.is_call))
     waits = trace.annotations[trace.thread[trace.annotations] == thread]
     waits = trace.start[waits[trace.named(LOADER, waits)]]
     seeds = np.flatnonzero((trace.category[own] == CPU_OP) & trace.named(SEED, own))
     if not len(waits) or not len(seeds):
         return intervals.EMPTY
-    foreign = np.append(0, np.cumsum(~((trace.category[own] == CPU_OP) & trace.named(STARTING, own))))
+    other = np.where(
+        trace.category[own] == CPU_OP, ~trace.named(STARTING, own), (FOREIGN + 1) * trace.named(WORKS, own)
+    )
+    foreign = np.append(0, np.cumsum(other))
     begin = trace.start[own[seeds]]
     at = np.searchsorted(waits, begin)
     there = at < len(waits)
     until = waits[np.minimum(at, len(waits) - 1)]
     last = np.searchsorted(trace.start[own], until)
-    alone = there & (foreign[last] == foreign[seeds])
+    alone = there & (foreign[last] - foreign[seeds] <= FOREIGN)
     return begin[alone], until[alone]
 
 
