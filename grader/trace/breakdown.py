@@ -2,7 +2,7 @@
 
 What kept the GPU busy is read off the trace. Why it was idle is told by what the host did meanwhile:
 
-- the next piece of work was queued before the GPU ran dry: then the host is not to blame;
+- from when the next piece of work was launched the host is not to blame: it was queued;
 - it waited for data or made a batch, or was held by a blocking copy of more than 64 KB: that part of the gap is theirs;
 - it was busy with something that launches nothing, see `absence` ("other");
 - in what remains it was launching.
@@ -86,7 +86,7 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
             total[part] += intervals.length(intervals.difference(spans, busy))
             busy = intervals.union(np.append(busy[0], spans[0]), np.append(busy[1], spans[1]))
         idle = intervals.complement(busy, low, high)
-        start, end, cause = host.causes(idle, _queued(trace, gpu[own], idle))
+        start, end, cause = host.causes(idle, _launched(trace, gpu[own], idle))
         total += np.bincount(cause, end - start, len(PARTS))
         catching_up = (cause == LAUNCH) | (cause == OTHER)
         stall = np.maximum.accumulate(np.where(catching_up | (cause >= BETWEEN), -1, np.arange(len(cause))))
@@ -175,14 +175,17 @@ class Host:
         work = max(0.0, self.work - max(added, self.profiling))
         return work, max(self.held, length - work) if known else self.held
 
-    def causes(self, idle: intervals.Intervals, queued: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Cut idle times by cause: (start, end, cause), in order. queued: mask of those that ended with queued work."""
+    def causes(self, idle: intervals.Intervals, launched: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Cut idle times by cause: (start, end, cause), in order. launched: for each when the launch of what ended it was over."""
         short = idle[1] - idle[0] < CHANGE_OVER_NS
+        between = short & (launched + CLOCKS_NS <= idle[0])
+        queued = ~between & (idle[1] - np.maximum(launched, idle[0]) >= CHANGE_OVER_NS)
         pieces = [
-            (idle[0][some], idle[1][some], cause)
-            for some, cause in ((queued & short, BETWEEN), (queued & ~short, QUEUE))
+            (idle[0][between], idle[1][between], BETWEEN),
+            (np.maximum(launched, idle[0])[queued], idle[1][queued], QUEUE),
         ]
-        rest = (idle[0][~queued], idle[1][~queued])
+        rest = (idle[0][~between], np.where(queued, np.maximum(launched, idle[0]), idle[1])[~between])
+        rest = tuple(times[rest[1] > rest[0]] for times in rest)
         for cause, spans in ((DATA, self.data), (TRANSFER, self.transfer), (OTHER, self.away.spans)):
             pieces.append((*intervals.intersection(rest, spans), cause))
             rest = intervals.difference(rest, spans)
@@ -197,14 +200,12 @@ class Host:
         return start[order], end[order], cause[order]
 
 
-def _queued(trace: Trace, gpu: np.ndarray, idle: intervals.Intervals) -> np.ndarray:
-    """Mask of the idle times of a GPU that ended with work (of `gpu`, all of that device) whose launch was over before they
-    began."""
+def _launched(trace: Trace, gpu: np.ndarray, idle: intervals.Intervals) -> np.ndarray:
+    """For each idle time of a GPU when the call was over that launched what ended it (of `gpu`, all of that device); its end
+    where that is not known."""
     after = np.searchsorted(trace.start[gpu], idle[1], side="left")
-    there = after < len(gpu)
-    launch = trace.launch_of(gpu[np.where(there, after, 0)])
-    in_time = (launch >= 0) & (trace.end[launch] + CLOCKS_NS <= idle[0])
-    return there & in_time
+    launch = trace.launch_of(gpu[np.minimum(after, len(gpu) - 1)])
+    return np.where((after < len(gpu)) & (launch >= 0), trace.end[launch], idle[1])
 
 
 def blocking_copies(trace: Trace, waits: np.ndarray) -> np.ndarray:

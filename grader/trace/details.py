@@ -34,10 +34,9 @@ def never_ahead(m: Metrics) -> bool:
     return bool(m.syncs and m.launches and m.syncs >= MANY_WAITS and m.launches <= FEW_LAUNCHES * m.syncs)
 
 
-def covered_by_host(b: Breakdown) -> bool:
-    """Whether the host has so much work of its own that it would hold the step for most of the time that queued work waits."""
-    free = (b.step_ns or 0.0) - (b.host_ns or 0.0)
-    return free < MUCH * b.parts["idle_queue"]
+def covered_by_host(b: Breakdown, cost: float) -> bool:
+    """Whether the host has so much work of its own that it would hold the step for most of what the GPU's waits cost, ns per step."""
+    return (b.step_ns or 0.0) - (b.host_ns or 0.0) < MUCH * cost
 
 
 def pausing(b: Breakdown, steps: Steps) -> float:

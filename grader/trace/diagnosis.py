@@ -180,8 +180,8 @@ def _confidence(cause: str, shares: dict[str, float], case: _Case) -> float:
 
 def _with_another(cause: str, cost: float, case: _Case) -> bool:
     """Whether another cause costs the same time, so that removing one of them alone may win little. cost: ns per step."""
-    if cause == "queue":
-        return details.covered_by_host(case.b)
+    if cause in ("queue", "communication"):
+        return details.covered_by_host(case.b, cost)
     if cause != "launch":
         return False
     pauses = details.pausing(case.b, case.steps) if case.steps else 0.0
