@@ -44,7 +44,8 @@ def doubts(trace: Trace, expect_gpu: bool, dropped: int = 0) -> tuple[list[str],
         reasons.append("it spans more than a day")
     steps, windows = trace.steps, trace.windows
     if not len(steps):
-        notes.append(f"it has no ProfilerStep annotations: {windows.how}")
+        sure = f" ({windows.sure:.0%} sure)" if len(windows) > 1 else ""
+        notes.append(f"it has no ProfilerStep annotations: {windows.how}{sure}")
     if len(set(trace.thread[steps].tolist())) > 1:
         reasons.append("its steps are on several threads")
     if (trace.start[steps][1:] < trace.end[steps][:-1]).any():

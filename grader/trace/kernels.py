@@ -6,7 +6,9 @@ unknown."""
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
+MOST_KNOWN = 4096  # names whose answers are kept: long ones take a while
 # Operators that launch a matrix product or a convolution (an attention is two products).
 MATMUL_OP = re.compile(
     r"aten::_?(mm|addmm|_?addmm_activation|bmm|baddbmm|addbmm|mv|addmv|dot|linear|matmul|scaled_mm|grouped_mm"
@@ -116,12 +118,14 @@ def has_half_inputs(name: str) -> bool | None:
     return False if NOT_HALF.search(name) else None
 
 
+@lru_cache(MOST_KNOWN)
 def is_communication(name: str) -> bool:
     """Whether a kernel is a collective or a send or receive between GPUs."""
     lower = name.lower()
     return COMMUNICATION.search(lower) is not None and not NO_COMMUNICATION.search(lower)
 
 
+@lru_cache(MOST_KNOWN)
 def is_attention(name: str) -> bool:
     """Whether a kernel is an attention, or a part of one that computes."""
     lower = name.lower()
@@ -178,6 +182,7 @@ CONVOLUTION = re.compile(r"conv(?!ert)|[fd]prop|dgrad|wgrad|winograd|\d*cudnn_|s
 MEMCPY = re.compile(r"(?:Memcpy|Copy)\s*([A-Z]to[A-Z])|CopyHostToDevice")
 
 
+@lru_cache(MOST_KNOWN)
 def family(name: str) -> str:
     """What a GPU event is for, by its name: "gemm on tensor cores", "normalisation", "copy HtoD", ..."""
     if copy := MEMCPY.match(name):
