@@ -25,7 +25,7 @@ from grader.trace.complete import doubts
 from grader.trace.decode import COLUMNS, DAMAGE, LATEST_US, OF_MEMORY, OF_OPS, OF_OTHERS, OF_PYTHON, Columns
 from grader.trace.events import CPU_OP, OTHER, PYTHON, SPAN
 from grader.trace.pieces import Chunk
-from grader.trace.salvage import Salvage, soften
+from grader.trace.salvage import Salvage, softened
 from grader.trace.words import counted
 
 LONGEST_NS = 3600 * 10**9  # no event of a training trace lasts an hour
@@ -219,14 +219,15 @@ class _Reading:
 
     def _softened(self, text: bytes) -> bool:
         """Whether these events can be decoded all at once, but for numbers that are none and strings that are numbers."""
-        try:
-            good, repaired = soften(text)
-            self.columns.add(b"[" + good + b"]", leniently=True)
-        except DAMAGE:
-            return False
-        self.softened += repaired
-        self._limit()
-        return True
+        for good, repaired in softened(text):
+            try:
+                self.columns.add(b"[" + good + b"]", leniently=True)
+            except DAMAGE:
+                continue
+            self.softened += repaired
+            self._limit()
+            return True
+        return False
 
     def _limit(self) -> None:
         if self.columns.seen + sum(part.header["seen"] for part in self.parts) > MOST_EVENTS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect
+from collections.abc import Iterator
 from itertools import accumulate
 
 import msgspec
@@ -20,6 +21,8 @@ NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
 STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 # Numbers as C prints them. JSON knows neither; strings are matched first so that nothing within one is.
 NO_NUMBER = re.compile(STRING + rb"|-?\b(?:nan|inf(?:inity)?)\b(?:\(\w*\))?", re.DOTALL | re.IGNORECASE)
+# As a value, which is found a hundred times as fast.
+VALUE_NO_NUMBER = re.compile(rb'(":\s{0,4})-?(?:nan|inf(?:inity)?)(?=\s{0,4}[,}])', re.IGNORECASE)
 IN_STRING = re.compile(rb"[\x00-\x1f]")  # JSON has no place for them there
 CONTROL = bytes(32 if code < 32 else code for code in range(256))
 # Where a name begins, and what follows it in an event.
@@ -103,25 +106,30 @@ class Salvage:
             self.lost += 1
 
 
-def soften(text: bytes) -> tuple[bytes, int]:
-    """Events with null for what is no number, as C prints it, and blanks for control characters; and how many that were."""
+def softened(text: bytes) -> Iterator[tuple[bytes, int]]:
+    """Ways to read these events all at once, the cheapest first, and how many events each of them repairs: as they are, in case
+    numbers are strings; with null for what is no number; and with blanks for control characters."""
+    yield text, 0
+    places = [found.start() for found in VALUE_NO_NUMBER.finditer(text)]
+    if places:
+        yield VALUE_NO_NUMBER.sub(rb"\1null", text), _events_at(text, places)
     without: list[bytes] = []
-    damaged: list[int] = []
-    size, controls = 0, False
+    places, size = [], 0
     for found in NO_NUMBER.finditer(text):
-        if found[0].startswith(b'"'):
-            if IN_STRING.search(found[0]):
-                damaged.append(found.start())
-                controls = True
+        if not found[0].startswith(b'"'):
+            without += text[size : found.start()], b"null"
+            size = found.end()
+        elif not IN_STRING.search(found[0]):
             continue
-        damaged.append(found.start())
-        without += text[size : found.start()], b"null"
-        size = found.end()
-    if not damaged:
-        return text, 0
+        places.append(found.start())
+    if places:
+        yield b"".join((*without, text[size:])).translate(CONTROL), _events_at(text, places)
+
+
+def _events_at(text: bytes, places: list[int]) -> int:
+    """In how many events these places are."""
     begins = [found.end() for found in BETWEEN.finditer(text)]
-    softened = b"".join((*without, text[size:]))
-    return softened.translate(CONTROL) if controls else softened, len({bisect(begins, at) for at in damaged})
+    return len({bisect(begins, place) for place in places})
 
 
 def _is_event(piece: bytes) -> bool:
