@@ -29,6 +29,7 @@ CONTROL = bytes(32 if code < 32 else code for code in range(256))
 NAME = re.compile(rb'"name"\s*:\s*"')
 AFTER_NAME = re.compile(rb'"\s*(?:,\s*"(?:ph|cat|pid|tid|ts|dur|args|id|s|bp)"\s*:|\})')
 BARE_QUOTE = re.compile(rb'(\\.)|"', re.DOTALL)
+LONGEST_SCAN = 1 << 20  # bytes of events to go through string by string; a chunk has a quarter of it
 LONGEST = 1 << 16  # bytes of an event that is worth a repair
 
 decode_event = msgspec.json.Decoder(Event).decode
@@ -113,6 +114,8 @@ def softened(text: bytes) -> Iterator[tuple[bytes, int]]:
     places = [found.start() for found in VALUE_NO_NUMBER.finditer(text)]
     if places:
         yield VALUE_NO_NUMBER.sub(rb"\1null", text), _events_at(text, places)
+    if len(text) > LONGEST_SCAN:
+        return
     without: list[bytes] = []
     places, size = [], 0
     for found in NO_NUMBER.finditer(text):
