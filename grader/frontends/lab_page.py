@@ -14,7 +14,7 @@ from grader.checks.logs import LATEST
 from grader.checks.prediction import MADE_FOR, RULE
 from grader.frontends import sizes
 from grader.frontends.notebook.prediction import MEANING
-from grader.labs.lab import AnyLab, Budget, Lab
+from grader.labs.lab import AnyLab, Budget, Growth, Lab
 
 GENERATED = "generated:"
 
@@ -162,6 +162,11 @@ def _points(lab: AnyLab) -> str:
         f"honest rounding does to them. The run that is timed must go on the same way. Unless your loop {same}, nothing else counts."
     ]
     parts.append(_healthy(lab) if lab.throughput.healthy and not lab.memory else _throughput(lab))
+    if isinstance(lab.memory, Growth):
+        parts.append(
+            f"**{lab.memory.title}.** *{lab.throughput.title}* earns at most the share of the leak that is gone. With half of the growth left, "
+            f"*{lab.throughput.title}* earns half of its points."
+        )
     bounded = [check.title for check in lab.trace] + ([lab.memory.title] if isinstance(lab.memory, Budget) else [])
     if bounded:
         parts.append(

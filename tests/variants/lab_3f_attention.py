@@ -56,7 +56,7 @@ WRONGS = {
             ("    return F.", "    with sdpa_kernel(SDPBackend.MATH):\n        return F."),
             _BACKENDS,
         ],
-        "matrices of scores, and of their gradients, are written",
+        "score matrices, and gradients of them, are written",
     ),
 }
 

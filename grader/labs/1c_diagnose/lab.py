@@ -47,8 +47,8 @@ LAB = AnswersLab(
             hints=(
                 "Why doesn't the host run ahead of the GPU here?",
                 "Look at the row `syncs`, and at the table of source lines, which this trace has.",
-                "A line that reads a number from the GPU makes the host wait. Afterwards the GPU waits for the host. "
-                "Name the line with most waits, as the table has it.",
+                "A line that reads a value from the GPU makes the host wait. Afterwards the GPU waits for the host. Name the line with most "
+                "waits, as the table has it.",
             ),
         ),
         Question(

@@ -53,7 +53,7 @@ LAB = Lab(
             points=20,
             metric="loads_in_main",
             at_most=0.5,  # a loop may look at a sample before it begins
-            says="samples a step were read by the training process itself",
+            says="samples per step were read by the training process itself",
             hints=(
                 "Which process opens the image files?",
                 "`lab.peek()` counts the samples that the training process loads itself (`loads_in_main`). You want 0.",

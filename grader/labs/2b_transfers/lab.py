@@ -79,11 +79,11 @@ LAB = Lab(
         ),
         TraceCheck(
             name="copies",
-            title="Few copies a step",
+            title="Few copies per step",
             points=15,
             metric="h2d_copies",
             at_most=4.0,
-            says="copies to the GPU a step",
+            says="copies to the GPU per step",
             hints=(
                 "How large is the smallest thing that is sent, and how many of them are there?",
                 "`lab.peek()` counts the copies of a step. Each costs some microseconds before its first byte.",

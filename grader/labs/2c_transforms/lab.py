@@ -34,9 +34,8 @@ LAB = Lab(
         points=50,
         hints=(
             "How often does Python run a line of __getitem__ for one batch?",
-            "Time __getitem__ line by line, in a cell, with one sample that you make up. 49,152 numbers go through "
-            "Python one by one, twice. What of it is the same for all samples? What could you do for a whole batch "
-            "at once?",
+            "Time __getitem__ line by line, in a cell, with one sample that you make up. Python handles 49,152 values one by one, twice. Which "
+            "part of that is the same for all samples? What could you do for a whole batch at once?",
             "Let __getitem__ fetch bytes and nothing else. Look the brightness up with one tensor index for the "
             "whole batch, and scale the bands with one mean and one std over it. On the device both take next to "
             "nothing. A method __getitems__ gets all indices of a batch at once, for one query.",
@@ -65,7 +64,7 @@ LAB = Lab(
             points=20,
             metric="counted.connections",
             at_most=1.0,
-            says="connections to the database were opened a step",
+            says="connections to the database were opened per step",
             hints=(
                 "What is made anew for each sample, used once and thrown away?",
                 "`lab.peek()` counts the connections that are opened (`counted.connections`), one for each sample.",

@@ -67,7 +67,7 @@ LAB = Lab(
             points=30,
             metric="counted.drive_reads",
             at_most=0.5,
-            says="files were read from the drive a step",
+            says="files were read from the drive per step",
             hints=(
                 "Where do the bytes of a batch come from?",
                 "`lab.peek()` counts the files that are read from the drive while the loop trains. What prepare() "

@@ -33,12 +33,11 @@ LAB = Lab(
     throughput=Throughput(
         points=40,
         hints=(
-            "When the CPU asks the GPU for a number, what do both of them do until it is there?",
+            "The CPU asks the GPU for a value. What do both of them do until the value is there?",
             "In `lab.profile()` look at how often a step has no work queued. After each wait the GPU runs dry until "
             "the CPU has launched something again. `lab.peek()` counts the waits (`syncs`).",
-            "You don't need a number now if you only write it down. Keep it as a tensor on the device, give the "
-            "tensor to `job.log`, and let the grader read it after the block. You can also compute on the device "
-            "what is decided from a number.",
+            "You don't need a value now if you only write it down. Keep it as a tensor on the device, give the tensor to `job.log`, and let the "
+            "grader read it after the block. You can also make decisions on the device, without reading the value.",
         ),
     ),
     trace=(
@@ -49,17 +48,15 @@ LAB = Lab(
             metric="syncs",
             at_most=0.0,
             none_at=8.0,
-            says="times a step the CPU waited for the GPU",
+            says="times per step the CPU waited for the GPU",
             hints=(
                 "Seven places make the CPU wait, and only one of them says so by its name.",
                 'On a GPU, put `torch.cuda.set_sync_debug_mode("warn")` at the top of train(job). It prints a '
                 "warning with the line of each hidden wait, and `lab.run()` shows what was printed. It knows all but "
                 "the wait that is written out.",
-                "These wait: showing a tensor, `if` on a tensor, `.item()`, `.cpu()`, a mask as an index (the CPU "
-                "must know the result's length), a tensor made on the device from a Python list, and synchronize. "
-                "Log tensors instead. Clip with the function of torch.nn.utils, which decides on the device. "
-                "Multiply by the mask and divide by its sum. Make constants once, before the loop. Compare on the "
-                "device.",
+                "Seven things wait. They are printing a tensor, `if` on a tensor, `.item()`, `.cpu()`, a mask as an index, a tensor made on the "
+                "device from a Python list, and synchronize. Log tensors instead. Clip with the function of torch.nn.utils, which decides on the "
+                "device. Multiply by the mask and divide by its sum. Make constants once, before the loop. Compare on the device.",
             ),
             form="cuda",
         ),

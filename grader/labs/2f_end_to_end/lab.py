@@ -35,9 +35,8 @@ LAB = Lab(
             "What is the longest thing in a step now? And when that is gone?",
             "Run `lab.profile()` after each change. Find the largest hatched stretch, and what the CPU does "
             "meanwhile. Take that next. As long as a sample takes milliseconds of Python, nothing else shows.",
-            "First take the Python loop over bytes (one table, on the device), then a query and a connection for "
-            "each sample. Then take a copy for each image and label, and the waits for numbers that are only logged. "
-            "Try whether workers and a copy ahead still gain.",
+            "First take the Python loop over bytes (one table, on the device), then a query and a connection for each sample. Then take a copy "
+            "for each image and label, and the waits for values that are only logged. Try whether workers and a copy ahead still gain.",
         ),
     ),
     trace=(
@@ -53,9 +52,8 @@ LAB = Lab(
                 "Does the GPU wait for data, a copy, the CPU's next launch, or a CPU that waits for the GPU?",
                 "Look at `gpu_idle_unprofiled` of `lab.profile()`, with `data_wait`, the copies and `syncs` beside "
                 "it. They tell you which of the four is left.",
-                "Have batches ready before the loop asks for them, by workers, cheap samples, pinned memory and a "
-                "copy one step ahead. Keep the CPU ahead of the GPU, so read no number in a step. What is left then "
-                "is the launching itself.",
+                "Have batches ready before the loop asks for them. Workers, cheap samples, pinned memory and a copy one step ahead all help. "
+                "Keep the CPU ahead of the GPU, so read no value in a step. Then only the launching itself is left.",
             ),
             form="cuda",
         ),

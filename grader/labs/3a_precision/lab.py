@@ -25,27 +25,27 @@ LAB = Lab(
     throughput=Throughput(
         points=50,
         hints=(
-            "The GPU is busy all the time. Busy with what, and on which of its units?",
-            "In `lab.profile()` look at `tensor_core_share` and `half_share`: how much of the time in matrix products is "
-            "spent on tensor cores, and how much on 16-bit inputs?",
-            "Two switches: one setting of torch lets fp32 products run as TF32, one context around forward and loss lets "
-            "them run in bf16 (fp16 with a GradScaler, on a GPU older than Ampere). The weights stay as they are.",
+            "The GPU is busy all the time. What is it busy with, and on which of its units?",
+            "In `lab.profile()` look at `tensor_core_share` and `half_share`. How much of the matmul time is on tensor cores? How much has "
+            "16-bit inputs?",
+            "You need two switches. One setting of torch lets fp32 matmuls run as TF32. One context around forward and loss runs them in bf16. A "
+            "GPU older than Ampere needs fp16 and a GradScaler instead. The weights stay as they are.",
         ),
     ),
     trace=(
         TraceCheck(
             name="tensor_cores",
-            title="Matrix products run on tensor cores",
+            title="Matmuls run on tensor cores",
             points=20,
             metric="tensor_core_share.yes",
             at_least=0.9,
-            says="of the time in matrix products was spent in tensor-core kernels",
+            says="of the time in matmuls was spent in tensor-core kernels",
             hints=(
-                "Which products of this loop may use tensor cores, as it is?",
-                "By default fp32 matrix products run on the ordinary cores; `lab.profile()` shows how much does. The fused attention of "
-                "fp32 tensors stays there even with TF32.",
-                "`torch.set_float32_matmul_precision` allows TF32 for the products that stay in fp32; autocast moves most of "
-                "them to bf16, which runs on tensor cores by itself.",
+                "Which matmuls of this loop may use tensor cores as it is?",
+                "By default fp32 matmuls run on the CUDA cores. `lab.profile()` shows how large that part is. The fused attention of fp32 "
+                "tensors stays there even with TF32.",
+                "`torch.set_float32_matmul_precision` allows TF32 for the matmuls that stay in fp32. Autocast moves most of them to bf16, which "
+                "always runs on tensor cores.",
             ),
         ),
         TraceCheck(
@@ -54,13 +54,13 @@ LAB = Lab(
             points=20,
             metric="half_share",
             at_least=0.9,
-            says="of the time in matrix products was spent on 16-bit inputs",
+            says="of the time in matmuls was spent on 16-bit inputs",
             hints=(
-                "How many bytes does a number need while it is multiplied?",
-                "`half_share` of `lab.peek()`: 0 means that all products have 32-bit inputs. Casting the model itself is not "
-                "the way: its weights and updates would lose their small digits, and it is not the same training.",
-                "`torch.autocast` around forward and loss chooses the precision of each operation, and the backward pass "
-                "follows it. Leave `backward()` and the optimizer outside, and the weights in fp32.",
+                "How many bytes does a value need while it is multiplied?",
+                "In `lab.peek()`, a `half_share` of 0 means that all matmuls have 32-bit inputs. Don't cast the model itself. Its weights and "
+                "updates would lose their small digits, and that isn't the same training.",
+                "`torch.autocast` around forward and loss chooses the precision of each operation, and the backward pass follows. Leave "
+                "`backward()` and the optimizer outside, and the weights in fp32.",
             ),
         ),
     ),

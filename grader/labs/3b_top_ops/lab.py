@@ -4,7 +4,7 @@ LAB = CostsLab(
     name="3b_top_ops",
     title="Why does it cost what it costs?",
     phase=3,
-    goal="Map the three operations that cost this loop's GPU most to lines of its code, and say of each what bounds it and why.",
+    goal="Map the three operations that cost this loop's GPU most to lines of its code. Say what bounds each of them, and why.",
     forms={
         "cuda": Watched(
             workload="grader.workloads.top_ops",
@@ -16,12 +16,12 @@ LAB = CostsLab(
         Costly(
             name,
             hints=(
-                "What would this operation need at the least, and what does it take?",
-                "lab.profile() counts arithmetic, bytes and kernels of each operation, lab.code() shows the functions that ask for "
-                "GPU work. The shapes tell which of them it is; a backward operation belongs to the line of its forward one.",
-                "Divide its arithmetic by the peak of the units it runs on, its bytes by that of the memory: the longer of the two "
-                "times is its roof and says what bounds it, unless it is twenty kernels or more of less than 10 us in the mean. Then "
-                "put the roof beside the milliseconds. A product at the peak of the ordinary units runs on those.",
+                "How long would this operation need at least, and how long does it take?",
+                "lab.profile() counts arithmetic, bytes and kernels of each operation. lab.code() shows the functions that ask for GPU work. The "
+                "shapes tell you which operation is which. A backward operation belongs to the line of its forward operation.",
+                "Divide its arithmetic by the peak of the units it runs on, and its bytes by the memory's bandwidth. The longer of the two times "
+                "is its roof and names what bounds it. An operation of twenty or more kernels below 10 us on average is launch-bound instead. "
+                "Then put the roof beside the milliseconds. A matmul at the peak of the CUDA cores runs on those.",
             ),
         )
         for name in "123"
@@ -29,9 +29,9 @@ LAB = CostsLab(
     together=Together(
         points=10,
         hints=(
-            "How much could a fix of all three win at most?",
-            "Add up what the table says of the three, as parts of the time in which the GPU is busy.",
-            "Their milliseconds, over the busy milliseconds of a step. What is left is not shortened by any of the three fixes.",
+            "How much could you win at most by fixing all three?",
+            "Add up the table's milliseconds of the three. Which part of the GPU's busy time is that?",
+            "Divide their milliseconds by the busy milliseconds of a step. None of the three fixes shortens the rest.",
         ),
     ),
 )

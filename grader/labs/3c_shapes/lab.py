@@ -52,28 +52,29 @@ LAB = Lab(
     throughput=Throughput(
         points=50,
         hints=(
-            "The GPU is busy, in bf16, on tensor cores. Which product is far below what they can do? And how long do products take at all?",
-            "Read the sizes off the code: three products of a step have the vocabulary among "
-            "their sizes. What is 50257 divisible by? And what happens to the logits between the product and the loss?",
-            "Give the tied weight some rows more, up to the next multiple of 64, and see to it that they take no part in the "
-            "softmax; hand the weight back without them in `job.weights`. Give cross_entropy the logits as a matrix, one row "
-            "a token: then nothing has to be transposed.",
+            "The GPU is busy, in bf16, on tensor cores. Which matmul is far below what they can do? And how much of the step do matmuls take at "
+            "all?",
+            "Read the sizes off the code. Three matmuls of a step have the vocabulary among their sizes. What is 50257 divisible by? And what "
+            "happens to the logits between the matmul and the loss?",
+            "Give the tied weight some more rows, up to the next multiple of 64, and make sure that they take no part in the softmax. Hand the "
+            "weight back without them in `job.weights`. Give cross_entropy the logits as a matrix with one row per token, so that nothing has to "
+            "be transposed.",
         ),
     ),
     trace=(
         TraceCheck(
             name="aligned",
-            title="Sizes of the products fit the tensor cores",
+            title="Matmul sizes fit the tensor cores",
             points=25,
             metric="aligned_share",
             at_least=0.99,
-            says="of the arithmetic in matrix products has sizes that are multiples of 16 bytes",
+            says="of the arithmetic in matmuls has sizes that are multiples of 16 bytes",
             hints=(
-                "16 bytes are eight numbers in bf16. Which size of this model is no multiple of eight?",
-                "`aligned_share` of `lab.peek()`, on a CPU, too: a large part of the arithmetic has a size that does not fit. Width, "
-                "heads and length do.",
-                "The vocabulary can be larger than what the text uses. Make the weight anew with rows of zeros at its end, before "
-                "the optimizer is made, and put it back into the model's embedding, which shares it.",
+                "16 bytes are eight values in bf16. Which size of this model is no multiple of eight?",
+                "Look at `aligned_share` of `lab.peek()`, which works on a CPU, too. A large part of the arithmetic has a size that doesn't fit. "
+                "Width, heads and length do fit.",
+                "The vocabulary can be larger than the text needs. Make a new weight with rows of zeros at its end, before you make the "
+                "optimizer. Put it back into the model's embedding, which shares it.",
             ),
             form="cuda",
         ),
@@ -85,11 +86,11 @@ LAB = Lab(
             at_most=0.035,
             says="of the GPU's busy time went to copies that only change a layout",
             hints=(
-                "Which line of the loop moves every logit to another place and computes nothing?",
-                "`layout_share` of `lab.profile()`: the time in copies that keep the type. How many bytes are the logits of one "
-                "batch in fp32?",
-                "cross_entropy also takes a matrix, (tokens, vocabulary), with one target a row: flattening does not copy. Nor "
-                "need you cast: autocast computes the loss in fp32 by itself.",
+                "Which line of the loop moves every logit to a different place and computes nothing?",
+                "Look at `layout_share` of `lab.profile()`, the share of copies that keep the type. How many bytes are the logits of one batch "
+                "in fp32?",
+                "cross_entropy also takes a matrix, (tokens, vocabulary), with one target per row. Flattening doesn't copy. You don't need to "
+                "cast either, because autocast computes the loss in fp32 anyway.",
             ),
             form="cuda",
         ),

@@ -36,13 +36,13 @@ LAB = Lab(
     throughput=Throughput(
         points=40,
         hints=(
-            "How long does the GPU work on a tensor of 1,024 rows, and how long does Python take to ask for it?",
-            "On a GPU `lab.profile()` shows one that has nothing to do for most of the step, between kernels that are nearly all "
-            "shorter than 10 us. Which part of the loop launches most of them: forward, backward or the optimizer? On a CPU comment "
-            "a part out and look with `lab.peek()`: what is missing from `cpu_ops` is that part's.",
-            "Ask for more work with each call: the optimizer of torch.optim that takes all parameters at once, the functions of "
-            "torch.nn.functional that do a whole normalisation, activation, loss or attention. Whatever you call once in the "
-            "forward pass, the backward pass is spared as well.",
+            "How long does the GPU work on a tensor of 1,024 rows, and how long does Python take to ask for that work?",
+            "On a GPU, `lab.profile()` shows idle time for most of the step, and nearly all kernels are shorter than 10 us. Which part of the "
+            "loop launches most of them: forward, backward or the optimizer? On a CPU, comment a part out and look at `cpu_ops` of `lab.peek()`. "
+            "The difference belongs to that part.",
+            "Ask for more work with each call. Take the optimizer of torch.optim that updates all parameters at once. Take the functions of "
+            "torch.nn.functional that do a whole normalisation, activation, loss or attention. One call in the forward pass also means fewer "
+            "calls in the backward pass.",
         ),
     ),
     trace=(
@@ -53,13 +53,13 @@ LAB = Lab(
             metric="cpu_ops",
             at_most=3000.0,
             none_at=8000.0,
-            says="operators were called a step, those within others included",
+            says="operators were called per step, nested ones included",
             hints=(
-                "How many calls does one normalisation make? And how many are made for each parameter?",
-                "`cpu_ops` of `lab.peek()`. Comment a part out (the optimizer, the loss) and look again: the difference is what "
-                "that part calls. Views count as well: a split, a permute, a slice is a call, though nothing is computed.",
-                "One call each for a normalisation, an activation, a loss, the attention of all heads, the update of all "
-                "parameters. Gradients that are None need not be set to zero, and nothing is added to them.",
+                "How many calls does one normalisation make? And how many does each parameter need?",
+                "Look at `cpu_ops` of `lab.peek()`. Comment a part out (the optimizer, the loss) and look again. The difference is what that "
+                "part calls. Views count as well. A split, a permute or a slice is a call, though nothing is computed.",
+                "Make one call each for a normalisation, an activation, a loss, the attention of all heads, and the update of all parameters. "
+                "Gradients that are None need not be set to zero, and nothing is added to them.",
             ),
         ),
         TraceCheck(
@@ -69,12 +69,11 @@ LAB = Lab(
             metric="launches",
             at_most=400.0,
             none_at=2000.0,
-            says="times a step the CPU launched GPU work",
+            says="times per step the CPU launched GPU work",
             hints=(
                 "The CPU launches one kernel after another. How many are there in a step, and what does one launch cost?",
-                "`launches` of `lab.peek()`: divide the time of a step by it.",
-                "Fused functions and a fused optimizer launch one kernel where there were ten. A CUDA graph launches a whole "
-                "step with one call.",
+                "Divide the time of a step by `launches` of `lab.peek()`.",
+                "Fused functions and a fused optimizer launch one kernel in place of ten. A CUDA graph launches a whole step with one call.",
             ),
             form="cuda",
         ),
@@ -85,12 +84,12 @@ LAB = Lab(
             metric="kernels",
             at_most=400.0,
             none_at=2000.0,
-            says="kernels ran on the GPU a step",
+            says="kernels ran on the GPU per step",
             hints=(
-                "Launching the same kernels faster is one thing. Are they all needed?",
-                "`kernels` of `lab.peek()`, beside `launches`: a CUDA graph changes only one of the two.",
-                "Each kernel reads its input from memory and writes its result there. One that does a whole normalisation, "
-                "activation or update reads and writes once.",
+                "You can launch the same kernels faster. Are they all needed?",
+                "Compare `kernels` of `lab.peek()` with `launches`. A CUDA graph changes only one of the two.",
+                "Each kernel reads its input from memory and writes its result there. A kernel that does a whole normalisation, activation or "
+                "update reads and writes once.",
             ),
             form="cuda",
         ),

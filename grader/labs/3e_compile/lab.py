@@ -6,7 +6,10 @@ LAB = Lab(
     name="3e_compile",
     title="A model made to be debugged",
     phase=3,
-    goal="This model is written for people to debug, and torch.compile gives up on it. Make of forward pass and loss one graph, for windows of four lengths.",
+    goal=(
+        "This model is written for people to debug, and torch.compile gives up on it. Turn forward pass and loss into one graph, for windows of "
+        "four lengths."
+    ),
     cause="memory-bound",
     forms={
         # wide enough that kernels outlast their launches, narrow enough that most of the time goes to elementwise work
@@ -53,10 +56,10 @@ LAB = Lab(
         points=40,
         hints=(
             "How often is a tensor read from memory and written back on its way through one normalisation?",
-            "`lab.profile()`: the GPU is busy, and hardly any of that is matrix products. Which operators are the rest? Compile the "
-            "loop as it is, and look with `lab.peek()`: `graph_breaks` says how many lines the compiler gave up at.",
-            "torch.compile of the function that computes the loss; with fullgraph=True it names the first line that it cannot "
-            "take, with the reason. Remove one after another. Then see that a few graphs do for all lengths.",
+            "`lab.profile()` shows a busy GPU that hardly does matmuls. Which operators are the rest? Compile the loop as it is, and look at "
+            "`graph_breaks` of `lab.peek()`. It counts the lines at which the compiler gave up.",
+            "Compile the function that computes the loss. With fullgraph=True, torch.compile names the first line that it can't take, and the "
+            "reason. Remove these lines one after another. Then make sure that a few graphs are enough for all lengths.",
         ),
     ),
     trace=(
@@ -70,11 +73,11 @@ LAB = Lab(
             says="lines at which torch.compile gave up",
             absent="Nothing was compiled, so there is no graph that could be whole.",
             hints=(
-                "What in this code needs to be known in Python, now, while the tensors are only being planned?",
-                "`torch.compile(..., fullgraph=True)` raises an error at the first break. "
-                "`torch._logging.set_logs(graph_breaks=True)` at the top of train(job) prints each with its line; `lab.run()` shows it.",
-                "A number for a log stays a tensor and is returned. A branch on a tensor becomes arithmetic: clamp, where, a factor "
-                "that may be 1. What numpy computes of a length, torch can compute. Printing and checks belong outside.",
+                "Where does this code need a value in Python, while the compiler only plans the tensors?",
+                "`torch.compile(..., fullgraph=True)` raises an error at the first break. `torch._logging.set_logs(graph_breaks=True)` at the "
+                "top of train(job) prints each break with its line, and `lab.run()` shows it.",
+                "Return values for a log as tensors. Replace a branch on a tensor by arithmetic, such as clamp, where, or a factor that may be "
+                "1. What numpy computes from a length, torch can compute. Move printing and checks outside.",
             ),
         ),
         TraceCheck(
@@ -86,11 +89,11 @@ LAB = Lab(
             says="times torch.compile compiled code again",
             absent="Nothing was compiled.",
             hints=(
-                "What is different from step to step, apart from the numbers in the tensors?",
-                "`torch._logging.set_logs(recompiles=True)` prints for each recompilation the guard that failed: what was assumed, and "
+                "Apart from the tensors' values, which things change from step to step?",
+                "`torch._logging.set_logs(recompiles=True)` prints the guard that failed for each recompilation. A guard is an assumption that "
                 "no longer held.",
-                "What Python needs as a number (the key of a dictionary, an attribute of an object) is assumed to stay the same. "
-                "Four lengths may be four graphs (dynamic=False), the fastest in the lesson. dynamic=True, one for all, was slowest.",
+                "The compiler assumes that Python values (a dictionary's key, an object's attribute) stay the same. Four lengths may be four "
+                "graphs (dynamic=False). That was the fastest way in the lesson. One graph for all (dynamic=True) was slowest.",
             ),
         ),
         TraceCheck(
@@ -100,12 +103,12 @@ LAB = Lab(
             metric="kernels",
             at_most=270.0,
             none_at=540.0,
-            says="kernels ran on the GPU a step",
+            says="kernels ran on the GPU per step",
             hints=(
-                "Which kernels only exist because each line of Python is an operator of its own?",
-                "`kernels` of `lab.peek()`: compiled code has kernels whose names begin with triton_, and say what was fused.",
-                "A graph break in each block keeps the compiler from fusing across it. Compile forward and loss together, and the backward "
-                "pass is compiled as well.",
+                "Which kernels exist only because each line of Python is a separate operator?",
+                "Look at `kernels` of `lab.peek()`. Compiled kernels have names that begin with triton_ and list what was fused.",
+                "A graph break in each block keeps the compiler from fusing across it. Compile forward and loss together. The backward pass is "
+                "then compiled as well.",
             ),
             form="cuda",
         ),
@@ -117,13 +120,11 @@ LAB = Lab(
             metric="syncs",
             at_most=0.0,
             none_at=10.0,
-            says="times a step the CPU waited for the GPU",
+            says="times per step the CPU waited for the GPU",
             hints=(
-                "Which lines still need a number in the middle of a step, wherever they stand?",
-                "`syncs` of `lab.peek()` counts them. A function that is compiled without a break is no whole graph as long as its "
-                "caller stops to read a number.",
-                "A branch on a tensor, `.item()` and `print` each wait. Return the numbers as tensors from what is compiled, and log "
-                "those.",
+                "Which lines still read a value in the middle of a step, wherever they stand?",
+                "`syncs` of `lab.peek()` counts them. Even a function without a break waits if its caller stops to read a value.",
+                "A branch on a tensor, `.item()` and `print` each wait. Return the values as tensors from the compiled function, and log those.",
             ),
             form="cuda",
         ),

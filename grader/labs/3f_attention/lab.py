@@ -56,11 +56,11 @@ LAB = Lab(
     throughput=Throughput(
         points=45,
         hints=(
-            "How many numbers does `scores` hold, how many does the result, and how often is each moved?",
-            "In `lab.profile()` look at what runs between the matrix products: scaling, filling, casts and softmax, each of "
-            "which reads and writes a matrix of length x length for every head. They calculate hardly anything.",
-            "torch.nn.functional has the whole of it as one function. It works through the scores in tiles that stay on the "
-            "chip. Tell it that the attention is causal by its own argument rather than by a mask.",
+            "How many values does `scores` hold, how many does the result hold, and how often is each moved?",
+            "In `lab.profile()` look at the kernels between the matmuls. Scaling, filling, casts and softmax each read and write a matrix of "
+            "length x length for every head. They calculate hardly anything.",
+            "torch.nn.functional has all of this as one function. It works through the scores in tiles that stay on the chip. Use its own "
+            "argument to say that the attention is causal, and pass no mask.",
         ),
     ),
     trace=(
@@ -70,13 +70,13 @@ LAB = Lab(
             points=25,
             metric="score_matrices",
             at_most=0.0,
-            says="matrices of scores, and of their gradients, are written in a step",
+            says="score matrices, and gradients of them, are written per step",
             hints=(
-                "What is the largest tensor of a step, and who needs all of it at once?",
-                "`score_matrices` of `lab.peek()` counts batched matrix products whose result is larger than what goes in: "
-                "one of each layer in the forward pass, one in the backward pass.",
-                "A fused attention computes a tile of scores, uses it and forgets it, and computes it again for the backward "
-                "pass. Use the one of torch.nn.functional; the backend called MATH is no fused one.",
+                "What is the largest tensor of a step, and which operation needs all of it at once?",
+                "`score_matrices` of `lab.peek()` counts batched matmuls whose result is larger than their inputs. Each layer has one in the "
+                "forward pass and one in the backward pass.",
+                "A fused attention computes a tile of scores, uses it and forgets it, and computes it again for the backward pass. Use the one "
+                "of torch.nn.functional. Its backend called MATH isn't fused.",
             ),
         ),
         TraceCheck(
@@ -85,15 +85,15 @@ LAB = Lab(
             points=20,
             metric="flash_share",
             at_least=0.9,
-            says="of the time in fused attention kernels was spent in those of the flash kind",
-            absent="No fused attention kernel is in the trace: the attention is still made of single operations.",
+            says="of the time in fused attention kernels was spent in flash kernels",
+            absent="The trace holds no fused attention kernel. The attention still consists of single operations.",
             hints=(
                 "There are several fused kernels. What decides which of them is taken?",
-                "Look at the names of the kernels in `lab.profile()`: `flash` or `cudnn` on one hand, `fmha`, the "
-                "memory-efficient one, on the other. Then look at what your attention is given: types, shapes, mask.",
-                "FlashAttention and cuDNN take 16-bit inputs: stay under autocast. A mask as a tensor is nothing for the first, "
-                "and the second has to read it and skips nothing: say `is_causal`. With `torch.nn.attention.sdpa_kernel` you can "
-                "allow one backend only: a call that it cannot serve then warns, and says why.",
+                "Look at the kernels' names in `lab.profile()`. `flash` and `cudnn` are the fast ones, and `fmha` is the memory-efficient one. "
+                "Then look at the types, shapes and mask that your attention gets.",
+                "FlashAttention and cuDNN take 16-bit inputs, so stay under autocast. FlashAttention takes no mask tensor. cuDNN has to read the "
+                "mask and skips nothing. Pass `is_causal` instead. With `torch.nn.attention.sdpa_kernel` you can allow one backend only. If it "
+                "can't serve a call, it warns and says why.",
             ),
             form="cuda",
         ),

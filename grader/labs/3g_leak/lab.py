@@ -37,25 +37,25 @@ LAB = Lab(
         healthy=True,
         title="No speed lost",
         hints=(
-            "Which of your changes makes the loop do more in each step than it did?",
-            "`lab.peek()` counts the waits (`syncs`) and the operators of a step: compare them with the untouched loop's. A "
-            "number that is read in each step ends the leak, and makes the CPU wait.",
-            "Keep numbers as detached tensors on the device, a fixed number of them: a sum in place of a list, the last one in "
-            "place of all. Leave out what only cleans up (`empty_cache`, `gc.collect`): it frees nothing that is referred to.",
+            "Which of your changes makes the loop do more in each step than before?",
+            "`lab.peek()` counts the waits (`syncs`) and the operators of a step. Compare them with the untouched loop's. Reading a value in "
+            "each step ends the leak, but it makes the CPU wait.",
+            "Keep detached tensors on the device, and a fixed number of them. Take a sum in place of a list, or the last one in place of all. "
+            "Leave out lines that only clean up (`empty_cache`, `gc.collect`). They free nothing that something still refers to.",
         ),
     ),
     memory=Growth(
         points=70,
         at_most=24e3,
         hints=(
-            "What of a step is still referred to when the next one begins, and by whom?",
-            "`lab.run(100)` says by how much memory grows a step. Predict from the shapes what each list and each average keeps: "
-            "batch x length x 256 logits, batch x length x width activations, 4 bytes each. Take one of them out at a time, and "
-            "look again. A view keeps all of the tensor that it is cut from.",
-            "Four things are kept: a graph that no backward pass ever frees, by the running confidence; the nodes of each "
-            "step's graph, by the losses; all logits, by a view of their last rows, for which detaching is not enough; the "
-            "activations, by the hook. Log detached numbers, keep ten numbers where ten are needed (`collections.deque` has "
-            "a `maxlen`), compute each before the tensor it comes from goes, and let the hook overwrite what it kept.",
+            "Which tensors of a step are still referred to when the next step begins? What refers to them?",
+            "`lab.run(100)` says how much memory grows per step. Predict from the shapes how much each list and each average keeps. The logits "
+            "are batch x length x 256, the activations batch x length x width, 4 bytes per value. Take one of them out at a time, and look "
+            "again. A view keeps the whole tensor that it is cut from.",
+            "The loop keeps four things. The running confidence keeps a graph that no backward pass ever frees. The losses keep the nodes of "
+            "each step's graph. A view of their last rows keeps all logits, even when it is detached. The hook keeps the activations. Log "
+            "detached tensors. Keep ten values where ten are needed (`collections.deque` has a `maxlen`), and compute each before its source "
+            "tensor goes. Let the hook overwrite what it kept.",
         ),
     ),
     trace=(),

@@ -40,22 +40,21 @@ LAB = Lab(
         points=50,
         hints=(
             "Each of these means saves memory and costs time. Which of them does the budget still need once the others are gone?",
-            "`lab.run()` says what the loop held at its peak. Work out from the shapes what one sample's activations take, with "
-            "and without checkpoints, and how many samples fit beside weights, gradients and the optimizer's state.",
-            "Let attention choose its own kernel, which never writes the matrix of scores; try the blocks without checkpoints; on "
-            "a GPU run forward and loss in bf16; then take the largest micro-batch that fits, and a fused optimizer. A last "
-            "micro-batch that is smaller has a smaller weight: that of its samples.",
+            "`lab.run()` shows the loop's peak memory. Work out from the shapes how much memory the activations of one sample take, with and "
+            "without checkpoints. How many samples fit beside weights, gradients and the optimizer's state?",
+            "Let attention choose its own kernel, which never writes the score matrix. Try the blocks without checkpoints. On a GPU run forward "
+            "and loss in bf16. Then take the largest micro-batch that fits, and a fused optimizer. If the last micro-batch is smaller, weight it "
+            "by its samples.",
         ),
     ),
     memory=Budget(
         points=20,
         hints=(
-            "At which line of a step is most of the memory in use, and what is it used for?",
-            "`lab.run()` says how much the loop held at its peak. The peak is at the end of a forward pass: that is what a larger "
-            "micro-batch multiplies.",
-            "Activations grow with the samples that are in memory at a time, and the matrix of scores with the square of the "
-            "length. Take fewer samples at a time, or leave attention to `scaled_dot_product_attention` as it is; weights, gradients "
-            "and the optimizer's state are the same in any case.",
+            "At which line of a step is most of the memory in use, and for what?",
+            "`lab.run()` shows the loop's peak memory. The peak comes at the end of a forward pass. A larger micro-batch multiplies it.",
+            "Activations grow with the samples that are in memory at a time, and the score matrix grows with the square of the length. Take "
+            "fewer samples at a time, or leave attention to `scaled_dot_product_attention` as it is. Weights, gradients and the optimizer's "
+            "state stay the same in any case.",
         ),
     ),
     trace=(
@@ -65,14 +64,14 @@ LAB = Lab(
             points=20,
             metric="half_share",
             at_least=0.9,
-            says="of the time in matrix products was spent on 16-bit inputs",
+            says="of the time in matmuls was spent on 16-bit inputs",
             form="cuda",
             hints=(
                 "How many bytes does an activation take, and how many does it need?",
-                "`half_share` of `lab.peek()`: 0 means that all products have 32-bit inputs, and that 32-bit activations wait for "
-                "the backward pass.",
-                "`torch.autocast` around forward and loss: products run on 16-bit copies, and those are what is kept for the "
-                "backward pass. The weights stay in fp32.",
+                "In `lab.peek()`, a `half_share` of 0 means that all matmuls have 32-bit inputs. Activations of 32 bits then wait for the "
+                "backward pass.",
+                "Put `torch.autocast` around forward and loss. Matmuls then run on 16-bit copies, and the backward pass keeps those. The weights "
+                "stay in fp32.",
             ),
         ),
     ),

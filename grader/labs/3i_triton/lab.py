@@ -4,7 +4,7 @@ LAB = KernelLab(
     name="3i_triton",
     title="A kernel of your own: one pass in place of four",
     phase=3,
-    goal="Write bias, GELU, residual and layer norm as one Triton kernel: right for every shape and type, as fast as the memory.",
+    goal="Write bias, GELU, residual and layer norm as one Triton kernel. It must be right for every shape and type, and as fast as the memory.",
     entry="fused",
     forms={
         # 268 MB a tensor: more than any cache holds, and long enough for the launches to hide
@@ -30,11 +30,11 @@ LAB = KernelLab(
                 "rows that lie apart": {"rows": (3, 40), "width": (65, 95), "type": "float32", "gap": (1, 64)},
             },
             hints=(
-                "Which shapes did you have in mind when you wrote it, and which not?",
-                "A block is a power of two, a row need not be: what do the elements beyond its end add to the mean, and to the "
-                "variance? And where does the next row begin, if the tensor is a part of a wider one?",
-                "Load with a mask, and leave what is beyond the row out of both sums: the difference from the mean is not "
-                "zero there. Give the kernel the strides of x and of the residual, each its own, and the width as it is.",
+                "Which shapes did you have in mind when you wrote it? Which ones did you forget?",
+                "A block is a power of two, but a row need not be. What do the elements beyond its end add to the mean, and to the variance? And "
+                "where does the next row begin if the tensor is a part of a wider one?",
+                "Load with a mask, and leave everything beyond the row out of both sums. The difference from the mean isn't zero there. Give the "
+                "kernel the strides of x and of the residual, each its own, and the width as it is.",
             ),
         ),
         Cases(
@@ -55,11 +55,11 @@ LAB = KernelLab(
                 "float16, far from zero": {"rows": (3, 20), "width": (520, 700), "type": "float16", "offset": 30.0},
             },
             hints=(
-                "How often is a number rounded on its way through your kernel?",
-                "16 bits are for what lies in memory. And try the variance of numbers around 1000 by both formulas: the mean "
-                "of squared differences, and the mean square less the squared mean.",
-                "Cast to float32 when you load, calculate and sum in float32, and let the store round once. Take the mean "
-                "first, then the mean of the squared differences: the row is in registers, a second pass over it is free.",
+                "How often is a value rounded on its way through your kernel?",
+                "16 bits are for values in memory. Try the variance of values around 1000 by both formulas. One is the mean of squared "
+                "differences, the other the mean square less the squared mean.",
+                "Cast to float32 when you load, calculate and sum in float32, and let the store round once. Take the mean first, then the mean "
+                "of the squared differences. The row is in registers, so a second pass over it is free.",
             ),
         ),
     ),
@@ -68,10 +68,10 @@ LAB = KernelLab(
         at_least=0.8,
         hints=(
             "How many bytes must move at least, and how many do?",
-            "The report says GB/s of the bytes that must move. Less than half of the roof: something passes over memory more "
-            "than once. A little less than the roof: too few warps or too few loads under way.",
-            "One program for each row, the whole row in one block, each tensor loaded once. Then try num_warps (4, 8, 16), and "
-            "see that loads do not wait for each other. A GELU by exp or sigmoid calculates less than one by erf.",
+            "The report gives GB/s of the bytes that must move. Less than half of the roof means that something passes over memory more than "
+            "once. A little less than the roof means too few warps, or too few loads in flight.",
+            "Run one program per row, the whole row in one block, each tensor loaded once. Then try num_warps (4, 8, 16), and make sure that "
+            "loads don't wait for each other. A GELU by exp or sigmoid calculates less than one by erf.",
         ),
     ),
 )

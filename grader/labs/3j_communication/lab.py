@@ -52,28 +52,28 @@ LAB = Lab(
     throughput=Throughput(
         points=40,
         hints=(
-            "How many times does a step send something, how large is it, and what does the rank do until it has arrived?",
-            "`collectives` of `lab.peek()` is parameters times micro-batches. On GPUs `lab.profile()` shows the communication as a "
-            "lane of its own: what runs beside it?",
-            "Send a few large messages in place of many small ones, send while the backward pass still computes, and send "
-            "only what the optimizer will use: the sum over the micro-batches. torch.nn.parallel has a wrapper that does the "
-            "first two, and it has a context that leaves out what need not be sent.",
+            "How many times per step does a rank send something? How large is each message, and what does the rank do until it has arrived?",
+            "`collectives` of `lab.peek()` is parameters times micro-batches. On GPUs `lab.profile()` shows the communication as a separate "
+            "lane. What runs beside it?",
+            "Send a few large messages in place of many small ones. Send while the backward pass still computes. Send only the gradients that "
+            "the optimizer will use, the sum over the micro-batches. torch.nn.parallel has a wrapper for the first two. Its context manager "
+            "skips the messages that nobody needs.",
         ),
     ),
     trace=(
         TraceCheck(
             name="collectives",
-            title="Few messages a step",
+            title="Few messages per step",
             points=30,
             metric="collectives",
             at_most=40.0,
             none_at=400.0,
-            says="times a step a rank talked to the others",
+            says="times per step a rank talked to the others",
             hints=(
-                "Is a gradient needed by the other ranks before the last micro-batch is done?",
-                "`collectives` of `lab.peek()`, divided by the parameters of the model: how often is each one sent?",
-                "Average once an optimizer step, after the last micro-batch, and many gradients at a time: a bucket of some "
-                "megabytes costs as many messages as one bias.",
+                "Do the other ranks need a gradient before the last micro-batch is done?",
+                "Divide `collectives` of `lab.peek()` by the parameters of the model. How often is each gradient sent?",
+                "Average once per optimizer step, after the last micro-batch, and many gradients at a time. A bucket of some megabytes costs as "
+                "many messages as one bias.",
             ),
         ),
         TraceCheck(
@@ -85,10 +85,10 @@ LAB = Lab(
             none_at=0.4,
             says="of a step went to communication with nothing beside it",
             hints=(
-                "The last layer's gradients are there first. What could be sent while the first layers' are computed?",
-                "`comm_exposed` of `lab.peek()`: communication kernels beside which no other kernel runs.",
-                "Start to average a bucket of gradients as soon as all of them are there, on another stream, and wait for all "
-                "buckets before the optimizer's step. The wrapper for data parallel training does that in its backward pass.",
+                "The last layer's gradients are there first. What could you send while the first layers' are computed?",
+                "Look at `comm_exposed` of `lab.peek()`. It counts communication kernels beside which no other kernel runs.",
+                "Start to average a bucket of gradients on a second stream as soon as all of them are there. Wait for all buckets before the "
+                "optimizer's step. The wrapper for data parallel training does that in its backward pass.",
             ),
             form="cuda",
         ),

@@ -4,7 +4,7 @@ LAB = Lab(
     name="3k_healthy",
     title="Is there anything left?",
     phase=3,
-    goal="A loop that somebody wants compiled, checkpointed and moved to another precision. Say what holds it back, and do no harm.",
+    goal="Somebody wants to compile this loop, checkpoint it and change its precision. Say what holds it back, and do no harm.",
     cause="compute-bound",
     forms={
         "cuda": Form(
@@ -51,12 +51,12 @@ LAB = Lab(
         healthy=True,
         title="No harm done",
         hints=(
-            "How far is this loop from the roof of what it mostly does?",
-            "Work out how long the matrix products of a step need at the measured peak of this device, and compare that with "
-            "the length of a step of the untouched loop. Without a GPU: its `data_wait` is below 1%, and a step divided by `cpu_ops` "
-            "is a hundred us or more, where a call costs a few.",
-            "The untouched loop is a right answer: where nearly all of a step is matrix products at their peak, fusing, "
-            "recomputing and casting have next to nothing to take away, and each has its price. Take out what you put in.",
+            "How far is this loop from the roof of the operation that takes most of its time?",
+            "Work out how long the matmuls of a step need at the measured peak of this device. Compare that with a step of the untouched loop. "
+            "Without a GPU, the untouched loop's `data_wait` is below 1%. A step divided by `cpu_ops` is a hundred us or more there, and a call "
+            "costs only a few.",
+            "The untouched loop is a right answer. If nearly all of a step is matmuls at their peak, fusing, recomputing and casting have next "
+            "to nothing to win, and each has its price. Take out what you put in.",
         ),
     ),
     trace=(),

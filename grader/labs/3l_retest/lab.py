@@ -4,17 +4,17 @@ LAB = AnswersLab(
     name="3l_retest",
     title="Retest: what does the step spend its time on?",
     phase=3,
-    goal="Five traces, mixed. Say of each what holds it back, and give one number; not every step can be made shorter by a small change.",
+    goal="Five traces, mixed. Say what holds each of them back, and give one number. Not every step can be made shorter by a small change.",
     questions=(
         Question(
             name="a",
             trace="gpt_compute",
             parts=(Cause(points=12), Number("tflops", 8, "tflops", within=0.1)),
             hints=(
-                "The GPU is never idle. How fast is it at what it does?",
-                "Take the costliest operation: its shapes give the arithmetic, the trace its milliseconds. Which peak is that near to?",
-                "A product of (n, k) and (k, m) takes 2 n k m operations. Divide those of all its calls in a step by the time "
-                "they take, and compare with what an H200 reaches on the ordinary units and on tensor cores.",
+                "The GPU is never idle. How fast is it at its work?",
+                "Take the most expensive operation. Its shapes give you the arithmetic, the trace its milliseconds. Which peak is it near?",
+                "A matmul of (n, k) and (k, m) takes 2 n k m operations. Add those of all its calls in a step and divide by their time. Compare "
+                "with the rate that an H200 reaches on the CUDA cores and on tensor cores.",
             ),
         ),
         Question(
@@ -22,10 +22,10 @@ LAB = AnswersLab(
             trace="resnet_memory",
             parts=(Cause(points=12), Number("matmul", 8, "matmul", within=0.04, share=True)),
             hints=(
-                "Is it calculating what a ResNet is about?",
-                "Put the time in convolutions beside the length of a step; then look at what the other kernels are called.",
-                "Sums, products and casts over whole tensors, hundreds of them: each reads and writes everything once. The share "
-                "is milliseconds in matrix products and convolutions over milliseconds of a step.",
+                "Is the GPU calculating what a ResNet is about?",
+                "Put the time in convolutions beside the length of a step. Then look at the names of the other kernels.",
+                "They are hundreds of sums, multiplications and casts over whole tensors. Each reads and writes everything once. The share is "
+                "milliseconds in matmuls and convolutions over milliseconds of a step.",
             ),
         ),
         Question(
@@ -35,8 +35,8 @@ LAB = AnswersLab(
             hints=(
                 "Three quarters of its kernels are shorter than 10 us. Does the GPU wait for them to be launched?",
                 "Compare the number of kernels with the number of launches, and read how long the GPU is idle.",
-                "A CUDA graph replays a whole step with one call of the host. Tiny kernels that follow each other without a gap "
-                'hold nothing up, and where no other cause stands out, the answer is "healthy".',
+                "A CUDA graph replays a whole step with one call of the host. Tiny kernels that follow each other without a gap hold nothing up. "
+                'Where no other cause stands out, answer "healthy".',
             ),
         ),
         Question(
@@ -44,10 +44,10 @@ LAB = AnswersLab(
             trace="gpt_comm",
             parts=(Cause(points=12), Number("best_ms", 8, "best_ms", within=0.1)),
             hints=(
-                "Two GPUs train one model. What do they do when they do not calculate?",
-                "Look for what is called NCCL, and for what runs beside it.",
-                "The exchange of the gradients begins when the backward pass is over. If it ran beside kernels, the step would "
-                "be shorter by its time.",
+                "Two GPUs train one model. What do they do when they don't calculate?",
+                "Look for NCCL in the names, and for kernels that run beside it.",
+                "The exchange of the gradients begins when the backward pass is over. If it ran beside kernels, the step would be shorter by its "
+                "time.",
             ),
         ),
         Question(
@@ -57,8 +57,8 @@ LAB = AnswersLab(
             hints=(
                 "It exchanges as many bytes as trace d. Does anybody wait for them?",
                 "Look where the exchange lies in the timeline, and what lies beside it.",
-                "The share is that of the time of communication in which a kernel runs on the same GPU. What is left over is a few "
-                'per cent of the step: where no other cause stands out, the answer is "healthy".',
+                "The share is the part of the communication's time in which a kernel runs on the same GPU. The rest is a few per cent of the "
+                'step. Where no other cause stands out, answer "healthy".',
             ),
         ),
     ),

@@ -47,13 +47,13 @@ LAB = Lab(
     throughput=Throughput(
         points=50,
         hints=(
-            "The GPU is busy all the time, on its ordinary cores. What would let it use the others?",
-            "autocast takes the type as an argument. Run it with fp16, as somebody did before, and look at the losses that "
-            "`lab.run()` prints, and at how many values of `parameter.grad` are exactly 0.",
-            "Autocast to fp16 around forward and loss, and a `torch.amp.GradScaler` around the backward pass: it multiplies the "
-            "loss, and divides the gradients again before the optimizer's step. What reads gradients in between needs them "
-            "divided already. A scale that is too high at first makes gradients infinite: the scaler leaves out that step, which the starter took. "
-            "`scaler.get_scale()` after the first steps shows it, `init_scale` says where to begin.",
+            "The GPU is busy all the time, on its CUDA cores. How could it use the tensor cores?",
+            "autocast takes the type as an argument. Run it with fp16, as somebody did before. Look at the losses that `lab.run()` prints, and "
+            "count the values of `parameter.grad` that are exactly 0.",
+            "Put autocast to fp16 around forward and loss, and a `torch.amp.GradScaler` around the backward pass. It multiplies the loss, and "
+            "divides the gradients again before the optimizer's step. Lines that read gradients in between need them divided already. A scale "
+            "that is too high at first makes gradients infinite. The scaler then skips that step, which the starter took. Print "
+            "`scaler.get_scale()` after the first steps and begin there with `init_scale`.",
         ),
     ),
     trace=(
@@ -63,26 +63,26 @@ LAB = Lab(
             points=25,
             metric="fp16_share",
             at_least=0.9,
-            says="of the time in matrix products was spent on fp16 inputs",
+            says="of the time in matmuls was spent on fp16 inputs",
             hints=(
                 "Which type did you give to autocast, and is the head inside of it, too?",
-                "`fp16_share` of `lab.peek()`. This lab wants fp16, whatever your GPU can do: bf16 is what lab 3a is about.",
-                "`torch.autocast` with `torch.float16` around the model and the loss. Leave `backward()` and the optimizer outside, "
-                "and the weights in fp32.",
+                "Look at `fp16_share` of `lab.peek()`. This lab wants fp16, whatever your GPU can do. Lab 3a is about bf16.",
+                "Put `torch.autocast` with `torch.float16` around the model and the loss. Leave `backward()` and the optimizer outside, and the "
+                "weights in fp32.",
             ),
             form="cuda",
         ),
         TraceCheck(
             name="tensor_cores",
-            title="Matrix products run on tensor cores",
+            title="Matmuls run on tensor cores",
             points=15,
             metric="tensor_core_share.yes",
             at_least=0.9,
-            says="of the time in matrix products was spent in tensor-core kernels",
+            says="of the time in matmuls was spent in tensor-core kernels",
             hints=(
-                "Which products of this loop may use tensor cores, as it is?",
-                "By default fp32 matrix products run on the ordinary cores; `lab.profile()` shows how much does.",
-                "What autocast computes in fp16 runs on tensor cores by itself, from Volta on, if its sizes fit; here they do.",
+                "Which matmuls of this loop may use tensor cores as it is?",
+                "By default fp32 matmuls run on the CUDA cores. `lab.profile()` shows how large that part is.",
+                "Matmuls in fp16 under autocast run on tensor cores, from Volta on, if their sizes fit. Here they do.",
             ),
             form="cuda",
         ),

@@ -40,13 +40,13 @@ LAB = Lab(
     throughput=Throughput(
         points=45,
         hints=(
-            "How many images a second could each part alone deliver: reading, decoding, augmenting, copying, training? The smallest "
-            "of these numbers is what you have.",
-            "`lab.profile()` after each change, and the step time written down. First the GPU waits for pictures; once it does not, "
-            "look at what it is busy with: number format, layout, and how many kernels.",
-            "A picture's file and its pixels stay the same from epoch to epoch, only its crop and its flip are new. So decode it "
-            "once (the GPU can), keep the bytes where there is room, and cut the crops of a whole batch on the GPU. Then the step: "
-            "bf16, channels_last, one compiled function from pixels to loss, a fused optimizer.",
+            "Work out how many images per second each part could deliver on its own: reading, decoding, augmenting, copying, training. Which one "
+            "is slowest?",
+            "Run `lab.profile()` after each change, and write the step time down. At first the GPU waits for pictures. Once it doesn't, look at "
+            "what keeps it busy: number format, layout, and the count of kernels.",
+            "A picture's file and its pixels stay the same from epoch to epoch. Only its crop and its flip are new. So decode it once (the GPU "
+            "can), keep the bytes where there is room, and cut the crops of a whole batch on the GPU. Then improve the step with bf16, "
+            "channels_last, one compiled function from pixels to loss, and a fused optimizer.",
         ),
     ),
     trace=(
@@ -62,10 +62,10 @@ LAB = Lab(
             says="of a step, measured without the profiler, the GPU had nothing to do",
             hints=(
                 "What does the training process do while the GPU has nothing to do?",
-                "`gpu_idle_unprofiled` and `data_wait` of `lab.profile()`. Compare what all cores can decode in a second with what "
-                "the GPU can train.",
-                "Workers first: they decode beside the training. When all cores are busy and the GPU still waits, only less work "
-                "for each picture helps: decode on the GPU, or decode once and keep the pixels.",
+                "Look at `gpu_idle_unprofiled` and `data_wait` of `lab.profile()`. Compare what all cores can decode in a second with what the "
+                "GPU can train.",
+                "Start with workers, which decode beside the training. If all cores are busy and the GPU still waits, only less work per picture "
+                "helps. Decode on the GPU, or decode once and keep the pixels.",
             ),
             form="cuda",
         ),
@@ -76,11 +76,11 @@ LAB = Lab(
             metric="syncs",
             at_most=8,  # decoding on the GPU waits for it some times a batch
             none_at=64,
-            says="times a step the CPU waited for the GPU",
+            says="times per step the CPU waited for the GPU",
             hints=(
                 "What has to be finished before the CPU can go on to the next line?",
-                "`syncs` of `lab.peek()`. A copy from ordinary memory is one; so is a number that is read.",
-                "One copy a batch, of bytes and from pinned memory. Losses stay on the GPU until somebody looks at them.",
+                "`syncs` of `lab.peek()` counts the waits. A copy from ordinary memory waits, and so does reading a value.",
+                "Copy once per batch, as bytes and from pinned memory. Leave losses on the GPU until somebody looks at them.",
             ),
             form="cuda",
         ),
@@ -90,11 +90,11 @@ LAB = Lab(
             points=10,
             metric="half_share",
             at_least=0.9,
-            says="of the time in convolutions and matrix products was spent on 16-bit inputs",
+            says="of the time in convolutions and matmuls was spent on 16-bit inputs",
             hints=(
                 "In which number format do the convolutions calculate?",
-                "`half_share` of `lab.peek()`: 0 means that all inputs are 32 bits wide.",
-                "`torch.autocast` with bf16 around forward and loss. The weights stay in fp32, and so does the optimizer.",
+                "In `lab.peek()`, a `half_share` of 0 means that all inputs are 32 bits wide.",
+                "Put `torch.autocast` with bf16 around forward and loss. The weights stay in fp32, and so does the optimizer.",
             ),
             form="cuda",
         ),
@@ -106,9 +106,9 @@ LAB = Lab(
             at_most=0.05,
             says="of the GPU's busy time went into changing layouts",
             hints=(
-                "What do the kernels between the convolutions do, whose names say nchw and nhwc?",
-                "`layout_share` of `lab.peek()`. Tensor cores want the channels of a pixel side by side.",
-                "`channels_last` for the model and for its images, once each, and not in every layer.",
+                "Some kernels between the convolutions have nchw and nhwc in their names. What do they do?",
+                "Look at `layout_share` of `lab.peek()`. Tensor cores want the channels of a pixel side by side.",
+                "Set `channels_last` for the model and for its images, once each, and not in every layer.",
             ),
             form="cuda",
         ),
@@ -119,12 +119,12 @@ LAB = Lab(
             metric="launches",
             at_most=1500,
             none_at=3000,
-            says="times a step the CPU launched something on the GPU",
+            says="times per step the CPU launched something on the GPU",
             hints=(
                 "A ResNet-50 has 161 parameter tensors. What is done to each of them in a step?",
-                "`launches` of `lab.peek()`, and the phases of `lab.profile()`.",
-                "A fused optimizer updates all parameters in a few kernels, and a compiled model does with one kernel what took "
-                "normalisation, activation and addition one each.",
+                "Look at `launches` of `lab.peek()`, and at the phases of `lab.profile()`.",
+                "A fused optimizer updates all parameters in a few kernels. A compiled model does normalisation, activation and addition in one "
+                "kernel instead of three.",
             ),
             form="cuda",
         ),

@@ -62,26 +62,26 @@ LAB = Lab(
         points=50,
         hints=(
             "A step is some thousands of kernels. Which few take most of its time, and on which units of the GPU do they run?",
-            "`lab.profile()` after each change, and a line in your log: step time, the costliest operation, the cause. Work out what a "
-            "step cannot do without: 6 operations for each weight and token, at the peak of bf16.",
-            "In an order that works, of which the third gains most: matrix products in bf16; an attention that never writes its scores; a head whose "
-            "size fits; one large micro-batch in place of several; the compiler around forward pass and loss together; then "
-            "what makes the CPU wait, and the optimizer.",
+            "Run `lab.profile()` after each change, and write a line in your log with step time, most expensive operation and cause. Work out "
+            "the least time of a step: 6 operations for each weight and token, at the peak of bf16.",
+            "This order works, and its third change gains most. Take matmuls in bf16, an attention that never writes its scores, a head whose "
+            "size fits, and one large micro-batch in place of several. Compile forward pass and loss together. Then remove everything that makes "
+            "the CPU wait, and fuse the optimizer.",
         ),
     ),
     trace=(
         TraceCheck(
             name="half_precision",
-            title="Matrix products in bf16",
+            title="Matmuls in bf16",
             points=10,
             metric="half_share",
             at_least=0.95,
-            says="of the time in matrix products was spent on inputs of 16 bits or fewer",
+            says="of the time in matmuls was spent on inputs of 16 bits or fewer",
             form="cuda",
             hints=(
                 "In which number format does this GPU multiply fastest?",
-                "`half_share` of `lab.peek()`: 0 means that all products have 32-bit inputs.",
-                "`torch.autocast` around forward and loss: products run on 16-bit copies. Weights and optimizer stay in fp32.",
+                "In `lab.peek()`, a `half_share` of 0 means that all matmuls have 32-bit inputs.",
+                "Put `torch.autocast` around forward and loss. Matmuls then run on 16-bit copies. Weights and optimizer stay in fp32.",
             ),
         ),
         TraceCheck(
@@ -90,28 +90,28 @@ LAB = Lab(
             points=10,
             metric="flash_share",
             at_least=0.9,
-            says="of the time in fused attention kernels was spent in those of the flash kind",
-            absent="No fused attention kernel is in the trace: the attention is still made of single operations.",
+            says="of the time in fused attention kernels was spent in flash kernels",
+            absent="The trace holds no fused attention kernel. The attention still consists of single operations.",
             form="cuda",
             hints=(
-                "What is the largest tensor inside a block, and who needs all of it at once?",
-                "`score_matrices` and `flash_share` of `lab.peek()`. A mask that is made anew for every layer also shows among the copies.",
-                "torch.nn.functional has the whole of attention as one function; say that it is causal by its own argument, without a mask.",
+                "What is the largest tensor inside a block, and which operation needs all of it at once?",
+                "Look at `score_matrices` and `flash_share` of `lab.peek()`. A mask that is made anew for every layer also shows among the copies.",
+                "torch.nn.functional has the whole of attention as one function. Use its own argument to say that it is causal, and pass no mask.",
             ),
         ),
         TraceCheck(
             name="aligned",
-            title="Sizes of the products fit the tensor cores",
+            title="Matmul sizes fit the tensor cores",
             points=8,
             metric="aligned_share",
             at_least=0.99,
-            says="of the arithmetic in matrix products has sizes that are multiples of 16 bytes",
+            says="of the arithmetic in matmuls has sizes that are multiples of 16 bytes",
             form="cuda",
             hints=(
-                "16 bytes are eight numbers in bf16. Which size of this model is no multiple of eight?",
-                "`aligned_share` of `lab.peek()`. Three of a step's products have the vocabulary among their sizes.",
-                "Give the head some rows more, up to the next multiple of 64, and see to it that they take no part in the softmax. The "
-                "embedding's own weight can stay as it is, or is handed back without them in `job.weights`.",
+                "16 bytes are eight values in bf16. Which size of this model is no multiple of eight?",
+                "Look at `aligned_share` of `lab.peek()`. Three matmuls of a step have the vocabulary among their sizes.",
+                "Give the head some more rows, up to the next multiple of 64, and make sure that they take no part in the softmax. The "
+                "embedding's own weight can stay as it is, or you hand it back without them in `job.weights`.",
             ),
         ),
         TraceCheck(
@@ -121,13 +121,13 @@ LAB = Lab(
             metric="kernels",
             at_most=700.0,
             none_at=2500.0,
-            says="kernels ran on the GPU a step",
+            says="kernels ran on the GPU per step",
             form="cuda",
             hints=(
-                "Which kernels only exist because each line of Python is an operator of its own, for each micro-batch again?",
-                "`kernels` of `lab.peek()`, and in `lab.profile()` what runs between the products: casts, sums, normalisations.",
-                "Take the whole batch at a time where it fits; compile forward pass and loss as one function; a fused optimizer is a "
-                "handful of kernels.",
+                "Which kernels exist only because each line of Python is a separate operator, for each micro-batch again?",
+                "Look at `kernels` of `lab.peek()`. In `lab.profile()`, see what runs between the matmuls, such as casts, sums and normalisations.",
+                "Take the whole batch at a time if it fits. Compile forward pass and loss as one function. A fused optimizer is a handful of "
+                "kernels.",
             ),
         ),
         TraceCheck(
@@ -137,12 +137,13 @@ LAB = Lab(
             metric="syncs",
             at_most=1.0,
             none_at=20.0,
-            says="times a step the CPU waits for the GPU",
+            says="times per step the CPU waited for the GPU",
             form="cuda",
             hints=(
-                "Which lines cannot go on before the GPU has an answer?",
-                "`syncs` of `lab.peek()`; a number that is read is one, a copy from pageable memory another, also that of a mask.",
-                "Sum and log the loss as a tensor; send batches from pinned memory with non_blocking; make on the device what need not be copied.",
+                "Which lines can't go on before the GPU has an answer?",
+                "`syncs` of `lab.peek()` counts the waits. Reading a value waits, and so does a copy from pageable memory, such as a mask's.",
+                "Sum and log the loss as a tensor. Send batches from pinned memory with non_blocking. Make on the device whatever need not be "
+                "copied.",
             ),
         ),
     ),

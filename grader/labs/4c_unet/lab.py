@@ -9,7 +9,10 @@ LAB = Lab(
     name="4c_unet",
     title="A UNet that learns to remove noise",
     phase=4,
-    goal="A diffusion model is trained as such loops grow: safe, ported, written out. Train the same model as fast as it goes.",
+    goal=(
+        "A diffusion model is trained by a loop that grew over time. Parts of it are cautious, parts were ported, parts are written out by hand. "
+        "Train the same model as fast as it goes."
+    ),
     cause="compute-bound",
     forms={
         "cuda": Form(
@@ -42,11 +45,11 @@ LAB = Lab(
         points=50,
         hints=(
             "What is the largest part of a step on the GPU, and what does the GPU wait for? Take the larger of the two first.",
-            "`lab.profile()` after each change. On the GPU: how long do convolutions take, and how long everything between them? On the "
-            "CPU: which line makes the copies, which one waits?",
-            "16 bits for forward and loss, and channels last for weights and pictures; one kernel each for attention and normalisation; "
-            "all pictures on the GPU, as bytes, and their noise added to a batch at once; optimizer and average over all "
-            "parameters at once; then let the compiler fuse what is left between the convolutions, and launch it in CUDA graphs.",
+            "Run `lab.profile()` after each change. How long do convolutions take on the GPU, and how long everything between them? Which line "
+            "on the CPU makes the copies, and which one waits?",
+            "Use 16 bits for forward and loss, and channels last for weights and pictures. Take one kernel each for attention and normalisation. "
+            "Keep all pictures on the GPU, as bytes, and add their noise to a batch at once. Update optimizer and average over all parameters at "
+            "once. Then let the compiler fuse the rest between the convolutions, and launch it in CUDA graphs.",
         ),
     ),
     trace=(
@@ -57,14 +60,14 @@ LAB = Lab(
             metric="syncs",
             at_most=1,
             none_at=100,
-            says="times a step the CPU waits for the GPU",
+            says="times per step the CPU waited for the GPU",
             form="cuda",
             hints=(
-                "Which numbers does the CPU need before it can go on, and does it?",
-                "`syncs` of `lab.peek()` counts the waits: `.item()`, copies to the CPU, `synchronize`. Some are made once a picture, some once a "
-                "parameter.",
-                "Look the noise levels up with a tensor of indices, on the device. Keep the average there as well. What a step only hands on "
-                "it need not wait for.",
+                "Which values does the CPU read, and does it need them before it goes on?",
+                "`syncs` of `lab.peek()` counts the waits: `.item()`, copies to the CPU, `synchronize`. Some come once per picture, some once "
+                "per parameter.",
+                "Look the noise levels up with a tensor of indices, on the device. Keep the average there as well. If a step only passes a value "
+                "on, it need not wait for it.",
             ),
         ),
         TraceCheck(
@@ -78,23 +81,23 @@ LAB = Lab(
             form="cuda",
             hints=(
                 "What does the CPU do while the GPU has nothing to do?",
-                "`gpu_idle_unprofiled` of `lab.profile()`, and the hatched stretches of its timeline.",
-                "No work for single pictures or single parameters in Python, no waits, and few launches: fused optimizer, the average by "
-                "lists of tensors, a compiled model.",
+                "Look at `gpu_idle_unprofiled` of `lab.profile()`, and at the hatched parts of its timeline.",
+                "Do nothing in Python for single pictures or single parameters, wait for nothing, and launch little. Use a fused optimizer, "
+                "average by lists of tensors, and compile the model.",
             ),
         ),
         TraceCheck(
             name="half_precision",
-            title="16 bits in convolutions and matrix products",
+            title="Convolutions and matmuls in 16 bits",
             points=8,
             metric="half_share",
             at_least=0.9,
-            says="of the time in convolutions and matrix products was spent on 16-bit inputs",
+            says="of the time in convolutions and matmuls was spent on 16-bit inputs",
             form="cuda",
             hints=(
-                "Which units of the GPU multiply, and what do they take?",
-                "`half_share` of `lab.peek()`, `tensor_core_share` of `lab.profile()`.",
-                "bf16 autocast around the forward pass. The weights, their average and the loss stay in fp32.",
+                "Which units of the GPU multiply fastest, and which types do they take?",
+                "Look at `half_share` of `lab.peek()` and `tensor_core_share` of `lab.profile()`.",
+                "Put bf16 autocast around the forward pass. The weights, their average and the loss stay in fp32.",
             ),
         ),
         TraceCheck(
@@ -103,14 +106,14 @@ LAB = Lab(
             points=8,
             metric="flash_share",
             at_least=0.9,
-            says="of the time in fused attention kernels was spent in those of the flash kind",
-            absent="No fused attention kernel is in the trace: the attention is still made of single operations.",
+            says="of the time in fused attention kernels was spent in flash kernels",
+            absent="The trace holds no fused attention kernel. The attention still consists of single operations.",
             form="cuda",
             hints=(
-                "How large is what the attention at half the size writes down?",
-                "`score_matrices` of `lab.peek()`: batched products whose result is larger than what goes in. `flash_share`: whether a fused kernel runs "
-                "in place of them.",
-                "torch.nn.functional has the whole attention as one function. No place is hidden from another here: it needs no mask.",
+                "How large is the tensor that the attention at half the size writes?",
+                "`score_matrices` of `lab.peek()` counts batched matmuls whose result is larger than their inputs. `flash_share` says whether a "
+                "fused kernel runs in their place.",
+                "torch.nn.functional has the whole attention as one function. Every place may see every other here, so it needs no mask.",
             ),
         ),
         TraceCheck(
@@ -123,9 +126,9 @@ LAB = Lab(
             form="cuda",
             hints=(
                 "In which order do pictures, weights and normalisation want their channels?",
-                "`layout_share` of `lab.peek()`, and in the trace `contiguous`, `copy_`, and conversions between NCHW and NHWC.",
-                "One layout from the stored bytes to the loss. Tensor cores want the channels last, so model and pictures should have them there; "
-                "nn.GroupNorm gives them back first on a GPU, compiled or not: one of your own, compiled, need not.",
+                "Look at `layout_share` of `lab.peek()`. In the trace, look for `contiguous`, `copy_`, and conversions between NCHW and NHWC.",
+                "Keep one layout from the stored bytes to the loss. Tensor cores want the channels last, so put model and pictures there. On a "
+                "GPU nn.GroupNorm returns the channels first, compiled or not. A GroupNorm that you write and compile yourself need not.",
             ),
         ),
     ),

@@ -9,7 +9,7 @@ LAB = Lab(
     name="4d_trainer",
     title="The same GPT-2, by arguments: Hugging Face's Trainer",
     phase=4,
-    goal="The loop is Hugging Face's, you have its arguments. Find out which of them pulls which lever, and train the same model fast.",
+    goal="The loop belongs to Hugging Face, and you have its arguments. Find out which of them pulls which lever, and train the same model fast.",
     cause="compute-bound",
     forms={
         "cuda": Form(
@@ -61,26 +61,25 @@ LAB = Lab(
         points=50,
         hints=(
             "Which argument names a number format? Which decides how many windows the GPU gets at a time?",
-            "`lab.profile()` after each change. The arguments are documented in the TrainingArguments of transformers; the table in "
-            "this notebook says which lesson each belongs to.",
-            "In an order that works (the whole batch and torch_compile gain more than the padding before them): bf16; "
-            "attn_implementation of the model; pad_to_multiple_of of the model; the whole batch on the device without "
-            "accumulation; torch_compile; then the arguments that make the CPU wait: an emptied cache, "
-            "a filter for NaN, logs in every step; and a fused optimizer.",
+            "Run `lab.profile()` after each change. TrainingArguments of transformers documents the arguments. The table in this notebook gives "
+            "the lesson for each.",
+            "This order works. Take bf16, attn_implementation of the model, and pad_to_multiple_of of the model. Then take the whole batch on "
+            "the device without accumulation, and torch_compile, which both gain more than the padding. Then change the arguments that make the "
+            "CPU wait: an emptied cache, a filter for NaN, logs in every step. Last comes a fused optimizer.",
         ),
     ),
     trace=(
         TraceCheck(
             name="half_precision",
-            title="Matrix products in bf16",
+            title="Matmuls in bf16",
             points=10,
             metric="half_share",
             at_least=0.95,
-            says="of the time in matrix products was spent on 16-bit inputs",
+            says="of the time in matmuls was spent on 16-bit inputs",
             form="cuda",
             hints=(
                 "In which number format does this GPU multiply fastest?",
-                "`half_share` of `lab.peek()`: 0 means that all products have 32-bit inputs.",
+                "In `lab.peek()`, a `half_share` of 0 means that all matmuls have 32-bit inputs.",
                 "One argument puts the forward pass under autocast. The one whose name ends in full_eval is for evaluation only.",
             ),
         ),
@@ -90,27 +89,27 @@ LAB = Lab(
             points=10,
             metric="flash_share",
             at_least=0.9,
-            says="of the time in fused attention kernels was spent in those of the flash kind",
-            absent="No fused attention kernel is in the trace: the attention is still made of single operations.",
+            says="of the time in fused attention kernels was spent in flash kernels",
+            absent="The trace holds no fused attention kernel. The attention still consists of single operations.",
             form="cuda",
             hints=(
-                "Is the attention the Trainer's business, or the model's?",
-                "`score_matrices` and `flash_share` of `lab.peek()`.",
-                'attn_implementation, an argument of the model: as in `from_pretrained`, "sdpa" is torch\'s fused attention.',
+                "Does the Trainer choose the attention, or does the model?",
+                "Look at `score_matrices` and `flash_share` of `lab.peek()`.",
+                'Use attn_implementation, an argument of the model. As in `from_pretrained`, "sdpa" is torch\'s fused attention.',
             ),
         ),
         TraceCheck(
             name="aligned",
-            title="Sizes of the products fit the tensor cores",
+            title="Matmul sizes fit the tensor cores",
             points=8,
             metric="aligned_share",
             at_least=0.99,
-            says="of the arithmetic in matrix products has sizes that are multiples of 16 bytes",
+            says="of the arithmetic in matmuls has sizes that are multiples of 16 bytes",
             form="cuda",
             hints=(
                 "Which size of this model is no multiple of eight?",
-                "`aligned_share` of `lab.peek()`. Three of a step's products have the vocabulary among their sizes.",
-                "pad_to_multiple_of, an argument of the model here and of `resize_token_embeddings` in transformers.",
+                "Look at `aligned_share` of `lab.peek()`. Three matmuls of a step have the vocabulary among their sizes.",
+                "Use pad_to_multiple_of, an argument of the model here and of `resize_token_embeddings` in transformers.",
             ),
         ),
         TraceCheck(
@@ -120,13 +119,13 @@ LAB = Lab(
             metric="kernels",
             at_most=900.0,
             none_at=4000.0,
-            says="kernels ran on the GPU a step",
+            says="kernels ran on the GPU per step",
             form="cuda",
             hints=(
-                "How often does the model run for one optimizer step, and who fuses what runs between its products?",
-                "`kernels` of `lab.peek()`, before and after each argument.",
-                "The batch on the device times the accumulation steps must stay the job's batch; it fits at once. torch_compile fuses "
-                "what lies between the products.",
+                "How often does the model run for one optimizer step? What could fuse the kernels between its matmuls?",
+                "Compare `kernels` of `lab.peek()` before and after each argument.",
+                "The batch on the device times the accumulation steps must stay the job's batch, and the whole batch fits. torch_compile fuses "
+                "the kernels between the matmuls.",
             ),
         ),
         TraceCheck(
@@ -136,13 +135,13 @@ LAB = Lab(
             metric="syncs",
             at_most=3.0,
             none_at=20.0,
-            says="times a step the CPU waits for the GPU",
+            says="times per step the CPU waited for the GPU",
             form="cuda",
             hints=(
-                "Which arguments make the Trainer look at a number, or wait for the GPU, in every step?",
-                "`syncs` of `lab.peek()`, and the copies in `lab.profile()`: from pageable or from pinned memory?",
-                "Logs need not be made in every step; the filter for NaN reads each loss; an emptied cache waits for the GPU; pinned memory "
-                "together with non_blocking of accelerator_config lets a copy go on by itself.",
+                "Which arguments make the Trainer read a value, or wait for the GPU, in every step?",
+                "Look at `syncs` of `lab.peek()`, and at the copies in `lab.profile()`. Do they come from pageable or from pinned memory?",
+                "You don't need logs in every step. The filter for NaN reads each loss. An emptied cache waits for the GPU. With pinned memory "
+                "and non_blocking of accelerator_config, a copy doesn't make the CPU wait.",
             ),
         ),
     ),

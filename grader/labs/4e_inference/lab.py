@@ -59,11 +59,11 @@ LAB = Lab(
     throughput=Throughput(
         points=50,
         hints=(
-            "How many times is each model called for a request, and how much of it is computed for nothing?",
-            "`lab.profile()`: how long is a kernel, how long a launch, and what does the GPU do between the two models' calls?",
-            "One call for all pictures, one for all texts of about the same length: the longest text of a call decides what all others are padded "
-            "to. No graph of operations for a backward pass that never comes, 16 bits, and, since the shapes are few and always the same, "
-            "a compiled model whose launches are one CUDA graph.",
+            "How many times is each model called for a request, and how much of that work is for nothing?",
+            "In `lab.profile()`, how long is a kernel and how long a launch? What does the GPU do between the two models' calls?",
+            "Make one call for all pictures, and one for all texts of about the same length. The longest text of a call decides how far the "
+            "others are padded. Build no graph for a backward pass that never comes, and use 16 bits. The shapes are few and always the same, so "
+            "compile the model and launch it as one CUDA graph.",
         ),
     ),
     trace=(
@@ -74,13 +74,12 @@ LAB = Lab(
             metric="syncs",
             at_most=1,
             none_at=80,
-            says="times a request the CPU waits for the GPU",
+            says="times per request the CPU waited for the GPU",
             form="cuda",
             hints=(
                 "Who reads the answers, and when?",
                 "`syncs` of `lab.peek()` counts the waits: `synchronize`, `.item()`, and copies from pageable memory.",
-                "The answers are yielded as tensors on the device; whoever needs them waits for them. What is sent to the GPU "
-                "comes from pinned memory.",
+                "Yield the answers as tensors on the device. Whoever reads them waits for them. Send everything to the GPU from pinned memory.",
             ),
         ),
         TraceCheck(
@@ -90,27 +89,28 @@ LAB = Lab(
             metric="launches",
             at_most=100,
             none_at=2000,
-            says="launches a request",
+            says="launches per request",
             form="cuda",
             hints=(
-                "How long does the GPU work for a launch?",
-                "`launches` and `kernels` of `lab.peek()`: they are nearly equal as long as each kernel is launched for itself.",
-                'Batches first. Then a CUDA graph: `torch.compile` makes one with `mode="reduce-overhead"`. Its result lies in memory that the next '
-                "replay writes over.",
+                "How long does the GPU work per launch?",
+                "Compare `launches` and `kernels` of `lab.peek()`. They are nearly equal as long as each kernel is launched on its own.",
+                'Build batches first. Then use a CUDA graph, which `torch.compile` makes with `mode="reduce-overhead"`. The next replay '
+                "overwrites its result.",
             ),
         ),
         TraceCheck(
             name="half_precision",
-            title="16 bits in convolutions and matrix products",
+            title="Convolutions and matmuls in 16 bits",
             points=10,
             metric="half_share",
             at_least=0.9,
-            says="of the time in convolutions and matrix products was spent on 16-bit inputs",
+            says="of the time in convolutions and matmuls was spent on 16-bit inputs",
             form="cuda",
             hints=(
-                "Which digits of an answer does anybody look at?",
+                "How many digits of an answer does anybody look at?",
                 "`half_share` of `lab.peek()`.",
-                "Where nothing is trained the weights themselves can be bf16: no autocast, no casts. The log-probabilities are worth fp32.",
+                "Nothing is trained here, so the weights themselves can be bf16. Then you need no autocast and no casts. Keep the "
+                "log-probabilities in fp32.",
             ),
         ),
         TraceCheck(
@@ -120,13 +120,13 @@ LAB = Lab(
             metric="h2d_pinned",
             at_least=0.9,
             says="of the copied bytes came from pinned memory",
-            absent="No pictures crossed the bus: requests come from outside, and theirs have to be sent each time.",
+            absent="No pictures crossed the bus. Requests come from outside, so theirs have to be sent each time.",
             form="cuda",
             hints=(
-                "A picture is bytes. As what does it travel, and from where?",
-                "`h2d_pinned` and `h2d_copies` of `lab.peek()`, and the sizes of the copies in the trace.",
-                "One copy of bytes for all pictures, from pinned memory and with `non_blocking=True`; what has to be calculated of them is "
-                "calculated on the device. On a stream of its own the copy runs beside the request before.",
+                "A picture is bytes. In which type does it travel, and from which memory?",
+                "Look at `h2d_pinned` and `h2d_copies` of `lab.peek()`, and at the sizes of the copies in the trace.",
+                "Make one copy of bytes for all pictures, from pinned memory and with `non_blocking=True`. Do the arithmetic on the device. On a "
+                "second stream the copy runs beside the previous request.",
             ),
         ),
     ),
