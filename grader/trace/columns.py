@@ -155,11 +155,11 @@ class Trace:
         launched = self.gpu[self._launch[self.gpu] >= 0]
         for kind in (KERNEL, MEMCPY, MEMSET):
             mine = np.flatnonzero(self.category == kind)
-            mine = (
-                mine[mine >= launched[0]] if len(launched) else mine
-            )  # what came before may be of before the recording
             alone = mine[self._launch[mine] < 0]
-            if len(alone) > max(MOST_ALONE * len(mine), FEW_ALONE * len(self.gpu)):
+            # What came before the first may have been launched before the recording.
+            began = int(launched[0]) if len(launched) else 0
+            later, later_alone = ((events >= began).sum() for events in (mine, alone))
+            if later_alone > max(MOST_ALONE * later, FEW_ALONE * len(self.gpu)):
                 timed[alone] = True
         return timed
 
