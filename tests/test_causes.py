@@ -306,3 +306,14 @@ def test_the_what_ifs_are_numbers_of_the_step():
         step = (a.step_ns or a.metrics.step_ns_traced) / 1e6
         assert all(0 <= ms <= step * 1.0001 for ms in a.diagnosis.what_if.values())
         assert sum(a.breakdown.values()) / 1e6 == pytest.approx(step) and np.isfinite(a.diagnosis.confidence)
+
+
+def test_pauses_that_fill_a_short_step_are_the_hosts_own():
+    """As of a graph that is replayed once a step, with Python between the replays; an ordinary loop pauses far less."""
+    loop = Loop([5 * US] * 37, launch=10 * US, pauses=dict.fromkeys((6, 12, 21, 29), 300 * US))
+    assert trace.analyse(loop.record()[0].read()).diagnosis.cause == "host-bound"
+
+
+def test_pauses_where_an_ordinary_loop_has_them_are_launching():
+    loop = Loop([5 * US] * 400, launch=12 * US, pauses=dict.fromkeys((100, 200, 300), 300 * US))
+    assert trace.analyse(loop.record()[0].read()).diagnosis.cause == "launch-bound"

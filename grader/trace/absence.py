@@ -24,8 +24,9 @@ MANY_GAPS, LEAST_NS, MOST_NS = 20, 100_000, 250_000
 # same loops had none. An operator that launches can take 0.2 ms to choose its kernel (cuBLAS, sizes not seen before).
 NO_LAUNCH_NS = 1_000_000
 
-# Where the backward pass begins, an optimizer, a new step, an ordinary loop pauses as well: 23 recorded ones up to 1.6 ms a step in all.
-ORDINARY_NS = 2_000_000
+# Where the backward pass begins, an optimizer, a new step, an ordinary loop pauses as well: 23 recorded ones up to 1.6 ms a step in all,
+# and up to a seventh of its length.
+ORDINARY_NS, ORDINARY = 2_000_000, 0.25
 
 OWN_PYTHON = re.compile(r"Optimizer\.(step|zero_grad)#")  # PyTorch's own work between launches, of any length
 SEED = re.compile(r"aten::random_$")  # a DataLoader draws it first of all, and then starts its workers
@@ -66,7 +67,7 @@ def away(trace: Trace, steps: Steps, mine: np.ndarray, span: tuple[int, int]) ->
     least = int(min(max(MANY_GAPS * typical, LEAST_NS), MOST_NS))
     long = outside[1] - outside[0] >= least
     shorter = long & (outside[1] - outside[0] < NO_LAUNCH_NS)
-    if (outside[1] - outside[0])[shorter].sum() > ORDINARY_NS * len(steps):
+    if (outside[1] - outside[0])[shorter].sum() > min(ORDINARY_NS * len(steps), ORDINARY * (span[1] - span[0])):
         shorter[:] = False
     long &= ~shorter
     quiet, brief = ((outside[0][some], outside[1][some]) for some in (long, shorter))

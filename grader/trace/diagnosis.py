@@ -26,7 +26,7 @@ TO_TENSOR_CORES = 51 / 418
 TO_HALF = 418 / 799
 CLOSE = 0.5  # of what the cause costs: what costs so much is told as well
 # How sure a verdict can be that rests on names and places, or on a cause that comes with another one.
-EITHER = 0.6
+EITHER = 0.55
 MOST_SAID = (1, 2)  # sentences about what stands behind a cause, and behind the host's own doing; the evidence has all
 MOST_PROOFS = 20  # events that are listed for one fact
 MOST_OPERATORS, OPERATOR = 4, re.compile(r"[\w.]{1,30}::[\w.]{1,60}")
