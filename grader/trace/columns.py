@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from grader.errors import UserError
+from grader.trace.collective_text import Row
 from grader.trace.events import ANNOTATION, CPU_OP, DRIVER, KERNEL, LAUNCHES, MEMCPY, MEMSET, RUNTIME, STEP
 from grader.trace.nesting import Nesting
 from grader.trace.windows import Windows, find
@@ -61,6 +62,8 @@ class Trace:
     world_size: int | None = None  # of a distributed run, as recorded
     rank: int | None = None
     group_sizes: tuple[int, ...] = ()  # of its process groups, where that was recorded
+    host: str | None = None  # name of the machine
+    collectives: list[Row] = field(default_factory=list)  # what some events say of them
     reasons: list[str] = field(default_factory=list)  # why it should not be judged by; empty when it is complete
     notes: list[str] = field(default_factory=list)  # what else is odd about it; no evidence for a grade has any
     by_operator: bool = False  # no correlation ids: `correlation` is that of the operator around the launches

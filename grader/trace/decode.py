@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from grader.trace import collective_text
 from grader.trace.events import CODES, CPU_OP, DRIVER, KERNEL, MEMCPY, MEMSET, OTHER, PYTHON, RUNTIME, code_of
 
 LATEST_US = 4e15  # microseconds since 1970 reach this in the year 2096; also keeps every sum within int64
@@ -128,6 +129,7 @@ class Columns:
         self.exact: list[int] = []  # pairs (first event, number of events) whose start is in "exact_start", in ns
         self.ended = False  # the mark that the profiler sets at the end of a recording was seen
         self.flaws: dict[str, int] = {}  # what is wrong with how many events
+        self.collectives: list[collective_text.Row] = []
 
     def add(self, chunk: bytes, leniently: bool = False) -> None:
         """Raises one of DAMAGE, and adds nothing, if this is no array of events. leniently: strings may stand for numbers, but
@@ -163,6 +165,8 @@ class Columns:
             self.flaws[flaw] = self.flaws.get(flaw, 0) + count
         self.events += len(xs)
         self.seen += len(events)
+        if len(self.collectives) < collective_text.MOST:
+            self.collectives += collective_text.found(chunk)
 
     def _rows(self, xs: list[Event], flaws: dict[str, int], more: Callable[[], list[More]]) -> dict[str, bytes]:
         n = len(xs)
@@ -258,7 +262,8 @@ class Columns:
     def header(self) -> dict:
         """Everything but the packed columns, as what msgpack can carry."""
         tables = {"names": list(self.names), "texts": list(self.texts), "threads": list(self.threads)}
-        return tables | {"seen": self.seen, "exact": self.exact, "ended": self.ended, "flaws": self.flaws}
+        found = {"ended": self.ended, "flaws": self.flaws, "collectives": self.collectives}
+        return tables | {"seen": self.seen, "exact": self.exact} | found
 
 
 def _texts(raws: list[msgspec.Raw]) -> list[bytes]:

@@ -37,6 +37,7 @@ class About(msgspec.Struct, kw_only=True):
     baseTimeNanoseconds: int | None = None
     deviceProperties: list[Device] | None = None
     distributedInfo: Distributed | None = None
+    host_name: Any = None
 
 
 class Head(About):

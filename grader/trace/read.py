@@ -331,6 +331,7 @@ class _Joined:
     texts: list[str]
     exact: list[np.ndarray]  # the events whose start is in "exact_start"
     unreadable: int  # texts that are no JSON
+    collectives: list[Any]
 
 
 def _joined(parts: list[parallel.Part]) -> _Joined:
@@ -339,9 +340,11 @@ def _joined(parts: list[parallel.Part]) -> _Joined:
     threads: dict[Any, int] = {}
     columns: dict[str, list[np.ndarray]] = {name: [] for name in COLUMNS}
     exact, before, unreadable = [], 0, 0
+    collectives: list[Any] = []
     for part in parts:
         c = {name: np.frombuffer(part.packed.pop(name), np.dtype(code)) for name, code in COLUMNS.items()}
         header = part.header
+        collectives += map(tuple, header["collectives"])
         c["name"] = _numbers(header["names"], names).astype(np.int32)[c["name"]]
         c["thread"] = _numbers(map(tuple, header["threads"]), threads).astype(np.int32)[c["thread"]]
         text_of = _numbers(map(_canonical, header["texts"]), texts)
@@ -354,7 +357,7 @@ def _joined(parts: list[parallel.Part]) -> _Joined:
         for name, column in c.items():
             columns[name].append(column)
     whole = {name: np.concatenate(columns.pop(name)) for name in COLUMNS}
-    return _Joined(whole, list(names), list(threads), list(texts), exact, unreadable)
+    return _Joined(whole, list(names), list(threads), list(texts), exact, unreadable, collectives)
 
 
 def _assemble(joined: _Joined, about: document.About, reasons: list[str], notes: list[str]) -> tuple[Trace, int]:
@@ -385,6 +388,8 @@ def _assemble(joined: _Joined, about: document.About, reasons: list[str], notes:
         devices=[device.name for device in about.deviceProperties or []],
         world_size=distributed.world_size if distributed else None,
         rank=distributed.rank if distributed else None,
+        host=about.host_name if isinstance(about.host_name, str) else None,
+        collectives=joined.collectives,
         group_sizes=distributed.group_sizes if distributed else (),
         reasons=[*reasons],
         notes=[*said, *notes],

@@ -1,0 +1,139 @@
+"""Which files are of ranks of one job, and which steps they have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from grader.trace import job_words
+from grader.trace.rank import Rank
+from grader.trace.rank_match import Matched
+
+FITS_NS, FITS, FITS_ON_HOST = 1_000_000, 0.05, 0.3  # ends of one collective differ by less, in ns or in steps
+DIFFER = 0.2  # share of collectives that may differ between ranks of one job
+
+
+class NotOneJob(ValueError):
+    """These files are not of ranks of one job; says which, and why."""
+
+
+def distinct(ranks: list[Rank]) -> tuple[list[Rank], list[str]]:
+    """Each rank once, in order; by the names of the files where traces do not tell their rank."""
+    notes: list[str] = []
+    by_content: dict[str, Rank] = {}
+    for rank in ranks:
+        first = by_content.setdefault(rank.fingerprint, rank)
+        if first is not rank:
+            notes.append(f"{rank.file} holds the same recording as {first.file}, and counts once")
+    kept = list(by_content.values())
+    known = [rank.rank for rank in kept]
+    if None in known or (len(set(known)) < len(known) and all(rank.world_size in (None, 1) for rank in kept)):
+        numbers = job_words.numbers_in([rank.file for rank in kept])
+        kept = [replace(rank, rank=number) for rank, number in zip(kept, numbers, strict=True)]
+        if len(kept) > 1:
+            notes.append("the traces do not tell their rank, so the names of the files do")
+    by_rank: dict[int, list[Rank]] = {}
+    for rank in kept:
+        by_rank.setdefault(rank.rank or 0, []).append(rank)
+    _check_sizes(kept)
+    return [_one(files, by_rank, notes) for _, files in sorted(by_rank.items())], notes
+
+
+def _one(files: list[Rank], by_rank: dict[int, list[Rank]], notes: list[str]) -> Rank:
+    """Of several recordings of one rank the one that shares most steps with the other ranks."""
+    if len(files) == 1:
+        return files[0]
+    for i, one in enumerate(files):
+        for other in files[i + 1 :]:
+            if len(np.intersect1d(one.labels, other.labels)):
+                names = f"{one.file} and {other.file}"
+                raise NotOneJob(
+                    f"{names} are both rank {one.rank} and both hold step {int(np.intersect1d(one.labels, other.labels)[0])}: two jobs, or two runs of one"
+                )
+    others = [rank for number, theirs in by_rank.items() if number != files[0].rank for rank in theirs]
+    shared = [sum(len(np.intersect1d(file.labels, other.labels)) for other in others) for file in files]
+    best = files[int(np.argmax(shared))]
+    rest = ", ".join(file.file for file in files if file is not best)
+    notes.append(f"rank {best.rank} was recorded {len(files)} times; {best.file} is compared, {rest} is not")
+    return best
+
+
+def _check_sizes(ranks: Sequence[Rank]) -> None:
+    sizes: dict[int, list[str]] = {}
+    for rank in ranks:
+        if rank.world_size is not None:
+            sizes.setdefault(rank.world_size, []).append(rank.file)
+    if len(sizes) > 1:
+        told = "; ".join(f"{job_words.listed(files)} of a job of {size}" for size, files in sorted(sizes.items()))
+        raise NotOneJob(f"their jobs have different numbers of ranks: {told}")
+
+
+def same_steps(ranks: list[Rank]) -> tuple[list[Rank], np.ndarray, list[str]]:
+    """The ranks that recorded the step which most of them did, and the steps that all of these counted."""
+    ranks = _one_numbering(ranks)
+    numbers, count = np.unique(np.concatenate([rank.labels for rank in ranks]), return_counts=True)
+    if not len(numbers):
+        return ranks, numbers, []
+    most = numbers[count == count.max()][0]
+    kept = [rank for rank in ranks if most in rank.labels]
+    if len(kept) == 1 and len(ranks) > 1:  # nobody shares one
+        told = "; ".join(f"{r.file} {job_words.steps(r.labels)}" for r in ranks)
+        return (
+            ranks,
+            numbers[:0],
+            [f"the ranks were recorded at different steps, so who waits for whom cannot be told: {told}"],
+        )
+    labels = kept[0].labels
+    for rank in kept[1:]:
+        labels = np.intersect1d(labels, rank.labels)
+    notes = [
+        f"{rank.file} holds other steps ({job_words.steps(rank.labels)}) than the rest, and is left out"
+        for rank in ranks
+        if most not in rank.labels
+    ]
+    if any(len(rank.labels) > len(labels) for rank in kept):
+        notes.append(f"the ranks have {job_words.steps(labels)} in common; only these are compared")
+    return kept, labels, notes
+
+
+def _one_numbering(ranks: list[Rank]) -> list[Rank]:
+    """Steps that the profiler did not number are numbered by when they began, where the recordings overlap."""
+    if all(rank.numbered for rank in ranks) or not all(len(rank.starts) and rank.traced_ns for rank in ranks):
+        return ranks
+    first, shifts = ranks[0], []
+    for rank in ranks:
+        behind = (rank.zero + int(rank.starts[0]) - first.zero - int(first.starts[0])) / (first.traced_ns or 1.0)
+        shifts.append(round(behind) if abs(behind) < max(len(first.labels), len(rank.labels)) else 0)
+    return [
+        replace(rank, labels=rank.labels + shift, step=np.where(rank.step >= 0, rank.step + shift, -1))
+        for rank, shift in zip(ranks, (shift - min(shifts) for shift in shifts), strict=True)
+    ]
+
+
+def check_fit(ranks: Sequence[Rank], m: Matched, labels: np.ndarray) -> None:
+    """Raises NotOneJob where the ranks do not do the same collectives at the same times."""
+    if len(ranks) < 2 or not len(labels):
+        return
+    files = job_words.listed([rank.file for rank in ranks])
+    if m.differ > DIFFER * (m.differ + len(m)):
+        differ = f"{m.differ} of {m.differ + len(m)} differ in kind or size"
+        raise NotOneJob(
+            f"the ranks call different collectives ({differ}): {files}. Or events were taken out of these files"
+        )
+    step = middle([rank.traced_ns for rank in ranks]) or 0.0
+    on_host = not any(rank.device for rank in ranks)
+    most = max(FITS_NS, (FITS_ON_HOST if on_host else FITS) * step)
+    if (bad := np.flatnonzero(np.nan_to_num(m.spread) > most)).size:
+        late = [ranks[i].file for i in bad.tolist()] if 2 * len(bad) < len(ranks) else [rank.file for rank in ranks]
+        worst = job_words.milliseconds(float(np.nanmax(m.spread)))
+        raise NotOneJob(
+            f"the collectives of {job_words.listed(late)} do not end when those of the others do, but {worst} before or after: recorded in another run?"
+        )
+
+
+def middle(values: Sequence[float | None]) -> float | None:
+    """The median of those that are known."""
+    known = [value for value in values if value]
+    return float(np.median(known)) if known else None

@@ -1,0 +1,307 @@
+"""All ranks of a job: who waits for whom, and why, of jobs whose waits are known, and of a real one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grader.trace import analyse, links, read, read_bytes
+from grader.trace.collective_text import found, item_bytes
+from grader.trace.collectives import collectives, kind_of
+from grader.trace.job import Job, job
+from grader.trace.job_files import NotOneJob
+from grader.trace.job_words import main_reason, numbers_in
+from grader.trace.rank import SHARES, WAITING, Rank, rank_of
+from tests import ranks as made
+from tests.ranks import Plan
+
+DLRM8 = Path(__file__).parents[1] / "data" / "traces" / "dlrm8"
+
+
+def ranks_of(plan: Plan, name: str = "rank{}.json") -> list[Rank]:
+    return [
+        rank_of(analyse(read_bytes(json.dumps(trace).encode())), name.format(r))
+        for r, trace in enumerate(made.traces(plan))
+    ]
+
+
+def job_of(plan: Plan) -> Job:
+    return job(ranks_of(plan))
+
+
+# ---------------------------------------------------------------- who, why, how long
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+@pytest.mark.parametrize(
+    ("reason", "more"),
+    [
+        ("computing", {"computing": [4500.0]}),
+        ("data", {"data": [1500.0]}),
+        ("host", {"host": [1500.0]}),
+    ],
+)
+def test_straggler_of_each_kind(n: int, reason: str, more: dict[str, list[float]]) -> None:
+    columns = {name: [3000.0 if name == "computing" else 0.0] * (n - 1) + late for name, late in more.items()}
+    found = job_of(Plan(**{"computing": [3000.0] * n, **columns}))
+    assert found.cause == "straggler" and [found.ranks[r].rank for r in found.stragglers] == [n - 1]
+    assert main_reason(found) == reason
+    assert found.why[reason] == pytest.approx(1.5e6, abs=2e3)
+    assert found.wait_ns == pytest.approx([1.5e6] * (n - 1) + [0], abs=2)
+    assert found.what_if_ns == pytest.approx(found.step_ns - 1.5e6, abs=2e3)
+    assert [e.kind for e, _ in found.waited_in] == ["all_reduce"]
+
+
+@settings(max_examples=40)
+@given(
+    computing=st.lists(st.integers(500, 5000), min_size=2, max_size=8),
+    data=st.lists(st.integers(0, 3000), min_size=8, max_size=8),
+    clocks=st.lists(st.integers(-(10**7), 10**7), min_size=8, max_size=8),
+    exchange=st.integers(20, 3000),
+)
+def test_waits_are_exact_whatever_the_clocks(
+    computing: list[int], data: list[int], clocks: list[int], exchange: int
+) -> None:
+    n = len(computing)
+    plan = Plan([float(c) for c in computing], data=[float(d) for d in data[:n]], exchange=float(exchange))
+    found = job_of(replace(plan, clocks=[0.0, *map(float, clocks[1:n])]))
+    assert found.wait_ns / 1e3 == pytest.approx(made.waits(plan), abs=0.01)
+    assert found.offset_ns / 1e3 == pytest.approx([0, *clocks[1:n]], abs=0.01)
+    # Blame is shared out without rest, and parts fill the step.
+    assert found.caused_ns.sum() == pytest.approx(found.wait_ns.sum(), abs=n)
+    for rank, parts in zip(found.ranks, found.parts, strict=True):
+        assert sum(parts.values()) == pytest.approx(rank.step_ns, rel=1e-6)
+        assert all(parts[name] >= 0 for name in SHARES)
+    (exchanged,) = found.exchanges
+    assert exchanged.ns == pytest.approx(1e3 * exchange, abs=2)
+    assert exchanged.bus == pytest.approx(2 * (n - 1) / n * 4e6 / (exchange * 1e-6), rel=1e-3)
+
+
+def test_drifting_clocks_are_put_right() -> None:
+    plan = Plan([3000.0, 3000.0, 4500.0, 3000.0], steps=30)
+    found = job_of(replace(plan, drift=[0.0, 5e-5, 0.0, -2e-5], clocks=[0.0, 9e8, -40.0, 0.0]))
+    assert found.wait_ns / 1e3 == pytest.approx(made.waits(plan), abs=2)
+    assert any("clocks" in note for note in found.notes)
+
+
+def test_two_late_ranks_share_the_blame() -> None:
+    found = job_of(Plan([3000.0] * 6 + [4500.0, 4500.0]))
+    assert sorted(found.ranks[r].rank for r in found.stragglers) == [6, 7]
+    assert "ranks 6 and 7 come late" in found.text or "ranks 7 and 6 come late" in found.text
+
+
+def test_ranks_that_take_turns_are_no_stragglers() -> None:
+    found = job_of(Plan([3000.0] * 4, vary=lambda step, r: 1500.0 if step % 4 == r else 0.0, steps=9))
+    assert found.cause == "imbalance" and not found.stragglers
+    assert main_reason(found) == "computing"
+
+
+def test_even_ranks_that_exchange_for_long_are_bound_by_communication() -> None:
+    found = job_of(Plan([3000.0] * 4, exchange=3000.0, elements=100_000_000))
+    assert found.cause == "communication-bound" and not found.stragglers
+    assert found.wait_ns.max() == 0
+
+
+def test_even_ranks_have_the_verdict_of_each() -> None:
+    found = job_of(Plan([3000.0] * 4, data=[6000.0] * 4))
+    assert found.cause == "input-bound" and found.text.startswith("input-bound, on all ranks")
+
+
+def test_a_slower_gpu_is_told_from_more_work() -> None:
+    slow = job_of(Plan([3000.0, 4500.0], kernels=[3, 3]))
+    assert slow.slower == pytest.approx(1.5, rel=0.01) and "1.50 times as long" in slow.text
+    more = job_of(Plan([3000.0, 4500.0], kernels=[2, 3]))
+    assert more.slower is None and "times as long" not in more.text
+
+
+def test_a_wait_beside_computing_costs_nothing() -> None:
+    plan = Plan([3000.0, 4500.0])
+    traces = made.traces(plan)
+    events = traces[0]["traceEvents"]
+    for e in [e for e in events if e.get("cat") == "kernel" and "sgemm" in e["name"]]:
+        later = {**e, "ts": e["ts"] + e["dur"], "dur": 1500.0, "tid": 8, "args": {**e["args"], "stream": 8}}
+        events.append(later)
+    found = job(rank_of(analyse(read_bytes(json.dumps(t).encode())), str(r)) for r, t in enumerate(traces))
+    assert found.wait_ns[0] == pytest.approx(1.5e6, abs=2)
+    assert found.parts[0][WAITING] == pytest.approx(0, abs=2e4)
+    assert found.cause != "straggler"
+
+
+# ---------------------------------------------------------------- what is recorded, and how
+
+
+def test_gloo_on_the_cpu() -> None:
+    found = job_of(Plan([3000.0, 3000.0, 4500.0, 3000.0], backend="gloo"))
+    assert found.cause == "straggler" and main_reason(found) == "computing"
+    assert [found.ranks[r].rank for r in found.stragglers] == [2]
+    assert "nvidia-smi" not in " ".join(found.what_to_try)
+    (exchanged,) = found.exchanges
+    assert exchanged.bytes == 4_000_000 and exchanged.link is None
+
+
+def test_rccl_without_metadata() -> None:
+    kernel = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
+    found = job_of(Plan([3000.0, 4500.0], metadata=False, kernel=kernel))
+    assert found.cause == "straggler" and found.exchanges[0].bus is None
+    assert "not recorded" in found.text
+
+
+def test_steps_that_are_not_marked_are_matched_by_time() -> None:
+    plan = Plan([3000.0, 3000.0, 4500.0, 3000.0], labelled=False, steps=8)
+    traces = made.traces(plan)
+    starts = sorted(e["ts"] for e in traces[1]["traceEvents"] if e["name"] == "train_step")
+    traces[1]["traceEvents"] = [e for e in traces[1]["traceEvents"] if e["ts"] >= starts[2] or e["ph"] != "X"]
+    found = job(rank_of(analyse(read_bytes(json.dumps(t).encode())), str(r)) for r, t in enumerate(traces))
+    assert found.wait_ns / 1e3 == pytest.approx(made.waits(plan), abs=0.01)
+    assert np.abs(found.offset_ns).max() < 100
+
+
+def test_missing_ranks_are_named() -> None:
+    found = job_of(Plan([3000.0, 4500.0, 3000.0], world=8))
+    assert found.missing == [3, 4, 5, 6, 7]
+    assert "ranks 3, 4, 5, 6 and 7" in found.text
+
+
+def test_a_straggler_without_a_file_is_noticed() -> None:
+    plan = Plan([3000.0] * 4, vary=lambda step, r: 1500.0 if r == 3 and step % 2 else 0.0, steps=9)
+    found = job(ranks_of(plan)[:3])
+    assert found.cause == "straggler" and not found.stragglers
+    assert found.absent_ns == pytest.approx(0.75e6, rel=0.01) and "rank 3" in found.text
+
+
+def test_ranks_of_different_steps() -> None:
+    a, b = ranks_of(Plan([3000.0, 4500.0])), ranks_of(Plan([3000.0, 4500.0], first=90))
+    found = job([a[0], b[1]])
+    assert not found.labels and found.cause is not None
+    assert "different steps" in " ".join(found.notes)
+    some = job([*ranks_of(Plan([3000.0, 4500.0, 3000.0]))[:2], ranks_of(Plan([3000.0, 4500.0, 3000.0], first=90))[2]])
+    assert len(some.ranks) == 2 and "rank2.json" in " ".join(some.notes)
+    assert some.cause == "straggler"
+
+
+def test_steps_in_common_are_compared() -> None:
+    plan = Plan([3000.0, 4500.0], steps=8)
+    late = ranks_of(replace(plan, steps=5, first=6))
+    shift = 3 * (4500.0 + 200 + 25)  # of the clock, as the second recording begins three steps later
+    found = job([ranks_of(plan)[0], replace(late[1], zero=late[1].zero + int(1e3 * shift))])
+    assert found.labels == [7, 8, 9, 10] and found.wait_ns[0] == pytest.approx(1.5e6, abs=2)
+
+
+def test_one_recording_twice_counts_once() -> None:
+    a, b = ranks_of(Plan([3000.0, 4500.0]))
+    found = job([a, replace(a, file="copy.json"), b])
+    assert len(found.ranks) == 2 and "copy.json" in " ".join(found.notes)
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (Plan([3000.0, 4500.0], world=16), "different numbers of ranks"),
+        (Plan([3000.0, 4500.0], elements=77), "different collectives"),
+        (Plan([3000.0, 9500.0], vary=lambda step, r: 700.0 * step), "do not end when"),
+    ],
+)
+def test_files_of_different_jobs_are_refused_by_name(other: Plan, why: str) -> None:
+    a, b = ranks_of(Plan([3000.0, 4500.0], steps=8), "a{}.json")[0], ranks_of(replace(other, steps=8), "b{}.json")[1]
+    with pytest.raises(NotOneJob, match=why) as error:
+        job([a, b])
+    assert "a0.json" in str(error.value) and "b1.json" in str(error.value)
+
+
+def test_two_recordings_of_one_rank() -> None:
+    plan = Plan([3000.0, 4500.0])
+    later = ranks_of(replace(plan, first=90), "later{}.json")
+    found = job([*ranks_of(plan), later[0]])
+    assert "rank0.json is compared, later0.json is not" in " ".join(found.notes)
+    other = ranks_of(replace(plan, computing=[2000.0, 4500.0]), "other{}.json")[0]
+    with pytest.raises(NotOneJob, match="both rank 0"):
+        job([*ranks_of(plan), other])
+
+
+def test_ranks_are_read_from_names_where_traces_do_not_tell_them() -> None:
+    found = job(ranks_of(Plan([3000.0, 4500.0], known=False), "run12_worker{}.json"))
+    assert [rank.rank for rank in found.ranks] == [0, 1] and found.cause == "straggler"
+    assert numbers_in(["a_5_x.json", "a_7_x.json"]) == [5, 7]
+    assert numbers_in(["second.json", "first.json"]) == [1, 0]
+
+
+def test_one_rank_alone_and_none() -> None:
+    found = job(ranks_of(Plan([3000.0, 4500.0]))[:1])
+    assert found.missing == [1] and found.cause and not found.stragglers
+
+
+# ---------------------------------------------------------------- collectives and links
+
+
+def test_what_a_trace_says_of_collectives() -> None:
+    trace = read_bytes(json.dumps(made.traces(Plan([3000.0, 4500.0], steps=2))[0]).encode())
+    calls = collectives(trace)
+    assert calls.kind == ["all_reduce"] * 2 and calls.group == ["0 [0, 1]"] * 2
+    assert calls.bytes.tolist() == [4_000_000] * 2 and calls.members.tolist() == [2, 2]
+    assert found(b'[{"name": "nccl:x", "ts": "broken", "args": {}}]') == []
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_reduce"),
+        ("ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)", "all_gather"),
+        ("nccl:_reduce_scatter_base", "reduce_scatter"),
+        ("_allgather_base", "all_gather"),
+        ("all_to_allv", "all_to_all"),
+        ("gloo:broadcast", "broadcast"),
+        ("nccl:recv 0<-1", "recv"),
+        ("ncclDevKernel_Generic_1", "collective"),
+    ],
+)
+def test_kinds_of_collectives(name: str, kind: str) -> None:
+    assert kind_of(name) == kind
+
+
+def test_sizes_of_types() -> None:
+    sizes = {
+        "Float": 4,
+        "BFloat16": 2,
+        "c10::Half": 2,
+        "long int": 8,
+        "signed char": 1,
+        "Float8_e4m3fn": 1,
+        "?": 0,
+        "": 0,
+    }
+    assert {dtype: item_bytes(dtype) for dtype in sizes} == sizes
+
+
+def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
+    # the factors of nccl-tests/doc/PERFORMANCE.md
+    factors = {"all_reduce": 1.75, "all_gather": 0.875, "reduce_scatter": 0.875, "all_to_all": 0.875, "broadcast": 1.0}
+    assert {kind: links.bus_factor(kind, 8) for kind in factors} == factors
+    assert links.bus_factor("all_reduce", 1) is None
+    names = {"NVIDIA H200": 450e9, "NVIDIA H100 PCIe": 63e9, "Tesla V100-SXM2-32GB": 150e9, "Tesla T4": 15.75e9}
+    for name, peak in names.items():
+        link = links.link(name)
+        assert link is not None and link.peak == peak and link.source
+    assert links.link("some GPU") is None and links.link(None) is None
+
+
+# ---------------------------------------------------------------- a real one
+
+
+@pytest.mark.skipif(not DLRM8.is_dir(), reason="the eight traces are not here")
+def test_dlrm8() -> None:
+    """Eight ranks of a recommendation model, from facebookresearch/param; one recorded step."""
+    found = job(rank_of(analyse(read(path)), path.name) for path in sorted(DLRM8.iterdir()))
+    assert [found.ranks[r].rank for r in found.stragglers] == [7]
+    assert found.cause == "straggler" and main_reason(found) == "start" and found.confidence <= 0.6
+    # Rank 1 is in NCCL kernels for 11.3 ms, of which it waits 11.1; rank 7 for 1.7 ms.
+    nccl = [float((rank.calls.end - rank.calls.start).sum()) for rank in found.ranks]
+    assert nccl[1] == pytest.approx(11.3e6, abs=5e4) and nccl[7] == pytest.approx(1.7e6, abs=5e4)
+    assert found.wait_ns[1] == pytest.approx(11.1e6, abs=5e4)
+    where, _ = found.waited_in[0]
+    assert where.kind == "all_to_all" and where.bytes == 24_576 and where.members == 8
