@@ -21,7 +21,7 @@ from grader.trace.rank import SHARES, WAITING, Rank, rank_of
 from tests import ranks as made
 from tests.ranks import Plan
 
-DLRM8 = Path(__file__).parents[1] / "data" / "traces" / "dlrm8"
+DLRM8 = Path(__file__).parent / "data" / "dlrm8"
 
 
 def ranks_of(plan: Plan, name: str = "rank{}.json") -> list[Rank]:
@@ -293,7 +293,6 @@ def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
 # ---------------------------------------------------------------- a real one
 
 
-@pytest.mark.skipif(not DLRM8.is_dir(), reason="the eight traces are not here")
 def test_dlrm8() -> None:
     """Eight ranks of a recommendation model, from facebookresearch/param; one recorded step."""
     found = job(rank_of(analyse(read(path)), path.name) for path in sorted(DLRM8.iterdir()))
