@@ -58,6 +58,7 @@ class Trace:
     texts: list[str]
     memory: Memory
     base_ns: int = 0  # Unix time; 0 in old files, whose times are Unix times themselves
+    begin: int = 0  # ns, of the recording: where Perfetto's time begins
     devices: list[str] = field(default_factory=list)  # names of the GPUs
     world_size: int | None = None  # of a distributed run, as recorded
     rank: int | None = None

@@ -19,7 +19,8 @@ from grader.trace.pieces import BETWEEN
 START_UP = 12 << 20  # bytes that are decoded in the time that a helper takes to start
 SMALLEST = 12 << 20  # bytes that are worth a helper
 MOST = 8  # processes, this one included; the columns are put together by one
-SECONDS = 120  # no helper takes that long: SMALLEST takes a tenth of a second
+ROUND = 256 << 20  # bytes for each process at a time, so that memory does not grow with the file
+SECONDS = 300  # no helper takes that long: ROUND takes two
 
 
 @dataclass
@@ -70,23 +71,30 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
-def start_helpers(descriptor: int, size: int) -> list[Helper]:
-    """Helpers for the later parts of this file, in order; the reader has what is before the first one's start."""
-    count = _count(size)
+def start_helpers(descriptor: int, size: int, start: int = 0) -> list[Helper]:
+    """Helpers for the later parts of a round of this file, in order. The round begins at `start`; the reader has what is before the
+    first helper's start, and the next round begins where the last helper ends."""
+    count = _count(size - start)
     if count < 1:
         return []
-    found = [_event_after(descriptor, at) for at in _shares(size, count)]
+    end = min(size, start + ROUND * (count + 1))
+    if size - end < ROUND:
+        end = size
+    places = [start + at for at in _shares(end - start, count)] + [end] * (end < size)
+    found = [_event_after(descriptor, at) for at in places]
     cuts = [at for at in found if at is not None]
-    if len(cuts) < count or sorted({*cuts}) != cuts:
+    if len(cuts) < len(places) or sorted({*cuts}) != cuts:
         return []
+    if end < size:
+        end = cuts.pop()
     folder = str(Path(msgspec.__file__).parents[1])  # a helper looks for nothing else
     command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("helper.py")), folder]
     pipes: dict[str, Any] = {"stdin": descriptor, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     helpers: list[Helper] = []
     try:
-        for start, end in zip(cuts, [*cuts[1:], size], strict=True):
-            process = subprocess.Popen([*command, str(start), str(end), str(int(end == size))], **pipes)
-            helpers.append(Helper(start, end, process))
+        for first, last in zip(cuts, [*cuts[1:], end], strict=True):
+            process = subprocess.Popen([*command, str(first), str(last), str(int(last == size))], **pipes)
+            helpers.append(Helper(first, last, process))
     except (OSError, ValueError):
         for helper in helpers:
             helper.stop()

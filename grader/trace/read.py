@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from grader.trace import document, foreign, parallel, pieces, vendors
+from grader.trace import document, foreign, parallel, pieces, portion, vendors
 from grader.trace.columns import Memory, Trace, TraceError
 from grader.trace.complete import doubts
 from grader.trace.decode import COLUMNS, DAMAGE, LATEST_US, OF_MEMORY, OF_OPS, OF_OTHERS, OF_PYTHON, Columns
@@ -35,17 +35,27 @@ MOST_DROPPED = 0.05  # share of the events that may be damaged and left out of a
 MOST = {"device": vendors.MOST_DEVICES, "stream": 2**31}  # from where on a number counts as not recorded
 BROKEN = -2
 
+MOST_UNZIPPED = 200  # times the size of a file: traces are packed to a tenth or less, and no more than to a hundredth
+PART = 2_000_000  # events whose columns are put together at a time
+
 Blocks = Callable[[int, int], Iterator[bytes]]  # the bytes from one place to another
+Helpers = Callable[[int], list[parallel.Helper]]  # those that read on from a place
 
 
 def read(
-    path: str | os.PathLike[str], max_bytes: int = 512 << 20, expect_gpu: bool = True, parallel: bool = True
+    path: str | os.PathLike[str],
+    max_bytes: int | None = None,
+    expect_gpu: bool = True,
+    parallel: bool = True,
+    steps: tuple[int | None, int | None] | None = None,
 ) -> Trace:
     """Read a `.json` or `.json.gz` that torch.profiler wrote. A damaged one is read as far as it goes: its `reasons` say why it
-    should not be judged by, its `notes` what else is wrong with it.
+    should not be judged by, its `notes` what else is wrong with it. Of one that does not fit in half of the free memory whole steps
+    from its middle are kept, and its `notes` say which.
 
     max_bytes: largest size accepted, before and after decompression. expect_gpu: False for a run on the CPU, where a
     trace without GPU work is complete. parallel: False keeps to this process; a large file takes about twice as long.
+    steps: numbers of the first and the last step to keep, and the one before, where not all fit.
     Raises TraceError for what is no trace at all: no file, a link, too large, not a single event that can be read, or
     something else, by its name."""
     path = Path(path)
@@ -59,10 +69,11 @@ def read(
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise TraceError(f"the trace {path} is not a regular file")
-        if status.st_size > max_bytes:
+        if max_bytes is not None and status.st_size > max_bytes:
             raise TraceError(_too_large(max_bytes))
         # Never mapped into memory: who cuts the file meanwhile would kill this process.
-        return _Reading(max_bytes, path.name).file(descriptor, status.st_size, parallel).trace(expect_gpu)
+        reading = _Reading(max_bytes, path.name, steps).file(descriptor, status.st_size, parallel)
+        return reading.trace(expect_gpu)
     except OSError as error:
         raise TraceError(f"cannot read the trace {path}: {error.strerror}") from None
     except MemoryError:
@@ -85,14 +96,18 @@ def _too_large(max_bytes: int) -> str:
     return f"the trace is larger than {max_bytes >> 20} MB; record fewer steps"
 
 
+def _no_helpers(start: int) -> list[parallel.Helper]:
+    return []
+
+
 class _Reading:
     """One pass over a trace, start to end."""
 
-    def __init__(self, max_bytes: int, file_name: str = ""):
-        self.max_bytes, self.file_name = max_bytes, file_name
+    def __init__(self, max_bytes: int | None, file_name: str = "", steps: tuple[int | None, int | None] | None = None):
+        self.max_bytes, self.file_name, self.steps = max_bytes, file_name, steps
         self.first = b""  # of the events, as text
         self.columns = Columns()
-        self.parts: list[parallel.Part] = []
+        self.store = portion.Store(portion.most_events() if max_bytes is None else MOST_EVENTS)
         self.salvage = Salvage()
         self.about = document.About()
         self.reasons: list[str] = []
@@ -103,31 +118,28 @@ class _Reading:
 
     def file(self, descriptor: int, size: int, share: bool) -> _Reading:
         zipped = os.pread(descriptor, 2, 0) == pieces.GZIP
-        helpers = parallel.start_helpers(descriptor, size) if share and not zipped else []
-        return self._all(partial(pieces.file_blocks, descriptor), size, zipped, helpers)
+        start = partial(parallel.start_helpers, descriptor, size) if share and not zipped else _no_helpers
+        return self._all(partial(pieces.file_blocks, descriptor), size, zipped, start(0), start)
 
     def data(self, data: bytes, share: bool) -> _Reading:
         zipped = data[:2] == pieces.GZIP
         helpers = parallel.start_helpers_on(data) if share and not zipped else []
-        return self._all(partial(pieces.bytes_blocks, data), len(data), zipped, helpers)
+        return self._all(partial(pieces.bytes_blocks, data), len(data), zipped, helpers, _no_helpers)
 
-    def _all(self, blocks: Blocks, size: int, zipped: bool, helpers: list[parallel.Helper]) -> _Reading:
-        try:
-            if zipped:
-                self._zipped(blocks(0, size))
-            else:
-                self._plain(blocks, size, helpers)
-        finally:
-            for helper in helpers:
-                helper.stop()
+    def _all(self, blocks: Blocks, size: int, zipped: bool, helpers: list[parallel.Helper], more: Helpers) -> _Reading:
+        if zipped:
+            self._zipped(blocks(0, size), size)
+        else:
+            self._last(self._plain(blocks, size, helpers, more))
         return self
 
-    def _zipped(self, blocks: Iterable[bytes]) -> None:
-        unpacked = pieces.ahead(pieces.unzipped(blocks, self.max_bytes))
+    def _zipped(self, blocks: Iterable[bytes], size: int) -> None:
+        most = max(MOST_UNZIPPED * size, 512 << 20) if self.max_bytes is None else self.max_bytes
+        unpacked = pieces.ahead(pieces.unzipped(blocks, most))
         try:
             self._last(self._chunks(self._after_head(self._until_damage(unpacked))))
         except pieces.TooLarge:
-            raise TraceError(_too_large(self.max_bytes)) from None
+            raise TraceError(_too_large(most)) from None
         finally:
             unpacked.close()
 
@@ -137,28 +149,45 @@ class _Reading:
         except pieces.Damaged as error:
             self.damage = f"its gzip data are damaged: {error}"
 
-    def _plain(self, blocks: Blocks, size: int, helpers: list[parallel.Helper]) -> None:
-        """The helpers do the later parts, unless one of them fails."""
-        end = helpers[0].start if helpers else size
-        rest: bytes | None = self._chunks(self._after_head(blocks(0, end)))
+    def _plain(self, blocks: Blocks, size: int, helpers: list[parallel.Helper], more: Helpers) -> bytes:
+        """The helpers do the later parts of each round, unless one of them fails. Returns what follows the last whole chunk."""
+        try:
+            end = helpers[0].start if helpers else size
+            rest: bytes | None = self._chunks(self._after_head(blocks(0, end)))
+            while helpers:
+                rest = self._round(blocks, size, helpers, rest)
+                if (end := helpers[-1].end) == size:
+                    break
+                self._whole(rest)
+                helpers = more(end)
+                rest = self._chunks(blocks(end, helpers[0].start if helpers else size))
+            return rest or b""
+        finally:
+            for helper in helpers:
+                helper.stop()
+
+    def _round(self, blocks: Blocks, size: int, helpers: list[parallel.Helper], rest: bytes | None) -> bytes | None:
         for helper in helpers:
-            if rest is not None:
-                self._chunk(Chunk([pieces.before_comma(rest)], True))
-                rest = None
+            self._whole(rest)
+            rest = None
             part = None if self.salvage.waiting else helper.part(list(COLUMNS))
-            if part is None:  # this process does it, and all that follows
+            if part is None:  # this process does it, and all that follows of this round
                 for one in helpers:
                     one.stop()
-                rest = self._chunks(blocks(helper.start, size))
-                break
+                return self._chunks(blocks(helper.start, helpers[-1].end))
             self._close_part()
-            self.parts.append(part)
-            rest = part.rest if helper is helpers[-1] else None
-        self._last(rest or b"")
+            self.store.add(part)
+            self._limit()
+            rest = part.rest if helper.end == size else None
+        return rest
+
+    def _whole(self, rest: bytes | None) -> None:
+        if rest is not None:
+            self._chunk(Chunk([pieces.before_comma(rest)], True))
 
     def _close_part(self) -> None:
         packed = {name: b"".join(parts) for name, parts in self.columns.packed.items()}
-        self.parts.append(parallel.Part(self.columns.header(), packed))
+        self.store.add(parallel.Part(self.columns.header(), packed))
         self.columns = Columns()
 
     def _after_head(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -230,8 +259,11 @@ class _Reading:
         return False
 
     def _limit(self) -> None:
-        if self.columns.seen + sum(part.header["seen"] for part in self.parts) > MOST_EVENTS:
-            raise TraceError("the trace holds too many events; record fewer steps")
+        if self.max_bytes is not None:
+            if self.columns.seen + sum(part.header["seen"] for part in self.store.parts) > MOST_EVENTS:
+                raise TraceError("the trace holds too many events; record fewer steps")
+        elif self.columns.events > PART:
+            self._close_part()
 
     def _last(self, rest: bytes) -> None:
         """The last events and what follows them."""
@@ -272,13 +304,19 @@ class _Reading:
                 setattr(self.about, name, late)
 
     def trace(self, expect_gpu: bool) -> Trace:
-        trace, dropped = _assemble(_joined(self.parts), self.about, self.reasons, self.notes)
         lost, flaws = self.salvage.lost, Counter[str]()
-        for part in self.parts:
+        for part in self.store.parts:
             flaws.update(part.header["flaws"])
+        ended = any(part.header["ended"] for part in self.store.parts)
+        try:
+            parts, left_out = portion.kept(self.store, self.steps)
+        except portion.Unfit as error:
+            raise TraceError(f"the trace cannot be read in part: {error}") from None
+        self.notes += [left_out] if left_out else []
+        trace, dropped = _assemble(_joined(parts), self.about, self.reasons, self.notes)
         if not len(trace) and (lost or self.bare):
             raise TraceError(foreign.file(self.first, self.file_name))
-        seen = sum(part.header["seen"] for part in self.parts)
+        seen = sum(part.header["seen"] for part in self.store.parts)
         if seen and self.about.schemaVersion is None and (trace.category == OTHER).all():
             raise TraceError(foreign.events(self.first))
         trace.reasons[:0] = [] if self.damage is None else [self.damage]
@@ -290,7 +328,7 @@ class _Reading:
         if dropped > MOST_DROPPED * (len(trace) + dropped):
             trace.reasons.append(f"{dropped} of {len(trace) + dropped} events are damaged and left out")
         # Files from before the mark have no version.
-        if self.about.schemaVersion is not None and not any(part.header["ended"] for part in self.parts):
+        if self.about.schemaVersion is not None and not ended:
             trace.notes.append("the mark that ends a recording is missing: the file was cut or edited")
         reasons, notes = doubts(trace, expect_gpu, dropped)
         trace.reasons.extend(reasons)
@@ -385,6 +423,7 @@ def _assemble(joined: _Joined, about: document.About, reasons: list[str], notes:
         texts=joined.texts,
         memory=Memory(*(c[name][in_time] for name in OF_MEMORY)),
         base_ns=about.baseTimeNanoseconds or 0,
+        begin=int(to_ns(np.min(c["start"], where=sane, initial=np.inf, keepdims=True))[0]) if sane.any() else 0,
         devices=[device.name for device in about.deviceProperties or []],
         world_size=distributed.world_size if distributed else None,
         rank=distributed.rank if distributed else None,
