@@ -46,6 +46,7 @@ def test_every_labelled_trace_is_there():
         ("case_17_index_duplicates.json.gz", "Use index_select"),
         ("case_25_python_environments.json.gz", "between aten::squeeze and aten::linear"),
         ("case_05_cpu_confusion_matrix.json.gz", "py-spy"),
+        ("case_05_cpu_confusion_matrix.json.gz", "has just read values from the GPU"),
         ("case_24_float_before_copy.json.gz", "uint8 instead of float32"),
     ],
 )

@@ -153,6 +153,7 @@ class Doing:
     operators: list[tuple[str, float]]  # on tensors of the CPU
     collecting: float  # garbage
     stacks: bool  # were recorded
+    after_reading: float  # what begins where the host has just waited for values from the GPU
 
 
 def doing(trace: Trace, steps: Steps, spans: intervals.Intervals) -> Doing:
@@ -177,6 +178,7 @@ def doing(trace: Trace, steps: Steps, spans: intervals.Intervals) -> Doing:
         operators=_on_cpu(trace, mine, covered, n),
         collecting=covered.length(*intervals.union(trace.start[gc], trace.end[gc])).sum() / n,
         stacks=len(frames) > 0,
+        after_reading=_after(np.sort(trace.end[steps.waits]), spans) / n,
     )
 
 
@@ -191,6 +193,13 @@ class _Covered:
         if not len(self.points):
             return np.zeros(len(start))
         return np.interp(end, self.points, self.until) - np.interp(start, self.points, self.until)
+
+
+def _after(waits: np.ndarray, spans: intervals.Intervals) -> float:
+    """The length of those spans, ns, before which one of these ends of waits lies, and nearer than an ordinary pause is long."""
+    last = np.searchsorted(waits, spans[0], side="right") - 1
+    near = (last >= 0) & (spans[0] - np.append(waits, 0)[last] < MOST_NS)
+    return float((spans[1] - spans[0])[near].sum())
 
 
 def by_own_line(trace: Trace, frames: np.ndarray) -> np.ndarray:

@@ -67,7 +67,13 @@ def of_host(trace: Trace, steps: Steps, b: Breakdown) -> Told:
     if not len(spans[0]):
         return Told([])
     total, d = intervals.length(spans) / len(steps), doing(trace, steps, spans)
-    said = [*_who(d, total), *_where(d)]
+    known = bool(d.collecting or d.function or d.mark)
+    said = [*(_who(d, total) if known else ()), *_where(d)]
+    if d.after_reading >= MUCH * total:
+        said.append(
+            "Most of it begins where the host has just read values from the GPU. Worked on there, they need no wait."
+        )
+    said += () if known else _who(d, total)
     cpu = [(name, ns) for name, ns in d.operators if ns >= 0.2 * total]
     if cpu:
         said.append(f"Of it {_listed(cpu)} worked on tensors of the CPU.")

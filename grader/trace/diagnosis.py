@@ -276,7 +276,8 @@ def _events_of_part(part: str, trace: Trace, m: Metrics, b: Breakdown) -> list[i
 
 def _text(cause: str, runner_up: str, shares: dict[str, float], case: _Case, what_if: float) -> str:
     """shares: of the step, by cause. what_if: ms."""
-    share, m, step = shares[cause], case.m, case.step / 1e6
+    m, step = case.m, case.step / 1e6
+    share = sum(case.b.parts[part] for part in CAUSES[cause].parts) / case.step  # as the picture shows it
     text = " ".join(
         [
             f"{cause}-bound: {CAUSES[cause].reason} ({share:.0%} of the step).",
