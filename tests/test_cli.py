@@ -246,7 +246,7 @@ def test_a_long_silence_is_explained_on_a_terminal(share, explained, monkeypatch
     bar = Terminal("3a_precision")
     bar(share, "first steps of the submission (compiling, if it compiles)")
     time.sleep(1)
-    said = "3a_precision: Not done in 0.05 s: compiling, slow steps, or a loop that never yields? Ctrl+C stops it"
+    said = "3a_precision: Not done after 0.05 s. Is it compiling, are steps slow, or does the loop never yield? Ctrl+C stops it"
     assert capsys.readouterr().err.count(said) == explained
 
 

@@ -150,7 +150,7 @@ def test_an_interval_that_does_not_count_is_not_told():
     found = decide([(3.0, 1.0, 0.5, 0.0)] * 5, target=9.0)
     verdict = throughput.judge(LAB.throughput, found, 9.0, {})
     assert verdict.status == INCONCLUSIVE and found.certain < 1.6 < 2.8 < found.gain.lower
-    assert f"{found.certain:.2f}x is certain, and that counts" in verdict.reason and "interval" not in verdict.reason
+    assert f"{found.certain:.2f}x is certain, and counts" in verdict.reason and "interval" not in verdict.reason
     assert "as fast as the starter, but other programs took up to 50%" in verdict.reason
     found = decide([(3.0, 1.0, 0.0, 0.5)] * 5, target=9.0)  # the submission might have been
     verdict = throughput.judge(LAB.throughput, found, 9.0, {})

@@ -307,8 +307,8 @@ class Kept:
 @pytest.mark.parametrize(
     ("phase", "says"),
     [
-        ("the first step (it may compile, for at most 240 s)", "compiling, or a loop that never yields? Interrupting the kernel (the square) stops it; it ends by itself after 240 s."),
-        ("first steps of the submission (compiling, if it compiles)", "Not done in"),
+        ("the first step (it may compile, for at most 240 s)", "compiling, or does the loop never yield? Interrupting the kernel (the square) stops it. It ends by itself after 240 s."),
+        ("first steps of the submission (compiling, if it compiles)", "Not done after"),
         ("loading", "ends by itself after 60 s."),
         ("timing pair 1", ""),
         ("first steps of the starter", ""),
@@ -382,7 +382,7 @@ def test_the_card_says_where_only_the_training_can_be_compared():
 def test_few_steps_of_an_input_bound_loop_tell_little(name, steps, warned):
     seen = Observation(losses=[0.5] * (steps + 3), step_s=0.01)
     said = notebook.open_lab(name, device="cpu")._ran(seen, steps).text()
-    assert ("Batches that a loader had ready make few steps look fast: lab.check() times many." in said) == warned
+    assert ("A few steps look fast when the loader had their batches ready. lab.check() times many." in said) == warned
 
 
 @pytest.mark.parametrize("gain", [0, -1, 1e6, 1e9, float("nan"), True, "2"])
@@ -443,7 +443,7 @@ def test_a_loop_without_a_loader_is_told_why_it_has_no_data_wait():
     shown = notebook.open_lab("2d_formats", device="cpu")._peeked(
         peek(solution(labs.get("2d_formats")), labs.get("2d_formats"))
     )
-    assert "data_wait is unknown: this loop has no DataLoader" in shown.text()
+    assert "data_wait is unknown, because this loop has no DataLoader" in shown.text()
     assert "data_wait" not in shown.text().partition("Needs a GPU")[2].partition(".")[0]
 
 

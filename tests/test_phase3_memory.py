@@ -493,7 +493,7 @@ def test_growth_that_is_gone_earns_its_part(submission, status, points):
 def test_level_memory_is_told_with_its_numbers():
     result = judge_growth(GROWTH, STARTER, seen((10, 100e6), (20, 100.07e6), (30, 100.14e6), (40, 100.21e6)))
     assert result.reason == (
-        "From step to step memory grows by 7 KB (the untouched loop: 2,000 KB); up to 24 KB count as level."
+        "From step to step memory grows by 7 KB (the untouched loop's by 2,000 KB). Up to 24 KB counts as level."
     )
     less = judge_growth(GROWTH, STARTER, seen((10, 100e6), (20, 99e6), (30, 98e6), (40, 97e6)))
     assert "grows by 0 KB" in less.reason

@@ -81,7 +81,7 @@ def test_nothing_is_said_outside_of_the_stored_steps(made):
         with pytest.raises(ValueError, match="outside"):
             found.at(step)
         verdict = outcome.judge(Outcome(), found, step, {"loss": 1.0, "accuracy": 0.5})
-        assert verdict.status == NOT_MEASURED and ("ends at" in verdict.reason or "begins at" in verdict.reason)
+        assert verdict.status == NOT_MEASURED and ("end at" in verdict.reason or "begin at" in verdict.reason)
 
 
 def test_a_band_of_unequal_runs_keeps_what_they_share():

@@ -530,8 +530,8 @@ def test_pictures_share_one_time_scale(tmp_path):
     assert len({axes.get_xlim() for axes in figure.axes}) == 1
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == [
-        "before: 1.9 ms a step (drawn under the profiler: 2 ms)",
-        "after: 0.5 ms a step (under the profiler)",
+        "before: 1.9 ms per step (as recorded: 2 ms)",
+        "after: 0.5 ms per step (as recorded)",
     ]
     assert math.isclose(figure.get_figwidth(), 9)
     empty = trace.timeline(Recording().work("kernel", "k", 1, 2, 3).read())

@@ -51,7 +51,7 @@ def test_gaps_carry_their_cause():
     assert len(waits) == 2 and all(14_000 * US < length < 14_300 * US and device == 0 for _, length, _, device in waits)
     json.dumps(line, allow_nan=False)
     said = texts(trace.draw({"before": line}))
-    assert "GPU idle: data" in said and "waiting for data" in said and "GPU use" in said and "ms a step" in said
+    assert "GPU idle: data" in said and "waiting for data" in said and "GPU use" in said and "ms per step" in said
 
 
 def test_gaps_that_are_too_short_to_see_show_as_a_share():
@@ -120,11 +120,11 @@ def test_each_part_of_the_step_is_labelled_once():
         "tensor cores 6 ms",
         "copies 1.5 ms",
         "idle: data 14.2 ms",
-        "before: 21.8 ms a step",
+        "before: 21.8 ms per step",
         "under the profiler",
     ):
         assert part in said
-    assert "after: 6.1 ms a step" in said and "measured without the profiler; 6 ms under it" in said
+    assert "after: 6.1 ms per step" in said and "measured without the profiler, 6 ms under it" in said
     assert said.count("idle: data") == 1
 
 

@@ -9,7 +9,7 @@ from grader.labs.lab import Budget, Growth
 from grader.measure.memory import Meter, growth
 from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult, scored, unscored
 
-TOO_FEW = "Too few blocks were timed to tell whether memory grows. That says nothing about your loop: check again, not in quick mode."
+TOO_FEW = "Too few blocks were timed to tell whether memory grows. That says nothing about your loop. Check again without quick mode."
 NOTHING = 0.02  # of a leak: what is gone of it by chance
 OUTLASTED = 8  # times what is held in advance: so large a leak must become before its absence tells
 
@@ -88,26 +88,26 @@ def judge_growth(check: Growth, starter: Meter, submission: Meter) -> CheckResul
 
     if taken := _too_much(check, starter, submission):
         reason = (
-            f"The loop holds {taken} more than the untouched one does at first. In memory that was taken in advance a leak "
-            "cannot be seen, so this is not counted."
+            f"The loop holds {taken} more than the untouched one does at first. A leak into memory that was taken "
+            "in advance can't be seen, so this doesn't count."
         )
         return scored(check, 0, reason, evidence, FAIL)
     if steps_to_tell(check, starter, submission):
         held = size(sum(_held(starter, submission)))
         reason = (
             f"The loop holds {held} more than the untouched one does at first. A leak of so few steps could hide in that, so "
-            "this is not decided. Check again, not in quick mode, for more steps."
+            "this is undecided. Check again without quick mode, for more steps."
         )
         return unscored(check, INCONCLUSIVE, reason, evidence)
     where = f"GPU {size(ours[0])}, main memory {size(ours[1])}" if submission.on_gpu else "main memory"
     if total <= check.at_most:
-        seen = f"From step to step memory grows by {kilobytes(total)} (the untouched loop: {kilobytes(before)})"
-        return scored(check, check.points, f"{seen}; up to {kilobytes(check.at_most)} count as level.", evidence)
+        seen = f"From step to step memory grows by {kilobytes(total)} (the untouched loop's by {kilobytes(before)})"
+        return scored(check, check.points, f"{seen}. Up to {kilobytes(check.at_most)} counts as level.", evidence)
     share = min(0.95, max(0.0, 1 - total / before - _hidden(starter, submission))) if before > 0 else 0.0
     share = share if share > NOTHING else 0.0
-    reason = f"Each step leaves {size(total)} behind ({where}); the untouched loop leaves {size(before)}."
+    reason = f"Each step leaves {size(total)} behind ({where}). The untouched loop leaves {size(before)}."
     if share:
-        reason += f" What is gone of it earns {share:.0%} of the points."
+        reason += f" The part that is gone earns {share:.0%} of the points."
     return scored(check, share * check.points, reason, evidence, FAIL)
 
 
@@ -116,7 +116,7 @@ def judge_budget(check: Budget, budget: int, meter: Meter) -> CheckResult:
     allowed = budget + (check.beside if meter.on_gpu else 0)
     what = "GPU memory, CUDA's own included" if meter.on_gpu else "main memory"
     evidence = {"peak_mb": meter.peak / 1e6, "budget_mb": budget / 1e6, "allowed_mb": allowed / 1e6}
-    seen = f"At its peak the loop held {size(meter.peak)} of {what}; {size(allowed)} are allowed."
+    seen = f"At its peak the loop held {size(meter.peak)} of {what}. {size(allowed)} are allowed."
     return scored(check, check.points if meter.peak <= allowed else 0, seen, evidence)
 
 
@@ -126,6 +126,8 @@ def as_far_as(supported: float, what: str, found: CheckResult, undecided: bool =
     if supported >= 1 or not found.points:
         return found
     untouched = "passes this, too" if found.status == PASS else "does no worse"
-    reason = f"{found.reason} The untouched loop {untouched}: {what} supports {supported:.0%} of these points."
+    reason = (
+        f"{found.reason} The untouched loop {untouched}, so {what} decides: it earns {supported:.0%} of these points."
+    )
     status = INCONCLUSIVE if undecided and found.status == PASS else FAIL
     return replace(found, status=status, points=round(supported * found.points, 2), reason=reason)

@@ -13,7 +13,7 @@ from grader.result import FAIL, NOT_MEASURED, PASS, CheckResult
 NAME, TITLE = "outcome", "Same outcome"
 HINT = (
     "Every step must train on all of its batch, as the starter does, up to the last one. A model that does better than the "
-    "reference's has seen something else: other data, more of it, or another loss."
+    "reference's has seen different data, more data, or a different loss."
 )
 
 
@@ -28,8 +28,8 @@ def judge(check: Outcome, band: Band, step: int, held_out: dict[str, Any]) -> Ch
     evidence: dict[str, Any] = {"steps": step, "band_from": first, "band_to": last, "band_seeds": band.seeds}
     evidence["band_made_on"] = band.made_on
     if not first <= step <= last:
-        end = "begins at" if step < first else "ends at"
-        reason = f"The run that was timed has {step} steps, and the band of long runs {end} step {first if step < first else last}."
+        end = "begin" if step < first else "end"
+        reason = f"The timed run has {step} steps, and the long runs of the reference {end} at step {first if step < first else last}."
         return not_measured(reason, evidence)
     problems = []
     for name, usual in band.at(step).items():
@@ -38,7 +38,9 @@ def judge(check: Outcome, band: Band, step: int, held_out: dict[str, Any]) -> Ch
         problems += _problem(name, found, usual.mean, half, "in any of the reference's runs")
     if problems:
         return _fail(step, problems, evidence)
-    reason = f"After {step} steps the model does on held-out data what the reference's did over {band.seeds} seeds."
+    reason = (
+        f"After {step} steps the model does as well on held-out data as the reference's did over {band.seeds} seeds."
+    )
     return CheckResult(NAME, TITLE, PASS, 0, 0, reason, "", evidence)
 
 
@@ -58,8 +60,8 @@ def beside(check: Outcome, first: CheckResult, of_this_seed: dict[str, Any]) -> 
     if problems:
         return _fail(step, problems, evidence)
     reason = (
-        f"After {step} steps the model does on held-out data what the reference does from this grade's seed. (That is outside of what "
-        f"it did from {evidence['band_seeds']} other seeds.)"
+        f"After {step} steps the model does as well on held-out data as the reference does from this grade's seed. "
+        f"From {evidence['band_seeds']} other seeds the reference did differently."
     )
     return CheckResult(NAME, TITLE, PASS, 0, 0, reason, "", evidence)
 
@@ -74,9 +76,11 @@ def _problem(name: str, found: float | None, usual: float, half: float, whose: s
     if abs(found - usual) <= half:
         return []
     better = (found < usual) == (name == "loss")
-    return [f"the {name} is {found:.4g}, {'better' if better else 'worse'} than {whose}: {usual:.4g} +- {half:.2g}"]
+    return [f"the {name} is {found:.4g}, {'better' if better else 'worse'} than {whose} ({usual:.4g} ± {half:.2g})"]
 
 
 def _fail(step: int, problems: list[str], evidence: dict[str, Any]) -> CheckResult:
-    reason = f"After {step} steps the model is not what this training leads to. On held-out data {'; '.join(problems)}."
+    reason = (
+        f"After {step} steps the model isn't where this training leads. On held-out data {', and '.join(problems)}."
+    )
     return CheckResult(NAME, TITLE, FAIL, 0, 0, reason, HINT, evidence)

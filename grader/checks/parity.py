@@ -46,14 +46,16 @@ HINT = (
     "parameter of job.model."
 )
 WEIGHTS_HINT = (
-    "Set job.weights to a function that returns all weights under the job's names and in the job's shapes: without the "
-    "padding, for one."
+    "Set job.weights to a function that returns all weights under the job's names and in the job's shapes, for "
+    "example without padding."
 )
 FORWARD_HINT = (
-    "The very first loss differs, before any weight was updated: so look at the forward pass, not the optimizer. The first step must "
+    "The very first loss differs, before any weight was updated. Look at the forward pass, not the optimizer. The first step must "
     "see the whole first batch of job.batches as it is, job.model with the weights it comes with, and the same loss."
 )
-UNREAD_HINT = "Train on what job.dataset reads: how long its files keep a reader waiting is what this lab is about."
+UNREAD_HINT = (
+    "Train on the samples that job.dataset reads. This lab is about the time that its files keep a reader waiting."
+)
 
 
 def early(parity: Parity, starter: Sequence[float], submission: Sequence[float], update: dict[str, Any]) -> CheckResult:
@@ -97,15 +99,15 @@ def early(parity: Parity, starter: Sequence[float], submission: Sequence[float],
         problems.append(f"the weights moved {ratio:.3f} times as much as the starter's (at most {parity.norm:.1%} off)")
     if ratio != 0 and (cosine is None or cosine < parity.cosine):  # what did not move has no direction
         problems.append(
-            f"the weights moved in another direction: cosine {cosine if cosine is None else round(cosine, 4)}, "
-            f"at least {parity.cosine}"
+            f"the weights moved in a different direction, with a cosine of {cosine if cosine is None else round(cosine, 4)} (at "
+            f"least {parity.cosine})"
         )
     return _result(problems, evidence, FORWARD_HINT if first > parity.loss else HINT)
 
 
 def unread(read: int, needed: int) -> CheckResult:
     """It asked the drive for `read` files, and trained on `needed` samples of the data set that lies on it."""
-    problem = f"it asked the drive for {read:,} files and trained on {needed:,} samples: they came from elsewhere"
+    problem = f"it asked the drive for {read:,} files and trained on {needed:,} samples, which came from elsewhere"
     return _result([problem], {"files_read": read, "files_needed": needed}, UNREAD_HINT)
 
 
@@ -218,13 +220,13 @@ def _too_far(step: int, update: dict[str, Any], found: Near, allowed: Near) -> l
             f"after {step} steps the weights have moved {update.get('norm_ratio') or 0:.3f} times as far as the "
             f"reference solution's (at most {allowed.norm:.1%} off)"
         )
-    elsewhere = "the weights have moved in another direction than the reference solution's"
+    elsewhere = "the weights have moved in a different direction than the reference solution's"
     if not found.distance <= allowed.distance:
         least = f"cosine {1 - found.distance:.4f}, at least {1 - allowed.distance:.4f}"
-        problems.append(f"after {step} steps {elsewhere}: {least}")
+        problems.append(f"after {step} steps {elsewhere} ({least})")
     elif not found.stretch <= allowed.stretch:
         least = f"cosine {1 - found.stretch:.4f}, at least {1 - allowed.stretch:.4f}"
-        problems.append(f"on the last stretch of the {step} steps {elsewhere}: {least}")
+        problems.append(f"in the last part of the {step} steps {elsewhere} ({least})")
     return problems
 
 
@@ -244,7 +246,7 @@ def _off_on_held_out(
         return []
     return [
         f"on held-out data the returned weights have the loss {replay.held_out:.3f}, the reference solution's "
-        f"{replay.reference_held_out:.3f} +- {tolerance:.3f}"
+        f"{replay.reference_held_out:.3f} ± {tolerance:.3f}"
     ]
 
 
@@ -307,5 +309,5 @@ def distances(
 def _result(problems: list[str], evidence: dict[str, Any], hint: str = HINT) -> CheckResult:
     if not problems:
         return CheckResult(NAME, TITLE, PASS, 0, 0, "The loop trains the same model as the starter.", "", evidence)
-    reason = "This is not the same training: " + "; ".join(problems) + "."
+    reason = "This is not the same training: " + ", and ".join(problems) + "."
     return CheckResult(NAME, TITLE, FAIL, 0, 0, reason, hint, evidence)

@@ -27,33 +27,38 @@ def judge(check: Throughput, decided: decision.Decision, target: float, evidence
     counts = interval_counts(gain.lower, decided.certain)
     measured = f"{gain.factor:.2f}x" + (f" (90% interval {gain.lower:.2f} to {gain.upper:.2f})" if counts else "")
     if share >= 1:
-        status, reason = PASS, f"The loop runs {measured} as fast as the starter; {target:.2f}x earns full points."
+        status, reason = PASS, f"The loop runs {measured} as fast as the starter. Full points need {target:.2f}x."
     elif evidence.get("worked_ahead"):
         # where others disturbed most pairs, or took much of the others' time, it is rather they who took that time
         disturbed = evidence.get("pairs_left_out", 0) > gain.pairs or _lost(decided) > MUCH_LOST
         status = INCONCLUSIVE if disturbed else FAIL
         reason = (
-            f"The loop runs {measured} as fast as the starter, but what comes before the timed blocks (its first steps, compiling "
-            "among them, job.weights, and pairs that do not count) took so long that it could have worked ahead there, which nobody times. "
-            f"{max(1.0, decided.certain):.2f}x are certain; {target:.2f}x earns full points, so this earns {share:.0%}."
+            f"The loop runs {measured} as fast as the starter. But it took so long before the timed blocks that it could have "
+            "worked ahead there. Its first steps, compiling, job.weights and pairs that don't count lie before them, and nobody times these. "
+            f"{max(1.0, decided.certain):.2f}x is certain and earns {share:.0%}. Full points need {target:.2f}x."
         )
         if status == FAIL:
             reason += " Do less before the first `yield`."
     elif not settled:
         status, why = INCONCLUSIVE, _why_uncertain(decided, evidence)
-        certain = f"{decided.certain:.2f}x is certain, and that counts" if share > 0 else "no speed-up is certain"
+        certain = f"{decided.certain:.2f}x is certain, and counts" if share > 0 else "no speed-up is certain"
         reason = (
             f"The loop runs {measured} as fast as the starter, but {why}. After {gain.pairs} pairs of blocks {certain}."
         )
     elif gain.upper < 1.02 or share == 0:
-        status, reason = FAIL, f"No speed-up is visible: {measured}; {target:.2f}x earns full points."
+        status, reason = (
+            FAIL,
+            f"No speed-up is visible. The loop runs {measured} as fast as the starter, and full points need {target:.2f}x.",
+        )
     else:
         status = FAIL
-        reason = f"The loop runs {measured} as fast as the starter; {target:.2f}x earns full points, so this earns {share:.0%}."
+        reason = (
+            f"The loop runs {measured} as fast as the starter, which earns {share:.0%}. Full points need {target:.2f}x."
+        )
     if evidence.get("prepare_s", 0) > 0.1:
         reason += (
-            f" Its preparation took {evidence['prepare_s']:.1f} s; spread over the steps of the whole training that is "
-            f"{evidence['prepare_ms_a_step']:.2g} ms a step, which are counted."
+            f" Its preparation took {evidence['prepare_s']:.1f} s. Spread over the whole training that is "
+            f"{evidence['prepare_ms_a_step']:.2g} ms per step, and it counts."
         )
     if status == INCONCLUSIVE:
         reason += f" {AGAIN}"
@@ -66,7 +71,7 @@ def _lost(decided: decision.Decision) -> float:
 
 def _why_uncertain(decided: decision.Decision, evidence: dict[str, Any]) -> str:
     if (slowed := evidence.get("slowed", 1)) > 1:
-        return f"something slowed the starter beside it: there a step of it took {slowed:.2g} times as long as alone"
+        return f"something slowed the starter beside it, whose step took {slowed:.2g} times as long as alone"
     if _lost(decided) > MUCH_LOST:
         return f"other programs took up to {_lost(decided):.0%} of a loop's time"
     return f"equal blocks took unequal times here (one pair differs from the next by {decided.gain.noise:.0%})"
@@ -84,16 +89,16 @@ def judge_healthy(
     gain = decided.gain
     measured = f"{gain.factor:.2f}x (90% interval {gain.lower:.2f} to {gain.upper:.2f})"
     if untouched:
-        reason = "This is the untouched loop: it is as fast as it was."
+        reason = "This is the untouched loop, as fast as it was."
         return scored(check, check.points, reason, evidence | {"untouched": True})
     kept: Callable[[float], float] = lambda speed: max(0.0, 1 - 0.5 * math.log(speed) / math.log(HALF_LOST))  # noqa: E731
     if gain.upper < NOT_SLOWER and decided.settled:
-        reason = f"The loop runs {measured} as fast as the untouched one: what was changed made it slower."
+        reason = f"The loop runs {measured} as fast as the untouched one. Your changes made it slower."
         return scored(check, kept(gain.upper) * check.points, reason, evidence, FAIL)
     if gain.lower < NOT_SLOWER:
         reason = (
-            f"The loop runs {measured} as fast as the untouched one, but equal blocks took unequal times here: whether it is "
-            f"slower is not known. What is certain earns {kept(gain.lower):.0%} of the points. {AGAIN}"
+            f"The loop runs {measured} as fast as the untouched one, but equal blocks took unequal times here, so it may "
+            f"or may not be slower. The certain part earns {kept(gain.lower):.0%} of the points. {AGAIN}"
         )
         return scored(check, kept(gain.lower) * check.points, reason, evidence, INCONCLUSIVE)
     return scored(check, check.points, f"The loop runs {measured} as fast as the untouched one.", evidence)

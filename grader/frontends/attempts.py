@@ -179,14 +179,14 @@ def save(folder: Path, lab: AnyLab, result: Result) -> str:
     attempts. Returns what was done, in a sentence, with paths from the current folder: a folder that cannot be written
     costs the file, not the answer."""
     if result.disturbed:
-        return "Not saved, for nothing was measured: an earlier report stays as it is."
+        return "Not saved, because nothing was measured. An earlier report stays as it is."
     data, page = (folder / f"report-{lab.name}.{kind}" for kind in ("json", "html"))
     try:
         write_json(data, result.to_dict())
         report.write_html(result, page)
         keep(folder, lab, result)
     except (OSError, ValueError) as error:
-        return f"The report is shown here only: {unwritten(error)}"
+        return f"The report is shown here only, because {unwritten(error)}"
     return f"Saved as {os.path.relpath(page)} and {os.path.relpath(data)}."
 
 
@@ -231,7 +231,7 @@ def note(folder: Path, lab: str, words: str) -> None:
     with _alone(folder):
         attempts = read(path)
         if not attempts:
-            raise UserError("There is nothing to note yet: run lab.check() first.")
+            raise UserError("There is nothing to note yet. Run lab.check() first.")
         attempts[-1]["note"] = clean(words, NOTE)
         write_json(path, attempts)
 
@@ -243,5 +243,5 @@ def collect(folder: Path, lab: str | None = None) -> list[Attempt]:
     attempts = [attempt for path in paths for attempt in read(path) if lab in (None, attempt["lab"])]
     if not attempts:
         of = f" of {lab}" if lab else ""
-        raise UserError(f"There are no results{of} in {folder}. lab.check() in a lab's notebook makes the first.")
+        raise UserError(f"There are no results{of} in {folder}. lab.check() in a lab's notebook makes the first one.")
     return attempts

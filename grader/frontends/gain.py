@@ -91,11 +91,11 @@ def headline(gain: Gain) -> str:
     if gain.lower and gain.upper:
         said += f" (90% interval {times(gain.lower)} to {times(gain.upper)})"
     if evidence.get("untouched"):
-        said += ": this is the starter itself"
+        said += ", because this is the starter itself"
     elif gain.upper and gain.upper < 1:
-        said += ": slower than the starter" if gain.check.status != INCONCLUSIVE else ": undecided"
+        said += ", slower than the starter" if gain.check.status != INCONCLUSIVE else ", which is undecided"
     elif gain.certain and gain.certain <= 1:
-        said += ": cannot be told from no change"
+        said += ", which can't be told from no change"
     before, after = plausible(evidence.get("starter_ms")), plausible(evidence.get("submission_ms"))
     if before and after:
         said += f". A step took {rounded(before, 3)} ms and now takes {rounded(after, 3)} ms"
@@ -106,29 +106,29 @@ def notes(gain: Gain, letters: bool = False) -> str:
     """What the points, the target and the scatter mean; `letters` ties the sentences to the marks of `bar`."""
     lines = []
     if gain.target:
-        lines.append(_target(gain, "T = target" if letters else "Target"))
+        lines.append(_target(gain, letters))
     if gain.reference:
-        the = "R = the" if letters else "The"
+        the = "R: the" if letters else "The"
         lines.append(f"{the} reference solution reaches {times(gain.reference)} on this machine.")
     if gain.ratios:
         noise = plausible(gain.check.evidence.get("noise"))
         pairs = "1 pair" if len(gain.ratios) == 1 else f"{len(gain.ratios)} pairs"
-        scatter = f"; one pair's ratio scatters by {rounded(100 * noise, 2)}%" if noise else ""
-        lines.append(f"{pairs} of timed blocks, starter against submission{scatter}.")
+        scatter = f" One pair's ratio scatters by {rounded(100 * noise, 2)}%." if noise else ""
+        lines.append(f"We timed {pairs} of blocks, starter against submission.{scatter}")
     return " ".join([*lines, *_compiling(gain)])
 
 
-def _target(gain: Gain, name: str) -> str:
+def _target(gain: Gain, letters: bool) -> str:
     assert gain.target
     source = gain.check.evidence.get("target_source")
     whence = f" ({clean(source)})" if isinstance(source, str) and source else ""
-    said = f"{name} for full points: {times(gain.target)}{whence}."
+    said = f"{'T: full' if letters else 'Full'} points need {times(gain.target)}{whence}."
     if gain.lower:
-        said += f" The lower end of the interval counts: {times(gain.lower)}."
+        said += f" The lower end of the interval, {times(gain.lower)}, counts."
     elif gain.certain:
-        said += f" {times(gain.certain)} is certain, and that counts."
+        said += f" {times(gain.certain)} is certain, and counts."
     if gain.certain and gain.certain >= gain.target and gain.check.points < gain.check.max_points:
-        said += " The speed alone would earn all points; the checks say why it does not."
+        said += " The speed alone would earn all points. The checks say why it doesn't."
     return said
 
 
@@ -138,7 +138,7 @@ def _compiling(gain: Gain) -> list[str]:
     )
     if not compile_s:
         return []
-    said = f"Compiling took {rounded(compile_s, 2)} s, not counted in these times."
+    said = f"Compiling took {rounded(compile_s, 2)} s, which these times don't include."
     if before > after:
         said += f" It pays for itself after {math.ceil(1e3 * compile_s / (before - after)):,} steps."
     return [said]

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grader import trace, web_page
+from grader.frontends import evidence_words
 from grader.frontends import gain as gains
 from grader.frontends.gain import Gain
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result, write_text
-from grader.safe_text import WHOLE, clean, inline, key_words, number, painter, prose_to_html, to_html, wrap
+from grader.safe_text import WHOLE, clean, inline, key_words, number, painter, plausible, prose_to_html, to_html, wrap
 from grader.web_page import GREEN, GREY, ORANGE, VERMILION
 
 if TYPE_CHECKING:
@@ -28,12 +29,14 @@ PARTLY = ("◐", ORANGE, "33")  # how FAIL is shown where some of the points wer
 NO_SIGN = ("–", GREY, "90")
 FORMS = {"cuda": "GPU form", "cpu": "CPU form", "traces": "recorded traces"}
 
+FASTER_RECORDED = 0.9  # a recorded step that takes less of a timed one has waited less
 MOST_WARNINGS = 12
 PRINTED_LINES = 14  # in a terminal, of the end of what the submission printed
 HINT_NAMES = ("Where to look", "What to do")  # of the deeper ones
 EVIDENCE_CHARACTERS = 60_000  # of all checks together, after escaping
 MOST_EVIDENCE = 80  # lines of a check
 OUTPUT_CHARACTERS = 6_000  # the end of what the submission printed; escaping can make it six times as long
+REQUIRED = "required"
 TOO_EARLY = "✗ The grade ended early"
 
 
@@ -69,23 +72,25 @@ def headline(result: Result) -> tuple[str, list[str]]:
         notes.append(f"{_points(missing)} of {most} points {how}.")
     if unjudged:
         why = "no gain was measured to compare it with"
-        notes.append(f"{_points(unjudged)} of {most} points, for the prediction, were not judged: {why}.")
+        notes.append(
+            f"{_points(unjudged)} of {most} points are for the prediction. They were not judged, because {why}."
+        )
     undecided = [check for check in result.checks if check.status == INCONCLUSIVE]
     if (points := sum(check.max_points - check.points for check in undecided)) > 0:
         why = _why_undecided(result, {check.name for check in undecided})
-        notes.append(f"{_points(points)} points are undecided: {why}.")
+        notes.append(f"{_points(points)} points are undecided, because {why}.")
     if result.quick and result.form != "traces":  # answers are judged as in a full grade
-        notes.append("A quick look: fewer measurements than a full grade takes, so points may still change.")
+        notes.append("This was a quick look with fewer measurements than a full grade, so points may still change.")
     if not result.measured_max and not result.fatal:
-        return "no points to be had here", notes
+        return "no points on this machine", notes
     return f"{_points(min(result.score, result.measured_max))} of {most} points", notes
 
 
 def _why_undecided(result: Result, names: set[str]) -> str:
     if result.disturbed:
-        return "the seed of this grade tells nothing" if "parity" in names else "the machine was not fit to measure on"
+        return "this grade's seed can't tell" if "parity" in names else "the machine wasn't fit to measure on"
     noisy = "the measurement was too noisy for a verdict"
-    return noisy if "throughput" in names else "each of these checks says why"
+    return noisy if "throughput" in names else "of the reasons that these checks give"
 
 
 def _unjudged(result: Result) -> float:
@@ -123,7 +128,9 @@ def _status(check: CheckResult) -> tuple[str, str, str, str]:
 
 
 def points_of(check: CheckResult) -> str:
-    """ "12.5 / 20" """
+    """ "12.5 / 20"; a gate has no points to give: everything else needs it."""
+    if check.max_points <= 0:
+        return REQUIRED
     earned = "–" if check.status == NOT_MEASURED else _points(check.points)
     return f"{earned} / {_points(check.max_points)}"
 
@@ -144,22 +151,48 @@ def _draw_timelines(result: Result) -> Figure:
     )
 
 
+def _length(timeline: Any, name: str) -> float:
+    """Milliseconds; 0 where it is not known."""
+    length = timeline.get(name) if isinstance(timeline, dict) else None
+    known = isinstance(length, int | float) and not isinstance(length, bool)
+    return plausible(length / 1e6) or 0.0 if known else 0.0  # type: ignore[operator]  # `known` says that it is a number
+
+
+def timeline_note(timelines: dict[str, Any]) -> str:
+    """What the two lengths over a picture are, and why a recorded step may be the shorter one."""
+    both = {
+        name: lengths
+        for name, t in timelines.items()
+        if all(lengths := (_length(t, "step_ns"), _length(t, "step_ns_traced")))
+    }
+    if not both:
+        return ""
+    said = ["The first length was timed without the profiler. The picture shows steps that the profiler recorded."]
+    for name, (timed, traced) in both.items():
+        if traced < FASTER_RECORDED * timed:
+            said.append(
+                f'In "{clean(name)}" the recorded steps are shorter, because their batches were ready before. '
+                "The picture lacks the time in which the timed steps waited."
+            )
+    return " ".join(said)
+
+
 # ---------------------------------------------------------------- HTML
 
 
-def _rows(value: dict[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
+def _rows(value: dict[str, Any], prefix: str = "", depth: int = 0, within: str = "") -> Iterator[tuple[str, str]]:
     """Evidence as (label, text) lines: nested dicts become "outer / inner", everything else one line."""
     for key, item in value.items():
-        label = prefix + key_words(key)
+        label = prefix + evidence_words.label(key, within)
         if isinstance(item, dict) and item and depth < 3:
-            yield from _rows(item, label + " / ", depth + 1)
+            yield from _rows(item, label + " / ", depth + 1, str(key))
         elif isinstance(item, list) and len(item) > 1 and all(isinstance(v, dict) for v in item):
             for index, entry in enumerate(item[:12]):
                 yield f"{label} {index + 1}", inline(entry)
             if len(item) > 12:
                 yield label, f"{len(item) - 12} more, in the result file"
         else:
-            yield label, inline(item)
+            yield label, evidence_words.shown(key, item)
 
 
 def _evidence_html(evidence: dict[str, Any], limit: int) -> str:
@@ -208,7 +241,8 @@ def row_html(check: CheckResult) -> str:
 
 def row_text(check: CheckResult) -> str:
     """One check alone, in a line."""
-    return f"{check.title}: {_status(check)[0]}, {points_of(check)} points. {check.reason}"
+    points = points_of(check) + (" points" if check.max_points > 0 else "")
+    return f"{check.title}: {_status(check)[0]}, {points}. {check.reason}"
 
 
 def _bar_html(checks: list[CheckResult]) -> str:
@@ -240,7 +274,7 @@ def html(result: Result, standalone: bool = False, all_hints: bool = False) -> s
     deeper hints at once, for feedback: there a grade is final, and was made on another machine."""
     score, notes = headline(result)
     if all_hints and any(check.status == INCONCLUSIVE for check in result.checks):
-        notes.append("A class's machine measured this, not yours: your instructor can have it measured again.")
+        notes.append("A machine of your class measured this, not yours. Your instructor can have it measured again.")
     parts = [
         web_page.heading(prose_to_html(result.title), score),
         _bar_html(result.checks),
@@ -257,7 +291,9 @@ def html(result: Result, standalone: bool = False, all_hints: bool = False) -> s
         parts.append(web_page.section(said, picture, f'<p class="sp-note">{prose_to_html(gains.notes(gain))}</p>'))
     if result.timelines:
         picture = web_page.image(partial(_draw_timelines, result), "Timelines of the starter and of the submission")
-        parts.append(web_page.section("Where the time of a step goes", picture))
+        note = timeline_note(result.timelines)
+        told = f'<p class="sp-note">{escape(note)}</p>' if note else ""
+        parts.append(web_page.section("Where the time of a step goes", picture, told))
     limit = EVIDENCE_CHARACTERS // max(1, len(result.checks))
     parts.append(web_page.section("", *(_check_html(check, limit, all_hints) for check in result.checks)))
     if not result.fatal:

@@ -44,11 +44,11 @@ class Silence:
                 self._say(what, self._means(what))
 
     def _means(self, what: str) -> str:
-        limits, ends = Limits(), f"{self._stop} stops it; it ends by itself after"
+        limits, ends = Limits(), f"{self._stop} stops it. It ends by itself after"
         if what.startswith("loading"):
-            return f"Not loaded in {SILENCE_S} s: what is it that the cell does on import? {ends} {limits.load:.0f} s."
+            return f"The cell isn't loaded after {SILENCE_S} s. What does it do on import? {ends} {limits.load:.0f} s."
         if what.startswith("the first step "):
-            why = f"No step for {SILENCE_S} s yet: compiling, or a loop that never yields?"
+            why = f"No step for {SILENCE_S} s yet. Is it compiling, or does the loop never yield?"
         else:
-            why = f"Not done in {SILENCE_S} s: compiling, slow steps, or a loop that never yields?"
+            why = f"Not done after {SILENCE_S} s. Is it compiling, are steps slow, or does the loop never yield?"
         return f"{why} {ends} {limits.first_step:.0f} s."

@@ -170,7 +170,7 @@ def _said(stop: outline.LabStop) -> str:
         last = f"last {grades.score:g}" + (f", {quick}" if grades.quick and not grades.best_quick else "")
         return f"best {grades.best:g} of {grades.most:g} points ({last})" + (f", {quick}" if grades.best_quick else "")
     if not grades.measured:
-        return "graded: no points to be had here"
+        return "graded: no points on this machine"
     said = f"{grades.score:g} of {grades.most:g} points"
     if grades.measured < grades.most:
         said += f" ({grades.measured:g} can be measured here)"

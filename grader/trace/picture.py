@@ -143,13 +143,12 @@ def _shares(axes: Axes, share: dict[str, list[int]], span_ms: float, floor: floa
 
 
 def headline(title: str, t: dict[str, Any]) -> str:
-    """ "before: 164 ms a step (drawn under the profiler: 171 ms)": the length measured without the profiler where it is
-    known, and always that of the picture, which is often longer."""
+    """ "before: 164 ms per step (as recorded: 171 ms)": the length measured without the profiler where it is known, and always
+    that of the picture, which is often longer."""
     length, traced = t.get("step_ns"), t.get("step_ns_traced")
-    drawn = f": {milliseconds(traced)}" if length and traced else ""
-    under = f" ({'drawn ' if length else ''}under the profiler{drawn})"
+    recorded = f" (as recorded: {milliseconds(traced)})" if length and traced else " (as recorded)"
     length = length or traced
-    return f"{title}: {plain_number(length / 1e6)} ms a step{under}" if length else title
+    return f"{title}: {plain_number(length / 1e6)} ms per step{recorded}" if length else title
 
 
 def _idle_patch(cause: str = "idle", label: str = "") -> Rectangle:
@@ -222,8 +221,8 @@ def draw_breakdown(analyses: dict[str, Analysis]) -> Figure:
     for top, (title, a) in zip(tops, bars.items(), strict=True):
         how = "measured without the profiler" if a.step_ns else "under the profiler"
         if a.step_ns and a.metrics.step_ns_traced:
-            how += f"; {milliseconds(a.metrics.step_ns_traced)} under it"
-        head = f"{plain(title, 40)}: {milliseconds(sum(a.breakdown.values()))} a step"
+            how += f", {milliseconds(a.metrics.step_ns_traced)} under it"
+        head = f"{plain(title, 40)}: {milliseconds(sum(a.breakdown.values()))} per step"
         axes.text(0, top + 0.2, head, fontsize=FONT + 1.5, fontweight="bold", color=INK, va="center", parse_math=False)
         axes.text(width, top + 0.2, how, fontsize=FONT, color=INK, ha="right", va="center")
         at = 0.0

@@ -38,13 +38,16 @@ class LoopLab(NotebookLab):
     steps = (
         (
             "lab.predict(cause=..., gain=...)",
-            "first: the cause, and how many times as fast it can get; locked once made",
+            "comes first: the cause, and how many times as fast the loop can get. Your first prediction is locked",
         ),
-        ("%%submission", "the cell with the loop; change it, and run it"),
-        ("lab.run(), lab.peek()", "a few steps; counts without timing. Free, as often as you like"),
+        ("%%submission", "the cell with the loop. Change it and run it"),
+        (
+            "lab.run(), lab.peek()",
+            "the losses and time of a few steps, and counts of one step. Use them as often as you like",
+        ),
         ("lab.profile()", "where the time of a step goes"),
         ("lab.check()", "the grade, by measurement"),
-        ('lab.log("what I changed")', "a note to the last check, and all that you tried so far"),
+        ('lab.log("what I changed")', "adds a note to the last check and lists your attempts"),
     )
     _prediction: LockedPrediction | None = None  # for where the file cannot be written
     _workspace: Workspace | None = None
@@ -63,21 +66,21 @@ class LoopLab(NotebookLab):
         """Say, before the first profile, what holds the loop back and how many times as fast it can get. The first
         complete prediction counts. cause: one of `grader.labs.lab.CAUSES`; gain: a number, 2.5 for 2.5 times; device: what
         the gain is for, "cuda" or "cpu", which has to be said where the lab is graded on a CPU and could be on a GPU."""
-        wrong = f"It takes cause, gain and device, no {', '.join(unknown)}." if unknown else ""
+        wrong = f"It takes cause, gain and device, and no {', '.join(unknown)}." if unknown else ""
         wrong = wrong or problem(cause, gain, device)
         if not wrong and device is None and self.device == "cpu" and self.lab.scored_on_both:
-            wrong = 'Say what your gain is for: add device="cpu" for this lab as it is graded here, or device="cuda" for a GPU.'
+            wrong = 'Say which device your gain is for. Add device="cpu" for this machine, or device="cuda" for a GPU.'
         made = self._locked()
         if made:
             lines = [f"It is {made.in_words()}."]
             again = {"cause": cause, "gain": gain, "device": device or "cuda"}
             if cause is not ... and gain is not ... and made.arguments() != again:
-                lines.append("The first prediction counts. If it was wrong: what did it overlook?")
+                lines.append("The first prediction counts. If it was wrong, what did it overlook?")
             Note("Your prediction is locked", lines).show()
         elif wrong:
             choices = [(f'"{name}"', MEANING[name]) for name in CAUSES]
             lines = [wrong, "What holds the loop back, and how many times as fast can the full fix make it?"]
-            example = 'The form of an answer: lab.predict(cause="launch-bound", gain=1.5).'
+            example = 'An answer looks like this: lab.predict(cause="launch-bound", gain=1.5).'
             Note("No prediction yet", lines, [choices], after=[example]).show()
         else:
             self._lock(LockedPrediction.now(cause, gain, device or "cuda"), explicit=device is not None)
@@ -87,7 +90,7 @@ class LoopLab(NotebookLab):
         if not self._written_out(prediction):
             also = f", device={json.dumps(prediction.device)}" if explicit else ""
             lines = [
-                "What is handed in is the cell, and it is read without being run. So write both out there, with their names:",
+                "You hand in the cell, and the grader reads it without running it. So write both values into the cell, with their names:",
                 f'lab.predict(cause="{prediction.cause}", gain={prediction.gain:g}{also})',
             ]
             Note("No prediction yet", lines).show()
@@ -97,7 +100,7 @@ class LoopLab(NotebookLab):
         try:
             lock(self._folder, self.lab.name, prediction)
         except (OSError, ValueError) as error:
-            lines.append(f"It counts in this session only: {attempts.unwritten(error)}")
+            lines.append(f"It counts in this session only, because {attempts.unwritten(error)}")
         Note("Your prediction is locked", lines, after=["Now measure: lab.profile()."]).show()
 
     def _written_out(self, prediction: LockedPrediction) -> bool:
@@ -112,8 +115,10 @@ class LoopLab(NotebookLab):
     def _predicted(self) -> bool:
         if self._locked():
             return True
-        lines = ["Say first what you expect: run lab.predict(cause=..., gain=...), filled in."]
-        lines.append("What you expected is what makes the answer worth something. lab.run() and lab.peek() are free.")
+        lines = ["First say what you expect. Fill in lab.predict(cause=..., gain=...) and run it."]
+        lines.append(
+            "You learn most from a result when you had expected one. You can use lab.run() and lab.peek() before."
+        )
         Note("Predict first", lines).show()
         return False
 
@@ -128,11 +133,11 @@ class LoopLab(NotebookLab):
 
     def _ran(self, seen: Observation, steps: int) -> Note:
         over = f"over {counted(steps, 'step{s}')} after {len(seen.losses) - steps} to warm up"
-        time_ = f"{plain_number(1e3 * (seen.step_s or math.nan))} ms a step, {over}."
+        time_ = f"{plain_number(1e3 * (seen.step_s or math.nan))} ms per step, {over}."
         if self.lab.cause == "input-bound" and steps < MANY_STEPS:
-            time_ += " Batches that a loader had ready make few steps look fast: lab.check() times many."
+            time_ += " A few steps look fast when the loader had their batches ready. lab.check() times many."
         if self.lab.serves:
-            what = "One number for each answer (what the grade compares; other requests after a restart of the kernel)"
+            what = "One number for each answer, which the grade compares (after a restart of the kernel the requests differ)"
         else:
             what = "Losses"
         lines = [time_, *_disturbed(seen), *self._memory(seen, steps), f"{what}: {_shortened(seen.losses)}"]
@@ -145,9 +150,9 @@ class LoopLab(NotebookLab):
             gpu, main = (
                 (b - a) / (after.steps - before.steps) for a, b in ((before.gpu, after.gpu), (before.main, after.main))
             )
-            gpu_part = f"{size(gpu)} a step on the GPU and " if seen.meter.on_gpu else ""
-            few = f" (Few steps tell little: lab.run({MANY_STEPS}).)" if steps < MANY_STEPS else ""
-            return [f"Memory grew by {gpu_part}{size(main)} a step in main memory.{few}"]
+            gpu_part = f"{size(gpu)} per step on the GPU and " if seen.meter.on_gpu else ""
+            few = f" A few steps tell little. Use lab.run({MANY_STEPS})." if steps < MANY_STEPS else ""
+            return [f"Memory grew by {gpu_part}{size(main)} per step in main memory.{few}"]
         budget = self.lab.forms[self.device].budget
         if seen.meter and isinstance(self.lab.memory, Budget) and budget is not None:
             return [judge_budget(self.lab.memory, budget, seen.meter).reason]
@@ -168,16 +173,18 @@ class LoopLab(NotebookLab):
             rows.insert(at, metric_row("would_wait", would_wait))
         unmeasured = [row[0] for row in rows if row[1] == NOT_MEASURED]
         rows = [row for row in rows if row[1] != NOT_MEASURED]
-        after = ["Counts a step, without timing."]
+        after = ["These are counts per step, without timing."]
         if "data_wait" in unmeasured:
             unmeasured.remove("data_wait")
-            after.append("data_wait is unknown: this loop has no DataLoader, and no record_function of that name.")
+            after.append(
+                "data_wait is unknown, because this loop has no DataLoader and no record_function of that name."
+            )
         if unmeasured:
             after.append(f"Needs a GPU: {', '.join(unmeasured)}.")
         if would_wait is not None:
             after.append(
-                "would_wait: .item(), `if` on a tensor, format, a mask as an index. On a CPU .cpu(), synchronize and tensors made "
-                "from lists leave no mark; on a GPU they wait as well."
+                "would_wait counts .item(), `if` on a tensor, format, and a mask as an index. On a GPU .cpu(), synchronize and tensors "
+                "made from lists wait as well. On a CPU they leave no mark."
             )
         return Note("What a step does", [], [rows], printed=seen.output, after=after)
 
@@ -195,16 +202,15 @@ class LoopLab(NotebookLab):
         asked = [name for check in self.lab.trace if (name := check.metric.partition(".")[0]) in METRICS]
         values = {name: value_of(seen, name) for name in [*PROFILED, *asked] if self._known(seen, name)}
         rows = [metric_row(name, value) for name, value in values.items() if value is not None]
-        look_at = "Look for the longest thing in a step: is the main process calculating then, or waiting?"
+        look_at = "Look for the longest part of a step. Is the main process calculating then, or waiting?"
         if self.device == "cuda":
-            stretches = "the stretches in which the GPU has nothing to do (hatched)"
-            look_at = f"Look for {stretches}: what does the CPU do meanwhile?"
+            look_at = "In the hatched parts the GPU has nothing to do. What does the CPU do meanwhile?"
         lines = [f"A step takes {plain_number(1e3 * (seen.step_s or math.nan))} ms without the profiler. {look_at}"]
         lines += _disturbed(seen)
-        lines += [f"The trace is incomplete: {reason}." for reason in seen.metrics.reasons]
+        lines += [f"The trace is incomplete. {reason[:1].upper()}{reason[1:]}." for reason in seen.metrics.reasons]
         shown = {"your loop": seen.timeline or {}}
         picture = web_page.image(lambda: trace.draw(shown), "Timeline of some steps of your loop")
-        after = ["What is the largest thing that a change could take away, and how fast would a step be without it?"]
+        after = ["What is the largest part that a change could take away, and how fast would a step be without it?"]
         return Note("Where the time of a step goes", lines, [rows], picture, after, printed=seen.output)
 
     # ---- the grade
@@ -250,7 +256,7 @@ def _disturbed(seen: Observation) -> list[str]:
     if seen.lost <= MUCH_LOST:
         return []
     return [
-        f"Other programs took {seen.lost:.0%} of the time of these steps. Close them (other notebooks' kernels, too), and do it again."
+        f"Other programs took {seen.lost:.0%} of the time of these steps. Close them, other notebooks' kernels too, and try again."
     ]
 
 
