@@ -185,7 +185,8 @@ class Host:
             (np.maximum(launched, idle[0])[queued], idle[1][queued], QUEUE),
         ]
         rest = (idle[0][~between], np.where(queued, np.maximum(launched, idle[0]), idle[1])[~between])
-        rest = tuple(times[rest[1] > rest[0]] for times in rest)
+        kept = rest[1] > rest[0]
+        rest = (rest[0][kept], rest[1][kept])
         for cause, spans in ((DATA, self.data), (TRANSFER, self.transfer), (OTHER, self.away.spans)):
             pieces.append((*intervals.intersection(rest, spans), cause))
             rest = intervals.difference(rest, spans)

@@ -286,8 +286,8 @@ def _text(cause: str, runner_up: str, shares: dict[str, float], case: _Case, wha
     )
     if cause == "launch" and details.never_ahead(m):
         text += (
-            f" It is sync-bound as well: the host waits for the GPU {m.syncs:g} times a step, so that it never gets ahead and each "
-            "launch is felt. What waits goes first."
+            f" It is sync-bound as well: the host waits for the GPU {m.syncs:g} times a step, so that it never gets ahead."
+            " What waits goes first."
         )
     elif runner_up in STALLS and shares[runner_up] >= CLOSE * share:
         text += f" Close behind, it is {runner_up}-bound ({shares[runner_up]:.0%}): {CAUSES[runner_up].reason}."
