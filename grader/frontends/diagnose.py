@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from grader.errors import UserError
+from grader.frontends import diagnose_job, diagnosis_page
 from grader.frontends import diagnosis_facts as said
-from grader.frontends import diagnosis_page
 from grader.frontends.delivery import check_targets, deliver, names_of
 from grader.frontends.options import add_json
 from grader.result import json_value
@@ -39,9 +39,16 @@ SHORTEST, LONGEST = 0.8, 5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
     parser.epilog = "Exit status: 0, 3 for an incomplete trace, 2 for a file that is no trace."
-    parser.add_argument("trace", help="a .json or .json.gz that torch.profiler wrote")
-    parser.add_argument("other", nargs="?", help="a second one, to compare with: the same loop after a change")
-    step = "length of a step measured without the profiler, ms; give it twice for two traces"
+    parser.add_argument(
+        "trace",
+        nargs="+",
+        help="a .json or .json.gz that torch.profiler wrote; two of the same loop, before and after a change; or a folder with, or "
+        "several, of the ranks of one job",
+    )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--job", action="store_true", help="these are ranks of one job")
+    how.add_argument("--before-after", action="store_true", help="these two are of one loop, before and after a change")
+    step = "length of a step measured without the profiler, ms; give it twice for two traces, once for a job"
     parser.add_argument("--step-ms", metavar="X", action="append", default=[], help=step)
     add_json(parser, "everything")
     parser.add_argument("--html", metavar="FILE", help="write a page with pictures")
@@ -51,7 +58,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Exit status: 0, or 3 where a trace is incomplete. Raises UserError for what is no trace."""
     steps_ms: list[float | None] = [_step_ms(value) for value in options.step_ms]
-    paths = [path for path in (options.trace, options.other) if path is not None]
+    top = TOP if options.top is None else _top(options.top)
+    paths = diagnose_job.traces_of(options.trace)
+    check_targets(options)
+    if options.before_after and len(paths) != 2:
+        raise UserError(f"--before-after compares two traces, and here are {len(paths)}.")
+    traces = [read_trace(path) for path in paths] if len(paths) == 2 and not options.job else []
+    as_job = (
+        options.job
+        or len(paths) > 2
+        or (bool(traces) and not options.before_after and diagnose_job.are_ranks(*traces, paths))
+    )
+    if as_job:
+        return _run_job(options, paths, traces, steps_ms)
     if len(steps_ms) > len(paths):
         raise UserError("--step-ms is given more often than there are traces.")
     if 0 < len(steps_ms) < len(paths):
@@ -59,21 +78,45 @@ def run(options: argparse.Namespace) -> int:
             "--step-ms is given for one of two traces, and a step under the profiler is longer than one without it. Give it "
             "for both, first the one before: --step-ms 195 --step-ms 32.6."
         )
-    top = TOP if options.top is None else _top(options.top)
-    check_targets(options)
     analyses = []
-    for path, step_ms in zip(paths, steps_ms or [None] * len(paths), strict=True):
-        analyses.append(analyse(read_trace(path), step_ms and step_ms * 1e6, top))
+    for i, (path, step_ms) in enumerate(zip(paths, steps_ms or [None] * len(paths), strict=True)):
+        trace = traces[i] if traces else read_trace(path)
+        analyses.append(analyse(trace, step_ms and step_ms * 1e6, top))
         check_step(analyses[-1], path)
     names = names_of(paths)
     most = None if options.top is None else top
+    assumed = (
+        [diagnose_job.TWO[False], ""] if any(t.rank is not None for t in traces) and not options.before_after else []
+    )
     deliver(
         options,
         page=lambda: diagnosis_page.page(names, analyses),
         data=lambda: as_json(names, analyses),
-        text=lambda width, colour: text(names, analyses, width, colour, most),
+        text=lambda width, colour: "\n".join([*assumed, text(names, analyses, width, colour, most)]),
     )
     return 0 if all(a.metrics.complete for a in analyses) else INCOMPLETE
+
+
+def _run_job(options: argparse.Namespace, paths: list[str], traces: list[Trace], steps_ms: list[float | None]) -> int:
+    """All ranks at once."""
+    if len(steps_ms) not in (0, 1, len(paths)):
+        raise UserError(
+            f"--step-ms is given {len(steps_ms)} times for {len(paths)} ranks. Give it once, or once for each."
+        )
+    lengths = [
+        ms and ms * 1e6 for ms in (steps_ms if len(steps_ms) == len(paths) else (steps_ms or [None]) * len(paths))
+    ]
+    in_folder = any(Path(path).is_dir() for path in options.trace)
+    found = diagnose_job.job_of(paths, lengths, traces, lenient=in_folder)
+    name = options.trace[0] if len(options.trace) == 1 else ", ".join(names_of(paths[:3])) + ", ..." * (len(paths) > 3)
+    assumed = [diagnose_job.TWO[True], ""] if traces else []
+    deliver(
+        options,
+        page=lambda: diagnose_job.page(name, found),
+        data=lambda: diagnose_job.as_json(name, found),
+        text=lambda width, colour: "\n".join([*assumed, diagnose_job.text(name, found, width, colour)]),
+    )
+    return 0 if all(rank.complete for rank in found.ranks) else INCOMPLETE
 
 
 def read_trace(path: str) -> Trace:

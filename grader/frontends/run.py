@@ -8,11 +8,12 @@ import gzip
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from grader.errors import UserError
-from grader.frontends import diagnose, diagnosis_page
+from grader.frontends import diagnose, diagnose_job, diagnosis_page
 from grader.measure import decision
 from grader.own.record import against, moved, read_record, record
 from grader.own.running import Seen, run_watched
@@ -127,26 +128,57 @@ class _Looks:
                 kept.append((target, process, look))
             elif look["why_no_trace"]:
                 say(f"no trace of rank {process['rank']}: {look['why_no_trace']}.")
-        if kept:
-            self._report(*max(kept, key=lambda each: _mean(each[2])), number)
+        if len(kept) > 1:
+            self._report_job(kept)
+        elif kept:
+            self._report(*kept[0])
         elif seen.processes:
             say(f"a step takes {_ms(_mean(seen.processes[0]['looks'][number - 1]))}.")
         return self.stop
 
-    def _report(self, path: Path, process: dict[str, Any], look: dict[str, Any], number: int) -> None:
-        """Of the slowest rank: the diagnosis, on the screen and beside the trace."""
-        step_s = _mean(look)
-        a = analyse(diagnose.read_trace(str(path)), 1e9 * step_s)
+    def _report(self, path: Path, process: dict[str, Any], look: dict[str, Any]) -> None:
+        """Of the only rank: the diagnosis, on the screen and beside the trace."""
+        a = analyse(diagnose.read_trace(str(path)), 1e9 * _mean(look))
         with contextlib.suppress(UserError):  # a recording slower than usual is a recording still
             diagnose.check_step(a, str(path))
         names = [path.name]
-        page = path.with_name(path.name.replace("trace", "report").replace(".json.gz", ".html"))
-        write_text(page, diagnosis_page.page(names, [a]))
-        write_json(page.with_suffix(".json"), diagnose.as_json(names, [a]))
+        self._deliver(
+            path.with_name(path.name.replace("trace", "report").replace(".json.gz", ".html")),
+            diagnosis_page.page(names, [a]),
+            diagnose.as_json(names, [a]),
+            lambda width, colour: diagnose.text(names, [a], width, colour),
+            look,
+        )
+
+    def _report_job(self, kept: list[tuple[Path, dict[str, Any], dict[str, Any]]]) -> None:
+        """Of all ranks at once."""
+        paths, lengths = [path for path, _, _ in kept], [1e9 * _mean(look) for _, _, look in kept]
+        slowest = max(kept, key=lambda each: _mean(each[2]))
+        try:
+            found = diagnose_job.job_of(paths, lengths, lenient=True)
+        except UserError as error:
+            say(f"the ranks cannot be compared: {error} This is the slowest one.")
+            return self._report(*slowest)
+        name = paths[0].name.partition("-rank")[0]
+        self._deliver(
+            self.out / f"{name.replace('trace', 'report')}.html",
+            diagnose_job.page(name, found),
+            diagnose_job.as_json(name, found),
+            lambda width, colour: diagnose_job.text(name, found, width, colour),
+            slowest[2],
+        )
+
+    def _deliver(
+        self, target: Path, page: str, data: dict[str, Any], text: Callable[[int, bool], str], look: dict[str, Any]
+    ) -> None:
+        """On the screen and beside the traces, with what was measured without the profiler."""
+        write_text(target, page)
+        write_json(target.with_suffix(".json"), data)
         width = min(100, shutil.get_terminal_size((100, 40)).columns)
-        print("", diagnose.text(names, [a], width, sys.stderr.isatty()), "", sep="\n", file=sys.stderr)
+        print("", text(width, sys.stderr.isatty()), "", sep="\n", file=sys.stderr)
+        step_s = _mean(look)
         windows = " and ".join(_ms(sum(window) / len(window)) for window in look["step_s"])
-        say(f"step {look['at_step']:,}: {windows} a step, without the profiler. Report: {page}")
+        say(f"step {look['at_step']:,}: {windows} a step, without the profiler. Report: {target}")
         if not look["stationary"]:
             say("the step time was still changing when it was measured.")
         if self.before is not None:

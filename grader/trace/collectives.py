@@ -164,3 +164,8 @@ def kind_of(name: str) -> str:
 def annotated(trace: Trace) -> np.ndarray:
     """Indices of what backends annotate on the host: no work of the loop's own."""
     return trace.annotations[trace.named(ANNOTATED, trace.annotations)]
+
+
+def exchanges(trace: Trace) -> bool:
+    """Whether there is any collective in it."""
+    return any(kernels.is_communication(name) or ON_HOST.match(name) for name in trace.names)

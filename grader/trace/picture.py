@@ -162,10 +162,10 @@ def _look(name: str, edge: float = 0.55) -> dict[str, Any]:
     about = LOOKS[name]
     if not about.hatch:
         return {"facecolor": about.colour}
-    return {"facecolor": _tint(about.colour), "edgecolor": _tint(about.colour, edge), "hatch": about.hatch}
+    return {"facecolor": tint(about.colour), "edgecolor": tint(about.colour, edge), "hatch": about.hatch}
 
 
-def _tint(colour: str, strength: float = 0.13) -> str:
+def tint(colour: str, strength: float = 0.13) -> str:
     """The colour on white, so much of it: light, and without the transparency that some viewers draw badly."""
     channels = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(255 - strength * (255 - channel)):02x}" for channel in channels)
