@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grader.errors import UserError
+from grader.frontends import cli, diagnose_job
 from grader.trace import analyse, links, read, read_bytes
 from grader.trace.collective_text import found, item_bytes
 from grader.trace.collectives import collectives, kind_of
@@ -304,3 +306,103 @@ def test_dlrm8() -> None:
     assert found.wait_ns[1] == pytest.approx(11.1e6, abs=5e4)
     where, _ = found.waited_in[0]
     assert where.kind == "all_to_all" and where.bytes == 24_576 and where.members == 8
+
+
+# ---------------------------------------------------------------- grader diagnose
+
+
+def diagnosed(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
+    status = cli.main(["diagnose", *map(str, arguments)])
+    return status, capsys.readouterr().out
+
+
+def test_a_folder_is_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made.write(Plan([3000.0, 3000.0, 4500.0, 3000.0], hosts=["a", "a", "<b>", "a"]), tmp_path / "job")
+    (tmp_path / "job" / "config.json").write_text('{"batch": 3}')
+    (tmp_path / "job" / "other.json").write_text('{"traceEvents": [broken')
+    page, data = tmp_path / "job.html", tmp_path / "job.json"
+    status, text = diagnosed(capsys, tmp_path / "job", "--html", page, "--json", data)
+    assert status == 0
+    flat = " ".join(text.split())
+    assert "straggler: rank 2 comes late" in flat and "It runs on <b>" in flat and "other.json is left out" in flat
+    assert "config.json" not in flat
+    html = page.read_text()
+    assert (
+        "<img" in html
+        and 'alt="A bar for each rank' in html
+        and "<b>&lt;b&gt;</b>" in html
+        and "It runs on <b>" not in html
+    )
+    found = json.loads(data.read_text())
+    assert found["cause"] == "straggler" and found["stragglers"] == [2] and len(found["ranks"]) == 4
+    assert found["ranks"][0]["waits_ms"] == pytest.approx(1.5, abs=1e-3)
+
+
+def test_two_files_are_a_job_or_before_and_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = made.write(Plan([3000.0, 4500.0]), tmp_path)
+    assert "Read as ranks of one job" in diagnosed(capsys, a, b)[1]
+    assert "Read as before and after" in diagnosed(capsys, a, a)[1]
+    assert diagnosed(capsys, a, b, "--before-after")[1].startswith("before: rank0.json")
+    assert "counts once" in " ".join(diagnosed(capsys, a, a, "--job")[1].split())
+    (nameless_a, nameless_b) = made.write(Plan([3000.0, 4500.0], known=False), tmp_path, "worker{}.json")
+    assert "Read as ranks of one job" in diagnosed(capsys, nameless_a, nameless_b)[1]
+    (old,) = made.write(Plan([3000.0], known=False), tmp_path, "old.json")
+    assert diagnosed(capsys, old, nameless_a)[1].startswith("before: old.json")
+
+
+def test_step_ms_of_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = made.write(Plan([3000.0, 4500.0, 3000.0]), tmp_path)
+    for lengths in (["4.6"], ["4.6", "4.6", "4.6"]):
+        status, text = diagnosed(capsys, *paths, *(word for ms in lengths for word in ("--step-ms", ms)))
+        assert status == 0 and "of a step of 4.6 ms" in " ".join(text.split())
+    for wrong in (["4.6", "4.6"], ["4600"]):
+        assert cli.main(["diagnose", *map(str, paths), *(word for ms in wrong for word in ("--step-ms", ms))]) == 2
+
+
+@pytest.mark.parametrize("arguments", [["--before-after"], ["--job", "--before-after"]])
+def test_three_files_are_no_before_and_after(tmp_path: Path, arguments: list[str]) -> None:
+    paths = made.write(Plan([3000.0] * 3), tmp_path)
+    try:
+        status = cli.main(["diagnose", *map(str, paths), *arguments])
+    except SystemExit as error:
+        status = int(str(error.code))
+    assert status == 2
+
+
+def test_different_jobs_end_with_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (a, _), (_, b) = (made.write(Plan([3000.0, 4500.0], world=w), tmp_path / str(w)) for w in (2, 16))
+    assert cli.main(["diagnose", "--job", str(a), str(b)]) == 2
+    said = capsys.readouterr().err
+    assert "not of ranks of one job" in said and "Traceback" not in said
+
+
+def test_a_folder_without_traces(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(UserError, match="holds no trace"):
+        diagnose_job.traces_of([str(tmp_path)])
+
+
+def test_ranks_in_folders_of_their_own(tmp_path: Path) -> None:
+    for r, trace in enumerate(made.traces(Plan([3000.0, 4500.0]))):
+        (tmp_path / f"rank{r}").mkdir()
+        (tmp_path / f"rank{r}" / "trace.json").write_text(json.dumps(trace))
+    found = diagnose_job.job_of(diagnose_job.traces_of([str(tmp_path)]))
+    assert found.cause == "straggler" and [rank.file for rank in found.ranks] == [
+        "rank0/trace.json",
+        "rank1/trace.json",
+    ]
+
+
+def test_an_incomplete_rank_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = made.write(Plan([3000.0, 4500.0]), tmp_path)
+    text = b.read_text()
+    b.write_text(text[: int(0.8 * len(text))])
+    status, text = diagnosed(capsys, a, b)
+    assert status == 3 and "rank 1: it is cut short" in text
+
+
+def test_the_page_of_many_ranks_stays_readable(tmp_path: Path) -> None:
+    found = job_of(Plan([3000.0] * 47 + [4500.0], steps=3))
+    text = diagnose_job.text("big", found, 80)
+    assert "16 of 48" in text and "47" in text and max(map(len, text.splitlines())) <= 80
+    assert "40 of 48" in diagnose_job.page("big", found) or "<img" in diagnose_job.page("big", found)

@@ -107,7 +107,7 @@ def _run_job(options: argparse.Namespace, paths: list[str], traces: list[Trace],
         ms and ms * 1e6 for ms in (steps_ms if len(steps_ms) == len(paths) else (steps_ms or [None]) * len(paths))
     ]
     in_folder = any(Path(path).is_dir() for path in options.trace)
-    found = diagnose_job.job_of(paths, lengths, traces, lenient=in_folder)
+    found = diagnose_job.job_of(paths, lengths, traces, lenient=in_folder, check=check_step)
     name = options.trace[0] if len(options.trace) == 1 else ", ".join(names_of(paths[:3])) + ", ..." * (len(paths) > 3)
     assumed = [diagnose_job.TWO[True], ""] if traces else []
     deliver(

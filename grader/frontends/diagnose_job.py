@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from grader.errors import UserError
 from grader.frontends.delivery import names_of
 from grader.result import json_value
 from grader.safe_text import clean, hanging, one_line, painter, prose_to_html, to_html, wrap
-from grader.trace import Trace, TraceError, analyse, read
+from grader.trace import Analysis, Trace, TraceError, analyse, read
 from grader.trace.collectives import exchanges
 from grader.trace.job import Exchange, Job, job
 from grader.trace.job_files import NotOneJob
@@ -98,14 +98,16 @@ def job_of(
     steps_ns: Sequence[float | None] | None = None,
     traces: Sequence[Trace] = (),
     lenient: bool = False,
+    check: Callable[[Analysis, str], None] | None = None,
 ) -> Job:
     """One trace in memory at a time. steps_ns: of each, length of a step without the profiler. traces: those that were read already.
-    lenient: files that are no traces are noted and left out. Raises UserError."""
+    lenient: files that are no traces are noted and left out. check: may refuse the length of a step. Raises UserError."""
     skipped: list[str] = []
     called = names_of(paths)
     lengths = list(steps_ns) if steps_ns else [None] * len(paths)
     try:
-        found = job(_ranks(list(zip(map(Path, paths), called, lengths, strict=True)), list(traces), skipped, lenient))
+        files = list(zip(map(Path, paths), called, lengths, strict=True))
+        found = job(_ranks(files, list(traces), skipped, lenient, check))
     except NotOneJob as error:
         raise UserError(
             f"these files are not of ranks of one job: {clean(str(error))}. Give those of one job, or a trace alone."
@@ -114,7 +116,11 @@ def job_of(
 
 
 def _ranks(
-    files: list[tuple[Path, str, float | None]], traces: list[Trace], skipped: list[str], lenient: bool
+    files: list[tuple[Path, str, float | None]],
+    traces: list[Trace],
+    skipped: list[str],
+    lenient: bool,
+    check: Callable[[Analysis, str], None] | None,
 ) -> Iterator[Rank]:
     made = 0
     for path, name, step_ns in files:
@@ -127,8 +133,12 @@ def _ranks(
             skipped.append(f"{name} is left out: {why}")
             continue
         made += 1
-        yield rank_of(analyse(trace, step_ns), name)
-        del trace
+        analysis = analyse(trace, step_ns)
+        if check is not None:
+            check(analysis, str(path))
+        rank = rank_of(analysis, name)
+        del trace, analysis
+        yield rank
     if not made:
         raise UserError("no file is a trace: " + clean("; ".join(skipped)))
 
@@ -216,7 +226,7 @@ def text(name: str, found: Job, width: int = 100, colour: bool = False) -> str:
     for note in found.notes:
         lines += wrap(f"note: {note}", width)
     lines += [paint(line, "1") for line in wrap(verdict(found), width)]
-    lines += ["", *_ranks_text(found, paint)]
+    lines += ["", *_ranks_text(found, width, paint)]
     if found.exchanges:
         lines += ["", paint("Collectives, times of one call", "1")]
         lines += [
@@ -256,23 +266,27 @@ def _shown(found: Job, most: int) -> list[int]:
 
 
 def _used(found: Job) -> list[str]:
-    return [name for name in COLUMNS if any(parts[name] >= 5e3 for parts in found.parts) or name == WAITING]
+    """The columns that say something."""
+    least = 0.005 * (found.step_ns or 0.0)
+    return [name for name in COLUMNS if name == WAITING or any(parts[name] > least for parts in found.parts)]
 
 
-def _ranks_text(found: Job, paint: Any) -> list[str]:
+def _ranks_text(found: Job, width: int, paint: Any) -> list[str]:
     columns, shown = _used(found), _shown(found, MOST_RANKS)
+    if 27 + 9 * len(columns) > width:
+        columns = columns[: (width - 27) // 9]
     more = f" ({len(shown)} of {len(found.ranks)}; all: --json)" if len(shown) < len(found.ranks) else ""
     lines = [paint(f"What each rank does with a step, in ms{more}", "1")]
-    lines.append(
-        f"{'rank':>6} {'step':>7} " + " ".join(f"{HEADS.get(name, name):>8}" for name in columns) + "  comes last"
-    )
+    lines.append(f"{'rank':>5} {'step':>6}" + "".join(f" {HEADS.get(name, name):>8}" for name in columns) + "  last")
     for r in shown:
-        cells = " ".join(f"{plain_number(found.parts[r][name] / 1e6):>8}" for name in columns)
+        cells = "".join(f" {plain_number(found.parts[r][name] / 1e6):>8}" for name in columns)
         late = f"{found.last[r]:.0%}" if found.exchanges else ""
         mark = " <- late" if r in found.stragglers else ""
-        row = f"{found.ranks[r].rank!s:>6} {plain_number((found.ranks[r].step_ns or 0) / 1e6):>7} {cells}  {late:>4}{mark}"
+        row = (
+            f"{found.ranks[r].rank!s:>5} {plain_number((found.ranks[r].step_ns or 0) / 1e6):>6}{cells} {late:>5}{mark}"
+        )
         lines.append(paint(row, "1") if mark else row)
-    return lines
+    return [*lines, "last: the share of the collectives to which a rank came last"] if found.exchanges else lines
 
 
 def said_of(e: Exchange, step_ns: float | None) -> str:
