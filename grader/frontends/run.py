@@ -237,15 +237,17 @@ def _rows(rank: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("steps", f"{rank['steps']:,} ({by.get(rank['steps_are'], rank['steps_are'])}), on {one_line(rank['device'])}")
     ]
-    if rank["step_s_median"]:
-        spread = f"8 of 10 within {_ms(rank['step_s_p10'])} and {_ms(rank['step_s_p90'])}"
-        rows.append(("a step", f"{_ms(rank['step_s_median'])} in the median, {spread}"))
+    if rank["step_s_mean"]:
+        spread = f"8 of 10 between {_ms(rank['step_s_p10'])} and {_ms(rank['step_s_p90'])}"
+        rows.append(
+            ("a step", f"{_ms(rank['step_s_mean'])} in the mean, {_ms(rank['step_s_median'])} in the median, {spread}")
+        )
         if rank["samples_a_step"]:
-            rate = rank["samples_a_step"] / rank["step_s_median"]
+            rate = rank["samples_a_step"] / rank["step_s_mean"]
             rows.append(("samples", f"{rank['samples_a_step']:,} a step, {rate:,.0f} a second"))
     for part, words in (("data_wait", "waiting for data"), ("backward", "backward"), ("optimizer", "optimizer")):
-        if (seconds := rank["parts_s"].get(part)) and rank["step_s_median"]:
-            rows.append((words, f"{_ms(seconds)}, {min(1.0, seconds / rank['step_s_median']):.0%} of a step"))
+        if (seconds := rank["parts_s"].get(part)) and rank["step_s_mean"]:
+            rows.append((words, f"{_ms(seconds)}, {min(1.0, seconds / rank['step_s_mean']):.0%} of a step"))
     for part in ("evaluation", "checkpoints"):
         if count := rank["counts"][part]:
             rows.append((part, f"{count} times, {rank['share'][part]:.1%} of the time"))

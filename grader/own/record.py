@@ -48,6 +48,7 @@ def _rank(process: dict[str, Any]) -> dict[str, Any]:
         "steps": process["steps"],
         "steps_are": process["by"],
         "step_s": step_s,
+        "step_s_mean": fmean(times) if times else None,
         "step_s_median": median(times) if times else None,
         "step_s_p10": deciles[0],
         "step_s_p90": deciles[8],

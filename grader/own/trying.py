@@ -285,8 +285,8 @@ def _run(rung: Rung, command: Sequence[str], options: dict[str, Any], cwd: Path 
     rung.step_s.append(_mean(look))
     rung.peak = max(rung.peak, look["memory"].get("peak", 0))
     rung.losses, rung.notes = slowest["losses"], slowest["notes"]
-    if rung.levers and not rung.notes:
-        rung.why_not = "nothing in the job that it applies to"
+    if rung.levers and (slowest["failed"] or not rung.notes):
+        rung.why_not = "; ".join(slowest["failed"]) or "nothing in the job that it applies to"
         rung.step_s.clear()
 
 

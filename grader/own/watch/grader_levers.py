@@ -10,8 +10,10 @@ import os
 
 import torch
 from torch import nn
+from torch.optim import optimizer as optimizers
 
 notes: list[str] = []  # what the levers changed, each once
+failed: list[str] = []  # what could not be applied, and why
 GC_AFTER_STEP = 10  # the collector is frozen when what lasts has been made
 
 
@@ -24,7 +26,10 @@ def pull(levers: list[str], values: dict) -> None:
     """Apply levers by name. values: what some of them need, such as a number of workers."""
     outermost = _Outermost()
     for name in levers:
-        LEVERS[name](values, outermost)
+        try:
+            LEVERS[name](values, outermost)
+        except Exception as error:  # the job goes on without it
+            failed.append(f"{type(error).__name__}: {error}")
     outermost.install()
 
 
@@ -211,7 +216,7 @@ def frozen_collector(values, outermost) -> None:
             gc.disable()
             note("gc.freeze() and gc.disable() once what lasts is made")
 
-    torch.optim.optimizer.register_optimizer_step_post_hook(freeze)
+    optimizers.register_optimizer_step_post_hook(freeze)
 
 
 def threads(values, outermost) -> None:

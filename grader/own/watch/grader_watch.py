@@ -61,7 +61,7 @@ def begin(options: str) -> None:
         import grader_levers
 
         grader_levers.pull(watch.options.levers, watch.options.values)
-        watch.notes = grader_levers.notes
+        watch.notes, watch.failed = grader_levers.notes, grader_levers.failed
     grader_watch_patches.install(watch)
     os.register_at_fork(after_in_child=watch.start_anew)  # a loader's worker, or a rank of its own
 
@@ -91,7 +91,8 @@ class Watch:
 
     def start_anew(self) -> None:
         self.over = ""  # why it is
-        self.notes: list[str] = []  # what levers changed
+        self.notes: list[str] = []  # what levers changed, and what could not be
+        self.failed: list[str] = []
         self.losses: list[torch.Tensor] = []  # what backward() was called on, the first ones
         self.began, self.pid = time.perf_counter(), os.getpid()
         self.steps, self.step = Steps(self.options.step), 0
@@ -351,6 +352,7 @@ def _told(watch: Watch) -> dict:
         "looks": watch.looks,
         "memory": _memory(),
         "notes": watch.notes,
+        "failed": watch.failed,
         # read once a measurement is complete: until then the GPU would be waited for
         "losses": [loss.item() for loss in watch.losses] if watch.looks else [],
         "over": watch.over,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
 import weakref
@@ -156,8 +157,15 @@ class Recorder:
             *[kind for kind in (activity.CUDA, activity.XPU) if kind in torch.profiler.supported_activities()],
         ]
         schedule = torch.profiler.schedule(wait=0, warmup=self.warm, active=self.active, repeat=1)
+        # without acc_events some versions warn, on the job's standard error
+        quiet = {"acc_events": True} if "acc_events" in inspect.signature(torch.profiler.profile).parameters else {}
         self.profile = torch.profiler.profile(
-            activities=on, schedule=schedule, on_trace_ready=self._write, record_shapes=True, with_stack=self.stacks
+            activities=on,
+            schedule=schedule,
+            on_trace_ready=self._write,
+            record_shapes=True,
+            with_stack=self.stacks,
+            **quiet,
         )
         self.profile.start()
 

@@ -1,0 +1,180 @@
+"""`grader try`: levers on jobs as they are, in real processes. That a lever is faster is measured on a GPU, not here."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from grader.errors import UserError
+from grader.frontends.try_levers import draw, text
+from grader.measure import decision
+from grader.own import trying
+from grader.own.trying import Lever, Rung, Tried, try_levers
+
+ROOT = Path(__file__).resolve().parents[1]
+LOOK = {"at_step": 6, "window_s": 0.0}
+JOB = """
+    import gc, os, sys, time
+    import torch
+    from torch import nn
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    data = torch.utils.data.TensorDataset(torch.randn(256, 3, 8, 8), torch.randint(0, 2, (256,)))
+    if __name__ == "__main__":
+        for _ in range(500):
+            for images, labels in torch.utils.data.DataLoader(data, batch_size=64):
+                loss = nn.functional.cross_entropy(model(images), labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                time.sleep(0.02 if optimizer.defaults.get("fused") is None and not PLAIN else 0.005)
+"""
+
+
+@pytest.fixture
+def job(tmp_path):
+    def write(plain: bool = True, more: str = "") -> list[str]:
+        path = tmp_path / "job.py"
+        path.write_text(f"PLAIN = {plain}\n" + textwrap.dedent(JOB) + more)
+        return [sys.executable, str(path)]
+
+    return write
+
+
+def lever(name: str, **values) -> Lever:
+    return Lever(name, name, f"write {name}", values=values)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "note"),
+    [
+        ("tf32", {}, "TF32"),
+        ("autocast", {}, "bfloat16 around Sequential"),
+        ("channels_last", {}, "channels_last for Sequential"),
+        ("benchmark", {}, "cudnn.benchmark"),
+        ("fused", {}, "fused=True for AdamW"),
+        ("foreach", {}, "foreach=True for AdamW"),
+        ("loader", {"workers": 2}, "num_workers=2"),
+        ("collector", {}, "gc.freeze()"),
+        ("threads", {"threads": 1}, "1 threads"),
+        ("affinity", {"near": [0]}, "1 cores"),
+    ],
+)
+def test_a_lever_is_applied_and_the_losses_stay_near(tmp_path, job, name, values, note):
+    plain, pulled = Rung(()), Rung((lever(name, **values),))
+    for rung in (plain, pulled):
+        trying._run(rung, job(), LOOK, tmp_path, 120)
+        assert not rung.why_not
+    assert note in " ".join(pulled.notes)
+    assert len(plain.losses) == len(pulled.losses) >= 10
+    assert trying._apart(plain.losses, pulled.losses) < trying.ROUNDING
+    if name not in ("autocast", "channels_last", "fused", "foreach"):
+        assert plain.losses == pulled.losses
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["compile", "compile_graphs"])
+def test_the_model_is_compiled(tmp_path, job, name):
+    rung = Rung((lever(name),))
+    trying._run(rung, job(), LOOK, tmp_path, 300)
+    assert not rung.why_not
+    assert "torch.compile of Sequential" in " ".join(rung.notes)
+
+
+def test_what_was_left_switched_on_is_found(tmp_path, job):
+    rung = Rung((lever("no_debugging"),))
+    trying._run(rung, job(more="\n").copy(), LOOK, tmp_path, 120)
+    assert rung.why_not == "nothing in the job that it applies to"
+    path = tmp_path / "job.py"
+    path.write_text(
+        path.read_text().replace(
+            "torch.manual_seed(0)", "torch.manual_seed(0); torch.autograd.set_detect_anomaly(True)"
+        )
+    )
+    rung = Rung((lever("no_debugging"),))
+    trying._run(rung, [sys.executable, str(path)], LOOK, tmp_path, 120)
+    assert rung.notes == ["anomaly detection was on"]
+
+
+def test_what_pays_is_found_and_the_ladder_climbed(tmp_path, job):
+    """A job that sleeps less with a fused optimizer: 20 ms against 5."""
+    found = try_levers(job(plain=False), [lever("fused"), lever("tf32")], budget_s=300, options=LOOK, cwd=tmp_path)
+    by_name = {rung.levers[0].name: rung for rung in found.alone}
+    assert by_name["fused"].gain.factor > 1.5
+    assert by_name["fused"].said == decision.FASTER
+    assert [rung.title for rung in found.ladder] == ["fused"]
+    assert found.comparable
+    said = text(found)
+    assert "write fused" in said
+    assert "together" in said
+    assert draw(found.baseline, [rung for rung in found.alone if rung.step_s]).axes
+
+
+def test_a_lever_that_breaks_the_job_says_why(tmp_path, job):
+    more = "    if os.environ.get('BREAK'): raise ValueError('no such thing')\n"
+    broken = Lever("tf32", "tf32", "", environment={"BREAK": "1"})
+    command = job(more=more.replace("    if", "if"))
+    path = Path(command[1])
+    path.write_text(
+        path.read_text().replace(
+            "torch.manual_seed(0)",
+            "torch.manual_seed(0)\nif os.environ.get('BREAK'): raise ValueError('no such thing')",
+        )
+    )
+    rung = Rung((broken,))
+    trying._run(rung, command, LOOK, tmp_path, 120)
+    assert rung.why_not == "ValueError: no such thing"
+
+
+def test_a_job_without_steps_is_an_error_in_one_line(tmp_path):
+    path = tmp_path / "none.py"
+    path.write_text("import torch")
+    with pytest.raises(UserError, match="no step of an optimizer was seen"):
+        try_levers([sys.executable, str(path)], [lever("tf32")], budget_s=60, options=LOOK)
+
+
+def test_nothing_of_the_user_s_is_changed_in_a_copy(tmp_path, job):
+    command = job(
+        more="    torch.save(model.state_dict(), 'model.pt'); open('log.txt', 'a').write('x')\n".replace("    ", "", 1)
+    )
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    line = [
+        sys.executable,
+        "-m",
+        "grader.frontends.cli",
+        "try",
+        "--only",
+        "tf32,foreach",
+        "--budget",
+        "60s",
+        "--at-step",
+        "6",
+    ]
+    done = subprocess.run(
+        [*line, "--in-copy", "--json", "-", "--", sys.executable, "job.py"], cwd=tmp_path, env=env, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert json.loads(done.stdout)["baseline"]["step_s"]
+    assert command
+
+
+def test_losses_that_part_are_marked():
+    base = Rung((), [0.1, 0.1], losses=[1.0, 0.9, 0.8])
+    same, other = (
+        Rung((lever("tf32"),), [0.05, 0.05], losses=[1.001, 0.9, 0.8]),
+        Rung((lever("fused"),), [0.05, 0.05], losses=[1.5, 1.4, 1.4]),
+    )
+    found = Tried(base, [same, other])
+    for rung in found.alone:
+        trying._judge(found, rung, base)
+    said = text(found)
+    assert said.count("more than rounding") == 1
+    assert same.said == other.said == decision.FASTER
