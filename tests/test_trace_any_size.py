@@ -1,8 +1,11 @@
 """Traces that do not fit in memory: whole steps are kept, and these say what they say within the whole trace."""
 
+import argparse
 import dataclasses
 import gzip
 import json
+import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +15,8 @@ from hypothesis import strategies as st
 from test_trace_reader import document, sound_events, written
 
 from grader import trace
+from grader.errors import UserError
+from grader.frontends import diagnose as command
 from grader.trace import parallel, pieces, portion
 from grader.trace.decode import Columns
 from tests.benchmarks.trace_speed import make
@@ -24,6 +29,7 @@ RECORDED = [
 
 def held(monkeypatch, most):
     monkeypatch.setattr(portion, "most_events", lambda: most)
+    monkeypatch.setattr(portion, "SMALL", 0)
 
 
 def numbers(t, skip_first, count=None):
@@ -135,11 +141,79 @@ def test_the_middle_holds_as_much_as_fits(counts, most):
         assert high == len(counts) or before[high + 1] - before[low] > most
 
 
-def test_a_bomb_is_not_unpacked(tmp_path):
+def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["grader.trace.read"], "LEAST_UNZIPPED", 8 << 20)
     path = tmp_path / "bomb.json.gz"
-    with gzip.open(path, "wb") as file:
-        file.write(b'{"traceEvents": [')
-        for _ in range(600):
-            file.write(b" " * (1 << 20))
-    with pytest.raises(trace.TraceError, match="larger than 512 MB"):
+    path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * (20 << 20)))
+    with pytest.raises(trace.TraceError, match="larger than 8 MB"):
         trace.read(path)
+
+
+# --- the command ---------------------------------------------------------------------------------------------------
+
+
+def diagnose(*words):
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args([str(word) for word in words]))
+
+
+def test_chosen_steps_are_diagnosed(tmp_path, capsys):
+    path = tmp_path / "steps.json"
+    path.write_bytes(written(document(sound_events(steps=9))))
+    assert diagnose(path, "--steps", "3:5", "--json", tmp_path / "a.json") == 0
+    assert "3 steps counted" in capsys.readouterr().out
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert found["steps_counted"] == 3
+    t = trace.read(path)
+    for event in (*found["longest_gaps"], *(e for o in found["top_operations"] for e in o["events"])):
+        assert event["at_ms"] == pytest.approx((event["ts"] * 1000 - t.begin) / 1e6)
+        assert 2 <= event["at_ms"] <= 7
+    for words, said in {
+        ("--steps", "7:"): "2 steps",
+        ("--steps", ":1"): "2 steps",
+        ("--steps", "4"): "1 steps",
+    }.items():
+        assert diagnose(path, *words) == 0
+        assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--steps", "9:12"], "it holds 0 to 8"),
+        (["--steps", "five"], "such as 3:5"),
+        (["--steps", "5:3"], "comes after the last"),
+        (["--steps", ":"], "such as 3:5"),
+        (["--annotate", "steps.json"], "another file"),
+        (["--annotate", "-"], "another file"),
+        (["--annotate", "no/such/folder.json"], "folder"),
+        (["steps.json", "--annotate", "x.json"], "one trace"),
+    ],
+)
+def test_what_is_asked_for_wrongly_is_said(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "steps.json").write_bytes(written(document(sound_events(steps=9))))
+    with pytest.raises(UserError, match=said):
+        diagnose("steps.json", *words)
+
+
+def test_found_steps_are_numbered_from_0(tmp_path, capsys):
+    path = tmp_path / "steps.json"
+    mark = {"ph": "X", "cat": "user_annotation", "name": "train_step", "pid": 1, "tid": 100, "dur": 900}
+    events = [e for e in sound_events(steps=9) if not e["name"].startswith("ProfilerStep")]
+    path.write_bytes(written(document(events + [mark | {"ts": 4388195796371.125 + 1000 * n} for n in range(9)])))
+    found = len(trace.read(path).windows)
+    assert found > 4
+    assert diagnose(path, "--steps", "2:3") == 0
+    assert "2 steps counted" in capsys.readouterr().out
+
+
+def test_the_report_says_where_to_look(tmp_path, capsys):
+    source = RECORDED[1]
+    assert diagnose(source, "--annotate", tmp_path / "x.json") == 0
+    said = re.search(r"see\s+it\s+at\s+([\d.,]+)\s+ms", capsys.readouterr().out)
+    events = json.loads((tmp_path / "x.json").read_text())["traceEvents"]
+    begin = min(e["ts"] for e in events if e["ph"] in "Xi")  # Perfetto's time begins with the first event
+    at = float(said[1].replace(",", "")) * 1000 + begin
+    assert any(abs(e["ts"] - at) < 1 for e in events if e["ph"] == "X")

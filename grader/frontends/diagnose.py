@@ -16,9 +16,10 @@ from grader.frontends import diagnose_job, diagnosis_page
 from grader.frontends import diagnosis_facts as said
 from grader.frontends.delivery import check_targets, deliver, names_of
 from grader.frontends.options import add_json
-from grader.result import json_value
+from grader.result import check_writable, json_value
 from grader.safe_text import clean, hanging, one_line, painter, wrap
-from grader.trace import Analysis, Trace, TraceError, analyse, read
+from grader.trace import Analysis, Trace, TraceError, analyse, portion, read
+from grader.trace.annotate import annotate
 from grader.trace.catalogue import IDLE, PARTS, STEP_PARTS
 from grader.trace.compare import compare
 from grader.trace.diagnosis import INCOMPLETE as NO_DIAGNOSIS
@@ -52,6 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step-ms", metavar="X", action="append", default=[], help=step)
     add_json(parser, "everything")
     parser.add_argument("--html", metavar="FILE", help="write a page with pictures")
+    only = "diagnose only the steps of these numbers, both included: 3:5, 3: or :5; ProfilerStep's numbers, else from 0"
+    parser.add_argument("--steps", metavar="A:B", help=only)
+    tracks = "write the trace with what was found as tracks of its own, to look at in Perfetto"
+    parser.add_argument("--annotate", metavar="FILE", help=tracks)
     parser.add_argument("--top", metavar="N", help="operations to look into (default: 10; on the screen what fits)")
 
 
@@ -63,7 +68,8 @@ def run(options: argparse.Namespace) -> int:
     check_targets(options)
     if options.before_after and len(paths) != 2:
         raise UserError(f"--before-after compares two traces, and here are {len(paths)}.")
-    traces = [read_trace(path) for path in paths] if len(paths) == 2 and not options.job else []
+    wanted = None if options.steps is None else _steps(options.steps)
+    traces = [read_trace(path, wanted) for path in paths] if len(paths) == 2 and not options.job else []
     as_job = (
         options.job
         or len(paths) > 2
@@ -78,11 +84,15 @@ def run(options: argparse.Namespace) -> int:
             "--step-ms is given for one of two traces, and a step under the profiler is longer than one without it. Give it "
             "for both, first the one before: --step-ms 195 --step-ms 32.6."
         )
+    if options.annotate:
+        check_copy(options.annotate, paths)
     analyses = []
     for i, (path, step_ms) in enumerate(zip(paths, steps_ms or [None] * len(paths), strict=True)):
-        trace = traces[i] if traces else read_trace(path)
-        analyses.append(analyse(trace, step_ms and step_ms * 1e6, top))
+        trace = traces[i] if traces else read_trace(path, wanted)
+        analyses.append(_analysis(trace, path, step_ms and step_ms * 1e6, top, wanted))
         check_step(analyses[-1], path)
+    if options.annotate:
+        annotate(Path(paths[0]).resolve(), Path(options.annotate), analyses[0])
     names = names_of(paths)
     most = None if options.top is None else top
     assumed = (
@@ -99,6 +109,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _run_job(options: argparse.Namespace, paths: list[str], traces: list[Trace], steps_ms: list[float | None]) -> int:
     """All ranks at once."""
+    for name in ("steps", "annotate"):
+        if getattr(options, name) is not None:
+            raise UserError(f"--{name} is for one trace, and these are ranks of one job. Give one of them.")
     if len(steps_ms) not in (0, 1, len(paths)):
         raise UserError(
             f"--step-ms is given {len(steps_ms)} times for {len(paths)} ranks. Give it once, or once for each."
@@ -119,17 +132,49 @@ def _run_job(options: argparse.Namespace, paths: list[str], traces: list[Trace],
     return 0 if all(rank.complete for rank in found.ranks) else INCOMPLETE
 
 
-def read_trace(path: str) -> Trace:
-    """Raises UserError for what is no trace."""
+def _analysis(recorded: Trace, path: str, step_ns: float | None, top: int, wanted: portion.Wanted | None) -> Analysis:
+    skip, count = 1, None
+    if wanted:
+        try:
+            skip, end = portion.positions(recorded, wanted)
+        except portion.Unfit as error:
+            raise UserError(f"--steps: of {clean(Path(path).name)}, {error}.") from None
+        count = end - skip
+    return analyse(recorded, step_ns, top, skip, count)
+
+
+def read_trace(path: str, steps: portion.Wanted | None = None) -> Trace:
+    """Raises UserError for what is no trace. steps: see `read`."""
     try:
         # A link of the user's own is followed; `read` follows none, since elsewhere a stranger may have made it.
-        return read(Path(path).resolve())
+        return read(Path(path).resolve(), steps=steps)
     except TraceError as error:
         why = clean(str(error))
         raise UserError(why if Path(path).name in str(error) else f"{clean(path)}: {why}") from None
     except (OSError, ValueError, RuntimeError) as error:  # a name that no file can have, links that go in circles
         why = clean(str(getattr(error, "strerror", None) or error))
         raise UserError(f"{clean(path)} cannot be read: {why}.") from None
+
+
+def _steps(value: str) -> portion.Wanted:
+    first, colon, last = value.partition(":")
+    if not all(not number or (number.isdecimal() and len(number) < 19) for number in (first, last)) or not (
+        first or last
+    ):
+        raise UserError(f"--steps {clean(value)}: give the numbers of the first and the last step, such as 3:5.")
+    low, high = (int(number) if number else None for number in (first, last if colon else first))
+    if low is not None and high is not None and low > high:
+        raise UserError(f"--steps {clean(value)}: the first one comes after the last.")
+    return low, high
+
+
+def check_copy(target: str, paths: list[str]) -> None:
+    """Raises UserError where --annotate cannot write, or would write over a trace."""
+    if len(paths) > 1:
+        raise UserError("--annotate takes one trace.")
+    if target == "-" or Path(target).resolve() == Path(paths[0]).resolve():
+        raise UserError("--annotate needs the name of another file than the trace.")
+    check_writable(target)
 
 
 def _step_ms(value: str) -> float:
@@ -212,11 +257,16 @@ def _trace_json(name: str, a: Analysis) -> dict[str, Any]:
 
 def _events_json(trace: Trace, events: list[int]) -> list[dict[str, Any]]:
     """As they stand in the file, so that they can be found in a viewer: microseconds, `ts` and `dur`."""
-    return [{"name": trace.names[trace.name[e]], **_times(trace.start[e], trace.duration[e])} for e in events]
+    return [{"name": trace.names[trace.name[e]], **_times(trace, trace.start[e], trace.duration[e])} for e in events]
 
 
-def _times(start: int, duration: int) -> dict[str, float]:
-    return {"ts": int(start) / 1000, "dur": int(duration) / 1000}
+def _times(trace: Trace, start: int, duration: int) -> dict[str, float]:
+    """As in the file, and where Perfetto shows it: ms from the beginning of the trace."""
+    return {
+        "ts": int(start) / 1000,
+        "dur": int(duration) / 1000,
+        "at_ms": (int(start) - trace.begin) / 1e6,
+    }
 
 
 def _gaps_json(a: Analysis) -> list[dict[str, Any]]:
@@ -224,7 +274,7 @@ def _gaps_json(a: Analysis) -> list[dict[str, Any]]:
     rows = []
     for i in (-length).argsort(kind="stable")[:MOST_GAPS].tolist():
         row: dict[str, Any] = {"device": int(a.gaps.device[i]), "cause": PARTS[a.gaps.cause[i]]}
-        row |= _times(a.gaps.start[i], length[i])
+        row |= _times(a.trace, a.gaps.start[i], length[i])
         for side in ("before", "after"):
             event = int(getattr(a.gaps, side)[i])
             row[side] = a.trace.names[a.trace.name[event]] if event >= 0 else None
@@ -297,7 +347,11 @@ def _operations_text(a: Analysis, width: int, paint: Paint, room: int, top: int 
     for o in a.operations[:top]:
         numbers = f"{milliseconds(o.gpu_ns):>8} {o.share:>4.0%} {f'{plain_number(o.count)}x':>6}  "
         first, *rest = _at_both_ends(said.operation_name(o), said.source_line(o), width - len(numbers))
-        block = [numbers + first, *(" " * len(numbers) + line for line in rest), *wrap(o.why, width, " " * 10)]
+        block = [
+            numbers + first,
+            *(" " * len(numbers) + line for line in rest if line.strip()),
+            *wrap(o.why, width, " " * 10),
+        ]
         if top is None and shown and len(lines) + len(block) > room + 1:
             break
         lines, shown = lines + block, shown + 1

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from grader.safe_text import clean, rounded, times
-from grader.trace import Analysis, Metrics, catalogue
+from grader.trace import Analysis, Metrics, Trace, catalogue
 from grader.trace.analysis import Operation
 from grader.trace.compare import Change, Comparison
 from grader.trace.timeline import used_devices
 from grader.trace.words import milliseconds, plain_number, short_kernel
 
 DOUBTFUL = 1.2  # times as long as under the profiler, which makes no step shorter: that is worth a sentence
+MOST_PLACES = 2
 MOST_FAMILIES = 8  # of kernels, in a comparison
 
 # ---------------------------------------------------------------- one trace
@@ -32,7 +33,8 @@ def verdict(analysis: Analysis) -> str:
     if not diagnosis.cause:
         return diagnosis.text
     runner_up = f" Next: {diagnosis.runner_up}." if diagnosis.runner_up else ""
-    return f"{diagnosis.text}{runner_up} (confidence {diagnosis.confidence:.0%})"
+    seen = where(analysis)
+    return f"{diagnosis.text}{runner_up} (confidence {diagnosis.confidence:.0%}{f'; see it {seen}' if seen else ''})"
 
 
 def step_length(analysis: Analysis) -> str:
@@ -75,6 +77,20 @@ def advice(analysis: Analysis) -> list[str]:
     return [*analysis.diagnosis.what_to_try, *([f"To learn it: {', '.join(ways)}."] if ways else [])]
 
 
+def at(trace: Trace, time: int) -> str:
+    """When it is, as Perfetto shows it."""
+    return f"{(time - trace.begin) / 1e6:,.3f} ms"
+
+
+def where(analysis: Analysis) -> str:
+    """Times to jump to in Perfetto: the longest events of the evidence, of each fact the first two. "" without any."""
+    t, times = analysis.trace, {}
+    for evidence in analysis.diagnosis.evidence:
+        for e in evidence.events[:2]:
+            times.setdefault(int(t.start[e]), at(t, int(t.start[e])))
+    return f"at {', '.join(list(times.values())[:MOST_PLACES])} in Perfetto" if times else ""
+
+
 def parts(analysis: Analysis) -> list[tuple[str, float, float]]:
     """Parts of the step of at least half a percent, in their order: (part, ns, share)."""
     total = sum(analysis.breakdown.values())
@@ -115,7 +131,10 @@ def facts(m: Metrics) -> list[tuple[str, str]]:
             _count(m.kernels, "a step"),
             _share(m.tiny_kernel_share, "under 10 µs"),
             _count(m.copy_kernels or None, "that only copy or cast"),
-            _share(m.unknown_kernel_share or None, "of the GPU's time in unknown ones"),
+            _share(
+                m.unknown_kernel_share if (m.unknown_kernel_share or 0) >= 0.005 else None,
+                "of the GPU's time in unknown ones",
+            ),
         ),
         "matmul": (
             _share(matmul.get("yes"), "on tensor cores"),

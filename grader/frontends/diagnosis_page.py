@@ -62,7 +62,12 @@ def page(names: list[str], analyses: list[Analysis], above: str = "") -> str:
 
 
 def _draw_timelines(by_label: dict[str, Analysis]) -> Figure:
-    return trace.draw({label: timeline(a.trace, step_ns=a.step_ns, gaps=a.gaps) for label, a in by_label.items()})
+    return trace.draw(
+        {
+            label: timeline(a.trace, skip_first=a.left_out, step_ns=a.step_ns, gaps=a.gaps)
+            for label, a in by_label.items()
+        }
+    )
 
 
 def _verdict_html(title: str, a: Analysis) -> str:
@@ -89,12 +94,12 @@ def _events_html(recorded: Trace, events: list[int]) -> str:
         return ""
     rows = (
         (
-            f"{milliseconds(int(recorded.duration[e]))} at {int(recorded.start[e]) / 1000:.3f} µs",
+            f"{milliseconds(int(recorded.duration[e]))} at {said.at(recorded, int(recorded.start[e]))}",
             recorded.names[recorded.name[e]],
         )
         for e in events[:MOST_EVENTS]
     )
-    return web_page.folded("the longest events", web_page.pairs(rows))
+    return web_page.folded("the longest events, in Perfetto", web_page.pairs(rows))
 
 
 def _legend(analyses: list[Analysis]) -> str:

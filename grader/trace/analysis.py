@@ -26,6 +26,7 @@ class Analysis:
     diagnosis: Diagnosis
     step_ns: float | None  # the unprofiled step time, if it was given
     left_out: int  # steps before those that are counted
+    steps: Steps  # those that are counted
 
 
 def analyse(
@@ -39,4 +40,4 @@ def analyse(
     m = metrics(trace, step_ns, skip_first, steps)
     b = breakdown(trace, steps, m.step_ns)
     costly = operations(trace, top, steps=steps)
-    return Analysis(trace, m, b.parts, b.gaps, costly, diagnose(trace, m, b, steps, costly), step_ns, left_out)
+    return Analysis(trace, m, b.parts, b.gaps, costly, diagnose(trace, m, b, steps, costly), step_ns, left_out, steps)

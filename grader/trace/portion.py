@@ -5,6 +5,7 @@ disk where that is too much."""
 
 from __future__ import annotations
 
+import importlib
 import mmap
 import tempfile
 from dataclasses import dataclass, field
@@ -12,8 +13,8 @@ from typing import IO
 
 import numpy as np
 
-from grader import machine
 from grader.errors import UserError
+from grader.trace.columns import Trace
 from grader.trace.decode import COLUMNS, OF_MEMORY, OF_OPS, OF_OTHERS, OF_PYTHON
 from grader.trace.events import ANNOTATION, CPU_OP, DRIVER, KERNEL, MEMCPY, MEMSET, PYTHON, RUNTIME, SPAN, STEP
 from grader.trace.parallel import Part
@@ -21,10 +22,14 @@ from grader.trace.words import counted
 
 EVENT_BYTES = 300  # of memory, for each event of a trace that is read and diagnosed, at the peak
 SHARE = 0.5  # of the memory that is free
+SMALL = 1_000_000  # events fit in any memory
 PAGE = mmap.ALLOCATIONGRANULARITY
 MATCHED = 0.1  # share of GPU work with a launch; below, no launches were recorded
 BINS = 2000  # of the time of a trace without steps
 WORK, CALLS = (KERNEL, MEMCPY, MEMSET), (RUNTIME, DRIVER)
+
+
+Wanted = tuple[int | None, int | None]  # numbers of the first and the last step; None: from the first, to the last
 
 
 class Unfit(UserError):
@@ -33,14 +38,17 @@ class Unfit(UserError):
 
 def most_events() -> int:
     """How many events of a trace may be held at once."""
-    return max(1_000_000, int(SHARE * machine.free_memory() / EVENT_BYTES))
+    machine = importlib.import_module(
+        "grader.machine"
+    )  # takes its time to load, so that is done for large traces alone
+    return max(SMALL, int(SHARE * machine.free_memory() / EVENT_BYTES))
 
 
 @dataclass
 class Store:
-    """The parts of a trace in the order of the file; on disk once there are more than `most` events."""
+    """The parts of a trace in the order of the file; on disk once there are too many events."""
 
-    most: int
+    most: int | None = None  # None: as many as fit in memory
     parts: list[Part] = field(default_factory=list)
     events: int = 0
     file: IO[bytes] | None = None
@@ -48,7 +56,9 @@ class Store:
 
     @property
     def full(self) -> bool:
-        return self.events > self.most
+        if self.most is None and self.events > SMALL:
+            self.most = most_events()
+        return self.most is not None and self.events > self.most
 
     def add(self, part: Part) -> None:
         self.parts.append(part)
@@ -91,12 +101,12 @@ class Window:
     said: str  # what was left out
 
 
-def kept(store: Store, steps: tuple[int | None, int | None] | None = None) -> tuple[list[Part], str]:
+def kept(store: Store, steps: Wanted | None = None) -> tuple[list[Part], str]:
     """The parts cut to what may be held, and what that leaves out, in words; "" if nothing. steps: the numbers of the first and the
     last one wanted. Raises Unfit where these are too many, or are not there."""
-    if not store.full:
+    if not store.full or store.most is None:
         return store.parts, ""
-    window = _window(store, steps)
+    window = _window(store, store.most, steps)
     called = _correlations(store, window)
     parts = [_cut(store, i, window, called) for i in range(len(store.parts))]
     return parts, window.said
@@ -105,22 +115,22 @@ def kept(store: Store, steps: tuple[int | None, int | None] | None = None) -> tu
 # --- which steps ---------------------------------------------------------------------------------------------------
 
 
-def _window(store: Store, wanted: tuple[int | None, int | None] | None) -> Window:
+def _window(store: Store, most: int, wanted: Wanted | None) -> Window:
     starts, ends, numbers = _steps(store)
     if not len(starts):
         if wanted:
             raise Unfit("it has no ProfilerStep marks and does not fit in memory, so nobody knows where its steps are")
-        return _without_steps(store)
+        return _without_steps(store, most)
     counts = _counts(store, np.append(starts, ends[-1]))
     before = np.append(0, np.cumsum(counts))
     if wanted:
         low, high = chosen(numbers, *wanted)
         low = max(0, low - 1)  # the first one is not counted
     else:
-        low, high = middle(before, store.most)
+        low, high = middle(before, most)
     events = int(before[high] - before[low])
-    if events > store.most:
-        need, have = (words(count * EVENT_BYTES) for count in (events, store.most))
+    if events > most:
+        need, have = (words(count * EVENT_BYTES) for count in (events, most))
         what = "these steps hold" if wanted else f"step {numbers[low]} alone holds"
         raise Unfit(f"{what} {events:,} events, which need about {need} of memory; {have} may be used")
     said = (
@@ -143,6 +153,16 @@ def chosen(numbers: np.ndarray, first: int | None, last: int | None) -> tuple[in
     if not len(found):
         raise Unfit(f"it has no such steps: it holds {numbers.min()} to {numbers.max()}")
     return int(found[0]), int(found[-1]) + 1
+
+
+def positions(trace: Trace, wanted: Wanted) -> tuple[int, int]:
+    """Of these steps among those of a trace, the second after the last one. Raises Unfit without any."""
+    found = len(trace.windows)
+    if not found:
+        raise Unfit("no step is known")
+    named = [trace.names[code] for code in trace.name[trace.steps[:found]].tolist()]
+    numbers = [int(name.partition("#")[2][:18]) for name in named] if named else range(found)
+    return chosen(np.array(numbers), *wanted)
 
 
 def middle(before: np.ndarray, most: int) -> tuple[int, int]:
@@ -183,15 +203,15 @@ def _counts(store: Store, edges: np.ndarray) -> np.ndarray:
     return count[1:-1]
 
 
-def _without_steps(store: Store) -> Window:
+def _without_steps(store: Store, most: int) -> Window:
     """From the middle of the recording."""
     spans = [store.columns(i) for i in range(len(store.parts))]
     starts = [c["start"][c["category"] != SPAN] for c in spans]
     quantiles = np.quantile(np.concatenate([s[:: max(1, len(s) // 100_000)] for s in starts if len(s)]), [0.001, 0.999])
     edges = np.linspace(*quantiles, BINS + 1)
     before = np.append(0, np.cumsum(_counts(store, edges)))
-    low, high = middle(before, int(0.9 * store.most))  # bins hold what begins in them; longer events are kept besides
-    if before[high] - before[low] > store.most:
+    low, high = middle(before, int(0.9 * most))  # bins hold what begins in them; longer events are kept besides
+    if before[high] - before[low] > most:
         raise Unfit("it does not fit in memory, and hardly any time passes in it")
     said = f"the middle {(high - low) / BINS:.0%} of its time was read: {counted(store.events, 'event{s} {do} not fit in memory')}"
     return Window(edges[low], edges[high], edges[low], edges[high], said)

@@ -36,6 +36,7 @@ MOST = {"device": vendors.MOST_DEVICES, "stream": 2**31}  # from where on a numb
 BROKEN = -2
 
 MOST_UNZIPPED = 200  # times the size of a file: traces are packed to a tenth or less, and no more than to a hundredth
+LEAST_UNZIPPED = 512 << 20  # bytes
 PART = 2_000_000  # events whose columns are put together at a time
 
 Blocks = Callable[[int, int], Iterator[bytes]]  # the bytes from one place to another
@@ -47,7 +48,7 @@ def read(
     max_bytes: int | None = None,
     expect_gpu: bool = True,
     parallel: bool = True,
-    steps: tuple[int | None, int | None] | None = None,
+    steps: portion.Wanted | None = None,
 ) -> Trace:
     """Read a `.json` or `.json.gz` that torch.profiler wrote. A damaged one is read as far as it goes: its `reasons` say why it
     should not be judged by, its `notes` what else is wrong with it. Of one that does not fit in half of the free memory whole steps
@@ -103,11 +104,11 @@ def _no_helpers(start: int) -> list[parallel.Helper]:
 class _Reading:
     """One pass over a trace, start to end."""
 
-    def __init__(self, max_bytes: int | None, file_name: str = "", steps: tuple[int | None, int | None] | None = None):
+    def __init__(self, max_bytes: int | None, file_name: str = "", steps: portion.Wanted | None = None):
         self.max_bytes, self.file_name, self.steps = max_bytes, file_name, steps
         self.first = b""  # of the events, as text
         self.columns = Columns()
-        self.store = portion.Store(portion.most_events() if max_bytes is None else MOST_EVENTS)
+        self.store = portion.Store(None if max_bytes is None else MOST_EVENTS)
         self.salvage = Salvage()
         self.about = document.About()
         self.reasons: list[str] = []
@@ -134,7 +135,7 @@ class _Reading:
         return self
 
     def _zipped(self, blocks: Iterable[bytes], size: int) -> None:
-        most = max(MOST_UNZIPPED * size, 512 << 20) if self.max_bytes is None else self.max_bytes
+        most = max(MOST_UNZIPPED * size, LEAST_UNZIPPED) if self.max_bytes is None else self.max_bytes
         unpacked = pieces.ahead(pieces.unzipped(blocks, most))
         try:
             self._last(self._chunks(self._after_head(self._until_damage(unpacked))))

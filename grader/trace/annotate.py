@@ -1,0 +1,201 @@
+"""A copy of a trace with what was found as tracks of its own, for Perfetto (https://ui.perfetto.dev).
+
+The new events stand before those of the file, so it is copied piece by piece, whatever its size."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from grader.trace import document, intervals
+from grader.trace.analysis import Analysis
+from grader.trace.breakdown import Host, classified
+from grader.trace.catalogue import PARTS, STEP_PARTS
+from grader.trace.columns import TraceError
+from grader.trace.pieces import BLOCK, GZIP
+from grader.trace.streams import queue_length
+from grader.trace.work import devices_of
+
+MOST = 200_000  # slices of a track, the longest; and points of a counter
+NAME = "grader diagnose"
+FIRST_ID = 990_000_000  # of the process that the tracks belong to, if no other has it
+HOST = ("waits for data", "held by a copy", "waits for the GPU", "busy, launches nothing")
+
+
+@dataclass(frozen=True)
+class Track:
+    """Slices that do not overlap, in order. Times in ns, as in the trace."""
+
+    name: str
+    start: np.ndarray
+    end: np.ndarray
+    label: np.ndarray  # of each, index into `labels`
+    labels: list[str]
+    details: list[dict[str, str]] | None = None  # one for each label
+
+
+@dataclass(frozen=True)
+class Counter:
+    name: str
+    time: np.ndarray  # ns
+    value: np.ndarray
+
+
+def annotate(source: Path, target: Path, a: Analysis, more: list[Track] | None = None) -> None:
+    """Write the trace at `source`, of which `a` is the analysis, with its tracks to `target`, packed where that ends in .gz. more:
+    further tracks. Raises TraceError if there is no list of events in it, OSError as files do."""
+    made = target.with_name(f".{target.name}.part")
+    try:
+        with open(source, "rb") as file, open(made, "wb") as out:
+            zipped = file.read(2) == GZIP
+            file.seek(0)
+            read = gzip.GzipFile(fileobj=file) if zipped else file
+            write = gzip.GzipFile(fileobj=out, mode="wb", compresslevel=3) if target.suffix == ".gz" else out
+            _copy(read, write, a, [*tracks(a), *(more or [])])
+            if write is not out:
+                write.close()
+        os.replace(made, target)
+    except EOFError:
+        raise TraceError(f"{source.name} is cut short, so it cannot be copied with tracks") from None
+    finally:
+        made.unlink(missing_ok=True)
+
+
+def _copy(read: IO[bytes], write: IO[bytes], a: Analysis, found: list[Track | Counter]) -> None:
+    head = b""
+    while not (bracket := document.HEAD.search(head)) and len(head) <= document.LONGEST_HEAD:
+        block = read.read(BLOCK)
+        if not block:
+            break
+        head += block
+    at = bracket.end() if bracket else len(head) - len(head.lstrip()) + 1
+    if not bracket and head.lstrip()[:1] != b"[":
+        raise TraceError("there is no list of events in the trace to add tracks to")
+    while not (rest := head[at:].lstrip()) and (block := read.read(BLOCK)):
+        head += block
+    write.write(head[:at])
+    separator = b"\n"
+    for text in _events(a, found):
+        write.write(separator + text)
+        separator = b",\n"
+    write.write(b"\n" if rest[:1] in (b"]", b"") else b",\n")
+    write.write(head[at:])
+    while block := read.read(BLOCK):
+        write.write(block)
+
+
+def _events(a: Analysis, found: list[Track | Counter]) -> Iterator[bytes]:
+    """As JSON."""
+    taken = {pid for pid, _ in a.trace.threads}
+    process = next(number for number in range(FIRST_ID, FIRST_ID + len(taken) + 1) if number not in taken)
+    yield _about("process_name", process, 0, name=NAME)
+    yield _about("process_sort_index", process, 0, sort_index=-1)
+    for number, one in enumerate(found, 1):
+        if isinstance(one, Counter):
+            name = json.dumps(one.name)
+            for time, value in zip(one.time.tolist(), one.value.tolist(), strict=True):
+                yield b'{"ph":"C","pid":%d,"name":%s,"ts":%s,"args":{"waiting":%d}}' % (
+                    process, name.encode(), _us(time), value,
+                )  # fmt: skip
+            continue
+        yield _about("thread_name", process, number, name=one.name)
+        yield _about("thread_sort_index", process, number, sort_index=number)
+        details = one.details or [{}] * len(one.labels)
+        texts = [
+            b'"name":%s,"cat":"grader","args":%s' % (json.dumps(label).encode(), json.dumps(detail).encode())
+            for label, detail in zip(one.labels, details, strict=True)
+        ]
+        rows = zip(one.start.tolist(), (one.end - one.start).tolist(), one.label.tolist(), strict=True)
+        for start, length, label in rows:
+            yield b'{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,%s}' % (
+                process, number, _us(start), _us(length), texts[label],
+            )  # fmt: skip
+
+
+def _about(what: str, process: int, thread: int, **args: str | int) -> bytes:
+    return json.dumps({"ph": "M", "name": what, "pid": process, "tid": thread, "args": args}).encode()
+
+
+def _us(ns: int) -> bytes:
+    """All nanoseconds of it, as microseconds."""
+    return b"%s%d.%03d" % (b"-" if ns < 0 else b"", abs(ns) // 1000, abs(ns) % 1000)
+
+
+# --- what is shown -------------------------------------------------------------------------------------------------
+
+
+def tracks(a: Analysis) -> list[Track | Counter]:
+    """What was found in the counted steps: the steps, for each GPU the parts of its time and why it idled, how much was queued for
+    it, and what held the host."""
+    trace, steps = a.trace, a.steps
+    if not len(steps):
+        return []
+    numbers = np.arange(len(steps))
+    found: list[Track | Counter] = [
+        Track("counted steps", steps.starts, steps.ends, numbers, [f"step {n + a.left_out}" for n in numbers.tolist()])
+    ]
+    if not len(steps.gpu):
+        return found
+    gpu, kind = classified(trace, steps)
+    low, high = steps.window
+    devices = devices_of(trace, steps.gpu)
+    for device in devices:
+        of = "GPU" if len(devices) == 1 else f"GPU {device}"
+        here, own = a.gaps.device == device, trace.device[gpu] == device
+        busy = intervals.EMPTY
+        pieces = []
+        for part in range(PARTS.index("idle_data")):
+            events = gpu[own & (kind == part)]
+            spans = intervals.clip(intervals.union(trace.start[events], trace.end[events]), low, high)
+            pieces.append((*intervals.difference(spans, busy), part))
+            busy = intervals.union(*(np.concatenate(pair) for pair in zip(busy, spans, strict=True)))
+        words = [{"what": part.words} for part in STEP_PARTS.values()]
+        short = [part.short for part in STEP_PARTS.values()]
+        found.append(_track(f"{of}: parts of the step", pieces, short, words))
+        gaps = (a.gaps.start[here], a.gaps.end[here], a.gaps.cause[here])
+        found.append(_longest(Track(f"{of}: why it idles", *gaps, short, words)))
+        time, waiting = queue_length(trace, steps, device)
+        some = slice(None, None, -(-len(time) // MOST) or 1)
+        found.append(Counter(f"{of}: launched, not begun", time[some], waiting[some]))
+    return [*found, _host(a)]
+
+
+def _host(a: Analysis) -> Track:
+    host = Host(a.trace, a.steps)
+    known, pieces = intervals.EMPTY, []
+    waiting = intervals.union(host.wait_start, host.wait_end)
+    for label, spans in enumerate((host.data, host.transfer, waiting, host.away.spans)):
+        spans = intervals.clip(spans, *a.steps.host)
+        pieces.append((*intervals.difference(spans, known), label))
+        known = intervals.union(*(np.concatenate(pair) for pair in zip(known, spans, strict=True)))
+    return _track("host: what holds it", pieces, list(HOST), None)
+
+
+def _track(
+    name: str, pieces: list[tuple[np.ndarray, np.ndarray, int]], labels: list[str], details: list[dict[str, str]] | None
+) -> Track:
+    start, end = (np.concatenate([piece[i] for piece in pieces]) for i in (0, 1))
+    label = np.concatenate([np.full(len(piece[0]), piece[2]) for piece in pieces])
+    order = np.argsort(start, kind="stable")
+    return _longest(Track(name, start[order], end[order], label[order], labels, details))
+
+
+def _longest(track: Track) -> Track:
+    if len(track.start) <= MOST:
+        return track
+    kept = np.sort(np.argsort(track.start - track.end, kind="stable")[:MOST])
+    return Track(
+        f"{track.name} (the longest)",
+        track.start[kept],
+        track.end[kept],
+        track.label[kept],
+        track.labels,
+        track.details,
+    )
