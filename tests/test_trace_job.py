@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from grader.errors import UserError
 from grader.frontends import cli, diagnose_job
 from grader.trace import analyse, links, read, read_bytes
-from grader.trace.collective_text import found, item_bytes
+from grader.trace.collective_text import found, item_bytes, signs
 from grader.trace.collectives import collectives, kind_of
 from grader.trace.job import Job, job
 from grader.trace.job_files import NotOneJob
@@ -238,6 +238,45 @@ def test_one_rank_alone_and_none() -> None:
     assert found.missing == [1] and found.cause and not found.stragglers
 
 
+def test_groups_that_overlap_are_put_on_one_clock() -> None:
+    """As with tensor and data parallelism: nobody exchanges with all others."""
+    clocks = [0.0, 7e4, -3e6, 5e5]
+    ranks = ranks_of(Plan([3000.0, 3200.0, 4500.0, 3000.0], steps=12, clocks=clocks))
+    grouped = []
+    for r, rank in enumerate(ranks):
+        names = [f"tensor {r // 2}" if i % 2 else f"data {r % 2}" for i in range(len(rank.calls))]
+        grouped.append(replace(rank, calls=replace(rank.calls, group=names)))
+    found = job(grouped)
+    assert found.offset_ns / 1e3 == pytest.approx(clocks, abs=0.01)
+    assert [found.ranks[r].rank for r in found.stragglers] == [2]
+    assert found.wait_ns[0] == pytest.approx((1.5e6 * 5 + 0.2e6 * 6) / 11, abs=2)  # every second step for 2, else for 1
+
+
+def test_traces_that_exchange_nothing_are_no_job() -> None:
+    quiet = [
+        replace(rank, calls=replace(rank.calls, group=[""] * len(rank.calls))) for rank in ranks_of(Plan([3e3, 4e3]))
+    ]
+    found = job(quiet)
+    assert "no collective" in " ".join(found.notes) and found.cause not in ("straggler", "imbalance")
+    with pytest.raises(NotOneJob, match="exchange nothing"):
+        job(replace(rank, world_size=1) for rank in quiet)
+
+
+def test_absurd_metadata_harms_nothing() -> None:
+    traces = made.traces(Plan([3000.0, 4500.0]))
+    values = [2**70, -5, "x", "9" * 30, None, 1.5, [], {"a": 1}, "\x1b[31m<b>"]
+    keys = ("Group size", "In msg nelems", "dtype", "Process Group Ranks", "Collective name", "Seq", "Input Dims")
+    for trace in traces:
+        said = [e for e in trace["traceEvents"] if "Collective name" in e.get("args", {})]
+        for i, event in enumerate(said):
+            event["args"][keys[i % len(keys)]] = values[i % len(values)]
+        trace["distributedInfo"]["world_size"] = 2**62
+    ranks = [rank_of(analyse(read_bytes(json.dumps(trace).encode())), str(r)) for r, trace in enumerate(traces)]
+    found = job(ranks)
+    assert len(found.ranks) == 2 and "\x1b" not in found.text
+    json.dumps(diagnose_job.as_json("x", found), allow_nan=False)
+
+
 # ---------------------------------------------------------------- collectives and links
 
 
@@ -246,7 +285,8 @@ def test_what_a_trace_says_of_collectives() -> None:
     calls = collectives(trace)
     assert calls.kind == ["all_reduce"] * 2 and calls.group == ["0 [0, 1]"] * 2
     assert calls.bytes.tolist() == [4_000_000] * 2 and calls.members.tolist() == [2, 2]
-    assert found(b'[{"name": "nccl:x", "ts": "broken", "args": {}}]') == []
+    assert found(b'[{"name": "nccl:x", "ts": "broken", "args": {}}]', signs(["nccl:x"])) == []
+    assert not signs(["aten::mm", "", None])
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     as_job = (
         options.job
         or len(paths) > 2
-        or (bool(traces) and not options.before_after and diagnose_job.are_ranks(*traces, paths))
+        or (bool(traces) and not options.before_after and diagnose_job.are_ranks(traces[0], traces[1], paths))
     )
     if as_job:
         return _run_job(options, paths, traces, steps_ms)

@@ -335,9 +335,9 @@ def page(name: str, found: Job, above: str = "") -> str:
         rows = [(exchange(e), f"{milliseconds(ns)} a step and rank") for e, ns in found.waited_in]
         body.append(section(f"Where the others wait for {names(found, found.stragglers)}", web_page.pairs(rows)))
     if found.exchanges:
-        rows = [[to_html(cell) for cell in _cells(e)] for e in found.exchanges]
+        cells = [[to_html(cell) for cell in _cells(e)] for e in found.exchanges]
         head = ("collective", "ranks", "a step", "waiting", "exchange", "bandwidth")
-        body.append(section("Collectives, times of one call", web_page.table(head, rows)))
+        body.append(section("Collectives, times of one call", web_page.table(head, cells)))
     each = [(f"rank {rank.rank}", rank.diagnosis.text or "nothing") for rank in found.ranks[:MOST_ON_PAGE]]
     body.append(section("", web_page.folded("Each rank seen alone", web_page.pairs(each))))
     body.append(f'<div class="sp-foot">{FOOT}</div>')

@@ -4,8 +4,8 @@ Imports no numpy, see `decode`."""
 
 from __future__ import annotations
 
-import re
 from collections import deque
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -13,10 +13,13 @@ import msgspec
 
 from grader.trace.pieces import BETWEEN
 
-# The argument that torch >= 2.1 writes at kernels and at `record_param_comms`, or what the backends annotate on the host.
-SIGN = re.compile(rb'"Collective name"\s*:|"name"\s*:\s*"(?:nccl|gloo|mpi|ucc|xccl|hccl):')
+# What an event of a collective holds: the argument that torch >= 2.1 writes at kernels and at `record_param_comms`, or the name that
+# a backend annotates on the host.
+ARGUMENT = b'"Collective name"'
+BACKENDS = ("nccl:", "gloo:", "mpi:", "ucc:", "xccl:", "hccl:")
 LONGEST = 1 << 16  # bytes of one event
 MOST = 2_000_000  # of them in a trace
+MOST_US, MOST_ELEMENTS = 2**52, 2**48  # what is larger is none
 BROKEN = (msgspec.DecodeError, ArithmeticError, ValueError)
 
 
@@ -68,12 +71,23 @@ def item_bytes(dtype: str) -> int:
     return 1 if first.startswith("float8") else ITEM.get(first, 0)
 
 
-def found(chunk: bytes) -> list[Row]:
-    """Of every event of a chunk that says something of a collective, in order. What cannot be read is left out."""
+def signs(names: Iterable[str | None]) -> set[bytes]:
+    """What to look for in a trace with events of these names: nothing where none is of a collective, as looking takes time."""
+    wanted = set()
+    for name in names:
+        if name and name.startswith(BACKENDS):
+            wanted.add(f'"{name.partition(":")[0]}:'.encode())
+            wanted.add(ARGUMENT)
+        elif name and ("nccl" in name or name == "record_param_comms"):
+            wanted.add(ARGUMENT)
+    return wanted
+
+
+def found(chunk: bytes, signs: Iterable[bytes]) -> list[Row]:
+    """Of every event of a chunk that holds one of these signs, in order. What cannot be read is left out."""
     rows: list[Row] = []
     after = 0
-    for sign in SIGN.finditer(chunk):
-        at = sign.start()
+    for at in sorted(_places(chunk, signs)):
         if at < after:
             continue
         begun = deque(BETWEEN.finditer(chunk, max(after, at - LONGEST), at), maxlen=1)
@@ -88,6 +102,14 @@ def found(chunk: bytes) -> list[Row]:
     return rows
 
 
+def _places(chunk: bytes, signs: Iterable[bytes]) -> Iterator[int]:
+    for sign in signs:
+        at = chunk.find(sign)
+        while at >= 0:
+            yield at
+            at = chunk.find(sign, at + 1)
+
+
 def _row(event: _Event) -> Row:
     said = event.args or Said()
     sent, received, dtype = _integer(said.sent), _integer(said.received), said.dtype or ""
@@ -95,7 +117,10 @@ def _row(event: _Event) -> Row:
         sent, dtype = _elements(said.dims, said.types)
     group = said.group if said.group is not None else said.group_id
     name = " ".join(str(part) for part in (group, said.ranks) if part is not None)
-    time = int((Decimal(bytes(event.ts).strip(b'"').decode()) * 1000).to_integral_value())
+    us = Decimal(bytes(event.ts).strip(b'"').decode())
+    if not abs(us) < MOST_US:
+        raise ValueError
+    time = int((us * 1000).to_integral_value())
     numbers = (_integer(value) for value in (said.size, said.sequence, said.source, said.target))
     size, sequence, source, target = numbers
     return time, event.name or "", said.kind or "", dtype, sent, received, size, name[:500], sequence, source, target
@@ -104,7 +129,7 @@ def _row(event: _Event) -> Row:
 def _integer(value: int | str | None) -> int:
     if isinstance(value, str):
         value = int(value) if value.isdecimal() and len(value) < 19 else None
-    return value if value is not None and 0 <= value < 2**62 else -1
+    return value if value is not None and 0 <= value < MOST_ELEMENTS else -1
 
 
 def _elements(dims: Any, types: Any) -> tuple[int, str]:
@@ -118,4 +143,4 @@ def _elements(dims: Any, types: Any) -> tuple[int, str]:
             for size in shape:
                 count *= max(size, 0)
             total, dtype = max(total, 0) + count, kind
-    return (total, dtype) if total < 2**62 else (-1, "")
+    return (total, dtype) if total < MOST_ELEMENTS else (-1, "")

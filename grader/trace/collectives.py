@@ -129,7 +129,7 @@ class _Told:
         if "sendrecv" in name.lower() and not known:
             self.kind = "send/recv"
         size, sequence, source, target = (_first(known, place) for place in (6, 8, 9, 10))
-        self.members = size if size >= 0 else trace.world_size or -1
+        self.members = size if size >= 0 else min(trace.world_size or -1, 2**31)
         self.sequence = sequence
         host = trace.category[event] != KERNEL
         backend = name.partition(":")[0] if host else "kernels"
@@ -147,7 +147,7 @@ class _Told:
             return -1
         if self.kind == "all_gather" and received < 0:
             received = sent * self.members if self.members > 0 else -1
-        return size * max(sent, received)
+        return min(size * max(sent, received), 2**62)
 
 
 def _first(rows: list[Row], place: int) -> int:

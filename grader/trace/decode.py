@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
-from itertools import compress
+from itertools import compress, islice
 from struct import error as NotPackable
 from struct import pack
 from typing import Any, Literal
@@ -130,6 +130,8 @@ class Columns:
         self.ended = False  # the mark that the profiler sets at the end of a recording was seen
         self.flaws: dict[str, int] = {}  # what is wrong with how many events
         self.collectives: list[collective_text.Row] = []
+        self.signs: set[bytes] = set()  # of collectives, in the names that were looked at
+        self.looked_at = 0
 
     def add(self, chunk: bytes, leniently: bool = False) -> None:
         """Raises one of DAMAGE, and adds nothing, if this is no array of events. leniently: strings may stand for numbers, but
@@ -165,8 +167,10 @@ class Columns:
             self.flaws[flaw] = self.flaws.get(flaw, 0) + count
         self.events += len(xs)
         self.seen += len(events)
-        if len(self.collectives) < collective_text.MOST:
-            self.collectives += collective_text.found(chunk)
+        self.signs |= collective_text.signs(islice(self.names, self.looked_at, None))
+        self.looked_at = len(self.names)
+        if self.signs and len(self.collectives) < collective_text.MOST:
+            self.collectives += collective_text.found(chunk, self.signs)
 
     def _rows(self, xs: list[Event], flaws: dict[str, int], more: Callable[[], list[More]]) -> dict[str, bytes]:
         n = len(xs)

@@ -124,6 +124,8 @@ def _named_by(ranks: Sequence[Rank], m: Matched, waits: Waits) -> list[str]:
         notes.append(f"{m.partial} collectives were not recorded on all ranks and are left out")
     if m.differ:
         notes.append(f"{m.differ} collectives differ in kind or size between the ranks and are left out")
+    if len(ranks) > 1 and not len(m) and not m.partial and any(len(rank.labels) for rank in ranks):
+        notes.append("no collective was recorded on two ranks, so who waits for whom cannot be told")
     apart = float(np.nanmax(np.abs(m.offset))) if len(m) else 0.0
     if apart > 60e9:
         notes.append(

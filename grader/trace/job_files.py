@@ -117,6 +117,8 @@ def check_fit(ranks: Sequence[Rank], m: Matched, labels: np.ndarray) -> None:
     if len(ranks) < 2 or not len(labels):
         return
     files = job_words.listed([rank.file for rank in ranks])
+    if not len(m) and not m.partial and all(rank.world_size in (None, 1) for rank in ranks):
+        raise NotOneJob(f"{files} exchange nothing with each other")
     if m.differ > DIFFER * (m.differ + len(m)):
         differ = f"{m.differ} of {m.differ + len(m)} differ in kind or size"
         raise NotOneJob(

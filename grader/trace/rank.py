@@ -211,8 +211,9 @@ def _shapes(trace: Trace, steps: Steps) -> str:
     ops = np.flatnonzero((trace.category == CPU_OP) & (steps.of_event[:-1] >= 0) & (trace.dims >= 0))
     if not len(ops):
         return ""
-    kinds, count = np.unique(np.stack((trace.name[ops], trace.dims[ops])), axis=1, return_counts=True)
-    told = [f"{trace.names[n]} {trace.texts[d]} {c}" for n, d, c in zip(*kinds.tolist(), count.tolist(), strict=True)]
+    kinds, count = np.unique(trace.name[ops] * np.int64(len(trace.texts)) + trace.dims[ops], return_counts=True)
+    name, dims = (side.tolist() for side in np.divmod(kinds, len(trace.texts)))
+    told = [f"{trace.names[n]} {trace.texts[d]} {c}" for n, d, c in zip(name, dims, count.tolist(), strict=True)]
     return hashlib.sha256("\n".join(sorted(told)).encode("utf-8", "replace")).hexdigest()
 
 
