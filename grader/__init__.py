@@ -51,7 +51,8 @@ def __getattr__(name: str) -> Any:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """`%load_ext grader`: registers %%submission before there is a lab."""
-    from grader.frontends.magic import install
+    """`%load_ext grader`: registers %%submission before there is a lab, and %%grader_run."""
+    from grader.frontends import magic, run_magic
 
-    install(shell)
+    magic.install(shell)
+    run_magic.install(shell)

@@ -324,3 +324,23 @@ def test_control_c_is_the_job_s(tmp_path, when):
     assert not (tmp_path / "out" / "watch").exists()
     with pytest.raises(ProcessLookupError):
         os.killpg(job.pid, 0)
+
+
+def test_a_cell_of_a_notebook_is_looked_at(tmp_path):
+    """Twice in one kernel, by a real one."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    train = "for _ in range(80):\n    step()\nprint('trained')"
+    cells = ["%load_ext grader", textwrap.dedent(MODEL)]
+    cells += [f"%%grader_run --at-step 6 --out {name}\n{train}" for name in ("one", "two")]
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+    NotebookClient(book, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute(
+        env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    for cell, name in zip(book.cells[2:], ("one", "two"), strict=True):
+        said = "".join(output.get("text", "") for output in cell.outputs)
+        assert "trained" in said
+        assert "80 (of the optimizer)" in said
+        assert {"run.json"} <= {path.name for path in (tmp_path / name).iterdir()}
+        assert not (tmp_path / name / "watch").exists()

@@ -62,18 +62,11 @@ def run(options: argparse.Namespace) -> int:
     if options.step and not re.fullmatch(r"[\w.]+:[\w.]+", options.step):
         raise UserError(f"--step {clean(options.step)}: give a module and a function, such as train:one_step.")
     earlier = [read_record(path) for path in options.against]
-    out = _folder(options.out)
-    looks = _Looks(out, options.stop)
-    asked = {
-        "after_s": options.after,
-        "at_step": options.at_step,
-        "every_s": options.every,
-        "stacks": options.stacks,
-        "step": options.step,
-    }
+    out = out_folder(options.out)
+    looks = Looks(out, options.stop)
     inside = out / "watch"
     try:
-        seen = run_watched(command, inside, asked, looked=looks, say=say)
+        seen = run_watched(command, inside, watching(options), looked=looks, say=say)
     finally:
         shutil.rmtree(inside, ignore_errors=True)
     found = record(seen, command)
@@ -86,12 +79,23 @@ def run(options: argparse.Namespace) -> int:
     return seen.status
 
 
+def watching(options: argparse.Namespace) -> dict[str, Any]:
+    """What the watcher is asked for."""
+    return {
+        "after_s": options.after,
+        "at_step": options.at_step,
+        "every_s": options.every,
+        "stacks": options.stacks,
+        "step": options.step,
+    }
+
+
 def say(line: str) -> None:
     """The job's own output is left to itself: what is said of it goes to standard error."""
     print(f"grader run: {line}" if line and not line.startswith(" ") else line, file=sys.stderr, flush=True)
 
 
-def _folder(asked: str | None) -> Path:
+def out_folder(asked: str | None) -> Path:
     out = (
         Path(asked)
         if asked
@@ -107,7 +111,7 @@ def _folder(asked: str | None) -> Path:
     return out
 
 
-class _Looks:
+class Looks:
     """Reports each measurement when it is complete."""
 
     def __init__(self, out: Path, stop: bool) -> None:
@@ -257,7 +261,7 @@ def _rows(rank: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(
             ("memory", f"{memory['peak'] / 1e9:.2f} GB at its peak, {memory['reserved'] / 1e9:.2f} GB reserved{leak}")
         )
-    if rank["over"] not in ("", "the job ended"):
+    if rank["over"] not in ("", "the job ended", "the cell ended"):
         rows.append(("not watched to its end", one_line(rank["over"])))
     return rows
 

@@ -109,7 +109,7 @@ def _watch(
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(POLL_S)
         running = process.poll() is None
-        _read(folder, seen)
+        gather(folder, seen)
         if any(each["measuring"] for each in seen.processes):
             seen.gpu_busy += _utilisation(seen)
         passed = time.monotonic() - began
@@ -164,7 +164,8 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _read(folder: Path, seen: Seen) -> None:
+def gather(folder: Path, seen: Seen) -> None:
+    """What the processes of a job have told so far."""
     told = []
     for path in folder.glob("process-*.json"):
         with contextlib.suppress(OSError, ValueError):

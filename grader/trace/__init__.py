@@ -20,7 +20,13 @@ from grader.trace.read import Trace, TraceError, read, read_bytes
 from grader.trace.timeline import timeline
 
 # What needs matplotlib or ipywidgets, and its module.
-LAZY = {"draw": "picture", "draw_breakdown": "picture", "draw_job": "job_picture", "draw_roofline": "roofline_picture", "explore": "explorer"}
+LAZY = {
+    "draw": "picture",
+    "draw_breakdown": "picture",
+    "draw_job": "job_picture",
+    "draw_roofline": "roofline_picture",
+    "explore": "explorer",
+}
 
 __all__ = ["Analysis", "Metrics", "Trace", "TraceError", "analyse", "metrics", "read", "read_bytes", "timeline", *LAZY]
 
