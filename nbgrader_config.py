@@ -23,10 +23,10 @@ from nbgrader.preprocessors import (
     LockCells,
     OverwriteCells,
     OverwriteKernelspec,
-    SaveAutoGrades,
     SaveCells,
 )
 
+from grader.frontends.gradebook import SaveGrades
 from grader.frontends.nbgrader import (
     MeasuredGrade,
     ReleaseLab,
@@ -69,11 +69,11 @@ c.Autograde.sanitize_preprocessors = [
     OverwriteCells,
     CheckCellMetadata,
 ]
-# ... and MeasuredGrade for Execute: no kernel ever runs a student's code.
+# ... MeasuredGrade for Execute, so no kernel ever runs a student's code, and SaveGrades for SaveAutoGrades.
 c.Autograde.autograde_preprocessors = [
     MeasuredGrade,
     LimitOutput,
-    SaveAutoGrades,
+    SaveGrades,
     AssignLatePenalties,
     CheckCellMetadata,
 ]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grader import labs
+from grader.classroom.cells import explanation, grade_id, places, text_of
 from grader.errors import UserError
 from grader.measure.blocks import Plan
 from grader.submission import MAX_SOURCE, Submission, code_cells, from_cells, load_notebook
@@ -98,6 +99,7 @@ class HandedIn:
     lab: str
     submission: Submission | None
     problem: str = ""
+    explained: str = ""  # `cells.BESIDE` where the explanation does not stand in its cell
 
 
 def read_class(release: Path, submitted: Path, only: Iterable[str] = ()) -> list[HandedIn]:
@@ -187,17 +189,21 @@ def is_link(student: Path, lab: str) -> bool:
 
 
 def _read(student: Path, lab: str, released: Any) -> HandedIn:
+    explained = ""
     try:
         if not student.name.isprintable():  # nor can the gradebook hold it: unpacked from another system's archive, say
             raise UserError("The name of the student's folder holds what is no text. Rename the folder.")
         if is_link(student, lab):
             raise UserError(LINK)
-        notebook = restored(load_notebook(student / lab / f"{lab}.ipynb"), released)
-        return HandedIn(student.name, lab, replace(submission_in(notebook), student=student.name))
+        notebook = load_notebook(student / lab / f"{lab}.ipynb")
+        explained = explanation(notebook, released)
+        submission = replace(submission_in(restored(notebook, released)), student=student.name)
+        return HandedIn(student.name, lab, submission, explained=explained)
     except UserError as error:
-        return HandedIn(student.name, lab, None, str(error))
+        return HandedIn(student.name, lab, None, str(error), explained)
     except Exception as error:  # one notebook, whatever it is, ends no class
-        return HandedIn(student.name, lab, None, f"The notebook cannot be read ({type(error).__name__}: {error}).")
+        why = f"The notebook cannot be read ({type(error).__name__}: {error})."
+        return HandedIn(student.name, lab, None, why, explained)
 
 
 def submission_in(notebook: Any) -> Submission:
@@ -214,37 +220,16 @@ def submission_in(notebook: Any) -> Submission:
 def restored(notebook: Any, released: Any) -> Any:
     """The notebook as `nbgrader autograde` grades it: a cell that was released is of the type that it was released with,
     and holds what was released where it is not a learner's to change. Of several copies the last one that was changed
-    is the cell; the others are plain ones. A cell without metadata is known by its id."""
+    is the cell; the others are plain ones. A cell without metadata is known by its id,
+    or by its text."""
     known = {name: cell for cell in released["cells"] if (name := grade_id(cell)) is not None}
     if not isinstance(notebook, dict) or not isinstance(notebook.get("cells"), list):
         return notebook  # said by whoever reads its cells
     cells = list(notebook["cells"])
-    places: dict[str, int] = {}
-    for index, cell in enumerate(cells):
-        name = grade_id(cell)
-        if name in known and (name not in places or text_of(cell) != text_of(known[name])):
-            places[name] = index
-    for index, cell in enumerate(cells):
-        name = cell.get("id") if isinstance(cell, dict) else None
-        if isinstance(name, str) and name in known and index not in places.values():
-            places.setdefault(name, index)
-    for name, index in places.items():
-        original, marks = known[name], known[name]["metadata"]["nbgrader"]
-        fixed = marks.get("locked") or (marks.get("grade") and not marks.get("solution"))
+    at = places(cells, {name: text_of(cell) for name, cell in known.items()})
+    for name, index in at.items():
+        original, its = known[name], known[name]["metadata"]["nbgrader"]
+        fixed = its.get("locked") or (its.get("grade") and not its.get("solution"))
         source = original if fixed else cells[index]
         cells[index] = {"cell_type": original["cell_type"], "source": source.get("source", "")}
     return {"cells": cells}
-
-
-def grade_id(cell: Any) -> str | None:
-    """The name by which nbgrader knows a cell; None where it says none."""
-    metadata = cell.get("metadata") if isinstance(cell, dict) else None
-    marks = metadata.get("nbgrader") if isinstance(metadata, dict) else None
-    name = marks.get("grade_id") if isinstance(marks, dict) else None
-    return name if isinstance(name, str) else None
-
-
-def text_of(cell: dict[str, Any]) -> Any:
-    """A cell's source in one piece; as it is where it is no text."""
-    source = cell.get("source")
-    return "".join(source) if isinstance(source, list) and all(isinstance(s, str) for s in source) else source

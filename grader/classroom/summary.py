@@ -59,6 +59,7 @@ class Row:
     date: str = ""
     digest: str = ""
     outlier: str = ""
+    explained: str = ""  # where the explanation stands, if not in its cell
 
     @property
     def share(self) -> float | None:
@@ -103,7 +104,7 @@ def _solution(lab: str) -> str | None:
 
 
 def _row(one: HandedIn, record: dict[str, Any] | None) -> Row:
-    row = Row(one.student, one.lab, MISSING)
+    row = Row(one.student, one.lab, MISSING, explained=one.explained)
     if one.submission is None:
         most = sum(check.points for check in labs.get(one.lab).checks)
         row.status, row.why, row.score, row.measured_max = UNREADABLE, one.problem, 0.0, most
@@ -293,6 +294,9 @@ def attention(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY) -> dic
             "Outliers": [named(r, r.outlier) for r in made if r.outlier],
             "Identical, apart from white space and comments": [
                 f"{g[0].lab}: {', '.join(row.student for row in g)}" for g in groups(made)
+            ],
+            "Text outside of the explanation's cell (not 0 by itself: a person marks it in Formgrader)": [
+                named(r, "") for r in made if r.explained
             ],
             "The starter, untouched": [named(r, "") for r in made if r.untouched],
         }.items()

@@ -34,19 +34,22 @@ from sqlalchemy.exc import SAWarning
 from traitlets import Bool, Enum, Unicode
 
 from grader import labs
+from grader.classroom.cells import grade_id, places, text_of, written
 from grader.classroom.store import Store
-from grader.classroom.submissions import LINK, Job, grade_id, is_link, submission_in, text_of
+from grader.classroom.submissions import LINK, Job, is_link, submission_in
 from grader.errors import UserError
 from grader.frontends import report
 from grader.grade import grade
 from grader.grading.forms import choose_form
 from grader.labs.lab import AnyLab
+from grader.paths import REPOSITORY
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Result, write_json
 from grader.sandbox.probe import confinement
 from grader.submission import MAGIC, code_cells, is_submission, load_notebook
 
 SOLUTION_ONLY = "solution-only"  # tag of cells that are not released
 PREDICT = "predict"  # grade_id of the cell with the prediction
+ADDED = "added"  # in a cell's metadata: it was not handed in
 UNREADABLE = "unreadable"  # in a notebook's metadata: why the one that was handed in cannot be read
 PREDICTION = "lab.predict(cause=..., gain=...)"
 
@@ -241,39 +244,69 @@ class RestoreMetadata(NbGraderPreprocessor):
         why = nb.metadata.get(UNREADABLE)
         if why:
             self.log.warning("%s: %s", about["student"], why)
-            nb.cells.append(_new_cell("markdown", f"**Nothing could be graded.** {why}"))  # above the cells that follow
+            nb.cells.append(_added("markdown", f"**Nothing could be graded.** {why}"))  # above the cells that follow
+        order = [name for cell in released_cells(self, about["assignment"]) if (name := grade_id(cell)) is not None]
         with Gradebook(about["db_url"]) as gradebook:
             released = gradebook.find_notebook(about["notebook"], about["assignment"])
             sources = {cell.name: cell for cell in released.source_cells}
-            metadata = {name: _metadata(released, cell) for name, cell in sources.items()}
-            for name, index in self._places(nb, sources).items():
-                cell = nb.cells[index] = _as_type(nb.cells[index], sources[name].cell_type)
-                cell.metadata["nbgrader"] = metadata.pop(name)
-            for name in sorted(metadata):  # deleted: back in, at the end, so that the cells keep their numbers
-                if metadata[name]["grade"]:
+            found = {name: nb.cells[index] for name, index in self._places(nb, sources).items()}
+            for name in sorted(sources, key=lambda name: order.index(name) if name in order else len(order)):
+                metadata = _metadata(released, sources[name])
+                if name in found:
+                    _restore(nb, found, name, sources[name])
+                elif metadata["grade"]:
                     if not why:
                         self.log.warning("%s: cell '%s' was missing", about["student"], name)
-                    cell = _new_cell(sources[name].cell_type, sources[name].source)
-                    cell.metadata["nbgrader"] = metadata[name]
-                    nb.cells.append(cell)
+                    found[name] = _added(sources[name].cell_type, sources[name].source)
+                    nb.cells.insert(_place_of(name, nb, found, order), found[name])
+                else:
+                    continue
+                found[name].metadata["nbgrader"] = metadata
         return nb, resources
 
     def _places(self, nb: NotebookNode, sources: dict[str, SourceCell]) -> dict[str, int]:
-        """Which cell is which; takes all nbgrader metadata out. Of several copies the last one that was changed. A cell whose
-        metadata an editor has lost is known by its id, which is its name where it is a learner's to change."""
-        places: dict[str, int] = {}
-        for index, cell in enumerate(nb.cells):
-            name = cell.metadata.pop("nbgrader", {}).get("grade_id")
-            if name not in sources:
-                continue
-            if name in places:
+        """Which cell is which; takes all nbgrader metadata out."""
+        names = [grade_id(cell) for cell in nb.cells]
+        for name in sources:
+            if names.count(name) > 1:
                 self.log.warning("Cell '%s' exists more than once", name)
-            if name not in places or cell.source != sources[name].source:
-                places[name] = index
-        for index, cell in enumerate(nb.cells):
-            if cell.get("id") in sources and index not in places.values():
-                places.setdefault(cell.id, index)
-        return places
+        found = places(nb.cells, {name: cell.source for name, cell in sources.items()})
+        for cell in nb.cells:
+            cell.metadata.pop("nbgrader", None)
+        return found
+
+
+def released_cells(preprocessor: NbGraderPreprocessor, lab: str) -> list[Any]:
+    """The cells of a lab as this course released it, else as this repository does."""
+    course = CourseDirectory(parent=preprocessor)
+    folder = Path(course.format_path(course.release_directory, ".", lab))
+    path = next((f for f in (folder / f"{lab}.ipynb", REPOSITORY / "labs" / lab / f"{lab}.ipynb") if f.exists()), None)
+    return load_notebook(path)["cells"] if path else []
+
+
+def _restore(nb: NotebookNode, found: dict[str, NotebookNode], name: str, source: SourceCell) -> None:
+    """Give a cell its type. What somebody wrote into a locked one, which nbgrader overwrites, stays as a cell above it."""
+    at = next(index for index, cell in enumerate(nb.cells) if cell is found[name])
+    if source.locked and written([found[name]], [{"source": source.source}]):
+        nb.cells.insert(at, _added("markdown", found[name].source))
+        at += 1
+    found[name] = nb.cells[at] = _as_type(found[name], source.cell_type)
+
+
+def _place_of(name: str, nb: NotebookNode, found: dict[str, NotebookNode], order: list[str]) -> int:
+    """Where a cell that was deleted goes back in: behind the one that was released before it, else before the one after it."""
+    at = {id(cell): index for index, cell in enumerate(nb.cells)}
+    here = order.index(name) if name in order else len(order)
+    before = [at[id(found[each])] for each in order[:here] if each in found]
+    after = [at[id(found[each])] for each in order[here + 1 :] if each in found]
+    return before[-1] + 1 if before else after[0] if after else len(nb.cells)
+
+
+def _added(cell_type: str, source: str) -> NotebookNode:
+    """A cell that the student's notebook does not have, and that is not counted when its cells are."""
+    cell = _new_cell(cell_type, source)
+    cell.metadata[ADDED] = True
+    return cell
 
 
 def _metadata(released: Notebook, cell: SourceCell) -> NotebookNode:
@@ -344,7 +377,8 @@ class MeasuredGrade(NbGraderPreprocessor):
         try:
             if why := nb.metadata.get(UNREADABLE):
                 raise UserError(why)
-            submission = replace(submission_in(nb), student=student)
+            theirs = {"cells": [cell for cell in nb.cells if not cell.metadata.get(ADDED)]}
+            submission = replace(submission_in(theirs), student=student)
         except UserError as error:
             form = "cpu" if self.only_measured else choose_form(lab, self.device)
             checks = [CheckResult(c.name, c.title, FAIL, 0, c.points, "Not graded: see above.") for c in lab.checks]

@@ -1,0 +1,128 @@
+"""Which cell of a student's notebook is which of the released one, and whether the student wrote text.
+
+Cells are the JSON of notebooks: dictionaries. Editors drop metadata, some the ids as well, so a cell is known by its name in
+nbgrader's metadata, else by its id, else by its text."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from grader.submission import is_submission
+
+TEXT_MAGICS = ("%%markdown", "%%html", "%%latex", "%%writefile")
+WORDS = 5  # a code cell without code holds text from so many words on
+BESIDE = "beside its cell"  # see `explanation`
+
+
+def grade_id(cell: Any) -> str | None:
+    """The name by which nbgrader knows a cell; None where it says none."""
+    name = marks(cell).get("grade_id")
+    return name if isinstance(name, str) else None
+
+
+def marks(cell: Any) -> Mapping[str, Any]:
+    """What nbgrader's metadata say of a cell."""
+    metadata = cell.get("metadata") if isinstance(cell, dict) else None
+    found = metadata.get("nbgrader") if isinstance(metadata, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def text_of(cell: Mapping[str, Any]) -> Any:
+    """A cell's source in one piece; as it is where it is no text."""
+    source = cell.get("source")
+    return "".join(source) if isinstance(source, list) and all(isinstance(s, str) for s in source) else source
+
+
+def places(cells: Sequence[Any], known: Mapping[str, str]) -> dict[str, int]:
+    """Name -> index of the cells whose names and released texts are `known`. Of several copies the last one that was changed.
+    A cell that was written anew in its place, without any of the old, is none."""
+    found: dict[str, int] = {}
+    for index, cell in enumerate(cells):
+        name = grade_id(cell)
+        if name in known and (name not in found or text_of(cell) != known[name]):
+            found[name] = index
+    for index, cell in enumerate(cells):
+        name = cell.get("id") if isinstance(cell, dict) else None
+        if isinstance(name, str) and name in known and index not in found.values():
+            found.setdefault(name, index)
+    for name in known.keys() - found.keys():
+        alike = [i for i, cell in enumerate(cells) if i not in found.values() and _alike(cell, known[name])]
+        changed = [i for i in alike if _plain(cells[i]) != _words(known[name])]
+        if alike:
+            found[name] = (changed or alike)[-1]
+    return found
+
+
+def _alike(cell: Any, released: str) -> bool:
+    """Whether a cell's text is the released one, or, of a text cell, begins with its first line (a heading)."""
+    text = _plain(cell)
+    if not text or not released.strip():
+        return False
+    first = _words(released.strip().splitlines()[0])
+    heading = first.startswith("#") and cell.get("cell_type") == "markdown"
+    return text == _words(released) or (heading and text.startswith(first))
+
+
+def _plain(cell: Any) -> str:
+    text = text_of(cell) if isinstance(cell, dict) else None
+    return _words(text) if isinstance(text, str) else ""
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def by_hand(released: Sequence[Any]) -> dict[str, str]:
+    """Name -> text of the released cells that a person marks."""
+    return {
+        name: str(text_of(cell))
+        for cell in released
+        if (name := grade_id(cell)) is not None and marks(cell).get("grade") and marks(cell).get("solution")
+    }
+
+
+def written(cells: Sequence[Any], released: Sequence[Any]) -> list[str]:
+    """The texts that a student added or changed, wherever they stand, without white space."""
+    known = {_plain(cell) for cell in released}
+    return [text for cell in cells if _is_text(cell) and (text := _plain(cell)) and text not in known]
+
+
+def _is_text(cell: Any) -> bool:
+    """Whether a cell holds text. In a code cell it is what is no Python, or comments and strings alone."""
+    if not isinstance(cell, dict):
+        return False
+    if cell.get("cell_type") != "code":
+        return True
+    source = text_of(cell)
+    if not isinstance(source, str) or is_submission(source):
+        return False
+    if source.lstrip().startswith(TEXT_MAGICS):
+        return True
+    lines = ("" if line.lstrip()[:1] in ("%", "!", "?") else line for line in source.splitlines())
+    text = "\n".join(lines)
+    if len(text.split()) < WORDS:
+        return False
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return True
+    return all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in body)
+
+
+def digest(texts: Sequence[str]) -> str:
+    """Equal for the same texts."""
+    return hashlib.sha256("\0".join(texts).encode(errors="backslashreplace")).hexdigest()
+
+
+def explanation(notebook: Any, released: Any) -> str:
+    """`BESIDE` where a student left the cell of an explanation as it was, or took it out, and wrote text elsewhere; else ""."""
+    cells = notebook.get("cells") if isinstance(notebook, dict) else None
+    wanted = by_hand(released["cells"])
+    if not isinstance(cells, list) or not wanted:
+        return ""
+    at = places(cells, wanted)
+    untouched = any(name not in at or _plain(cells[at[name]]) == _words(text) for name, text in wanted.items())
+    return BESIDE if untouched and written(cells, released["cells"]) else ""

@@ -1,0 +1,215 @@
+"""No explanation is lost: what a student wrote is read by a person, wherever it stands and whatever an editor dropped."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import nbformat
+import pytest
+import scripts
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
+from nbgrader.api import Gradebook
+
+from grader.classroom import summary
+from grader.classroom.cells import places
+from grader.classroom.submissions import read_class
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+NAME = "2a_workers"
+TEXT = "The loop waited for its images, 82% of each step."
+BROKEN = "%%submission\ndef train(job)"  # graded without being measured
+
+
+def nbgrader(course: Path, *arguments: str) -> str:
+    command = [sys.executable, "-m", "nbgrader", *arguments]
+    done = subprocess.run(command, cwd=course, env=scripts.environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def cell(nb, name: str):
+    return next(c for c in nb.cells if c.get("id") == name)
+
+
+def below(nb, new) -> None:
+    nb.cells.insert(nb.cells.index(cell(nb, "explanation")) + 1, new)
+
+
+def forget(nb) -> None:
+    """What Deepnote and others leave of a notebook: neither metadata nor ids."""
+    nb.nbformat_minor = 4
+    for each in nb.cells:
+        each.metadata = {}
+        del each["id"]
+
+
+def as_it_was(nb) -> None: ...
+
+
+def scratch(nb) -> None:
+    nb.cells.append(new_code_cell("# five words or more here\nx = lab.device"))
+    nb.cells.append(new_markdown_cell(" \n"))
+
+
+def as_it_was_without_metadata(nb) -> None:
+    forget(nb)
+
+
+def in_its_cell(nb) -> None:
+    cell(nb, "explanation").source += f"\n\n{TEXT}"
+
+
+def in_its_cell_without_metadata(nb) -> None:
+    in_its_cell(nb)
+    forget(nb)
+
+
+def in_a_new_cell(nb) -> None:
+    below(nb, new_markdown_cell(TEXT))
+
+
+def in_a_new_cell_without_metadata(nb) -> None:
+    in_a_new_cell(nb)
+    forget(nb)
+
+
+def in_a_raw_cell(nb) -> None:
+    below(nb, new_raw_cell(TEXT))
+
+
+def in_a_code_cell(nb) -> None:
+    below(nb, new_code_cell(TEXT))
+
+
+def in_a_comment(nb) -> None:
+    below(nb, new_code_cell(f"# {TEXT}"))
+
+
+def in_the_hints(nb) -> None:
+    cell(nb, "hints").source += f"\n\n{TEXT}"
+
+
+def in_place_of_the_cell(nb) -> None:
+    nb.cells[nb.cells.index(cell(nb, "explanation"))] = new_markdown_cell(TEXT)
+
+
+def over_a_locked_cell(nb) -> None:
+    cell(nb, "grade-pinned").source = TEXT
+
+
+UNTOUCHED = (as_it_was, scratch, as_it_was_without_metadata)
+THERE = (in_its_cell, in_its_cell_without_metadata)
+ELSEWHERE = (
+    in_a_new_cell,
+    in_a_new_cell_without_metadata,
+    in_a_raw_cell,
+    in_a_code_cell,
+    in_a_comment,
+    in_the_hints,
+    in_place_of_the_cell,
+    over_a_locked_cell,
+)
+STUDENTS: tuple[Callable, ...] = (*UNTOUCHED, *THERE, *ELSEWHERE)
+
+
+def handed_in(root: Path, student: Callable, released, then: Callable = as_it_was) -> None:
+    nb = copy.deepcopy(released)
+    cell(nb, "submission").source = BROKEN
+    student(nb)
+    then(nb)
+    folder = root / "submitted" / student.__name__ / NAME
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{NAME}.ipynb").write_text(json.dumps(nb), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("course")
+    shutil.copy(REPOSITORY / "nbgrader_config.py", root)
+    shutil.copytree(REPOSITORY / "solutions" / NAME, root / "solutions" / NAME)
+    nbgrader(root, "generate_assignment", NAME)
+    for student in STUDENTS:
+        handed_in(root, student, released(root))
+    nbgrader(root, "autograde", NAME)
+    return root
+
+
+def released(root: Path):
+    return nbformat.read(root / "labs" / NAME / f"{NAME}.ipynb", as_version=4)
+
+
+def explanation(root: Path, student: Callable, set_to: float | None = None):
+    """(points by itself, whether a person is to look, the comment) of one student; `set_to` is what a person gives."""
+    with Gradebook(f"sqlite:///{root}/gradebook.db") as gradebook:
+        grade = gradebook.find_grade("explanation", NAME, NAME, student.__name__)
+        if set_to is not None:
+            grade.manual_score, grade.needs_manual_grade = set_to, False
+            gradebook.db.commit()
+        comment = gradebook.find_comment("explanation", NAME, NAME, student.__name__)
+        return grade.auto_score, grade.needs_manual_grade, comment.comment
+
+
+@pytest.mark.slow
+def test_zero_by_itself_only_where_nothing_was_written(course):
+    for student in UNTOUCHED:
+        assert explanation(course, student) == (0, False, "No response."), student
+    for student in (*THERE, *ELSEWHERE):
+        assert explanation(course, student) == (None, True, None), student
+
+
+@pytest.mark.slow
+def test_who_marks_sees_the_text(course):
+    for student in (*THERE, *ELSEWHERE):
+        path = course / "autograded" / student.__name__ / NAME / f"{NAME}.ipynb"
+        nb = nbformat.read(path, as_version=4)
+        assert any(TEXT in c.source for c in nb.cells), student
+        answers = [c for c in nb.cells if c.metadata.get("nbgrader", {}).get("grade_id") == "explanation"]
+        assert len(answers) == 1
+        assert (TEXT in answers[0].source) == (student in THERE)
+
+
+@pytest.mark.slow
+def test_restored_cells_come_back_in_the_release_s_order(course):
+    for student in (in_its_cell_without_metadata, in_place_of_the_cell, over_a_locked_cell):
+        nb = nbformat.read(course / "autograded" / student.__name__ / NAME / f"{NAME}.ipynb", as_version=4)
+        names = [c.metadata.nbgrader.grade_id for c in nb.cells if "nbgrader" in c.metadata]
+        wanted = [c.metadata.nbgrader.grade_id for c in released(course).cells if "nbgrader" in c.metadata]
+        assert [name for name in wanted if name in names] == names, student
+        assert {"throughput", "reads", "pinned", "prediction", "explanation"} <= set(names)
+
+
+@pytest.mark.slow
+def test_the_summary_names_who_wrote_elsewhere(course):
+    everyone = read_class(course / "labs", course / "submitted")
+    said = summary.attention(summary.rows(everyone, {}))
+    lines = next(lines for heading, lines in said.items() if "outside of the explanation's cell" in heading)
+    assert {line.partition(",")[0] for line in lines} == {student.__name__ for student in ELSEWHERE}
+
+
+@pytest.mark.slow
+def test_an_unchanged_explanation_is_not_flagged_again(course):
+    marked = (in_its_cell, in_a_new_cell, in_a_raw_cell)
+    for student in marked:
+        explanation(course, student, set_to=7)
+    handed_in(course, in_a_raw_cell, released(course), then=lambda nb: nb.cells.append(new_markdown_cell("And more.")))
+    nbgrader(course, "autograde", NAME, "--force")
+    assert [explanation(course, student)[1] for student in marked] == [False, False, True]
+    nbgrader(course, "autograde", NAME, "--force")
+    assert explanation(course, in_a_raw_cell)[1], "until it is looked at"
+
+
+def test_a_cell_is_known_by_its_name_then_its_id_then_its_text():
+    known = {"a": "## Explain\n\nYOUR ANSWER", "b": "lab.grade('b')"}
+    plain = lambda text, kind="markdown", **more: {"cell_type": kind, "source": text, "metadata": {}} | more  # noqa: E731
+    assert places([plain("lab.grade('b')", "code"), plain("## Explain\n\nSo it is.")], known) == {"a": 1, "b": 0}
+    assert places([plain("x", id="a"), plain(known["a"])], known) == {"a": 0}
+    assert places([plain("## Explanation of mine"), plain("a note")], known) in ({}, {"a": 0})
+    assert places([plain("## Explain", "code"), "no cell", {"cell_type": "markdown"}], known) == {}
+    twice = [plain(known["a"]), plain("## Explain\n\nSo it is."), plain(known["a"])]
+    assert places(twice, known) == {"a": 1}, "the copy that was changed"
