@@ -64,11 +64,19 @@ def load_notebook(path: str | Path) -> Any:
             raise UserError(f"{path} cannot be read: it is no plain file. Give the path of a notebook (.ipynb).")
         if info.st_size > MAX_NOTEBOOK:
             raise UserError(f"{path} is larger than {MAX_NOTEBOOK >> 20} MB. Clear its outputs and try again.")
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(decoded(path.read_bytes()))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}. Give the path of a notebook (.ipynb).") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not a notebook: its JSON is broken ({error}). Restore it or start anew.") from None
+
+
+def decoded(data: bytes) -> str:
+    """The text of a file as editors write it: UTF-8 and UTF-16, with and without a mark, else as Windows writes Western text."""
+    for encoding in (json.detect_encoding(data), "utf-8", "cp1252"):  # the first knows the marks
+        with contextlib.suppress(UnicodeDecodeError):
+            return data.decode(encoding)
+    return data.decode("latin-1")
 
 
 def code_cells(notebook: Any, name: str) -> list[Cell]:

@@ -6,13 +6,18 @@ nbgrader's metadata, else by its id, else by its text."""
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
+import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grader.submission import is_submission
+from grader import labs
+from grader.submission import decoded, is_submission
 
 TEXT_MAGICS = ("%%markdown", "%%html", "%%latex", "%%writefile")
+_LAB = re.compile(r"\blab\(\s*[\"']([\w. -]+)[\"']")
 WORDS = 5  # a code cell without code holds text from so many words on
 BESIDE = "beside its cell"  # see `explanation`
 
@@ -126,3 +131,20 @@ def explanation(notebook: Any, released: Any) -> str:
     at = places(cells, wanted)
     untouched = any(name not in at or _plain(cells[at[name]]) == _words(text) for name, text in wanted.items())
     return BESIDE if untouched and written(cells, released["cells"]) else ""
+
+
+def lab_of(data: bytes, *names: str) -> str:
+    """Which lab a notebook is of: what it says itself, else what it, or its archive, is called; "" for none."""
+    with contextlib.suppress(ValueError, RecursionError):
+        notebook = json.loads(decoded(data))
+        cells = notebook.get("cells") if isinstance(notebook, dict) else None
+        for cell in cells if isinstance(cells, list) else ():
+            text = text_of(cell) if isinstance(cell, dict) and cell.get("cell_type") == "code" else None
+            for said in _LAB.findall(text) if isinstance(text, str) else ():
+                if said in labs.NAMES:
+                    return said
+    for name in names:
+        found = [lab for lab in labs.NAMES if lab in name.lower().replace(" ", "_").replace("-", "_")]
+        if len(found) == 1:
+            return found[0]
+    return ""

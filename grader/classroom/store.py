@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,6 +46,12 @@ class Store:
     def all_of(self, job: Task) -> list[dict[str, Any]]:
         found = [self.read(path) for path in sorted((self.folder / job.lab).glob(f"{job.digest}-*.json"))]
         return [record for record in found if record is not None]
+
+    def usual_form(self, lab: str) -> str:
+        """The form in which most of what stands of a lab was graded; "" where nothing does."""
+        found = [self.read(path) for path in sorted((self.folder / lab).glob("*.json"))]
+        forms = Counter(record["result"]["form"] for record in found if record and stands(record))
+        return forms.most_common(1)[0][0] if forms else ""
 
     def read(self, path: Path) -> dict[str, Any] | None:
         return read(path)

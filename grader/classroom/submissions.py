@@ -7,13 +7,14 @@ import functools
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from grader import labs
-from grader.classroom.cells import explanation, grade_id, places, text_of
+from grader.classroom.cells import explanation, grade_id, lab_of, places, text_of
 from grader.errors import UserError
 from grader.measure.blocks import Plan
 from grader.submission import MAX_SOURCE, Submission, code_cells, from_cells, load_notebook
@@ -144,10 +145,26 @@ def _released(path: Path) -> dict[str, Any]:
 
 
 def misplaced(submitted: Path) -> list[str]:
-    """Notebooks below SUBMITTED that are at no lab's place, STUDENT/LAB/LAB.ipynb: nobody grades them."""
+    """Notebooks below SUBMITTED that are at no lab's place, STUDENT/LAB/LAB.ipynb, which nobody grades; and what to do where that
+    place is free, and they say which lab they are of."""
     places = {(name, f"{name}.ipynb") for name in labs.NAMES}
     found = [Path(entry.path).relative_to(submitted) for entry in _below(submitted) if entry.name.endswith(".ipynb")]
-    return [str(path) for path in found if path.parts[1:] not in places and not any(p[0] in "._" for p in path.parts)]
+    lost = [path for path in found if path.parts[1:] not in places and not any(p[0] in "._" for p in path.parts)]
+    return [f"{path}{_move(submitted, path)}" for path in lost]
+
+
+def _move(submitted: Path, path: Path) -> str:
+    """The command that puts a notebook in its place."""
+    plain = not (submitted / path).is_symlink() and len(path.parts) > 1
+    try:
+        lab = lab_of((submitted / path).read_bytes(), path.name) if plain else ""
+    except OSError:
+        lab = ""
+    place = Path(path.parts[0]) / lab / f"{lab}.ipynb"
+    if not lab or os.path.lexists(submitted / place):
+        return ""
+    folder = "" if (submitted / place).parent.exists() else f"mkdir -p {shlex.quote(str(place.parent))} && "
+    return f": {folder}mv {shlex.quote(str(path))} {shlex.quote(str(place))}"
 
 
 def no_plain_files(submitted: Path) -> list[str]:

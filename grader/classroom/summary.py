@@ -59,6 +59,7 @@ class Row:
     date: str = ""
     digest: str = ""
     outlier: str = ""
+    form: str = ""  # "cuda", "cpu" or "traces"
     explained: str = ""  # where the explanation stands, if not in its cell
 
     @property
@@ -91,7 +92,23 @@ def rows(everyone: Iterable[HandedIn], records: dict[tuple[str, str], dict[str, 
             for row in alike:
                 row.outlier = "the same program as the course's own solution"
     _outliers(made)
+    _one_maximum(made)
     return made
+
+
+def _one_maximum(made: list[Row]) -> None:
+    """Of a lab on a machine the same points can be measured for everybody, whatever was handed in: what can be measured in
+    that form. What could not be run is of as many as the lab's others. Where nothing could be measured it stays at none."""
+    usual = Counter(row.form for row in made if row.form)
+    for name in {row.lab for row in made}:
+        mine, lab = [row for row in made if row.lab == name], labs.get(name)
+        here = Counter(row.form for row in mine if row.form)
+        known = here or Counter({form: n for form, n in usual.items() if form in lab.forms})
+        form = known.most_common(1)[0][0] if known else next(iter(lab.forms))
+        seen = max((row.measured_max for row in mine if row.measured_max), default=lab.measurable(form))
+        for row in mine:
+            if row.score is not None and (row.status != GRADED or row.measured_max):
+                row.measured_max = lab.measurable(row.form or form) if known else seen
 
 
 @functools.cache
@@ -106,15 +123,14 @@ def _solution(lab: str) -> str | None:
 def _row(one: HandedIn, record: dict[str, Any] | None) -> Row:
     row = Row(one.student, one.lab, MISSING, explained=one.explained)
     if one.submission is None:
-        most = sum(check.points for check in labs.get(one.lab).checks)
-        row.status, row.why, row.score, row.measured_max = UNREADABLE, one.problem, 0.0, most
+        row.status, row.why, row.score = UNREADABLE, one.problem, 0.0
     elif record and FAILED in record:
         row.status, row.why, row.digest = FAILED, record[FAILED], record["digest"]
     elif record:
         result = record["result"]
         row.status, row.why = (DISTURBED, result["disturbed"]) if result["disturbed"] else (GRADED, result["fatal"])
         row.seconds, row.machine, row.date = record["seconds"], record["machine"], record["date"]
-        row.digest, row.quick = record["digest"], result["quick"]
+        row.digest, row.quick, row.form = record["digest"], result["quick"], result.get("form", "")
         if row.status == GRADED:
             row.score, row.measured_max = result["score"], result["measured_max"]
             row.inconclusive = [c["title"] for c in result["checks"] if c["status"] == INCONCLUSIVE]

@@ -12,13 +12,14 @@ from typing import Any
 from tqdm import tqdm
 
 from grader import labs
-from grader.classroom import summary
+from grader.classroom import marks, summary
 from grader.classroom.coordinator import LIMIT_S, grade_all, time_left
 from grader.classroom.store import FAILED, Store
 from grader.classroom.submissions import HandedIn, Job, Task, misplaced, no_plain_files, read_class
 from grader.errors import UserError
 from grader.frontends.options import add_unconfined
 from grader.frontends.pool import add_pool, check_confined, open_pool, prepare_data
+from grader.result import write_text
 from grader.safe_text import clean
 
 RESULTS, GRADEBOOK = "measured", "gradebook.db"  # beside the submissions
@@ -27,7 +28,10 @@ LINKS = "Links and other things that are no files: delete them before nbgrader r
 
 def add_arguments(sub: argparse.ArgumentParser) -> None:
     sub.set_defaults(run=grade_class, kept="what is graded is kept, and the same command goes on with the rest")
-    sub.epilog = "Exit status: 0, 1 where grades are missing that the next run makes, 2 for unusable input."
+    sub.epilog = (
+        "Also: `grader class collect ZIP` for what Moodle and Canvas pack, `grader class marks` for what they import. "
+        "Exit status: 0, 1 where grades are missing that the next run makes, 2 for unusable input."
+    )
     sub.add_argument("release", type=Path, help="folder with the released labs (labs)")
     sub.add_argument("submitted", type=Path, help="folder with the submissions: STUDENT/LAB/LAB.ipynb")
     several = "only this one; can be given several times"
@@ -85,7 +89,7 @@ def grade_class(options: argparse.Namespace) -> int:
     asked = {"device": options.device, "quick": options.quick, "allow_unconfined": options.allow_unconfined}
     jobs = {(one.student, one.lab): Job(one.lab, one.submission, **asked) for one in everyone if one.submission}
     _measure(options, everyone, jobs, store)
-    rows = summary.rows(everyone, {who: _record(store, job) for who, job in jobs.items()})
+    rows = summary.rows(everyone, {who: record(store, job) for who, job in jobs.items()})
     also = {
         "Not where a submission lies, so not graded": misplaced(options.submitted),
         LINKS: no_plain_files(options.submitted),
@@ -94,9 +98,17 @@ def grade_class(options: argparse.Namespace) -> int:
     }
     name = "-".join(["summary", *options.lab])  # that of all labs stays as it is
     files = summary.write(rows, store.folder, also, name)  # first: whoever reads the text may close it
+    files.append(write_marks(marks.marks(rows, course / GRADEBOOK), store.folder, options.lab))
     print(summary.text(rows, also))
     print("\nThe summary as files:", *(f"  {path}" for path in files), sep="\n")
     return int(any(row.status in summary.UNFINISHED for row in rows))
+
+
+def write_marks(made: list[marks.Mark], folder: Path, chosen: list[str]) -> Path:
+    """FOLDER/marks.csv, of some labs under their names; returns its path."""
+    path = folder / f"{'-'.join(['marks', *chosen])}.csv"
+    write_text(path, marks.table(made))
+    return path
 
 
 Jobs = dict[tuple[str, str], Job]  # by student and lab
@@ -134,7 +146,7 @@ def _tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _record(store: Store, job: Job) -> dict[str, Any] | None:
+def record(store: Store, job: Job) -> dict[str, Any] | None:
     """What came of a job; None where nothing did."""
     records = store.all_of(job)
     return (store.failed(job) or store.final(job) or records[-1]) if records else None

@@ -38,6 +38,12 @@ COMMANDS = {
     ),
 }
 
+# commands of a command: `grader class collect`
+BELOW = {
+    ("class", "collect"): ("put what Moodle and Canvas pack where a class is graded", "collect:add_arguments"),
+    ("class", "marks"): ("write the marks, for Canvas and Moodle too", "marks:add_arguments"),
+}
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command. Returns the exit status: 0 done, 1 the machine cannot do it, 2 unusable input, 3 an incomplete trace or
@@ -85,10 +91,16 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     be understood."""
     parser = argparse.ArgumentParser(prog="grader", description="Is it really faster? Grades PyTorch training loops.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    below = BELOW.get(tuple(arguments[:2]))
     for name, (what, add_arguments) in COMMANDS.items():
+        if arguments[:1] != [name]:
+            commands.add_parser(name, help=what, description=what)
+            continue
+        if below:
+            what, add_arguments = below
+            name, arguments = " ".join(arguments[:2]), [" ".join(arguments[:2]), *arguments[2:]]
         command = commands.add_parser(name, help=what, description=what)
-        if arguments[:1] == [name]:
-            pkgutil.resolve_name(f"grader.frontends.{add_arguments}")(command)
+        pkgutil.resolve_name(f"grader.frontends.{add_arguments}")(command)
     return parser.parse_args(arguments)
 
 

@@ -40,10 +40,10 @@ from grader.classroom.submissions import LINK, Job, is_link, submission_in
 from grader.errors import UserError
 from grader.frontends import report
 from grader.grade import grade
-from grader.grading.forms import choose_form
+from grader.grading.forms import choose_form, needs_gpu
 from grader.labs.lab import AnyLab
 from grader.paths import REPOSITORY
-from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Result, write_json
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, Result, unscored, write_json
 from grader.sandbox.probe import confinement
 from grader.submission import MAGIC, code_cells, is_submission, load_notebook
 
@@ -380,13 +380,10 @@ class MeasuredGrade(NbGraderPreprocessor):
             theirs = {"cells": [cell for cell in nb.cells if not cell.metadata.get(ADDED)]}
             submission = replace(submission_in(theirs), student=student)
         except UserError as error:
-            form = "cpu" if self.only_measured else choose_form(lab, self.device)
-            checks = [CheckResult(c.name, c.title, FAIL, 0, c.points, "Not graded: see above.") for c in lab.checks]
-            date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-            return Result(lab.name, lab.title, form, checks, {}, {}, fatal=str(error), quick=self.quick, date=date)
+            return self._not_graded(lab, str(error))
         job = Job(lab.name, submission, quick=self.quick)
         known = self.device if self.device in lab.forms else None  # any: what is graded without a device has its own
-        record = Store(Path(CourseDirectory(parent=self).root) / self.results).final(job, form=known)
+        record = self._store().final(job, form=known)
         if record:
             self.log.info("%s of %s was measured on %s (%s)", lab.name, student, record["machine"], record["date"])
             return Result.from_dict(record["result"])
@@ -401,6 +398,20 @@ class MeasuredGrade(NbGraderPreprocessor):
         if result.disturbed:  # no mark at all rather than a wrong one
             raise NotGraded(f"Not graded: {result.disturbed} Run autograde again for this student.")
         return result
+
+    def _store(self) -> Store:
+        return Store(Path(CourseDirectory(parent=self).root) / self.results)
+
+    def _not_graded(self, lab: AnyLab, why: str) -> Result:
+        """No points, of as many as everybody else can have here."""
+        form = self._store().usual_form(lab.name) or ("cpu" if self.only_measured else choose_form(lab, self.device))
+        date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+        checks = []
+        for check in lab.checks:
+            measured = lab.measures(check, form)
+            said = (FAIL, "Not graded: see above.") if measured else (NOT_MEASURED, needs_gpu(lab))
+            checks.append(unscored(check, *said))
+        return Result(lab.name, lab.title, form, checks, {}, {}, fatal=why, quick=self.quick, date=date)
 
     def _tell(self, result: Result, student: str) -> None:
         self.log.info("%s: %g of %g points", student, result.score, result.max_score)

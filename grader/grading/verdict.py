@@ -77,7 +77,7 @@ def _prediction(findings: Findings, submission: Submission, full: bool, undecide
         gains[prediction_check.REFERENCE] = reference_gain
     if full and gain:
         gains[prediction_check.OWN] = gain.factor
-    if not gains and gain is None:
+    if not gains and gain is None and not (findings.fatal and lab.measures(lab.prediction, findings.form_name)):
         return unscored(lab.prediction, NOT_MEASURED, "Nothing was measured to compare the prediction with.")
     graded_on = findings.form_name if lab.scored_on_both else ""
     return prediction_check.judge(lab.prediction, lab.cause, gains, submission.prediction, graded_on, undecided)
@@ -139,6 +139,8 @@ def _memory(findings: Findings, closed: Closed | None) -> CheckResult | None:
     if not check:
         return None
     if closed and findings.fits:
+        if not findings.lab.measures(check, findings.form_name):  # nor where the submission failed
+            return unscored(check, NOT_MEASURED, ONLY_COMPARED)
         return unscored(check, closed.status, closed.reason)
     return findings.work.memory or unscored(check, INCONCLUSIVE, f"Nothing was measured. {AGAIN}")
 

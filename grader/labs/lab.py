@@ -252,6 +252,10 @@ class AnyLab:
         """Whether a check can be measured in the lab's form for "cuda" or "cpu"."""
         return form in self.forms and getattr(check, "form", "") in ("", form)  # few checks have a form
 
+    def measurable(self, form: str) -> float:
+        """Points that can be measured in the lab's form for "cuda" or "cpu", whatever is handed in."""
+        return sum(check.points for check in self.checks if self.measures(check, form))
+
     def ranks(self, form: str) -> int:
         """Processes that train together in a form; 1 where the lab has none of that name."""
         declared = self.forms.get(form)

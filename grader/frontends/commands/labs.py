@@ -53,11 +53,6 @@ def form_here(lab: AnyLab) -> str | None:
     return form if form in lab.forms else None
 
 
-def points_in(lab: AnyLab, form: str) -> float:
-    """Those that can be measured in the lab's form for "cuda" or "cpu"."""
-    return sum(check.points for check in lab.checks if lab.measures(check, form))
-
-
 def list_labs(options: argparse.Namespace) -> None:
     rows = [_row(labs.get(name)) for name in labs.NAMES]
     if options.json:
@@ -76,7 +71,7 @@ def list_labs(options: argparse.Namespace) -> None:
 def _row(lab: AnyLab) -> dict[str, Any]:
     form, lacks = form_here(lab), missing_packages(lab)
     row = {"name": lab.name, "title": lab.title, "phase": lab.phase, "goal": lab.goal, "points": lab.max_score}
-    return row | {"form_here": form, "lacks": lacks, "points_here": points_in(lab, form) if form and not lacks else 0}
+    return row | {"form_here": form, "lacks": lacks, "points_here": lab.measurable(form) if form and not lacks else 0}
 
 
 def start(options: argparse.Namespace) -> None:

@@ -1,0 +1,72 @@
+"""`grader class marks`: the marks of a class as they stand, for us, for Canvas and for Moodle. It measures nothing."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from grader import labs
+from grader.classroom import marks, summary
+from grader.classroom.store import Store
+from grader.classroom.submissions import HandedIn, Job, read_class
+from grader.frontends.classroom import GRADEBOOK, RESULTS, record, write_marks
+from grader.frontends.collect import numbers
+from grader.result import write_text
+
+
+def add_arguments(sub: argparse.ArgumentParser) -> None:
+    sub.set_defaults(run=write)
+    sub.epilog = "Exit status: 0, 1 where somebody has no mark yet, 2 for unusable input."
+    sub.add_argument("release", type=Path, nargs="?", default=Path("labs"), help="default: labs")
+    sub.add_argument("submitted", type=Path, nargs="?", default=Path("submitted"), help="default: submitted")
+    several = "only this one; can be given several times"
+    sub.add_argument("--lab", type=labs.full, action="append", default=[], help=several)
+    sub.add_argument("--results", type=Path, help=f"folder of the results (default: {RESULTS} beside SUBMITTED)")
+    sub.add_argument("--quick", action="store_true", help="quick measurements where there are no full ones")
+    for name, file in (("canvas", "the gradebook that Canvas exported"), ("moodle", "the grading worksheet of Moodle")):
+        words = f"also a file that {name.capitalize()} imports; FILE: {file}, whose rows are filled"
+        sub.add_argument(f"--{name}", nargs="?", const="", metavar="FILE", help=words)
+
+
+def write(options: argparse.Namespace) -> int:
+    """Exit status: 0, or 1 where somebody has no mark."""
+    everyone = read_class(options.release, options.submitted, options.lab)
+    course = options.submitted.absolute().parent
+    folder = options.results or course / RESULTS
+    store = Store(folder)
+    rows = summary.rows(everyone, {(one.student, one.lab): _made(store, one, options.quick) for one in everyone})
+    made = marks.marks(rows, course / GRADEBOOK)
+    print(f"{len(made)} marks in {write_marks(made, folder, options.lab)}")
+    exports: dict[str, Callable] = {"canvas": marks.canvas, "moodle": marks.moodle}
+    for name, export in exports.items():
+        if (given := getattr(options, name)) is None:
+            continue
+        text, missing = export(made, numbers(options.submitted, name), Path(given) if given else None)
+        path = folder / f"{'-'.join(['marks', *options.lab])}-{name}.csv"
+        write_text(path, text)
+        print(f"For {name.capitalize()}: {path}")
+        if missing:
+            _tell(f"Not in {given}: {'; '.join(missing)}")
+    open_ones = [mark for mark in made if mark.percentage is None]
+    for mark in open_ones:
+        _tell(f"No mark yet: {mark.student}, {mark.lab} ({mark.note or 'nothing was measured'})")
+    unread = [mark.student for mark in made if mark.note == marks.UNMARKED]
+    if unread:
+        _tell(f"Percentages without the explanation, which nobody has marked yet: {', '.join(unread)}")
+    if quick := [mark.student for mark in made if mark.quick]:
+        _tell(f"Measured quickly, which is no mark: {', '.join(quick)}")
+    return int(bool(open_ones))
+
+
+def _made(store: Store, one: HandedIn, quick: bool) -> dict | None:
+    """What was measured of a submission; a quick measurement only where it is asked for, and there is no other."""
+    if not one.submission:
+        return None
+    full = record(store, Job(one.lab, one.submission))
+    return full or (record(store, Job(one.lab, one.submission, quick=True)) if quick else None)
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

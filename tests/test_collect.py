@@ -1,0 +1,254 @@
+"""What Moodle and Canvas pack, made as they make it, comes to the places where a class is graded."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import stat
+import subprocess
+import sys
+import zipfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import scripts
+from nbgrader.api import Gradebook
+
+from grader.classroom.submissions import misplaced, read_class
+from grader.frontends import cli
+from grader.submission import load_notebook
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+LABS = REPOSITORY / "labs"
+NAME, OTHER = "2a_workers", "1c_diagnose"
+WHEN = (2026, 11, 20, 10, 30, 0)
+
+
+def released(lab: str = NAME, says: str = "") -> bytes:
+    notebook = json.loads((LABS / lab / f"{lab}.ipynb").read_text(encoding="utf-8"))
+    if says:
+        notebook["cells"].append({"cell_type": "markdown", "metadata": {}, "source": says})
+    return json.dumps(notebook, ensure_ascii=False).encode()
+
+
+def made(path: Path, files: dict[str, bytes], when: tuple = WHEN, link: str = "") -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            info = zipfile.ZipInfo(name, when)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            if name == link:
+                info.external_attr = (stat.S_IFLNK | 0o777) << 16
+            archive.writestr(info, data)
+    return path
+
+
+def collect(root: Path, *arguments: str | Path, capsys) -> tuple[int, str, str]:
+    status = cli.main(["class", "collect", *map(str, arguments), "--to", str(root / "submitted")])
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+def placed(root: Path, student: str, lab: str = NAME) -> Path:
+    return root / "submitted" / student / lab / f"{lab}.ipynb"
+
+
+def stamp(when: tuple = WHEN) -> str:
+    return f"{datetime(*when).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC\n"
+
+
+def test_moodle(tmp_path, capsys):
+    archive = made(
+        tmp_path / "PERF-Lab 2a-4711.zip",
+        {
+            "Jane Doe_1000001_assignsubmission_file_/2a_workers (1).ipynb": released(says="jane"),
+            "Zoë Müller_1000002_assignsubmission_file_/meine Lösung.ipynb": released(says="zoe"),
+            "Zoë Müller_1000002_assignsubmission_onlinetext_/onlinetext.html": b"<p>see file</p>",
+            "Bo_1000003_assignsubmission_file_lab2a.ipynb": released(says="bo"),  # without folders
+            "Ann Lee_1000004_assignsubmission_file_/report.pdf": b"%PDF",
+            "Cy_1000005_assignsubmission_file_/deep/er/2a_workers.ipynb": released(says="cy"),
+            "Cy_1000005_assignsubmission_file_/__MACOSX/deep/._2a_workers.ipynb": b"\x00",
+            "Cy_1000005_assignsubmission_file_/deep/.ipynb_checkpoints/2a_workers-checkpoint.ipynb": released(),
+            "Di_1000006_assignsubmission_file_/both.ipynb": released(OTHER),
+        },
+    )
+    status, out, err = collect(tmp_path, archive, capsys=capsys)
+    assert status == 1 and "Ann Lee: no notebook" in err and "report.pdf" in err and err.count("\n") == 2
+    for student, text in (("Jane_Doe", "jane"), ("Zoë_Müller", "zoe"), ("Bo", "bo"), ("Cy", "cy")):
+        assert text in placed(tmp_path, student).read_text(encoding="utf-8")
+        assert (placed(tmp_path, student).parent / "timestamp.txt").read_text() == stamp()
+        assert f"{student}/{NAME}: new, from" in out
+    assert placed(tmp_path, "Di", OTHER).exists(), "a notebook says itself which lab it is of"
+    everyone = read_class(LABS, tmp_path / "submitted")
+    assert len(everyone) == 5 and all(one.submission for one in everyone)
+    assert not misplaced(tmp_path / "submitted")
+    status, out, _ = collect(tmp_path, archive, "--lab", NAME, capsys=capsys)
+    assert out.count("unchanged") == 4
+
+
+def test_canvas(tmp_path, capsys):
+    archive = made(
+        tmp_path / "submissions.zip",
+        {
+            "doejane_12345_67890_2a_workers.ipynb": released(says="first"),
+            "doejane_12345_67899_2a_workers-1.ipynb": released(says="second"),
+            "müllerzoë_LATE_12346_67891_2a_workers-2.ipynb": released(says="zoe"),
+            "liwei_12347_67892_work.zip": made(tmp_path / "w.zip", {"my/2a.ipynb": released(says="wei")}).read_bytes(),
+        },
+    )
+    status, out, err = collect(tmp_path, archive, capsys=capsys)
+    assert status == 1 and "67890" in err and "is newer" in err and err.count("\n") == 2
+    for student, text in (("doejane_12345", "second"), ("müllerzoë_12346", "zoe"), ("liwei_12347", "wei")):
+        assert text in placed(tmp_path, student).read_text(encoding="utf-8")
+    assert ", late" in next(line for line in out.splitlines() if "müller" in line)
+
+
+def test_students_get_the_ids_of_a_list(tmp_path, capsys):
+    canvas = tmp_path / "gradebook.csv"
+    canvas.write_text(
+        '\ufeffStudent,ID,SIS User ID,SIS Login ID,Section,2a_workers (99)\n"    Points Possible",,,,,50\n'
+        '"Doe, Jane",12345,s1,jd1,A,\n"Doe, Jane",12399,s2,jd2,A,\n',
+        encoding="utf-8",
+    )
+    files = {f"doejane_{n}_1_x.ipynb": released(says=str(n)) for n in (12345, 12399)}
+    collect(tmp_path, made(tmp_path / "c.zip", files), "--students", canvas, capsys=capsys)
+    assert "12345" in placed(tmp_path, "jd1").read_text() and "12399" in placed(tmp_path, "jd2").read_text()
+
+    moodle = tmp_path / "worksheet.csv"
+    moodle.write_text("Identifier,Full name,Username,Grade\nParticipant 7,Al Gray,ag1,\nParticipant 8,Al Gray,ag2,\n")
+    files = {f"Al Gray_{n}_assignsubmission_file_/x.ipynb": released(says=f"al{n}") for n in (7, 8)}
+    collect(tmp_path, made(tmp_path / "m.zip", files), "--students", moodle, capsys=capsys)
+    assert "al7" in placed(tmp_path, "ag1").read_text() and "al8" in placed(tmp_path, "ag2").read_text()
+
+
+def test_two_of_a_name_stay_two(tmp_path, capsys):
+    files = {f"Al Gray_{n}_assignsubmission_file_/x.ipynb": released(says=f"al{n}") for n in (7, 8)}
+    collect(tmp_path, made(tmp_path / "m.zip", files), capsys=capsys)
+    assert "al7" in placed(tmp_path, "Al_Gray_7").read_text() and "al8" in placed(tmp_path, "Al_Gray_8").read_text()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_students_of_the_gradebook_are_known_by_their_names(tmp_path, capsys, alembic):
+    with Gradebook(f"sqlite:///{tmp_path}/gradebook.db") as book:
+        book.add_student("jd1", first_name="Jane", last_name="Doe")
+        book.add_student("zm1", first_name="Zoë", last_name="Müller")
+        book.add_assignment(NAME, duedate=datetime(2026, 11, 20, 8))
+    moodle = made(tmp_path / "m.zip", {"Jane Doe_1_assignsubmission_file_/x.ipynb": released()})
+    canvas = made(tmp_path / "c.zip", {"müllerzoë_5_6_x.ipynb": released(), "wu_LATE_7_8_x.ipynb": released()})
+    assert collect(tmp_path, moodle, canvas, capsys=capsys)[0] == 0
+    assert placed(tmp_path, "jd1").exists() and placed(tmp_path, "zm1").exists()
+    clock = lambda student: (placed(tmp_path, student).parent / "timestamp.txt").read_text()  # noqa: E731
+    assert clock("zm1") == "2026-11-20 08:00:00 UTC\n", (
+        "Canvas' times are those of the download; not marked late is in time"
+    )
+    assert clock("wu_7") == clock("jd1") == stamp()
+
+
+def test_what_is_handed_in_again_takes_the_place_of_what_is_older(tmp_path, capsys):
+    name = "Jane Doe_1_assignsubmission_file_/x.ipynb"
+    for when, says, there in (
+        (WHEN, "first", "first"),
+        ((2026, 11, 21, 9, 0, 0), "second", "second"),
+        ((2026, 11, 19, 9, 0, 0), "old", "second"),
+    ):
+        _, _, err = collect(tmp_path, made(tmp_path / "m.zip", {name: released(says=says)}, when), capsys=capsys)
+        assert there in placed(tmp_path, "Jane_Doe").read_text()
+        assert ("is newer" in err) == (says == "old")
+
+
+def test_an_archive_does_no_harm(tmp_path, capsys):
+    bomb = io.BytesIO()
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as inner:
+        inner.writestr("2a_workers.ipynb", bytes(65 << 20))
+    where = "_assignsubmission_file_"
+    archive = made(
+        tmp_path / "m.zip",
+        {
+            f"A_1{where}/../../../../out.ipynb": released(),
+            f"/B_2{where}/x.ipynb": released(),
+            f"C_3{where}/link.ipynb": b"/etc/passwd",
+            f"D_4{where}/bomb.zip": bomb.getvalue(),
+            f"E_5{where}/broken.ipynb": b"{no json",
+            f"F_6{where}/broken.zip": b"PK no zip",
+            f"_.G_7{where}/x.ipynb": released(says="gee"),
+            f"H\\H_8{where}/x.ipynb": released(says="aitch"),
+            f"A\x1b[31m_9{where}/x.ipynb": released(says="red"),
+            f"I_10{where}/lab 2A-workers.ipynb": b"\xff\xfe\x00",
+            "nobody.ipynb": released(),
+        },
+        link=f"C_3{where}/link.ipynb",
+    )
+    before = {path for path in tmp_path.rglob("*") if "submitted" not in path.parts}
+    status, out, err = collect(tmp_path, archive, capsys=capsys)
+    assert status == 1 and "\x1b" not in out + err
+    for said in ("leads out of", "a link to another", "larger than 64 MB", "which lab", "not a zip", "whose it is"):
+        assert said in err, said
+    assert {path for path in tmp_path.rglob("*") if "submitted" not in path.parts} == before
+    found = {path.parent.parent.name: path for path in (tmp_path / "submitted").glob("*/*/*.ipynb")}
+    assert {"G", "H", "I"} <= found.keys() and len(found) == 4
+    assert all(name.isprintable() and name[0] not in "._" for name in found)
+    assert [one.student for one in read_class(LABS, tmp_path / "submitted") if not one.submission] == ["I"]
+
+
+def test_no_link_is_followed(tmp_path, capsys):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kept").write_text("kept")
+    (tmp_path / "submitted" / "A").mkdir(parents=True)
+    (tmp_path / "submitted" / "A" / NAME).symlink_to(elsewhere)
+    (tmp_path / "submitted" / "B" / NAME).mkdir(parents=True)
+    placed(tmp_path, "B").symlink_to(elsewhere / "kept")
+    files = {f"{name}_1_assignsubmission_file_/x.ipynb": released() for name in "AB"}
+    _, _, err = collect(tmp_path, made(tmp_path / "m.zip", files), capsys=capsys)
+    assert "is a link" in err and os.listdir(elsewhere) == ["kept"] and (elsewhere / "kept").read_text() == "kept"
+    assert not placed(tmp_path, "B").is_symlink()
+
+
+@pytest.mark.parametrize("data", [b"", b"no archive", b"PK\x05\x06" + bytes(18)])
+def test_no_archive(tmp_path, capsys, data):
+    (tmp_path / "x.zip").write_bytes(data)
+    status, _, err = collect(tmp_path, tmp_path / "x.zip", capsys=capsys)
+    assert status == (2 if data[:2] != b"PK" else 0) and "Traceback" not in err
+    assert collect(tmp_path, tmp_path / "none.zip", capsys=capsys)[0] == 2
+
+
+@pytest.mark.parametrize(
+    "encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "latin-1", "cp1252"]
+)
+def test_encodings(tmp_path, encoding):
+    """Windows' editors write them: the submission is the same in each."""
+    text = released(says="Größe").decode()
+    folder = tmp_path / "submitted" / "ann" / NAME
+    folder.mkdir(parents=True)
+    path = folder / f"{NAME}.ipynb"
+    path.write_bytes(text.encode(encoding, "xmlcharrefreplace"))
+    assert load_notebook(path)["cells"][-1]["source"] == "Größe"
+    (one,) = read_class(LABS, tmp_path / "submitted")
+    assert one.submission and one.explained, one.problem
+
+
+def test_a_renamed_notebook_is_named_with_what_to_do(tmp_path):
+    folder = tmp_path / "ann" / NAME
+    folder.mkdir(parents=True)
+    (folder / "2a_workers (1).ipynb").write_bytes(released())
+    (tmp_path / "bob").mkdir()
+    (tmp_path / "bob" / "mine.ipynb").write_bytes(released(OTHER))
+    renamed, mine = misplaced(tmp_path)
+    assert (
+        renamed.startswith(f"ann/{NAME}/2a_workers (1).ipynb")
+        and f"mv 'ann/{NAME}/2a_workers (1).ipynb' ann/{NAME}/{NAME}.ipynb" in renamed
+    )
+    assert f"mkdir -p bob/{OTHER} && mv bob/mine.ipynb bob/{OTHER}/{OTHER}.ipynb" in mine
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with open(path, encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_help_says_what_it_takes():
+    command = [sys.executable, "-m", "grader", "class", "collect", "--help"]
+    done = subprocess.run(command, env=scripts.environment(), capture_output=True, text=True)
+    assert done.returncode == 0 and "Moodle" in done.stdout and "Canvas" in done.stdout

@@ -1,0 +1,217 @@
+"""The marks of a class: one maximum, a table of ours, and what Canvas and Moodle import."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbgrader.api import Gradebook
+
+from grader import labs
+from grader.classroom import marks, summary
+from grader.classroom.marks import Mark
+from grader.classroom.store import Store
+from grader.classroom.submissions import HandedIn, Job, read_class
+from grader.frontends import cli
+from grader.grade import grade
+from grader.submission import Submission
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+NAME = "2a_workers"
+LAB = labs.get(NAME)
+RAISES = "def train(job):\n    raise ValueError('on purpose')\n    yield\n"
+
+
+def result(score: float, measured_max: float, form: str = "cpu", **more) -> dict:
+    found = {"disturbed": "", "fatal": "", "quick": False, "score": score, "measured_max": measured_max, "checks": []}
+    return {"seconds": 40.0, "machine": "m", "date": "2026-11-28T10:00:00+00:00", "digest": f"{score}"} | {
+        "result": found | {"form": form} | more
+    }
+
+
+def test_one_maximum_a_lab_and_machine():
+    everyone = [HandedIn(s, NAME, Submission(f"x = {s!r}")) for s in ("ann", "bob", "cyd")]
+    everyone.append(HandedIn("dan", NAME, None, "no notebook"))
+    everyone.append(HandedIn("eve", "1c_diagnose", None, "no notebook"))
+    made = {"ann": result(80, 80), "bob": result(0, 70, fatal="it raised"), "cyd": result(40, 75)}
+    rows = summary.rows(everyone, {(s, NAME): record for s, record in made.items()})
+    assert {row.student: row.measured_max for row in rows} == {"ann": 80, "bob": 80, "cyd": 80, "dan": 80, "eve": 100}
+    for form, most in (("cpu", 80), ("cuda", 100)):
+        assert LAB.measurable(form) == most
+    nothing = summary.rows(everyone[:1], {("ann", NAME): result(0, 0)})
+    assert nothing[0].measured_max == 0, "where nothing can be measured there is no mark"
+
+
+@pytest.mark.slow
+def test_a_submission_that_fails_is_of_as_many_points():
+    """On a machine that is not calibrated, too."""
+    said = (("cause", "input-bound"), ("device", "cpu"), ("gain", 5))
+    failed = grade(Submission(RAISES, prediction=said), LAB, device="cpu", quick=True)
+    assert "on purpose" in failed.fatal and failed.measured_max == LAB.measurable("cpu") == 80
+
+
+@pytest.fixture
+def course(tmp_path: Path, alembic) -> Path:
+    """ann has 60 of 80 and 8 by hand; bob's explanation nobody has marked; cyd's notebook is none; dan handed nothing in."""
+    store = Store(tmp_path / "measured")
+    for student in ("ann", "bob"):
+        nb = nbformat.read(REPOSITORY / "labs" / NAME / f"{NAME}.ipynb", as_version=4)
+        next(c for c in nb.cells if c.id == "submission").source = f"%%submission\nx = {student!r}"
+        folder = tmp_path / "submitted" / student / NAME
+        folder.mkdir(parents=True)
+        nbformat.write(nb, folder / f"{NAME}.ipynb")
+    (tmp_path / "submitted" / "cyd" / NAME).mkdir(parents=True)
+    (tmp_path / "submitted" / "cyd" / NAME / f"{NAME}.ipynb").write_text("no notebook")
+    for one in read_class(REPOSITORY / "labs", tmp_path / "submitted"):
+        if one.submission:
+            job = Job(NAME, one.submission)
+            whole = grade_of(60 if one.student == "ann" else 40)
+            store.put(job, {"machine": "a CPU", "version": "v", "seconds": 4.0, "worker": "w", "result": whole})
+    with Gradebook(f"sqlite:///{tmp_path}/gradebook.db") as book:
+        book.add_assignment(NAME)
+        book.add_notebook(NAME, NAME)
+        for check in LAB.checks:
+            book.add_grade_cell(check.name, NAME, NAME, max_score=check.points, cell_type="code")
+        book.add_grade_cell("explanation", NAME, NAME, max_score=10, cell_type="markdown")
+        for student, first, last in (("ann", "Ann", "Lee"), ("bob", "Bob", "=Ray"), ("dan", "Dan", "Wu")):
+            book.add_student(student, first_name=first, last_name=last, email=f"{student}@x.org")
+        for student, manual in (("ann", 8), ("bob", None)):
+            book.add_submission(NAME, student)
+            for given in book.find_submission_notebook(NAME, NAME, student).grades:
+                if given.name == "explanation":
+                    given.auto_score, given.manual_score = None, manual
+        book.db.commit()
+    return tmp_path
+
+
+def grade_of(score: float) -> dict:
+    checks = [
+        {
+            "name": c.name,
+            "title": c.title,
+            "status": "FAIL",
+            "points": 0,
+            "max_points": c.points,
+            "reason": "",
+            "evidence": {},
+        }
+        for c in LAB.checks
+    ]
+    checks[1] |= {"points": score, "evidence": {}}
+    for check in checks:
+        if check["name"] == "pinned":
+            check["status"] = "NOT MEASURED"
+    return {
+        "lab": NAME,
+        "title": "",
+        "form": "cpu",
+        "checks": checks,
+        "machine": {},
+        "versions": {},
+        "score": score,
+        "max_score": 100,
+        "measured_max": 80,
+        "fatal": "",
+        "disturbed": "",
+        "quick": False,
+    }
+
+
+def run(course: Path, *arguments: str, capsys) -> tuple[int, str, str]:
+    status = cli.main(["class", "marks", str(REPOSITORY / "labs"), str(course / "submitted"), *arguments])
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_table(course, capsys):
+    status, _, err = run(course, capsys=capsys)
+    assert status == 0 and "without the explanation, which nobody has marked yet: bob" in err
+    found = {row["student"]: row for row in read(course / "measured" / "marks.csv")}
+    assert found.keys() == {"ann", "bob", "cyd", "dan"}
+    assert {row["measurable maximum"] for row in found.values()} == {"80"}
+    ann, bob, cyd, dan = (found[s] for s in ("ann", "bob", "cyd", "dan"))
+    assert (ann["lab"], ann["points"], ann["manual points"], ann["percentage"]) == (NAME, "60", "8", "75.56")
+    assert (ann["quick or full"], ann["on"]) == ("full", "a CPU") and ann["when"]
+    assert (bob["points"], bob["manual points"], bob["percentage"]) == ("40", "", "50")
+    assert (cyd["points"], cyd["percentage"]) == ("0", "0") and "JSON" in cyd["note"]
+    assert (dan["points"], dan["percentage"], dan["note"]) == ("0", "0", marks.ABSENT)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_canvas_gets_its_own_gradebook_back(course, capsys):
+    export = course / "2026-11-28 Grades-PERF.csv"
+    export.write_text(
+        "\ufeffStudent,ID,SIS User ID,SIS Login ID,Section,2a_workers (4711),Quiz (4712),Current Score\n"
+        "    Points Possible,,,,,50,10,(read only)\n"
+        '"Lee, Ann",901,,ann,A,,3,\n"Other, Bob",902,,bob,A,,4,\n"Nobody, Else",905,,else,A,,4,\n'
+        '"Student, Test",909,,,A,,,\n',
+        encoding="utf-8",
+    )
+    _, _, err = run(course, "--canvas", str(export), capsys=capsys)
+    made = course / "measured" / "marks-canvas.csv"
+    head = made.read_text().splitlines()[0]
+    assert head == "Student,ID,SIS User ID,SIS Login ID,Section,2a_workers (4711)", "nothing else is overwritten"
+    possible, *students = read(made)
+    assert possible["Student"].strip() == "Points Possible" and possible["2a_workers (4711)"] == "50"
+    assert [row["2a_workers (4711)"] for row in students] == ["37.78", "25.0", "", ""]
+    assert "cyd" in err and "dan" in err.split("Not in")[1]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_moodle_gets_its_own_worksheet_back(course, capsys):
+    sheet = course / "Grades-PERF-2a.csv"
+    sheet.write_text(
+        'Identifier,"Full name","Email address",Status,Grade,"Maximum Grade","Grade can be changed","Feedback comments"\n'
+        '"Participant 11","Ann Lee",ann@x.org,"Submitted for grading",,20.00,Yes,\n'
+        '"Participant 12","B. Ray",bob@x.org,"Submitted for grading",,20.00,Yes,\n'
+        '"Participant 13",Nobody,no@x.org,"No submission",,20.00,Yes,\n',
+        encoding="utf-8",
+    )
+    (course / "submitted" / "collected.csv").write_text(
+        f"student,lab,system,number,name,late,when,file\ncyd,{NAME},moodle,13,Nobody,,,x\n"
+    )
+    _, _, err = run(course, "--moodle", str(sheet), capsys=capsys)
+    found = read(course / "measured" / "marks-moodle.csv")
+    assert [row["Grade"] for row in found] == ["15.11", "10.0", "0.0"]
+    assert [row["Identifier"] for row in found] == ["Participant 11", "Participant 12", "Participant 13"]
+    assert "Not in" in err and "dan" in err
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_without_a_file_of_theirs(course, capsys):
+    assert run(course, "--canvas", "--moodle", capsys=capsys)[0] == 0
+    possible, *students = read(course / "measured" / "marks-canvas.csv")
+    assert possible[NAME] == "100" and {row["SIS Login ID"]: row[NAME] for row in students}["ann"] == "75.56"
+    found = {row["Username"]: row for row in read(course / "measured" / "marks-moodle.csv")}
+    assert found["ann"][NAME] == "75.56" and found["bob"]["Email address"] == "bob@x.org"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("option", ["--canvas", "--moodle"])
+def test_another_file_is_refused(course, capsys, option):
+    other = course / "other.csv"
+    other.write_text("a,b\n1,2\n")
+    status, _, err = run(course, option, str(other), capsys=capsys)
+    assert status == 2 and str(other) in err and "no columns" in err
+
+
+def test_no_mark_is_no_number():
+    open_one = Mark(NAME, "ann", None, None, note="disturbed")
+    assert open_one.percentage is None
+    (row,) = csv.DictReader(io.StringIO(marks.table([open_one])))
+    assert row["points"] == row["percentage"] == "" and row["note"] == "disturbed"
+    assert json.dumps(marks.canvas([open_one], {})[0]).count("ann")
+
+
+def test_what_a_person_changed_counts():
+    assert Mark(NAME, "ann", 60, 80, 8, 10, penalty=9).percentage == 65.56
+    assert Mark(NAME, "ann", 0, 80, 0, 10, penalty=9).percentage == 0
