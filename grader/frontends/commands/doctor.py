@@ -7,7 +7,7 @@ import shutil
 
 from grader import calibrate, labs, machine
 from grader.data.cache import cache_dir
-from grader.frontends.commands.labs import form_here, points_in
+from grader.frontends.commands.labs import form_here
 from grader.grading.forms import missing_packages, too_little_memory
 from grader.labs.lab import AnyLab, Lab
 from grader.measure import calibration
@@ -39,7 +39,7 @@ def gradable() -> list[str]:
     for name in labs.NAMES:
         lab = labs.get(name)
         form = form_here(lab)
-        if form and not _lacks(lab, form) and points_in(lab, form):
+        if form and not _lacks(lab, form) and lab.measurable(form):
             found.append(name)
     return found
 
@@ -83,5 +83,5 @@ def _show_lab(lab: AnyLab) -> bool:
     if isinstance(lab, Lab) and calibrate.calibrated(lab, form):
         gain, source = calibration.reference_gain(lab, form)
         known = f"; solution gains {gain:.1f}x ({source})" if gain else "; not calibrated"
-    print(f"{lab.name:<16} {points_in(lab, form):g} of {lab.max_score:g} points can be measured{known}")
+    print(f"{lab.name:<16} {lab.measurable(form):g} of {lab.max_score:g} points can be measured{known}")
     return known != "; not calibrated"
