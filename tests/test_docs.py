@@ -114,6 +114,11 @@ def test_a_command_works(page, command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name, recorded in {"trace": "gpt_sync_stacks", "before": "gpt_input", "after": "gpt_healthy"}.items():
         shutil.copy(REPOSITORY / "data" / "traces" / f"{recorded}.json.gz", tmp_path / f"{name}.json.gz")
+    if page == "docs/your_own_jobs.md" and ("rank" in command or "traces/" in command):
+        ranks = REPOSITORY / "tests" / "data" / "dlrm8"
+        shutil.copytree(ranks, tmp_path / "traces")
+        for r in (0, 1):
+            shutil.copy(ranks / f"worker{r}.json.gz", tmp_path / f"trace-rank{r}.json.gz")
     check = next((check for begins, check in CHECKED.items() if command.startswith(begins.rstrip())), None)
     assert check, f"{page}: how is this one checked? {command}"
     check(command, tmp_path)
