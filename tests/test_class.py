@@ -159,14 +159,14 @@ def test_nothing_left_to_do(course):
     assert course.idle[0] == 0
     assert course.files() == course.after
     assert NAME not in course.idle[2]  # no line of progress
-    assert "8 handed in; of 7 different ones that can be graded 0 are measured now" in course.idle[2]
+    assert "8 handed in, 7 different ones can be graded, 0 of these are measured now" in course.idle[2]
 
 
 @pytest.mark.slow
 def test_summary(course):
     out = course.idle[1]
     assert f"{NAME}: 8 handed in, 7 graded (quick)" in out
-    assert "Not where a submission lies, so not graded: 1" in out and f"ivy/{NAME.upper()}/{NAME}.ipynb" in out
+    assert "In the wrong place for a submission, so not graded: 1" in out and f"ivy/{NAME.upper()}/{NAME}.ipynb" in out
     assert "Not calibrated" not in out  # a quick look gives no marks
     assert "Identical, apart from white space and comments: 1" in out and f"{NAME}: ann, bob" in out
     assert "The starter, untouched: 1" in out
@@ -261,7 +261,7 @@ def test_who_handed_nothing_in_is_named(course):
     try:
         assert summary.absent(gradebook, made) == [f"{NAME}: yan, zoe"]
         _, out, _ = course.run()
-        assert "Nothing handed in" in out and "yan, zoe" in out
+        assert "but nothing handed in" in out and "yan, zoe" in out
     finally:
         with Gradebook(f"sqlite:///{gradebook}") as book:
             book.remove_student("zoe")
@@ -555,9 +555,9 @@ def test_whoever_has_the_solution_is_named():
         (("submitted", "submitted"), "does not hold LAB/LAB.ipynb of any lab"),
         (("labs", "labs"), "holds no submission"),
         (("labs", "."), "Give the folder with the submissions"),
-        (("labs", "submitted", "--on", "x"), "give numbers of GPUs"),
+        (("labs", "submitted", "--on", "x"), "names no GPUs"),
         (("labs", "submitted", "--cluster", "tls://127.0.0.1:1"), "goes with --keys"),
-        (("labs", "submitted", "--on", "0", "--slurm", "1"), "give one of them"),
+        (("labs", "submitted", "--on", "0", "--slurm", "1"), "Give only one of them"),
         (("labs", "submitted", "--slurm", "0"), "1 or more"),
         (("labs", "submitted", "--slurm", "1"), "needs sbatch"),
     ],

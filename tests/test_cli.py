@@ -110,8 +110,8 @@ def test_a_number_that_json_does_not_have(monkeypatch, tmp_path, capsys):
     ("arguments", "patched", "says"),
     [
         (["class", "labs", "submitted"], "grader.frontends.classroom.grade_class", "what is graded is kept"),
-        (["calibrate"], "grader.frontends.commands.calibrate.run", "labs that were done are kept"),
-        (["nightly"], "grader.frontends.nightly.nightly", "what is done is kept"),
+        (["calibrate"], "grader.frontends.commands.calibrate.run", "finished labs are kept"),
+        (["nightly"], "grader.frontends.nightly.nightly", "finished parts are kept"),
         (["labs"], "grader.frontends.commands.labs.list_labs", "nothing unfinished was kept"),
     ],
 )
@@ -175,11 +175,11 @@ def test_help_imports_no_command():
     assert "nightly" in done.stdout and not heavy & set(done.stderr.split())
 
 
-@pytest.mark.parametrize("command, status", [("grade", "0 for a report"), ("compare", "2 for files that cannot be")])
+@pytest.mark.parametrize("command, status", [("grade", "0 for a report"), ("compare", "2 for files that can't be")])
 def test_help_says_what_the_exit_status_means(command, status, capsys):
     with pytest.raises(SystemExit):
         cli.main([command, "--help"])
-    assert f"Exit status: {'0 measured, 1 not, ' * (command == 'compare')}{status}" in " ".join(
+    assert f"Exit status: {'0 if it measured, 1 if not, ' * (command == 'compare')}{status}" in " ".join(
         capsys.readouterr().out.split()
     )
 
@@ -215,12 +215,12 @@ def test_demo_says_at_once_that_its_reports_cannot_be_written(tmp_path, capsys):
         ),
         (
             ("grade", REPOSITORY / "labs/2e_syncs/2e_syncs.ipynb", "2e_syncs"),
-            "The lab comes first: grader grade 2e_syncs /",
+            "The lab comes first. Use: grader grade 2e_syncs /",
         ),
-        (("grade", REPOSITORY / "labs/2e_syncs/2e_syncs.ipynb", "2e"), "The lab comes first: grader grade 2e /"),
+        (("grade", REPOSITORY / "labs/2e_syncs/2e_syncs.ipynb", "2e"), "The lab comes first. Use: grader grade 2e /"),
         (("grade", "2a", "missing.ipynb"), "missing.ipynb cannot be read"),
         (("start", "2"), "There is no lab '2'"),
-        (("hint", "1b"), "To which check of 1b_annotate?"),
+        (("hint", "1b"), "Name a check of 1b_annotate."),
         (("hint", "1b_annotate"), "It has hints for: window, phases, cost."),
         (("start", "nothing"), "There is no lab 'nothing'"),
         (("calibrate", "3a_precision", "--device", "cpu"), "needs an NVIDIA GPU"),

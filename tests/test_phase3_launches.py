@@ -195,7 +195,7 @@ def test_the_report_says_when_compiling_pays():
     check = test_report.throughput(2.0, starter_ms=40.0)
     check.evidence["compile_s"] = 10.0
     text = " ".join(report.text(test_report.make([check])).split())
-    assert "Compiling took 10 s, not counted in these times. It pays for itself after 500 steps." in text
+    assert "Compiling took 10 s, which these times don't include. It pays for itself after 500 steps." in text
 
 
 @gpu

@@ -295,7 +295,7 @@ def test_a_loop_that_trains_another_model_is_timed_and_told_so(files):
     files.write(after=AFTER.replace("lr=job.lr", "lr=2 * job.lr"))
     found = files.compared()
     assert found.agreement.status == FAIL and found.gain is not None
-    assert "do not agree" in agreement(found) and "starter" not in agreement(found)
+    assert "don't agree" in agreement(found) and "starter" not in agreement(found)
     assert said(found, ["before.py", "after.py"])[0] == agreement(found), "a gain by another training is not the news"
 
 
@@ -375,7 +375,7 @@ def test_more_starts_are_advised_where_there_can_be_more(plan, advised):
     found = Comparison(said=UNKNOWN, starts=8, gain=Gain(1.02, 0.9, 1.1, 0.05, 8), plan=plan)
     lines = " ".join(said(found, ["before.py", "after.py"]))
     assert ("without --quick" in lines) == advised
-    assert ("The interval is 22% wide: a gain below 1.11x cannot be seen like this." in lines) != advised
+    assert ("The interval is 22% wide, so it can't show a gain below 1.11x." in lines) != advised
     assert "when nothing else" in lines
 
 
@@ -386,7 +386,7 @@ def test_files_that_cannot_be_used(files, capsys):
         ([".", after], ". is a folder"),
         ([before, files.folder], "is a folder"),
         ([before, after, "--job", files.folder], "cannot be read"),
-        ([before, after, "--job", files.folder / "gone"], "gone is missing: the file whose make_job(seed, device)"),
+        ([before, after, "--job", files.folder / "gone"], "gone is missing. Its make_job(seed, device)"),
         ([before, after, "--read", files.folder / "gone"], "gone is not there"),
         ([before, after, "--html", files.folder / "no" / "x.html"], "cannot be written"),
     ):

@@ -247,9 +247,9 @@ def test_however_a_job_ends_its_status_is_kept(tmp_path, body, status):
 @pytest.mark.parametrize(
     ("body", "flags", "said"),
     [
-        ("print(1)", [], "no Python of this command imported torch"),
+        ("print(1)", [], "no Python process of this command imported torch"),
         ("import torch", [], "no step was seen"),
-        ("import torch", ["-I"], "no Python of this command imported torch"),
+        ("import torch", ["-I"], "no Python process of this command imported torch"),
     ],
 )
 def test_what_cannot_be_seen_is_said_in_one_line(tmp_path, body, flags, said):

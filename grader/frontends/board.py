@@ -30,10 +30,10 @@ HEAD = ("", "points", "gain, 90% interval", "speed", "when (UTC)", "note")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
     add_lab(parser, default="all")
-    parser.add_argument("--html", metavar="FILE", help="write it as a page")
-    parser.add_argument("--csv", metavar="FILE", help="write a line a grade; - prints it, and only it")
+    parser.add_argument("--html", metavar="FILE", help="write the board as an HTML page")
+    parser.add_argument("--csv", metavar="FILE", help="write one line per grade (- prints only these lines)")
     add_json(parser, "all of it")
-    folder = "where the notebooks are (default: the course's work/)"
+    folder = "folder with the notebooks (default: the course's work/)"
     parser.add_argument("--folder", type=Path, default=paths.REPOSITORY / "work", help=folder)
 
 
@@ -141,7 +141,7 @@ _CSS = """
 
 def page(attempts: list[Attempt]) -> str:
     """The board as one self-contained page: no scripts, nothing to load."""
-    note = "Own results, by machine: what was gained on one machine says little about another."
+    note = "Your results, by machine. A gain on one machine says little about a different one."
     parts = [web_page.heading("Leaderboard"), f'<p class="sp-note">{note}</p>']
     for lab, machines in ranked(attempts):
         tables = (_table_html(machine, rows) for machine, rows in machines)

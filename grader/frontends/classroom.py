@@ -23,23 +23,25 @@ from grader.result import write_text
 from grader.safe_text import clean
 
 RESULTS, GRADEBOOK = "measured", "gradebook.db"  # beside the submissions
-LINKS = "Links and other things that are no files: delete them before nbgrader reads or copies what they lead to"
+LINKS = "These are links or other things that aren't plain files. Delete them before nbgrader reads or copies what they lead to"
 
 
 def add_arguments(sub: argparse.ArgumentParser) -> None:
-    sub.set_defaults(run=grade_class, kept="what is graded is kept, and the same command goes on with the rest")
+    sub.set_defaults(run=grade_class, kept="finished grades are kept, and the same command goes on with the rest")
     sub.epilog = (
-        "Also: `grader class collect ZIP` for what Moodle and Canvas pack, `grader class marks` for what they import. "
-        "Exit status: 0, 1 where grades are missing that the next run makes, 2 for unusable input."
+        "Also: `grader class collect ZIP` unpacks what Moodle and Canvas pack, and `grader class marks` writes what they import. "
+        "Exit status: 0 if all grades are there. 1 if some are missing, which the next run makes. 2 for unusable input."
     )
-    sub.add_argument("release", type=Path, help="folder with the released labs (labs)")
-    sub.add_argument("submitted", type=Path, help="folder with the submissions: STUDENT/LAB/LAB.ipynb")
-    several = "only this one; can be given several times"
+    sub.add_argument("release", type=Path, help="folder with the released labs, usually labs")
+    sub.add_argument("submitted", type=Path, help="folder with the submissions, as STUDENT/LAB/LAB.ipynb")
+    several = "only this one. You can give it several times"
     sub.add_argument("--lab", type=labs.full, action="append", default=[], help=several)
     sub.add_argument("--results", type=Path, help=f"folder for the results (default: {RESULTS} beside SUBMITTED)")
-    again = "grade anew: STUDENT/LAB, all of a STUDENT, or all of a LAB"
+    again = "grade again. WHAT is STUDENT/LAB, a STUDENT or a LAB"
     sub.add_argument("--again", action="append", default=[], metavar="WHAT", help=again)
-    sub.add_argument("--quick", action="store_true", help="fewer and shorter measurements; the results say so")
+    sub.add_argument(
+        "--quick", action="store_true", help="take fewer and shorter measurements. The results are marked as quick"
+    )
     sub.add_argument("--limit", type=float, metavar="S", help="seconds after which a grade has failed (default: 900)")
     add_unconfined(sub)
     add_pool(sub)
@@ -91,10 +93,10 @@ def grade_class(options: argparse.Namespace) -> int:
     _measure(options, everyone, jobs, store)
     rows = summary.rows(everyone, {who: record(store, job) for who, job in jobs.items()})
     also = {
-        "Not where a submission lies, so not graded": misplaced(options.submitted),
+        "In the wrong place for a submission, so not graded": misplaced(options.submitted),
         LINKS: no_plain_files(options.submitted),
-        "In the gradebook with other points": summary.stale(course / GRADEBOOK, rows),
-        "Nothing handed in, of who is in the gradebook (the export says 0)": summary.absent(course / GRADEBOOK, rows),
+        "In the gradebook with different points": summary.stale(course / GRADEBOOK, rows),
+        "In the gradebook, but nothing handed in (the export says 0)": summary.absent(course / GRADEBOOK, rows),
     }
     name = "-".join(["summary", *options.lab])  # that of all labs stays as it is
     files = summary.write(rows, store.folder, also, name)  # first: whoever reads the text may close it
@@ -128,10 +130,10 @@ def _measure(options: argparse.Namespace, everyone: list[HandedIn], jobs: Jobs, 
     with opening as pool, contextlib.closing(ClassProgress()) as progress:
 
         def starting(count: int) -> None:
-            of = f"of {different} different ones that can be graded {count} are measured now"
-            _tell(f"{len(everyone)} handed in; {of}")
+            of = f"{different} different ones can be graded, {count} of these are measured now"
+            _tell(f"{len(everyone)} handed in, {of}")
             if count and (blind := pool.uncalibrated(chosen_labs)):
-                why = "not calibrated on this kind of machine: all points are for the lab's minimum gain, until it is"
+                why = "not calibrated on this kind of machine, so full points need only the lab's minimum gain"
                 _tell(f"{', '.join(blind)}: {why} (`grader calibrate LAB --for-class`)")
             progress.begin(count)
 
@@ -158,6 +160,6 @@ def _again(named: list[str], jobs: Jobs) -> list[Job]:
     for what in named:
         chosen = [job for (student, lab), job in jobs.items() if what in (student, lab, f"{student}/{lab}")]
         if not chosen:
-            raise UserError(f"--again {what}: there is no such submission. Give STUDENT/LAB, STUDENT or LAB.")
+            raise UserError(f"--again {what} matches no submission. Give STUDENT/LAB, STUDENT or LAB.")
         found += chosen
     return found

@@ -23,17 +23,17 @@ VERDICTS = {
     decision.FASTER: "{after} is faster than {before}",
     decision.SLOWER: "{after} is slower than {before}",
     decision.EQUAL: "{after} is as fast as {before}",
-    decision.UNKNOWN: "It cannot be told which one is faster: the ratio of their times differed too much from start to start",
+    decision.UNKNOWN: "We can't tell which one is faster, because the ratio of their times differed too much from start to start",
 }
-OF_THE_FIRST = "What follows was seen at the first start only."
+OF_THE_FIRST = "The rest is from the first start only."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     parser.set_defaults(run=run)
-    parser.epilog = "BEFORE and AFTER define train(job), JOB defines make_job(seed, device): see notebooks/4_models/1_own_loop.ipynb. Exit status: 0 measured, 1 not, 2 for files that cannot be read or loaded."
+    parser.epilog = "BEFORE and AFTER define train(job). JOB defines make_job(seed, device). notebooks/4_models/1_own_loop.ipynb has an example. Exit status: 0 if it measured, 1 if not, 2 for files that can't be read or loaded."
     add("before", type=Path, help="a Python file with train(job)")
-    add("after", type=Path, help="the same after a change")
+    add("after", type=Path, help="the same file after a change")
     add("--job", type=Path, help="a Python file with make_job(seed, device) (default: job.py beside BEFORE)")
     add(
         "--read",
@@ -41,12 +41,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH",
-        help="a file or folder that the loops may read, such as their data, or a folder of modules that they import; may be given again",
+        help="a file or folder that the loops may read, such as data or modules. You can give it several times",
     )
-    add("--quick", action="store_true", help="fewer starts, shorter blocks")
+    add("--quick", action="store_true", help="take fewer starts and shorter blocks")
     add_json(parser, "everything")
     add("--html", metavar="FILE", help="write a page with pictures")
-    add("--allow-unconfined", action="store_true", help="where file access cannot be confined")
+    add(
+        "--allow-unconfined",
+        action="store_true",
+        help="also work where file access can't be confined. Only for code that you trust",
+    )
     add_device(parser)
 
 
@@ -55,12 +59,12 @@ def run(options: argparse.Namespace) -> int:
     read."""
     for path in (options.before, options.after):
         if path.is_dir():
-            raise UserError(f"{path} is a folder: name the file with the loop in it.")
+            raise UserError(f"{path} is a folder. Name the file with the loop in it.")
     job = options.job or options.before.with_name("job.py")
     if options.before.exists() and not job.exists():
         raise UserError(
-            f"{job} is missing: the file whose make_job(seed, device) makes the model and the data that both loops train. "
-            "notebooks/4_models/1_own_loop.ipynb shows one. Is it elsewhere: --job FILE."
+            f"{job} is missing. Its make_job(seed, device) makes the model and the data for both loops. "
+            "notebooks/4_models/1_own_loop.ipynb shows one. If it is elsewhere, add --job FILE."
         )
     check_targets(options)
     with machine.own_cores(int(choose_device(options.device) == "cuda")):
@@ -107,10 +111,10 @@ def said(comparison: Comparison, names: list[str]) -> list[str]:
         elif comparison.gain and comparison.said == decision.direction(comparison.gain):
             width = comparison.gain.upper / comparison.gain.lower
             least = times(math.sqrt(width))
-            lines.append(f"The interval is {width - 1:.0%} wide: a gain below {least} cannot be seen like this.")
+            lines.append(f"The interval is {width - 1:.0%} wide, so it can't show a gain below {least}.")
         lines.append(f"{again}.")
     if comparison.compile_s:
-        lines.append(f"Compiling took {rounded(comparison.compile_s, 2)} s, not counted in these times.")
+        lines.append(f"Compiling took {rounded(comparison.compile_s, 2)} s, which these times don't include.")
     if comparison.agreement and comparison.agreement.status == PASS:
         lines.append(agreement(comparison))
     return [*lines, *(f"Note: {warning}" for warning in comparison.warnings)]
@@ -132,8 +136,8 @@ def agreement(comparison: Comparison) -> str:
         "the starter's", "those of the loop before"
     )
     return (
-        f"Losses and weights do not agree: {why} In numbers: {numbers}. A faster loop that trains another model is no gain. (With "
-        "SGD and a large learning rate even two runs of one loop part ways: compare a loop with itself to see.)"
+        f"Losses and weights don't agree. {why} In numbers: {numbers}. A faster loop that trains a different model is no gain. With "
+        "SGD and a large learning rate even two runs of one loop drift apart. Compare a loop with itself to see that."
     )
 
 

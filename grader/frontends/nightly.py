@@ -27,31 +27,35 @@ Share = tuple[int, int]  # the I-th of N
 
 
 def add_arguments(sub: argparse.ArgumentParser) -> None:
-    sub.set_defaults(run=nightly, kept="what is done is kept, and the same command goes on with the rest")
+    sub.set_defaults(run=nightly, kept="finished parts are kept, and the same command goes on with the rest")
     sub.epilog = (
-        "Exit status: 4 parts are missing that the same command makes; else 1 something failed, 3 something is slower than the "
-        "noise of the last nights, 0 everything works; 2 for unusable input. Whenever it is stopped, the same command goes on."
+        "Exit status: 0 if everything works. 1 if something failed. 2 for unusable input. 3 if something is slower than the noise of the last "
+        "nights. 4 if parts are missing, which the same command makes. You can stop it at any time, and the same command goes on."
     )
-    sub.add_argument("--quick", action="store_true", help="small lessons, short measurements")
+    sub.add_argument("--quick", action="store_true", help="small lessons and short measurements")
     folder = "folder of the nights (default: work/nightly)"
     sub.add_argument("--out", type=Path, default=Path("work/nightly"), help=folder)
-    history = "all nights, a line each (default: OUT/history.jsonl)"
+    history = "the file with one line for each night (default: OUT/history.jsonl)"
     sub.add_argument("--history", type=Path, metavar="FILE", help=history)
-    name = "its folder below OUT (default: the unfinished one, else the time)"
+    name = "name of the night's folder below OUT (default: the unfinished night, or the time)"
     sub.add_argument("--night", metavar="NAME", help=name)
-    which = "only these (default: all); lessons stay, but for --kinds"
+    which = "only these labs (default: all). Lessons stay, unless --kinds leaves them out"
     sub.add_argument("--labs", default="", metavar="NAME,...", help=which)
-    sub.add_argument("--lessons", default="", metavar="NAME,...", help="only these: 2_data or 2_data/3_overlap")
-    sub.add_argument("--kinds", default=KINDS, metavar="KIND,...", help=f"only these (default: {KINDS})")
-    sub.add_argument("--adversaries", default="1/1", metavar="I/N", help="grade only the I-th of N shares of them")
+    sub.add_argument(
+        "--lessons", default="", metavar="NAME,...", help="only these lessons, such as 2_data or 2_data/3_overlap"
+    )
+    sub.add_argument("--kinds", default=KINDS, metavar="KIND,...", help=f"only these kinds of parts (default: {KINDS})")
+    sub.add_argument(
+        "--adversaries", default="1/1", metavar="I/N", help="grade only the I-th of N shares of the adversaries"
+    )
     sub.add_argument("--shard", default="1/1", metavar="I/N", help="make only the I-th of N shares of the parts")
-    now = "make only parts of these kinds, of these labs and lessons, now, of a night that has others as well"
+    now = "for now, make only parts of these kinds, labs or lessons of the night"
     sub.add_argument("--now", default="", metavar="KIND,LAB,...", help=now)
-    until = "begin no part that would end later than in so many minutes, as far as earlier nights and pieces tell"
+    until = "begin no part that would take longer than M minutes from now, judging by earlier nights"
     sub.add_argument("--minutes", type=float, metavar="M", help=until)
-    only = "make nothing; write the report of what is there, and close it. What the night consists of, its folder says"
+    only = "make nothing. Write the report of the finished parts, and close the night"
     sub.add_argument("--report", action="store_true", help=only)
-    accept = '"grade LAB solution" is as it should be: compare only with nights from now on'
+    accept = '"grade LAB solution" has changed on purpose. Compare it only with nights from now on'
     sub.add_argument("--accept", metavar="PART", help=accept)
     add_pool(sub)
 
@@ -76,16 +80,18 @@ def nightly(options: argparse.Namespace) -> int:
     again = len(judging.again(night, assessed))
     goes = "the command that made the others" if options.report else "the same command"
     goes = "the command without --now" if options.now else goes
-    print(f"{missing} parts are missing, {again} are to be measured again: {goes} goes on.", file=sys.stderr)
+    print(f"{missing} parts are missing, and {again} need another measurement. Go on with {goes}.", file=sys.stderr)
     return 4
 
 
 def _accept(history: History, part: str) -> None:
     """Compare a part only with nights from now on."""
     if part not in {name for entry in history.nights() for name in entry["parts"]}:
-        raise UserError(f"No night has a part called {part!r}. One is called, say, 'grade 2a_workers solution'.")
+        raise UserError(
+            f"No night has a part called {part!r}. Parts are called 'grade 2a_workers solution', for example."
+        )
     history.accept(part)
-    print(f"{part} is compared with nights from now on only.")
+    print(f"{part} is only compared with nights from now on.")
 
 
 def _reported(options: argparse.Namespace, history: History, folder: Path | None) -> Night:
@@ -147,7 +153,9 @@ def _now(text: str, made: list[Part]) -> tuple[set[str], set[str]]:
         )
     kinds, subjects = named & set(parts.KINDS) or set(parts.KINDS), named & known
     if named and not measuring.chosen(made, kinds, subjects):
-        raise UserError(f"--now {text}: nothing of this night is of these kinds and of these labs or lessons as well.")
+        raise UserError(
+            f"--now {text} leaves nothing. No part of this night has these kinds and these labs or lessons."
+        )
     return kinds, subjects
 
 
@@ -157,12 +165,12 @@ def _names(text: str) -> list[str]:
 
 def _name(text: str) -> str:
     if not text or text.startswith(".") or not all(c.isalnum() or c in "-_." for c in text):
-        raise UserError(f"--night {text!r}: letters, digits, '-', '_' and '.' make a name.")
+        raise UserError(f"--night {text!r} is no name. A name has letters, digits, '-', '_' and '.'.")
     return text
 
 
 def _share(option: str, text: str) -> Share:
     number, _, count = text.partition("/")
     if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
-        raise UserError(f"{option} {text!r}: give I/N, as in 1/3, 2/3 and 3/3.")
+        raise UserError(f"{option} {text!r} is no share. Give I/N, as in 1/3, 2/3 and 3/3.")
     return int(number), int(count)

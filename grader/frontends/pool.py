@@ -26,17 +26,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sub = parts.add_parser("keys", help="make a pool's certificates, and one for each user")
     sub.set_defaults(run=make_keys)
     sub.add_argument("folder", type=Path, metavar="DIR")
-    sub.add_argument("--user", action="append", default=[], metavar="NAME", help="can be given several times")
-    sub.add_argument("--users", type=argparse.FileType(), metavar="FILE", help="one name a line")
+    sub.add_argument(
+        "--user", action="append", default=[], metavar="NAME", help="a user of the pool. You can give it several times"
+    )
+    sub.add_argument("--users", type=argparse.FileType(), metavar="FILE", help="a file with one name per line")
     sub = parts.add_parser("start", help="start scheduler, workers and the front door for submissions")
     sub.set_defaults(run=start)
     sub.add_argument("--keys", type=Path, metavar="DIR", required=True, help="the pool's certificates")
     for name, port, whose in (("--door", 8787, "users"), ("--scheduler", 8786, "the pool's machines")):
         place = f"127.0.0.1:{port}"
         sub.add_argument(name, default=place, metavar="HOST:PORT", help=f"for {whose} (default: {place})")
-    sub.add_argument("--join", metavar="ADDRESS", help="only workers, for a pool that runs at tls://HOST:PORT")
-    sub.add_argument("--at-once", type=int, default=2, metavar="N", help="grades of one user at once (default: 2)")
-    sub.add_argument("--an-hour", type=int, default=20, metavar="N", help="grades of one user in an hour (default: 20)")
+    sub.add_argument("--join", metavar="ADDRESS", help="start only workers, for a pool that runs at tls://HOST:PORT")
+    sub.add_argument(
+        "--at-once", type=int, default=2, metavar="N", help="most grades of one user at the same time (default: 2)"
+    )
+    sub.add_argument(
+        "--an-hour", type=int, default=20, metavar="N", help="most grades of one user per hour (default: 20)"
+    )
     add_devices(sub)
 
 
@@ -45,12 +51,12 @@ def make_keys(options: argparse.Namespace) -> None:
     try:
         users = options.user + [line.strip() for line in options.users or () if line.strip()]
     except UnicodeDecodeError:
-        raise UserError(f"{options.users.name} is no text in UTF-8. Save it as such: one name a line.") from None
+        raise UserError(f"{options.users.name} isn't UTF-8 text. Save it as UTF-8, with one name per line.") from None
     made = keys.make_keys(options.folder, users)
-    warning = "Whoever can read pool-node.pem can run any code on the pool."
+    warning = "Anyone who can read pool-node.pem can run any code on the pool."
     print(f"{options.folder} holds the pool's certificates. {warning}")
     for path in made:
-        print(f"  {path} is for {path.stem} alone: hand it over and delete it here")
+        print(f"  {path} is for {path.stem} alone. Hand it over and delete it here")
 
 
 def start(options: argparse.Namespace) -> None:
@@ -68,7 +74,7 @@ def start(options: argparse.Namespace) -> None:
 def _place(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
-        raise UserError(f"{text!r}: give HOST:PORT, as in 0.0.0.0:8787.")
+        raise UserError(f"{text!r} is no HOST:PORT, such as 0.0.0.0:8787.")
     return host, int(port)
 
 
@@ -77,30 +83,41 @@ def _place(text: str) -> tuple[str, int]:
 
 def add_devices(sub: argparse.ArgumentParser) -> None:
     """The options that say which devices of this machine."""
-    sub.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: GPUs if there are any")
-    sub.add_argument("--on", metavar="N,N", help="numbers of the GPUs of this machine to use (default: all)")
-    sub.add_argument("--workers", type=int, default=1, metavar="N", help="without GPUs: grades at once (default: 1)")
-    add_cores(sub, "shared by all workers of this machine (default: all)")
+    sub.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="where to measure (default: on GPUs if there are any)",
+    )
+    sub.add_argument("--on", metavar="N,N", help="which GPUs of this machine to use, such as 0,1 (default: all)")
+    sub.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="how many grades at the same time, without GPUs (default: 1)",
+    )
+    add_cores(sub, "all workers of this machine share them (default: all)")
 
 
 def add_pool(sub: argparse.ArgumentParser) -> None:
     """The options that say where to grade."""
     add_devices(sub)
-    gpus = "GPUs of this machine that a worker has: as many as the lab trains on (default: 1)"
+    gpus = "GPUs per worker of this machine, as many as the lab trains on (default: 1)"
     sub.add_argument("--gpus-each", type=int, default=1, metavar="N", help=gpus)
-    sub.add_argument("--cluster", metavar="ADDRESS", help="a pool that runs already: tls://HOST:PORT, with --keys")
+    sub.add_argument("--cluster", metavar="ADDRESS", help="a running pool, at tls://HOST:PORT. Needs --keys")
     sub.add_argument("--keys", type=Path, metavar="DIR", help="the pool's certificates (`grader pool keys`)")
-    sub.add_argument("--slurm", type=int, metavar="N", help="N SLURM jobs, a worker each")
-    line = 'a directive for sbatch: --sbatch="--gres=gpu:1"'
+    sub.add_argument("--slurm", type=int, metavar="N", help="start N SLURM jobs with one worker each")
+    line = 'a directive for sbatch, such as --sbatch="--gres=gpu:1"'
     sub.add_argument("--sbatch", action="append", default=[], metavar="LINE", help=line)
 
 
 def open_pool(options: argparse.Namespace, on_one_core: int = 1) -> contextlib.AbstractContextManager[Pool]:
     """The pool that the options ask for. on_one_core: on this machine's CPU, so many workers in place of each."""
     if (options.cluster is not None) + (options.slurm is not None) + (options.on is not None) > 1:
-        raise UserError("--cluster, --slurm and --on each say where to grade: give one of them.")
+        raise UserError("--cluster, --slurm and --on each say where to grade. Give only one of them.")
     if options.cores is not None and (options.cluster or options.slurm is not None):
-        raise UserError("--cores is for workers on this machine; the others' machines have theirs.")
+        raise UserError("--cores is for workers on this machine only. Leave it out here.")
     if options.cluster:
         return pool.at_address(options.cluster, options.device, options.keys)
     if options.slurm is not None:
@@ -113,7 +130,7 @@ def _chosen(options: argparse.Namespace) -> list[int] | None:
     try:
         return None if options.on is None else [int(n) for n in options.on.split(",")]
     except ValueError:
-        raise UserError(f"--on {options.on}: give numbers of GPUs, as in --on 0,1.") from None
+        raise UserError(f"--on {options.on} names no GPUs. Give their numbers, as in --on 0,1.") from None
 
 
 def check_confined(allow_unconfined: bool) -> None:

@@ -30,27 +30,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
     parser.usage = "grader run [options] -- COMMAND ..."
     parser.epilog = (
-        "The command's own exit status is kept; 3 where --against finds it slower. After a warm-up some steps are timed, "
-        "some recorded, and some timed again; the report comes while the job goes on."
+        "After a warm-up, some steps are timed, some recorded, and some timed again. The report comes while the job goes on. The exit status is "
+        "the command's own, or 3 if --against finds it slower."
     )
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="as you type it: python train.py --batch 64")
     parser.add_argument(
-        "--out", metavar="FOLDER", help="for trace, report and run.json (default: grader-run, grader-run-2, ...)"
+        "command", nargs=argparse.REMAINDER, help="the command as you type it, such as python train.py --batch 64"
     )
-    parser.add_argument("--stop", action="store_true", help="end the job when it has been looked at")
-    parser.add_argument("--after", metavar="10m", type=duration, default=0.0, help="look no sooner: 90s, 10m, 1h")
+    parser.add_argument(
+        "--out", metavar="FOLDER", help="folder for trace, report and run.json (default: grader-run, grader-run-2, ...)"
+    )
+    parser.add_argument("--stop", action="store_true", help="end the job after the look")
+    parser.add_argument(
+        "--after", metavar="10m", type=duration, default=0.0, help="don't look sooner than after 90s, 10m or 1h"
+    )
     parser.add_argument("--at-step", metavar="N", type=int, default=0, help="look from this step on")
-    parser.add_argument("--every", metavar="30m", type=duration, default=0.0, help="look again so often")
-    parser.add_argument("--stacks", action="store_true", help="record source lines too, which slows the recorded steps")
-    step = "what ends a step, where no optimizer does: a function that is called once a step"
+    parser.add_argument("--every", metavar="30m", type=duration, default=0.0, help="look again every 30m, for example")
+    parser.add_argument(
+        "--stacks", action="store_true", help="also record source lines, which slows the recorded steps"
+    )
+    step = "the function that ends a step, called once per step, if no optimizer does"
     parser.add_argument("--step", metavar="MODULE:FUNCTION", default="", help=step)
-    earlier = "run.json of an earlier run of the same job; may be given several times, which makes the answer surer"
+    earlier = "run.json of an earlier run of the same job. Several of them make the answer surer"
     parser.add_argument("--against", metavar="FILE", action="append", default=[], help=earlier)
 
 
 def duration(text: str) -> float:
     if not (found := re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())):
-        raise argparse.ArgumentTypeError(f"{text}: give a time such as 90s, 10m or 1h")
+        raise argparse.ArgumentTypeError(f"{text} is no time, such as 90s, 10m or 1h")
     return float(found[1]) * UNITS[found[2] or "s"]
 
 
@@ -58,9 +64,9 @@ def run(options: argparse.Namespace) -> int:
     """The job's exit status; 3 where it was slower than the earlier run. Raises UserError for a command that cannot be started."""
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
-        raise UserError("Give the command that trains after `--`: grader run -- python train.py")
+        raise UserError("Give the training command after `--`, as in: grader run -- python train.py")
     if options.step and not re.fullmatch(r"[\w.]+:[\w.]+", options.step):
-        raise UserError(f"--step {clean(options.step)}: give a module and a function, such as train:one_step.")
+        raise UserError(f"--step {clean(options.step)} is no MODULE:FUNCTION, such as train:one_step.")
     earlier = [read_record(path) for path in options.against]
     out = out_folder(options.out)
     looks = Looks(out, options.stop)
@@ -182,9 +188,9 @@ class Looks:
         print("", text(width, sys.stderr.isatty()), "", sep="\n", file=sys.stderr)
         step_s = _mean(look)
         windows = " and ".join(_ms(sum(window) / len(window)) for window in look["step_s"])
-        say(f"step {look['at_step']:,}: {windows} a step, without the profiler. Report: {target}")
+        say(f"step {look['at_step']:,}: {windows} per step, without the profiler. Report: {target}")
         if not look["stationary"]:
-            say("the step time was still changing when it was measured.")
+            say("the step time was still changing during the measurement.")
         if self.before is not None:
             say(f"{self.before / step_s:.2f} times as fast as at the look before.")
         self.before = step_s
@@ -211,9 +217,11 @@ def summary(seen: Seen, found: dict[str, Any]) -> list[str]:
     """Lines on the whole run, or the one that says why there is nothing to say."""
     if not found["ranks"]:
         if not seen.torch:
-            return ["no Python of this command imported torch (python -I and -E hide from it), so nothing was seen."]
+            return [
+                "no Python process of this command imported torch, so there was nothing to see. `grader run` can't look into python -I and -E."
+            ]
         return [
-            "torch was imported, but no step was seen: no optimizer's step, no backward call. --step names what ends one."
+            "torch was imported, but no step was seen. Nothing called an optimizer's step or backward. Use --step to name the function that ends a step."
         ]
     lines = [f"the whole run, {found['seconds']:.0f} s:"]
     for rank in found["ranks"]:
@@ -224,11 +232,11 @@ def summary(seen: Seen, found: dict[str, Any]) -> list[str]:
         lines.append(
             ROW.format(
                 "GPU, as nvidia-smi says",
-                f"{shown:.0%} (a kernel was running; the report says how much of it was work)",
+                f"{shown:.0%} (a kernel was running, and the report says how much was work)",
             )
         )
     if not any(process["looks"] for process in seen.processes):
-        lines.append(f" It ended before it was measured: that takes {_least(seen)}. --at-step N measures earlier.")
+        lines.append(f" It ended before it was measured, which takes {_least(seen)}. --at-step N measures earlier.")
     return lines
 
 
@@ -248,7 +256,7 @@ def _rows(rank: dict[str, Any]) -> list[tuple[str, str]]:
         )
         if rank["samples_a_step"]:
             rate = rank["samples_a_step"] / rank["step_s_mean"]
-            rows.append(("samples", f"{rank['samples_a_step']:,} a step, {rate:,.0f} a second"))
+            rows.append(("samples", f"{rank['samples_a_step']:,} per step, {rate:,.0f} per second"))
     for part, words in (("data_wait", "waiting for data"), ("backward", "backward"), ("optimizer", "optimizer")):
         if (seconds := rank["parts_s"].get(part)) and rank["step_s_mean"]:
             rows.append((words, f"{_ms(seconds)}, {min(1.0, seconds / rank['step_s_mean']):.0%} of a step"))
@@ -257,7 +265,7 @@ def _rows(rank: dict[str, Any]) -> list[tuple[str, str]]:
             rows.append((part, f"{count} times, {rank['share'][part]:.1%} of the time"))
     if memory := rank["memory"]:
         grown = memory.get("growth_a_step", 0)
-        leak = f", {grown / 1e6:+.2f} MB a step" if abs(grown) > 1e3 else ""
+        leak = f", {grown / 1e6:+.2f} MB per step" if abs(grown) > 1e3 else ""
         rows.append(
             ("memory", f"{memory['peak'] / 1e9:.2f} GB at its peak, {memory['reserved'] / 1e9:.2f} GB reserved{leak}")
         )
@@ -275,7 +283,7 @@ def _compared(earlier: list[dict[str, Any]], found: dict[str, Any]) -> int:
     several = (
         ""
         if len(earlier) > 1
-        else " One earlier run cannot tell how much runs differ: give several, for a surer answer."
+        else " One earlier run doesn't show how much runs differ. Give several for a surer answer."
     )
     say(
         f"{said}: {gain.factor:.2f} times as fast as before (90% interval {gain.lower:.2f} to {gain.upper:.2f}).{several}"

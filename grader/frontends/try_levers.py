@@ -33,27 +33,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
     parser.usage = "grader try [options] -- COMMAND ..."
     parser.epilog = (
-        "Each lever is a small patch from outside, in a fresh process of the same command, which is ended once its steps "
-        "are timed. No file of yours is changed, but your script may write its own: see --in-copy. Exit status: 0 measured, 2 not."
+        "Each lever is a small patch from outside. It runs in a fresh process of the same command, which ends once its steps are timed. Your "
+        "files stay unchanged, but your script may write files itself. --in-copy keeps these apart. Exit status: 0 if it measured, 2 if not."
     )
     add = parser.add_argument
-    add("command", nargs=argparse.REMAINDER, help="as you type it: python train.py --batch 64")
-    add("--budget", metavar="10m", type=duration, default=600.0, help="how long all of it may take (default: 10m)")
+    add("command", nargs=argparse.REMAINDER, help="the command as you type it, such as python train.py --batch 64")
+    add(
+        "--budget",
+        metavar="10m",
+        type=duration,
+        default=600.0,
+        help="how long everything together may take (default: 10m)",
+    )
     add(
         "--only",
         metavar="NAMES",
         default="",
         help=f"some levers: {', '.join(dict.fromkeys(each.name for each in trying.levers(8, [0])))}",
     )
-    add("--in-copy", action="store_true", help="run in a copy of this folder, which is thrown away")
+    add("--in-copy", action="store_true", help="run in a copy of this folder, which is deleted afterwards")
     add(
         "--at-step",
         metavar="N",
         type=int,
         default=0,
-        help="time the steps from this one on (default: once they are steady)",
+        help="time from this step on (default: once steps are steady)",
     )
-    add("--step", metavar="MODULE:FUNCTION", default="", help="what ends a step, where no optimizer does")
+    add("--step", metavar="MODULE:FUNCTION", default="", help="the function that ends a step, if no optimizer does")
     add("--html", metavar="FILE", help="write a page with the ladder's picture")
     add_json(parser, "everything")
 
@@ -62,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     """Exit status 0. Raises UserError for a command that cannot be measured."""
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
-        raise UserError("Give the command that trains after `--`: grader try -- python train.py")
+        raise UserError("Give the training command after `--`, as in: grader try -- python train.py")
     check_targets(options)
     chosen = _chosen(options.only)
     progress = Terminal("grader try")
@@ -85,7 +91,7 @@ def _chosen(only: str) -> list[Lever]:
     found = trying.levers(cores, near if 0 < len(near) < cores else [])
     wanted = [name.strip() for name in only.split(",") if name.strip()]
     if unknown := [name for name in wanted if name not in {lever.name for lever in found}]:
-        raise UserError(f"--only {clean(', '.join(unknown))}: there is no such lever.")
+        raise UserError(f"--only {clean(', '.join(unknown))} names no lever.")
     return [lever for lever in found if not wanted or lever.name in wanted]
 
 
@@ -94,7 +100,7 @@ def _copied(target: Path) -> Path:
     size = sum(path.stat().st_size for path in here.rglob("*") if path.is_file() and not path.is_symlink())
     if size > COPIED:
         raise UserError(
-            f"--in-copy: this folder holds {size / 1e9:.1f} GB. Start it in the script's own folder, with the data elsewhere."
+            f"--in-copy would copy {size / 1e9:.1f} GB. Start it in the script's own folder, and keep the data elsewhere."
         )
     shutil.copytree(here, target, symlinks=True, ignore=shutil.ignore_patterns(".git"))
     return target
@@ -110,17 +116,17 @@ def as_json(command: list[str], found: Tried) -> dict[str, Any]:
 
 def text(found: Tried, width: int = 100) -> str:
     base = found.baseline
-    lines = [f"as it is: {_ms(base)} a step, {len(base.step_s)} runs{_memory(base)}", ""]
-    lines.append(f"{'lever alone':<28} {'ms a step':>10} {'gain':>7}  {'90% interval':<14} {'memory':>8}  verdict")
+    lines = [f"as it is: {_ms(base)} per step, {len(base.step_s)} runs{_memory(base)}", ""]
+    lines.append(f"{'lever alone':<28} {'ms per step':>11} {'gain':>7}  {'90% interval':<14} {'memory':>8}  verdict")
     for rung in sorted(found.alone, key=lambda rung: -(rung.gain.factor if rung.gain else 0)):
         lines += wrap(_row(rung), width) if rung.why_not else [_row(rung), *_marks(rung, width)]
     paid = [rung for rung in found.ladder]
     if len(paid) > 1:
-        lines += ["", "the ladder, each on top of the one before"]
+        lines += ["", "the ladder, where each rung adds to the one before"]
         lines += [_row(rung) for rung in paid]
     if paid:
         whole = base_s(base) / base_s(paid[-1])
-        lines += ["", f"together: {whole:.2f} times as fast. To have it, write:"]
+        lines += ["", f"all of them together make it {whole:.2f} times as fast. Write:"]
         lines += [line for lever in paid[-1].levers for line in wrap(f"- {lever.write}", width)]
     else:
         lines += ["", "No lever made it faster. `grader run` says what holds it back."]
@@ -128,12 +134,12 @@ def text(found: Tried, width: int = 100) -> str:
         lines += [
             "",
             *wrap(
-                "Two runs as it is have other losses from the first steps on (no seed?), so nothing is said of losses.",
+                "Two unchanged runs have different losses from the first steps on, so losses can't be compared. Is a seed missing?",
                 width,
             ),
         ]
     if not found.complete:
-        lines += ["", "The budget was spent before all was measured: --budget gives more."]
+        lines += ["", "The budget was spent before everything was measured. --budget gives more."]
     lines.append(f"{found.runs} runs, {found.seconds:.0f} s")
     return "\n".join(line.rstrip() for line in lines)
 
@@ -146,14 +152,14 @@ def _row(rung: Rung) -> str:
     shown = f"{gain.lower:.2f} to {gain.upper:.2f}" if math.isfinite(gain.noise) else "one run"
     peak = f"{rung.peak / 1e9:.1f} GB" if rung.peak else ""
     said = f"{MARKS[rung.said]} {rung.said}"
-    return f"{rung.title:<28} {1000 * base_s(rung):>10.4g} {gain.factor:>6.2f}x  {shown:<14} {peak:>8}  {said}"
+    return f"{rung.title:<28} {1000 * base_s(rung):>11.4g} {gain.factor:>6.2f}x  {shown:<14} {peak:>8}  {said}"
 
 
 def _marks(rung: Rung, width: int) -> list[str]:
     """What must be known beside the speed."""
     if rung.apart is None or rung.apart <= trying.ROUNDING:
         return []
-    words = f"its first losses part from those of the job as it is by {rung.apart:.1%}: more than rounding. Look before you keep it."
+    words = f"its first losses differ from the unchanged job's by {rung.apart:.1%}, which is more than rounding. Check this before you keep it."
     return wrap(words, width, "    ")
 
 
@@ -188,7 +194,8 @@ def page(command: list[str], found: Tried) -> str:
         rows.append(cells)
     shown = [rung for rung in [*found.alone, *found.ladder[1:]] if rung.gain and not rung.why_not]
     picture = web_page.image(
-        lambda: draw(found.baseline, shown), "Milliseconds a step: as it is, with each lever alone, and up the ladder"
+        lambda: draw(found.baseline, shown),
+        "Milliseconds per step: unchanged, with each lever alone, and up the ladder",
     )
     body = web_page.heading(to_html("What each lever gives"), to_html(_ms(found.baseline)))
     body += f"<p><code>{to_html(' '.join(command))}</code></p>" + picture
@@ -211,6 +218,6 @@ def draw(baseline: Rung, rungs: list[Rung]) -> Figure:
             [1000 * seconds for seconds in rung.step_s], [y] * len(rung.step_s), "o", color=web_page.BLACK, markersize=3
         )
     axes.axvline(1000 * base_s(baseline), color=web_page.BLACK, linestyle="--", linewidth=1)
-    axes.set_xlabel("milliseconds a step (dashed: as it is)")
+    axes.set_xlabel("milliseconds per step (dashed: unchanged)")
     axes.set_xlim(left=0)
     return figure

@@ -18,27 +18,33 @@ from grader.measure import calibration
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    parser.set_defaults(run=run, kept="labs that were done are kept, one that was under way is not")
+    parser.set_defaults(run=run, kept="finished labs are kept, an unfinished one is not")
     add_lab(parser, default="all that this machine can grade")
     add(
         "--for-class",
         action="store_true",
-        help="with as many cores as a worker of `grader class` has here: where there are several, each has its share",
+        help="measure with the cores that a worker of `grader class` has here. Several workers share the machine's cores",
     )
-    add("--workers", type=int, default=1, metavar="N", help="of --for-class without GPUs: its workers (default: 1)")
-    add("--spread", action="store_true", help="maintainers: how far honest forms end from each other, part of the lab")
+    add(
+        "--workers", type=int, default=1, metavar="N", help="how many workers --for-class has without GPUs (default: 1)"
+    )
+    add(
+        "--spread",
+        action="store_true",
+        help="for maintainers: measure how far honest forms end from each other, and store it in the lab",
+    )
     add(
         "--outcome",
         type=int,
         metavar="STEPS",
-        help="maintainers: long runs that say where the training leads, part of the lab; goes on where it was stopped",
+        help="for maintainers: make long runs of so many steps, which show where the training leads, and store them in the lab. A stopped run continues",
     )
     add(
         "--seeds",
         type=int,
         metavar="N",
         default=3,
-        help="of --spread, and of --outcome: 3 or more there (default: 3); of 5 its band is less than half as wide",
+        help="seeds for --spread and --outcome (default: 3). --outcome takes 3 or more, and its band is less than half as wide with 5",
     )
     add_device(parser)
 
@@ -47,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
     named = [options.lab] if options.lab else labs.NAMES
     chosen = [lab for lab in map(labs.get, named) if isinstance(lab, Lab)]
     if not chosen:
-        raise UserError(f"{options.lab} has no gain to calibrate: it is about measuring, not about a faster loop.")
+        raise UserError(f"{options.lab} has no gain to calibrate. It is about measuring, not about a faster loop.")
     failed = []
     with _as_a_worker(options) if options.for_class else contextlib.nullcontext():
         for lab in chosen:
@@ -61,7 +67,7 @@ def run(options: argparse.Namespace) -> None:
                 failed.append(lab.name)
     if failed:
         raise UserError(
-            f"Not calibrated: {', '.join(failed)}. The others are kept; go on with `grader calibrate {failed[0]}`."
+            f"Not calibrated: {', '.join(failed)}. The others are kept. Go on with `grader calibrate {failed[0]}`."
         )
 
 
@@ -73,7 +79,7 @@ def _as_a_worker(options: argparse.Namespace) -> contextlib.AbstractContextManag
     environment = pool.environments(options.device, cpu_workers=max(1, options.workers), gpus_each=gpus)[0]
     cores = environment.pop(worker.CORES)
     os.environ.update(environment)
-    print(f"measured as by a worker of `grader class`: on cores {cores}", file=sys.stderr)
+    print(f"measured as a worker of `grader class` does, on cores {cores}", file=sys.stderr)
     return machine.kept_on(machine.parse(cores), "those of a worker of `grader class`")
 
 
@@ -96,4 +102,4 @@ def _calibrate_lab(lab: Lab, options: argparse.Namespace) -> None:
         entry = calibrate.measure_gain(lab, options.device, Terminal(lab.name))
         path = calibration.store_gain(lab, form, entry)
         low, high = entry["interval"]
-        print(f"{lab.name}: the solution gains {entry['gain']:.2f}x here ({low:.2f} to {high:.2f}); kept in {path}")
+        print(f"{lab.name}: the solution gains {entry['gain']:.2f}x here ({low:.2f} to {high:.2f}). Kept in {path}")

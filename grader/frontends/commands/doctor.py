@@ -14,6 +14,8 @@ from grader.measure import calibration
 from grader.safe_text import cores_text
 from grader.sandbox.probe import Confinement, confinement
 
+NOT_CALIBRATED = ", not calibrated"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
@@ -27,8 +29,8 @@ def run(options: argparse.Namespace) -> int:
     calibrated = [_show_lab(labs.get(name)) for name in labs.NAMES]
     if not all(calibrated):
         print(
-            "\nnot calibrated: full points need the gain that the lab names, whatever this machine could reach."
-            "\n`grader calibrate LAB` measures what it can; for the marks of a class, with --for-class."
+            '\n"not calibrated" means that full points need the lab\'s own minimum gain, even if this machine could gain more.'
+            "\n`grader calibrate LAB` measures how much it can gain. For the marks of a class, add --for-class."
         )
     return 0 if confined.files else 1
 
@@ -52,19 +54,17 @@ def _lacks(lab: AnyLab, form: str) -> str:
 def _show_machine(confined: Confinement) -> None:
     facts, versions = machine.facts(), machine.versions()
     own, why = machine.share(int(machine.has_gpu()))
-    of_a_grade = "" if why == "all" else f"; a grade has {len(own)} ({machine.written(own)}: {why})"
+    of_a_grade = "" if why == "all" else f", of which a grade has {len(own)} ({machine.written(own)}, {why})"
     print(f"processor    {facts['cpu']}, {cores_text(facts['cores'])}{of_a_grade}")
-    print(f"GPU          {facts['gpu'] or 'none: labs run in their CPU form, or say NOT MEASURED'}")
+    print(f"GPU          {facts['gpu'] or 'none, so labs run in their CPU form or say NOT MEASURED'}")
     print(f"versions     {', '.join(f'{k} {v}' for k, v in versions.items())}")
-    print(
-        f"confinement  what a confined process could not get through, tried just now (Landlock ABI {confined.landlock}):"
-    )
+    print(f"confinement  what submissions can't get through, tried just now (Landlock ABI {confined.landlock}):")
     for line in confined.lines():
         print(f"  {line}")
     if not confined.files:
-        print("  Without confined files no marks are given here, unless you say --allow-unconfined.")
+        print("  Files aren't confined here, so there are no marks unless you pass --allow-unconfined.")
     print(f"data         {cache_dir()} ({shutil.disk_usage(cache_dir()).free / 1e9:.0f} GB free)")
-    compiler = shutil.which("gcc") or shutil.which("cc") or "none found: torch.compile will not work"
+    compiler = shutil.which("gcc") or shutil.which("cc") or "none found, so torch.compile won't work"
     print(f"C compiler   {compiler}")
     state = machine.gpu_state()
     if state:
@@ -82,6 +82,6 @@ def _show_lab(lab: AnyLab) -> bool:
     known = ""
     if isinstance(lab, Lab) and calibrate.calibrated(lab, form):
         gain, source = calibration.reference_gain(lab, form)
-        known = f"; solution gains {gain:.1f}x ({source})" if gain else "; not calibrated"
+        known = f", solution gains {gain:.1f}x ({source})" if gain else NOT_CALIBRATED
     print(f"{lab.name:<16} {lab.measurable(form):g} of {lab.max_score:g} points can be measured{known}")
-    return known != "; not calibrated"
+    return known != NOT_CALIBRATED

@@ -31,15 +31,15 @@ DEMO = ("2a_workers", "3a_precision")  # the labs that `grader demo` shows
 def add_grade(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     parser.set_defaults(run=run_grade)
-    parser.epilog = "Exit status: 0 for a report, whatever it says, 1 where this machine cannot grade, 2 for unusable input, 130 stopped."
+    parser.epilog = "Exit status: 0 for a report, whatever its points. 1 if this machine can't grade. 2 for unusable input. 130 if you stopped it."
     add_lab(parser)
     add("notebook", type=Path)
     add_json(parser, "the result")
-    add("--html", metavar="FILE", help="write the report as a page")
-    add("--quick", action="store_true", help="fewer and shorter measurements: for trying out, not for marks")
+    add("--html", metavar="FILE", help="write the report as an HTML page")
+    add("--quick", action="store_true", help="take fewer and shorter measurements. For trying out, not for marks")
     add_unconfined(parser)
-    add("--cluster", metavar="ADDRESS", help="have a pool grade it: tls://HOST:PORT")
-    add("--key", type=Path, metavar="FILE", help="your key to that pool")
+    add("--cluster", metavar="ADDRESS", help="let a pool grade it, at tls://HOST:PORT")
+    add("--key", type=Path, metavar="FILE", help="your key for that pool")
     add_device(parser)
 
 
@@ -53,19 +53,19 @@ def add_demo(parser: argparse.ArgumentParser) -> None:
 
 def run_grade(options: argparse.Namespace) -> None:
     if labs.full(str(options.notebook)) in labs.NAMES and options.lab.endswith(".ipynb"):
-        raise UserError(f"The lab comes first: grader grade {options.notebook} {options.lab}")
+        raise UserError(f"The lab comes first. Use: grader grade {options.notebook} {options.lab}")
     lab = labs.get(options.lab)
     cells = code_cells(load_notebook(options.notebook), str(options.notebook))
     submission = from_cells(cells, str(options.notebook))
     others = _labs_of(cells)
     if others and lab.name not in others:
         raise UserError(
-            f"{options.notebook} is a notebook of {others[0]}, not of {lab.name}: it calls grader.lab({others[0]!r})."
+            f"{options.notebook} is a notebook of {others[0]}, not of {lab.name}. It calls grader.lab({others[0]!r})."
         )
     check_targets(options)
     if options.cluster:
         if options.cores is not None:
-            raise UserError("--cores is for a grade on this machine; a pool's machines have theirs.")
+            raise UserError("--cores is for a grade on this machine. Leave it out with --cluster.")
         result = grade_at(
             options.cluster, submission, lab, key=options.key, quick=options.quick, progress=Terminal(lab.name)
         )
@@ -127,4 +127,6 @@ def run_demo(options: argparse.Namespace) -> None:
     print("\nThe reports as pages:")
     for path in written:
         print(f"  {path.resolve()}")
-    print("\nNext: `make lab` opens the course in JupyterLab; with conda, `jupyter lab notebooks/00_start_here.ipynb`.")
+    print(
+        "\nNext, open the course in JupyterLab with `make lab`. With conda, use `jupyter lab notebooks/00_start_here.ipynb`."
+    )

@@ -38,13 +38,19 @@ def add_hint(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     parser.set_defaults(run=hint)
     add_lab(parser)
-    add("check", nargs="?", help="its name, as the report's last line of a hint says it")
-    add("--depth", type=int, choices=(1, 2, 3), default=1, help="1: a nudge; 2: where to look; 3: what to do")
+    add("check", nargs="?", help="the check's name, which a report gives below its hint")
+    add(
+        "--depth",
+        type=int,
+        choices=(1, 2, 3),
+        default=1,
+        help="1 is a nudge, 2 says where to look, 3 says what to do (default: 1)",
+    )
 
 
 def add_scaffold(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=scaffold)
-    parser.add_argument("folder", type=Path, help="where train.py is put; a file that is there stays")
+    parser.add_argument("folder", type=Path, help="where to put train.py. An existing file stays as it is")
 
 
 def form_here(lab: AnyLab) -> str | None:
@@ -61,9 +67,9 @@ def list_labs(options: argparse.Namespace) -> None:
     for row in rows:
         here = HERE[row["form_here"]]
         if row["lacks"]:
-            here = "needs packages that are not installed here: grader doctor says which"
+            here = "needs more packages, which `grader doctor` names"
         elif row["form_here"] == "cpu" and not row["points_here"]:
-            here = "needs an NVIDIA GPU; on this CPU only the training is compared"
+            here = "needs an NVIDIA GPU. This CPU only compares the training"
         print(f"{row['name']:<16} {row['title']} ({row['points']:g} points, {here})\n{'':16} {row['goal']}")
     print("\nBegin with: grader start LAB")
 
@@ -86,7 +92,7 @@ def hint(options: argparse.Namespace) -> None:
     lab = labs.get(options.lab)
     hints = {check.name: check.hints for check in lab.checks if hasattr(check, "hints")}
     if options.check is None:
-        raise UserError(f"To which check of {lab.name}? It has hints for: {', '.join(hints)}.")
+        raise UserError(f"Name a check of {lab.name}. It has hints for: {', '.join(hints)}.")
     if options.check not in hints:
         raise UserError(f"{lab.name} has no hints for {options.check!r}. It has them for: {', '.join(hints)}.")
     print(hints[options.check][options.depth - 1])
@@ -97,8 +103,8 @@ def hint(options: argparse.Namespace) -> None:
 def scaffold(options: argparse.Namespace) -> None:
     target = options.folder / "train.py"
     if target.exists():
-        raise UserError(f"{target} is there already, and stays as it is. Name another folder.")
+        raise UserError(f"{target} is there already and stays as it is. Name a different folder.")
     write_text(target, (paths.REPOSITORY / "grader" / "scaffold" / "train.py").read_text(encoding="utf-8"))
     print(
-        f"{target} is yours to change. Its knobs are at its top, what it trains at its end; each run leaves a folder under runs/."
+        f"{target} is yours to change. Its knobs are at the top, its model and data at the end. Each run leaves a folder under runs/."
     )
