@@ -109,7 +109,7 @@ def test_a_number_that_json_does_not_have(monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "patched", "says"),
     [
-        (["class", "labs", "submitted"], "grader.frontends.classroom.grade_class", "what is graded is kept"),
+        (["class", "labs", "submitted"], "grader.frontends.classroom.grade_class", "finished grades are kept"),
         (["calibrate"], "grader.frontends.commands.calibrate.run", "finished labs are kept"),
         (["nightly"], "grader.frontends.nightly.nightly", "finished parts are kept"),
         (["labs"], "grader.frontends.commands.labs.list_labs", "nothing unfinished was kept"),
