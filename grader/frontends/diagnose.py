@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from grader.errors import UserError
-from grader.frontends import diagnose_job, diagnosis_page
+from grader.frontends import diagnose_job, diagnosis_page, diagnosis_streams
 from grader.frontends import diagnosis_facts as said
 from grader.frontends.delivery import check_targets, deliver, names_of
 from grader.frontends.options import add_json
@@ -235,6 +235,8 @@ def _trace_json(name: str, a: Analysis) -> dict[str, Any]:
     operations = [dataclasses.asdict(operation) for operation in a.operations]
     for shown in operations:
         shown["events"] = _events_json(a.trace, shown["events"][:MOST_EVENTS])
+        # of what flops and bytes need at the device's peaks: 1 is on the roof
+        shown["roof_share"] = shown["least_ns"] and shown["least_ns"] / shown["gpu_ns"]
     gaps = {part[5:] + "_ns": a.breakdown[part] for part in IDLE if part in a.breakdown}
     return {
         "trace": name,
@@ -252,6 +254,7 @@ def _trace_json(name: str, a: Analysis) -> dict[str, Any]:
         "metrics": {**m.to_dict(), "gap_cause": gaps},
         "top_operations": operations,
         "longest_gaps": _gaps_json(a),
+        **diagnosis_streams.as_json(a),
     }
 
 

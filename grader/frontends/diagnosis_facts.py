@@ -84,7 +84,8 @@ def at(trace: Trace, time: int) -> str:
 
 def where(analysis: Analysis) -> str:
     """Times to jump to in Perfetto: the longest events of the evidence, of each fact the first two. "" without any."""
-    t, times = analysis.trace, {}
+    t = analysis.trace
+    times: dict[int, str] = {}
     for evidence in analysis.diagnosis.evidence:
         for e in evidence.events[:2]:
             times.setdefault(int(t.start[e]), at(t, int(t.start[e])))

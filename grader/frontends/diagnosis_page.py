@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from grader import trace, web_page
 from grader.frontends import diagnosis_facts as said
+from grader.frontends import diagnosis_streams
 from grader.safe_text import clean, prose_to_html, to_html
 from grader.trace import Analysis, Trace, timeline
 from grader.trace.catalogue import STEP_PARTS
@@ -23,7 +24,9 @@ FOOT = (
     "step that launched it. A trace lists what ran, not why: take the cause as a lead and measure the change."
 )
 MOST_EVENTS = MOST_KERNELS = 8  # of one piece of evidence, of one operation
-_CSS = """
+_CSS = (
+    web_page.TABLES
+    + """
 .speed-report .sp-ops { display: grid; grid-template-columns: max-content max-content max-content minmax(0, 1fr);
   gap: 7px 14px; margin: 8px 0; font-size: 13px; font-variant-numeric: tabular-nums; }
 .speed-report .sp-ops > div { overflow-wrap: anywhere; }
@@ -34,6 +37,7 @@ _CSS = """
 .speed-report .sp-cause { border-left: 6px solid #0072B2; padding: 6px 12px; margin: 10px 0; background: #f3f8fc; }
 .speed-report ul { margin: 4px 0; padding-left: 20px; }
 """
+)
 
 
 def page(names: list[str], analyses: list[Analysis], above: str = "") -> str:
@@ -54,6 +58,8 @@ def page(names: list[str], analyses: list[Analysis], above: str = "") -> str:
         which = f" ({label})" if several else ""
         if rows := said.facts(a.metrics):
             body.append(section(f"In numbers{which}", web_page.pairs(rows)))
+        if device_use := diagnosis_streams.as_html(a):
+            body.append(device_use)
         if a.operations:
             roofline = web_page.image(partial(trace.draw_roofline, a), "Roofline")
             body.append(section(f"Operations that cost the GPU most{which}", roofline, _operations_html(a)))

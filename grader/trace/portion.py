@@ -205,10 +205,13 @@ def _counts(store: Store, edges: np.ndarray) -> np.ndarray:
 
 def _without_steps(store: Store, most: int) -> Window:
     """From the middle of the recording."""
-    spans = [store.columns(i) for i in range(len(store.parts))]
-    starts = [c["start"][c["category"] != SPAN] for c in spans]
-    quantiles = np.quantile(np.concatenate([s[:: max(1, len(s) // 100_000)] for s in starts if len(s)]), [0.001, 0.999])
-    edges = np.linspace(*quantiles, BINS + 1)
+    some = []
+    for i in range(len(store.parts)):
+        c = store.columns(i)
+        start = c["start"][c["category"] != SPAN]
+        some.append(start[:: max(1, len(start) // 10_000)])
+    quantiles = np.quantile(np.concatenate(some), [0.001, 0.999])
+    edges = np.linspace(float(quantiles[0]), float(quantiles[1]), BINS + 1)
     before = np.append(0, np.cumsum(_counts(store, edges)))
     low, high = middle(before, int(0.9 * most))  # bins hold what begins in them; longer events are kept besides
     if before[high] - before[low] > most:
