@@ -177,6 +177,16 @@ def test_a_straggler_without_a_file_is_noticed() -> None:
     assert found.absent_ns == pytest.approx(0.75e6, rel=0.01) and "rank 3" in found.text
 
 
+def test_a_lost_kernel_costs_its_step() -> None:
+    plan = Plan([3000.0, 4500.0], steps=8)
+    traces = made.traces(plan)
+    lost = [e for e in traces[0]["traceEvents"] if e.get("cat") == "kernel" and e["name"].startswith("nccl")][4]
+    traces[0]["traceEvents"].remove(lost)
+    found = job(rank_of(analyse(read_bytes(json.dumps(t).encode())), str(r)) for r, t in enumerate(traces))
+    assert found.cause == "straggler" and "a rank recorded fewer" in " ".join(found.notes)
+    assert found.wait_ns[0] == pytest.approx(1.5e6, abs=2)
+
+
 def test_ranks_of_different_steps() -> None:
     a, b = ranks_of(Plan([3000.0, 4500.0])), ranks_of(Plan([3000.0, 4500.0], first=90))
     found = job([a[0], b[1]])

@@ -14,6 +14,7 @@ from grader.trace import job_files, job_words, links
 from grader.trace.rank import EXPOSED, WAITING, Rank
 from grader.trace.rank_match import Matched, match
 from grader.trace.rank_waits import Waits
+from grader.trace.words import counted
 
 NOTICED = 0.05  # of a step: shorter waits are not what a job is bound by
 BESIDE = 0.5  # waits are the cause if they cost so much of what all ranks have in common
@@ -121,9 +122,13 @@ def _missing(ranks: Sequence[Rank]) -> list[int]:
 def _named_by(ranks: Sequence[Rank], m: Matched, waits: Waits) -> list[str]:
     notes = []
     if m.partial:
-        notes.append(f"{m.partial} collectives were not recorded on all ranks and are left out")
+        notes.append(
+            counted(m.partial, "collective{s} {are} of steps in which a rank recorded fewer, and {are} left out")
+        )
     if m.differ:
-        notes.append(f"{m.differ} collectives differ in kind or size between the ranks and are left out")
+        notes.append(
+            counted(m.differ, "collective{s} {do} not agree in kind or size between the ranks, and {are} left out")
+        )
     if len(ranks) > 1 and not len(m) and not m.partial and any(len(rank.labels) for rank in ranks):
         notes.append("no collective was recorded on two ranks, so who waits for whom cannot be told")
     apart = float(np.nanmax(np.abs(m.offset))) if len(m) else 0.0

@@ -12,6 +12,7 @@ from grader.trace.rank import Rank
 from grader.trace.rank_match import Matched
 
 FITS_NS, FITS, FITS_ON_HOST = 1_000_000, 0.05, 0.3  # ends of one collective differ by less, in ns or in steps
+MOST_PARTIAL = 0.8  # share of collectives that may be missing on some ranks
 DIFFER = 0.2  # share of collectives that may differ between ranks of one job
 
 
@@ -117,8 +118,13 @@ def check_fit(ranks: Sequence[Rank], m: Matched, labels: np.ndarray) -> None:
     if len(ranks) < 2 or not len(labels):
         return
     files = job_words.listed([rank.file for rank in ranks])
-    if not len(m) and not m.partial and all(rank.world_size in (None, 1) for rank in ranks):
+    if not len(m) and not m.partial and not m.differ and all(rank.world_size in (None, 1) for rank in ranks):
         raise NotOneJob(f"{files} exchange nothing with each other")
+    if m.partial > MOST_PARTIAL * (m.partial + len(m)):
+        some = f"{m.partial} of {m.partial + len(m) + m.differ} are not on all of them"
+        raise NotOneJob(
+            f"the ranks call different collectives ({some}): {files}. Or events were taken out of these files"
+        )
     if m.differ > DIFFER * (m.differ + len(m)):
         differ = f"{m.differ} of {m.differ + len(m)} differ in kind or size"
         raise NotOneJob(

@@ -87,7 +87,10 @@ def said(job: Job) -> dict[str, Any]:
     else:
         text, ways = _usual(job), list(cause.advice if cause else ())
     if job.missing and not job.absent_ns:
-        text += f" No file is of {_numbered(job.missing)}, so what the others wait for may be there."
+        who = _numbered(job.missing)
+        if len(job.missing) > MOST_LISTED:
+            who = f"{len(job.missing)} of the job's {len(job.missing) + len(job.ranks)} ranks"
+        text += f" No file is of {who}, so what the others wait for may be there."
     lesson = CAUSES["communication"] if job.cause in ("straggler", "imbalance") else cause
     return {
         "text": text,

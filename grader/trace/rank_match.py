@@ -35,7 +35,7 @@ class Matched:
     members: np.ndarray
     label: np.ndarray  # of the step
     differ: int  # rows left out, as ranks did not do the same there
-    partial: int  # and as not all ranks recorded them
+    partial: int  # and as not all ranks recorded as many in that step
     offset: np.ndarray  # ns by which each rank's clock is ahead of the first one's; NaN where nothing tells it
     spread: np.ndarray  # of each rank, ns: by how much its ends are off from those of the others, in the median
 
@@ -49,16 +49,12 @@ def match(ranks: Sequence[Rank], labels: np.ndarray) -> Matched:
     members: dict[str, set[int]] = {}
     for (group, *_), found in rows.items():
         members.setdefault(group, set()).update(found)
-    kept, differ, partial = [], 0, 0
-    for key, found in rows.items():
-        if len(members[key[0]]) < 2:
-            continue
-        if len(found) < len(members[key[0]]):
-            partial += 1
-        elif _alike(ranks, found):
-            kept.append((key, found))
-        else:
-            differ += 1
+    rows = {key: found for key, found in rows.items() if len(members[key[0]]) > 1}
+    # Where a rank lacks one, nobody knows which one of the step that is.
+    broken = {key[:2] for key, found in rows.items() if len(found) < len(members[key[0]])}
+    whole = {key: found for key, found in rows.items() if key[:2] not in broken}
+    kept = [(key, found) for key, found in whole.items() if _alike(ranks, found)]
+    differ, partial = len(whole) - len(kept), len(rows) - len(whole)
     index = np.full((len(kept), len(ranks)), -1)
     for row, (_, found) in enumerate(kept):
         index[row, list(found)] = list(found.values())

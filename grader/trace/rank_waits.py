@@ -69,7 +69,7 @@ class Waits:
     @property
     def unseen(self) -> float:
         """Where ranks are missing: by how much collectives took longer than the quickest of their kind and size, after the last
-        known rank had come; ns per step."""
+        known rank had come, with nothing beside it; ns per step and rank."""
         m = self.m
         absent = m.members > (m.index >= 0).sum(axis=1)
         if not absent.any():
@@ -78,7 +78,16 @@ class Waits:
         kinds: dict[tuple, list[int]] = {}
         for row in np.flatnonzero(absent).tolist():
             kinds.setdefault((m.kind[row], m.group[row], int(m.bytes[row])), []).append(row)
-        return float(sum((length[rows] - length[rows].min()).sum() for rows in kinds.values())) / self.n
+        more = np.zeros(len(m))
+        for rows in kinds.values():
+            more[rows] = length[rows] - length[rows].min()
+        found = []
+        for r, rank in enumerate(self.ranks):
+            mine = np.flatnonzero(m.index[:, r] >= 0)
+            end = rank.calls.end[m.index[mine, r]]
+            spans = intervals.union(end - more[mine].astype(np.int64), end)
+            found.append(intervals.length(intervals.difference(spans, rank.busy)))
+        return float(np.mean(found)) / self.n
 
     def why(self, late: Sequence[int], later: bool = False) -> dict[str, float]:
         """By how much longer these ranks take for each thing before the collectives that they come late to, than the first quarter does;
