@@ -22,6 +22,7 @@ import psutil
 import pynvml
 
 from grader.cores import Unit, cut, flat, parse, shares, written
+from grader.devices import native
 from grader.errors import UserError
 
 # Thermal and hardware-slowdown bits of nvmlClocksEventReasons. Power capping is normal under load and not among them.
@@ -83,6 +84,14 @@ def has_gpu() -> bool:
 
 def gpu_name() -> str | None:
     return str(pynvml.nvmlDeviceGetName(_gpu())) if has_gpu() else None
+
+
+def gpu_lacks() -> list[str]:
+    """Of what `devices.native` tells of, what this machine's GPU has no units for; [] without a GPU."""
+    if not has_gpu():
+        return []
+    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(_gpu())
+    return [what for what in ("bf16", "tf32", "flash") if what not in native((major, minor))]
 
 
 def cpu_name() -> str:

@@ -205,7 +205,7 @@ def test_shapes_that_do_not_fit_are_unknown(text, tensors):
 
 def test_nobody_elses_peaks():
     assert roofline.peaks("NVIDIA H200").half == 799e12
-    assert roofline.peaks("NVIDIA A100-SXM4-80GB") is roofline.peaks(None) is None
+    assert roofline.peaks("NVIDIA TITAN X (Pascal)") is roofline.peaks(None) is None
 
 
 def test_the_ridge():
@@ -341,6 +341,23 @@ def test_lines_of_older_traces_and_of_libraries():
     loop.frame("<built-in method relu of type object at 0x7f>", 90, 400)
     (one,) = loop.op("aten::relu", 100, 50, shapes=[[1000]]).kernel(ADD, 110, 40).operations()
     assert (one.line, one.function) == ("/home/me/lib/model.py:30", "forward")
+
+
+@pytest.mark.parametrize(
+    "device, says",
+    [
+        ("Tesla T4", "of the 8.1 of this Tesla T4's data sheet; tensor cores would do it about 8x faster, in fp16 with a Grad"),
+        ("Tesla P100-PCIE-16GB", "of the 9.3 of this Tesla P100-PCIE-16GB's data sheet; this GPU has no tensor cores"),
+        ("NVIDIA GeForce RTX 3080", "of the 29.8 of this GeForce RTX 3080's data sheet; tensor cores would do it about 2x faster, in bf16"),
+        ("NVIDIA L40S", "of the 91.6 of this L40S's data sheet; tensor cores would do it about 2x faster, in TF32 already"),
+    ],
+)  # fmt: skip
+def test_a_reason_is_one_of_this_device(device, says):
+    loop = Loop().op("aten::mm", 100, 50, shapes=[[512, 512], [512, 512]]).kernel(SGEMM, 125, 90)
+    document = loop.document(deviceProperties=[{"id": 0, "name": device}])
+    (one,) = operations(trace.read_bytes(json.dumps(document).encode()))
+    assert says in one.why
+    assert (one.bound is None) == (device == "NVIDIA GeForce RTX 3080")  # of which there are two, with different memory
 
 
 def test_python_ids_rather_than_times_and_no_circle():

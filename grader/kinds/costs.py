@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from grader import machine, trace
+from grader.devices import PEAKS
 from grader.errors import UserError
 from grader.grading.evidence import AnyFindings
 from grader.grading.gate import machine_is_free
@@ -21,7 +22,6 @@ from grader.kinds.shared import STEPS, TRACES, as_number, not_answered, read_ans
 from grader.labs.lab import AnyLab, Hints, OtherForm
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Progress, scored, silent, unscored
 from grader.submission import Submission
-from grader.trace import roofline
 from grader.trace.operations import Operation, operations
 from grader.trace.steps import Steps
 from grader.trace.words import plain_number
@@ -118,7 +118,7 @@ NO_GPU = (
     'shows the recorded trace: answer with "trace": "recorded".'
 )
 NO_PEAKS = (
-    "What this GPU reaches at most is not known, so nobody can say what bounds an operation on it. Answer for the recorded "
+    "What this GPU reaches at most was not measured, so nobody can say what bounds an operation on it. Answer for the recorded "
     'trace: lab.profile("recorded").'
 )
 
@@ -162,7 +162,7 @@ def unmeasured() -> str:
     """Why no loop can be recorded and judged here, or ''."""
     if not machine.has_gpu():
         return NO_GPU
-    return "" if roofline.peaks(machine.gpu_name()) else NO_PEAKS
+    return "" if machine.gpu_name() in PEAKS else NO_PEAKS
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def levers(cores: int, near: Sequence[int] = ()) -> list[Lever]:
         Lever("no_debugging", "debugging switched off", "torch.autograd.set_detect_anomaly(False); unset CUDA_LAUNCH_BLOCKING", environment={"CUDA_LAUNCH_BLOCKING": "0"}),
         *_loaders(cores),
         Lever("tf32", "TF32", 'torch.set_float32_matmul_precision("high"); torch.backends.cudnn.allow_tf32 = True', gpu=True),
-        Lever("autocast", "autocast", "with torch.autocast(device, torch.bfloat16): around the model and the loss"),
+        Lever("autocast", "autocast", "with torch.autocast(device, torch.bfloat16): around the model and the loss (a GPU older than Ampere: torch.float16 and a GradScaler)"),
         Lever("channels_last", "channels_last", "model.to(memory_format=torch.channels_last), and the images too"),
         Lever("benchmark", "cudnn.benchmark", "torch.backends.cudnn.benchmark = True", gpu=True),
         Lever("fused", "fused optimizer", "optimizer = torch.optim.AdamW(..., fused=True)"),

@@ -139,6 +139,13 @@ def main():
         sys.exit(f"train.py: a batch of {batch_size} cannot be split among {ranks} GPUs in {accumulation} parts each.")
     if model == "resnet" and accumulation > 1:
         sys.exit("train.py: batch normalisation sees one part at a time: with --accumulation it is another training.")
+    if (
+        device == "cuda"
+        and precision == "bf16"
+        and not torch.version.hip
+        and torch.cuda.get_device_capability() < (8, 0)
+    ):
+        print("train.py: this GPU has no units for bf16 and emulates it: try --precision=fp16", file=sys.stderr)
     torch.manual_seed(seed)
     torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
     torch.backends.cudnn.allow_tf32 = precision != "fp32"

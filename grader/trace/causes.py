@@ -147,7 +147,7 @@ WORK = {
         "3_step/1_roofline",
         "3a_precision",
         (
-            "Use the tensor cores: bf16 autocast, or TF32 for float32 products.",
+            "Use the tensor cores: bf16 autocast, or TF32 for float32 products. A GPU older than Ampere has neither: fp16 autocast and a GradScaler.",
             "Shapes that are multiples of 8 (vocabulary, channels).",
             "On tensor cores already? Then compare with the roofline: what is left is a better kernel or less work.",
         ),

@@ -57,7 +57,7 @@ class Operation:
     why: str  # why it costs what it costs, one sentence
     events: list[int]  # its longest GPU events, at most 20
     launched: float = 0.0  # kernels and copies per step
-    least_ns: float | None = None  # per step, what flops and bytes need at the device's measured peaks; None: not known
+    least_ns: float | None = None  # per step, what flops and bytes need at the device's peaks; None: not known
 
 
 def operations(trace: Trace, top: int = 10, skip_first: int = 1, steps: Steps | None = None) -> list[Operation]:
@@ -307,7 +307,7 @@ class _Facts:
 
     @property
     def units(self) -> tuple[str, float | None]:
-        """What the products run on, in words, and its measured peak."""
+        """What the products run on, in words, and its peak."""
         p = self.peaks
         if self.tensor_cores is None:
             return "units that the kernels' names do not tell", None
@@ -323,7 +323,13 @@ class _Facts:
     def least(self) -> float | None:
         """The time, ns, that the arithmetic and the bytes of all calls need at the device's peaks, the longer of the two."""
         peak = self.units[1] if self.has_matmul else None
-        if not self.peaks or not self.bytes or self.copies or (self.has_matmul and not (self.flops and peak)):
+        if (
+            not self.peaks
+            or not self.peaks.memory
+            or not self.bytes
+            or self.copies
+            or (self.has_matmul and not (self.flops and peak))
+        ):
             return None
         calculating = self.flops / peak if self.flops and peak else 0.0
         return 1e9 * max(calculating, self.bytes / self.peaks.memory)
@@ -337,7 +343,7 @@ class _Facts:
         if not self.has_matmul:
             return "memory" if self.families[0] != kernels.UNKNOWN or self.bytes else None
         peak = self.units[1]
-        if self.flops and self.bytes and self.peaks and peak:
+        if self.flops and self.bytes and self.peaks and self.peaks.memory and peak:
             return roofline.bound_by(self.flops, self.bytes, peak, self.peaks.memory)
         return None
 
@@ -375,10 +381,8 @@ def _why(f: _Facts, bound: str | None) -> str:
     if f.bytes and f.time:
         rate = f.bytes / f.time * 1e9
         text = f"moves {_bytes(f.bytes / f.n)} a step at {_bytes(rate)}/s"
-        if f.peaks and rate < SLOW * f.peaks.memory:
-            return (
-                f"{text}, of the {_bytes(f.peaks.memory)}/s {here} reaches: more traffic than needed, or badly ordered"
-            )
+        if f.peaks and f.peaks.memory and rate < SLOW * f.peaks.memory:
+            return f"{text}, of the {_bytes(f.peaks.memory)}/s {_reaches(f.peaks, here)}: more traffic than needed, or badly ordered"
         return f"{text}: bound by memory, only fusing it with its neighbours or a smaller type helps"
     if bound == "memory":
         if f.lists:
@@ -392,7 +396,7 @@ def _why_copy(f: _Facts, here: str) -> str:
         return "copies; how many bytes was not recorded"
     text = f"copies {_bytes(f.bytes / f.n)} a step at {_bytes(f.bytes / f.time * 1e9)}/s"
     if "Pageable" in f.kernels[0] and f.bytes / len(f.gpu) >= SMALL_COPY:
-        reached = f": {_bytes(f.peaks.pinned_copy)}/s to {here}" if f.peaks else ""
+        reached = f": {_bytes(f.peaks.pinned_copy)}/s to {here}" if f.peaks and f.peaks.pinned_copy else ""
         return f"{text}, and the host waits, as its memory is pageable; pinned memory is faster{reached}"
     return text
 
@@ -401,13 +405,14 @@ def _why_product(f: _Facts, bound: str | None, here: str) -> str:
     text, peak = f.units
     rate = f.flops / f.matmul_time * 1e9 if f.flops and f.matmul_time else None
     if rate is not None:
-        text += f": {rate / 1e12:.3g} TFLOP/s" + (f" of the {peak / 1e12:.3g} {here} reaches" if peak else "")
+        text += f": {rate / 1e12:.3g} TFLOP/s" + (
+            f" of the {peak / 1e12:.3g} {_reaches(f.peaks, here)}" if f.peaks and peak else ""
+        )
     rest = next((name for name in f.families if not name.startswith(("gemm", "conv", "attention"))), None)
     if rest and f.matmul_time < (1 - MUCH) * f.time:
         return f"{text}; {1 - f.matmul_time / f.time:.0%} of its time is not the product itself but {rest}"
     if f.tensor_cores is False:
-        gain = f"about {f.peaks.tf32 / f.peaks.fp32:.0f}x" if f.peaks else "several times"
-        return f"{text}; tensor cores would do it {gain} faster, in TF32 already"
+        return text + _tensor_cores_gain(f.peaks)
     if bound == "memory":
         return f"{text}; bound by memory: too little arithmetic for the {_bytes((f.bytes or 0) / f.n)} it moves a step"
     if rate is not None and peak and rate < SLOW * peak:
@@ -415,6 +420,22 @@ def _why_product(f: _Facts, bound: str | None, here: str) -> str:
             return f"{text}; a size of {f.odd} is no multiple of 8, as the fast kernels want it"
         return f"{text}; its sizes do not fill the tensor cores"
     return text
+
+
+def _reaches(peaks: Peaks, here: str) -> str:
+    return f"{here} reaches" if peaks.measured else f"of {here}'s data sheet"
+
+
+def _tensor_cores_gain(peaks: Peaks | None) -> str:
+    """What a float32 product on the ordinary units would gain."""
+    if not peaks:
+        return "; tensor cores would do it several times faster, in TF32 already"
+    if not peaks.half:
+        return "; this GPU has no tensor cores"
+    if peaks.tf32 and peaks.tf32 > 1.5 * peaks.fp32:  # not on GeForce cards
+        return f"; tensor cores would do it about {peaks.tf32 / peaks.fp32:.0f}x faster, in TF32 already"
+    kind = "bf16" if peaks.bf16 else "fp16 with a GradScaler"
+    return f"; tensor cores would do it about {peaks.half / peaks.fp32:.0f}x faster, in {kind}"
 
 
 def _bytes(size: float) -> str:

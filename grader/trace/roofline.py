@@ -12,7 +12,7 @@ from math import prod
 
 import msgspec
 
-from grader.devices import PEAKS, Peaks
+from grader.devices import peaks as peaks  # here for the notebooks, too
 
 Shape = tuple[int, ...]
 
@@ -51,11 +51,6 @@ class Work:
 
     flops: int | None
     bytes: int | None
-
-
-def peaks(device: str | None) -> Peaks | None:
-    """What this GPU was measured to reach; None for any that was not measured."""
-    return PEAKS.get(device or "")
 
 
 def inputs(dims: str | None, types: str | None) -> list[Tensor | None]:

@@ -38,7 +38,7 @@ Placed = tuple[int, Operation, float, float]  # number, and FLOP per byte, FLOP/
 def draw_roofline(analysis: Analysis, top: int = 10) -> Figure:
     """The top operations by what they reach: FLOP/s over FLOP per byte, against what the device reaches at most.
 
-    Of a device whose peaks nobody measured the operations are shown without roofs, and the picture says so."""
+    The picture says where that is from a data sheet. Of a device that is not known the operations are shown without roofs."""
     operations = analysis.operations[:top]
     if not operations:
         return only_text("no roofline: the trace shows no operations on a GPU")
@@ -51,7 +51,10 @@ def draw_roofline(analysis: Analysis, top: int = 10) -> Figure:
     figure = Figure(figsize=(WIDTH, height))
     device = next((name for name in used_devices(analysis.trace) if name != "?"), None)
     reached = peaks(device)
-    known = "" if reached else " (how much it can do is not known)"
+    if reached is None or not reached.memory:
+        reached, known = None, " (how much it can do is not known)"
+    else:
+        known = "" if reached.measured else " (roofs of its data sheet)"
     head = f"Roofline: {plain(device, 40) if device else 'the trace does not name the device'}{known}"
     look: dict[str, Any] = {"fontweight": "bold", "color": INK, "va": "center", "parse_math": False}
     figure.text(0.1 / WIDTH, 1 - 0.2 / height, head, fontsize=FONT + 1.5, **look)
@@ -91,8 +94,10 @@ def _dots(axes: Axes, dpi: float, placed: list[Placed]) -> None:
 
 def _roofs(axes: Axes, placed: list[Placed], reached: Peaks | None) -> None:
     """The scales, so that all of it is in the picture, and the roofs of the device."""
-    roofs = {words: getattr(reached, name) for name, words in ROOFS.items()} if reached else {}
-    ridges = [roof / reached.memory for roof in roofs.values()] if reached else []
+    found = {words: getattr(reached, name, None) for name, words in ROOFS.items()}
+    roofs = {words: roof for words, roof in found.items() if roof}
+    slope = reached.memory if reached else None
+    ridges = [roof / slope for roof in roofs.values()] if slope else []
     xs, ys = [x for *_, x, _ in placed] + ridges, [y for *_, y in placed] + list(roofs.values())
     low, high = min([x / 3 for *_, x, _ in placed] + [ridge / 20 for ridge in ridges]), max(xs) * 3
     low, high = (low, high) if high / low > 100 else (low / 5, high * 5)
@@ -102,8 +107,8 @@ def _roofs(axes: Axes, placed: list[Placed], reached: Peaks | None) -> None:
     bottom, top = min(ys) / 4, max(ys) * 2.5
     axes.set_ylim(bottom, top if top / bottom > 100 else bottom * 100)
     bottom, top = axes.get_ylim()
-    if reached:
-        slope, end = reached.memory, max(ridges)
+    if slope:
+        end = max(ridges)
         axes.plot([low, end], [low * slope, end * slope], color=INK, linewidth=1.4, zorder=2)
         # Below the slope's foot, where it crosses no roof and, as dots end well above, covers none.
         x = max(low, bottom / slope) * 1.1
@@ -157,7 +162,7 @@ def _operations_table(
         colour, marker, bound = BOUNDS.get(o.bound, BOUNDS[None])
         axes.scatter([4.8], [y], s=130, color=colour, marker=marker, edgecolor=INK, linewidth=0.6)
         axes.text(4.8, y, str(number), fontsize=8, ha="center", va="center_baseline")
-        if o.bound == "memory" and o.bytes_moved and o.gpu_ns and reached:
+        if o.bound == "memory" and o.bytes_moved and o.gpu_ns and reached and reached.memory:
             bound += f" {o.bytes_moved / o.gpu_ns * 1e9 / reached.memory:.0%}"
         write(y, [name, f"{100 * o.share:.0f}%", milliseconds(o.gpu_ns), bound], INK if number in placed else FAINT)
     notes = []

@@ -48,7 +48,8 @@ def main() -> None:
     print(f"torch {torch.__version__}, CUDA {torch.version.cuda}")
     print(
         f'"{machine.gpu_name()}": Peaks(half={half / 1e12:.0f}e12, tf32={tf32 / 1e12:.0f}e12, fp32={fp32 / 1e12:.0f}e12, '
-        f"memory={memory / 1e12:.2f}e12, pinned_copy={copy / 1e9:.0f}e9),"
+        f"memory={memory / 1e12:.2f}e12, pinned_copy={copy / 1e9:.0f}e9, "
+        f"capability={torch.cuda.get_device_capability()}),"
     )
 
 

@@ -57,6 +57,8 @@ def _show_machine(confined: Confinement) -> None:
     of_a_grade = "" if why == "all" else f", of which a grade has {len(own)} ({machine.written(own)}, {why})"
     print(f"processor    {facts['cpu']}, {cores_text(facts['cores'])}{of_a_grade}")
     print(f"GPU          {facts['gpu'] or 'none, so labs run in their CPU form or say NOT MEASURED'}")
+    if lacks := machine.gpu_lacks():
+        print(f"             has no units for {', '.join(lacks)}. Train in fp16 with a GradScaler, as lab 3m shows")
     print(f"versions     {', '.join(f'{k} {v}' for k, v in versions.items())}")
     print(f"confinement  what submissions can't get through, tried just now (Landlock ABI {confined.landlock}):")
     for line in confined.lines():

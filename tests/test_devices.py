@@ -1,0 +1,81 @@
+"""What is known of GPUs: names, formats, where the figures come from."""
+
+from __future__ import annotations
+
+import pytest
+
+from grader.devices import DATA_SHEETS, PEAKS, native, peaks
+
+# As torch and nvidia-smi give them.
+BEFORE_AMPERE = """Tesla P100-PCIE-12GB, Tesla P100-PCIE-16GB, Tesla P100-SXM2-16GB, Tesla V100-PCIE-16GB, Tesla V100-PCIE-32GB,
+Tesla V100-SXM2-16GB, Tesla V100-SXM2-32GB, Tesla V100S-PCIE-32GB, Tesla T4"""
+AMPERE = """NVIDIA A10, NVIDIA A10G, NVIDIA A100-PCIE-40GB, NVIDIA A100-SXM4-40GB, NVIDIA A100 80GB PCIe, NVIDIA A100-SXM4-80GB,
+NVIDIA RTX A6000, NVIDIA GeForce RTX 3060, NVIDIA GeForce RTX 3060 Ti, NVIDIA GeForce RTX 3070, NVIDIA GeForce RTX 3070 Ti,
+NVIDIA GeForce RTX 3080, NVIDIA GeForce RTX 3080 Ti, NVIDIA GeForce RTX 3090, NVIDIA GeForce RTX 3090 Ti"""
+LATER = """NVIDIA L4, NVIDIA L40S, NVIDIA RTX 6000 Ada Generation, NVIDIA GeForce RTX 4060, NVIDIA GeForce RTX 4060 Ti,
+NVIDIA GeForce RTX 4070, NVIDIA GeForce RTX 4070 SUPER, NVIDIA GeForce RTX 4070 Ti, NVIDIA GeForce RTX 4070 Ti SUPER,
+NVIDIA GeForce RTX 4080, NVIDIA GeForce RTX 4080 SUPER, NVIDIA GeForce RTX 4090, NVIDIA GeForce RTX 5060,
+NVIDIA GeForce RTX 5060 Ti, NVIDIA GeForce RTX 5070, NVIDIA GeForce RTX 5070 Ti, NVIDIA GeForce RTX 5080,
+NVIDIA GeForce RTX 5090, NVIDIA RTX PRO 6000 Blackwell Workstation Edition, NVIDIA H100 80GB HBM3, NVIDIA H100 PCIe,
+NVIDIA H100 NVL, NVIDIA H200, NVIDIA H200 NVL, NVIDIA GH200 480GB, NVIDIA GH200 144G HBM3e, NVIDIA B200, AMD Instinct MI300X"""
+OLD, MIDDLE, NEW = (" ".join(names.split()).split(", ") for names in (BEFORE_AMPERE, AMPERE, LATER))
+
+
+@pytest.mark.parametrize("name", [*OLD, *MIDDLE, *NEW])
+def test_a_device_is_found_with_the_formats_that_it_has(name):
+    found = peaks(name)
+    assert found and found.fp32
+    assert (found.bf16 is None) == (found.tf32 is None) == (name in OLD)
+    assert (found.half is None) == ("P100" in name)
+    assert name in PEAKS or (found.fp8 is None) == (name not in NEW)
+    rates = [rate for rate in (found.fp32, found.tf32, found.half, found.fp8) if rate]
+    assert rates == sorted(rates)  # a shorter format is never slower
+    assert rates[0] > 8e12 and rates[-1] < 5e15 and (found.memory is None or 2e11 < found.memory < 1e13)
+
+
+def test_what_was_measured_comes_first():
+    for name, measured in PEAKS.items():
+        sheet = DATA_SHEETS[name]
+        assert peaks(name) is measured and measured.measured and not sheet.measured
+        for rate in (
+            "half",
+            "tf32",
+            "fp32",
+            "memory",
+        ):  # nothing exceeds the sheet, or comes to less than two thirds of it
+            assert 0.67 * getattr(sheet, rate) < getattr(measured, rate) <= getattr(sheet, rate)
+
+
+def test_each_data_sheet_is_named():
+    assert all(sheet.source and not sheet.measured for sheet in DATA_SHEETS.values())
+
+
+# Peak rates with fp32 accumulation as NVIDIA's white papers print them, TFLOP/s: what cores and clock are held against.
+@pytest.mark.parametrize(
+    "name, fp32, tf32, half",
+    [
+        ("NVIDIA GeForce RTX 3070", 20.3, 20.3, 40.6),
+        ("NVIDIA GeForce RTX 3090", 35.6, 35.6, 71),
+        ("NVIDIA GeForce RTX 4090", 82.6, 82.6, 165.2),
+        ("NVIDIA GeForce RTX 5090", 104.8, 104.8, 209.5),
+        ("NVIDIA RTX A6000", 38.7, 77.4, 154.8),
+        ("NVIDIA RTX 6000 Ada Generation", 91.1, 182.1, 364.2),
+    ],
+)
+def test_rates_from_cores_and_clock_are_those_of_the_white_papers(name, fp32, tf32, half):
+    found = peaks(name)
+    assert [found.fp32, found.tf32, found.half] == pytest.approx([fp32 * 1e12, tf32 * 1e12, half * 1e12], rel=0.006)
+
+
+@pytest.mark.parametrize(
+    "capability, has",
+    [
+        ((6, 0), set()),
+        ((7, 5), {"fp16"}),
+        ((8, 0), {"fp16", "bf16", "tf32", "flash"}),
+        ((8, 9), {"fp16", "bf16", "tf32", "flash", "fp8"}),
+        ((12, 0), {"fp16", "bf16", "tf32", "flash", "fp8"}),
+    ],
+)
+def test_what_a_capability_has(capability, has):
+    assert native(capability) == has
