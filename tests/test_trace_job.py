@@ -388,6 +388,22 @@ def test_a_folder_is_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert found["ranks"][0]["waits_ms"] == pytest.approx(1.5, abs=1e-3)
 
 
+def test_waits_for_other_ranks_are_a_track(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = made.write(Plan([3000.0, 4500.0, 3000.0]), tmp_path / "job")
+    assert diagnosed(capsys, tmp_path / "job", "--annotate", tmp_path / "tracks")[0] == 0
+    waited = []
+    for path in paths:
+        events = json.loads((tmp_path / "tracks" / Path(path).name).read_text())["traceEvents"]
+        slices = [e for e in events if e["ph"] == "X" and e["name"] == "waits for other ranks"]
+        waited.append(sum(e["dur"] for e in slices))
+        kernels = [e for e in events if e.get("cat") == "kernel" and "nccl" in e["name"]]
+        for e in slices:  # within a collective, from its beginning
+            assert any(abs(k["ts"] - e["ts"]) < 0.002 and k["dur"] >= e["dur"] - 0.002 for k in kernels)
+    assert waited[1] == 0 and waited[0] > 3000 and waited[0] == pytest.approx(waited[2], rel=0.01)
+    assert cli.main(["diagnose", str(tmp_path / "job"), "--annotate", str(tmp_path / "job")]) == 2
+    assert "another folder" in capsys.readouterr().err
+
+
 def test_two_files_are_a_job_or_before_and_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = made.write(Plan([3000.0, 4500.0]), tmp_path)
     assert "Read as ranks of one job" in diagnosed(capsys, a, b)[1]

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", metavar="FILE", help="write a page with pictures")
     only = "diagnose only the steps of these numbers, both included: 3:5, 3: or :5; ProfilerStep's numbers, else from 0"
     parser.add_argument("--steps", metavar="A:B", help=only)
-    tracks = "write the trace with what was found as tracks of its own, to look at in Perfetto"
+    tracks = "write the trace with what was found as tracks of its own, to look at in Perfetto; of a job, a folder for all ranks"
     parser.add_argument("--annotate", metavar="FILE", help=tracks)
     parser.add_argument("--top", metavar="N", help="operations to look into (default: 10; on the screen what fits)")
 
@@ -109,9 +109,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _run_job(options: argparse.Namespace, paths: list[str], traces: list[Trace], steps_ms: list[float | None]) -> int:
     """All ranks at once."""
-    for name in ("steps", "annotate"):
-        if getattr(options, name) is not None:
-            raise UserError(f"--{name} is for one trace, and these are ranks of one job. Give one of them.")
+    if options.steps is not None:
+        raise UserError("--steps is for one trace, and these are ranks of one job. Give one of them.")
     if len(steps_ms) not in (0, 1, len(paths)):
         raise UserError(
             f"--step-ms is given {len(steps_ms)} times for {len(paths)} ranks. Give it once, or once for each."
@@ -121,6 +120,8 @@ def _run_job(options: argparse.Namespace, paths: list[str], traces: list[Trace],
     ]
     in_folder = any(Path(path).is_dir() for path in options.trace)
     found = diagnose_job.job_of(paths, lengths, traces, lenient=in_folder, check=check_step)
+    if options.annotate:
+        diagnose_job.annotate_all(paths, found, Path(options.annotate))
     name = options.trace[0] if len(options.trace) == 1 else ", ".join(names_of(paths[:3])) + ", ..." * (len(paths) > 3)
     assumed = [diagnose_job.TWO[True], ""] if traces else []
     deliver(

@@ -20,7 +20,9 @@ from grader.frontends.delivery import names_of
 from grader.result import json_value
 from grader.safe_text import clean, hanging, one_line, painter, prose_to_html, to_html, wrap
 from grader.trace import Analysis, Trace, TraceError, analyse, read
+from grader.trace.annotate import Track, annotate
 from grader.trace.collectives import exchanges
+from grader.trace.intervals import Intervals
 from grader.trace.job import Exchange, Job, job
 from grader.trace.job_files import NotOneJob
 from grader.trace.job_words import RANK_IN_NAME, exchange, listed, names, size
@@ -141,6 +143,29 @@ def _ranks(
         yield rank
     if not made:
         raise UserError("no file is a trace: " + clean("; ".join(skipped)))
+
+
+def annotate_all(paths: Sequence[str | Path], found: Job, folder: Path) -> None:
+    """Copies of the ranks' traces in this folder, with tracks. Raises UserError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, name in zip(paths, names_of(paths), strict=True):
+            for rank, waits in zip(found.ranks, found.waits, strict=True):
+                if rank.file == name:
+                    _annotated(Path(path).resolve(), rank, waits, folder / name.replace("/", "_"))
+    except OSError as error:
+        raise UserError(f"--annotate {clean(str(folder))}: {error.strerror}.") from None
+
+
+def _annotated(path: Path, rank: Rank, waits: Intervals, target: Path) -> None:
+    if target.exists() and target.samefile(path):
+        raise UserError("--annotate needs another folder than that of the traces.")
+    trace = read(path)
+    zero = rank.zero - trace.base_ns
+    start, end = waits[0] + zero, waits[1] + zero
+    label = np.zeros(len(start), int)
+    track = Track("waits for other ranks", start, end, label, ["waits for other ranks"])
+    annotate(path, target, analyse(trace), [track])
 
 
 # ---------------------------------------------------------------- JSON

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from grader.trace import job_files, job_words, links
+from grader.trace.intervals import Intervals
 from grader.trace.rank import EXPOSED, WAITING, Rank
 from grader.trace.rank_match import Matched, match
 from grader.trace.rank_waits import Waits
@@ -64,6 +65,7 @@ class Job:
     ]  # the same without the first recorded collective, which may be late as the recording began so
     absent_ns: float  # per step: waits for ranks that no file is of, as far as some calls were shorter than others
     slower: float | None  # stragglers' time for the same kernels on the same shapes, times that of the others
+    waits: list[Intervals]  # of each rank, since its `zero`, in the compared steps
     missing: list[int]  # ranks of the job that no file is of
     cause: str | None  # "straggler", "imbalance", or one of CAUSES with "-bound"
     confidence: float
@@ -102,6 +104,7 @@ def job(ranks: Iterable[Rank]) -> Job:
         why_later={},
         absent_ns=0.0,
         slower=None,
+        waits=waits.spans,
         missing=_missing(found),
         cause=None,
         confidence=0.0,

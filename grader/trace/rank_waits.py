@@ -26,6 +26,7 @@ class Waits:
         self.caused, self.late = self._blame()
         came_last = there & (m.start >= self.latest[:, None]) & (self.wait.max(axis=1, initial=0.0) > 0)[:, None]
         self.last = came_last.sum(axis=0) / np.maximum(there.sum(axis=0), 1)
+        self.spans: list[intervals.Intervals] = []  # of each rank, when it waited, since its `zero`
         self.total, self.exposed = self._unions()
 
     def _blame(self) -> tuple[np.ndarray, np.ndarray]:
@@ -53,6 +54,7 @@ class Waits:
             mine = np.flatnonzero(self.m.index[:, r] >= 0)
             start = rank.calls.start[self.m.index[mine, r]]
             spans = intervals.union(start, start + self.wait[mine, r].astype(np.int64))
+            self.spans.append(spans)
             total[r] = intervals.length(spans) / self.n
             exposed[r] = intervals.length(intervals.difference(spans, rank.busy)) / self.n
         return total, exposed
