@@ -387,6 +387,7 @@ def _alternative(found: Job) -> str:
 
 def _ranks_html(found: Job) -> str:
     columns, shown = _used(found), _shown(found, MOST_ON_PAGE)
+    hosts = any(rank.host for rank in found.ranks)
     head = (
         "rank",
         "step, ms",
@@ -400,6 +401,6 @@ def _ranks_html(found: Job) -> str:
         rank = found.ranks[r]
         numbers = [plain_number(found.parts[r][name] / 1e6) for name in columns]
         cells = [str(rank.rank), plain_number((rank.step_ns or 0) / 1e6), *numbers, f"{found.last[r]:.0%}"]
-        cells += [plain_number(found.caused_ns[r] / 1e6), rank.host or ""]
+        cells += [plain_number(found.caused_ns[r] / 1e6), *([rank.host or ""] if hosts else [])]
         rows.append([f"<b>{to_html(cell)}</b>" if r in found.stragglers else to_html(cell) for cell in cells])
     return web_page.table(head, rows, numbers_right=True)

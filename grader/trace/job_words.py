@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 RANK_IN_NAME = re.compile(r"(?:rank|worker|gpu|device|node|proc)[-_.]?(\d{1,6})", re.IGNORECASE)
 DIGITS = re.compile(r"\d{1,6}")
 MOST_LISTED = 6
+SHARED = 0.75  # of the waits: a straggler who causes less is not alone
 SLOWER = 1.05  # times as long for the same kernels: worth a sentence
 LATE = {  # what late ranks take longer for: in words, and what helps
     "computing": "it computes longer",
@@ -127,7 +128,11 @@ def _straggler(job: Job) -> str:
     text += f" The others wait {milliseconds(lost)} of a step of {milliseconds(step)} ({lost / step:.0%})"
     if job.waited_in:
         text += f", most of it in {exchange(job.waited_in[0][0])}"
-    text += f". {_why(job)}"
+    blame = float(job.caused_ns[job.stragglers].sum() / job.caused_ns.sum())
+    shared = (
+        f" {blame:.0%} of that is for {'them' if len(job.stragglers) > 1 else 'it'} alone." if blame < SHARED else ""
+    )
+    text += f".{shared} {_why(job)}"
     if job.what_if_ns is not None and job.what_if_ns < 0.97 * step and main_reason(job) != "start":
         text += f" On time, a step would take {milliseconds(job.what_if_ns)}."
     return text
@@ -160,6 +165,8 @@ def _why(job: Job) -> str:
 def _sentence(job: Job, why: dict[str, float], reason: str) -> str:
     first = _late(job, reason)
     text = f"{first[0].upper()}{first[1:]}, {milliseconds(why[reason])} more in a step"
+    if reason == "start":
+        text = f"It began the recorded step {milliseconds(why[reason])} later than the early ranks"
     ns, second = sorted((ns, name) for name, ns in why.items() if name != reason)[-1]
     if ns >= 0.5 * why[reason]:
         text += f", and {_late(job, second)}, {milliseconds(ns)} more"
