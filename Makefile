@@ -32,8 +32,9 @@ help:
 demo: .venv/ready
 	$(BIN)/grader demo
 
+# without the instructor's tools of nbgrader; whoever marks starts `jupyter lab` (docs/instructors.md)
 lab: .venv/ready
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter lab $(ALLOW_ROOT) --ServerApp.root_dir="$(CURDIR)" notebooks/00_start_here.ipynb
+	JUPYTER_CONFIG_PATH="$(CURDIR)/grader/frontends/learner:$$JUPYTER_CONFIG_PATH" PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter lab $(ALLOW_ROOT) --ServerApp.root_dir="$(CURDIR)" notebooks/00_start_here.ipynb
 
 # Two at a time. What fails beside another test, on a busy machine, gets one more try alone, and has to pass it.
 test: .venv/ready lint

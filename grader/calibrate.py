@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
+import os
 import secrets
 import tempfile
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import psutil
 
 from grader import machine
 from grader.checks import outcome as outcome_check
@@ -31,9 +36,39 @@ from grader.submission import solution
 
 CAREFUL = Plan(min_pairs=8, max_pairs=8)
 GRID = (40, 60, 90, 130, 200, 300)  # steps at which trainings are compared
+LOOK_S = 1.0  # for which the machine is looked at before a calibration
 AFFORDABLE_S = 300.0  # what a training of a slow form, or a long run of the starter, may take
 MOST_STEPS = 1_000_000
 STARTER = "starter, seed 1"  # the name of its long run
+
+
+class Busy(UserError):
+    """Others use this machine: no lab can be calibrated now."""
+
+
+def quiet_here() -> None:
+    """Raises Busy where other programs use the cores that this process may use."""
+    cores = os.sched_getaffinity(0)
+    each = psutil.cpu_percent(LOOK_S, percpu=True)
+    used = sum(each[core] for core in cores if core < len(each)) / (100 * len(cores))
+    if used <= MUCH_LOST:
+        return
+    theirs = [
+        (_percent(process), process) for process in psutil.process_iter(["name", "pid"]) if process.pid != os.getpid()
+    ]
+    time.sleep(LOOK_S)
+    shares = sorted(((_percent(process), process) for _, process in theirs), key=lambda each: -each[0])
+    who = ", ".join(f"{p.info['name']} ({p.pid}): {share:.0f}% of a core" for share, p in shares[:3] if share > 5)
+    raise Busy(
+        f"Other programs use {used:.0%} of the cores that are measured on{f' ({who})' if who else ''}. A gain that is measured now "
+        "would be wrong for the whole class. Calibrate when nothing else runs here. Nothing was measured."
+    )
+
+
+def _percent(process: psutil.Process) -> float:
+    with contextlib.suppress(psutil.Error):
+        return process.cpu_percent()
+    return 0.0
 
 
 def calibrated(lab: Lab, form_name: str) -> bool:
@@ -46,6 +81,7 @@ def measure_gain(lab: Lab, device: str, progress: Progress = silent) -> dict[str
     UserError where the lab has no form for this device or the solution cannot be measured."""
     if not calibrated(lab, choose_form(lab, device)):
         raise UserError(f"{lab.name} needs an NVIDIA GPU; there is nothing to calibrate here.")
+    quiet_here()
     result = grade(solution(lab), lab, device=device, plan=CAREFUL, allow_unconfined=True, progress=progress)
     throughput = result.check("throughput")
     evidence = throughput.evidence

@@ -38,7 +38,7 @@ from grader.labs.lab import AnyLab, Form, Growth, Lab
 from grader.measure.blocks import QUICK, Arm, Plan
 from grader.result import FAIL, NOT_MEASURED, Progress, Result, silent, unscored
 from grader.sandbox.child_error import ChildError
-from grader.sandbox.setting import Limits
+from grader.sandbox.setting import QUICK_LIMITS, Limits
 from grader.submission import Submission
 
 # Findings, measure and judge are a training loop's part of a grade; its verdict is `grader.grading.verdict.judge`
@@ -71,6 +71,7 @@ def grade(
     lacking = too_few_devices(lab, form_name) or missing_packages(lab) or too_little_memory(lab, form_name)
     if HELD_BY_OTHERS in lacking:
         findings.disturbed = lacking
+    limits = limits or (QUICK_LIMITS if quick else None)
     if form_name in lab.forms and not lacking:
         _measure_kind(kind, findings, submission, plan or _planned(findings, quick), limits, progress)
     progress(1.0, "done")

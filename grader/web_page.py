@@ -20,7 +20,7 @@ BLACK, GREY, GREEN, ORANGE, VERMILION, PURPLE = "#1b1f23", "#6b7280", "#009E73",
 PICTURE_BYTES = 90_000  # of a picture as base64, so that a report with two stays under 300 KB
 
 # No tables, and every rule behind the report's own class: JupyterLab's themes colour tables, code and pre of outputs
-# (with ":not(pre) > code", which only the class named twice outranks); nbgrader's pages take the triangle of a summary
+# (with ".jp-ThemedContainer .jp-RenderedHTMLCommon :not(pre) > code", which only the class named three times outranks); nbgrader's pages take the triangle of a summary
 # away and frame every picture in red. The report keeps its light paper in dark themes, where its pictures would otherwise be
 # unreadable.
 CSS = """
@@ -30,10 +30,10 @@ CSS = """
 .speed-report * { box-sizing: border-box; }
 .speed-report div, .speed-report span, .speed-report p, .speed-report summary { color: #1b1f23; }
 .speed-report p { margin: 2px 0; padding: 0; }
-.speed-report.speed-report code, .speed-report.speed-report pre { color: #1b1f23;
+.speed-report.speed-report.speed-report code, .speed-report.speed-report.speed-report pre { color: #1b1f23;
   font: 12.5px/1.4 ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace;
   background: rgba(27, 31, 35, .07); border: 0; border-radius: 3px; padding: 0 2px; }
-.speed-report.speed-report pre { padding: 8px 10px; margin: 6px 0; max-height: 24em; overflow: auto;
+.speed-report.speed-report.speed-report pre { padding: 8px 10px; margin: 6px 0; max-height: 24em; overflow: auto;
   white-space: pre-wrap; overflow-wrap: anywhere; word-break: normal; }
 .speed-report .sp-head { display: flex; flex-wrap: wrap; justify-content: space-between; align-items: baseline;
   gap: 0 20px; }

@@ -18,6 +18,7 @@ from grader.classroom.store import Store
 from grader.classroom.submissions import HandedIn, Job, read_class
 from grader.frontends import cli
 from grader.grade import grade
+from grader.sandbox.setting import QUICK_LIMITS, Limits
 from grader.submission import Submission
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -44,6 +45,21 @@ def test_one_maximum_a_lab_and_machine():
         assert LAB.measurable(form) == most
     nothing = summary.rows(everyone[:1], {("ann", NAME): result(0, 0)})
     assert nothing[0].measured_max == 0, "where nothing can be measured there is no mark"
+
+
+def test_right_answers_of_a_lab_of_questions_are_alike_by_themselves():
+    everyone = [HandedIn(s, lab, Submission("answers = 1")) for lab in ("1c_diagnose", NAME) for s in ("ann", "bob")]
+    for score in (100, 60):
+        records = {(one.student, one.lab): result(score, 100, "traces", digest=score) for one in everyone}
+        alike = summary.groups(summary.rows(everyone, records))
+        assert [group[0].lab for group in alike] == ([NAME] if score == 100 else ["1c_diagnose", NAME])
+
+
+@pytest.mark.slow
+def test_a_quick_look_does_not_wait_four_minutes_for_a_loop_that_hangs():
+    hangs = "def train(job):\n    while True:\n        pass\n    yield\n"
+    looked = grade(Submission(hangs), LAB, device="cpu", quick=True)
+    assert f"{QUICK_LIMITS.first_step:.0f} s" in looked.fatal and QUICK_LIMITS.first_step < Limits().first_step / 2
 
 
 @pytest.mark.slow

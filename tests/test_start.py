@@ -132,6 +132,7 @@ def test_progress_comes_from_the_last_report(learner):
     report = copy.with_name("report-2a_workers.json")
     report.write_text(json.dumps({"score": 61.5, "max_score": 100, "measured_max": 80, "quick": False}))
     assert "61.5 of 100 points (80 can be measured here)" in row("2a_workers")
+    assert "Next on the core path: 1c_diagnose" in start.text().splitlines()[-1]
     assert "1 of" in start.text().splitlines()[-1] and "61.5 points" in start.text().splitlines()[-1]
     report.write_text(json.dumps({"score": 61.5, "max_score": 100, "measured_max": 100, "quick": True}))
     assert "61.5 of 100 points, quick: not for marks" in row("2a_workers")
@@ -177,7 +178,9 @@ def test_the_button_makes_a_copy_and_the_row_becomes_a_link(learner):
     assert "<a " not in shown.value and button.layout.visibility == "visible"
     button.click()
     assert (learner / "work/2a_workers/2a_workers.ipynb").is_file()
-    assert 'href="../work/2a_workers/2a_workers.ipynb"' in shown.value and button.layout.visibility == "hidden"
+    assert shown.value.count('href="../work/2a_workers/2a_workers.ipynb"') == 2 and ">Open</a>" in shown.value
+    assert "_blank" not in shown.value, "it opens in the same window"
+    assert button.layout.visibility == "hidden"
     shown, button = next(box.children for box in boxes if "3a_precision" in box.children[0].value)
     button.click()
     assert "is missing" in shown.value and button.layout.visibility == "visible"

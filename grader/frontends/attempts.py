@@ -20,7 +20,7 @@ from grader.frontends import report
 from grader.frontends.gain import interval
 from grader.labs.lab import AnyLab, Form
 from grader.result import FAIL, INCONCLUSIVE, Result, write_json
-from grader.safe_text import clean, cores_text, plausible
+from grader.safe_text import clean, cores_text, plausible, times
 
 MOST = 1000  # attempts that are kept of a lab
 SHOWN = 24  # in a ladder: the last ones
@@ -188,6 +188,34 @@ def save(folder: Path, lab: AnyLab, result: Result) -> str:
     except (OSError, ValueError) as error:
         return f"The report is shown here only, because {unwritten(error)}"
     return f"Saved as {os.path.relpath(page)} and {os.path.relpath(data)}."
+
+
+def last_report(folder: Path, lab: str) -> Result | None:
+    """The report that was saved last; None where there is none that can be read."""
+    try:
+        found = Result.from_dict(json.loads((folder / f"report-{lab}.json").read_text(encoding="utf-8")))
+        return found if found.lab == lab and all(math.isfinite(check.points) for check in found.checks) else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def changes(before: Result, now: Result) -> str:
+    """What is other than at the last check, in a line; "" where the two cannot be compared."""
+    if now.disturbed or (before.form, before.quick) != (now.form, now.quick):
+        return ""
+    said, old = [], {check.name: check for check in before.checks}
+    for check in now.checks:
+        was = old.get(check.name)
+        if was and abs(check.points - was.points) >= 0.5:
+            said.append(f"{check.title} {was.points:g} → {check.points:g} points")
+        elif was and was.status != check.status:
+            said.append(f"{check.title} {was.status} → {check.status}")
+    gains = [
+        next((c.evidence.get("gain") for c in each.checks if c.name == "throughput"), None) for each in (before, now)
+    ]
+    if all(isinstance(gain, int | float) for gain in gains):
+        said.insert(0, f"{times(gains[0])} → {times(gains[1])} as fast as the starter")
+    return f"Since the last check: {', '.join(said)}." if said else "Since the last check nothing changed."
 
 
 def unwritten(error: Exception) -> str:

@@ -67,7 +67,7 @@ class ClassProgress:
         who, what = clean(who), clean(what)  # a terminal obeys control characters
         if self._bar is None or self._bar.disable:
             left = time_left(self._began, self._made, self._all - self._made)
-            took = f"{record['seconds']:.0f} s; about {left / 60:.0f} min left"
+            took = f"{record['seconds']:.0f} s{_left(left, self._all - self._made)}"
             _tell(f"{self._made}/{self._all} {who}: {what}, {took}")
         else:
             self._bar.set_postfix_str(f"({who}: {what})")
@@ -77,6 +77,14 @@ class ClassProgress:
         """Leave nothing of the bar behind."""
         if self._bar is not None:
             self._bar.close()
+
+
+def _left(seconds: float, count: int) -> str:
+    """How long the rest takes. A loop that hangs takes as long as it is let, whatever the others took."""
+    if not count:
+        return ""
+    about = f"about {seconds / 60:.0f} min" if seconds >= 90 else f"about {max(5, 5 * round(seconds / 5))} s"
+    return f"; {count} left, {about}, some minutes more where a loop hangs"
 
 
 def _marks(result: dict[str, Any]) -> str:

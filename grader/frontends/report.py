@@ -35,6 +35,7 @@ PRINTED_LINES = 14  # in a terminal, of the end of what the submission printed
 HINT_NAMES = ("Where to look", "What to do")  # of the deeper ones
 EVIDENCE_CHARACTERS = 60_000  # of all checks together, after escaping
 MOST_EVIDENCE = 80  # lines of a check
+TRACEBACK = "Traceback (most recent call last)"
 OUTPUT_CHARACTERS = 6_000  # the end of what the submission printed; escaping can make it six times as long
 REQUIRED = "required"
 TOO_EARLY = "✗ The grade ended early"
@@ -224,10 +225,11 @@ def _hints_html(check: CheckResult, open_all: bool) -> str:
 
 def _check_html(check: CheckResult, evidence_limit: int, all_hints: bool = False) -> str:
     word, sign, colour, _ = _status(check)
+    ink = "#fff" if colour == web_page.GREY else "#000"  # what can be read on the colour: at least 4.5 to 1
     details = _hints_html(check, all_hints) + _evidence_html(check.evidence, evidence_limit)
     return (
         f'<div class="sp-check" style="border-left-color: {colour}">'
-        f'<div class="sp-status"><span style="background: {colour}">{sign}</span>{escape(word)}</div>'
+        f'<div class="sp-status"><span style="background: {colour}; color: {ink}">{sign}</span>{escape(word)}</div>'
         f'<div class="sp-body"><div class="sp-name"><div>{prose_to_html(check.title)}</div>'
         f'<div class="sp-points">{points_of(check)}</div></div>'
         f"<p>{prose_to_html(check.reason)}</p>{details}</div></div>"
@@ -263,7 +265,8 @@ def output_html(output: str, opened: bool = False) -> str:
     if not output:
         return ""
     printed = f"<pre>{to_html(output, OUTPUT_CHARACTERS, tail=True)}</pre>"
-    return web_page.folded("What the submission printed", printed, opened)
+    title = "Where it stopped, and what it printed before" if TRACEBACK in output else "What the submission printed"
+    return web_page.folded(title, printed, opened)
 
 
 def html(result: Result, standalone: bool = False, all_hints: bool = False) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import re
 import threading
 from collections.abc import Callable
 
@@ -44,6 +45,7 @@ class Silence:
                 self._say(what, self._means(what))
 
     def _means(self, what: str) -> str:
+        said = re.search(r"for at most (\d+) s", what)  # a quick look ends sooner
         limits, ends = Limits(), f"{self._stop} stops it. It ends by itself after"
         if what.startswith("loading"):
             return f"The cell isn't loaded after {SILENCE_S} s. What does it do on import? {ends} {limits.load:.0f} s."
@@ -51,4 +53,4 @@ class Silence:
             why = f"No step for {SILENCE_S} s yet. Is it compiling, or does the loop never yield?"
         else:
             why = f"Not done after {SILENCE_S} s. Is it compiling, are steps slow, or does the loop never yield?"
-        return f"{why} {ends} {limits.first_step:.0f} s."
+        return f"{why} {ends} {said[1] if said else f'{limits.first_step:.0f}'} s."

@@ -67,7 +67,7 @@ def _map() -> widgets.VBox:
         title = f"{escape(phase.title)} <small>({_hours(phase)})</small>"
         rows.append(widgets.HTML(f"<h3 style='margin: 14px 0 0'>{title}</h3>{escape(phase.milestone)}"))
         rows += [_lab(stop) if isinstance(stop, outline.LabStop) else _lesson(stop) for stop in phase.stops]
-    return widgets.VBox([*rows, total])
+    return widgets.VBox([total, *rows])
 
 
 def _lesson(stop: outline.Lesson) -> widgets.HTML:
@@ -86,7 +86,8 @@ def _lab(stop: outline.LabStop) -> widgets.HBox:
         name = _link(stop.file, stop.name) if begun else f"<b>{escape(stop.name)}</b>"
         title = f"{name} &nbsp;{escape(stop.declared.title)}{' <b>(core path)</b>' if stop.core else ''}"
         below = error or stop.declared.goal
-        shown.value = _row(_kind(stop), f"{title}<br><small>{escape(below)}</small>", _said(stop))
+        opens = f"&nbsp; {_link(stop.file, 'Open')}" if begun else ""
+        shown.value = _row(_kind(stop), f"{title}{opens}<br><small>{escape(below)}</small>", _said(stop))
         button.layout.visibility = "hidden" if begun else "visible"
 
     def start(_: Any) -> None:
@@ -157,7 +158,7 @@ def _relative(path: Path) -> str:
 def _link(path: Path, words: str) -> str:
     # the server's root is the course's folder; a browser resolves this relative to the start notebook's address
     colour = "color: var(--jp-content-link-color, #0b57d0)"
-    return f'<a href="../{escape(_relative(path))}" target="_blank" style="{colour}">{escape(words)}</a>'
+    return f'<a href="../{escape(_relative(path))}" style="{colour}">{escape(words)}</a>'
 
 
 def _said(stop: outline.LabStop) -> str:
@@ -177,12 +178,22 @@ def _said(stop: outline.LabStop) -> str:
     return said + (f", {quick}" if grades.quick else "")
 
 
+def _next() -> str:
+    """What comes next on the core path, and how long it takes."""
+    for stop in outline.lab_stops():
+        if stop.core and grades_of(stop) is None:
+            takes = f", about {stop.minutes} min" if stop.minutes else ""
+            return f"Next on the core path: {stop.name}, {stop.declared.title}{takes}. "
+    return "The core path is done. "
+
+
 def _summary() -> str:
     stops = [(stop, grades_of(stop)) for stop in outline.lab_stops()]
     core = [grades for stop, grades in stops if stop.core]
     points = sum(grades.best for grades in core if grades)
+    done = "".join("●" if grades else "○" for grades in core)
     return (
-        f"Core path: {len(core) - core.count(None)} of {len(core)} labs graded, {points:g} points. All labs: "
+        f"{_next()}Core path: {done} {len(core) - core.count(None)} of {len(core)} labs graded, {points:g} points. All labs: "
         f"{sum(grades is not None for _, grades in stops)} of {len(stops)} graded. (From the best grade in each folder "
         "under work/; run this cell again after a lab.)"
     )

@@ -18,6 +18,10 @@ class Limits:
     disk_bytes: int = 6 << 30  # in a child's folder, compiler caches and a trace included
 
 
+# A quick look does not wait four minutes for a loop that hangs.
+QUICK_LIMITS = Limits(first_step=100.0)
+
+
 @dataclass(frozen=True)
 class Setting:
     """The lab's form as far as a child knows it, and what is allowed to it."""

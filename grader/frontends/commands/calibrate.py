@@ -54,12 +54,15 @@ def run(options: argparse.Namespace) -> None:
     chosen = [lab for lab in map(labs.get, named) if isinstance(lab, Lab)]
     if not chosen:
         raise UserError(f"{options.lab} has no gain to calibrate. It is about measuring, not about a faster loop.")
+    _say_how_long(chosen, options)
     failed = []
     with _as_a_worker(options) if options.for_class else contextlib.nullcontext():
         for lab in chosen:
             try:
                 with own_cores(lab, options.device):
                     _calibrate_lab(lab, options)
+            except calibrate.Busy:
+                raise  # as long as the others run, it is no use for the next labs either
             except UserError as error:
                 if options.lab:
                     raise
@@ -69,6 +72,18 @@ def run(options: argparse.Namespace) -> None:
         raise UserError(
             f"Not calibrated: {', '.join(failed)}. The others are kept. Go on with `grader calibrate {failed[0]}`."
         )
+
+
+def _say_how_long(chosen: list[Lab], options: argparse.Namespace) -> None:
+    """Before it begins: that nothing else may run, and until when."""
+    if options.outcome is not None or options.spread:
+        return
+    count = sum(calibrate.calibrated(lab, choose_form(lab, options.device)) for lab in chosen)
+    if count:
+        labs_, long = (
+            ("1 lab", "1 to 3 minutes") if count == 1 else (f"{count} labs", f"{count} to {3 * count} minutes")
+        )
+        print(f"{labs_}, about {long}. Nothing else may run here meanwhile.", file=sys.stderr)
 
 
 def _as_a_worker(options: argparse.Namespace) -> contextlib.AbstractContextManager[None]:

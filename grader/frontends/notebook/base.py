@@ -19,8 +19,8 @@ from grader.frontends.notebook.note import Note, Output, ProgressBar, ReportNote
 from grader.grade import grade
 from grader.grading.forms import choose_form, missing_packages, own_cores, too_little_memory
 from grader.labs.lab import AnyLab, Check
-from grader.result import Progress, Result
-from grader.safe_text import cores_text
+from grader.result import NOT_MEASURED, Progress, Result
+from grader.safe_text import cores_text, to_html
 from grader.sandbox.fork_server import fork_server
 from grader.submission import Submission, defined, from_cells, is_submission
 
@@ -28,6 +28,13 @@ ONLY_TRAINING = "This lab needs an NVIDIA GPU; on this CPU only the training is 
 NEEDS_GPU = "This lab needs an NVIDIA GPU: nothing of it can be measured here."
 # tools that some kinds of labs have
 ELSEWHERE = {"run", "peek", "predict", "profile", "look", "explore", "save", "code", "compare", "cases", "ticket"}
+
+
+class NotMeasured(float):
+    """No points, and no number where it is shown."""
+
+    def __repr__(self) -> str:
+        return NOT_MEASURED
 
 
 class NotHere(UserError, AttributeError):
@@ -130,9 +137,11 @@ class NotebookLab:
             self.result = grade(
                 submission, self.lab, device=self.device, quick=self.quick, allow_unconfined=True, progress=progress
             )
+        before = attempts.last_report(self._folder, self.lab.name)
         saved = attempts.save(self._folder, self.lab, self.result)
         self._noteworthy = not self.result.disturbed
-        return ReportNote(self.result, [saved])
+        changed = attempts.changes(before, self.result) if before else ""
+        return ReportNote(self.result, [*filter(None, [changed]), saved])
 
     def log(self, note: str | None = None) -> None:
         """Put a note to the last `lab.check()`, and show all that were made so far. `grader board` has them as a page."""
@@ -151,18 +160,25 @@ class NotebookLab:
         Note("What you tried", [], [[board.HEAD, *rows]], board.ladder_image(tried)).show()
 
     def grade(self, name: str = "") -> float:
-        """Show one check's verdict of the last `check()`; its points."""
-        if self.result is None:
+        """Show one check's verdict of the last `check()`, after a restart of the kernel of the last that was saved; its points.
+
+        What this machine cannot measure is no number: nbgrader's *Validate* calls every cell failed that has not all points."""
+        result = self.result or attempts.last_report(self._folder, self.lab.name)
+        if result is None:
             Note("Not checked yet", ["Run lab.check() first."]).show()
             return 0
-        found = next((c for c in self.result.checks if c.name == name), None)
+        found = next((c for c in result.checks if c.name == name), None)
         if found is None:
-            names = ", ".join(c.name for c in self.result.checks)
+            names = ", ".join(c.name for c in result.checks)
             title = f"There is no check {name!r}" if name else "Which check?"
             Note(title, [f"The last lab.check() has: {names}."]).show()
             return 0
-        Note("", page=web_page.paper(report.row_html(found)), line=report.row_text(found)).show()
-        return found.points
+        page, line = report.row_html(found), report.row_text(found)
+        if self.result is None:
+            saved = f"From the report of {result.date}: this kernel has not checked anything yet."
+            page, line = f'{page}<p class="sp-note">{to_html(saved)}</p>', f"{line}\n{saved}"
+        Note("", page=web_page.paper(page), line=line).show()
+        return NotMeasured() if found.status == NOT_MEASURED else found.points
 
     # ---- machinery
 
@@ -215,7 +231,7 @@ class NotebookLab:
                 # a stop while a child is being started leaves one that nobody holds, and a reply that nobody reads
                 fork_server().kill()
                 fork_server()  # imports torch again, for the next look
-                Note("Stopped", ["Nothing was scored."]).show(output)
+                output.show("", "")  # said once, by what follows
                 raise UserError("Stopped; nothing was scored.") from None  # an error, so that "Run All" stops here too
             note.show(output)
 

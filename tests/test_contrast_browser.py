@@ -1,0 +1,89 @@
+"""What JupyterLab's themes make of cards and reports: every text can be read, in light, dark and high contrast."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.sign import NotebookNotary
+from test_browser import TOKEN, browser, jupyter, pytestmark  # noqa: F401  (fixtures)
+from test_report import samples
+
+import grader
+from grader.frontends import report
+from grader.frontends.notebook.note import Note
+
+THEMES = ("JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast")
+# of every piece of text in a report: its words, and the contrast (WCAG 2.2) to what lies behind it
+CONTRASTS = """
+const rgba = s => { const n = s.match(/[\\d.]+/g).map(Number); return [n[0], n[1], n[2], n.length > 3 ? n[3] : 1] };
+const over = (a, b) => [0, 1, 2].map(i => a[i] * a[3] + b[i] * (1 - a[3])).concat(1);
+const light = c => { const l = c.slice(0, 3).map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+  return .2126 * l[0] + .7152 * l[1] + .0722 * l[2] };
+const found = [];
+for (const root of document.querySelectorAll(".speed-report")) {
+  for (const details of root.querySelectorAll("details")) details.open = true;
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode, own = node.parentElement;
+    if (!node.textContent.trim() || own.closest("style, svg")) continue;
+    const behind = [];
+    for (let e = own; e; e = e.parentElement) behind.push(rgba(getComputedStyle(e).backgroundColor));
+    const ground = behind.reverse().reduce((below, each) => over(each, below), [255, 255, 255, 1]);
+    const ink = over(rgba(getComputedStyle(own).color), ground), a = light(ink), b = light(ground);
+    found.push([node.textContent.trim().slice(0, 40), own.tagName, (Math.max(a, b) + .05) / (Math.min(a, b) + .05)]);
+  }
+}
+return found;
+"""
+
+
+@pytest.mark.slow
+def test_every_text_can_be_read_in_every_theme(jupyter: str, browser, tmp_path: Path) -> None:  # noqa: F811
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    card = grader.lab("2a_workers", device="cpu", quick=True)._repr_html_()
+    pages = [card, Note("A note with `code`", ["Run `lab.check()` first."], printed="Traceback\n").html()]
+    pages += [report.html(result) for result in samples().values()]
+    outputs = [nbformat.v4.new_output("display_data", {"text/html": page}) for page in pages]
+    cells = [nbformat.v4.new_code_cell("lab", outputs=[each]) for each in outputs]
+    cells.append(nbformat.v4.new_markdown_cell("text with `code`"))
+    nb = nbformat.v4.new_notebook(cells=cells)
+    nbformat.write(nb, tmp_path / "course" / "shown.ipynb")
+    notary = NotebookNotary(data_dir=str(tmp_path / "data"))
+    notary.sign(nb)
+    poor: dict[tuple[str, str, str], float] = {}
+    for theme in THEMES:
+        file = tmp_path / "settings" / "@jupyterlab" / "apputils-extension" / "themes.jupyterlab-settings"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({"theme": theme}))
+        browser.get(f"{jupyter}/lab/tree/shown.ipynb?token={TOKEN}&reset")
+        wait = WebDriverWait(browser, 120, poll_frequency=0.5)
+        many = f"return document.querySelectorAll('.speed-report style').length >= {len(pages)}"
+        wait.until(lambda _, many=many: browser.execute_script(many))
+        wait.until(lambda _, theme=theme: browser.execute_script("return document.body.dataset.jpThemeName") == theme)
+        found = browser.execute_script(CONTRASTS)
+        browser.save_screenshot(str(tmp_path / f"{theme}.png"))
+        assert any(tag == "CODE" for _, tag, _ in found) and len(found) > 100
+        poor |= {(theme, words, tag): round(contrast, 2) for words, tag, contrast in found if contrast < 4.5}
+    assert not poor
+
+
+@pytest.mark.slow
+def test_make_lab_hides_the_instructor_s_tools(monkeypatch, request, browser) -> None:  # noqa: F811
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", str(Path(grader.__file__).parent / "frontends" / "learner"))
+    address = request.getfixturevalue("jupyter")
+    browser.get(f"{address}/lab?token={TOKEN}")
+    WebDriverWait(browser, 120).until(
+        lambda _: browser.execute_script("return document.body.innerText.includes('Nbgrader')")
+    )
+    menu = "return [...document.querySelectorAll('.lm-MenuBar-itemLabel')].find(e => e.innerText === 'Nbgrader')"
+    browser.execute_script(menu).click()
+    items = "return [...document.querySelectorAll('.lm-Menu-itemLabel')].map(e => e.innerText).filter(Boolean)"
+    WebDriverWait(browser, 30).until(lambda _: browser.execute_script(items))
+    assert not {"Formgrader", "Courses", "Create Assignment"} & set(browser.execute_script(items))
+    assert "Create Assignment" not in browser.execute_script("return document.body.innerText")
