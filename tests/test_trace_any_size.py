@@ -16,7 +16,7 @@ from test_trace_reader import document, sound_events, written
 
 from grader import trace
 from grader.errors import UserError
-from grader.frontends import diagnose as command
+from grader.frontends.commands import diagnose as command
 from grader.trace import parallel, pieces, portion
 from grader.trace.decode import Columns
 from tests.benchmarks.trace_speed import make

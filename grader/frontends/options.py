@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 
-from grader import labs
+
+def _lab(name: str) -> str:
+    from grader import labs  # here: it takes longer to import than --help to run
+
+    return labs.full(name)
 
 
 def add_lab(parser: argparse.ArgumentParser, default: str = "") -> None:
     """The argument LAB; default: what its absence means, where it may be left out."""
     said = f" (default: {default})" if default else ""
     help = f"the lab's name or number, such as 2a_workers or 2a{said}"
-    parser.add_argument("lab", type=labs.full, nargs="?" if default else None, help=help)
+    parser.add_argument("lab", type=_lab, nargs="?" if default else None, help=help)
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
