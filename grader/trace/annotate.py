@@ -68,7 +68,9 @@ def annotate(source: Path, target: Path, a: Analysis, more: list[Track] | None =
         made.unlink(missing_ok=True)
 
 
-def _copy(read: IO[bytes] | gzip.GzipFile, write: IO[bytes] | gzip.GzipFile, a: Analysis, found: list[Track | Counter]) -> None:
+def _copy(
+    read: IO[bytes] | gzip.GzipFile, write: IO[bytes] | gzip.GzipFile, a: Analysis, found: list[Track | Counter]
+) -> None:
     head = b""
     while not (bracket := document.HEAD.search(head)) and len(head) <= document.LONGEST_HEAD:
         block = read.read(BLOCK)

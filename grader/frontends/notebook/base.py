@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import base64
 import contextlib
 import re
 import signal
@@ -14,7 +15,7 @@ from typing import Any
 from grader import labs, machine, paths, web_page
 from grader.classroom.client import grade_at
 from grader.errors import UserError
-from grader.frontends import attempts, board, magic, report, sizes
+from grader.frontends import attempts, board, magic, report, share, sizes
 from grader.frontends.notebook.note import Note, Output, ProgressBar, ReportNote, Row, Table, shell
 from grader.grade import grade
 from grader.grading.forms import choose_form, missing_packages, own_cores, too_little_memory
@@ -158,6 +159,21 @@ class NotebookLab:
             return
         rows = [board.cells(number, attempt) for number, attempt in enumerate(tried, 1)][-attempts.SHOWN :]
         Note("What you tried", [], [[board.HEAD, *rows]], board.ladder_image(tried)).show()
+
+    def share(self) -> None:
+        """Save the last grade as a picture to show to others, and show it. It says what was reached and where, and nothing of how."""
+        result = self.result or attempts.last_report(self._folder, self.lab.name)
+        path = self._folder / f"share-{self.lab.name}.png"
+        try:
+            if result is None:
+                raise UserError("There is nothing to show yet. Run lab.check() first.")
+            said = share.save(result, path)
+        except (UserError, OSError) as error:
+            Note("That does not work yet", [str(error)]).show()
+            return
+        data = base64.b64encode(path.read_bytes()).decode()
+        picture = f'<img class="sp-picture" src="data:image/png;base64,{data}" alt="{to_html(said)}">'
+        Note("", [], picture=picture, after=[f"Saved as {path.name} in this folder. {said}"]).show()
 
     def grade(self, name: str = "") -> float:
         """Show one check's verdict of the last `check()`, after a restart of the kernel of the last that was saved; its points.

@@ -1,0 +1,65 @@
+"""What people show each other: the picture of a grade, and the board of those who agreed."""
+
+from __future__ import annotations
+
+import pytest
+from PIL import Image
+from test_marks import course  # noqa: F401  (a fixture)
+from test_report import samples
+
+import grader
+from grader.errors import UserError
+from grader.frontends import attempts, cli, share
+from grader.paths import REPOSITORY
+
+
+@pytest.mark.parametrize("name", sorted(samples()))
+def test_a_grade_as_a_picture(name, tmp_path):
+    result, path = samples()[name], tmp_path / "share.png"
+    if result.fatal or result.disturbed or not result.measured_max:
+        with pytest.raises(UserError, match="nothing to show"):
+            share.save(result, path)
+        assert not path.exists()
+        return
+    said = share.save(result, path)
+    with Image.open(path) as picture:
+        assert picture.size == (1200, 630) and picture.info["Description"] == said
+        assert len(picture.convert("L").getcolors()) > 20, "it is drawn"
+    assert "\x1b" not in said and ("quick look" in said) == result.quick
+
+
+def test_a_lab_shares_its_last_report(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    lab = grader.lab("1c_diagnose")
+    lab.share()
+    assert "Run lab.check() first" in capsys.readouterr().out
+    found = next(r for r in samples().values() if r.measured_max and not r.fatal and not r.disturbed)
+    found.lab = "1c_diagnose"
+    attempts.write_json(tmp_path / "report-1c_diagnose.json", found.to_dict())
+    lab.share()
+    assert (tmp_path / "share-1c_diagnose.png").exists() and "Saved as share-1c" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_board_has_only_those_who_agreed(course, capsys):  # noqa: F811
+    agreed = course / "agreed.csv"
+    agreed.write_text("student,name\nann,The <b>Fast</b>\ncyd,\nzoe,\n")
+    labs = str(REPOSITORY / "labs")
+    command = [
+        "class",
+        "board",
+        labs,
+        str(course / "submitted"),
+        "--agreed",
+        str(agreed),
+        "--html",
+        str(course / "board.html"),
+    ]
+    assert cli.main(command) == 0
+    said = capsys.readouterr()
+    assert "The <b>Fast</b>" in said.out and "60 of 80" in said.out and "a CPU" in said.out
+    assert "bob" not in said.out and "cyd" not in said.out and "zoe" in said.err
+    html = (course / "board.html").read_text()
+    assert "The &lt;b&gt;Fast" in html and "bob" not in html
+    agreed.write_text("a\nann\n")
+    assert cli.main(command) == 2 and "no column student" in capsys.readouterr().err
