@@ -50,6 +50,17 @@ def test_a_generated_cell_follows_the_declaration(tmp_path):
     assert file.read_bytes() == (REPOSITORY / "solutions" / "2a_workers" / "2a_workers.ipynb").read_bytes()
 
 
+def test_no_shared_words_tell_the_gain_before_it_is_predicted():
+    for name in labs.loops():
+        lab = labs.get(name)
+        targets = {f"{form.minimum_gain:g}x" for form in lab.forms.values() if form and form.minimum_gain} - {
+            "3x",
+            "9x",
+        }
+        words = " ".join(made(lab) for made in lab_page.CELLS.values()).split()
+        assert not targets & {word.strip(".,;()") for word in words}, name
+
+
 def test_release_repairs(released):
     edited = released / "2a_workers" / "2a_workers.ipynb"
     edited.write_text("{}")

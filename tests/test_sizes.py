@@ -7,10 +7,12 @@ import re
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from grader import labs
 from grader.frontends import sizes
 from grader.grading.forms import prepared
+from grader.workloads import tiles, unet
 
 # every workload, by the form of it that is small
 ON_CPU = (
@@ -49,7 +51,7 @@ def test_the_sizes_are_the_job_s(name):
         assert number(rows["steps per epoch"]) == len(job.dataset) // len(batch)
     if weights := re.search(r"(\S+) (thousand|million) weights", rows["model"]):
         scale = {"thousand": 1e3, "million": 1e6}[weights[2]]
-        built = sum(each.numel() for each in job.model.parameters())
+        built = sum(each.numel() for each in getattr(job.model, "net", job.model).parameters())
         assert float(weights[1]) * scale == pytest.approx(built, rel=0.06)
     if stored := re.search(r"([\d.]+) (kB|MB) of (bytes|float32)", rows["batch"]):
         values = (
@@ -60,6 +62,35 @@ def test_the_sizes_are_the_job_s(name):
         assert float(stored[1]) * {"kB": 1e3, "MB": 1e6}[stored[2]] == pytest.approx(
             values * {"bytes": 1, "float32": 4}[stored[3]], rel=0.02
         )
+
+
+@pytest.mark.parametrize("name", ["2b_transfers", "4c_unet"])
+@pytest.mark.parametrize("column", ["on a GPU", "on a CPU"])
+def test_the_arithmetic_of_a_step_is_the_model_s(name, column):
+    lab = labs.get(name)
+    head, *rows = sizes.sizes(lab)
+    rows = {row[0]: row[head.index(column)] for row in rows}
+    options, data = (form := lab.forms["cuda" if "GPU" in column else "cpu"]).options, form.data
+    batch = options["batch_size"]
+    with torch.device("meta"), FlopCounterMode(display=False) as counted:
+        if name == "4c_unet":
+            size = int(data.split()[1])
+            net = unet.UNet(options["widths"])
+            net.use(unet.scaled_dot_product, unet.group_norm, unet.sinusoidal)
+            net(torch.randn(batch, 3, size, size), torch.zeros(batch, dtype=torch.int64)).sum().backward()
+        else:
+            net = tiles.ConvNet(options["bands"], options["width"])
+            net(torch.randn(batch, options["bands"], options["size"], options["size"])).sum().backward()
+    told, unit = rows["arithmetic per step"].split()
+    assert float(told) * {"TFLOP": 1e12, "GFLOP": 1e9}[unit] == pytest.approx(counted.get_total_flops(), rel=0.04)
+    weights = sum(each.numel() for each in net.parameters())
+    told, scale = re.search(r"(\S+) (thousand|million) weights", rows["model"]).groups()
+    assert float(told) * {"thousand": 1e3, "million": 1e6}[scale] == pytest.approx(weights, rel=0.04)
+
+
+def test_the_peaks_of_a_gpu_are_told_where_it_was_measured():
+    assert "799 TFLOP/s in bf16" in sizes.peaks_of("NVIDIA H200") and "| 4.25 TB/s |" in sizes.peaks()
+    assert sizes.peaks_of("another") == sizes.peaks_of(None) == ""
 
 
 def test_a_batch_of_windows_is_told_in_tokens():

@@ -21,6 +21,9 @@ GENERATED = "generated:"
 YOURS = """\
 **Yours.** Everything between `job` and `yield`, and all code outside the function.
 
+**Set-up.** What you do once before the first step isn't timed, such as compiling or converting the data. You gain nothing if you
+prepare whole steps there.
+
 **What must stay.** Your loop must train the same model on the same batches of `job.batches`. Loss, optimizer and learning rate stay as
 they are. Each batch is one optimizer step with one `yield`. The weights stay fp32.
 
@@ -36,15 +39,15 @@ LOOKING = """\
 |---|---|---|
 | `lab.run()` | {result}, and the time of a step | does the loop run? |
 | `lab.peek()` | counts for one step, without timing | after each small change |
-| `lab.profile()` | the timeline of a step, and what it waits for | to find out why |
+| `lab.profile()` | the timeline of a step from its [trace](../../notebooks/glossary.ipynb#trace), and what it waits for | to find out why |
 
 None of these calls gives or takes points. Each runs your `%%submission` cell as it was when you last ran it."""
 
 FIX = """\
 ## 3. Fix
 
-Go back up to *The loop*. Change one thing there and run its cell. Then run the cells under *Look* again. Repeat until nothing is left
-that a change could take away."""
+Go back up to *The loop*. Change one thing there and run its cell. Then run the cells under *Look* again. Repeat until
+you see nothing more to take away. Then run `lab.check()`, which prints the target. If you haven't reached it, go on."""
 
 
 def refresh(solutions: Path) -> list[Path]:
@@ -82,7 +85,19 @@ def _folded(summary: str, text: str) -> str:
 
 
 def _sizes(lab: AnyLab) -> str:
-    return "\n\n".join(filter(None, [sizes.markdown(lab), _without_gpu(lab) if isinstance(lab, Lab) else ""]))
+    parts = [sizes.markdown(lab)]
+    if isinstance(lab, Lab):
+        parts += [_peaks() if "cuda" in lab.forms else "", _without_gpu(lab)]
+    return "\n\n".join(filter(None, parts))
+
+
+def _peaks() -> str:
+    return _folded(
+        "Peaks, to work out a prediction",
+        "The cell above prints these peaks for your GPU, if we measured one like it. Otherwise, [the roofline lesson]"
+        "(../../notebooks/3_step/1_roofline.ipynb) measures them. A peak is the most that a large matmul or copy reaches. "
+        f"Your loop's kernels may be slower.\n\n{sizes.peaks()}",
+    )
 
 
 def _without_gpu(lab: Lab) -> str:
@@ -127,7 +142,9 @@ def _contract(lab: AnyLab) -> str:
 def _prediction(lab: AnyLab) -> str:
     assert isinstance(lab, Lab)
     factor, made_for = lab.prediction.factor, f" {MADE_FOR}" if lab.scored_on_both else ""
-    causes = [f'| `"{name}"` | {meaning} |' for name, meaning in MEANING.items()]
+    causes = [
+        f'| [`"{name}"`](../../notebooks/glossary.ipynb#{name}) | {meaning} |' for name, meaning in MEANING.items()
+    ]
     judged = (
         f"Half of the {lab.prediction.points:g} points is for the cause, half for the gain. {RULE.format(factor=factor)}{made_for} "
         f"If you predict 6, any gain from {6 / factor:.2g} to {6 * factor:.2g} makes you right."
@@ -137,6 +154,9 @@ def _prediction(lab: AnyLab) -> str:
             "| cause | where the time of a step goes |",
             "|---|---|",
             *causes,
+            "",
+            "A loop can have several troubles. Name the one that takes most of a step. A matmul that is slow for its size or its number "
+            "format counts as calculating.",
             "",
             judged,
             "",
@@ -158,8 +178,8 @@ def _points(lab: AnyLab) -> str:
     assert isinstance(lab, Lab)
     same = "gives the same answers" if lab.serves else "trains the same model"
     parts = [
-        f"**First, your loop must be the same work.** Its first steps are compared with the untouched loop's from the same seed, within what "
-        f"honest rounding does to them. The run that is timed must go on the same way. Unless your loop {same}, nothing else counts."
+        f"**First, your loop must be the same work.** Its first steps are compared with the untouched loop's from the same seed, as "
+        f"far apart as rounding may bring them. The run that is timed must go on the same way. Unless your loop {same}, nothing else counts."
     ]
     parts.append(_healthy(lab) if lab.throughput.healthy and not lab.memory else _throughput(lab))
     if isinstance(lab.memory, Growth):
@@ -185,15 +205,11 @@ def _and(titles: Sequence[str]) -> str:
 def _throughput(lab: Lab) -> str:
     if lab.throughput.healthy:
         return f"**{lab.throughput.title}.** You get full points if your loop isn't slower than the untouched one."
-    known = [
-        f"{form.minimum_gain:g}x on a {'GPU' if name == 'cuda' else 'CPU'}"
-        for name, form in lab.forms.items()
-        if form.minimum_gain
-    ]
     return (
-        f"**{lab.throughput.title}.** You get full points at the target, which `lab.check()` prints. Where this machine was calibrated, the "
-        f"target is a little below the reference solution's gain. Elsewhere it is {' and '.join(known)}. Points grow with the logarithm of "
-        "the speed-up. With a 9x target, 3x earns half. We use the lower end of the 90% interval."
+        f"**{lab.throughput.title}.** You get full points at the target, which `lab.check()` prints. Where this machine was "
+        "calibrated, the target is a little below the gain that the reference solution has here. Elsewhere it's fixed. Points grow with the "
+        "logarithm of the speed-up. If the target were 9x, 3x would earn half. A measured gain has an error, so `lab.check()` gives a "
+        "90% [interval](../../notebooks/glossary.ipynb#interval) for it. We use its lower end."
     )
 
 

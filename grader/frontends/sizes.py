@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from grader.devices import PEAKS
 from grader.kinds.kernel import Bench
 from grader.labs.lab import AnyForm, AnyLab
 
@@ -15,6 +16,8 @@ ON = {"cuda": "on a GPU", "cpu": "on a CPU"}
 NETS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50"}
 # Samples to train on, by data set; of pictures one in ten is held out
 IN_DATA = {"images": 3600, "images 10000": 9000, "pictures 64": 3600, "pictures 32": 3600, "tiles": 4000}
+# Weights of a UNet, and its floating-point operations per picture, forward and backward, by widths and size of a picture
+UNETS = {((128, 256, 256, 256), 64): (18_285_571, 4.369e12 / 64), ((16, 32), 32): (130_115, 2.638e9 / 8)}
 
 
 def sizes(lab: AnyLab) -> list[tuple[str, ...]]:
@@ -34,6 +37,31 @@ def markdown(lab: AnyLab) -> str:
         return ""
     head, *body = (f"| {' | '.join(row)} |" for row in rows)
     return "\n".join(["## Sizes", "", head, "|---" * len(rows[0]) + "|", *body])
+
+
+def peaks() -> str:
+    """What the GPUs that we measured can do at most, as the text of a cell."""
+    rows = [
+        ("", *PEAKS),
+        ("matmul, bf16", *(f"{each.half / 1e12:.0f} TFLOP/s" for each in PEAKS.values())),
+        ("matmul, TF32", *(f"{each.tf32 / 1e12:.0f} TFLOP/s" for each in PEAKS.values())),
+        ("matmul, fp32", *(f"{each.fp32 / 1e12:.0f} TFLOP/s" for each in PEAKS.values())),
+        ("memory, read and written", *(f"{each.memory / 1e12:.2f} TB/s" for each in PEAKS.values())),
+        ("copy from pinned memory", *(f"{each.pinned_copy / 1e9:.0f} GB/s" for each in PEAKS.values())),
+    ]
+    head, *body = (f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join([head, "|---" * len(rows[0]) + "|", *body])
+
+
+def peaks_of(gpu: str | None) -> str:
+    """The same of one GPU in a line; "" where it was not measured."""
+    if not (found := PEAKS.get(gpu or "")):
+        return ""
+    return (
+        f"Its peaks, as we measured them: {found.half / 1e12:.0f} TFLOP/s in bf16, {found.tf32 / 1e12:.0f} in TF32, "
+        f"{found.fp32 / 1e12:.0f} in fp32, {found.memory / 1e12:.2f} TB/s in its memory, "
+        f"{found.pinned_copy / 1e9:.0f} GB/s from pinned memory."
+    )
 
 
 def _form_rows(form: AnyForm) -> Rows:
@@ -99,8 +127,11 @@ def _tiles(options: Options, data: str) -> Rows:
     count = options.get("count") or IN_DATA["tiles"]
     where = {"": "in the CPU's memory", "tile files": "a file each"}.get(data, "rows of an SQLite database")
     stored = batch * bands * size**2 * (1 if data else 4)
+    weights, flops = _convnet(bands, size, width)
     return {
-        "model": f"convnet, width {width}",
+        "model": f"convnet, 4 convolutions, {_about(weights)} weights",
+        "width": f"{width}, then {2 * width}",
+        "arithmetic per step": _arithmetic(batch * flops),
         "tile": f"{bands} bands, {size} x {size}",
         "batch": f"{batch} tiles: {_memory(stored)} of {'bytes' if data else 'float32'}",
         "data": f"{count:,} tiles, {where}",
@@ -108,10 +139,27 @@ def _tiles(options: Options, data: str) -> Rows:
     }
 
 
+def _convnet(bands: int, size: int, width: int) -> tuple[int, float]:
+    """Weights, and floating-point operations per tile, forward and backward, of `grader.workloads.tiles.ConvNet`."""
+    # weights of a convolution, and the pixels that it makes
+    first, *rest = (
+        (49 * bands * width, (size // 4) ** 2),
+        (9 * width**2, (size // 4) ** 2),
+        (18 * width**2, (size // 8) ** 2),
+        (36 * width**2, (size // 8) ** 2),
+    )
+    weights = first[0] + sum(count for count, _ in rest) + 6 * width + 10 * (32 * width + 1)
+    # backward each has two matmuls of the forward one's size; the first has one, since nobody asks for the tiles' gradient
+    return weights, 4 * first[0] * first[1] + 6 * sum(count * pixels for count, pixels in rest)
+
+
 def _unet(options: Options, data: str) -> Rows:
-    batch, size = options["batch_size"], data.split()[1]
+    batch, size, widths = options["batch_size"], data.split()[1], tuple(options["widths"])
+    weights, flops = UNETS[widths, int(size)]
     return {
-        "model": f"UNet, widths {', '.join(map(str, options['widths']))}",
+        "model": f"UNet, {_about(weights)} weights",
+        "widths": _listed(widths),
+        "arithmetic per step": _arithmetic(batch * flops),
         "picture": f"3 x {size} x {size}",
         "batch": f"{batch} pictures",
         "data": f"{IN_DATA[data]:,} pictures in main memory",
@@ -173,6 +221,10 @@ def _listed(numbers: Sequence[int]) -> str:
 def _about(weights: int) -> str:
     millions = weights / 1e6
     return f"{1000 * millions:.0f} thousand" if millions < 1 else f"{millions:.{millions < 10:d}f} million"
+
+
+def _arithmetic(flops: float) -> str:
+    return f"{flops / 1e12:.2f} TFLOP" if flops >= 1e11 else f"{flops / 1e9:.2g} GFLOP"
 
 
 def _memory(count: int) -> str:

@@ -102,7 +102,7 @@ class NotebookLab:
         if self.device == "traces":
             return "Graded from recorded traces: nothing is measured, and no GPU is needed."
         if self.device == "cuda":
-            return f"Measured on this machine's {gpu}."
+            return f"Measured on this machine's {gpu}. {sizes.peaks_of(gpu)}".rstrip()
         if "cpu" in self.lab.forms and not any(self.lab.measures(check, "cpu") for check in self.lab.checks):
             return ONLY_TRAINING
         if "cpu" in self.lab.forms:
