@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SIZE, DPI = (12.0, 6.3), 100
+EMPTY = "#e5e7eb"  # of a bar, what is not earned
 SIGNS = {PASS: "✓", NOT_MEASURED: "–"}
 
 
@@ -49,11 +50,15 @@ def _machine(result: Result) -> str:
     return one_line(f"{device}, torch {torch}" if torch and result.form != "traces" else str(device))
 
 
+def _short(title: str, most: int = 30) -> str:
+    return title if len(title) <= most else f"{title[: most - 1].rstrip()}…"
+
+
 def _draw(result: Result) -> Figure:
     import matplotlib
     from matplotlib.figure import Figure
 
-    from grader.trace.words import BLUE, FAINT, GREEN, INK
+    from grader.trace.words import BLUE, GREEN, INK
 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
@@ -68,12 +73,16 @@ def _draw(result: Result) -> Figure:
         axes = figure.add_axes((0.30, 0.14, 0.55, 0.36))
         for place, check in enumerate(checks):
             share = check.points / check.max_points
-            axes.barh(place, 1, color=FAINT, height=0.55)
+            axes.barh(place, 1, color=EMPTY, height=0.55)
             axes.barh(place, share, color=GREEN if check.status == PASS else BLUE, height=0.55)
             sign = SIGNS.get(check.status, "")
-            label = "not measured here" if check.status == NOT_MEASURED else f"{check.points:g} of {check.max_points:g}"
+            label = (
+                "not measured here"
+                if check.status == NOT_MEASURED
+                else f"{round(check.points, 1):g} of {check.max_points:g}"
+            )
             axes.text(1.02, place, f"{sign} {label}".strip(), va="center", fontsize=13, color=INK)
-            axes.text(-0.02, place, one_line(check.title)[:30], va="center", ha="right", fontsize=13, color=INK)
+            axes.text(-0.02, place, _short(one_line(check.title)), va="center", ha="right", fontsize=13, color=INK)
         axes.set_xlim(0, 1)
         axes.set_ylim(len(checks) - 0.5, -0.5)
         axes.set_axis_off()
