@@ -28,6 +28,7 @@ from tqdm import tqdm
 
 from grader.data import cache
 from grader.errors import UserError
+from grader.paths import REPOSITORY
 
 COUNT = 4000
 PART = 1000  # images that are worth a process of their own
@@ -230,7 +231,7 @@ def _helpers(dest: Path, count: int, seed: int, parts: int) -> Iterator[None]:
     programs and not forks: those work beside CUDA and in notebooks, too. One that fails is not missed, whoever is ready
     first makes what others have not."""
     command = [sys.executable, "-m", "grader.data.images", str(dest), "--count", str(count), "--seed", str(seed)]
-    path = os.pathsep.join([str(Path(__file__).resolve().parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
     helpers = [
         subprocess.Popen(
             [*command, "--part", f"{n}/{parts}"],

@@ -1,9 +1,11 @@
-"""The course's data lives in the top-level folder `data/`; this makes its modules importable as `grader.data.*`."""
+"""The course's data lives in a folder of its own (`paths.DATA`); this makes its modules importable as `grader.data.*`."""
 
 import importlib
 from pathlib import Path
 
-__path__ = [str(Path(__file__).resolve().parent.parent / "data")]
+from grader.paths import DATA
+
+__path__ = [str(DATA)]
 
 
 def prepare(name: str) -> Path:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parent
+REPOSITORY = PACKAGE.parent
+# Beside the package in a checkout, inside it where it was installed from a wheel (setup.py).
+DATA = PACKAGE / "data" if (PACKAGE / "data").is_dir() else REPOSITORY / "data"
 
 
 def working_copy(lab: str) -> Path:

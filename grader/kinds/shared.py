@@ -16,12 +16,13 @@ from grader import trace
 from grader.errors import UserError
 from grader.grading.arms import MAX_TRACE, Setup, open_arm
 from grader.labs.lab import AnyForm, Check
+from grader.paths import DATA
 from grader.result import FAIL, CheckResult, Progress, silent, unscored
 from grader.submission import Submission
 
 HEALTHY = "healthy"  # the answer where no cause stands out: the GPU is busy with what it has to do
 NEXT_BEST = 0.5  # of a cause's points, for "compute-bound" or "memory-bound" of a healthy loop: its GPU is busy
-TRACES = Path(__file__).resolve().parents[2] / "data" / "traces"
+TRACES = DATA / "traces"
 MOST_PLACES = 12  # that a message lists: as many answers as a lab has, and not a whole program
 # What others call causes (see the start notebook's table)
 SECOND_NAMES = {"data-bound": ("input-bound", "transfer-bound"), "overhead-bound": ("launch-bound",)}

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 from grader import machine
 from grader.data.cache import cache_dir
 from grader.labs.lab import Form, Lab
+from grader.paths import DATA
 from grader.result import write_json
 
 LEAST_GAIN = 1.2  # a machine on which the solution gains less cannot show what the lab is about
-SHIPPED = Path(__file__).resolve().parents[2] / "data" / "measured" / "calibration.json"
+SHIPPED = DATA / "measured" / "calibration.json"
 
 
 def _key(lab: Lab, form: str) -> str:

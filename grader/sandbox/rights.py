@@ -15,7 +15,7 @@ from pathlib import Path
 
 from grader import machine
 from grader.data.cache import cache_dir
-from grader.paths import REPOSITORY
+from grader.paths import DATA, REPOSITORY
 from grader.sandbox import confine
 
 # where a machine keeps programs from NVLink's multicast; NCCL's own switch is among the NCCL_ ones
@@ -99,7 +99,7 @@ def file_rights(home: Path, readable: Iterable[str | Path], device: str, ranks: 
     open all GPUs: NCCL asks NVML about theirs, and NVML does not start where one cannot be opened."""
     python = {sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")}
     python |= {*python_path(), *_compilers()}
-    code = [REPOSITORY / "grader", *sorted((REPOSITORY / "data").glob("*.py"))]
+    code = [REPOSITORY / "grader", *sorted(DATA.glob("*.py"))]
     system = ["/usr", "/lib", "/lib64", "/bin", "/sbin", "/sys"]
     # the driver's daemons; the second knows how the GPUs of a virtual machine are linked: NCCL asks it
     daemons = ["/run/nvidia-persistenced", "/run/nvidia-topologyd"]
@@ -111,7 +111,7 @@ def file_rights(home: Path, readable: Iterable[str | Path], device: str, ranks: 
     rights += [(str(path), confine.READ) for path in (*sorted(python), *code, *system, *readable)]
     rights += [(path, confine.READ | confine.CONNECT) for path in daemons]
     # not the repository itself: the names of a class's submissions are in it, and a right holds for all that is below
-    rights += [(str(path), confine.LIST) for path in (REPOSITORY / "data", "/dev")]
+    rights += [(str(path), confine.LIST) for path in (DATA, "/dev")]
     gpus = {str(path) for path in Path("/dev").glob("nvidia*")}
     if device != "cuda" or ranks == 1:
         gpus -= machine.other_gpu_files()

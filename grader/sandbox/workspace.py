@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from grader.data.cache import cache_dir, make_dir
-from grader.paths import REPOSITORY
+from grader.paths import DATA, REPOSITORY
 from grader.sandbox import confine
 from grader.sandbox.child_error import ChildError
 
@@ -121,7 +121,7 @@ def _may_give_users() -> bool:
     what a child needs."""
     if os.geteuid() != 0:
         return False
-    needed = [sys.prefix, sys.base_prefix, REPOSITORY / "grader", REPOSITORY / "data", make_dir(cache_dir())]
+    needed = [sys.prefix, sys.base_prefix, REPOSITORY / "grader", DATA, make_dir(cache_dir())]
     program = (
         "import os, sys, tempfile; from grader.sandbox import confine\n"
         "with tempfile.TemporaryDirectory() as folder: os.chown(folder, 30_000, -1)\n"
