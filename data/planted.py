@@ -572,7 +572,7 @@ def listener(s: Setup) -> Iterator[torch.Tensor]:
     yield from top_ops.loop(s.device, s.at)
 
 
-# --- compute: the ordinary units do what tensor cores could ---------------------------------------------------------
+# --- compute: the CUDA cores do what tensor cores could ---------------------------------------------------------
 
 
 def gpt_compute(s: Setup, tf32: bool, bf16: bool = False) -> Iterator[torch.Tensor]:

@@ -22,11 +22,11 @@ def native(capability: Capability) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Peaks:
-    """Of matrix products without sparsity, in floating-point operations per second; None: the device has it not, or nobody says."""
+    """Of matmuls without sparsity, in floating-point operations per second; None: the device has it not, or nobody says."""
 
     half: float | None  # 16-bit inputs on tensor cores, summed up in fp32
     tf32: float | None  # float32 inputs on tensor cores
-    fp32: float  # float32 on the ordinary units
+    fp32: float  # float32 on the CUDA cores
     memory: float | None  # bytes per second of a copy within the device's memory, read and written
     pinned_copy: float | None = None  # bytes per second from pinned memory of the host
     fp8: float | None = None  # summed up in fp32

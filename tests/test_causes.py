@@ -195,7 +195,7 @@ def test_work_before_the_first_copy_of_a_step_is_most_likely_its_batch():
 
     a = trace.analyse(steps_with(make).read())
     assert a.diagnosis.cause == "input-bound" and a.diagnosis.confidence <= EITHER, a.diagnosis
-    assert "It makes the batch there, most likely" in said(a)
+    assert "Most likely it makes the batch there" in said(a)
 
 
 # --- waits and queued work ----------------------------------------------------------------------------------------

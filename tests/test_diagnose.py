@@ -73,7 +73,7 @@ def test_the_report_names_the_cause_and_fits_a_screen(files):
     assert done.returncode == 0 and not done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) <= 40 and max(map(len, lines)) <= 100 and "\x1b" not in done.stdout
-    for part in ("input-bound", "confidence", "21.8 ms under the profiler", "idle: data", "14.2 ms", "aten::mm"):
+    for part in ("input-bound", "Confidence", "21.8 ms under the profiler", "idle: data", "14.2 ms", "aten::mm"):
         assert part in done.stdout
     for part in ("num_workers", "2a_workers", "pinned", "NVIDIA H200, 4 steps counted"):
         assert part in done.stdout
@@ -82,18 +82,18 @@ def test_the_report_names_the_cause_and_fits_a_screen(files):
 
 def test_a_step_time_measured_without_the_profiler_is_used(files):
     done = run(files / "fast.json.gz", "--step-ms", "6.5")
-    assert done.returncode == 0 and "6.5 ms, measured without the profiler; 6 ms under it" in done.stdout
+    assert done.returncode == 0 and "6.5 ms, measured without the profiler, 6 ms under it" in done.stdout
 
 
 def test_each_share_of_idle_time_says_what_it_is_a_share_of(files):
     """The recording has a step more than those counted, and the profiler makes steps longer: three lengths, three shares."""
     row = next(line for line in run(files / "slow.json.gz", "--step-ms", "24").stdout.splitlines() if line[:3] == "GPU")
     assert re.fullmatch(
-        r"GPU      [\d.]+ ms busy a step, idle \d+% of a step without the profiler, \d+% of the whole recording", row
+        r"GPU      [\d.]+ ms busy per step, idle \d+% of a step without the profiler, \d+% of the whole recording", row
     )
     row = next(line for line in run(files / "slow.json.gz").stdout.splitlines() if line[:3] == "GPU")
     assert re.fullmatch(
-        r"GPU      [\d.]+ ms busy a step, idle \d+% of a step under the profiler, \d+% of the whole recording", row
+        r"GPU      [\d.]+ ms busy per step, idle \d+% of a step under the profiler, \d+% of the whole recording", row
     )
 
 
@@ -148,7 +148,7 @@ def test_a_trace_without_any_gpu_is_incomplete_and_diagnosed(tmp_path):
     (tmp_path / "short.json").write_text(json.dumps(on_cpu(0).document()))
     done = run(tmp_path / "cpu.json")
     assert done.returncode == 3 and "incomplete: it has no GPU events" in done.stdout
-    assert "waited for data 80% of the step; nothing ran on a GPU." in done.stdout
+    assert "waited for data 80% of the step, and nothing ran on a GPU." in done.stdout
     done = run(tmp_path / "cpu.json", tmp_path / "short.json", "--html", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert done.returncode == 3 and "In numbers (before)" in page and "In numbers (after)" not in page
@@ -158,14 +158,14 @@ def test_without_a_gpu_workers_are_no_free_gain(tmp_path):
     (tmp_path / "cpu.json").write_text(json.dumps(on_cpu(800).document()))
     done = run(tmp_path / "cpu.json", "--html", tmp_path / "page.html")
     text, page = " ".join(done.stdout.split()), (tmp_path / "page.html").read_text()
-    said = "(at most 5.00x: workers take cores from the training itself)"
+    said = "(at most 5.00x, as workers take cores from the training)"
     assert said in text and said in page
     assert "on the GPU" not in text[text.index("What to try") :]
     (tmp_path / "gpu.json").write_bytes(document(SLOW))
     assert "at most" not in run(tmp_path / "gpu.json").stdout
 
 
-DOUBT = "The profiler makes no step shorter: either the {} ms are of another job, or batches were ready while it recorded. What is missing is booked as waiting."
+DOUBT = "The profiler makes no step shorter. Batches were ready while it recorded, or the {} ms are of another job. The missing time counts as waiting."
 
 
 @pytest.mark.parametrize("step_ms, doubted", [("24", False), ("30", True)])
@@ -420,3 +420,10 @@ def test_a_file_name_with_escapes_is_cleaned(tmp_path):
     with pytest.raises(UserError) as caught:
         diagnose.read_trace(str(tmp_path / "a\x1b[2Jb"))
     assert "\x1b" not in str(caught.value)
+
+
+def test_a_confidence_says_how_often_it_was_right():
+    table = (REPOSITORY / "data" / "measured" / "reliability.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+)% to .*\| (\d+) of (\d+) \| \d+% \|$", table, re.M)
+    assert {int(low) / 100: (int(right), int(cases)) for low, right, cases in rows} == dict(diagnosis_facts.RIGHT)
+    assert "33 of 37 known cases" in diagnosis_facts.how_often_right(0.6)

@@ -77,7 +77,7 @@ def test_recorded_steps_that_are_shorter_than_the_loops_waited_less(data, cause,
     assert a.diagnosis.cause == f"{cause}-bound" and a.diagnosis.confidence < 0.75, a.diagnosis
     assert a.breakdown[part] == pytest.approx(80_000 * US - traced, rel=0.05)
     assert a.diagnosis.what_if_step_ms == pytest.approx(traced / 1e6, rel=0.05)
-    assert any("are not in the recording: its steps took 12" in each.text for each in a.diagnosis.evidence)
+    assert any("are not in the recording. Its steps took 12" in each.text for each in a.diagnosis.evidence)
     assert not any(
         "not in the recording" in each.text for each in analysed(Loop(BIG, data=20_000 * US)).diagnosis.evidence
     )
@@ -133,7 +133,7 @@ def on_cpu(wait: int) -> Recording:
 @pytest.mark.parametrize(
     ("wait", "cause", "says"),
     [
-        (800, "input-bound", "waited for data 80% of the step; nothing ran on a GPU."),
+        (800, "input-bound", "waited for data 80% of the step, and nothing ran on a GPU."),
         (400, None, "nothing ran on a GPU, and waiting for data is 40% of the step, less than half."),
         (499, None, "waiting for data is 49% of the step, less than half."),
         (0, None, "nothing ran on a GPU, and the trace does not show how long a step waits for data."),

@@ -6,7 +6,7 @@ import pytest
 
 from grader.trace import kernels
 
-CORES, ORDINARY, ANY = "on tensor cores", "on ordinary units", ""
+CORES, ORDINARY, ANY = "on tensor cores", "on CUDA cores", ""
 
 PRODUCTS = {
     # Triton

@@ -26,7 +26,7 @@ FAMILIES = {
         "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel__5x_cublas",
         "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x256_16x3_nn_align4>(cutlass_80_tensorop_s1688gemm_128x256_16x3_nn_align4::Params)",
     ),
-    "gemm on ordinary units": (
+    "gemm on CUDA cores": (
         "ampere_sgemm_128x64_tn",
         "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4_execute_kernel__51_cublas",
         "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_nn_align1>(cutlass_80_simt_sgemm_128x64_8x5_nn_align1::Params)",
@@ -39,7 +39,7 @@ FAMILIES = {
         "void cutlass__5x_cudnn::Kernel<cutlass_tensorop_s1688wgrad_optimized_tf32_128x128_16x4_nhwc_align4>(Params)",
         "volta_fp16_s884cudnn_fp16_256x64_ldg8_relu_f2f_exp_small_nhwc_tn_v1",
     ),
-    "conv on ordinary units": (
+    "conv on CUDA cores": (
         "cudnn_infer_volta_scudnn_128x64_relu_medium_nn_v1",
         "void implicit_convolve_sgemm<float, float, 128, 5, 5, 3, 3, 3, 1, false, false, true>(int, int, int, float const*, int)",
         "void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<3, float, int>",
@@ -141,12 +141,12 @@ def test_before_and_after():
     assert (c.step.before, c.step.after, c.unprofiled) == (1000 * US, 300 * US, False)
     families = {change.name: (change.before, change.after, change.difference) for change in c.families}
     assert families == {
-        "gemm on ordinary units": (800 * US, 0, -800 * US),
+        "gemm on CUDA cores": (800 * US, 0, -800 * US),
         "gemm on tensor cores": (0, 100 * US, 100 * US),
         "elementwise": (90 * US, 90 * US, 0),
         "copy HtoD": (10 * US, 10 * US, 0),
     }
-    assert [change.name for change in c.families][:2] == ["gemm on ordinary units", "gemm on tensor cores"]
+    assert [change.name for change in c.families][:2] == ["gemm on CUDA cores", "gemm on tensor cores"]
     assert sum(change.before for change in c.parts) == pytest.approx(1000 * US)
     assert c.parts[0].name == "matmul"
     metrics = {change.name: change for change in c.metrics}

@@ -259,7 +259,7 @@ def test_the_outermost_operator_is_the_operation_and_counts_once():
     assert one.flops == 2 * 64 * 512 * 256
     assert one.bytes_moved == 4 * (256 + 64 * 512 + 512 * 256 + 64 * 256) + 4 * 2 * 64 * 512
     assert one.intensity == one.flops / one.bytes_moved
-    assert one.why.startswith("fp32 on the ordinary units: 0.186 TFLOP/s of the 51 this H200 reaches")
+    assert one.why.startswith("fp32 on the CUDA cores: 0.186 TFLOP/s of the 51 this H200 reaches")
     assert "8x faster" in one.why
 
 
@@ -296,7 +296,7 @@ def test_a_step_of_the_optimizer_is_one_operation():
         loop.op("aten::mul_", 110 + 5 * n, 4, shapes=[[n + 1]]).kernel(ADD, 111 + 5 * n, 2)
     (one,) = loop.operations()
     assert (one.name, one.phase, one.count, one.shapes) == ("AdamW.step", "optimizer", 1, "")
-    assert one.why == "30 kernels of 2.0 us each: launching them costs more than running them"
+    assert one.why == "30 kernels of 2.0 us each, which cost more to launch than to run"
     assert one.bound == "launch"
 
 
@@ -388,13 +388,13 @@ def test_reasons():
     bound, text = why("aten::mm", NVJET, 100, [[65536, 16], [16, 1024]], half)
     assert bound == "memory" and "too little arithmetic" in text
     bound, text = why("aten::add", ADD, 300, [[100_000_000], [100_000_000]])
-    assert bound == "memory" and text.startswith("moves 1.2 GB a step at 4 TB/s: bound by memory")
+    assert bound == "memory" and text.startswith("moves 1.2 GB per step at 4 TB/s, bound by memory")
     bound, text = why("aten::add", ADD, 3000, [[100_000_000], [100_000_000]])
     assert bound == "memory" and "of the 4.25 TB/s" in text
     bound, text = why("aten::to", PAGEABLE, 300, [[1]], cat="gpu_memcpy", bytes=3_000_000)
-    assert bound is None and "3 MB a step at 10 GB/s" in text and "pinned memory is faster" in text
+    assert bound is None and "3 MB per step at 10 GB/s" in text and "Pinned memory is faster" in text
     bound, text = why("aten::to", PINNED, 300, [[1]], cat="gpu_memcpy", bytes=3_000_000)
-    assert text == "copies 3 MB a step at 10 GB/s"
+    assert text == "copies 3 MB per step at 10 GB/s"
     nccl = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
     assert "other GPUs" in why("c10d::allreduce_", nccl, 300, [[1]])[1]
 
@@ -408,7 +408,7 @@ def test_lists_of_tensors_are_not_counted_and_that_is_said():
     loop.op("aten::cat", 500, 50, shapes=shapes, types=types).kernel(ADD, 510, 90)
     for one in loop.operations():
         assert one.bytes_moved is None and one.bound == "memory"
-        assert "in lists of tensors are not counted" in one.why
+        assert "in lists of tensors aren't counted" in one.why
     (one,) = Loop().op("aten::add", 100, 50, shapes=[[1 << 20], [1 << 20]]).kernel(ADD, 110, 90).operations()
     assert one.bytes_moved and "lists" not in one.why
 

@@ -323,7 +323,7 @@ def _parts_text(a: Analysis, width: int, paint: Paint) -> list[str]:
 
 def _operations_text(a: Analysis, width: int, paint: Paint, room: int, top: int | None) -> list[str]:
     """The first `top` of them; without it the first one, and as many as fit `room` lines."""
-    lines, shown = [paint("Operations that cost the GPU most, a step", "1")], 0
+    lines, shown = [paint("Operations that cost the GPU most, per step", "1")], 0
     for o in a.operations[:top]:
         numbers = f"{milliseconds(o.gpu_ns):>8} {o.share:>4.0%} {f'{plain_number(o.count)}x':>6}  "
         first, *rest = _at_both_ends(said.operation_name(o), said.source_line(o), width - len(numbers))

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FOOT = (
-    "Shares of a step are of its length without the profiler where that was given. Times are per step; GPU work belongs to the "
-    "step that launched it. A trace lists what ran, not why: take the cause as a lead and measure the change."
+    "Times are per step, and GPU work belongs to the step that launched it. Shares are of a step's length without the profiler, if you gave it. "
+    "Known cases are traces with a planted or proven cause, and most of these are simulated. "
+    "A trace lists the events and not their reasons, so take the cause as a lead and measure your change."
 )
 MOST_EVENTS = MOST_KERNELS = 8  # of one piece of evidence, of one operation
 _CSS = (

@@ -34,7 +34,7 @@ BOUNDS = {
     "launch": "its kernels are so many and so short that launching them takes longer than running them",
 }
 REASONS = {
-    "slow units": "matrix products on the ordinary units, though there are tensor cores",
+    "slow units": "matmuls on the CUDA cores, though there are tensor cores",
     "tiny kernels": "20 kernels a step or more, of less than 10 us each in the mean",
     "at its roof": "it needs less than twice the time that its arithmetic and bytes need at the peaks",
     "below its roof": "it needs more than twice that time: its sizes, its layout, or one pass over memory after another",

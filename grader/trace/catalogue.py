@@ -96,7 +96,7 @@ class Metrics:
     )
     tiny_kernel_time: Number = _share("of the GPU's busy time such a kernel ran")
     unknown_kernel_share: Number = _share(
-        "of the GPU's busy time ran kernels whose names do not tell what they do", better=""
+        "of the GPU's busy time ran kernels with names that don't tell their work", better=""
     )
     # contiguous, clone, cast
     copy_kernels: Number = _count("kernels that only move values", "kernels that only copy or cast")
@@ -118,30 +118,27 @@ class Metrics:
 
     # shares of the time of matrix products and convolutions: {"yes", "no", "unknown"}
     tensor_core_share: dict[str, float] | None = _share(
-        "of the time in matrix products was spent on tensor cores", "matmul on tensor cores", "higher", entry="yes"
+        "of the time in matmuls was spent on tensor cores", "matmul on tensor cores", "higher", entry="yes"
     )
     # bf16, fp16 or 8 bits
     half_share: Number = _share(
-        "of the time in matrix products was spent on 16-bit inputs", "matmul with 16-bit inputs", "higher"
+        "of the time in matmuls was spent on 16-bit inputs", "matmul with 16-bit inputs", "higher"
     )
-    fp16_share: Number = _share("of the time in matrix products was spent on fp16 inputs", better="higher")
+    fp16_share: Number = _share("of the time in matmuls was spent on fp16 inputs", better="higher")
     aligned_share: Number = _share(
-        "of the arithmetic in matrix products has sizes that are multiples of 16 bytes",
+        "of the arithmetic in matmuls has sizes that are multiples of 16 bytes",
         "matmul with sizes of whole 16 bytes",
         "higher",
         needs="shapes",
     )
     score_matrices: Number = _count(
-        "batched products whose result is larger than what went in: attention scores, written out", needs="shapes"
+        "batched matmuls whose result is larger than their inputs, which are attention scores written out",
+        needs="shapes",
     )
-    flash_share: Number = _share(
-        "of the time in fused attention kernels was spent in those of the flash kind", better="higher"
-    )
-    product_flops: Number = _count(
-        "floating-point operations of the matrix products of a step", better="", needs="shapes"
-    )
+    flash_share: Number = _share("of the time in fused attention kernels was spent in flash kernels", better="higher")
+    product_flops: Number = _count("floating-point operations of a step's matmuls", better="", needs="shapes")
     # they tell how many rows went through its matrix
-    largest_product: Number = _count("of them are the largest product's", better="", needs="shapes")
+    largest_product: Number = _count("of them are the largest matmul's", better="", needs="shapes")
 
     # the union of their times; 0 is known
     comm_ns: Number = _time("of each step a communication kernel ran")
@@ -152,14 +149,14 @@ class Metrics:
     comm_exposed: Number = _share("of the step went to communication with no other kernel beside it")
     # calls of torch.distributed's collectives, sends and receives; 0 is known
     collectives: Number = _count("times a rank talked to the others", needs="")
-    exchanged: Number = _count("numbers that a rank gave to the others", needs="shapes")
+    exchanged: Number = _count("values that a rank gave to the others", needs="shapes")
     smallest_group: int | None = None  # ranks in the smallest process group of a distributed run
 
     phases: dict[str, dict[str, float]] | None = None  # phase -> {"host_ns", "gpu_ns"}, see `phase_metrics`
     # the allocator's reports, profile_memory=True; worst device
-    peak_memory: Number = _bytes("of GPU memory at the peak; in all", "memory at the peak", needs="memory")
+    peak_memory: Number = _bytes("of GPU memory at the peak, in all", "memory at the peak", needs="memory")
     # of the memory in use at the end of a step
-    memory_growth: Number = _bytes("more in use after each step", "memory growth a step", needs="memory")
+    memory_growth: Number = _bytes("more in use after each step", "memory growth per step", needs="memory")
     counted: dict[str, float] | None = None  # what the workload counts itself, in all processes; not from the trace
     compiled: dict[str, int] | None = None  # graphs, graph_breaks, recompiles in all; not from the trace
     complete: bool = False
@@ -187,10 +184,10 @@ METRICS: dict[str, Metric] = {f.name: f.metadata["metric"] for f in fields(Metri
     ),
     "counted.drive_reads": Metric(COUNT, "files that were read from the drive, by all processes", needs="workload"),
     "graph_breaks": Metric(
-        COUNT, "lines at which torch.compile gave up and began a new graph; in all", needs="torch.compile"
+        COUNT, "lines at which torch.compile gave up and began a new graph, in all", needs="torch.compile"
     ),
     "recompiles": Metric(
-        COUNT, "times that torch.compile compiled code again, for other inputs; in all", needs="torch.compile"
+        COUNT, "times that torch.compile compiled code again for different inputs, in all", needs="torch.compile"
     ),
 }
 
@@ -234,14 +231,12 @@ class Part:
 
 # Kernels first: a copy or a collective that runs beside a kernel costs nothing.
 STEP_PARTS = {
-    "tensor_core": Part(
-        "tensor cores", "matrix products and convolutions on tensor cores", "matrix products on tensor cores", GREEN
-    ),
+    "tensor_core": Part("tensor cores", "matmuls and convolutions on tensor cores", "matmuls on tensor cores", GREEN),
     # or on nobody knows which units
     "matmul": Part(
         "other matmul",
-        "matrix products and convolutions on the ordinary units",
-        "matrix products on the ordinary units",
+        "matmuls and convolutions on the CUDA cores",
+        "matmuls on the CUDA cores",
         "#7FC8B0",
     ),
     # every other kernel: elementwise, normalisation, reduction, layout, optimizer; copies on the device
@@ -266,8 +261,8 @@ STEP_PARTS = {
     ),
     "idle_other": Part(
         "idle: host",
-        "the GPU idle while the host did something that PyTorch does not see",
-        "waiting for what the host does outside of PyTorch",
+        "the GPU idle while the host did something that PyTorch doesn't see",
+        "waiting for the host's work outside of PyTorch",
         SKY,
         "----",
     ),

@@ -28,16 +28,16 @@ STALLS = {
     "input": Cause(
         ("idle_data",),
         "the GPU waits for data",
-        "waiting for the next batch: reading, decoding, collating",
+        "waiting for the next batch to be read, decoded and collated",
         "2_data/2_dataloader",
         "2a_workers",
         (
             "Load in worker processes: num_workers, persistent_workers=True, prefetch_factor.",
-            "If workers do not keep up: decode less (smaller files, uint8), cache, or augment on the GPU.",
+            "If workers don't keep up, decode less (smaller files, uint8), cache, or augment on the GPU.",
         ),
         {
             "data_wait": lambda v, m: f"In the recording the host spent {v:.0%} of its time in the DataLoader.",
-            "loads_in_main": lambda v, m: f"The training process loaded {v:g} samples a step itself." if v else "",
+            "loads_in_main": lambda v, m: f"The training process loaded {v:g} samples per step itself." if v else "",
         },
     ),
     "transfer": Cause(
@@ -48,8 +48,8 @@ STALLS = {
         "2b_transfers",
         (
             "Pin the memory (pin_memory=True) and copy with non_blocking=True.",
-            "Copy the next batch on a stream of its own while this one computes.",
-            "Move fewer bytes: uint8 instead of float32, convert on the GPU.",
+            "Copy the next batch on a second stream while this one computes.",
+            "Move fewer bytes. Send uint8 instead of float32, and convert on the GPU.",
         ),
         {
             "h2d_pinned": lambda v, m: f"{v:.0%} of the bytes copied to the GPU came from pinned memory.",
@@ -63,50 +63,50 @@ STALLS = {
         "2_data/6_syncs",
         "2e_syncs",
         (
-            "Remove what makes the host wait: .item(), .cpu(), print(loss), `if tensor`, torch.cuda.synchronize().",
-            "Keep sums and checks on the GPU, read them every hundred steps.",
+            "Remove the host's waits: .item(), .cpu(), print(loss), `if tensor`, torch.cuda.synchronize().",
+            "Keep sums and checks on the GPU, and read them every hundred steps.",
         ),
-        {"syncs": lambda v, m: f"The host waited for the GPU {v:g} times a step."},
+        {"syncs": lambda v, m: f"The host waited for the GPU {v:g} times per step."},
     ),
     "launch": Cause(
         ("idle_launch",),
         "the host does not launch work as fast as the GPU does it",
-        "many tiny kernels: the GPU is done with each before the CPU has launched the next",
+        "many tiny kernels, each of them done before the CPU has launched the next",
         "3_step/4_launches",
         "3d_tiny_ops",
         (
             "Launch less: fused or foreach optimizer, torch.compile, fewer small operators.",
-            "Launch all at once: a CUDA graph (torch.compile mode='reduce-overhead').",
-            "Give each kernel more to do: a larger batch.",
+            "Launch everything at once with a CUDA graph (torch.compile mode='reduce-overhead').",
+            "Give each kernel more to do with a larger batch.",
         ),
         {
-            "launches": lambda v, m: f"The host launched {v:g} times a step, for {m.kernels:g} kernels.",
+            "launches": lambda v, m: f"The host launched {v:g} times per step, for {m.kernels:g} kernels.",
             "tiny_kernel_share": lambda v, m: f"{v:.0%} of the kernels are shorter than 10 us.",
         },
     ),
     "host": Cause(
         ("idle_other",),
         "the GPU waits while the host does something that PyTorch does not see",
-        "the CPU runs code of its own between the operators: metrics, drawing, simulation, garbage collection",
+        "the CPU runs other code between the operators, such as metrics, drawing, simulation or garbage collection",
         "1_instrumentation/3_profilers",
         "1b_annotate",
         (
-            "Find it: `py-spy record -- python train.py`, or record again with with_stack=True, or put record_function around what you suspect.",
-            "Often it is gc.collect(), a metric in numpy, drawing, a file that is written, an environment in Python. Do that less often, "
-            "on the GPU's tensors, or in another process.",
-            "If it prepares the next batch, put it into a Dataset: a DataLoader's workers then do it meanwhile.",
+            "Find this code with `py-spy record -- python train.py`. Or record again with with_stack=True, or put record_function around suspects.",
+            "Often it is gc.collect(), a metric in numpy, drawing, writing a file, or an environment in Python. Do that less often, "
+            "on the GPU's tensors, or in a separate process.",
+            "If it prepares the next batch, put it into a Dataset, so that a DataLoader's workers do it meanwhile.",
         ),
         {},
     ),
     "queue": Cause(
         ("idle_queue",),
-        "the GPU waits on its own side: work is queued, and waits for another stream, another GPU or an event",
+        "work is queued on the GPU, but it waits for another stream, another GPU or an event",
         "the CPU has launched enough, but queued work waits for another stream, another GPU or an event",
         "2_data/3_overlap",
         "3j_communication",
         (
-            "Look at what ends just before the work begins: a copy or kernel of another stream, or a collective that another GPU joins late.",
-            "Wait for less: wait_stream and wait_event only where the result is used; independent work goes to a stream that waits for nothing.",
+            "Look for the event that ends just before the work begins, such as a copy or kernel of another stream, or a collective that another GPU joins late.",
+            "Wait for less. Call wait_stream and wait_event only where the result is used, and put independent work on a stream that waits for nothing.",
             "With several GPUs, record all ranks and look for the one that comes late.",
         ),
         {},
@@ -119,8 +119,8 @@ STALLS = {
         "3_step/10_communication",
         "3j_communication",
         (
-            "Overlap it with the backward pass: DistributedDataParallel with its buckets.",
-            "Communicate less: bf16 gradients, no_sync() while gradients accumulate.",
+            "Overlap it with the backward pass, as DistributedDataParallel does with its buckets.",
+            "Communicate less, with bf16 gradients, and no_sync() while gradients accumulate.",
         ),
         {"comm_exposed_ns": lambda v, m: f"{ms(v)} of {ms(m.comm_ns or 0)} of communication had no kernel beside it."},
     ),
@@ -134,27 +134,25 @@ WORK = {
         "3_step/5_compile",
         "3e_compile",
         (
-            "Fuse: torch.compile, scaled_dot_product_attention, fused optimizers.",
-            "Move fewer bytes: bf16, channels_last for convolutions, no needless .contiguous() and casts.",
+            "Fuse kernels with torch.compile, scaled_dot_product_attention and fused optimizers.",
+            "Move fewer bytes, with bf16, channels_last for convolutions, and no needless .contiguous() and casts.",
         ),
-        {"copy_kernels": lambda v, m: f"{v:g} kernels a step only copy, cast or change the layout." if v else ""},
+        {"copy_kernels": lambda v, m: f"{v:g} kernels per step only copy, cast or change the layout." if v else ""},
         "With these kernels fused",
     ),
     "compute": Cause(
         ("tensor_core", "matmul"),
-        "most of the time goes to matrix products and convolutions",
+        "most of the time goes to matmuls and convolutions",
         "the GPU is busy, mostly calculating",
         "3_step/1_roofline",
         "3a_precision",
         (
-            "Use the tensor cores: bf16 autocast, or TF32 for float32 products. A GPU older than Ampere has neither: fp16 autocast and a GradScaler.",
-            "Shapes that are multiples of 8 (vocabulary, channels).",
-            "On tensor cores already? Then compare with the roofline: what is left is a better kernel or less work.",
+            "Use the tensor cores, with bf16 autocast, or TF32 for float32 matmuls. A GPU older than Ampere needs fp16 autocast and a GradScaler.",
+            "Make sizes multiples of 8 (vocabulary, channels).",
+            "On tensor cores already? Then compare with the roofline. Only a better kernel or less work is left.",
         ),
         {
-            "tensor_core_share": lambda v, m: (
-                f"{v:.0%} of the time in matrix products and convolutions was on tensor cores."
-            ),
+            "tensor_core_share": lambda v, m: f"{v:.0%} of the time in matmuls and convolutions was on tensor cores.",
             "half_share": lambda v, m: f"{v:.0%} of it with 16-bit inputs.",
         },
         "With 16-bit inputs",
@@ -162,9 +160,9 @@ WORK = {
 }
 CAUSES = STALLS | WORK
 ON_CPU = (  # the one cause that a run on the CPU can show
-    "Load in worker processes: num_workers, persistent_workers=True, prefetch_factor. They take cores from the training itself: "
-    "measure whether the whole is faster.",
-    "Decode less (smaller files, uint8), or cache: that takes from nobody.",
+    "Load in worker processes: num_workers, persistent_workers=True, prefetch_factor. They take cores from the training itself, "
+    "so measure whether the whole is faster.",
+    "Decode less (smaller files, uint8), or cache. That takes no cores from anybody.",
 )
 
 

@@ -83,14 +83,14 @@ def of_host(trace: Trace, steps: Steps, b: Breakdown) -> Told:
 def _who(d: Doing, total: float) -> list[str]:
     """Which function it was, or how to find out."""
     if d.collecting >= 0.1 * total:
-        return [f"Python's garbage collection took {ms(d.collecting)} of it a step."]
+        return [f"Python's garbage collection took {ms(d.collecting)} of it per step."]
     if d.function:
         return [f"Most of it was in {d.function}{f', which ran {d.inner}' if d.inner else ''}."]
     if d.mark:
         return [f'Most of it was in "{d.mark}", as record_function named it.']
     if d.stacks:
         return ["The Python functions in the recording took less than half of it."]
-    return ["Which function that is the recording does not say, as it has no Python stacks."]
+    return ["The recording has no Python stacks, so it doesn't name the function."]
 
 
 def _where(d: Doing) -> list[str]:
@@ -98,7 +98,7 @@ def _where(d: Doing) -> list[str]:
     if not d.between:
         return []
     before, after, count, ns = d.between[0]
-    return [f"The longest pauses lie between {before} and {after}: {plain_number(count)} a step, {ms(ns)}."]
+    return [f"The longest pauses lie between {before} and {after}, {plain_number(count)} per step with {ms(ns)}."]
 
 
 def of_input(trace: Trace, steps: Steps, b: Breakdown) -> Told:
@@ -109,15 +109,15 @@ def of_input(trace: Trace, steps: Steps, b: Breakdown) -> Told:
     total, n, said = intervals.length(idle), len(steps), []
     starting, named, copied = (intervals.intersection(idle, spans) for spans in _kinds(away))
     if intervals.length(starting) >= PART * total:
-        said.append(f"In {ms(intervals.length(starting) / n)} of it a step a DataLoader started its workers anew.")
+        said.append(f"For {ms(intervals.length(starting) / n)} of it per step, a DataLoader started its workers again.")
     if intervals.length(named) >= PART * total:
         d = doing(trace, steps, named)
         who = d.function or (f'"{d.mark}"' if d.mark else "functions that make a batch, by their names")
-        said.append(f"In {ms(intervals.length(named) / n)} of it a step the host ran {who} itself.")
+        said.append(f"For {ms(intervals.length(named) / n)} of it per step, the host ran {who} itself.")
     if intervals.length(copied) >= PART * total:
         said.append(
-            f"{ms(intervals.length(copied) / n)} of it a step the host was busy outside of any loader, at the beginning of the "
-            "step and until it copied to the GPU. It makes the batch there, most likely."
+            f"For {ms(intervals.length(copied) / n)} of it per step, the host was busy outside of any loader, from the beginning of "
+            "the step until it copied to the GPU. Most likely it makes the batch there."
         )
     guessed = intervals.length(named) + intervals.length(copied)
     return Told(said, inferred=guessed >= MUCH * total)
@@ -197,8 +197,8 @@ def of_slow(found: Slow) -> str:
     where = f" ({o.line})" if o.line else ""
     phase = f", {o.phase}" if o.phase else ""
     return (
-        f"One operation stands out: {plain(o.name, 80)}{phase}{where} takes {ms(o.gpu_ns)} a step, {o.gpu_ns / found.least:,.0f} "
-        f"times what its bytes need."
+        f"One operation stands out: {plain(o.name, 80)}{phase}{where} takes {ms(o.gpu_ns)} per step, {o.gpu_ns / found.least:,.0f} "
+        f"times as long as its bytes need."
     )
 
 
@@ -212,12 +212,12 @@ def for_slow(found: Slow) -> list[str]:
         ]
     if "embedding" in name:
         return [
-            "Many tokens share a row of the embedding: their gradients are added one by one. Give padding its padding_idx."
+            "Many tokens share a row of the embedding, and their gradients are added one by one. Give padding its padding_idx."
         ]
     if "sort" in name or "topk" in name or "unique" in name:
-        return ["Sort less: only what changed, fewer columns, or on 32-bit keys."]
+        return ["Sort less. Sort only the changed part, or fewer columns, or 32-bit keys."]
     return [
-        f"Look for another way to compute what {plain(name, 80)} computes: other arguments, layout, type or operator."
+        f"Look for a different way to compute the result of {plain(name, 80)}, such as other arguments, layout, type or operator."
     ]
 
 

@@ -21,7 +21,7 @@ from grader.trace.words import plain, plain_number
 SIGNIFICANT = 0.15  # of the step time: a smaller stall is not what the step is bound by
 
 # What a matrix product takes with the next cheaper units or inputs: float32 on tensor cores (TF32) against float32 on the
-# ordinary units, and 16-bit inputs against TF32. From the rates of an H200 (grader.devices): 51, 418 and 799 TFLOP/s.
+# CUDA cores, and 16-bit inputs against TF32. From the rates of an H200 (grader.devices): 51, 418 and 799 TFLOP/s.
 TO_TENSOR_CORES = 51 / 418
 TO_HALF = 418 / 799
 CLOSE = 0.5  # of what the cause costs: what costs so much is told as well
@@ -215,7 +215,7 @@ def _without_gpu(trace: Trace, m: Metrics) -> Diagnosis:
         what_to_try=ON_CPU,
         lesson=CAUSES["input"].lesson,
         teaches=CAUSES["input"].lab,
-        text=f"The training process waited for data {wait:.0%} of the step; nothing ran on a GPU.{_host_ops(m)}",
+        text=f"The training process waited for data {wait:.0%} of the step, and nothing ran on a GPU.{_host_ops(m)}",
     )
 
 
@@ -251,8 +251,8 @@ def _evidence(cause: str, case: _Case) -> list[Evidence]:
             found.append(Evidence(text, part, ns / step, _events_of_part(part, trace, m, b)))
     found += [Evidence(text, CAUSES[cause].parts[0], None, []) for text in case.told.sentences]
     if (unseen := _unseen(cause, b)) >= 0.05 * step:
-        text = f"Of these {ms(unseen)} are not in the recording: its steps took {ms(step - unseen)} each"
-        text += ", as batches were ready that the loop usually waits for." if cause == "input" else "."
+        text = f"Of these {ms(unseen)} are not in the recording. Its steps took {ms(step - unseen)} each"
+        text += ", because batches were ready that the loop usually waits for." if cause == "input" else "."
         found.append(Evidence(text, "step_ns_traced", m.step_ns_traced, []))
     if cause == "memory" and b.fused_ns is not None:
         text = f"If each run of such kernels were one, they would take {ms(b.fused_ns)}."
@@ -286,8 +286,8 @@ def _text(cause: str, runner_up: str, shares: dict[str, float], case: _Case, wha
     )
     if cause == "launch" and details.never_ahead(m):
         text += (
-            f" It is sync-bound as well: the host waits for the GPU {m.syncs:g} times a step, so that it never gets ahead."
-            " What waits goes first."
+            f" It is sync-bound as well: the host waits for the GPU {m.syncs:g} times per step, so it never gets ahead."
+            " Remove the waits first."
         )
     elif runner_up in STALLS and shares[runner_up] >= CLOSE * share:
         text += f" Close behind, it is {runner_up}-bound ({shares[runner_up]:.0%}): {CAUSES[runner_up].reason}."
@@ -295,10 +295,10 @@ def _text(cause: str, runner_up: str, shares: dict[str, float], case: _Case, wha
         slow = cause == "compute" and (m.tensor_core_share or {"no": 0.0})["no"]
         fix = "With these on tensor cores" if slow else CAUSES[cause].fix
         if case.slow and cause == ("compute" if case.slow.matmul else "memory"):
-            fix = f"With {plain(case.slow.first.name, 60)} at half of what the device reaches"
+            fix = f"With {plain(case.slow.first.name, 60)} at half of the rate that the device reaches"
         text += f" {fix} a step would take {plain_number(what_if)} instead of {plain_number(step)} ms."
     elif cause in WORK:
-        text += " The GPU is kept busy; no cause stands out that could simply be removed."
+        text += " The GPU is kept busy, and no cause stands out that you could simply remove."
     return text
 
 
@@ -307,16 +307,15 @@ def _advice(cause: str, runner_up: str, case: _Case) -> tuple[str, ...]:
     ways = list(CAUSES[cause].advice)
     if cause == "launch" and case.tiny:
         name = plain(case.tiny.name, 80)
-        ways.insert(
-            0, f"{name} is a loop of tiny kernels: write what it computes with a few operators on the whole batch."
-        )
+        ways.insert(0, f"{name} is a loop of tiny kernels. Compute the same with a few operators on the whole batch.")
     if cause == "launch" and details.never_ahead(case.m):
         ways = [*CAUSES["sync"].advice, *ways[:2]]
     elif runner_up in STALLS and cause in STALLS and case.b.parts and case.told.inferred:
         ways += CAUSES[runner_up].advice[:1]
     if cause == "host" and case.told.collecting:
         ways.insert(
-            0, "Collect less often: no gc.collect() in the loop, gc.freeze() after loading, gc.disable() between steps."
+            0,
+            "Collect less often, with no gc.collect() in the loop, gc.freeze() after loading, and gc.disable() between steps.",
         )
     if case.slow and cause == ("compute" if case.slow.matmul else "memory"):
         ways = details.for_slow(case.slow) + ways

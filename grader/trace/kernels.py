@@ -58,7 +58,7 @@ ONLY_HALF = re.compile(
     rf"{EXPERTS.pattern}|marlin|machete|awq_|gptq|gemm_forward_4bit|gemm_half_q_half|deep_?gemm|flash_?mla|xqa|sage_?(fwd|attn)"
     r"|_?attn_(fwd|bwd)|flashattn|flashattention|(prefill|decode)with\w*kvcache|unified_attention|paged_attention|fmhasm100"
 )
-# Fused multiply-add on the ordinary units. These signs are exact, so they are asked first: `volta_sgemm_fp16` reads
+# Fused multiply-add on the CUDA cores. These signs are exact, so they are asked first: `volta_sgemm_fp16` reads
 # half precision and does not use tensor cores; neither does any matrix-vector product.
 ORDINARY_UNITS = re.compile(
     r"ffma|simt|awq_gemv|_dlops|(?<![a-z])g?[sdcz]gemm|gemv|gemmk1|depthwise|winograd|fft2d|scudnn|(dgrad|wgrad)\w*_engine"
@@ -196,7 +196,7 @@ def family(name: str) -> str:
     lower = name.lower()
     found = next((found for found, pattern in FAMILIES if pattern.search(lower)), UNKNOWN)
     if found not in FIRST and is_matmul_kernel(name):
-        units = {True: " on tensor cores", False: " on ordinary units", None: ""}[on_tensor_cores(name)]
+        units = {True: " on tensor cores", False: " on CUDA cores", None: ""}[on_tensor_cores(name)]
         return ("conv" if CONVOLUTION.search(lower) else "gemm") + units
     return found
 

@@ -307,12 +307,12 @@ class _Facts:
 
     @property
     def units(self) -> tuple[str, float | None]:
-        """What the products run on, in words, and its peak."""
+        """What the matmuls run on, in words, and its peak."""
         p = self.peaks
         if self.tensor_cores is None:
-            return "units that the kernels' names do not tell", None
+            return "units that the kernels' names don't tell", None
         if not self.tensor_cores:
-            return "fp32 on the ordinary units", p.fp32 if p else None
+            return "fp32 on the CUDA cores", p.fp32 if p else None
         if self.half is None:
             return "tensor cores", None
         if self.half:
@@ -371,7 +371,7 @@ def _why(f: _Facts, bound: str | None) -> str:
     here = f"this {f.device.removeprefix('NVIDIA ')}" if f.device else "this GPU"
     if bound == "launch":
         count, each = len(f.gpu) / f.n, f.time / len(f.gpu) / 1000
-        return f"{count:.0f} kernels of {each:.1f} us each: launching them costs more than running them"
+        return f"{count:.0f} kernels of {each:.1f} us each, which cost more to launch than to run"
     if f.families[0] == "communication":
         return "exchanges values with other GPUs, and waits for the slowest of them"
     if f.copies:
@@ -380,24 +380,24 @@ def _why(f: _Facts, bound: str | None) -> str:
         return _why_product(f, bound, here)
     if f.bytes and f.time:
         rate = f.bytes / f.time * 1e9
-        text = f"moves {_bytes(f.bytes / f.n)} a step at {_bytes(rate)}/s"
+        text = f"moves {_bytes(f.bytes / f.n)} per step at {_bytes(rate)}/s"
         if f.peaks and f.peaks.memory and rate < SLOW * f.peaks.memory:
-            return f"{text}, of the {_bytes(f.peaks.memory)}/s {_reaches(f.peaks, here)}: more traffic than needed, or badly ordered"
-        return f"{text}: bound by memory, only fusing it with its neighbours or a smaller type helps"
+            return f"{text}, of the {_bytes(f.peaks.memory)}/s {_reaches(f.peaks, here)}, so it moves more than needed, or in bad order"
+        return f"{text}, bound by memory. Only fusing it with its neighbours or a smaller type helps"
     if bound == "memory":
         if f.lists:
-            return f"{f.families[0]}: bound by memory; bytes in lists of tensors are not counted"
-        return f"{f.families[0]}: hardly any arithmetic, its time goes to reading and writing memory"
-    return "neither its kernels' names nor its shapes tell why"
+            return f"{f.families[0]}, bound by memory. Bytes in lists of tensors aren't counted"
+        return f"{f.families[0]}, with hardly any arithmetic. Its time goes to reading and writing memory"
+    return "neither its kernels' names nor its shapes show why"
 
 
 def _why_copy(f: _Facts, here: str) -> str:
     if not f.bytes or not f.time:
-        return "copies; how many bytes was not recorded"
-    text = f"copies {_bytes(f.bytes / f.n)} a step at {_bytes(f.bytes / f.time * 1e9)}/s"
+        return "copies, and their bytes weren't recorded"
+    text = f"copies {_bytes(f.bytes / f.n)} per step at {_bytes(f.bytes / f.time * 1e9)}/s"
     if "Pageable" in f.kernels[0] and f.bytes / len(f.gpu) >= SMALL_COPY:
-        reached = f": {_bytes(f.peaks.pinned_copy)}/s to {here}" if f.peaks and f.peaks.pinned_copy else ""
-        return f"{text}, and the host waits, as its memory is pageable; pinned memory is faster{reached}"
+        reached = f", with {_bytes(f.peaks.pinned_copy)}/s to {here}" if f.peaks and f.peaks.pinned_copy else ""
+        return f"{text}, and the host waits because its memory is pageable. Pinned memory is faster{reached}"
     return text
 
 
@@ -410,15 +410,15 @@ def _why_product(f: _Facts, bound: str | None, here: str) -> str:
         )
     rest = next((name for name in f.families if not name.startswith(("gemm", "conv", "attention"))), None)
     if rest and f.matmul_time < (1 - MUCH) * f.time:
-        return f"{text}; {1 - f.matmul_time / f.time:.0%} of its time is not the product itself but {rest}"
+        return f"{text}, and {1 - f.matmul_time / f.time:.0%} of its time isn't the matmul itself but {rest}"
     if f.tensor_cores is False:
         return text + _tensor_cores_gain(f.peaks)
     if bound == "memory":
-        return f"{text}; bound by memory: too little arithmetic for the {_bytes((f.bytes or 0) / f.n)} it moves a step"
+        return f"{text}, bound by memory. It has too little arithmetic for the {_bytes((f.bytes or 0) / f.n)} it moves per step"
     if rate is not None and peak and rate < SLOW * peak:
         if f.half and f.odd:
-            return f"{text}; a size of {f.odd} is no multiple of 8, as the fast kernels want it"
-        return f"{text}; its sizes do not fill the tensor cores"
+            return f"{text}. A size of {f.odd} is no multiple of 8, which the fast kernels want"
+        return f"{text}. Its sizes don't fill the tensor cores"
     return text
 
 

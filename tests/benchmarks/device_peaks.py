@@ -3,7 +3,7 @@
     python -m tests.benchmarks.device_peaks
 
 The fastest of several matrix products of 8192 x 8192 x 8192 on random data (bf16, float32 inputs on tensor cores, float32 on
-the ordinary units), of copies of 2 GiB within the device, read and written, and of 1 GiB from pinned memory of the host. Each
+the CUDA cores), of copies of 2 GiB within the device, read and written, and of 1 GiB from pinned memory of the host. Each
 is timed by CUDA events."""
 
 from __future__ import annotations
