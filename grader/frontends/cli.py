@@ -18,7 +18,10 @@ COMMANDS = {
     "start": ("make a working copy of a lab under work/", "commands.labs:add_start"),
     "grade": ("grade the submission in a notebook", "commands.grade:add_grade"),
     "hint": ("show a hint for one check of a lab", "commands.labs:add_hint"),
-    "diagnose": ("say what holds a training loop back, from its torch.profiler trace", "commands.diagnose:add_arguments"),
+    "diagnose": (
+        "say what holds a training loop back, from its torch.profiler trace",
+        "commands.diagnose:add_arguments",
+    ),
     "run": ("run a training command as it is, and say what holds it back", "run:add_arguments"),
     "try": ("measure how much faster each lever makes a training command", "try_levers:add_arguments"),
     "compare": ("measure whether one training loop of yours is faster than another", "compare:add_arguments"),

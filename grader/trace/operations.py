@@ -427,7 +427,7 @@ def _reaches(peaks: Peaks, here: str) -> str:
 
 
 def _tensor_cores_gain(peaks: Peaks | None) -> str:
-    """What a float32 product on the ordinary units would gain."""
+    """What a float32 matmul on the CUDA cores would gain."""
     if not peaks:
         return "; tensor cores would do it several times faster, in TF32 already"
     if not peaks.half:
