@@ -235,7 +235,10 @@ def test_a_renamed_notebook_is_named_with_what_to_do(tmp_path):
     (folder / "2a_workers (1).ipynb").write_bytes(released())
     (tmp_path / "bob").mkdir()
     (tmp_path / "bob" / "mine.ipynb").write_bytes(released(OTHER))
-    renamed, mine = misplaced(tmp_path)
+    os.mkfifo(tmp_path / "bob" / "pipe.ipynb")
+    (tmp_path / "bob" / "zlink.ipynb").symlink_to("/dev/zero")
+    renamed, mine, pipe, link = misplaced(tmp_path)
+    assert (pipe, link) == ("bob/pipe.ipynb", "bob/zlink.ipynb")
     assert (
         renamed.startswith(f"ann/{NAME}/2a_workers (1).ipynb")
         and f"mv 'ann/{NAME}/2a_workers (1).ipynb' ann/{NAME}/{NAME}.ipynb" in renamed

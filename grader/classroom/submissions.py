@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shlex
+import stat
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from grader import labs
 from grader.classroom.cells import explanation, grade_id, lab_of, places, text_of
 from grader.errors import UserError
 from grader.measure.blocks import Plan
-from grader.submission import MAX_SOURCE, Submission, code_cells, from_cells, load_notebook
+from grader.submission import MAX_NOTEBOOK, MAX_SOURCE, Submission, code_cells, from_cells, load_notebook
 from grader.version import definition, version
 
 LINK = "The notebook is a link to another file, which is not graded. Hand in the notebook itself."
@@ -155,8 +156,9 @@ def misplaced(submitted: Path) -> list[str]:
 
 def _move(submitted: Path, path: Path) -> str:
     """The command that puts a notebook in its place."""
-    plain = not (submitted / path).is_symlink() and len(path.parts) > 1
     try:
+        what = (submitted / path).lstat()  # neither a link nor a pipe, which could be read without an end
+        plain = stat.S_ISREG(what.st_mode) and what.st_size <= MAX_NOTEBOOK and len(path.parts) > 1
         lab = lab_of((submitted / path).read_bytes(), path.name) if plain else ""
     except OSError:
         lab = ""
