@@ -21,7 +21,7 @@ LEAST_IN_MAIN, MOST_IN_MAIN = 0.08, 0.6
 def least_step_s(gpu: str | None, flops: float | None) -> float | None:
     """The shortest possible time, in seconds, of a step that must do `flops` operations; None where it is unknown."""
     peaks = PEAKS.get(gpu or "")
-    return flops / peaks.half if peaks and flops else None
+    return flops / peaks.half if peaks and peaks.half and flops else None
 
 
 def impossible(form: Form, form_name: str, pairs: Sequence[Pair]) -> str:

@@ -55,7 +55,8 @@ def peaks() -> str:
 
 def peaks_of(gpu: str | None) -> str:
     """The same of one GPU in a line; "" where it was not measured."""
-    if not (found := PEAKS.get(gpu or "")):
+    found = PEAKS.get(gpu or "")
+    if not (found and found.half and found.tf32 and found.memory and found.pinned_copy):
         return ""
     return (
         f"Its peaks, as we measured them: {found.half / 1e12:.0f} TFLOP/s in bf16, {found.tf32 / 1e12:.0f} in TF32, "
