@@ -47,7 +47,7 @@ def places(cells: Sequence[Any], known: Mapping[str, str]) -> dict[str, int]:
     found: dict[str, int] = {}
     for index, cell in enumerate(cells):
         name = grade_id(cell)
-        if name in known and (name not in found or text_of(cell) != known[name]):
+        if name is not None and name in known and (name not in found or text_of(cell) != known[name]):
             found[name] = index
     for index, cell in enumerate(cells):
         name = cell.get("id") if isinstance(cell, dict) else None

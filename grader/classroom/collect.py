@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -149,7 +150,7 @@ def _packed(file: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, system: str
         if not folders:
             return None
         person = Person(system, folders[-1])
-    return Packed(person, name, own, _when(info), late, lambda: _read(file, info))
+    return Packed(person, name, own, _when(info), late, partial(_read, file, info))
 
 
 def _when(info: zipfile.ZipInfo) -> datetime | None:
@@ -196,7 +197,7 @@ def _inside(each: Packed) -> Iterator[Packed | str]:
         if ".ipynb" in info.filename and not stat.S_ISLNK(info.external_attr >> 16):
             name = PurePosixPath(_name(info)).name
             where = f"{each.path}/{name}"
-            yield Packed(each.person, where, name, each.when, each.late, lambda info=info: _read(file, info))
+            yield Packed(each.person, where, name, each.when, each.late, partial(_read, file, info))
 
 
 # ---------------------------------------------------------------- whose

@@ -210,12 +210,14 @@ def changes(before: Result, now: Result) -> str:
             said.append(f"{check.title} {was.points:g} → {check.points:g} points")
         elif was and was.status != check.status:
             said.append(f"{check.title} {was.status} → {check.status}")
-    gains = [
-        next((c.evidence.get("gain") for c in each.checks if c.name == "throughput"), None) for each in (before, now)
-    ]
-    if all(isinstance(gain, int | float) for gain in gains):
-        said.insert(0, f"{times(gains[0])} → {times(gains[1])} as fast as the starter")
+    earlier, latest = _gain(before), _gain(now)
+    if earlier and latest:
+        said.insert(0, f"{times(earlier)} → {times(latest)} as fast as the starter")
     return f"Since the last check: {', '.join(said)}." if said else "Since the last check nothing changed."
+
+
+def _gain(result: Result) -> float | None:
+    return plausible(next((c.evidence.get("gain") for c in result.checks if c.name == "throughput"), None))
 
 
 def unwritten(error: Exception) -> str:

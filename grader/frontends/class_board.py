@@ -68,7 +68,7 @@ def _agreed(path: Path) -> dict[str, str]:
     return {student: name or student for student, name in found.items()}
 
 
-def ranked(rows: list[Row], names: dict[str, str]) -> Iterator[tuple[tuple[str, str], list[tuple[str, ...]]]]:
+def ranked(rows: list[Row], names: dict[str, str]) -> Iterator[tuple[tuple[str, str], list[tuple[str, str, str, str]]]]:
     """((lab, machine), the cells of its rows), labs in the order of the course. Who is equal shares a place."""
     place = lambda row: (labs.NAMES.index(row.lab), row.machine, -(row.score or 0), -(row.gain or 0))  # noqa: E731
     for key, found in groupby(sorted(rows, key=place), key=lambda row: (row.lab, row.machine)):

@@ -46,9 +46,9 @@ COMMANDS = {
 
 # commands of a command: `grader class collect`
 BELOW = {
-    ("class", "collect"): ("put what Moodle and Canvas pack where a class is graded", "collect:add_arguments"),
-    ("class", "board"): ("a leaderboard of those who agreed to be on it", "class_board:add_arguments"),
-    ("class", "marks"): ("write the marks, for Canvas and Moodle too", "marks:add_arguments"),
+    "class collect": ("put what Moodle and Canvas pack where a class is graded", "collect:add_arguments"),
+    "class board": ("a leaderboard of those who agreed to be on it", "class_board:add_arguments"),
+    "class marks": ("write the marks, for Canvas and Moodle too", "marks:add_arguments"),
 }
 
 
@@ -98,7 +98,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     be understood."""
     parser = argparse.ArgumentParser(prog="grader", description="Is it really faster? Grades PyTorch training loops.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    below = BELOW.get(tuple(arguments[:2]))
+    below = BELOW.get(" ".join(arguments[:2]))
     for name, (what, add_arguments) in COMMANDS.items():
         if arguments[:1] != [name]:
             commands.add_parser(name, help=what, description=what)
