@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from grader.devices import PEAKS
+from grader.devices import PEAKS, Peaks
 from grader.kinds.kernel import Bench
 from grader.labs.lab import AnyForm, AnyLab
 
@@ -41,16 +41,22 @@ def markdown(lab: AnyLab) -> str:
 
 def peaks() -> str:
     """What the GPUs that we measured can do at most, as the text of a cell."""
-    rows = [
-        ("", *PEAKS),
-        ("matmul, bf16", *(f"{each.half / 1e12:.0f} TFLOP/s" for each in PEAKS.values())),
-        ("matmul, TF32", *(f"{each.tf32 / 1e12:.0f} TFLOP/s" for each in PEAKS.values())),
-        ("matmul, fp32", *(f"{each.fp32 / 1e12:.0f} TFLOP/s" for each in PEAKS.values())),
-        ("memory, read and written", *(f"{each.memory / 1e12:.2f} TB/s" for each in PEAKS.values())),
-        ("copy from pinned memory", *(f"{each.pinned_copy / 1e9:.0f} GB/s" for each in PEAKS.values())),
-    ]
+    rows = [("", *PEAKS)]
+    rows += [(words, *each) for words, *each in zip(RATES, *map(_rates, PEAKS.values()), strict=True)]
     head, *body = (f"| {' | '.join(row)} |" for row in rows)
     return "\n".join([head, "|---" * len(rows[0]) + "|", *body])
+
+
+RATES = ("matmul, bf16", "matmul, TF32", "matmul, fp32", "memory, read and written", "copy from pinned memory")
+
+
+def _rates(gpu: Peaks) -> list[str]:
+    values = (gpu.half, gpu.tf32, gpu.fp32, gpu.memory, gpu.pinned_copy)
+    units = ((1e12, "TFLOP/s", 0),) * 3 + ((1e12, "TB/s", 2), (1e9, "GB/s", 0))
+    return [
+        f"{value / unit:.{digits}f} {name}" if value else "–"
+        for value, (unit, name, digits) in zip(values, units, strict=True)
+    ]
 
 
 def peaks_of(gpu: str | None) -> str:
@@ -58,11 +64,8 @@ def peaks_of(gpu: str | None) -> str:
     found = PEAKS.get(gpu or "")
     if not (found and found.half and found.tf32 and found.memory and found.pinned_copy):
         return ""
-    return (
-        f"Its peaks, as we measured them: {found.half / 1e12:.0f} TFLOP/s in bf16, {found.tf32 / 1e12:.0f} in TF32, "
-        f"{found.fp32 / 1e12:.0f} in fp32, {found.memory / 1e12:.2f} TB/s in its memory, "
-        f"{found.pinned_copy / 1e9:.0f} GB/s from pinned memory."
-    )
+    half, tf32, fp32, memory, copy = _rates(found)
+    return f"Its peaks, as we measured them: {half} in bf16, {tf32} in TF32, {fp32} in fp32, {memory} in its memory, {copy} from pinned memory."
 
 
 def _form_rows(form: AnyForm) -> Rows:
