@@ -438,24 +438,6 @@ def processor_time() -> tuple[float, float]:
     return worked / ticks, stolen / ticks
 
 
-def core_times(cores: Iterable[int]) -> dict[int, float]:
-    """Seconds that the same work takes now on each of these cores, which this process may use: the better of two."""
-    own, times = os.sched_getaffinity(0), {}
-    try:
-        for core in cores:
-            os.sched_setaffinity(0, {core})  # of this thread alone
-            times[core] = min(_work() for _ in range(2))
-    finally:
-        os.sched_setaffinity(0, own)
-    return times
-
-
-def _work() -> float:
-    began = time.perf_counter()
-    sum(i * i % 7 for i in range(20_000))
-    return time.perf_counter() - began
-
-
 def allowed_memory() -> int:
     """Bytes of main memory that this process and all it starts may have: the machine's, or what its container or job may."""
     most = psutil.virtual_memory().total

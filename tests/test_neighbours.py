@@ -21,7 +21,7 @@ from grader.frontends.compare import said
 from grader.grade import grade
 from grader.labs.lab import Lab
 from grader.measure import calibration
-from grader.measure.blocks import Plan, usual, watch_lost
+from grader.measure.blocks import Plan, core_times, usual, watch_lost
 from grader.own.compare import compare
 from grader.result import INCONCLUSIVE, PASS, CheckResult
 from grader.submission import Submission
@@ -169,5 +169,5 @@ def test_slow_cores_are_not_usual():
 
 def test_cores_are_looked_at_one_by_one():
     own = os.sched_getaffinity(0)
-    times = machine.core_times(own)
+    times = core_times(own)
     assert times.keys() == own == os.sched_getaffinity(0) and min(times.values()) > 0

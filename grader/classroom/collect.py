@@ -5,7 +5,6 @@ An archive is a stranger's: entries are read one by one, each up to a limit, and
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import os
 import re
@@ -198,11 +197,7 @@ def _inside(each: Packed) -> Iterator[Packed | str]:
         if ".ipynb" in info.filename and not stat.S_ISLNK(info.external_attr >> 16):
             name = PurePosixPath(_name(info)).name
             where = f"{each.path}/{name}"
-<<<<<<< HEAD
             yield Packed(each.person, where, name, each.when, each.late, partial(_read, file, info))
-=======
-            yield Packed(each.person, where, name, each.when, each.late, functools.partial(_read, file, info))
->>>>>>> 5799e63c (Types agree again; cells of four lessons are formatted)
 
 
 # ---------------------------------------------------------------- whose

@@ -210,18 +210,9 @@ def changes(before: Result, now: Result) -> str:
             said.append(f"{check.title} {was.points:g} → {check.points:g} points")
         elif was and was.status != check.status:
             said.append(f"{check.title} {was.status} → {check.status}")
-<<<<<<< HEAD
     earlier, latest = _gain(before), _gain(now)
     if earlier and latest:
         said.insert(0, f"{times(earlier)} → {times(latest)} as fast as the starter")
-=======
-    gains = [
-        next((c.evidence.get("gain") for c in each.checks if c.name == "throughput"), None) for each in (before, now)
-    ]
-    known = [gain for gain in gains if isinstance(gain, int | float)]
-    if len(known) == 2:
-        said.insert(0, f"{times(known[0])} → {times(known[1])} as fast as the starter")
->>>>>>> 5799e63c (Types agree again; cells of four lessons are formatted)
     return f"Since the last check: {', '.join(said)}." if said else "Since the last check nothing changed."
 
 

@@ -72,7 +72,7 @@ def ranked(rows: list[Row], names: dict[str, str]) -> Iterator[tuple[tuple[str, 
     """((lab, machine), the cells of its rows), labs in the order of the course. Who is equal shares a place."""
     place = lambda row: (labs.NAMES.index(row.lab), row.machine, -(row.score or 0), -(row.gain or 0))  # noqa: E731
     for key, found in groupby(sorted(rows, key=place), key=lambda row: (row.lab, row.machine)):
-        mine, table = list(found), list[tuple[str, ...]]()
+        mine, table = list(found), []
         for row in mine:
             rank = 1 + sum((other.score or 0) > (row.score or 0) for other in mine)
             gain = times(row.gain) if row.gain and row.score else "–"

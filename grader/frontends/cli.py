@@ -45,17 +45,10 @@ COMMANDS = {
 }
 
 # commands of a command: `grader class collect`
-<<<<<<< HEAD
 BELOW = {
     "class collect": ("put what Moodle and Canvas pack where a class is graded", "collect:add_arguments"),
     "class board": ("a leaderboard of those who agreed to be on it", "class_board:add_arguments"),
     "class marks": ("write the marks, for Canvas and Moodle too", "marks:add_arguments"),
-=======
-BELOW: dict[tuple[str, ...], tuple[str, str]] = {
-    ("class", "collect"): ("put what Moodle and Canvas pack where a class is graded", "collect:add_arguments"),
-    ("class", "board"): ("a leaderboard of those who agreed to be on it", "class_board:add_arguments"),
-    ("class", "marks"): ("write the marks, for Canvas and Moodle too", "marks:add_arguments"),
->>>>>>> 5799e63c (Types agree again; cells of four lessons are formatted)
 }
 
 

@@ -7,7 +7,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from statistics import median_low
 
@@ -295,7 +295,25 @@ def draw_core() -> int:
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 4:  # too few to say what is usual
         return random.choice(cores)
-    return random.choice(usual(machine.core_times(random.sample(cores, min(len(cores), MAX_PROBED)))))
+    return random.choice(usual(core_times(random.sample(cores, min(len(cores), MAX_PROBED)))))
+
+
+def core_times(cores: Iterable[int]) -> dict[int, float]:
+    """Seconds that the same work takes now on each of these cores, which this process may use: the better of two."""
+    own, times = os.sched_getaffinity(0), {}
+    try:
+        for core in cores:
+            os.sched_setaffinity(0, {core})  # of this thread alone
+            times[core] = min(_work() for _ in range(2))
+    finally:
+        os.sched_setaffinity(0, own)
+    return times
+
+
+def _work() -> float:
+    began = time.perf_counter()
+    sum(i * i % 7 for i in range(20_000))
+    return time.perf_counter() - began
 
 
 def usual(times: dict[int, float]) -> list[int]:
