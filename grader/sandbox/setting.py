@@ -18,8 +18,8 @@ class Limits:
     disk_bytes: int = 6 << 30  # in a child's folder, compiler caches and a trace included
 
 
-# A quick look does not wait four minutes for a loop that hangs.
-QUICK_LIMITS = Limits(first_step=100.0)
+# A quick look waits less long for a loop that hangs; compiling for a GPU took 100 s and more where other work was going on.
+QUICK_LIMITS = Limits(first_step=180.0)
 
 
 @dataclass(frozen=True)
