@@ -172,7 +172,8 @@ def test_bytes_of_everything_else():
     assert work("aten::embedding", [Tensor((50000, 8), 4), Tensor((2, 3), 8), None]) == Work(0, 2 * 6 * 8 * 4 + 48)
     assert work("triton_poi_fused_relu_0", floats(big, big)) == Work(0, 8 * n)
     assert work("aten::add", [Tensor(big, None), Tensor(big, 4)]) == Work(0, None), "an unknown type"
-    assert work("aten::index_put_", floats(big)) == Work(None, None)
+    assert work("aten::index_put_", floats(big)) == Work(0, 4 * n)
+    assert work("aten::unique_dim", floats(big)) == Work(None, None)
 
 
 def test_inputs_as_they_are_recorded():
