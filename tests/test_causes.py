@@ -182,7 +182,7 @@ def test_workers_that_start_anew_are_input():
 
     a = trace.analyse(steps_with(restart).read())
     assert a.diagnosis.cause == "input-bound" and a.diagnosis.confidence > EITHER, a.diagnosis
-    assert "started its workers anew" in said(a) and "persistent_workers" in said(a)
+    assert "started its workers again" in said(a) and "persistent_workers" in said(a)
 
 
 def test_work_before_the_first_copy_of_a_step_is_most_likely_its_batch():

@@ -647,7 +647,7 @@ def test_a_grade_as_it_should_not_be():
         (["--shard", "3/2"], "Give I/N"),
         (["--now", "grades"], "--now grades: the kinds are lesson"),
         (["--now", "lesson,4a_resnet50"], "No part of this night has these kinds"),
-        (["--night", "../elsewhere"], "make a name"),
+        (["--night", "../elsewhere"], "A name has letters"),
         (["--accept", "grade 9z_none solution"], "No night has a part"),
         (["--report"], "Name one with --night"),
         (["--report", "--night", "torn"], "torn/night.json is damaged"),

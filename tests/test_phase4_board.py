@@ -198,7 +198,7 @@ def test_log_in_a_notebook(graded, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     lab = open_lab("3a_precision", device="cpu")
     lab.log("too early")
-    assert "run lab.check() first" in capsys.readouterr().out
+    assert "Run lab.check() first" in capsys.readouterr().out
     kept.keep(tmp_path, LAB, graded)
     lab.log("nothing changed")
     kept.keep(tmp_path, LAB, graded)

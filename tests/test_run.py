@@ -97,7 +97,7 @@ def test_nothing_of_the_job_changes(tmp_path):
 
 def test_the_report_the_trace_and_the_numbers_are_files(tmp_path):
     done = command(
-        tmp_path, "--at-step", "6", "--out", "out", "--", sys.executable, script(tmp_path, MODEL, STEPS), "4000"
+        tmp_path, "--at-step", "6", "--out", "out", "--", sys.executable, script(tmp_path, MODEL, STEPS), "9000"
     )
     assert done.returncode == 0, done.stderr.decode()
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
@@ -108,8 +108,8 @@ def test_the_report_the_trace_and_the_numbers_are_files(tmp_path):
     }
     assert json.loads(gzip.decompress((tmp_path / "out" / "trace.json.gz").read_bytes()))["traceEvents"]
     found = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert found["ranks"][0]["steps"] == 4000
-    assert b"4,000 (of the optimizer)" in done.stderr
+    assert found["ranks"][0]["steps"] == 9000
+    assert b"9,000 (of the optimizer)" in done.stderr
 
 
 def test_a_faster_earlier_run_makes_the_status_3(tmp_path):
