@@ -145,7 +145,7 @@ def test_answers_wrong_about_a_busy_gpu():
     reason = answered("1e_retest", c={"cause": "compute-bound"}).check("c").reason
     assert "matrix products and convolutions take 8.68 of 33.1 ms, and 100% of that time is on tensor cores" in reason
     reason = answered("1e_retest", c={"cause": "healthy"}).check("c").reason
-    assert "the GPU is busy, but in matrix products and convolutions only 8.42 of 33.1 ms" in reason
+    assert "the GPU is busy, but in matrix products and convolutions only 8.68 of 33.1 ms" in reason
 
 
 @pytest.mark.parametrize(
