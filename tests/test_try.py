@@ -166,6 +166,14 @@ def test_nothing_of_the_user_s_is_changed_in_a_copy(tmp_path, job):
     assert command
 
 
+def test_what_the_budget_cuts_short_says_so_and_loses_nothing(tmp_path, job):
+    fresh, known = Rung((lever("tf32"),)), Rung((lever("tf32"),), [0.1], notes=["TF32"])
+    for rung in (fresh, known):
+        trying._run(rung, job(), LOOK, tmp_path, 0.2)
+    assert fresh.why_not == trying.SPENT
+    assert known.why_not == "" and known.step_s == [0.1]
+
+
 def test_losses_that_part_are_marked():
     base = Rung((), [0.1, 0.1], losses=[1.0, 0.9, 0.8])
     same, other = (

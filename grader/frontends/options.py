@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
+
+from grader.errors import UserError
+from grader.safe_text import clean
 
 
 def _lab(name: str) -> str:
@@ -44,3 +48,30 @@ def add_unconfined(parser: argparse.ArgumentParser) -> None:
 
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--json", metavar="FILE", help=f"write {what} as JSON (- prints only the JSON)")
+
+
+def add_command(parser: argparse.ArgumentParser, does: str) -> None:
+    """A training command as it is, and which of its steps count. does: what is done with them, "look" or "time"."""
+    add = parser.add_argument
+    add("command", nargs=argparse.REMAINDER, help="the command as you type it, such as python train.py --batch 64")
+    when = f"{does} from this step on (default: once steps are steady)"
+    add("--at-step", metavar="N", type=int, default=0, help=when)
+    step = "the function that ends a step, called once per step, if no optimizer does"
+    add("--step", metavar="MODULE:FUNCTION", default="", help=step)
+
+
+def command_of(options: argparse.Namespace, name: str) -> list[str]:
+    """What `add_command` took. Raises UserError for no command, and a --step that is none."""
+    command: list[str] = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        raise UserError(f"Give the training command after `--`, as in: grader {name} -- python train.py")
+    if options.step and not re.fullmatch(r"[\w.]+:[\w.]+", options.step):
+        raise UserError(f"--step {clean(options.step)} is no MODULE:FUNCTION, such as train:one_step.")
+    return command
+
+
+def duration(text: str) -> float:
+    """Seconds, of 90s, 10m or 1h."""
+    if not (found := re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())):
+        raise argparse.ArgumentTypeError(f"{text} is no time, such as 90s, 10m or 1h")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2] or "s"]

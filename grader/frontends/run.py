@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gzip
-import re
+import itertools
 import shutil
 import sys
 from collections.abc import Callable
@@ -14,15 +14,15 @@ from typing import Any
 
 from grader.errors import UserError
 from grader.frontends import diagnose, diagnose_job, diagnosis_page
+from grader.frontends.options import add_command, command_of, duration
 from grader.measure import decision
 from grader.own.record import against, moved, read_record, record
-from grader.own.running import Seen, run_watched
+from grader.own.running import Seen, mean_step_s, run_watched
 from grader.result import check_writable, write_json, write_text
 from grader.safe_text import clean, one_line
 from grader.trace import analyse
 
 SLOWER = 3  # exit status
-UNITS = {"s": 1, "m": 60, "h": 3600}
 ROW = "  {:<22} {}"
 
 
@@ -33,9 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "After a warm-up, some steps are timed, some recorded, and some timed again. The report comes while the job goes on. The exit status is "
         "the command's own, or 3 if --against finds it slower."
     )
-    parser.add_argument(
-        "command", nargs=argparse.REMAINDER, help="the command as you type it, such as python train.py --batch 64"
-    )
+    add_command(parser, "look")
     parser.add_argument(
         "--out", metavar="FOLDER", help="folder for trace, report and run.json (default: grader-run, grader-run-2, ...)"
     )
@@ -43,30 +41,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--after", metavar="10m", type=duration, default=0.0, help="don't look sooner than after 90s, 10m or 1h"
     )
-    parser.add_argument("--at-step", metavar="N", type=int, default=0, help="look from this step on")
     parser.add_argument("--every", metavar="30m", type=duration, default=0.0, help="look again every 30m, for example")
     parser.add_argument(
         "--stacks", action="store_true", help="also record source lines, which slows the recorded steps"
     )
-    step = "the function that ends a step, called once per step, if no optimizer does"
-    parser.add_argument("--step", metavar="MODULE:FUNCTION", default="", help=step)
     earlier = "run.json of an earlier run of the same job. Several of them make the answer surer"
     parser.add_argument("--against", metavar="FILE", action="append", default=[], help=earlier)
 
 
-def duration(text: str) -> float:
-    if not (found := re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())):
-        raise argparse.ArgumentTypeError(f"{text} is no time, such as 90s, 10m or 1h")
-    return float(found[1]) * UNITS[found[2] or "s"]
-
-
 def run(options: argparse.Namespace) -> int:
     """The job's exit status; 3 where it was slower than the earlier run. Raises UserError for a command that cannot be started."""
-    command = options.command[1:] if options.command[:1] == ["--"] else options.command
-    if not command:
-        raise UserError("Give the training command after `--`, as in: grader run -- python train.py")
-    if options.step and not re.fullmatch(r"[\w.]+:[\w.]+", options.step):
-        raise UserError(f"--step {clean(options.step)} is no MODULE:FUNCTION, such as train:one_step.")
+    command = command_of(options, "run")
     earlier = [read_record(path) for path in options.against]
     out = out_folder(options.out)
     looks = Looks(out, options.stop)
@@ -102,13 +87,8 @@ def say(line: str) -> None:
 
 
 def out_folder(asked: str | None) -> Path:
-    out = (
-        Path(asked)
-        if asked
-        else next(
-            path for n in range(1, 10_000) if not (path := Path(f"grader-run-{n}" if n > 1 else "grader-run")).exists()
-        )
-    )
+    names = (Path(f"grader-run-{n}" if n > 1 else "grader-run") for n in itertools.count(1))
+    out = Path(asked) if asked else next(path for path in names if not path.exists())
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -143,12 +123,12 @@ class Looks:
         elif kept:
             self._report(*kept[0])
         elif seen.processes:
-            say(f"a step takes {_ms(_mean(seen.processes[0]['looks'][number - 1]))}.")
+            say(f"a step takes {_ms(mean_step_s(seen.processes[0]['looks'][number - 1]))}.")
         return self.stop
 
     def _report(self, path: Path, process: dict[str, Any], look: dict[str, Any]) -> None:
         """Of the only rank: the diagnosis, on the screen and beside the trace."""
-        a = analyse(diagnose.read_trace(str(path)), 1e9 * _mean(look))
+        a = analyse(diagnose.read_trace(str(path)), 1e9 * mean_step_s(look))
         with contextlib.suppress(UserError):  # a recording slower than usual is a recording still
             diagnose.check_step(a, str(path))
         names = [path.name]
@@ -162,8 +142,8 @@ class Looks:
 
     def _report_job(self, kept: list[tuple[Path, dict[str, Any], dict[str, Any]]]) -> None:
         """Of all ranks at once."""
-        paths, lengths = [path for path, _, _ in kept], [1e9 * _mean(look) for _, _, look in kept]
-        slowest = max(kept, key=lambda each: _mean(each[2]))
+        paths, lengths = [path for path, _, _ in kept], [1e9 * mean_step_s(look) for _, _, look in kept]
+        slowest = max(kept, key=lambda each: mean_step_s(each[2]))
         try:
             found = diagnose_job.job_of(paths, lengths, lenient=True)
         except UserError as error:
@@ -186,7 +166,7 @@ class Looks:
         write_json(target.with_suffix(".json"), data)
         width = min(100, shutil.get_terminal_size((100, 40)).columns)
         print("", text(width, sys.stderr.isatty()), "", sep="\n", file=sys.stderr)
-        step_s = _mean(look)
+        step_s = mean_step_s(look)
         windows = " and ".join(_ms(sum(window) / len(window)) for window in look["step_s"])
         say(f"step {look['at_step']:,}: {windows} per step, without the profiler. Report: {target}")
         if not look["stationary"]:
@@ -202,12 +182,6 @@ def _compress(source: Path, target: Path) -> None:
         shutil.copyfileobj(raw, packed)
     part.replace(target)
     source.unlink()
-
-
-def _mean(look: dict[str, Any]) -> float:
-    """Seconds a step, over both windows."""
-    times = [second for window in look["step_s"] for second in window]
-    return sum(times) / len(times)
 
 
 # ---------------------------------------------------------------- the whole run

@@ -16,8 +16,7 @@ from matplotlib.figure import Figure
 from grader import machine, web_page
 from grader.errors import UserError
 from grader.frontends.delivery import check_targets, deliver
-from grader.frontends.options import add_json
-from grader.frontends.run import duration
+from grader.frontends.options import add_command, add_json, command_of, duration
 from grader.frontends.terminal import Terminal
 from grader.measure import decision
 from grader.own import trying
@@ -37,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "files stay unchanged, but your script may write files itself. --in-copy keeps these apart. Exit status: 0 if it measured, 2 if not."
     )
     add = parser.add_argument
-    add("command", nargs=argparse.REMAINDER, help="the command as you type it, such as python train.py --batch 64")
+    add_command(parser, "time")
     add(
         "--budget",
         metavar="10m",
@@ -52,23 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"some levers: {', '.join(dict.fromkeys(each.name for each in trying.levers(8, [0])))}",
     )
     add("--in-copy", action="store_true", help="run in a copy of this folder, which is deleted afterwards")
-    add(
-        "--at-step",
-        metavar="N",
-        type=int,
-        default=0,
-        help="time from this step on (default: once steps are steady)",
-    )
-    add("--step", metavar="MODULE:FUNCTION", default="", help="the function that ends a step, if no optimizer does")
     add("--html", metavar="FILE", help="write a page with the ladder's picture")
     add_json(parser, "everything")
 
 
 def run(options: argparse.Namespace) -> int:
     """Exit status 0. Raises UserError for a command that cannot be measured."""
-    command = options.command[1:] if options.command[:1] == ["--"] else options.command
-    if not command:
-        raise UserError("Give the training command after `--`, as in: grader try -- python train.py")
+    command = command_of(options, "try")
     check_targets(options)
     chosen = _chosen(options.only)
     progress = Terminal("grader try")
@@ -87,8 +76,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _chosen(only: str) -> list[Lever]:
     cores = len(os.sched_getaffinity(0))
-    near = sorted(machine.cores_near(0)) if hasattr(machine, "cores_near") else []
-    found = trying.levers(cores, near if 0 < len(near) < cores else [])
+    near = sorted(machine.share(1)[0]) if machine.has_gpu() else []
+    found = trying.levers(cores, near if len(near) < cores else [])
     wanted = [name.strip() for name in only.split(",") if name.strip()]
     if unknown := [name for name in wanted if name not in {lever.name for lever in found}]:
         raise UserError(f"--only {clean(', '.join(unknown))} names no lever.")
@@ -125,7 +114,7 @@ def text(found: Tried, width: int = 100) -> str:
         lines += ["", "the ladder, where each rung adds to the one before"]
         lines += [_row(rung) for rung in paid]
     if paid:
-        whole = base_s(base) / base_s(paid[-1])
+        whole = base.mean_s / paid[-1].mean_s
         lines += ["", f"all of them together make it {whole:.2f} times as fast. Write:"]
         lines += [line for lever in paid[-1].levers for line in wrap(f"- {lever.write}", width)]
     else:
@@ -152,7 +141,7 @@ def _row(rung: Rung) -> str:
     shown = f"{gain.lower:.2f} to {gain.upper:.2f}" if math.isfinite(gain.noise) else "one run"
     peak = f"{rung.peak / 1e9:.1f} GB" if rung.peak else ""
     said = f"{MARKS[rung.said]} {rung.said}"
-    return f"{rung.title:<28} {1000 * base_s(rung):>11.4g} {gain.factor:>6.2f}x  {shown:<14} {peak:>8}  {said}"
+    return f"{rung.title:<28} {1000 * rung.mean_s:>11.4g} {gain.factor:>6.2f}x  {shown:<14} {peak:>8}  {said}"
 
 
 def _marks(rung: Rung, width: int) -> list[str]:
@@ -163,13 +152,8 @@ def _marks(rung: Rung, width: int) -> list[str]:
     return wrap(words, width, "    ")
 
 
-def base_s(rung: Rung) -> float:
-    """Seconds a step, over its runs."""
-    return sum(rung.step_s) / len(rung.step_s)
-
-
 def _ms(rung: Rung) -> str:
-    return f"{1000 * base_s(rung):.4g} ms"
+    return f"{1000 * rung.mean_s:.4g} ms"
 
 
 def _memory(rung: Rung) -> str:
@@ -186,7 +170,7 @@ def page(command: list[str], found: Tried) -> str:
         else:
             interval = f"{rung.gain.factor:.2f}x ({rung.gain.lower:.2f} to {rung.gain.upper:.2f})"
             cells += [
-                f"{1000 * base_s(rung):.4g} ms",
+                f"{1000 * rung.mean_s:.4g} ms",
                 interval,
                 to_html(rung.said),
                 f"<code>{to_html(rung.levers[-1].write)}</code>",
@@ -208,16 +192,16 @@ def draw(baseline: Rung, rungs: list[Rung]) -> Figure:
     figure = Figure(figsize=(8, 0.9 + 0.3 * len(rungs)), layout="constrained")
     axes = figure.subplots()
     colours = {decision.FASTER: web_page.GREEN, decision.SLOWER: web_page.VERMILION}
-    rungs = sorted(rungs, key=base_s, reverse=True)
+    rungs = sorted(rungs, key=lambda rung: rung.mean_s, reverse=True)
     names = [f"{MARKS[rung.said]} {rung.title}" for rung in rungs]
     axes.barh(
-        names, [1000 * base_s(rung) for rung in rungs], color=[colours.get(rung.said, "#9aa3ad") for rung in rungs]
+        names, [1000 * rung.mean_s for rung in rungs], color=[colours.get(rung.said, "#9aa3ad") for rung in rungs]
     )
     for y, rung in enumerate(rungs):
         axes.plot(
             [1000 * seconds for seconds in rung.step_s], [y] * len(rung.step_s), "o", color=web_page.BLACK, markersize=3
         )
-    axes.axvline(1000 * base_s(baseline), color=web_page.BLACK, linestyle="--", linewidth=1)
+    axes.axvline(1000 * baseline.mean_s, color=web_page.BLACK, linestyle="--", linewidth=1)
     axes.set_xlabel("milliseconds per step (dashed: unchanged)")
     axes.set_xlim(left=0)
     return figure

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import psutil
@@ -35,6 +36,7 @@ class Seen:
     torch: bool = False  # some process imported it
     gpu_busy: list[float] = field(default_factory=list)  # as nvidia-smi shows it, 0 to 1, while steps were timed
     status: int | None = None  # exit status of the command
+    cut_short: bool = False  # it was ended at its limit
     seconds: float = 0.0
 
     @property
@@ -113,7 +115,7 @@ def _watch(
         if any(each["measuring"] for each in seen.processes):
             seen.gpu_busy += _utilisation(seen)
         passed = time.monotonic() - began
-        enough = passed > limit_s
+        enough = seen.cut_short = running and passed > limit_s
         if seen.looks > told:
             told = seen.looks
             enough |= looked(seen)
@@ -124,6 +126,11 @@ def _watch(
             warned = True
             say(f"no step was seen in {NO_STEP_S / 60:.0f} minutes. --step MODULE:FUNCTION names what ends one.")
     return stopped
+
+
+def mean_step_s(look: dict[str, Any]) -> float:
+    """Seconds per step, over both windows of a measurement."""
+    return fmean(second for window in look["step_s"] for second in window)
 
 
 @contextlib.contextmanager

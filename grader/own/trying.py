@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from grader.errors import UserError
 from grader.measure import decision
-from grader.own.running import Seen, run_watched
+from grader.own.running import Seen, mean_step_s, run_watched
 
 NOISE = 0.015  # least relative sd between two processes of one job to believe
 PROMISING = 1.03  # a lever that gains less in its first run is not measured again
@@ -24,6 +24,7 @@ RUNS = 3  # of each lever that is promising, and as many as it is beside them
 BASELINE_EVERY = 4  # runs, so that a machine that gets warm does not look like a gain
 LOSSES = 20  # the first ones, that are compared
 ROUNDING = 2**-7  # by how much losses may part for rounding: a few of bfloat16's steps
+SPENT = "the budget was spent"
 LEAST_S = 5.0  # of budget, for one more run to be begun
 
 
@@ -37,10 +38,6 @@ class Lever:
     gpu: bool = False  # does nothing without one
     values: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def key(self) -> str:
-        return " ".join([self.name, *(f"{value}" for value in self.values.values() if isinstance(value, int))])
 
 
 def levers(cores: int, near: Sequence[int] = ()) -> list[Lever]:
@@ -94,6 +91,11 @@ class Rung:
     apart: float | None = None  # how far its losses part from those of the job as it is, relative; None for unknown
 
     @property
+    def mean_s(self) -> float:
+        """Seconds per step, over its runs."""
+        return fmean(self.step_s)
+
+    @property
     def title(self) -> str:
         return " + ".join(lever.title for lever in self.levers) or "as it is"
 
@@ -134,11 +136,9 @@ def try_levers(
     budget_s: float,
     options: dict[str, Any] | None = None,
     cwd: Path | None = None,
-    gpu: bool = True,
     progress: Callable[[float, str], None] = lambda share, what: None,
-    measured: Callable[[Rung], None] = lambda rung: None,
 ) -> Tried:
-    """Measure each lever on a command that trains. options: as `run_watched` takes them. measured: gets each lever once it is known.
+    """Measure each lever on a command that trains. options: as `run_watched` takes them.
     Raises UserError where the job as it is makes no steps that can be timed."""
     found, budget, began = Tried(), _Budget(budget_s), time.monotonic()
 
@@ -153,28 +153,26 @@ def try_levers(
         raise UserError(f"The command as it is was not measured: {found.baseline.why_not}")
     first_losses = list(found.baseline.losses)
     run(found.baseline)
-    found.comparable = (
-        _apart(first_losses, found.baseline.losses) in (0.0, None)
-        or (_apart(first_losses, found.baseline.losses) or 0.0) < ROUNDING / 4
-    )
+    differ = _apart(first_losses, found.baseline.losses)
+    found.comparable = differ is None or differ < ROUNDING / 4
     on_gpu = found.baseline.peak > 0
     found.alone = [Rung((lever,)) for lever in chosen if on_gpu or not lever.gpu]
     for number, rung in enumerate(found.alone):
         if not budget.enough():
-            rung.why_not, found.complete = "the budget was spent", False
+            rung.why_not, found.complete = SPENT, False
             continue
         if number % BASELINE_EVERY == BASELINE_EVERY - 1:
             run(found.baseline)
         if run(rung):
             _judge(found, rung, found.baseline)
-    _again(found, run, budget, measured)
-    _climb(found, run, budget, measured)
+    _again(found, run, budget)
+    _climb(found, run, budget)
     found.seconds = time.monotonic() - began
     progress(1.0, "done")
     return found
 
 
-def _again(found: Tried, run: Callable[[Rung], bool], budget: _Budget, measured: Callable[[Rung], None]) -> None:
+def _again(found: Tried, run: Callable[[Rung], bool], budget: _Budget) -> None:
     """Those that may have paid, in turns with the job as it is."""
     promising = [rung for rung in found.alone if rung.step_s and _ratio(found.baseline, rung) > PROMISING]
     promising = _best_loaders(found.baseline, promising)
@@ -189,7 +187,6 @@ def _again(found: Tried, run: Callable[[Rung], bool], budget: _Budget, measured:
     for rung in found.alone:
         if rung.step_s:
             _judge(found, rung, found.baseline)
-        measured(rung)
 
 
 def _best_loaders(baseline: Rung, rungs: list[Rung]) -> list[Rung]:
@@ -202,7 +199,7 @@ def _best_loaders(baseline: Rung, rungs: list[Rung]) -> list[Rung]:
     return sorted(by_name.values(), key=lambda rung: -_ratio(baseline, rung))
 
 
-def _climb(found: Tried, run: Callable[[Rung], bool], budget: _Budget, measured: Callable[[Rung], None]) -> None:
+def _climb(found: Tried, run: Callable[[Rung], bool], budget: _Budget) -> None:
     """Greedily: the best one, then each of the others that is faster on top of what there is."""
     paid = [rung for rung in found.alone if rung.said == decision.FASTER]
     paid = _best_loaders(found.baseline, paid)
@@ -221,7 +218,6 @@ def _climb(found: Tried, run: Callable[[Rung], bool], budget: _Budget, measured:
             if higher.why_not or not higher.step_s:
                 continue
             _judge(found, higher, below)
-            measured(higher)
             if higher.gain is None or higher.gain.factor < PROMISING:
                 continue
         found.ladder.append(higher)
@@ -277,12 +273,13 @@ def _run(rung: Rung, command: Sequence[str], options: dict[str, Any], cwd: Path 
             output=log,
             limit_s=limit_s,
         )
-        rung.why_not = _why_not(seen, log)
-    if rung.why_not:
+        why_not = _why_not(seen, log)
+    if why_not:
+        rung.why_not = "" if rung.step_s else why_not  # what an earlier run found stands
         return
-    slowest = max(seen.processes, key=lambda process: _mean(process["looks"][0]))
+    slowest = max(seen.processes, key=lambda process: mean_step_s(process["looks"][0]))
     look = slowest["looks"][0]
-    rung.step_s.append(_mean(look))
+    rung.step_s.append(mean_step_s(look))
     rung.peak = max(rung.peak, look["memory"].get("peak", 0))
     rung.losses, rung.notes = slowest["losses"], slowest["notes"]
     if rung.levers and (slowest["failed"] or not rung.notes):
@@ -293,6 +290,8 @@ def _run(rung: Rung, command: Sequence[str], options: dict[str, Any], cwd: Path 
 def _why_not(seen: Seen, log: Path) -> str:
     if seen.looks:
         return ""
+    if seen.cut_short:
+        return SPENT
     broken = [process["over"] for process in seen.processes if process["over"] not in ("", "the job ended")]
     if broken:
         return broken[0]
@@ -305,8 +304,3 @@ def _why_not(seen: Seen, log: Path) -> str:
     if not seen.processes:
         return "no step of an optimizer was seen" if seen.torch else "no Python of the command imported torch"
     return "it ended before it was measured: it makes too few steps"
-
-
-def _mean(look: dict[str, Any]) -> float:
-    times = [second for window in look["step_s"] for second in window]
-    return sum(times) / len(times)

@@ -24,6 +24,7 @@ NEVER_WARM_S = 180.0  # then it is measured as it is, and said
 WINDOW_S, FEWEST, MOST = 4.0, 10, 2000  # of the timed steps
 RECORDED_S, FEWEST_RECORDED, MOST_RECORDED = 20.0, 8, 40  # at most so long; steps
 TOLD_EVERY_S = 2.0
+ASKED_EVERY_S = 0.1  # whether it is time to look: it costs something to know
 SAMPLED_EVERY_S, SAMPLED = 30.0, 10  # after the measurement: the parts of so many steps, now and then
 KEPT = 100_000  # step times; of more every second one
 
@@ -87,20 +88,19 @@ class Watch:
 
     def __init__(self, options: Options) -> None:
         self.options = options
+        self.notes: list[str] = []  # what levers changed, in forked processes too
+        self.failed: list[str] = []  # what they could not
         self.start_anew()
 
     def start_anew(self) -> None:
         self.over = ""  # why it is
-        self.notes: list[str] = []  # what levers changed, and what could not be
-        self.failed: list[str] = []
         self.losses: list[torch.Tensor] = []  # what backward() was called on, the first ones
         self.began, self.pid = time.perf_counter(), os.getpid()
         self.steps, self.step = Steps(self.options.step), 0
         self.thread = 0  # that trains
         self.first: Mark | None = None
         self.last: Mark | None = None  # the end of the last step
-        self.warm: list[float] = []  # host seconds of each step before the first plan
-        self.times = array.array("d")  # of all
+        self.times = array.array("d")  # host seconds of each step
         self.every = 1  # of so many steps one is kept in `times`
         self.apart_s = 0.0  # evaluation and checkpoints since the last step
         self.evaluating: float | None = None
@@ -121,7 +121,7 @@ class Watch:
         self.parts.ends("optimizer")
         if self.steps.optimizer(optimizer):
             if self.steps.begin_again and self.plan is None and not self.looks:
-                self.step, self.first, self.last, self.warm, self.times = 0, None, None, [], array.array("d")
+                self.step, self.first, self.last, self.times = 0, None, None, array.array("d")
             self.steps.begin_again = False
             self.tick()
 
@@ -227,33 +227,34 @@ class Watch:
         self.last = Mark(with_event=False)
 
     def _keep(self, seconds: float) -> None:
-        if not self.looks and self.plan is None:
-            self.warm.append(seconds)
         if self.step % self.every == 0:
             self.times.append(seconds)
             if len(self.times) >= KEPT:
                 self.times, self.every = self.times[::2], 2 * self.every
 
     def _time_to_look(self, now: float) -> bool:
-        if world() > 1 and now - self.asked_at > 0.1:  # another rank may have begun
-            self.asked_at = now
-            if os.path.exists(self._plan_file()):
-                return True
+        if not self.looks and self.options.at_step and self.step >= self.options.at_step:
+            return True
+        if now - self.asked_at < ASKED_EVERY_S:
+            return False
+        self.asked_at = now
+        if world() > 1 and os.path.exists(self._plan_file()):  # another rank has begun
+            return True
         if self.looks:
             return 0 < self.look_at <= now
         if self.options.at_step:
-            return self.step >= self.options.at_step
+            return False
         passed = now - self.first.at - self.options.after_s
-        if passed < WARM_S or len(self.warm) < WARM_STEPS:
+        if passed < WARM_S or len(self.times) < WARM_STEPS:
             return False
         return passed > NEVER_WARM_S or self.stationary()
 
     def stationary(self) -> bool:
         """The last quarter of the steps is as fast as the one before it."""
-        n = max(5, len(self.warm) // 4)
-        if len(self.warm) < 2 * n:
+        n = min(max(5, len(self.times) // 4), MOST)
+        if len(self.times) < 2 * n:
             return False
-        before, now = median(self.warm[-2 * n : -n]), median(self.warm[-n:])
+        before, now = median(self.times[-2 * n : -n]), median(self.times[-n:])
         return abs(now - before) <= STATIONARY * before
 
     def _plan_file(self) -> str:
