@@ -138,10 +138,14 @@ def _row(rung: Rung) -> str:
         return f"{rung.title:<28} not measured: {one_line(rung.why_not)}"
     gain = rung.gain
     assert gain is not None
-    shown = f"{gain.lower:.2f} to {gain.upper:.2f}" if math.isfinite(gain.noise) else "one run"
+    shown = _interval(gain)
     peak = f"{rung.peak / 1e9:.1f} GB" if rung.peak else ""
     said = f"{MARKS[rung.said]} {rung.said}"
     return f"{rung.title:<28} {1000 * rung.mean_s:>11.4g} {gain.factor:>6.2f}x  {shown:<14} {peak:>8}  {said}"
+
+
+def _interval(gain: decision.Gain) -> str:
+    return f"{gain.lower:.2f} to {gain.upper:.2f}" if math.isfinite(gain.noise) else "one run"
 
 
 def _marks(rung: Rung, width: int) -> list[str]:
@@ -168,7 +172,7 @@ def page(command: list[str], found: Tried) -> str:
         if rung.why_not or rung.gain is None:
             cells += ["", "", to_html(f"not measured: {one_line(rung.why_not)}"), ""]
         else:
-            interval = f"{rung.gain.factor:.2f}x ({rung.gain.lower:.2f} to {rung.gain.upper:.2f})"
+            interval = f"{rung.gain.factor:.2f}x ({_interval(rung.gain)})"
             cells += [
                 f"{1000 * rung.mean_s:.4g} ms",
                 interval,
@@ -183,7 +187,7 @@ def page(command: list[str], found: Tried) -> str:
     )
     body = web_page.heading(to_html("What each lever gives"), to_html(_ms(found.baseline)))
     body += f"<p><code>{to_html(' '.join(command))}</code></p>" + picture
-    body += web_page.section("", web_page.table(["lever", "a step", "gain", "verdict", "what to write"], rows))
+    body += web_page.section("", web_page.table(["lever", "per step", "gain", "verdict", "what to write"], rows))
     return web_page.page("grader try", body, web_page.TABLES)
 
 
