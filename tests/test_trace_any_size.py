@@ -212,7 +212,7 @@ def test_found_steps_are_numbered_from_0(tmp_path, capsys):
 def test_the_report_says_where_to_look(tmp_path, capsys):
     source = RECORDED[1]
     assert diagnose(source, "--annotate", tmp_path / "x.json") == 0
-    said = re.search(r"see\s+it\s+at\s+([\d.,]+)\s+ms", capsys.readouterr().out)
+    said = re.search(r"See\s+it\s+at\s+([\d.,]+)\s+ms", capsys.readouterr().out)
     events = json.loads((tmp_path / "x.json").read_text())["traceEvents"]
     begin = min(e["ts"] for e in events if e["ph"] in "Xi")  # Perfetto's time begins with the first event
     at = float(said[1].replace(",", "")) * 1000 + begin

@@ -121,7 +121,8 @@ def _text(step: Change, unprofiled: bool, parts: list[Change], families: list[Ch
     if all(change.difference is None for change in (*parts, *families)):
         return f"{first} {NO_PARTS}"
     largest: list[str] = []
-    for changes, limit in ((parts, 2), (families, 1)):
+    others = [family for family in families if not family.name.startswith("gemm")]  # the parts speak of matmuls
+    for changes, limit in ((parts, 2), (others, 1)):
         moved = [_moved(change) for change in changes if abs(change.difference or 0) >= NOTEWORTHY * step.before]
         largest += moved[:limit]
     if not largest:
