@@ -238,7 +238,7 @@ def _trained(
 def store_spread(lab: Lab, form_name: str, spread: dict[str, Any]) -> Path:
     """Write the spread of one form into the lab's `reference.json`."""
     path = lab.folder / "reference.json"
-    write_json(path, calibration.read_table(path) | {form_name: spread})
+    write_json(path, calibration.read_table(path) | {lab.form_key(form_name): spread})
     return path
 
 
@@ -273,7 +273,7 @@ def measure_outcome(
         "device": machine.key(form_name),
         "steps": grid,
     }
-    entry = calibration.read_table(path).get(form_name, {})
+    entry = calibration.read_table(path).get(lab.form_key(form_name), {})
     if any(entry.get(name) != value for name, value in manifest.items()):
         entry = {}  # what is there was made of something else, or for other steps
     runs = calibration.outcome_runs(entry)
@@ -286,7 +286,7 @@ def measure_outcome(
         run = _long_run(text, lab, form_name, seed, grid, _part_of(progress, n, len(wanted), f"{name}, "), longest_s)
         if run:
             runs[name] = run
-            _store_outcome(path, form_name, manifest, runs)
+            _store_outcome(path, lab.form_key(form_name), manifest, runs)
         else:
             lines.append(f"The starter would take more than {AFFORDABLE_S:.0f} s for {steps} steps: left out.")
     progress(1.0, "done")
@@ -314,7 +314,7 @@ def _said_of_band(
         yield f"The starter: {verdict.status}. {verdict.reason}"
 
 
-def _store_outcome(path: Path, form_name: str, manifest: dict[str, Any], runs: dict[str, Any]) -> None:
+def _store_outcome(path: Path, form_key: str, manifest: dict[str, Any], runs: dict[str, Any]) -> None:
     """Write what is finished: the runs themselves, and for whoever reads the file mean and sd of the solution's."""
     made = [run for name, run in runs.items() if name.startswith("solution")]
     rows = []
@@ -332,7 +332,7 @@ def _store_outcome(path: Path, form_name: str, manifest: dict[str, Any], runs: d
         "band": rows,
         "runs": {name: {str(step): held_out for step, held_out in run.items()} for name, run in runs.items()},
     }
-    write_json(path, calibration.read_table(path) | {form_name: entry})
+    write_json(path, calibration.read_table(path) | {form_key: entry})
 
 
 def _long_run(

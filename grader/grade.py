@@ -26,6 +26,7 @@ from grader.grading.first_steps import Alone, first_steps, starter_alone, submis
 from grader.grading.forms import (
     HELD_BY_OTHERS,
     choose_form,
+    fitted,
     missing_packages,
     on_own_cores,
     too_few_devices,
@@ -44,6 +45,7 @@ from grader.submission import Submission
 # Findings, measure and judge are a training loop's part of a grade; its verdict is `grader.grading.verdict.judge`
 __all__ = ["QUIET", "Findings", "grade", "judge", "measure"]
 
+NEVER_MEASURED = "This form of the lab was never measured on a GPU: its memory, tolerances and target are guesses. The points are no marks."
 QUIET = 0.01  # a form's noise, the relative sd of a pair
 
 
@@ -67,8 +69,12 @@ def grade(
     began = time.monotonic()
     form_name = choose_form(lab, device)
     kind = importlib.import_module(lab.graded_by)  # this very module for a training loop
-    findings: AnyFindings = kind.Findings(lab, form_name, allow_unconfined=allow_unconfined)
     lacking = too_few_devices(lab, form_name) or missing_packages(lab) or too_little_memory(lab, form_name)
+    lab, size_why = fitted(lab, form_name)
+    form = lab.forms.get(form_name)
+    findings: AnyFindings = kind.Findings(lab, form_name, allow_unconfined=allow_unconfined)
+    if form and not form.measured:
+        findings.warnings.append(NEVER_MEASURED)
     if HELD_BY_OTHERS in lacking:
         findings.disturbed = lacking
     limits = limits or (QUICK_LIMITS if quick else None)
@@ -92,6 +98,8 @@ def grade(
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         timelines=findings.timelines,
         output=findings.output,
+        size=form.size if form else "",
+        size_why=size_why,
         confinement=findings.confinement,
     )
 

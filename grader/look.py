@@ -8,7 +8,7 @@ from typing import Any
 from grader import trace
 from grader.grading.arms import MAX_TRACE, open_arm, set_up
 from grader.grading.failure import explain, with_details
-from grader.grading.forms import choose_form, on_own_cores, too_few_devices
+from grader.grading.forms import choose_form, fitted, on_own_cores, too_few_devices
 from grader.labs.lab import Form, Lab
 from grader.measure.blocks import Arm, watch_lost, whole_rounds
 from grader.measure.memory import Meter
@@ -59,6 +59,7 @@ def look(
     form_name = choose_form(lab, device)
     if form_name not in lab.forms or too_few_devices(lab, form_name):
         return None
+    lab, _ = fitted(lab, form_name)
     form = lab.forms[form_name]
     setup = set_up(form, form_name, allow_unconfined, counted=lab.memory is not None)
     seen = Observation(losses=[])

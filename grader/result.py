@@ -69,7 +69,7 @@ class Result:
 
     lab: str
     title: str
-    form: str  # "cuda" or "cpu"
+    form: str  # "cuda" or "cpu"; which of the lab's GPU forms, see `size`
     checks: list[CheckResult]
     machine: dict[str, Any]
     versions: dict[str, str]
@@ -84,6 +84,8 @@ class Result:
         default_factory=dict
     )  # "before" (the starter), "after": see `grader.trace.timeline`
     output: str = ""  # what the submission printed (its end, capped)
+    size: str = ""  # of the lab's GPU form, "small"; "" for the largest
+    size_why: str = ""  # why it was not the largest
     confinement: dict[str, Any] = field(
         default_factory=dict
     )  # what held, see `grader.sandbox.probe`; empty where nothing ran

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pynvml
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grader import labs, machine
+from grader.errors import UserError
 from grader.grade import grade
-from grader.grading.forms import too_little_memory
+from grader.grading.forms import fitted, too_little_memory
+from grader.measure import calibration
 from grader.result import NOT_MEASURED
 from grader.submission import solution
 
@@ -66,7 +71,57 @@ def test_a_lab_that_does_not_fit_is_not_measured(small_gpu, total):
 
 def test_every_form_for_a_gpu_says_what_it_needs():
     for name in labs.loops():
-        assert 1e9 < labs.get(name).forms["cuda"].gpu_memory <= 80e9
+        needed = [form.gpu_memory for form in labs.get(name).gpu_forms]
+        assert 1e9 < needed[-1] <= needed[0] <= 80e9 and needed == sorted(needed, reverse=True)
+
+
+def test_every_lab_has_a_form_for_a_card_of_8_gb_with_a_desktop_on_it():
+    assert all(labs.get(name).gpu_forms[-1].gpu_memory <= 7 << 30 for name in labs.loops())
+
+
+def measured_forms(lab):
+    """The lab as it will be when its smaller forms have been measured."""
+    return replace(lab, smaller=tuple(replace(form, measured="a GPU") for form in lab.smaller))
+
+
+@given(name=st.sampled_from(labs.loops()), free=st.floats(0.1, 90), total=st.floats(0, 90), seen=st.booleans())
+def test_the_largest_form_that_fits_and_was_measured_is_taken(name, free, total, seen):
+    declared = measured_forms(labs.get(name)) if seen else labs.get(name)
+    state = machine.GpuState(0, int(free * GB), int(max(free, total) * GB), False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "gpu_state", lambda count: state)
+        chosen, why = fitted(declared, "cuda")
+        lacks = too_little_memory(declared, "cuda")
+    form, full = chosen.forms["cuda"], declared.forms["cuda"]
+    fits = [each for each in declared.gpu_forms if each.gpu_memory <= state.free_bytes and (seen or each is full)]
+    assert form is (fits[0] if fits else full) and bool(lacks) == (not fits)
+    assert bool(why) == (form is not full) and (not why or f"In its {form.size} form" in why)
+    assert chosen.form_key("cuda") == f"cuda {form.size}".rstrip() and chosen.form_key("cpu") == "cpu"
+    assert chosen.forms.get("cpu") is declared.forms.get("cpu") and chosen.checks == declared.checks
+
+
+def test_a_form_that_was_never_measured_is_taken_only_if_it_is_asked_for(small_gpu):
+    """Honest work could lose to a guess."""
+    lab = labs.get("4b_nanogpt")
+    small_gpu(7, 8)
+    assert fitted(lab, "cuda") == (lab, "")
+    assert "Its small form would fit, but was not measured on any GPU yet." in too_little_memory(lab, "cuda")
+    asked = lab.sized("small")
+    assert fitted(asked, "cuda") == (asked, "") and not too_little_memory(asked, "cuda")
+    assert asked.forms["cuda"].options["layers"] == 6
+    with pytest.raises(UserError, match=r"has no GPU form 'tiny'\. Its smaller ones are: mid, small"):
+        lab.sized("tiny")
+
+
+def test_what_is_calibrated_of_one_form_says_nothing_of_another(tmp_path, monkeypatch):
+    monkeypatch.setattr(calibration, "own_file", lambda: tmp_path / "calibration.json")
+    monkeypatch.setattr(machine, "gpu_name", lambda: "a GPU")
+    lab = labs.get("4b_nanogpt")
+    calibration.store_gain(lab.sized("small"), "cuda", {"gain": 5.0, "date": "today"}, tmp_path / "calibration.json")
+    assert calibration.reference_gain(lab.sized("small"), "cuda") == (5.0, "calibrated on this machine (today)")
+    assert calibration.reference_gain(lab, "cuda")[0] is None
+    assert calibration.honest_spread(lab, "cuda") != calibration.honest_spread(lab.sized("small"), "cuda")
+    assert "this form (cuda small)" in calibration.outcome_band(lab.sized("small"), "cuda")[1]
 
 
 def test_a_gpu_without_a_number(no_answer):

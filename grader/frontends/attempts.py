@@ -64,7 +64,7 @@ def from_result(lab: AnyLab, result: Result) -> Attempt:
     evidence = next((check.evidence for check in result.checks if check.name == "throughput"), {})
     why_not = _why_not_counted(result)
     rate, unit = None, ""
-    form = lab.forms.get(result.form)
+    form = lab.sized(result.size).forms.get(result.form)
     if isinstance(form, Form) and evidence.get("submission_ms"):
         work, unit = form.work
         rate, unit = work / evidence["submission_ms"] * 1e3, f"{unit}/s"
@@ -74,7 +74,7 @@ def from_result(lab: AnyLab, result: Result) -> Attempt:
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         machine=f"{device}, {cores_text(result.machine.get('cores'))}",
         torch=result.versions.get("torch", ""),
-        form=result.form,
+        form=f"{result.form} {result.size}".rstrip(),
         points=result.score,
         max_points=result.max_score,
         measured_points=result.measured_max,
@@ -201,7 +201,7 @@ def last_report(folder: Path, lab: str) -> Result | None:
 
 def changes(before: Result, now: Result) -> str:
     """What is other than at the last check, in a line; "" where the two cannot be compared."""
-    if now.disturbed or (before.form, before.quick) != (now.form, now.quick):
+    if now.disturbed or (before.form, before.size, before.quick) != (now.form, now.size, now.quick):
         return ""
     said, old = [], {check.name: check for check in before.checks}
     for check in now.checks:

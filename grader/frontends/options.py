@@ -33,6 +33,15 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     add_cores(parser)
 
 
+def add_size(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--form",
+        default="",
+        metavar="SIZE",
+        help='for maintainers: measure the lab\'s GPU form of this size, such as "small", even if it is not the largest that fits',
+    )
+
+
 def add_cores(
     parser: argparse.ArgumentParser, default: str = "default: the GPU's share of them, or all without a GPU"
 ) -> None:

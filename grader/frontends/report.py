@@ -82,6 +82,8 @@ def headline(result: Result) -> tuple[str, list[str]]:
         notes.append(f"{_points(points)} points are undecided, because {why}.")
     if result.quick and result.form != "traces":  # answers are judged as in a full grade
         notes.append("This was a quick look with fewer measurements than a full grade, so points may still change.")
+    if result.size_why:
+        notes.append(clean(result.size_why))
     if not result.measured_max and not result.fatal:
         return "no points on this machine", notes
     return f"{_points(min(result.score, result.measured_max))} of {most} points", notes
@@ -104,7 +106,7 @@ def _unjudged(result: Result) -> float:
 
 
 def _foot(result: Result) -> list[str]:
-    form = FORMS.get(result.form) or clean(result.form)
+    form = " ".join(filter(None, (clean(result.size), FORMS.get(result.form) or clean(result.form))))
     facts = [
         ("machine:", clean(_known(result.machine))),
         ("versions:", clean(_known(result.versions))),

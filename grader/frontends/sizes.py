@@ -21,12 +21,17 @@ UNETS = {((128, 256, 256, 256), 64): (18_285_571, 4.369e12 / 64), ((16, 32), 32)
 
 
 def sizes(lab: AnyLab) -> list[tuple[str, ...]]:
-    """A table: its head, then a row for each size, a column for each form. Empty where a lab has none."""
-    forms = {name: rows for name, form in lab.forms.items() if form and name in ON and (rows := _form_rows(form))}
+    """A table: its head, then a row for each size, a column for each form that a grade may take. Empty where a lab has none."""
+    declared = {"cuda": lab.forms.get("cuda"), **{form.size: form for form in lab.smaller if form.measured}}
+    declared["cpu"] = lab.forms.get("cpu")
+    forms = {name: rows for name, form in declared.items() if form and (rows := _form_rows(form))}
     if not forms:
         return []
+    for name, rows in forms.items():
+        if name != "cpu" and (form := declared[name]):
+            rows["free GPU memory needed"] = f"{form.gpu_memory / 1e9:.3g} GB"
     labels = dict.fromkeys(label for rows in forms.values() for label in rows)
-    head = ("", *(ON[name] for name in forms))
+    head = ("", *(ON.get(name, f"on a GPU, {name} form") for name in forms))
     return [head, *((label, *(rows.get(label, "-") for rows in forms.values())) for label in labels)]
 
 

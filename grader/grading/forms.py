@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 from grader import machine
 from grader.data import prepare
 from grader.errors import UserError
-from grader.labs.lab import AnyLab, Form
+from grader.labs.lab import AnyForm, AnyLab, Form
 from grader.submission import Submission
 
 Measured = TypeVar("Measured")
+Kind = TypeVar("Kind", bound=AnyLab)
 
 HELD_BY_OTHERS = "close the programs that hold the rest"
 NO_POINTS = "No points are given for what was not measured."
@@ -70,16 +71,45 @@ def missing_packages(lab: AnyLab) -> str:
 
 def too_little_memory(lab: AnyLab, form_name: str) -> str:
     """Why a lab cannot be measured for want of free GPU memory, in words; '' where there is enough."""
-    form = lab.forms.get(form_name)
-    state = machine.gpu_state(form.ranks) if form and form_name == "cuda" and lab.runs_code else None
-    if form is None or state is None or state.free_bytes >= form.gpu_memory:
+    state = _gpu(lab, form_name)
+    if state is None or _that_fits(lab, state.free_bytes):
         return ""
-    needed = form.gpu_memory
+    needed = min(form.gpu_memory for form in _to_choose(lab))
     others = f"; {HELD_BY_OTHERS}" if state.total_bytes >= needed else ""
+    untried = [form for form in lab.smaller if not form.measured and form.gpu_memory <= state.free_bytes]
+    why = f" Its {untried[0].size} form would fit, but was not measured on any GPU yet." if untried else ""
     return (
         f"It needs {needed / 1e9:.3g} GB of free GPU memory; of {state.total_bytes / 1e9:.1f} GB here {state.free_bytes / 1e9:.1f} GB are "
-        f"free{others}. {NO_POINTS}"
+        f"free{others}.{why} {NO_POINTS}"
     )
+
+
+def fitted(lab: Kind, form_name: str) -> tuple[Kind, str]:
+    """The lab with the largest of its GPU forms that fits into the memory that is free and was measured on a GPU; and why it is
+    not the largest of all, in words. The lab as it is where none fits, or nothing is measured on a GPU."""
+    state = _gpu(lab, form_name)
+    form = _that_fits(lab, state.free_bytes) if state else None
+    if not state or not form or form is lab.forms["cuda"]:
+        return lab, ""
+    full = lab.gpu_forms[0].gpu_memory
+    return lab.sized(form.size), (
+        f"In its {form.size} form, which needs {form.gpu_memory / 1e9:.3g} GB of free GPU memory. The full form needs {full / 1e9:.3g} GB; of "
+        f"{state.total_bytes / 1e9:.1f} GB here {state.free_bytes / 1e9:.1f} GB are free."
+    )
+
+
+def _gpu(lab: AnyLab, form_name: str) -> machine.GpuState | None:
+    form = lab.forms.get(form_name)
+    return machine.gpu_state(form.ranks) if form and form_name == "cuda" and lab.runs_code else None
+
+
+def _to_choose(lab: AnyLab) -> list[AnyForm]:
+    """A smaller form that was never measured is a guess: honest work could lose to it."""
+    return [form for n, form in enumerate(lab.gpu_forms) if n == 0 or form.measured]
+
+
+def _that_fits(lab: AnyLab, free_bytes: int) -> AnyForm | None:
+    return next((form for form in _to_choose(lab) if form.gpu_memory <= free_bytes), None)
 
 
 def needs_gpu(lab: AnyLab) -> str:

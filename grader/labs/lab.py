@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
+from grader.errors import UserError
 from grader.trace import causes
 
 CAUSES = tuple(f"{name}-bound" for name, cause in causes.CAUSES.items() if cause.offered)  # to be predicted
@@ -66,10 +67,18 @@ class Form:
     matrix: int | None = None  # numbers in the model's largest matrix, for `max_tokens_per_forward`
     budget: int | None = None  # bytes that a loop may use, in labs with a `Budget`
     # Bytes of free GPU memory that a grade needs on each GPU, for two loops and CUDA's half GB a process: seen at the peak of a
-    # solution's grade on an NVIDIA H200 (torch 2.11)
+    # solution's grade on a GPU, with room; calculated where `measured` is ""
     gpu_memory: float = 7e9
+    size: str = ""  # of a GPU form in `smaller`: "mid", "small"
+    # The GPU on which memory, tolerances and least gain were measured; "" for none yet: no grade takes such a form by itself
+    measured: str = "NVIDIA H200"
     # Freed main memory goes back to the system at once: slower, but what a loop keeps can be seen from outside
     exact_memory: bool = False
+
+    def smaller(self, size: str, gpu_memory: float, options: dict[str, Any], measured: str = "", **other: Any) -> Form:
+        """This form with other options, for less memory. other: fields that have another value too."""
+        changed = {"options": self.options | options, "size": size, "gpu_memory": gpu_memory, "measured": measured}
+        return replace(self, **changed, **other)
 
     @property
     def work(self) -> tuple[float, str]:
@@ -110,6 +119,8 @@ class OtherForm:
     ranks: ClassVar[int] = 1
     budget: ClassVar[None] = None
     gpu_memory: ClassVar[float] = 7e9
+    size: ClassVar[str] = ""
+    measured: ClassVar[str] = "NVIDIA H200"
     exact_memory: ClassVar[bool] = False
     round: ClassVar[int] = 1
     serves: ClassVar[bool] = False
@@ -226,6 +237,7 @@ class AnyLab:
     phase: int
     goal: str  # one sentence: what to do
     forms: Mapping[str, AnyForm | None]  # by "cuda" or "cpu"; by "traces" where nothing is measured
+    smaller: tuple[AnyForm, ...] = ()  # forms for a GPU with less memory than forms["cuda"] needs, largest first
     packages: tuple[str, ...] = ()  # that it needs beside those of the course
 
     graded_by: ClassVar[str]  # module whose Findings, measure and judge are this kind's grade
@@ -260,6 +272,25 @@ class AnyLab:
         """Processes that train together in a form; 1 where the lab has none of that name."""
         declared = self.forms.get(form)
         return declared.ranks if declared else 1
+
+    @property
+    def gpu_forms(self) -> tuple[AnyForm, ...]:
+        """Largest first; empty where the lab has none."""
+        largest = self.forms.get("cuda")
+        return (largest, *self.smaller) if largest else ()
+
+    def sized(self, size: str) -> Self:
+        """The lab with one GPU form, that of this size; "" for the largest. Raises UserError for a size that it has not."""
+        found = next((form for form in self.gpu_forms if form.size == size), None)
+        if found is None and size:
+            has = ", ".join(form.size for form in self.smaller) or "none but its full form"
+            raise UserError(f"{self.name} has no GPU form {size!r}. Its smaller ones are: {has}.")
+        return replace(self, forms={**self.forms, "cuda": found}, smaller=()) if found else self
+
+    def form_key(self, form: str) -> str:
+        """What calibrations are kept by: "cuda", "cpu", "cuda small"."""
+        declared = self.forms.get(form)
+        return f"{form} {declared.size}" if declared and declared.size else form
 
     @property
     def max_score(self) -> float:

@@ -28,6 +28,10 @@ def _key(lab: Lab, form: str) -> str:
     return machine.key(form, lab.ranks(form))
 
 
+def _form(lab: Lab, form: str) -> str:
+    return f"{lab.name} {lab.form_key(form)}"
+
+
 def own_file() -> Path:
     return cache_dir() / "calibration.json"
 
@@ -46,7 +50,7 @@ def reference_gain(lab: Lab, form: str) -> tuple[float | None, str]:
     key = _key(lab, form)
     for path, source in ((own_file(), "calibrated on this machine"), (SHIPPED, "measured on a machine of this kind")):
         try:
-            entry = read_table(path)[f"{lab.name} {form}"][key]
+            entry = read_table(path)[_form(lab, form)][key]
             gain, date = float(entry["gain"]), str(entry["date"])
         except (KeyError, TypeError, ValueError):
             continue  # never measured, or damaged by hand
@@ -58,7 +62,7 @@ def reference_gain(lab: Lab, form: str) -> tuple[float | None, str]:
 def starter_s(lab: Lab, form: str) -> float | None:
     """Seconds per step of the starter when this very machine was calibrated; None where it never was."""
     try:
-        return float(read_table(own_file())[f"{lab.name} {form}"][_key(lab, form)]["starter_ms"]) / 1e3
+        return float(read_table(own_file())[_form(lab, form)][_key(lab, form)]["starter_ms"]) / 1e3
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -67,7 +71,7 @@ def store_gain(lab: Lab, form: str, entry: dict[str, Any], path: Path | None = N
     """Keep a measured gain: `entry` has at least "gain" and "date"."""
     path = path or own_file()
     table = read_table(path)
-    table.setdefault(f"{lab.name} {form}", {})[_key(lab, form)] = entry
+    table.setdefault(_form(lab, form), {})[_key(lab, form)] = entry
     write_json(path, table)
     return path
 
@@ -109,7 +113,7 @@ WIDEST = {
 
 def honest_spread(lab: Lab, form: str) -> Spread:
     """The calibrated spread of the lab's form, or else WIDEST."""
-    rows = read_table(lab.folder / "reference.json").get(form, {}).get("spread", [])
+    rows = read_table(lab.folder / "reference.json").get(lab.form_key(form), {}).get("spread", [])
     return Spread(tuple((int(row["step"]), _near(row)) for row in rows)) if rows else WIDEST[form]
 
 
@@ -206,14 +210,14 @@ def work_of(form: Form) -> dict[str, Any]:
 def outcome_band(lab: Lab, form: str) -> tuple[Band | None, str]:
     """(the band that is stored for the lab's form, '') or (None, why there is none to compare with)."""
     bands = read_table(lab.folder / BANDS)
-    entry = bands.get(form)
+    entry, key = bands.get(lab.form_key(form)), lab.form_key(form)
     make = f"`grader calibrate {lab.name} --outcome STEPS` makes it."
     if entry is None and form == "cpu" and "cuda" in bands:  # as the lab is meant
         return None, "Long runs are compared on a GPU only: nothing is to be done about it here."
     if not isinstance(entry, dict):
-        return None, f"No band of long runs is stored for this form ({form}). {make}"
+        return None, f"No band of long runs is stored for this form ({key}). {make}"
     if entry.get("work") != work_of(lab.forms[form]):
-        return None, f"The stored band is of another model or other options than this form ({form}) has now. {make}"
+        return None, f"The stored band is of another model or other options than this form ({key}) has now. {make}"
     runs = [run for name, run in outcome_runs(entry).items() if name.startswith("solution")]
     if len(runs) < LEAST_SEEDS:
         return None, f"The stored band has {len(runs)} of {LEAST_SEEDS} long runs. {make}"

@@ -40,7 +40,7 @@ def keep(lab: Lab, form: str, step_s: float, steps: int, made: dict[str, Any]) -
 
 
 def _file(lab: Lab, form: str) -> Path:
-    return cache_dir() / "starters" / f"{lab.name}-{form}.json"
+    return cache_dir() / "starters" / f"{lab.name}-{lab.form_key(form).replace(' ', '-')}.json"
 
 
 def _of(lab: Lab, form: str, steps: int) -> str:

@@ -282,7 +282,7 @@ def figures(result: Result) -> tuple[dict[str, float], dict[str, float]]:
         if after.get(name) is not None and result.form == "cuda":
             values[name] = after[name]
     times = [math.log(submission_s) for _, submission_s in evidence["pairs"]]
-    n, form = len(times), labs.get(result.lab).forms[result.form]
+    n, form = len(times), labs.get(result.lab).sized(result.size).forms[result.form]
     assert isinstance(form, Form)  # only training loops are timed in pairs
     noise = {"gain": evidence["noise"], "step_ms": stdev(times) if n > 1 else 0.0}
     return values, {name: max(sd, form.noise) / math.sqrt(n) for name, sd in noise.items()}

@@ -9,9 +9,9 @@ import sys
 
 from grader import calibrate, labs, machine
 from grader.errors import UserError
-from grader.frontends.options import add_device, add_lab
+from grader.frontends.options import add_device, add_lab, add_size
 from grader.frontends.terminal import Terminal
-from grader.grading.forms import choose_form, own_cores
+from grader.grading.forms import choose_form, fitted, own_cores
 from grader.labs.lab import Lab
 from grader.measure import calibration
 
@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=3,
         help="seeds for --spread and --outcome (default: 3). --outcome takes 3 or more, and its band is less than half as wide with 5",
     )
+    add_size(parser)
     add_device(parser)
 
 
@@ -101,6 +102,7 @@ def _as_a_worker(options: argparse.Namespace) -> contextlib.AbstractContextManag
 def _calibrate_lab(lab: Lab, options: argparse.Namespace) -> None:
     """What the options ask for, of one lab; of one among all of them only where there is something to measure."""
     form = choose_form(lab, options.device)
+    lab = lab.sized(options.form) if options.form else fitted(lab, form)[0]
     if form not in lab.forms and not options.lab:
         print(f"{lab.name}: needs an NVIDIA GPU, left out")
     elif options.outcome is not None:

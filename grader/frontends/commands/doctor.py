@@ -8,7 +8,7 @@ import shutil
 from grader import calibrate, labs, machine
 from grader.data.cache import cache_dir
 from grader.frontends.commands.labs import form_here
-from grader.grading.forms import missing_packages, too_little_memory
+from grader.grading.forms import fitted, missing_packages, too_little_memory
 from grader.labs.lab import AnyLab, Lab
 from grader.measure import calibration
 from grader.safe_text import cores_text
@@ -82,8 +82,11 @@ def _show_lab(lab: AnyLab) -> bool:
         print(f"{lab.name:<16} not here: {lacks}")
         return True
     known = ""
+    lab, why = fitted(lab, form)
     if isinstance(lab, Lab) and calibrate.calibrated(lab, form):
         gain, source = calibration.reference_gain(lab, form)
         known = f", solution gains {gain:.1f}x ({source})" if gain else NOT_CALIBRATED
     print(f"{lab.name:<16} {lab.measurable(form):g} of {lab.max_score:g} points can be measured{known}")
+    if why:
+        print(f"{'':<16} {why}")
     return known != NOT_CALIBRATED

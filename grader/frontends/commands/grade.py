@@ -16,7 +16,7 @@ from grader.errors import UserError
 from grader.frontends import attempts, report
 from grader.frontends.delivery import check_targets
 from grader.frontends.notebook.prediction import other_than_submitted
-from grader.frontends.options import add_device, add_json, add_lab, add_unconfined
+from grader.frontends.options import add_device, add_json, add_lab, add_size, add_unconfined
 from grader.frontends.terminal import Terminal
 from grader.grade import grade
 from grader.grading.forms import choose_form, own_cores
@@ -40,6 +40,7 @@ def add_grade(parser: argparse.ArgumentParser) -> None:
     add_unconfined(parser)
     add("--cluster", metavar="ADDRESS", help="let a pool grade it, at tls://HOST:PORT")
     add("--key", type=Path, metavar="FILE", help="your key for that pool")
+    add_size(parser)
     add_device(parser)
 
 
@@ -54,7 +55,7 @@ def add_demo(parser: argparse.ArgumentParser) -> None:
 def run_grade(options: argparse.Namespace) -> None:
     if labs.full(str(options.notebook)) in labs.NAMES and options.lab.endswith(".ipynb"):
         raise UserError(f"The lab comes first. Use: grader grade {options.notebook} {options.lab}")
-    lab = labs.get(options.lab)
+    lab = labs.get(options.lab).sized(options.form)
     cells = code_cells(load_notebook(options.notebook), str(options.notebook))
     submission = from_cells(cells, str(options.notebook))
     others = _labs_of(cells)

@@ -18,7 +18,7 @@ from grader.errors import UserError
 from grader.frontends import attempts, board, magic, report, share, sizes
 from grader.frontends.notebook.note import Note, Output, ProgressBar, ReportNote, Row, Table, shell
 from grader.grade import grade
-from grader.grading.forms import choose_form, missing_packages, own_cores, too_little_memory
+from grader.grading.forms import choose_form, fitted, missing_packages, own_cores, too_little_memory
 from grader.labs.lab import AnyLab, Check
 from grader.result import NOT_MEASURED, Progress, Result
 from grader.safe_text import cores_text, to_html
@@ -88,7 +88,7 @@ class NotebookLab:
             )
             for c in lab.checks
         ]
-        tables: list[Table] = [sizes.sizes(lab), checks, list(self.steps)]
+        tables: list[Table] = [sizes.sizes(fitted(lab, self.device)[0]), checks, list(self.steps)]
         return Note(f"Lab {lab.name}: {lab.title}", [lab.goal, where], tables)
 
     def _title_of(self, check: Check) -> str:
@@ -102,7 +102,8 @@ class NotebookLab:
         if self.device == "traces":
             return "Graded from recorded traces: nothing is measured, and no GPU is needed."
         if self.device == "cuda":
-            return f"Measured on this machine's {gpu}. {sizes.peaks_of(gpu)}".rstrip()
+            parts = (f"Measured on this machine's {gpu}.", fitted(self.lab, self.device)[1], sizes.peaks_of(gpu))
+            return " ".join(filter(None, parts))
         if "cpu" in self.lab.forms and not any(self.lab.measures(check, "cpu") for check in self.lab.checks):
             return ONLY_TRAINING
         if "cpu" in self.lab.forms:

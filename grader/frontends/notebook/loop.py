@@ -18,6 +18,7 @@ from grader.frontends.notebook.base import NEEDS_GPU, NotebookLab
 from grader.frontends.notebook.metric_rows import NOT_MEASURED, copy_rows, metric_row, value_of
 from grader.frontends.notebook.note import Note
 from grader.frontends.notebook.prediction import MEANING, LockedPrediction, lock, locked, problem
+from grader.grading.forms import fitted
 from grader.labs.lab import CAUSES, Budget, Check, Growth, Lab
 from grader.look import Observation, look, peek, profile
 from grader.result import Progress
@@ -153,7 +154,7 @@ class LoopLab(NotebookLab):
             gpu_part = f"{size(gpu)} per step on the GPU and " if seen.meter.on_gpu else ""
             few = f" A few steps tell little. Use lab.run({MANY_STEPS})." if steps < MANY_STEPS else ""
             return [f"Memory grew by {gpu_part}{size(main)} per step in main memory.{few}"]
-        budget = self.lab.forms[self.device].budget
+        budget = fitted(self.lab, self.device)[0].forms[self.device].budget
         if seen.meter and isinstance(self.lab.memory, Budget) and budget is not None:
             return [judge_budget(self.lab.memory, budget, seen.meter).reason]
         return []

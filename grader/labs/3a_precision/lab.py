@@ -1,5 +1,23 @@
 from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceCheck
 
+GPU = Form(
+    workload="grader.workloads.gpt",
+    # a low learning rate: at 1e-4 rounding alone leads the solution elsewhere after a hundred steps (distance 0.1 on an
+    # H200), and parity could tell no cheat from it any more; at 3e-5 honest runs stay together (0.0005 after 200)
+    options={"layers": 12, "width": 768, "heads": 12, "length": 1024, "batch_size": 16, "lr": 3e-5},
+    data="text",
+    gpu_memory=21e9,
+    minimum_gain=1.8,
+    noise=0.003,
+    block_s=0.8,
+    flops=6 * 85.1e6 * 16 * 1024,  # 2 forward, 4 backward for each weight of a matrix product and each token
+    parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
+)
+
+# Twice 58 million weights at 16 bytes (fp32, gradient, Adam's two moments) and CUDA's half GB are 2.8 GB. The full form has
+# 1.08 GB a window beyond that, two thirds of it with as many layers.
+SMALLER = (GPU.smaller("small", 6.4e9, {"layers": 8, "batch_size": 5}, flops=6 * 56.7e6 * 5 * 1024),)
+
 LAB = Lab(
     name="3a_precision",
     title="A GPT in full fp32",
@@ -7,20 +25,9 @@ LAB = Lab(
     goal="This GPT trains in full fp32. Find out what holds it back, and train the same model faster.",
     cause="compute-bound",
     forms={
-        "cuda": Form(
-            workload="grader.workloads.gpt",
-            # a low learning rate: at 1e-4 rounding alone leads the solution elsewhere after a hundred steps (distance 0.1 on an
-            # H200), and parity could tell no cheat from it any more; at 3e-5 honest runs stay together (0.0005 after 200)
-            options={"layers": 12, "width": 768, "heads": 12, "length": 1024, "batch_size": 16, "lr": 3e-5},
-            data="text",
-            gpu_memory=21e9,
-            minimum_gain=1.8,
-            noise=0.003,
-            block_s=0.8,
-            flops=6 * 85.1e6 * 16 * 1024,  # 2 forward, 4 backward for each weight of a matrix product and each token
-            parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
-        ),
+        "cuda": GPU,
     },
+    smaller=SMALLER,
     prediction=Prediction(points=10),
     throughput=Throughput(
         points=50,

@@ -1,5 +1,38 @@
 from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceCheck
 
+# GPT-2's vocabulary and width, half its layers, so that the head is most of a step
+GPU = Form(
+    workload="grader.workloads.gpt",
+    options={
+        "layers": 6,
+        "width": 768,
+        "heads": 12,
+        "length": 1024,
+        "batch_size": 8,
+        "lr": 1e-4,
+        "vocabulary": 50257,
+    },
+    data="text",
+    gpu_memory=20e9,
+    minimum_gain=2.5,
+    noise=0.003,
+    block_s=0.8,
+    # 2 forward, 4 backward for each weight of a matrix product and each token
+    flops=6 * (6 * 12 * 768**2 + 50257 * 768) * 8 * 1024,
+    parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
+)
+
+# Twice 61 million weights at 16 bytes (fp32, gradient, Adam's two moments) and CUDA's half GB are 2.9 GB. The full form has
+# 2.05 GB a window beyond that, 1.8 of it logits, which are 206 MB in fp32 and are there some nine times.
+SMALLER = (
+    GPU.smaller(
+        "small",
+        6.8e9,
+        {"layers": 3, "batch_size": 2},
+        flops=6 * (3 * 12 * 768**2 + 50257 * 768) * 2 * 1024,
+    ),
+)
+
 LAB = Lab(
     name="3c_shapes",
     title="GPT-2's own sizes",
@@ -7,27 +40,7 @@ LAB = Lab(
     goal="This GPT is in bf16 already, and its step is still longer than it must be. Find out what holds it back, and train the same model faster.",
     cause="memory-bound",
     forms={
-        # GPT-2's vocabulary and width, half its layers, so that the head is most of a step
-        "cuda": Form(
-            workload="grader.workloads.gpt",
-            options={
-                "layers": 6,
-                "width": 768,
-                "heads": 12,
-                "length": 1024,
-                "batch_size": 8,
-                "lr": 1e-4,
-                "vocabulary": 50257,
-            },
-            data="text",
-            gpu_memory=20e9,
-            minimum_gain=2.5,
-            noise=0.003,
-            block_s=0.8,
-            # 2 forward, 4 backward for each weight of a matrix product and each token
-            flops=6 * (6 * 12 * 768**2 + 50257 * 768) * 8 * 1024,
-            parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
-        ),
+        "cuda": GPU,
         # a CPU has no tensor cores to fit: only the training is compared, and `peek` counts what would fit
         "cpu": Form(
             workload="grader.workloads.gpt",
@@ -48,6 +61,7 @@ LAB = Lab(
             environment={"OMP_NUM_THREADS": "1"},
         ),
     },
+    smaller=SMALLER,
     prediction=Prediction(points=10),
     throughput=Throughput(
         points=50,

@@ -1,5 +1,24 @@
 from grader.labs.lab import Budget, Form, Lab, Parity, Prediction, Throughput, TraceCheck
 
+GPU = Form(
+    workload="grader.workloads.gpt",
+    # the learning rate is as low as 3a's, and for the same reason
+    options={"layers": 12, "width": 768, "heads": 12, "length": 1024, "batch_size": 10, "lr": 3e-5},
+    data="text",
+    gpu_memory=7.5e9,
+    minimum_gain=4.0,
+    noise=0.01,
+    block_s=1.0,
+    profiled=1,  # the starter takes samples one by one: four steps of twenty were too large a trace to be read
+    flops=6 * 85.1e6 * 10 * 1024,  # 2 forward, 4 backward for each weight of a matrix product and each token
+    parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
+    budget=4 << 30,
+)
+
+# CUDA's half GB twice, the starter's 57 million weights at 16 bytes (fp32, gradient, Adam's two moments) and 0.6 GB of
+# activations, and the budget. Of the full form's budget 1.4 GB are weights and 0.4 GB each of six samples; here two thirds.
+SMALLER = (GPU.smaller("small", 5.5e9, {"layers": 8}, flops=6 * 56.7e6 * 10 * 1024, budget=2816 << 20),)
+
 LAB = Lab(
     name="3h_fit",
     title="Fit it: the same batch in less memory, as fast as it goes",
@@ -8,20 +27,7 @@ LAB = Lab(
     # kernels for one sample are short: on an H200 the GPU idles for a third of the starter's step
     cause="launch-bound",
     forms={
-        "cuda": Form(
-            workload="grader.workloads.gpt",
-            # the learning rate is as low as 3a's, and for the same reason
-            options={"layers": 12, "width": 768, "heads": 12, "length": 1024, "batch_size": 10, "lr": 3e-5},
-            data="text",
-            gpu_memory=7.5e9,
-            minimum_gain=4.0,
-            noise=0.01,
-            block_s=1.0,
-            profiled=1,  # the starter takes samples one by one: four steps of twenty were too large a trace to be read
-            flops=6 * 85.1e6 * 10 * 1024,  # 2 forward, 4 backward for each weight of a matrix product and each token
-            parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
-            budget=4 << 30,
-        ),
+        "cuda": GPU,
         "cpu": Form(
             workload="grader.workloads.gpt",
             options={"layers": 4, "width": 32, "heads": 4, "length": 256, "batch_size": 14, "lr": 1e-3},
@@ -35,6 +41,7 @@ LAB = Lab(
             budget=70_000_000,
         ),
     },
+    smaller=SMALLER,
     prediction=Prediction(points=10),
     throughput=Throughput(
         points=50,

@@ -1,5 +1,44 @@
 from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceCheck
 
+# few tokens for many weights: a micro-batch is computed in about the time that its gradients need to be averaged. And
+# few, wide layers: with six of 1,536 the launches held both loops back. The starter's blocks agree within 1% now, the
+# solution's still differ by 5%: it gained 1.30 to 1.47x, what was certain of it 1.25 to 1.35x (five grades, H200, torch 2.11)
+GPU = Form(
+    workload="grader.workloads.gpt",
+    options={"layers": 2, "width": 3072, "heads": 24, "length": 256, "batch_size": 64, "lr": 5e-5},
+    data="text",
+    # calculated as for the small form below
+    gpu_memory=11e9,
+    minimum_gain=1.2,
+    noise=0.05,
+    # 1 - cosine: the solution 0.00001, only one of two layers averaged 0.018 (H200, torch 2.11); gradients sent in bf16 0.00001 (CPU)
+    parity=Parity(steps=24, loss=0.003, norm=0.01, cosine=0.998, drift=0.02, held_out=0.05),
+    flops=6 * 226e6 * 32 * 256,  # 2 forward, 4 backward for each weight and each of a rank's tokens
+    matrix=4 * 3072 * 3072,
+    # NVLink multicast can upset a host whose GPUs others share, and two ranks gain nothing from it
+    environment={
+        "NCCL_NVLS_ENABLE": "0",
+        "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+        "NVSHMEM_DISABLE_NVLS": "1",
+    },
+    ranks=2,
+    exchanged=57_000_000,
+    max_tokens_per_forward=1024,
+)
+
+# On each GPU twice 102 million weights at 16 bytes (fp32, gradient, Adam's two moments), a tenth more for their copies in bf16,
+# 0.2 GB of activations, CUDA's half GB and NCCL's
+SMALLER = (
+    GPU.smaller(
+        "small",
+        5.9e9,
+        {"width": 2048, "heads": 16},
+        flops=6 * 100.7e6 * 32 * 256,
+        matrix=4 * 2048 * 2048,
+        exchanged=25_400_000,
+    ),
+)
+
 LAB = Lab(
     name="3j_communication",
     title="Two GPUs, one model",
@@ -7,29 +46,7 @@ LAB = Lab(
     goal="Two ranks train one model. Find out what holds them back, and train the same model faster.",
     cause="communication-bound",
     forms={
-        # few tokens for many weights: a micro-batch is computed in about the time that its gradients need to be averaged. And
-        # few, wide layers: with six of 1,536 the launches held both loops back. The starter's blocks agree within 1% now, the
-        # solution's still differ by 5%: it gained 1.30 to 1.47x, what was certain of it 1.25 to 1.35x (five grades, H200, torch 2.11)
-        "cuda": Form(
-            workload="grader.workloads.gpt",
-            options={"layers": 2, "width": 3072, "heads": 24, "length": 256, "batch_size": 64, "lr": 5e-5},
-            data="text",
-            minimum_gain=1.2,
-            noise=0.05,
-            # 1 - cosine: the solution 0.00001, only one of two layers averaged 0.018 (H200, torch 2.11); gradients sent in bf16 0.00001 (CPU)
-            parity=Parity(steps=24, loss=0.003, norm=0.01, cosine=0.998, drift=0.02, held_out=0.05),
-            flops=6 * 226e6 * 32 * 256,  # 2 forward, 4 backward for each weight and each of a rank's tokens
-            matrix=4 * 3072 * 3072,
-            # NVLink multicast can upset a host whose GPUs others share, and two ranks gain nothing from it
-            environment={
-                "NCCL_NVLS_ENABLE": "0",
-                "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-                "NVSHMEM_DISABLE_NVLS": "1",
-            },
-            ranks=2,
-            exchanged=57_000_000,
-            max_tokens_per_forward=1024,
-        ),
+        "cuda": GPU,
         # two processes that talk by gloo: what a message costs is larger, what is counted is the same
         "cpu": Form(
             workload="grader.workloads.gpt",
@@ -48,6 +65,7 @@ LAB = Lab(
             max_tokens_per_forward=16,
         ),
     },
+    smaller=SMALLER,
     prediction=Prediction(points=10),
     throughput=Throughput(
         points=40,

@@ -1,5 +1,39 @@
 from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceCheck
 
+# With 50,304 classes and 8,192 tokens the gradient of a logit begins at 1 / (50304 x 8192) = 2.4e-9; the smallest
+# number of fp16 is 6e-8. Without a scale nearly all of them are 0.
+GPU = Form(
+    workload="grader.workloads.gpt",
+    options={
+        "layers": 6,
+        "width": 768,
+        "heads": 12,
+        "length": 1024,
+        "batch_size": 8,
+        "lr": 1e-4,
+        "vocabulary": 50304,
+    },
+    data="text",
+    gpu_memory=21.5e9,
+    minimum_gain=2.0,
+    noise=0.003,
+    block_s=0.8,
+    # 2 forward, 4 backward for each weight of a matrix product and each token
+    flops=6 * (6 * 12 * 768**2 + 50304 * 768) * 8 * 1024,
+    parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
+)
+
+# Twice 54 million weights at 16 bytes (fp32, gradient, Adam's two moments) and CUDA's half GB are 2.7 GB. The full form has
+# 2.2 GB a window beyond that, 1.65 of it logits; the rest is a third with as many layers. A gradient of a logit begins at 9.7e-9.
+SMALLER = (
+    GPU.smaller(
+        "small",
+        6.4e9,
+        {"layers": 2, "batch_size": 2},
+        flops=6 * (2 * 12 * 768**2 + 50304 * 768) * 2 * 1024,
+    ),
+)
+
 LAB = Lab(
     name="3m_fp16",
     title="A GPT that did not learn in fp16",
@@ -7,28 +41,7 @@ LAB = Lab(
     goal="This GPT went back to fp32 because it did not train in fp16. Train it in fp16, as on a GPU without bf16, and train the same model.",
     cause="compute-bound",
     forms={
-        # With 50,304 classes and 8,192 tokens the gradient of a logit begins at 1 / (50304 x 8192) = 2.4e-9; the smallest
-        # number of fp16 is 6e-8. Without a scale nearly all of them are 0.
-        "cuda": Form(
-            workload="grader.workloads.gpt",
-            options={
-                "layers": 6,
-                "width": 768,
-                "heads": 12,
-                "length": 1024,
-                "batch_size": 8,
-                "lr": 1e-4,
-                "vocabulary": 50304,
-            },
-            data="text",
-            gpu_memory=21.5e9,
-            minimum_gain=2.0,
-            noise=0.003,
-            block_s=0.8,
-            # 2 forward, 4 backward for each weight of a matrix product and each token
-            flops=6 * (6 * 12 * 768**2 + 50304 * 768) * 8 * 1024,
-            parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
-        ),
+        "cuda": GPU,
         # a CPU multiplies fp16 more slowly than fp32: only the training is compared
         "cpu": Form(
             workload="grader.workloads.gpt",
@@ -43,6 +56,7 @@ LAB = Lab(
             environment={"OMP_NUM_THREADS": "1"},
         ),
     },
+    smaller=SMALLER,
     prediction=Prediction(points=10),
     throughput=Throughput(
         points=50,

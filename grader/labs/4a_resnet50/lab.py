@@ -2,6 +2,39 @@ from grader.labs.lab import Form, Lab, Outcome, Parity, Prediction, Throughput, 
 
 STEPS = 12  # that are compared with the starter's
 
+GPU = Form(
+    workload="grader.workloads.imagenet",
+    # the learning rate is as low as 2a's, and for the same reason
+    options={"model": "resnet50", "size": 224, "batch_size": 256, "lr": 1e-5, "recurring": (STEPS, 1024)},
+    data="images 10000",
+    gpu_memory=50e9,
+    minimum_gain=10.0,
+    noise=0.03,
+    block_s=1.0,
+    flops=6 * 4.09e9 * 256,  # ResNet-50 at 224 x 224: 4.09 G multiply-adds an image (torchvision's model page)
+    # 1 - cosine on an H200 (torch 2.11, nine seeds): honest forms, with bf16 and the grey levels of other decoders, 0.004 to
+    # 0.007; no antialiasing 0.011 to 0.014; a crop that is kept from one epoch to the next 0.015 to 0.017; pictures of half
+    # the size 0.017 to 0.021; no flips 0.028 to 0.033
+    parity=Parity(steps=STEPS, loss=0.01, norm=0.02, cosine=0.99, drift=0.05, held_out=0.2),
+)
+
+# Twice 26 million weights at 16 bytes (fp32, gradient, Adam's two moments) and CUDA's half GB are 1.8 GB, the pictures that the
+# solution keeps 0.76 MB each. The full form has 0.16 GB for each picture of a batch beyond that.
+SMALLER = (
+    GPU.smaller(
+        "mid",
+        15.2e9,
+        {"batch_size": 64, "recurring": (STEPS, 256), "count": 4000},
+        flops=6 * 4.09e9 * 64,
+    ),
+    GPU.smaller(
+        "small",
+        6.6e9,
+        {"batch_size": 24, "recurring": (STEPS, 96), "count": 1200},
+        flops=6 * 4.09e9 * 24,
+    ),
+)
+
 LAB = Lab(
     name="4a_resnet50",
     title="ResNet-50 from JPEG files: all of it, in your order",
@@ -9,21 +42,7 @@ LAB = Lab(
     goal="A whole training job, slow in many ways at once. Make it as fast as this GPU can train, augmentation included.",
     cause="input-bound",
     forms={
-        "cuda": Form(
-            workload="grader.workloads.imagenet",
-            # the learning rate is as low as 2a's, and for the same reason
-            options={"model": "resnet50", "size": 224, "batch_size": 256, "lr": 1e-5, "recurring": (STEPS, 1024)},
-            data="images 10000",
-            gpu_memory=50e9,
-            minimum_gain=10.0,
-            noise=0.03,
-            block_s=1.0,
-            flops=6 * 4.09e9 * 256,  # ResNet-50 at 224 x 224: 4.09 G multiply-adds an image (torchvision's model page)
-            # 1 - cosine on an H200 (torch 2.11, nine seeds): honest forms, with bf16 and the grey levels of other decoders, 0.004 to
-            # 0.007; no antialiasing 0.011 to 0.014; a crop that is kept from one epoch to the next 0.015 to 0.017; pictures of half
-            # the size 0.017 to 0.021; no flips 0.028 to 0.033
-            parity=Parity(steps=STEPS, loss=0.01, norm=0.02, cosine=0.99, drift=0.05, held_out=0.2),
-        ),
+        "cuda": GPU,
         # decoding and training would fight for two cores: here the training is compared, and no speed
         "cpu": Form(
             workload="grader.workloads.imagenet",
@@ -36,6 +55,7 @@ LAB = Lab(
             environment={"OMP_NUM_THREADS": "1"},
         ),
     },
+    smaller=SMALLER,
     prediction=Prediction(points=10),
     throughput=Throughput(
         points=45,
