@@ -11,11 +11,11 @@ from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
 
 # The rule, as the labs' pages and the report say it.
 RULE = (
-    "The gain is right within a factor of {factor:g} of what a full fix gains on the machine that grades. A full fix is the "
-    "reference solution, or your own loop once it earns all throughput points."
+    "The gain is right within a factor of {factor:g} of what a full fix gains on the machine that grades. The reference solution is a "
+    "full fix. Your own loop is one, too, once it earns all throughput points."
 )
 # Where both kinds of device are graded.
-MADE_FOR = 'Your gain is for a GPU unless you add `device="cpu"`. It is judged on that kind of device only.'
+MADE_FOR = 'Your gain is for a GPU unless you add `device="cpu"`. It is judged only by a grade on that kind of device.'
 DEVICES = {"cuda": "a GPU", "cpu": "a CPU"}
 MISSED = "A first prediction is rarely right; what it missed is worth a sentence in your explanation."
 REFERENCE, OWN = "the reference solution", "your own loop"  # whose gain is known

@@ -21,8 +21,8 @@ GENERATED = "generated:"
 YOURS = """\
 **Yours.** Everything between `job` and `yield`, and all code outside the function.
 
-**Set-up.** What you do once before the first step isn't timed, such as compiling or converting the data. You gain nothing if you
-prepare whole steps there.
+**Set-up.** What you do once before the first step isn't timed, such as compiling or converting the data. Working ahead for later
+steps gains nothing there, because we let the loop use up its head start before we time it.
 
 **What must stay.** Your loop must train the same model on the same batches of `job.batches`. Loss, optimizer and learning rate stay as
 they are. Each batch is one optimizer step with one `yield`. The weights stay fp32.
@@ -127,7 +127,7 @@ def _contract(lab: AnyLab) -> str:
         SERVES if lab.serves else YOURS,
     ]
     if lab.logs:
-        names = ", ".join(f"`{each}`" for each in lab.logs.names)
+        names = _and([f"`{each}`" for each in lab.logs.names])
         parts.append(
             f"**What must be logged.** {names} of each step. The grader compares them with the untouched loop's. A value may come up to "
             f"{LATEST} steps late."
@@ -178,8 +178,8 @@ def _points(lab: AnyLab) -> str:
     assert isinstance(lab, Lab)
     same = "gives the same answers" if lab.serves else "trains the same model"
     parts = [
-        f"**First, your loop must be the same work.** Its first steps are compared with the untouched loop's from the same seed, as "
-        f"far apart as rounding may bring them. The run that is timed must go on the same way. Unless your loop {same}, nothing else counts."
+        f"**First, your loop must be the same work.** We run its first steps and those of the untouched loop from the same seed. They may "
+        f"differ only as far as rounding explains it. The timed steps must go on the same way. Unless your loop {same}, nothing else counts."
     ]
     parts.append(_healthy(lab) if lab.throughput.healthy and not lab.memory else _throughput(lab))
     if isinstance(lab.memory, Growth):
@@ -190,15 +190,15 @@ def _points(lab: AnyLab) -> str:
     bounded = [check.title for check in lab.trace] + ([lab.memory.title] if isinstance(lab.memory, Budget) else [])
     if bounded:
         parts.append(
-            f"**The trace.** {_and(bounded)} {'earn' if len(bounded) > 1 else 'earns'} at most the share of points that "
-            "*Throughput* earns. What shows in the trace must show in the speed as well."
+            f"**The trace.** What shows in the trace must make your loop faster, too. So with half of *{lab.throughput.title}*'s points, you "
+            f"get at most half of the points for {_and([f'*{title}*' for title in bounded])}."
         )
     parts.append("**Your explanation.** A person reads it.")
     return _folded("How points are given", "\n\n".join(parts))
 
 
-def _and(titles: Sequence[str]) -> str:
-    *rest, last = (f"*{title}*" for title in titles)
+def _and(parts: Sequence[str]) -> str:
+    *rest, last = parts
     return f"{', '.join(rest)} and {last}" if rest else last
 
 

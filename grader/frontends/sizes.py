@@ -88,8 +88,10 @@ def _form_rows(form: AnyForm) -> Rows:
     if form.budget:
         rows["memory budget"] = _memory(form.budget)
     if form.prepare_s:
-        rows["time for `prepare`"] = f"{form.prepare_s:g} s, spread over {form.prepared_for:,} steps"
-    rows["PyTorch's threads"] = f"{form.threads}" if form.threads else "as many as it takes by itself"
+        rows["time for `prepare`"] = (
+            f"at most {form.prepare_s:g} s. We spread what it takes over {form.prepared_for:,} steps"
+        )
+    rows["PyTorch's threads"] = f"{form.threads}" if form.threads else "the default number"
     return rows
 
 
