@@ -14,7 +14,7 @@ FOR_NOTEBOOKS = {
     "grader.data.images": ("draw", "generated"),
     "grader.frontends": ("lesson", "start"),
     "grader.frontends.compare": ("agreement", "text"),
-    "grader.frontends.lesson": ("COLORS", "TRACES"),
+    "grader.frontends.lesson": ("COLORS", "MEASURED", "TRACES"),
     "grader.measure": ("decision",),
     "grader.measure.blocks": ("QUICK", "Plan"),
     "grader.own.compare": ("compare",),

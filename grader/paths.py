@@ -5,11 +5,35 @@ from __future__ import annotations
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
-REPOSITORY = PACKAGE.parent
-# Beside the package in a checkout, inside it where it was installed from a wheel (setup.py).
+REPOSITORY = PACKAGE.parent  # of a checkout; where the package was installed from a wheel, the folder that it lies in
+# Both are made by setup.py and there in a wheel only; in a checkout their contents lie beside the package.
+SHIPPED = PACKAGE / "shipped"  # notebooks, labs, solutions
 DATA = PACKAGE / "data" if (PACKAGE / "data").is_dir() else REPOSITORY / "data"
+MARK = ".grader-course.json"  # in a folder that `grader course` made
+
+
+def installed() -> bool:
+    """Whether this package came from a wheel, so there is no checkout around it."""
+    return SHIPPED.is_dir()
+
+
+def course() -> Path:
+    """Where notebooks/, labs/ and solutions/ lie as they were released."""
+    return SHIPPED if installed() else REPOSITORY
+
+
+def laid() -> Path | None:
+    """The folder at or above the working one that `grader course` made, if there is one."""
+    here = Path.cwd()
+    return next((folder for folder in (here, *here.parents) if (folder / MARK).is_file()), None)
+
+
+def learners() -> Path:
+    """The folder in which a learner works, with work/ in it: one that `grader course` made, else the checkout, else the working
+    folder."""
+    return laid() or (Path.cwd() if installed() else REPOSITORY)
 
 
 def working_copy(lab: str) -> Path:
     """The learner's own notebook of a lab; it need not be there yet."""
-    return REPOSITORY / "work" / lab / f"{lab}.ipynb"
+    return learners() / "work" / lab / f"{lab}.ipynb"

@@ -146,14 +146,18 @@ def check_writable(target: str) -> None:
 
 
 def write_text(path: str | Path, text: str) -> None:
+    """`write_bytes` of UTF-8. A learner's text may hold surrogates, which no encoding has."""
+    write_bytes(path, text.encode("utf-8", errors="backslashreplace"))
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
     """Write a file whole or not at all: to a temporary file beside it, then renamed."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     try:
-        # a learner's text may hold surrogates, which no encoding has
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grader import paths
 from grader.errors import UserError
 from grader.labs.lab import AnyLab
 
@@ -225,7 +226,7 @@ def same_code(one: str, other: str) -> bool:
 
 def solution(lab: AnyLab) -> Submission:
     """The reference solution. Raises UserError where it is not part of this copy of the course."""
-    path = Path(__file__).resolve().parents[1] / "solutions" / lab.name / f"{lab.name}.ipynb"
+    path = paths.course() / "solutions" / lab.name / f"{lab.name}.ipynb"
     if not path.exists():
         raise UserError(f"The solution of {lab.name} is not part of this copy of the course ({path}).")
     return read_notebook(path)

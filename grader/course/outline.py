@@ -15,7 +15,7 @@ from grader import labs, paths
 from grader.errors import UserError
 from grader.labs.lab import AnyLab
 
-NOTEBOOKS = paths.REPOSITORY / "notebooks"
+NOTEBOOKS = paths.course() / "notebooks"
 GLOSSARY = NOTEBOOKS / "glossary.ipynb"
 FIGURES = NOTEBOOKS / "figures"  # the lessons' drawings
 
@@ -26,7 +26,13 @@ class Lesson:
 
     @property
     def file(self) -> Path:
+        """As it was released; a learner's folder may have a copy."""
         return NOTEBOOKS / f"{self.path}.ipynb"
+
+    @property
+    def place(self) -> str:
+        """Below the learner's folder."""
+        return f"notebooks/{self.path}.ipynb"
 
     @property
     def title(self) -> str:
@@ -54,6 +60,11 @@ class LabStop:
     name: str  # one of grader.labs.NAMES
     core: bool = False  # on the core path; all others are electives
     minutes: int = 30  # about, as the lab's page says
+
+    @property
+    def place(self) -> str:
+        """Below the learner's folder."""
+        return f"work/{self.name}/{self.name}.ipynb"
 
     @property
     def file(self) -> Path:
@@ -169,8 +180,12 @@ def start(name: str) -> Path:
     """Copy a lab's released folder to work/, and return the notebook's path. A notebook that is there stays as it is; where
     only the notebook is gone, everything else in the folder stays. Raises UserError where the copy cannot be made."""
     lab = labs.get(name).name
-    source, notebook = paths.REPOSITORY / "labs" / lab, paths.working_copy(lab)
+    source, notebook = paths.course() / "labs" / lab, paths.working_copy(lab)
     target = notebook.parent
+    if paths.installed() and not paths.laid():
+        raise UserError(
+            f"{Path.cwd()} lies in no folder of the course. Make one with `grader course FOLDER`, and go there."
+        )
     if not source.is_dir():
         raise UserError(f"{source} is missing. Run `make release`, or get the course anew.")
     try:

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--csv", metavar="FILE", help="write one line per grade (- prints only these lines)")
     add_json(parser, "all of it")
     folder = "folder with the notebooks (default: the course's work/)"
-    parser.add_argument("--folder", type=Path, default=paths.REPOSITORY / "work", help=folder)
+    parser.add_argument("--folder", type=Path, default=paths.learners() / "work", help=folder)
 
 
 def run(options: argparse.Namespace) -> None:

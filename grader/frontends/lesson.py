@@ -34,6 +34,7 @@ from grader.trace.words import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, SKY, VER
 
 COLORS = [BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, INK]  # colour-blind safe, in the order of use
 COUNTERS = {"SMs active": 2, "warps resident": 3, "tensor cores": 5, "memory bandwidth": 10}  # NVML's nvmlGpmMetricId_t
+MEASURED = paths.DATA / "measured"  # what our machines gained, by machine and lab
 TRACES = paths.DATA / "traces"  # recorded on an H200, for machines without a GPU
 
 plt.switch_backend(matplotlib.get_backend())  # now: a notebook then shows figures that pyplot did not make, too

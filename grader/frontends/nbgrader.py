@@ -33,7 +33,7 @@ from nbgrader.utils import is_grade, is_solution
 from sqlalchemy.exc import SAWarning
 from traitlets import Bool, Enum, Unicode
 
-from grader import labs
+from grader import labs, paths
 from grader.classroom.cells import grade_id, places, text_of, written
 from grader.classroom.store import Store
 from grader.classroom.submissions import LINK, Job, is_link, submission_in
@@ -42,7 +42,6 @@ from grader.frontends import report
 from grader.grade import grade
 from grader.grading.forms import choose_form, needs_gpu
 from grader.labs.lab import AnyLab
-from grader.paths import REPOSITORY
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, Result, unscored, write_json
 from grader.sandbox.probe import confinement
 from grader.submission import MAGIC, code_cells, is_submission, load_notebook
@@ -280,7 +279,9 @@ def released_cells(preprocessor: NbGraderPreprocessor, lab: str) -> list[Any]:
     """The cells of a lab as this course released it, else as this repository does."""
     course = CourseDirectory(parent=preprocessor)
     folder = Path(course.format_path(course.release_directory, ".", lab))
-    path = next((f for f in (folder / f"{lab}.ipynb", REPOSITORY / "labs" / lab / f"{lab}.ipynb") if f.exists()), None)
+    path = next(
+        (f for f in (folder / f"{lab}.ipynb", paths.course() / "labs" / lab / f"{lab}.ipynb") if f.exists()), None
+    )
     return load_notebook(path)["cells"] if path else []
 
 

@@ -7,7 +7,6 @@ import io
 import json
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import ipywidgets as widgets
@@ -18,7 +17,6 @@ from grader.course import outline
 from grader.errors import UserError
 from grader.frontends import attempts, cli
 from grader.frontends.commands import doctor
-from grader.paths import REPOSITORY
 from grader.safe_text import cores_text
 
 WIDTHS = ("8em", "minmax(14em, 1fr)", "11em")  # of what it is, its title, how far one is
@@ -53,7 +51,7 @@ def text() -> str:
         lines += [f"{phase.title} ({_hours(phase)})", f"  {phase.milestone}"]
         for stop in phase.stops:
             if isinstance(stop, outline.Lesson):
-                lines.append(f"  {_kind(stop):<14}  {stop.title} ({_relative(stop.file)})")
+                lines.append(f"  {_kind(stop):<14}  {stop.title} ({stop.place})")
             else:
                 core = " (core path)" if stop.core else ""
                 lines.append(f"  {_kind(stop):<14}  {stop.name}: {stop.declared.title}{core}; {_said(stop)}")
@@ -71,7 +69,7 @@ def _map() -> widgets.VBox:
 
 
 def _lesson(stop: outline.Lesson) -> widgets.HTML:
-    return widgets.HTML(_row(_kind(stop), _link(stop.file, stop.title), ""), layout=widgets.Layout(margin="0"))
+    return widgets.HTML(_row(_kind(stop), _link(stop.place, stop.title), ""), layout=widgets.Layout(margin="0"))
 
 
 def _lab(stop: outline.LabStop) -> widgets.HBox:
@@ -83,10 +81,10 @@ def _lab(stop: outline.LabStop) -> widgets.HBox:
 
     def show(error: str = "") -> None:
         begun = stop.file.exists()
-        name = _link(stop.file, stop.name) if begun else f"<b>{escape(stop.name)}</b>"
+        name = _link(stop.place, stop.name) if begun else f"<b>{escape(stop.name)}</b>"
         title = f"{name} &nbsp;{escape(stop.declared.title)}{' <b>(core path)</b>' if stop.core else ''}"
         below = error or stop.declared.goal
-        opens = f"&nbsp; {_link(stop.file, 'Open')}" if begun else ""
+        opens = f"&nbsp; {_link(stop.place, 'Open')}" if begun else ""
         shown.value = _row(_kind(stop), f"{title}{opens}<br><small>{escape(below)}</small>", _said(stop))
         button.layout.visibility = "hidden" if begun else "visible"
 
@@ -151,14 +149,10 @@ def _hours(phase: outline.Phase) -> str:
     return f"about {sum(stop.minutes or 0 for stop in phase.stops) / 60:.0f} hours"
 
 
-def _relative(path: Path) -> str:
-    return path.relative_to(REPOSITORY).as_posix()
-
-
-def _link(path: Path, words: str) -> str:
+def _link(place: str, words: str) -> str:
     # the server's root is the course's folder; a browser resolves this relative to the start notebook's address
     colour = "color: var(--jp-content-link-color, #0b57d0)"
-    return f'<a href="../{escape(_relative(path))}" style="{colour}">{escape(words)}</a>'
+    return f'<a href="../{escape(place)}" style="{colour}">{escape(words)}</a>'
 
 
 def _said(stop: outline.LabStop) -> str:

@@ -97,6 +97,7 @@ class Child:
             "home": str(home),
             "uid": self.workspace.uid,
             "files": files,
+            "kept": rights.kept_from_children(),
             "processes": confine.PROCESSES,
             "memory": rights.memory_limit(),
             "shared": rights.shared_limit() if own_shared else None,

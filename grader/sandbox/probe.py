@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grader.paths import REPOSITORY
+from grader.paths import DATA, REPOSITORY, course
 from grader.sandbox import confine
-from grader.sandbox.rights import file_rights, memory_limit
+from grader.sandbox.rights import file_rights, kept_from_children, memory_limit
 from grader.sandbox.workspace import Workspace
 
 # what Landlock leaves open to a process of the same user
@@ -92,6 +92,7 @@ def _trial() -> Iterator[dict[str, Any]]:
                 "home": str(workspace.folder),
                 "uid": workspace.uid,
                 "files": file_rights(workspace.folder, [], "cuda") if confine.landlock_abi() else None,
+                "kept": kept_from_children(),
                 "processes": FEW_PROCESSES,
                 "memory": memory_limit(),
                 "outside": str(outside),
@@ -171,7 +172,7 @@ def _barriers(through: dict[str, bool], memory: int) -> tuple[Barrier, ...]:
     return (
         barrier(
             "files",
-            ("read", "write", "create", "empty"),
+            ("read", "write", "create", "empty", "the calibration", "a solution"),
             "reads only Python, system libraries, the grader's code and the lab's data; writes only its own folder",
             "files outside its own folder: {} went through. A submission could read the solutions and change results",
         ),
@@ -222,6 +223,8 @@ def _try_all(spec: dict[str, Any]) -> dict[str, bool]:
         "write": lambda: (outside / "secret").write_bytes(b"changed"),
         "create": lambda: (outside / "new").touch(),
         "empty": lambda: os.truncate(outside / "secret", 0),
+        "the calibration": lambda: (DATA / "measured" / "calibration.json").read_bytes(),
+        "a solution": lambda: (course() / "solutions" / "2a_workers" / "2a_workers.ipynb").read_bytes(),
         "TCP": lambda: socket.create_connection((ip, spec["tcp"]), timeout=5),
         "UDP": lambda: socket.socket(type=socket.SOCK_DGRAM).sendto(b"x", (ip, spec["udp"])),
         "abstract sockets": lambda: socket.socket(socket.AF_UNIX).connect(spec["abstract"]),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from grader import machine
 from grader.data.cache import cache_dir
-from grader.paths import DATA, REPOSITORY
+from grader.paths import DATA, PACKAGE, REPOSITORY, SHIPPED, installed
 from grader.sandbox import confine
 
 # where a machine keeps programs from NVLink's multicast; NCCL's own switch is among the NCCL_ ones
@@ -70,7 +70,7 @@ def private_environment(home: Path, device: str) -> dict[str, str]:
 
 
 def python_path() -> list[str]:
-    """The user's PYTHONPATH without folders that hold this repository: children may read what is on the path."""
+    """The user's PYTHONPATH without folders that hold the checkout: children may read what is on the path."""
     entries = [os.path.realpath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if site.ENABLE_USER_SITE:  # what `pip install --user` wrote; HOME is another one in a child
         entries.append(os.path.realpath(site.getusersitepackages()))
@@ -78,9 +78,9 @@ def python_path() -> list[str]:
 
 
 def _may_be_read(folder: str | Path) -> bool:
-    """Not one in which this repository, the user's cache or home lies: a right holds for all that is below."""
-    home = Path(os.path.expanduser("~"))
-    return not any(kept.is_relative_to(folder) for kept in (REPOSITORY, cache_dir().resolve(), home))
+    """Not one in which the checkout, the user's cache or home lies: a right holds for all that is below."""
+    kept = [cache_dir().resolve(), Path(os.path.expanduser("~")), *([] if installed() else [REPOSITORY])]
+    return not any(path.is_relative_to(folder) for path in kept)
 
 
 def _compilers() -> list[str]:
@@ -95,11 +95,12 @@ def _compilers() -> list[str]:
 
 def file_rights(home: Path, readable: Iterable[str | Path], device: str, ranks: int = 1) -> list[tuple[str, int]]:
     """What a child may touch: its own folder, shared memory and its GPU in full; Python, system libraries, this package
-    and the lab's data read-only. Solutions, calibration, results and the gradebook are not among them. Several ranks may
+    and the lab's data read-only, but for `kept_from_children`. Solutions, calibration, results and the gradebook are not among
+    them. Several ranks may
     open all GPUs: NCCL asks NVML about theirs, and NVML does not start where one cannot be opened."""
     python = {sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")}
     python |= {*python_path(), *_compilers()}
-    code = [REPOSITORY / "grader", *sorted(DATA.glob("*.py"))]
+    code = [PACKAGE, *sorted(DATA.glob("*.py"))]
     system = ["/usr", "/lib", "/lib64", "/bin", "/sbin", "/sys"]
     # the driver's daemons; the second knows how the GPUs of a virtual machine are linked: NCCL asks it
     daemons = ["/run/nvidia-persistenced", "/run/nvidia-topologyd"]
@@ -117,6 +118,11 @@ def file_rights(home: Path, readable: Iterable[str | Path], device: str, ranks: 
         gpus -= machine.other_gpu_files()
     writable = [f"/dev/{name}" for name in _DEVICES] + sorted(gpus)
     return rights + [(path, confine.WRITE) for path in writable]
+
+
+def kept_from_children() -> list[str]:
+    """What a wheel puts inside the package, where Python is: solutions, calibration, recorded traces."""
+    return [str(path) for path in (SHIPPED, DATA / "measured", DATA / "traces")] if installed() else []
 
 
 def make_uvm() -> None:

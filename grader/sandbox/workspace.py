@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from grader.data.cache import cache_dir, make_dir
-from grader.paths import DATA, REPOSITORY
+from grader.paths import DATA, PACKAGE, REPOSITORY
 from grader.sandbox import confine
 from grader.sandbox.child_error import ChildError
 
@@ -41,7 +41,7 @@ class Workspace:
         for name in ("exchange", "tmp", "lib"):
             (self.folder / name).mkdir()
         # where Python programs that a child starts find this package: they cannot list the folder that it lies in
-        (self.folder / "lib" / "grader").symlink_to(REPOSITORY / "grader")
+        (self.folder / "lib" / "grader").symlink_to(PACKAGE)
         # a notebook can hold half a surrogate pair, which no file can: in a text it means the same when it is escaped
         (self.folder / "submission.py").write_text(self.source, encoding="utf-8", errors="backslashreplace")
         if self.uid:
@@ -121,7 +121,7 @@ def _may_give_users() -> bool:
     what a child needs."""
     if os.geteuid() != 0:
         return False
-    needed = [sys.prefix, sys.base_prefix, REPOSITORY / "grader", DATA, make_dir(cache_dir())]
+    needed = [sys.prefix, sys.base_prefix, PACKAGE, DATA, make_dir(cache_dir())]
     program = (
         "import os, sys, tempfile; from grader.sandbox import confine\n"
         "with tempfile.TemporaryDirectory() as folder: os.chown(folder, 30_000, -1)\n"

@@ -115,7 +115,7 @@ def run_demo(options: argparse.Namespace) -> None:
         lab = labs.get(name)
         if not isinstance(lab, Lab) or choose_form(lab, options.device) not in lab.forms:
             continue
-        untouched = read_notebook(paths.REPOSITORY / "labs" / name / f"{name}.ipynb")
+        untouched = read_notebook(paths.course() / "labs" / name / f"{name}.ipynb")
         for what, submission in (("starter", untouched), ("solution", solution(lab))):
             result = grade(
                 submission, lab, device=options.device, allow_unconfined=True, progress=Terminal(f"{name}, {what}")
@@ -128,6 +128,9 @@ def run_demo(options: argparse.Namespace) -> None:
     print("\nThe reports as pages:")
     for path in written:
         print(f"  {path.resolve()}")
-    print(
-        "\nNext, open the course in JupyterLab with `make lab`. With conda, use `jupyter lab notebooks/00_start_here.ipynb`."
-    )
+    if paths.installed():
+        print("\nNext, lay the course down in a folder of yours with `grader course FOLDER`.")
+    else:
+        print(
+            "\nNext, open the course in JupyterLab with `make lab`. With conda, use `jupyter lab notebooks/00_start_here.ipynb`."
+        )

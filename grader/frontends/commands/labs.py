@@ -1,8 +1,9 @@
-"""`grader labs`, `start`, `hint`, `scaffold`: which labs there are; what they and the course give to begin with."""
+"""`grader labs`, `course`, `start`, `hint`, `scaffold`: which labs there are; what they and the course give to begin with."""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import shlex
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 
 from grader import labs, paths
 from grader.course import outline
-from grader.errors import UserError
+from grader.course.laying import lay
+from grader.errors import UserError, not_installed
 from grader.frontends.options import add_lab
 from grader.grading.forms import choose_form, missing_packages
 from grader.labs.lab import AnyLab
@@ -27,6 +29,14 @@ HERE = {
 def add_labs(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=list_labs)
     parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def add_course(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=course)
+    parser.epilog = (
+        "Run it again after an update. It brings what is missing or new, and what you changed stays as it is."
+    )
+    parser.add_argument("folder", type=Path, help="where to put the notebooks. It need not be there yet")
 
 
 def add_start(parser: argparse.ArgumentParser) -> None:
@@ -80,6 +90,20 @@ def _row(lab: AnyLab) -> dict[str, Any]:
     return row | {"form_here": form, "lacks": lacks, "points_here": lab.measurable(form) if form and not lacks else 0}
 
 
+def course(options: argparse.Namespace) -> None:
+    folder = options.folder.expanduser().absolute()
+    laid = lay(folder)
+    counts = {"new": laid.new, "brought up to date": laid.renewed, "yours": laid.changed, "unchanged": laid.same}
+    print(f"{folder}: {', '.join(f'{len(files)} {what}' for what, files in counts.items() if files)}.")
+    if laid.outdated:
+        print("The course has newer ones of these. Yours stay. To get a newer one, rename yours and run this again.")
+        print("\n".join(f"  {name}" for name in laid.outdated))
+    for name in ("torch", "torchvision", "ipywidgets", "matplotlib"):
+        if not importlib.util.find_spec(name):
+            print(f"Lessons need more. {not_installed(ModuleNotFoundError(name=name))}")
+    print(f"Begin with: cd {shlex.quote(str(folder))} && jupyter lab notebooks/00_start_here.ipynb")
+
+
 def start(options: argparse.Namespace) -> None:
     there = paths.working_copy(options.lab).exists()
     target = outline.start(options.lab)
@@ -104,7 +128,7 @@ def scaffold(options: argparse.Namespace) -> None:
     target = options.folder / "train.py"
     if target.exists():
         raise UserError(f"{target} is there already and stays as it is. Name a different folder.")
-    write_text(target, (paths.REPOSITORY / "grader" / "scaffold" / "train.py").read_text(encoding="utf-8"))
+    write_text(target, (paths.PACKAGE / "scaffold" / "train.py").read_text(encoding="utf-8"))
     print(
         f"{target} is yours to change. Its knobs are at the top, its model and data at the end. Each run leaves a folder under runs/."
     )

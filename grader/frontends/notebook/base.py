@@ -74,7 +74,7 @@ class NotebookLab:
         lab, where = self.lab, self._where()
         if self.quick and lab.runs_code:
             where += " Quick mode: fewer and shorter measurements, to try things out; not for marks."
-        if self._folder == paths.REPOSITORY / "labs" / lab.name:
+        if self._folder == paths.learners() / "labs" / lab.name:
             where += (
                 " This notebook lies where labs are handed out from: work in a copy of your own, from the start notebook or "
                 f"by `grader start {lab.name}`. The map shows the progress of that one."
