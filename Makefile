@@ -1,8 +1,10 @@
-# Every target sets up what it needs on a machine that has Python 3.11 to 3.13 and make; once set up, none needs the network.
+# Every target sets up what it needs on a machine that has Python 3.11 to 3.14 and make; once set up, none needs the network.
 PYTHON ?= python3
 BIN := .venv/bin
 # which one is installed: make TORCH='torch==2.11.*'
 TORCH ?= torch
+# Triton 3.6, which torch 2.11 brings, interprets kernels only with a numpy below 2.4 (newer ones refuse a loop's bound that is an argument)
+NUMPY := $(if $(findstring 2.11,$(TORCH)),"numpy<2.4")
 # Jupyter refuses to start as root without it
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -20,9 +22,9 @@ help:
 	@echo "make measured  measure on this machine what the course says of its labs (long; for maintainers); one lab: make measured MEASURED='--labs 2a_workers'"
 
 .venv/ready: pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "The course needs Python 3.11 to 3.13; this is " + sys.version.split()[0] + ". Say which with: make PYTHON=python3.12 ...")'
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15) and "The course needs Python 3.11 to 3.14; this is " + sys.version.split()[0] + ". Say which with: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --disable-pip-version-check --editable ".[test]" "$(TORCH)"
+	$(BIN)/python -m pip install --disable-pip-version-check --editable ".[all,test]" "$(TORCH)" $(NUMPY)
 	touch $@
 
 .venv/site: .venv/ready

@@ -12,3 +12,17 @@ class UserError(Exception):
 
 class JobError(Exception):
     """The file with a job of one's own is at fault, and neither loop (see `grader.own.job`). The message is a whole sentence."""
+
+
+# What the small install leaves out (pyproject.toml), by the extra that brings it; everything else is in "course".
+_EXTRAS = {
+    "torch": {"torch", "torchvision"},
+    "class": {"nbgrader", "nbconvert", "nbformat", "papermill", "jinja2", "bleach", "distributed", "cryptography"},
+}
+
+
+def not_installed(error: ModuleNotFoundError) -> str:
+    """Which package is missing, and how to install it."""
+    name = (error.name or "").partition(".")[0]
+    extra = next((extra for extra, names in _EXTRAS.items() if name in names), "course")
+    return f'The package {name} is not installed: pip install "pytorch-speed-course[{extra}]"'

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from grader.errors import not_installed
 from grader.safe_text import to_html
 
 if TYPE_CHECKING:
@@ -167,6 +168,8 @@ def image(draw: Callable[[], Figure], alt: str) -> str:
                     source = f"data:image/{kind.replace('svg', 'svg+xml')};base64,{data}"
                     return f'<img class="sp-picture" src="{source}" alt="{escape(alt)}">'
         return '<p class="sp-note">A picture was too large to show.</p>'
+    except ModuleNotFoundError as error:
+        return f'<p class="sp-note">A picture is missing here. {to_html(not_installed(error))}</p>'
     except Exception as error:
         return f'<p class="sp-note">A picture could not be drawn: {to_html(repr(error))}</p>'
 

@@ -9,12 +9,13 @@ import os
 import pkgutil
 import sys
 
-from grader.errors import UserError
+from grader.errors import UserError, not_installed
 
 # What each command is for, and the function of this package that adds its arguments. A command's module is imported only
 # where that command is run: trace reader, torch and matplotlib take seconds.
 COMMANDS = {
     "labs": ("list the labs", "commands.labs:add_labs"),
+    "course": ("lay the notebooks down in a folder of yours", "commands.labs:add_course"),
     "start": ("make a working copy of a lab under work/", "commands.labs:add_start"),
     "grade": ("grade the submission in a notebook", "commands.grade:add_grade"),
     "hint": ("show a hint for one check of a lab", "commands.labs:add_hint"),
@@ -68,6 +69,11 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         print(f"grader: {error}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        if (error.name or "grader").partition(".")[0] == "grader":
+            raise  # no package is missing: a bug
+        print(f"grader: {not_installed(error)}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         kept = getattr(options, "kept", "nothing unfinished was kept")
         print(f"\ngrader: stopped; {kept}.", file=sys.stderr)

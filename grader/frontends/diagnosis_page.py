@@ -51,7 +51,7 @@ def page(names: list[str], analyses: list[Analysis], above: str = "") -> str:
     if several:
         body.append(_comparison_html(*analyses))
     by_label = dict(zip(labels, analyses, strict=True))
-    breakdown = web_page.image(partial(trace.draw_breakdown, by_label), "Parts of the step time")
+    breakdown = web_page.image(lambda: trace.draw_breakdown(by_label), "Parts of the step time")
     body.append(section("Where the time of a step goes", breakdown, _legend(analyses)))
     steps = web_page.image(partial(_draw_timelines, by_label), "Timeline of some steps")
     body.append(section("Some steps, one after another", steps))
@@ -62,10 +62,14 @@ def page(names: list[str], analyses: list[Analysis], above: str = "") -> str:
         if device_use := diagnosis_streams.as_html(a):
             body.append(device_use)
         if a.operations:
-            roofline = web_page.image(partial(trace.draw_roofline, a), "Roofline")
+            roofline = web_page.image(partial(_draw_roofline, a), "Roofline")
             body.append(section(f"Operations that cost the GPU most{which}", roofline, _operations_html(a)))
     body.append(f'<div class="sp-foot">{FOOT}</div>')
     return web_page.page("Diagnosis of " + ", ".join(names), "\n".join(body), _CSS)
+
+
+def _draw_roofline(a: Analysis) -> Figure:
+    return trace.draw_roofline(a)
 
 
 def _draw_timelines(by_label: dict[str, Analysis]) -> Figure:

@@ -9,9 +9,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 from grader import machine, web_page
 from grader.errors import UserError
@@ -23,6 +21,9 @@ from grader.own import trying
 from grader.own.trying import Lever, Rung, Tried, try_levers
 from grader.result import json_value
 from grader.safe_text import clean, one_line, to_html, wrap
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 COPIED = 2 << 30  # bytes of a working folder
 MARKS = {decision.FASTER: "✓", decision.SLOWER: "✗", decision.EQUAL: "=", decision.UNKNOWN: "?"}
@@ -193,6 +194,8 @@ def page(command: list[str], found: Tried) -> str:
 
 def draw(baseline: Rung, rungs: list[Rung]) -> Figure:
     """A bar a lever, its runs as dots, the job as it is as a line."""
+    from matplotlib.figure import Figure  # here: the small install does without, and it takes longer than --help
+
     figure = Figure(figsize=(8, 0.9 + 0.3 * len(rungs)), layout="constrained")
     axes = figure.subplots()
     colours = {decision.FASTER: web_page.GREEN, decision.SLOWER: web_page.VERMILION}

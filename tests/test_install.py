@@ -1,0 +1,236 @@
+"""What a learner has outside of a checkout: the course laid down in a folder, the small install, what a child may not read of it."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grader import paths
+from grader.course import outline
+from grader.frontends import cli
+from grader.sandbox import confine
+from grader.sandbox.around import around
+
+START = "notebooks/00_start_here.ipynb"
+A_LAB = "labs/2a_workers/2a_workers.ipynb"
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch) -> Path:
+    """A small course as it is in a wheel."""
+    shipped = tmp_path / "site-packages" / "grader" / "shipped"
+    for name in (START, A_LAB, "notebooks/figures/idea.svg"):
+        (shipped / name).parent.mkdir(parents=True, exist_ok=True)
+        (shipped / name).write_text(f"{name}, first edition")
+    monkeypatch.setattr(paths, "SHIPPED", shipped)
+    monkeypatch.setattr(paths, "REPOSITORY", tmp_path / "site-packages")
+    return shipped
+
+
+def grader(*words: object) -> int:
+    return cli.main([str(word) for word in words])
+
+
+# ---------------------------------------------------------------- grader course
+
+
+def test_it_is_laid_down_whole(course, tmp_path, capsys):
+    folder = tmp_path / "my course"
+    assert grader("course", folder) == 0
+    said = capsys.readouterr().out
+    assert f"{folder}: 3 new." in said and f"cd '{folder}' && jupyter lab" in said
+    assert (folder / A_LAB).read_bytes() == (course / A_LAB).read_bytes()
+
+
+def test_a_second_call_brings_what_is_missing_or_new_and_keeps_what_is_the_learners(course, tmp_path, capsys):
+    grader("course", tmp_path / "mine")
+    mine, figure = tmp_path / "mine", "notebooks/figures/idea.svg"
+    (mine / START).write_text("my notes")
+    (mine / figure).unlink()
+    (course / START).write_text("second edition")
+    (course / A_LAB).write_text("second edition")
+    (course / "labs" / "new.ipynb").write_text("new")
+    capsys.readouterr()
+    grader("course", mine)
+    said = capsys.readouterr().out
+    assert "2 new, 1 brought up to date, 1 yours." in said and "newer ones of these" in said and f"  {START}" in said
+    assert (mine / START).read_text() == "my notes" and (mine / figure).exists()
+    assert (mine / A_LAB).read_text() == "second edition" and (mine / "labs" / "new.ipynb").exists()
+    grader("course", mine)
+    assert "1 yours, 3 unchanged." in capsys.readouterr().out and (mine / START).read_text() == "my notes"
+
+
+def test_what_was_there_before_stays(course, tmp_path, capsys):
+    (tmp_path / "mine" / "notebooks").mkdir(parents=True)
+    (tmp_path / "mine" / START).symlink_to(tmp_path / "elsewhere")
+    grader("course", tmp_path / "mine")
+    assert (tmp_path / "mine" / START).is_symlink() and not (tmp_path / "elsewhere").exists()
+    assert START in capsys.readouterr().out
+
+
+def test_a_damaged_record_costs_no_work_of_a_learner(course, tmp_path):
+    grader("course", tmp_path / "mine")
+    (tmp_path / "mine" / START).write_text("my notes")
+    (tmp_path / "mine" / paths.MARK).write_text("[")
+    assert grader("course", tmp_path / "mine") == 0 and (tmp_path / "mine" / START).read_text() == "my notes"
+
+
+def test_a_file_in_the_folders_place_is_said(course, tmp_path, capsys):
+    (tmp_path / "mine").write_text("")
+    assert grader("course", tmp_path / "mine") == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_the_checkouts_own_folders_are_refused(capsys):
+    assert grader("course", paths.REPOSITORY) == 2 and "Name a different folder" in capsys.readouterr().err
+    assert not (paths.REPOSITORY / paths.MARK).exists()
+
+
+def test_labs_are_begun_in_the_folder_where_one_is(course, tmp_path, monkeypatch, capsys):
+    grader("course", tmp_path / "mine")
+    monkeypatch.chdir(tmp_path / "mine" / "notebooks")
+    copy = outline.start("2a_workers")
+    assert copy == tmp_path / "mine" / "work" / "2a_workers" / "2a_workers.ipynb" and copy.exists()
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    assert grader("start", "2a_workers") == 2 and "grader course FOLDER" in capsys.readouterr().err
+
+
+def test_it_is_laid_down_from_a_checkout_as_well(tmp_path):
+    folder = tmp_path / "mine"
+    done = subprocess.run(
+        [sys.executable, "-m", "grader", "course", str(folder)], capture_output=True, text=True, cwd=paths.REPOSITORY
+    )
+    assert not done.returncode, done.stderr
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*.ipynb")}
+    assert {f"labs/{stop.name}/{stop.name}.ipynb" for stop in outline.lab_stops()} < there
+    assert {stop.place for phase in outline.PHASES for stop in phase.stops if isinstance(stop, outline.Lesson)} < there
+    for path in folder.rglob("*.ipynb"):
+        text = " ".join("".join(cell["source"]) for cell in json.loads(path.read_text())["cells"])
+        links = re.findall(r"\]\(((?:\.\./)*[\w/]+\.(?:ipynb|py|svg|md))", text)
+        assert not [link for link in links if not (path.parent / link).exists()], path
+    assert not any("solutions" in name for name in there) and list((folder / "notebooks" / "figures").glob("*.svg"))
+
+
+# ---------------------------------------------------------------- the small install
+
+WITHOUT = """
+import importlib.abc, sys
+
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name in {missing!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from grader.frontends import cli
+sys.exit(cli.main({words!r}))
+"""
+NOT_SMALL = [
+    "torch",
+    "torchvision",
+    "matplotlib",
+    "PIL",
+    "IPython",
+    "ipywidgets",
+    "nbformat",
+    "nbgrader",
+    "distributed",
+]
+
+
+def small(*words: str) -> subprocess.CompletedProcess[str]:
+    """A command where only the small install is."""
+    code = WITHOUT.format(missing=NOT_SMALL, words=list(words))
+    environment = os.environ | {"PYTHONPATH": str(paths.REPOSITORY)}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=300)
+
+
+@pytest.mark.parametrize(
+    "words", [("diagnose",), ("run",), ("try",), ("compare",), ("doctor",), ("course",), ("grade",)]
+)
+def test_commands_know_their_options_without_the_rest(words):
+    done = small(*words, "--help")
+    assert not done.returncode and "usage: grader" in done.stdout, done
+
+
+def test_a_trace_is_diagnosed_without_the_rest(tmp_path):
+    page = tmp_path / "page.html"
+    done = small("diagnose", str(paths.DATA / "traces" / "gpt_sync_stacks.json.gz"), "--html", str(page))
+    assert not done.returncode and "sync-bound" in done.stdout, done
+    assert (
+        'A picture is missing here. The package matplotlib is not installed: pip install "pytorch-speed'
+        in html.unescape(page.read_text())
+    )
+
+
+@pytest.mark.parametrize(("words", "extra"), [(("nightly",), "class"), (("class", "marks", "--help"), "class")])
+def test_what_needs_more_says_in_one_line_what_to_install(words, extra):
+    done = small(*words)
+    assert done.returncode in (0, 1), done
+    if done.returncode:
+        assert done.stderr.count("\n") == 1 and f'pip install "pytorch-speed-course[{extra}]"' in done.stderr, done
+
+
+# ---------------------------------------------------------------- what a child may not read
+
+
+@pytest.fixture
+def package(tmp_path) -> Path:
+    """A Python as a wheel leaves it: what is kept from children lies inside what they must read."""
+    package = tmp_path / "python" / "lib" / "grader"
+    for name in ("child.py", "shipped/solutions/2a.ipynb", "data/cache.py", "data/measured/calibration.json"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text("x")
+    (tmp_path / "python" / "lib" / "torch").mkdir()
+    (tmp_path / "python" / "lib" / "torch" / "__init__.py").touch()
+    (tmp_path / "python" / "lib64").symlink_to("lib")
+    (tmp_path / "python" / "shortcut").symlink_to(package / "shipped" / "solutions")
+    return package
+
+
+def test_a_child_reads_all_of_python_but_what_is_kept_from_it(package, tmp_path):
+    if not confine.landlock_abi():
+        pytest.skip("this kernel has no Landlock")
+    rights = [(str(tmp_path / "python"), confine.READ), (str(tmp_path / "python" / "lib64"), confine.READ)]
+    kept = [str(package / "shipped"), str(package / "data" / "measured")]
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        found = {}
+        try:
+            confine._libc.prctl(38, 1, 0, 0, 0)  # no new privileges, as Landlock asks for
+            confine.restrict_files(around(rights, kept))
+            for path in ("lib/grader/child.py", "lib64/torch/__init__.py", "lib/grader/data/cache.py", *HIDDEN):
+                try:
+                    found[path] = bool((tmp_path / "python" / path).read_bytes() is not None)
+                except OSError:
+                    found[path] = False
+        finally:
+            os.write(write, json.dumps(found).encode())
+            os._exit(0)
+    os.close(write)
+    with open(read) as pipe:
+        found = json.loads(pipe.read())
+    os.waitpid(child, 0)
+    assert {path for path, could in found.items() if not could} == set(HIDDEN) and len(found) == len(HIDDEN) + 3
+
+
+HIDDEN = (
+    "lib/grader/shipped/solutions/2a.ipynb",
+    "lib64/grader/shipped/solutions/2a.ipynb",
+    "shortcut/2a.ipynb",
+    "lib64/grader/data/measured/calibration.json",
+)
+
+
+def test_where_nothing_is_kept_rights_stay_as_they_are(tmp_path):
+    rights = [(str(tmp_path), confine.READ), ("/dev", confine.LIST)]
+    assert list(around(rights, [])) == rights
