@@ -80,7 +80,7 @@ def measure_gain(lab: Lab, device: str, progress: Progress = silent) -> dict[str
     """The reference solution's gain over the starter on this machine: {"gain", "interval", "noise", "date", ...}. Raises
     UserError where the lab has no form for this device or the solution cannot be measured."""
     if not calibrated(lab, choose_form(lab, device)):
-        raise UserError(f"{lab.name} needs an NVIDIA GPU; there is nothing to calibrate here.")
+        raise UserError(f"{lab.name} needs an NVIDIA GPU, and this machine has none. There is nothing to calibrate.")
     quiet_here()
     result = grade(solution(lab), lab, device=device, plan=CAREFUL, allow_unconfined=True, progress=progress)
     throughput = result.check("throughput")
@@ -97,8 +97,9 @@ def measure_gain(lab: Lab, device: str, progress: Progress = silent) -> dict[str
     least = max(calibration.LEAST_GAIN, math.exp(8 * min(evidence["noise"], 1)))
     if evidence["gain_lower"] < calibration.LEAST_GAIN or evidence["gain"] < least:
         raise UserError(
-            f"The solution of {lab.name} gains only {evidence['gain']:.2f}x here, and a pair of measurements scatters by "
-            f"{evidence['noise']:.0%}: this machine cannot show this lab's fix. Nothing was kept."
+            f"The solution of {lab.name} gains only {evidence['gain']:.2f}x here, while one pair of "
+            f"measurements differs from the next by {evidence['noise']:.0%}. This machine can't show what the "
+            "lab's fix gains. Nothing was kept."
         )
     return {
         "gain": round(evidence["gain"], 4),
@@ -143,10 +144,10 @@ def measure_spread(
     nothing, or `seeds` is below 1."""
     form_name = _form_here(lab, device)
     if seeds < 1:
-        raise UserError(f"--seeds {seeds}: say 1 or more.")
+        raise UserError(f"--seeds {seeds} is too few. Give 1 or more.")
     if lab.serves:
         raise UserError(
-            f"{lab.name} trains nothing: its answers are compared one by one, and there is no spread to measure."
+            f"{lab.name} trains nothing, so it has no spread to measure. Its answers are compared one by one."
         )
     grid = [step for step in GRID if step <= steps]
     worst: list[dict[int, Near]] = []  # by seed
@@ -175,7 +176,7 @@ def _form_here(lab: Lab, device: str) -> str:
     """The form to calibrate. Raises UserError where the lab has none for this device."""
     form_name = choose_form(lab, device)
     if form_name not in lab.forms:
-        raise UserError(f"{lab.name} needs an NVIDIA GPU; there is nothing to calibrate here.")
+        raise UserError(f"{lab.name} needs an NVIDIA GPU, and this machine has none. There is nothing to calibrate.")
     return form_name
 
 
@@ -258,12 +259,12 @@ def measure_outcome(
     for this device, or `steps` is too small or too large."""
     form_name = _form_here(lab, device)
     if not lab.outcome:
-        raise UserError(f"{lab.name} does not compare held-out data with long runs: it declares no outcome.")
+        raise UserError(f"{lab.name} doesn't compare held-out data with long runs, so it needs no --outcome.")
     form = lab.forms[form_name]
     if not calibration.LEAST_SEEDS <= seeds <= 10:
-        raise UserError(f"--seeds {seeds}: say from {calibration.LEAST_SEEDS} to 10.")
+        raise UserError(f"--seeds must be from {calibration.LEAST_SEEDS} to 10, not {seeds}.")
     if not 2 * form.parity.steps <= steps <= MOST_STEPS:
-        raise UserError(f"--outcome {steps}: say from {2 * form.parity.steps} to {MOST_STEPS} steps.")
+        raise UserError(f"--outcome must be from {2 * form.parity.steps} to {MOST_STEPS} steps, not {steps}.")
     source, path = solution(lab).source, lab.folder / calibration.BANDS
     grid = outcome_grid(form.parity.steps, steps)
     manifest = {
@@ -288,7 +289,7 @@ def measure_outcome(
             runs[name] = run
             _store_outcome(path, lab.form_key(form_name), manifest, runs)
         else:
-            lines.append(f"The starter would take more than {AFFORDABLE_S:.0f} s for {steps} steps: left out.")
+            lines.append(f"The starter was left out. {steps} steps would take it more than {AFFORDABLE_S:.0f} s.")
     progress(1.0, "done")
     return [*lines, *_said_of_band(lab, form_name, (grid[0], steps), runs), f"Kept in {path}."]
 

@@ -18,7 +18,7 @@ FAIL = "FAIL"
 INCONCLUSIVE = "INCONCLUSIVE"  # measured, but the noise does not allow a verdict
 NOT_MEASURED = "NOT MEASURED"  # this machine cannot measure it; never scored
 # what to do about INCONCLUSIVE; that machine is the learner's, or that of a class
-AGAIN = "Measure again when nothing else (no notebook's kernel either) runs on the machine that measures."
+AGAIN = "Measure again when nothing else runs on the machine that measures, not even a notebook's kernel."
 
 
 Progress = Callable[[float, str], None]  # share done (0 to 1), what is being done

@@ -62,14 +62,16 @@ def load_notebook(path: str | Path) -> Any:
     try:
         info = path.stat()
         if not stat.S_ISREG(info.st_mode) and not stat.S_ISDIR(info.st_mode):
-            raise UserError(f"{path} cannot be read: it is no plain file. Give the path of a notebook (.ipynb).")
+            raise UserError(f"{path} is not a plain file. Give the path of a notebook (.ipynb).")
         if info.st_size > MAX_NOTEBOOK:
             raise UserError(f"{path} is larger than {MAX_NOTEBOOK >> 20} MB. Clear its outputs and try again.")
         return json.loads(decoded(path.read_bytes()))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}. Give the path of a notebook (.ipynb).") from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not a notebook: its JSON is broken ({error}). Restore it or start anew.") from None
+        raise UserError(
+            f"{path} is not a notebook, because its JSON is broken ({error}). Restore it from a copy, or start again."
+        ) from None
 
 
 def decoded(data: bytes) -> str:
@@ -84,7 +86,7 @@ def code_cells(notebook: Any, name: str) -> list[Cell]:
     """The code cells of a notebook's JSON. Raises UserError when it has not the form of a notebook."""
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list):
-        raise UserError(f"{name} is not a notebook: it has no list of cells.")
+        raise UserError(f"{name} is not a notebook, because it has no list of cells.")
     code = []
     for number, cell in enumerate(cells, 1):
         if not isinstance(cell, dict) or cell.get("cell_type") != "code":
@@ -93,7 +95,7 @@ def code_cells(notebook: Any, name: str) -> list[Cell]:
         if isinstance(source, list) and all(isinstance(line, str) for line in source):
             source = "".join(source)
         if not isinstance(source, str):
-            raise UserError(f"{name} is not a notebook: the source of cell {number} is not text.")
+            raise UserError(f"{name} is not a notebook, because the source of cell {number} is not text.")
         code.append(Cell(number, source))
     return code
 
@@ -116,14 +118,14 @@ def from_cells(cells: Iterable[Cell], name: str = "The notebook") -> Submission:
             parts.append(f"# cell {cell.number}\n{body}\n\n")
             lines, characters = lines + parts[-1].count("\n"), characters + len(parts[-1])
             if characters > MAX_SOURCE:
-                raise UserError(f"{name}: the submission is larger than {MAX_SOURCE >> 20} MB.")
+                raise UserError(f"{name} has a submission of more than {MAX_SOURCE >> 20} MB.")
         else:
             elsewhere += [(n, cell.number) for n in defined(text)]
             if not prediction or not dict(prediction).keys() >= COMPLETE:  # the first complete one counts
                 prediction = predicted_in(text) or prediction
     if not starts:
         raise UserError(
-            f"{name} has no submission: no cell begins with {MAGIC}. What you hand in belongs in such a cell."
+            f"{name} has no submission, because no cell begins with {MAGIC}. Put what you hand in into such a cell."
         )
     source = "".join(parts)
     if switches:  # they stand before everything else in a module

@@ -204,7 +204,9 @@ def test_a_loop_that_compiled_is_started_again(always, monkeypatch, nothing_left
 
 def test_warnings_of_an_abandoned_start_are_forgotten_with_it():
     """They speak of pairs that nobody counts; what was said before it stays."""
-    found = Findings(LAB, "cpu", race=Race(warnings=("1 of 3 pairs of blocks do not count.",)), warnings=["open files"])
+    found = Findings(
+        LAB, "cpu", race=Race(warnings=("1 of 3 pairs of blocks don't count, because",)), warnings=["open files"]
+    )
     found.start_again()
     assert found.all_warnings == ["open files"] and found.race == Race()
 

@@ -480,7 +480,7 @@ def test_marks_that_a_calibration_would_change_are_named():
         return summary.attention(rows)
 
     (line,) = attention(graded(3.0, None), graded(3.0, None))[
-        "Not calibrated: all points are for the lab's minimum gain"
+        "Not calibrated, so the lab's minimum gain earns full points"
     ]
     assert f"grader calibrate {NAME}" in line and f"--again {NAME}" in line
     (line,) = attention(graded(3.0, None), graded(6.11, 8.0))[
@@ -551,12 +551,12 @@ def test_whoever_has_the_solution_is_named():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("nowhere", "submitted"), "is no folder"),
+        (("nowhere", "submitted"), "is not a folder"),
         (("submitted", "submitted"), "does not hold LAB/LAB.ipynb of any lab"),
         (("labs", "labs"), "holds no submission"),
-        (("labs", "."), "Give the folder with the submissions"),
+        (("labs", "."), "Give the folder `submitted`"),
         (("labs", "submitted", "--on", "x"), "names no GPUs"),
-        (("labs", "submitted", "--cluster", "tls://127.0.0.1:1"), "goes with --keys"),
+        (("labs", "submitted", "--cluster", "tls://127.0.0.1:1"), "needs --keys"),
         (("labs", "submitted", "--on", "0", "--slurm", "1"), "Give only one of them"),
         (("labs", "submitted", "--slurm", "0"), "1 or more"),
         (("labs", "submitted", "--slurm", "1"), "needs sbatch"),

@@ -251,7 +251,7 @@ def test_a_loop_that_takes_others_cores_is_stopped():
         child.load()
         child.start(1)
         child.run(1)
-        with pytest.raises(ChildError, match=rf"cores .* which are not this grade's: it has {min(ALL)}\."):
+        with pytest.raises(ChildError, match=rf"cores .* but this grade has only {min(ALL)}\."):
             child.freeze()
 
 

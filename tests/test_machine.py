@@ -63,7 +63,7 @@ def test_a_lab_that_does_not_fit_is_not_measured(small_gpu, total):
     small_gpu(23.5, total)
     result = grade(solution(lab), lab)
     assert {check.status for check in result.checks} == {NOT_MEASURED} and not result.fatal and not result.score
-    assert all(f"needs 37 GB of free GPU memory; of {total}.0 GB here 23.5 GB" in each.reason for each in result.checks)
+    assert all(f"needs 37 GB of free GPU memory. 23.5 GB of {total}.0 GB" in each.reason for each in result.checks)
     assert bool(result.disturbed) == (total == 80)
     small_gpu(38)
     assert not too_little_memory(lab, "cuda")

@@ -418,7 +418,7 @@ def test_a_host_that_loses_everything_ends_no_part(tmp_path):
 
 
 def test_what_nobody_could_measure_is_made_again_elsewhere(tmp_path):
-    """A lab for two GPUs, on a machine with one; and what was measured is not replaced by that."""
+    """A lab for two GPUs, on a machine with one; and what was measured was not replaced by that."""
     records, task = nights.Records(tmp_path), Call("x", "", {}, "x")
     records.put(task, graded("NOT MEASURED", "one"))
     assert records.final(task, ["one"]) and records.final(task, ["two"]) is None and records.final(task)
@@ -746,7 +746,7 @@ def test_the_site_replaces_nothing_else(tmp_path, there, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for out in (".", str(tmp_path), str(tmp_path / there)):
         assert site.main(["--out", out]) == 2
-        assert "is not replaced" in capsys.readouterr().err
+        assert "was not replaced" in capsys.readouterr().err
     assert (tmp_path / there).read_text() == "mine"
 
 

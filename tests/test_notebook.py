@@ -476,7 +476,7 @@ def test_name_of_another_cell_is_explained(kernel: Kernel) -> None:
     kernel.run("helper = 3", cell="one")
     kernel.run("%%submission\ndef train(job):\n    yield helper", cell="two")
     ran = kernel.run("lab.peek()")
-    assert "`helper` is defined in cell" in ran.text and "only cells that begin with %%submission" in ran.text
+    assert "`helper` is defined in cell" in ran.text and "Only cells that begin with %%submission" in ran.text
     assert not ran.error
 
 

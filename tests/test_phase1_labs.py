@@ -96,20 +96,20 @@ def test_answers_half(name, half):
 
 WRONG = [
     # question, what is said, what is held against it
-    ("a", {"cause": "sync-bound"}, "waits for the GPU 0 times a step"),
+    ("a", {"cause": "sync-bound"}, "waits for the GPU 0 times per step"),
     ("a", {"cause": "memory-bound"}, "its kernels run for 31"),
     ("a", {"cause": "healthy"}, "its kernels run for 31"),
     ("a", {"phase": "bwd"}, "9.78 of 203"),
-    ("a", {"phase": "decode"}, "is no phase of this trace: data_wait, h2d, fwd, bwd, opt"),
-    ("a", {"idle": 84}, "write 0.25 for 25%"),
-    ("b", {"cause": "input-bound"}, "waits for data for 0 of 5.23 ms"),
-    ("b", {"idle": 0.77}, "the profiler stretched to 8.97 ms"),
-    ("b", {"launches": 906}, "is for 3 steps; asked is one step"),
+    ("a", {"phase": "decode"}, "is not a phase of this trace. Its phases are data_wait, h2d, fwd, bwd, opt"),
+    ("a", {"idle": 84}, "Write 0.25 for 25%"),
+    ("b", {"cause": "input-bound"}, "for 0 of 5.23 ms the GPU is idle while the host waits"),
+    ("b", {"idle": 0.77}, "the profiler stretched its steps to 8.97 ms"),
+    ("b", {"launches": 906}, "is for 3 steps. The question is about one step"),
     ("c", {"cause": "launch-bound"}, "has not launched the next kernel yet"),
     ("c", {"line": "planted.py:308"}, "only 6 of the 63 waits"),
     ("c", {"line": "train.py:1"}, "makes the host wait nowhere"),
     ("d", {"cause": "compute-bound"}, "its kernels run for 19.3 of 51.2 ms"),
-    ("d", {"cause": "input-bound"}, "waits for data for 0 of 51.2 ms"),
+    ("d", {"cause": "input-bound"}, "for 0 of 51.2 ms the GPU is idle while the host waits"),
     ("d", {"best_ms": 12}, "more than 10% off"),
     ("e", {"cause": "transfer-bound"}, "copies with no kernel beside them"),
     ("e", {"cause": "compute-bound"}, "half right"),
@@ -143,9 +143,9 @@ def test_answers_to_what_is_not_asked(key):
 
 def test_answers_wrong_about_a_busy_gpu():
     reason = answered("1e_retest", c={"cause": "compute-bound"}).check("c").reason
-    assert "matrix products and convolutions take 8.68 of 33.1 ms, and 100% of that time is on tensor cores" in reason
+    assert "matmuls and convolutions take 8.68 of 33.1 ms, and 100% of that time is on tensor cores" in reason
     reason = answered("1e_retest", c={"cause": "healthy"}).check("c").reason
-    assert "the GPU is busy, but in matrix products and convolutions only 8.68 of 33.1 ms" in reason
+    assert "the GPU is busy, but matmuls and convolutions take only 8.68 of 33.1 ms" in reason
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ HOSTILE = [
     ),
     (
         "answers = {\n'a': {'cause': launch-bound, 'metric': data_wait},\n'b': {'idle': 1 / 3}, 'c': f()}",
-        'not written out (cell 1, line 3: launch-bound needs quotes: "launch-bound"; cell 1, line 3: data_wait needs quotes: '
-        '"data_wait"; cell 1, line 4: write the number that 1 / 3 comes to; cell 1, line 4: f() is no text or number)',
+        'not written out (cell 1, line 3: launch-bound needs quotes: "launch-bound", cell 1, line 3: data_wait needs quotes: '
+        '"data_wait", cell 1, line 4: write the number that 1 / 3 comes to, cell 1, line 4: f() is no text or number)',
     ),
     ("answers = {'a': [" + "x, " * 30 + "]}", "and 18 more)"),
     ("answers = {'a': {'idle': 1 - 2 / 5}}", "not written out"),
@@ -182,7 +182,7 @@ HOSTILE = [
     ("answers = " + "[" * 5000 + "]" * 5000, "syntax error: too many nested parentheses"),
     ("answers = " + "-" * 20000 + "1", "cannot be read"),
     ("answers = {'a': " + "9" * 5000 + "}", "Exceeds the limit"),
-    ("answers = {'a': '" + "x" * (2 << 20) + "'}", "larger than 1 MB"),
+    ("answers = {'a': '" + "x" * (2 << 20) + "'}", "more than 1 MB"),
 ]
 
 
@@ -222,7 +222,7 @@ def test_answers_of_the_wrong_type(value, message):
         return
     check = result.check("b")
     assert message in check.reason and check.points == 15 and len(check.reason) < 600
-    assert "answers[7] answers no question" in result.warnings[0]
+    assert "answers[7] belongs to no question" in result.warnings[0]
     json.dumps(result.to_dict(), allow_nan=False)
     result = grade(cell(f"answers = {{'b': {value}}}"), labs.get("1c_diagnose"))
     assert result.fatal or result.check("b").points == 0
@@ -316,7 +316,7 @@ def test_mystery_tickets():
     assert mystery.new_ticket("cpu", "ada") == mystery.new_ticket("cpu", "ada") != mystery.new_ticket("cpu", "bob")
     assert len({mystery.new_ticket("cpu") for _ in range(5)}) > 1
     for ticket in ("", "cpu-1", "gpu-000001", "cpu-abcdef", "cpu-\u0661\u0661\u0661\u0661\u0661\u0661", "x" * 10**6):
-        with pytest.raises(UserError, match="is no ticket"):
+        with pytest.raises(UserError, match="is not a ticket"):
             mystery.draw(MYSTERY, ticket)
 
 
@@ -343,10 +343,10 @@ def test_mystery_half():
     result = grade(cell(source), MYSTERY, device="cpu")
     assert result.score == 15 + 7.5 + 0 + 15 + 5
     evidence = result.check("evidence").reason
-    assert "Loop 1: data_wait is the right row; measured again it is 0." in evidence
+    assert "Loop 1: data_wait is the right row, but measured again it is 0." in evidence
     assert "Loop 2: counts when its cause is right" in evidence
-    assert "Loop 4: data_wait is about something else than launch-bound" in evidence
-    assert result.check("2").reason == "Half right. It is busy all the time; but is there anything to fix?"
+    assert "Loop 4: data_wait doesn't show whether a loop is launch-bound" in evidence
+    assert result.check("2").reason == "Half right. It is busy all the time, but is there anything to fix?"
     assert "Not transfer-bound: that cannot be here. There are input-bound, launch-bound" in result.check("3").reason
 
 
@@ -360,7 +360,7 @@ def test_mystery_wrong():
     )
     result = grade(cell(source), MYSTERY, device="cpu")
     assert result.score == 0
-    each = r"Not launch-bound: [\d.]+ ms / 24\d operators = \d+ us each; a call that does next to nothing takes about [\d.]+ us here\."
+    each = r"Not launch-bound: [\d.]+ ms / 24\d operators = \d+ us each, and a call that does next to nothing takes about [\d.]+ us here\."
     assert re.fullmatch(each, result.check("1").reason)
     assert re.fullmatch(r"Not input-bound: waiting for data takes [\d.]+ of [\d.]+ ms\.", result.check("2").reason)
     lazy = result.check("3")
@@ -386,23 +386,23 @@ IDLE_GPU = {"data_wait": 0.01, "gpu_idle": 0.6, "syncs": 63, "copies": 0.001, "l
 @pytest.mark.parametrize(
     ("form", "seen", "said", "against"),
     [
-        ("cpu", READS, "launch-bound", "39.2 ms / 243 operators = 161 us each; a call that does next to nothing takes about 1 us"),
-        ("cpu", READS, "memory-bound", "waiting for data takes 37.2 of 39.2 ms, and matrix products 0.588 of 39.2 ms: 1.37 ms are left"),
-        ("cpu", READS, HEALTHY, "matrix products take 0.588 of 39.2 ms"),
+        ("cpu", READS, "launch-bound", "39.2 ms / 243 operators = 161 us each, and a call that does next to nothing takes about 1 us"),
+        ("cpu", READS, "memory-bound", "waiting for data takes 37.2 of 39.2 ms and matmuls take 0.588 of 39.2 ms, so 1.37 ms are left"),
+        ("cpu", READS, HEALTHY, "matmuls take 0.588 of 39.2 ms"),
         ("cpu", CALLS, "input-bound", "waiting for data takes 0 of 2.6 ms"),
-        ("cpu", CALLS, "memory-bound", "2.6 ms / 2,600 operators = 1 us each; a call that does next to nothing takes about 1 us"),
-        ("cpu", PRODUCTS, "memory-bound", "and matrix products 46 of 50 ms: 4 ms are left for the rest"),
+        ("cpu", CALLS, "memory-bound", "2.6 ms / 2,600 operators = 1 us each, and a call that does next to nothing takes about 1 us"),
+        ("cpu", PRODUCTS, "memory-bound", "and matmuls take 46 of 50 ms, so 4 ms are left for the rest"),
         ("cuda", as_measured(0.02, BUSY_GPU | {"matmul": 0.7}), "input-bound", "waiting for data takes 0.2 of 20 ms"),
         ("cuda", as_measured(0.02, IDLE_GPU), "input-bound", "waiting for data takes 0.2 of 20 ms"),
         ("cuda", as_measured(0.02, IDLE_GPU), "transfer-bound", "copies with no kernel beside them take 0.02 of 20 ms"),
         ("cuda", as_measured(0.02, BUSY_GPU | {"copies": 0.7}), "memory-bound", "and its kernels run for 5.6 of 20 ms"),
-        ("cuda", as_measured(0.02, BUSY_GPU), "sync-bound", "waits for the GPU 0 times a step, and the GPU is idle for only 0.4 of 20 ms"),
+        ("cuda", as_measured(0.02, BUSY_GPU), "sync-bound", "waits for the GPU 0 times per step, and the GPU is idle for only 0.4 of 20 ms"),
         ("cuda", as_measured(0.02, BUSY_GPU), "launch-bound", "the GPU is idle for only 0.4 of 20 ms"),
-        ("cuda", as_measured(0.02, IDLE_GPU), "launch-bound", "20 ms / 500 launches = 40 us each; one in a loop of small kernels takes"),
+        ("cuda", as_measured(0.02, IDLE_GPU), "launch-bound", "20 ms / 500 launches = 40 us each, and one in a loop of small kernels takes"),
         ("cuda", as_measured(0.02, IDLE_GPU), "memory-bound", "and its kernels run for 7.98 of 20 ms"),
-        ("cuda", as_measured(0.02, BUSY_GPU | {"matmul": 0.7}), "memory-bound", "convolutions take 14 of 20 ms, 5.6 are left for the rest"),
+        ("cuda", as_measured(0.02, BUSY_GPU | {"matmul": 0.7}), "memory-bound", "convolutions take 14 of 20 ms, so 5.6 are left for the rest"),
         ("cuda", as_measured(0.02, BUSY_GPU | {"matmul": 0.2}), HEALTHY, "convolutions take 4 of 20 ms"),
-        ("cuda", as_measured(0.02, BUSY_GPU | {"matmul": 0.7}), "compute-bound", "98% of the time in matrix products"),
+        ("cuda", as_measured(0.02, BUSY_GPU | {"matmul": 0.7}), "compute-bound", "98% of the time in matmuls"),
     ],
 )  # fmt: skip
 def test_mystery_tells_what_speaks_against_a_cause(form, seen, said, against):
@@ -416,7 +416,7 @@ def test_mystery_of_second_names():
     )
     result = grade(cell(source), MYSTERY, device="cpu")
     assert result.check("1").reason == "Say input-bound (the same as data-bound)."
-    assert "Loop 3: matmul is the right row; its value is not answered." in result.check("evidence").reason
+    assert "Loop 3: matmul is the right row, but its value is missing." in result.check("evidence").reason
     assert result.check("4").evidence == {"answered": "not answered"}
     assert "Ellipsis" not in json.dumps(result.to_dict())
 
@@ -425,7 +425,7 @@ def test_mystery_of_a_mistyped_ticket():
     """Where the lab knows whose the answers are."""
     mine = replace(MYSTERY, ticket="cpu-991874")
     result = grade(cell(guessed(ticket="cpu-991873")), mine, device="cpu")
-    assert result.fatal == "Your ticket is cpu-991874; the answers are for cpu-991873. Nothing was graded."
+    assert result.fatal == "Your ticket is cpu-991874, but the answers are for cpu-991873. Nothing was graded."
     assert result.score == 0 and {check.status for check in result.checks} == {FAIL}
     assert mystery._another(mystery.Findings(mine, "cpu", ticket_form="cpu"), cell(""), mystery.EXAMPLE) == ""
     assert mystery._another(mystery.Findings(mine, "cpu", ticket_form="cuda"), cell(""), "cuda-000002") == ""
@@ -437,7 +437,7 @@ def test_mystery_of_somebody_else():
     submission = replace(cell(guessed()), student="ada")
     result = grade(submission, MYSTERY, device="cpu")
     own = mystery.new_ticket("cpu", "ada")
-    assert f"Your ticket is {own}; the answers are for cpu-000001. Nothing was graded." in result.fatal
+    assert f"Your ticket is {own}, but the answers are for cpu-000001. Nothing was graded." in result.fatal
     assert result.score == 0 and 'student = "ada" leads to your loops' in result.fatal
     assert Job(MYSTERY.name, submission).digest != Job(MYSTERY.name, replace(submission, student="bob")).digest
 
@@ -622,7 +622,7 @@ def test_stopwatch_knows_no_waits():
     assert not [name for values in shown for name, value in values if name[0] != "_" and value in waits]
 
 
-TOO_FEW = "with job.step, and an epoch has"
+TOO_FEW = "with job.step, but an epoch has"
 
 
 @pytest.mark.parametrize(
@@ -630,13 +630,13 @@ TOO_FEW = "with job.step, and an epoch has"
     first(
         [
             ("def train(job):\n    yield", "defines no function `benchmark(job)`"),
-            ("benchmark = 12", "`benchmark` must be a function, it is an int"),
-            ("def benchmark(job):\n    pass", "must return a number, it returned None"),
-            ("def benchmark(job):\n    return '12'", "must return a number, it returned a str"),
-            ("def benchmark(job):\n    return True", "must return a number, it returned a bool"),
-            ("def benchmark(job):\n    return float('nan')", "must return a positive number, it returned nan"),
+            ("benchmark = 12", "`benchmark` must be a function, but it is an int"),
+            ("def benchmark(job):\n    pass", "must return a number, but it returned None"),
+            ("def benchmark(job):\n    return '12'", "must return a number, but it returned a str"),
+            ("def benchmark(job):\n    return True", "must return a number, but it returned a bool"),
+            ("def benchmark(job):\n    return float('nan')", "must return a positive number, but it returned nan"),
             ("def benchmark(job):\n    return 10 ** 400", "submission raised OverflowError"),
-            ("def benchmark(job):\n    return -1", "must return a positive number, it returned -1"),
+            ("def benchmark(job):\n    return -1", "must return a positive number, but it returned -1"),
             # what the job's parts know of themselves gives the rate without a step
             (
                 "def benchmark(job):\n    return len(job.loader) * job.loader.batch_size / 0.05",
@@ -667,7 +667,7 @@ def test_stopwatch_verdicts():
 
     assert verdict(1070, 1000, 1000).status == PASS
     assert verdict(1090, 1000, 1000).status == FAIL
-    assert "as much as the grader's own two measurements differ" in verdict(1045, 1045, 955).reason
+    assert "because the grader's own two measurements differ" in verdict(1045, 1045, 955).reason
     assert verdict(1200, 1100, 900).status == INCONCLUSIVE and "too busy" in verdict(1200, 1100, 900).reason
     assert verdict(9000, 1100, 900).status == FAIL
     assert "13 times too high" in verdict(13000, 1000, 1000).reason
@@ -748,7 +748,7 @@ def test_annotate_solution():
 def test_annotate_starter():
     result = grade(cell(ANNOTATE.starter), ANNOTATE, device="cpu", quick=True)
     assert result.score == 0
-    assert "there is no trace at job.trace" in result.check("window").reason
+    assert "There is no trace at job.trace" in result.check("window").reason
     assert "Not counted" in result.check("cost").reason
 
 
@@ -756,7 +756,7 @@ def test_annotate_starter():
 def test_annotate_profiles_for_ever():
     """A schedule that begins again: the right steps are not there any more."""
     window, _ = recorded((", repeat=1)", ")"), ("wait=10", "wait=1"), ("active=4", "active=2"))
-    assert window.status == FAIL and "wanted are 12 to 15" in window.reason
+    assert window.status == FAIL and "It must hold steps 12 to 15" in window.reason
 
 
 @pytest.mark.slow
@@ -780,8 +780,8 @@ def test_annotate_hides_its_recording_behind_a_speed_up():
     [
         ([1.0, 1.01, 1.0, 0.99], PASS, "After the recording the loop runs at 100"),
         ([0.97, 0.98, 0.97, 0.98], PASS, "After the recording the loop runs at 102"),
-        ([0.5, 0.51, 0.5, 0.49], FAIL, "leave the rest of the loop as it is"),
-        ([1.5, 1.51, 1.5, 1.49], FAIL, "it may lose at most"),
+        ([0.5, 0.51, 0.5, 0.49], FAIL, "Leave the rest of the loop as it is"),
+        ([1.5, 1.51, 1.5, 1.49], FAIL, "It may lose at most"),
         ([0.8, 1.6, 0.9, 1.5], INCONCLUSIVE, "too uncertain to say"),
     ],
 )
@@ -808,7 +808,7 @@ LOOP = ") as profiler:\n        while True:\n"
 COUNTED_OTHERWISE = [
     # edits, points of the window, what is said
     ([(LOOP, ") as profiler:\n        for _ in range(10):\n            profiler.step()\n        while True:\n")],
-     15, "holds steps 2 to 5; wanted are 12 to 15"),
+     15, "holds steps 2 to 5. It must hold steps 12 to 15"),
     ([("with profile(", "profiler = profile("), ("wait=10", "wait=0"), (STEP, f"            if i >= 10:\n    {STEP}"),
       (LOOP, ")\n    for i in range(10**9):\n        if i == 10:\n            profiler.start()\n        if True:\n")],
      30, "Steps 12 to 15 are recorded"),
@@ -830,27 +830,27 @@ def test_annotate_counts_the_loop_s_steps(edits, points, said):
 
 HALF_ANNOTATED = [
     # edits, points of the window, of the phases, what is said
-    ([("wait=10", "wait=5")], 15, 50, "holds steps 7 to 10; wanted are 12 to 15"),
-    ([("            profiler.step()\n", "")], 0, 0, "there is no trace at job.trace"),
-    ([("export_chrome_trace(job.trace)", "export_chrome_trace(job.trace + 'x')")], 0, 0, "there is no trace"),
-    ([("lambda profiler: profiler.export_chrome_trace(job.trace)", "lambda _: open(job.trace, 'w').write('{')")], 0, 0, "no trace"),
+    ([("wait=10", "wait=5")], 15, 50, "holds steps 7 to 10. It must hold steps 12 to 15"),
+    ([("            profiler.step()\n", "")], 0, 0, "There is no trace at job.trace"),
+    ([("export_chrome_trace(job.trace)", "export_chrome_trace(job.trace + 'x')")], 0, 0, "There is no trace"),
+    ([("lambda profiler: profiler.export_chrome_trace(job.trace)", "lambda _: open(job.trace, 'w').write('{')")], 0, 0, "can't be read as a trace"),
     ([('"h2d"', '"copy"'), ('"data_wait"', '"wait"')], 30, 30, "`data_wait` is not in the trace. `h2d` is not"),
     ([('with record_function("bwd"):\n                loss', 'with record_function("bwd"):\n                pass\n            loss')],
-     30, 40, "`bwd` does not stand around the backward pass"),
+     30, 40, "`bwd` is not around the backward pass"),
     ([('            with record_function("opt"):\n                optimizer.step()\n                optimizer.zero_grad()\n',
        '            with record_function("opt"):\n                optimizer.zero_grad()\n            optimizer.step()\n')],
-     30, 40, "`opt` does not stand around optimizer.step()"),
+     30, 40, "`opt` is not around optimizer.step()"),
     ([('            with record_function("bwd"):\n                loss.backward()\n',
        '                with record_function("bwd"):\n                    loss.backward()\n')],
      30, 30, "`fwd` and `bwd` overlap"),
-    ([('                loss = F', '            loss = F')], 30, 40, "`fwd` does not stand around the loss"),
+    ([('                loss = F', '            loss = F')], 30, 40, "`fwd` is not around the loss"),
     ([('                optimizer.zero_grad()\n', '            optimizer.zero_grad()\n')], 30, 40, "around optimizer.zero_grad()"),
     ([('                optimizer.zero_grad()\n', ''),
       ('                loss.backward()', '                optimizer.zero_grad()\n                loss.backward()')],
      30, 50, "Right: data_wait, h2d, fwd, bwd, opt"),
     ([('                optimizer.zero_grad()\n', ''),
       ('                logits =', '                optimizer.zero_grad()\n                logits =')],
-     30, 40, "`opt` does not stand around optimizer.zero_grad(), nor does `bwd`"),
+     30, 40, "`opt` is not around optimizer.zero_grad(), and neither is `bwd`"),
     ([('                optimizer.zero_grad()\n', '                model.zero_grad()\n')], 30, 50, "Right: data_wait, h2d, fwd, bwd, opt"),
 ]  # fmt: skip
 
@@ -869,7 +869,7 @@ def test_annotate_on_a_gpu():
     result = grade(solution(ANNOTATE), ANNOTATE)
     assert result.score == 100, [c.reason for c in result.checks]
     result = grade(cell(edit(ANNOTATED, [("activities.append", "(lambda activity: None)")])), ANNOTATE)
-    assert "ProfilerActivity.CUDA is missing" in result.check("window").reason
+    assert "Add ProfilerActivity.CUDA" in result.check("window").reason
 
 
 @pytest.mark.slow

@@ -312,9 +312,12 @@ def train(job):
 @pytest.mark.parametrize(
     ("message", "says"),
     [
-        ("pass", "a rank gives 0 numbers to the others, and it cannot do without 118,000"),
-        ("dist.all_reduce(little)", "a rank gives 1,000 numbers to the others, and it cannot do without 118,000"),
-        ("dist.all_reduce(much, group=alone)", "a process group of 1 of 2 ranks"),
+        ("pass", "each rank sends 0 values to the others per step. Averaging the gradients takes at least 118,000"),
+        (
+            "dist.all_reduce(little)",
+            "each rank sends 1,000 values to the others per step. Averaging the gradients takes at least 118,000",
+        ),
+        ("dist.all_reduce(much, group=alone)", "a process group of 1 of the 2 ranks"),
     ],
 )
 def test_a_rank_that_trains_alone_earns_nothing(message, says):
@@ -332,7 +335,7 @@ def test_a_rank_that_trains_alone_earns_nothing(message, says):
     ("name", "says"),
     [
         ("looks_up_by_index", "a forward pass took 128 tokens at once"),
-        ("trains_alone", "rank 0 did the matrix products of 256 tokens, and its share of the batch is 128"),
+        ("trains_alone", "rank 0 did the matmuls of 256 tokens, and its share of the batch is 128"),
     ],
 )
 def test_work_that_is_not_a_rank_s_own_earns_nothing(name, says):
@@ -350,7 +353,7 @@ def test_work_that_is_not_a_rank_s_own_earns_nothing(name, says):
         ([4 / 3, 4 / 3], None, ""),  # the forward pass once more, in place of what it would have kept
         ([2.0, 0.0], FAIL, "of 256 tokens"),  # the ranks take turns
         ([0.0, 0.0], FAIL, "of 0 tokens"),
-        (None, INCONCLUSIVE, "no trace shows all matrix products"),
+        (None, INCONCLUSIVE, "the trace doesn't show all matmuls"),
     ],
 )
 def test_each_step_of_a_rank_is_its_share(per_step, status, says):
@@ -400,7 +403,7 @@ def test_what_hangs_on_an_undecided_gain_is_undecided(quiet, status):
     assert checks["prediction"].status == status and checks["prediction"].points == (10 if quiet else 5)
     for name in ("collectives", "exposed"):
         assert quiet or 0 < checks[name].points < checks[name].max_points
-        assert quiet or "It is uncertain, so it may support more." in checks[name].reason
+        assert quiet or "That gain is uncertain, so it may support more." in checks[name].reason
 
 
 @pytest.mark.slow

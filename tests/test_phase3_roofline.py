@@ -52,14 +52,14 @@ def test_retest_half(half):
 
 
 WRONG = [
-    ("a", {"cause": "memory-bound"}, "matrix products and convolutions take 60.9 of 65.7 ms"),
+    ("a", {"cause": "memory-bound"}, "matmuls and convolutions take 60.9 of 65.7 ms"),
     ("a", {"tflops": 799}, "more than 10% off"),
-    ("b", {"cause": "compute-bound"}, "matrix products and convolutions take 4.1"),
-    ("c", {"cause": "launch-bound"}, "has not launched the next kernel yet for 0 of 2.22 ms"),
+    ("b", {"cause": "compute-bound"}, "matmuls and convolutions take 4.1"),
+    ("c", {"cause": "launch-bound"}, "for 0 of 2.22 ms the GPU is idle because the host has not launched"),
     ("c", {"launches": 303}, "more than 5% off"),
     ("d", {"cause": "healthy"}, "then the GPU would calculate nearly all the time"),
     ("e", {"cause": "communication-bound"}, "communication with nothing beside it takes 1.74 of 23.8 ms"),
-    ("e", {"hidden": 79}, "write 0.25 for 25%"),
+    ("e", {"hidden": 79}, "Write 0.25 for 25%"),
 ]
 
 
@@ -125,7 +125,7 @@ def test_costs_solution_and_starter():
     assert result.score == 100 and {c.status for c in result.checks} == {PASS}, [c.reason for c in result.checks]
     assert COSTS.starter == costs.unanswered(COSTS)
     result = grade(cell(COSTS.starter), COSTS)
-    assert result.score == 0 and "`trace` says which trace is meant" in result.check("1").reason
+    assert result.score == 0 and "Say in `trace` which trace you mean" in result.check("1").reason
     result = mapped(op_1=..., op_2={}, op_3=None, share=...)
     assert result.score == result.check("2").points == 30 and "Not answered yet" in result.check("1").reason
 
@@ -153,31 +153,41 @@ def test_costs_half(half):
 
 WRONG_COSTS = [
     # changes, check, points, words
-    ({"op_1": {"operation": "aten::mm"}}, "1", 0, "'aten::mm' takes 0.155 ms a step; others take more"),
-    ({"op_1": {"operation": "aten::relu"}}, "1", 0, "is none of the operations of the table"),
-    ({"op_2": {"operation": "aten::cross_entropy_loss"}, "op_3": {}}, "3", 0, "it was named already"),
-    ({"op_1": {"line": "planted.py:111"}}, "1", 21, "'planted.py:111' asks for other work"),
+    ({"op_1": {"operation": "aten::mm"}}, "1", 0, "'aten::mm' takes 0.155 ms per step. Others take more"),
+    ({"op_1": {"operation": "aten::relu"}}, "1", 0, "is none of the operations in the table"),
+    ({"op_2": {"operation": "aten::cross_entropy_loss"}, "op_3": {}}, "3", 0, "you named it already"),
+    ({"op_1": {"line": "planted.py:111"}}, "1", 21, "'planted.py:111' asks for different work"),
     (
         {"op_1": {"line": "train.py:44"}},
         "1",
         21,
-        "train.py asks for none of this work: lab.code() shows lines of planted.py, gpt.py",
+        "train.py asks for none of this work. lab.code() shows lines of planted.py, gpt.py",
     ),
     ({"op_1": {"line": "gpt.py:9000"}}, "1", 21, "'gpt.py:9000' is in none of the functions that lab.code() shows"),
-    ({"op_1": {"line": "forward"}}, "1", 21, "'forward' is no line: write \""),
-    ({"op_1": {"line": 44}}, "1", 21, '44 is no line: write "planted.py:44", a file and a number, in quotes.'),
+    (
+        {"op_1": {"line": "forward"}},
+        "1",
+        21,
+        "'forward' is not a line. Write a file and a number in quotes, such as \"",
+    ),
+    (
+        {"op_1": {"line": 44}},
+        "1",
+        21,
+        '44 is not a line. Write a file and a number in quotes, such as "planted.py:44".',
+    ),
     (
         {"op_2": {"bound": "compute"}},
         "2",
         23,
-        "not compute: in 0.316 ms a step it is 8 kernels of 39.4 us in the mean, 378 MB",
+        "not compute. Its 0.316 ms per step are 8 kernels of 39.4 us on average, 378 MB",
     ),
-    ({"op_1": {"bound": "launch"}}, "1", 23, "8 kernels of 45.3 us in the mean, 161 GFLOP, 220 MB"),
+    ({"op_1": {"bound": "launch"}}, "1", 23, "8 kernels of 45.3 us on average, 161 GFLOP, 220 MB"),
     ({"op_2": {"cause": "at its roof"}}, "2", 22, "not at its roof"),
     ({"op_2": {"cause": "slow"}}, "2", 22, "'slow' is none of: slow units, tiny kernels"),
     ({"op_2": {"cause": ["slow units"]}}, "2", 22, "is none of"),
     ({"op_2": ["aten::mm"]}, "2", 0, "It must be a dictionary with: operation, line, bound, cause"),
-    ({"share": 18}, "share", 0, "write 0.25 for 25%"),
+    ({"share": 18}, "share", 0, "Write 0.25 for 25%"),
     ({"share": 0.3}, "share", 0, "more than 0.03 off"),
     ({"share": "0.18"}, "share", 0, "is not a number"),
 ]

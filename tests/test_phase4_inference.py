@@ -98,7 +98,7 @@ def test_a_wrong_answer_changes_a_look_by_one_or_more_and_rounding_by_little():
         ),
         ("scores[:2], logits", "scores must be a tensor of floating-point numbers of shape (6, 128), it is (2, 128)"),
         ("scores, logits.int()", "it is (4, 100), torch.int32"),
-        ("scores, logits * float('nan')", "the answers to request 1 are not finite"),
+        ("scores, logits * float('nan')", "The answers to request 1 are not finite"),
     ],
 )
 def test_what_is_no_answer_is_named(answers, words):
@@ -125,9 +125,9 @@ def serve(job):
         ("def train(job):\n    yield 1\n", "defines no function `serve(job)`"),
         (
             "def serve(job):\n    return 1\n",
-            "`serve(job)` is not a generator: it must `yield scores, logits` once for each request",
+            "`serve(job)` is not a generator. It must `yield scores, logits` once for each request",
         ),
-        ("def serve(job):\n    yield from ()\n", "job.requests never ends: loop over it"),
+        ("def serve(job):\n    yield from ()\n", "job.requests never ends, so loop over it"),
     ],
 )
 def test_what_is_no_service_is_named(source, words):
@@ -143,9 +143,9 @@ def test_what_is_no_service_is_named(source, words):
     [
         ("next(requests)", ""),
         ("next(requests), job.requests.request(n)", ""),  # the same one again
-        ("[next(requests) for _ in range(4)]", "request 1 was answered after 4 requests had been taken"),
-        ("[next(requests) for _ in range(n + 1)]", "request 2 was answered after 3 requests had been taken"),
-        ("next(requests), job.requests.request(n + 1)", "request 1 was answered after 2 requests had been taken"),
+        ("[next(requests) for _ in range(4)]", "Request 1 was answered after 4 requests had been taken"),
+        ("[next(requests) for _ in range(n + 1)]", "Request 2 was answered after 3 requests had been taken"),
+        ("next(requests), job.requests.request(n + 1)", "Request 1 was answered after 2 requests had been taken"),
     ],
 )
 def test_a_request_is_answered_before_the_next_one_is_taken(take, words):
@@ -329,7 +329,7 @@ def serve(job):
         child.run(1)
         with pytest.raises(ChildError):
             child.run(1)
-        assert "requests are taken in the process that answers them" in child.output()
+        assert "Requests must be taken in the process that answers them" in child.output()
 
 
 def test_a_child_that_reads_nothing_holds_nobody_up():

@@ -425,7 +425,7 @@ def test_a_crowd_is_noticed():
         child.load()
         child.start(1)
         child.run(1)
-        with pytest.raises(ChildError, match=r"has 1101 processes; at most 1000 are allowed"):
+        with pytest.raises(ChildError, match=r"has 1101 processes. At most 1000 are allowed"):
             child.freeze()
 
 
@@ -1032,7 +1032,7 @@ def test_shared_memory_has_an_end(shared, monkeypatch):
     with running(loop(body)) as child:
         child.load()
         child.start(1)
-        with pytest.raises(ChildError, match=r"No space left|wrote 0\.0 GB to shared memory; at most 0\.0 GB are"):
+        with pytest.raises(ChildError, match=r"No space left|wrote 0\.0 GB to shared memory. At most 0\.0 GB are"):
             child.run(1)
             child.freeze()
 

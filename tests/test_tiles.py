@@ -187,7 +187,7 @@ def test_a_mark_must_hold_the_reads_of_the_training_thread(source, status):
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        (hides_the_wait.source(NAME), "operators outside"),
+        (hides_the_wait.source(NAME), "Outside of its waits"),
         # the starter waits nearly always, however busy the machine is
         (variants.edit(variants.starter(NAME), slow_while_profiled.SLEEPS), "times as long"),
     ],

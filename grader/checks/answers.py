@@ -12,9 +12,9 @@ from grader.result import FAIL, PASS, CheckResult
 
 TITLE = "Same answers"
 HINT = (
-    "Every request must be answered from all of its texts and all of its pictures as they are: each text with all that stands "
-    "before a byte and nothing of its padding, each picture at its full size, in the order of the request. Models may be in 16 "
-    "bits; log-probabilities are taken in fp32."
+    "Answer every request in full, and in its order. The score of a byte depends on all of the text before "
+    "it and on no padding. Each picture keeps its full size. Models may run in 16 bits, but "
+    "log-probabilities are taken in fp32."
 )
 
 
@@ -38,12 +38,16 @@ def judge(answers: Answers, right: Sequence[float], submission: Sequence[float],
         return CheckResult(NAME, TITLE, PASS, 0, 0, reason, "", evidence)
     first = WINDOW * worst + 1
     reason = (
-        f"These are not the same answers: looks at those to requests {first} to {first + len(windows[worst]) - 1} differ from the {whose}'s "
-        f"by {found[worst]:.2g} (at most {answers.within:.2g}; one wrong answer in each request makes about 1 or more)."
+        f"These are not the same answers. Those to requests {first} to {first + len(windows[worst]) - 1} "
+        f"differ from the {whose}'s by {found[worst]:.2g}, and at most {answers.within:.2g} is allowed. One "
+        "wrong answer in each request makes a difference of about 1 or more."
     )
     return CheckResult(NAME, TITLE, FAIL, 0, 0, reason, HINT, evidence)
 
 
 def too_many(requests: int) -> CheckResult:
-    reason = f"The loop claims to have answered {requests} requests, and the reference solution could not answer as many in as long a time as a grade may take."
+    reason = (
+        f"The loop claims to have answered {requests} requests. The reference solution could not answer as many "
+        "in the longest time that a grade may take."
+    )
     return CheckResult(NAME, TITLE, FAIL, 0, 0, reason, HINT, {"requests": requests})

@@ -12,8 +12,8 @@ from grader.result import FAIL, PASS, CheckResult
 NAME, TITLE = "logs", "Same logs"
 LATEST = 10  # steps: whoever reads so many at once waits for the device that much less often
 HINT = (
-    "Log the same numbers of every step. They may be computed in another way and read at another time, at most "
-    f"{LATEST} steps later: job.log takes tensors."
+    "Log the same values in every step. You may compute them in a different way, and read them up to "
+    f"{LATEST} steps later. job.log takes tensors."
 )
 # Two honest trainings can part by rounding alone, and then other numbers part sooner than losses do. Where the losses have parted
 # by this share (`parity.parted`), `relative` is as wide as it is declared; by twice the share, twice as wide. Of 16 pairs of small
@@ -50,9 +50,9 @@ def judge(
             at = next((step for step, value in enumerate(off) if value > 1), None)
             if at is not None and not problem:
                 ours, theirs = submission[at][name], starter[at][name]
-                problem = f"{name} of step {at} is {ours:.4g} where the starter logs {theirs:.4g}"
+                problem = f"Step {at} logged {name} as {ours:.4g}, and the starter logs {theirs:.4g}"
     if problem:
-        return CheckResult(NAME, TITLE, FAIL, 0, 0, f"The logs are not the starter's: {problem}.", HINT, evidence)
+        return CheckResult(NAME, TITLE, FAIL, 0, 0, f"The logs are not the starter's. {problem}.", HINT, evidence)
     return CheckResult(NAME, TITLE, PASS, 0, 0, "Every step logs what the starter logs.", "", evidence)
 
 
@@ -66,12 +66,12 @@ def _incomplete(check: Logs, submission: Logged, losses: Sequence[float]) -> str
     for step, (values, loss) in enumerate(zip(submission, losses, strict=False)):
         missing = [name for name in check.names if name not in values]
         if missing:
-            return f"step {step} logged no {', '.join(missing)}"
+            return f"Step {step} logged no {', '.join(missing)}"
         broken = [name for name in check.names if not isinstance(values[name], float)]
         if broken:
-            return f"step {step} logged {', '.join(broken)} as something that is no finite number"
+            return f"Step {step} logged {', '.join(broken)} as something that is not a finite number"
         if "loss" in check.names and abs(values["loss"] - loss) > 1e-3 * abs(loss) + 1e-6:
-            return f"step {step} logged the loss {values['loss']:.4g} and yielded {loss:.4g}"
+            return f"Step {step} logged the loss {values['loss']:.4g}, but yielded {loss:.4g}"
     return ""
 
 

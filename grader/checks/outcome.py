@@ -29,7 +29,10 @@ def judge(check: Outcome, band: Band, step: int, held_out: dict[str, Any]) -> Ch
     evidence["band_made_on"] = band.made_on
     if not first <= step <= last:
         end = "begin" if step < first else "end"
-        reason = f"The timed run has {step} steps, and the long runs of the reference {end} at step {first if step < first else last}."
+        reason = (
+            f"The timed run has {step} steps, but the long runs of the reference {end} at step "
+            f"{first if step < first else last}. So they were not compared."
+        )
         return not_measured(reason, evidence)
     problems = []
     for name, usual in band.at(step).items():

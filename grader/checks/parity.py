@@ -78,36 +78,41 @@ def early(parity: Parity, starter: Sequence[float], submission: Sequence[float],
     problems = []
     if update["missing"] or update["shapes"]:
         names = ", ".join(update["missing"] + update["shapes"])
-        lacking = f"the returned weights lack these of the job's under their names and shapes: {names}"
-        return _result([f"{lacking} (set job.weights if the loop reshapes them)"], evidence, WEIGHTS_HINT)
+        lacking = f"The returned weights lack these, or have them in another shape: {names}."
+        return _result([f"{lacking} Set job.weights if the loop renames or reshapes them."], evidence, WEIGHTS_HINT)
     if update["types"]:
-        return _result([f"weights must stay float32, these are not: {', '.join(update['types'])}"], evidence)
+        return _result([f"Weights must stay float32. These are not: {', '.join(update['types'])}."], evidence)
     if update["still"]:
-        problems.append(f"these parameters were never updated: {', '.join(update['still'])}")
+        problems.append(f"These parameters were never updated: {', '.join(update['still'])}.")
     if first > parity.loss:
-        problems.append(f"the very first loss is {first:.2%} off already")
+        problems.append(f"The very first loss is {first:.2%} off.")
     if loss > parity.loss:
         problems.append(
-            f"over the first {n} steps the losses are {loss:.2%} off on average (at most {parity.loss:.1%})"
+            f"Over the first {n} steps the losses are {loss:.2%} off on average. At most {parity.loss:.1%} is allowed."
         )
     ratio, cosine = update["norm_ratio"], update["cosine"]
     if ratio is None:
-        problems.append("the returned weights are not finite")
+        problems.append("The returned weights are not finite.")
     elif not ratio:
-        problems.append("the returned weights did not move at all")
+        problems.append("The returned weights did not move at all.")
     elif abs(ratio - 1) > parity.norm:
-        problems.append(f"the weights moved {ratio:.3f} times as much as the starter's (at most {parity.norm:.1%} off)")
-    if ratio != 0 and (cosine is None or cosine < parity.cosine):  # what did not move has no direction
         problems.append(
-            f"the weights moved in a different direction, with a cosine of {cosine if cosine is None else round(cosine, 4)} (at "
-            f"least {parity.cosine})"
+            f"The weights moved {ratio:.3f} times as far as the starter's. They may be at most {parity.norm:.1%} off."
+        )
+    if ratio and (cosine is None or cosine < parity.cosine):  # what did not move has no direction
+        found = "unknown" if cosine is None else round(cosine, 4)
+        problems.append(
+            f"The weights moved in a different direction. The cosine is {found}, and must be at least {parity.cosine}."
         )
     return _result(problems, evidence, FORWARD_HINT if first > parity.loss else HINT)
 
 
 def unread(read: int, needed: int) -> CheckResult:
     """It asked the drive for `read` files, and trained on `needed` samples of the data set that lies on it."""
-    problem = f"it asked the drive for {read:,} files and trained on {needed:,} samples, which came from elsewhere"
+    problem = (
+        f"The loop asked the drive for {read:,} files, but it trained on {needed:,} samples. The rest came from "
+        "elsewhere."
+    )
     return _result([problem], {"files_read": read, "files_needed": needed}, UNREAD_HINT)
 
 
@@ -152,7 +157,8 @@ def late(
     gross, off = worst > GROSS * parity.drift, worst > parity.drift and not replay
     if gross or off:
         problems.append(
-            f"ten losses in a row are {worst:.1%} off the starter's at the same steps (at most {parity.drift:.0%})"
+            f"Ten losses in a row are {worst:.1%} off the starter's at the same steps. At most "
+            f"{parity.drift:.0%} is allowed."
         )
     if replay:
         problems += _off_the_reference(parity, submission, replay, spread, floor, evidence)
@@ -172,8 +178,10 @@ def _off_the_reference(
 ) -> list[str]:
     if not replay.updates:
         return [
-            f"the loop claims {len(submission)} steps, and the reference solution could not follow even to the end of the "
-            "first timed block"
+            (
+                f"The loop claims {len(submission)} steps. The reference solution could not follow even to the "
+                "end of the first timed block."
+            )
         ]
     problems: list[str] = []
     evidence["replayed"] = {}
@@ -209,24 +217,24 @@ def _allowed(step: int, replay: Replay, spread: Spread) -> tuple[Near, dict[str,
 def _too_far(step: int, update: dict[str, Any], found: Near, allowed: Near) -> list[str]:
     problems = []
     if update.get("still"):
-        problems.append(f"these parameters were never updated: {', '.join(update['still'])}")
+        problems.append(f"These parameters were never updated: {', '.join(update['still'])}.")
     if not found.loss <= allowed.loss:
         problems.append(
-            f"up to step {step} the losses are {found.loss:.2%} off the reference solution's on the same batches (at "
-            f"most {allowed.loss:.2%})"
+            f"Up to step {step} the losses are {found.loss:.2%} off the reference solution's on the same "
+            f"batches. At most {allowed.loss:.2%} is allowed."
         )
     if not found.norm <= allowed.norm:
         problems.append(
-            f"after {step} steps the weights have moved {update.get('norm_ratio') or 0:.3f} times as far as the "
-            f"reference solution's (at most {allowed.norm:.1%} off)"
+            f"After {step} steps the weights have moved {update.get('norm_ratio') or 0:.3f} times as far as "
+            f"the reference solution's. They may be at most {allowed.norm:.1%} off."
         )
-    elsewhere = "the weights have moved in a different direction than the reference solution's"
+    elsewhere = "the weights have moved in a different direction than the reference solution's."
     if not found.distance <= allowed.distance:
-        least = f"cosine {1 - found.distance:.4f}, at least {1 - allowed.distance:.4f}"
-        problems.append(f"after {step} steps {elsewhere} ({least})")
+        least = f"The cosine is {1 - found.distance:.4f}, and must be at least {1 - allowed.distance:.4f}."
+        problems.append(f"After {step} steps {elsewhere} {least}")
     elif not found.stretch <= allowed.stretch:
-        least = f"cosine {1 - found.stretch:.4f}, at least {1 - allowed.stretch:.4f}"
-        problems.append(f"in the last part of the {step} steps {elsewhere} ({least})")
+        least = f"The cosine is {1 - found.stretch:.4f}, and must be at least {1 - allowed.stretch:.4f}."
+        problems.append(f"In the last part of the {step} steps {elsewhere} {least}")
     return problems
 
 
@@ -234,7 +242,7 @@ def _off_on_held_out(
     parity: Parity, replay: Replay, spread: Spread, floor: float, evidence: dict[str, Any]
 ) -> list[str]:
     if replay.held_out is None or not math.isfinite(replay.held_out):
-        return ["on held-out data the returned weights have no finite loss"]
+        return ["On held-out data the returned weights have no finite loss."]
     near = spread.at(max(replay.updates))
     tolerance = max(parity.held_out, SPREAD * near.held_out) * max(abs(replay.reference_held_out), floor)
     evidence |= {
@@ -245,8 +253,10 @@ def _off_on_held_out(
     if abs(replay.held_out - replay.reference_held_out) <= tolerance:
         return []
     return [
-        f"on held-out data the returned weights have the loss {replay.held_out:.3f}, the reference solution's "
-        f"{replay.reference_held_out:.3f} ± {tolerance:.3f}"
+        (
+            f"On held-out data the returned weights have a loss of {replay.held_out:.3f}. The reference "
+            f"solution's is {replay.reference_held_out:.3f} ± {tolerance:.3f}."
+        )
     ]
 
 
@@ -309,5 +319,5 @@ def distances(
 def _result(problems: list[str], evidence: dict[str, Any], hint: str = HINT) -> CheckResult:
     if not problems:
         return CheckResult(NAME, TITLE, PASS, 0, 0, "The loop trains the same model as the starter.", "", evidence)
-    reason = "This is not the same training: " + ", and ".join(problems) + "."
+    reason = " ".join(["This is not the same training.", *problems])
     return CheckResult(NAME, TITLE, FAIL, 0, 0, reason, hint, evidence)

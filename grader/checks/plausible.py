@@ -31,8 +31,8 @@ def impossible(form: Form, form_name: str, pairs: Sequence[Pair]) -> str:
     if least is None or fastest >= least:
         return ""
     return (
-        f"Not counted: a step took {1e3 * fastest:.2f} ms, and this GPU needs at least {1e3 * least:.2f} ms for the "
-        "matrix products of a step. Something was not computed."
+        f"Not counted: a step took {1e3 * fastest:.2f} ms, but this GPU needs at least {1e3 * least:.2f} ms "
+        "for the matmuls of a step. Something was not computed."
     )
 
 
@@ -42,26 +42,28 @@ def missing_work(form: Form, metrics: Metrics) -> tuple[str, str] | None:
     if form.exchanged is not None:
         if given is None:
             return INCONCLUSIVE, (
-                "Not counted: no trace shows what the ranks give to each other. Of a list of more than 30 tensors the profiler "
-                "notes no sizes: give them to the others in one tensor, or in shorter lists, and check again."
+                "Not counted: the trace doesn't show what the ranks exchange. The profiler notes no sizes "
+                "for a list of more than 30 tensors. Send one tensor, or shorter lists, and check again."
             )
         if metrics.smallest_group is not None and metrics.smallest_group < form.ranks:
             return FAIL, (
-                f"Not counted: the trace tells of a process group of {metrics.smallest_group} of {form.ranks} ranks. What is given to "
-                "it does not reach all of them: average the gradients in the default group, which has all."
+                f"Not counted: the trace shows a process group of {metrics.smallest_group} of the "
+                f"{form.ranks} ranks, so the others get nothing from it. Average the gradients in the default "
+                "group, which has all ranks."
             )
         if given < form.exchanged:
             return FAIL, (
-                f"Not counted: in a step a rank gives {given:,.0f} numbers to the others, and it cannot do without "
-                f"{form.exchanged:,}, a quarter of the gradients. A part of the step is missing."
+                f"Not counted: each rank sends {given:,.0f} values to the others per step. Averaging the "
+                f"gradients takes at least {form.exchanged:,}, a quarter of them. A part of the step is "
+                "missing."
             )
     if form.min_h2d_bytes is not None:
         if copied is None:
-            return INCONCLUSIVE, "Not counted: no trace shows what was copied to the GPU. Check again."
+            return INCONCLUSIVE, "Not counted: the trace doesn't show what was copied to the GPU. Check again."
         if copied < form.min_h2d_bytes:
             return FAIL, (
-                f"Not counted: in a step {copied / 1e6:.1f} MB were copied to the GPU, and a batch has more. A data set that is kept "
-                "on the GPU is no answer here: this one stands for data that do not fit there."
+                f"Not counted: {copied / 1e6:.1f} MB were copied to the GPU per step, and a batch has more. "
+                "Don't keep the data set on the GPU. It stands for one that doesn't fit there."
             )
     return _not_its_share(form, metrics) if form.max_tokens_per_forward is not None else None
 
@@ -72,15 +74,17 @@ def _not_its_share(form: Form, metrics: Metrics) -> tuple[str, str] | None:
     largest, steps = metrics.largest_product, metrics.per_step.get("product_flops")
     if largest is None or not steps:
         return INCONCLUSIVE, (
-            "Not counted: no trace shows all matrix products of a step, so how many tokens rank 0 trained on is not known. A CUDA "
-            "graph hides them, and a convolution does not tell its own: leave these out, and check again."
+            "Not counted: the trace doesn't show all matmuls of a step, so nobody knows how many tokens rank "
+            "0 trained on. A CUDA graph hides matmuls, and a convolution doesn't show its own. Leave these "
+            "out and check again."
         )
     assert form.max_tokens_per_forward and form.matrix and form.flops
     taken = largest / (2 * form.matrix)  # a product and a sum for each number in the matrix and each token
     if taken > form.max_tokens_per_forward:
         return FAIL, (
-            f"Not counted: a forward pass took {taken:,.0f} tokens at once, as its largest matrix product shows. The batch stands "
-            f"for one that does not fit into memory: at most {form.max_tokens_per_forward:,}, a micro-batch, are allowed."
+            f"Not counted: a forward pass took {taken:,.0f} tokens at once, as its largest matmul shows. At "
+            f"most {form.max_tokens_per_forward:,} are allowed, one micro-batch. The whole batch stands for "
+            "one that doesn't fit into memory."
         )
     # of each step: ranks that take turns with whole batches have the right mean
     share = form.work[0] / form.ranks
@@ -88,9 +92,9 @@ def _not_its_share(form: Form, metrics: Metrics) -> tuple[str, str] | None:
     for done in (flops / form.flops * share for flops in steps):
         if not least <= done <= most:
             return FAIL, (
-                f"Not counted: in a step rank 0 did the matrix products of {done:,.0f} tokens, and its share of the batch is "
-                f"{share:,.0f}. Each rank has to train on its own share, in every step, with PyTorch's own matrix products: "
-                f"those of {least:,.0f} to {most:,.0f} tokens are allowed."
+                f"Not counted: in one step rank 0 did the matmuls of {done:,.0f} tokens, and its share of the "
+                f"batch is {share:,.0f}. Each rank must train on its own share in every step, with PyTorch's "
+                f"own matmuls. From {least:,.0f} to {most:,.0f} tokens are allowed."
             )
     return None
 
@@ -107,8 +111,9 @@ def made_in_main(form_name: str, main_step_s: tuple[float, float] | None) -> str
     if least * starter_s <= submission_s <= MOST_IN_MAIN * starter_s:
         return ""
     return (
-        f"The training process worked for {1e3 * submission_s:.1f} ms of processor time a step. The untouched loop's, which makes its samples "
-        f"itself, takes {1e3 * starter_s:.1f} ms, and from {least:.0%} to {MOST_IN_MAIN:.0%} of that are for training: whether "
-        "samples are made elsewhere, and steps there, is not known. Let other processes hand over finished tensors, and let this "
-        "one do no more than train and wait."
+        f"The training process worked for {1e3 * submission_s:.1f} ms of processor time per step. The "
+        f"untouched loop makes its samples itself and takes {1e3 * starter_s:.1f} ms. Training alone takes "
+        f"from {least:.0%} to {MOST_IN_MAIN:.0%} of that. So nobody knows whether other processes make your "
+        "samples, and this one your steps. Let other processes hand over finished tensors, so that this one "
+        "only trains and waits."
     )

@@ -17,7 +17,7 @@ RULE = (
 # Where both kinds of device are graded.
 MADE_FOR = 'Your gain is for a GPU unless you add `device="cpu"`. It is judged only by a grade on that kind of device.'
 DEVICES = {"cuda": "a GPU", "cpu": "a CPU"}
-MISSED = "A first prediction is rarely right; what it missed is worth a sentence in your explanation."
+MISSED = "A first prediction is rarely right. Write in your explanation what it missed."
 REFERENCE, OWN = "the reference solution", "your own loop"  # whose gain is known
 
 
@@ -49,22 +49,22 @@ def judge(
             FAIL, 0, "No prediction was made.", "Fill in lab.predict(cause=..., gain=...) before you profile."
         )
     right_cause = said.get("cause") == cause
-    words = f"Cause {said.get('cause')!r}: {'right' if right_cause else 'not what holds this loop back'}."
+    words = f"Cause {said.get('cause')!r} is {'right' if right_cause else 'not what holds this loop back'}."
     if said.get("cause") not in CAUSES:
         words = f"Cause {said.get('cause')!r} is none of: {', '.join(CAUSES)}."
     number, made_for = said.get("gain"), said.get("device", "cuda")
-    predicted = "No gain was predicted" if number is None else f"Gain {number}x"
     if graded_on and made_for != graded_on:
+        predicted = "No gain was predicted" if number is None else f"Gain {number}x was not measured"
         words += (
-            f" {predicted}: not measured. It is for {DEVICES[made_for]}, and this grade was made on "
-            f"{DEVICES[graded_on]}. {MADE_FOR}"
+            f" {predicted}. It is for {DEVICES[made_for]}, and this grade was made on {DEVICES[graded_on]}. {MADE_FOR}"
         )
         status, half = PASS if right_cause else FAIL, check.points / 2
         return result(status, half * right_cause, words, unmeasured=half)
     right_gain = _is_near(number, gains.values(), check.factor)
     known = " and ".join(f"{whose} gains {gain:.1f}x" for whose, gain in gains.items())
     verdict = ("right" if right_gain else "off") if gains else "not judged yet"
-    words += f" {predicted}: {verdict}. {RULE.format(factor=check.factor)} "
+    words += " No gain was predicted." if number is None else f" Gain {number}x is {verdict}."
+    words += f" {RULE.format(factor=check.factor)} "
     words += f"Here {known or 'neither is known yet'}."
     missed = not right_cause or (gains and not right_gain)
     hint = MISSED if missed else ""

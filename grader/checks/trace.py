@@ -7,7 +7,9 @@ from grader.result import AGAIN, FAIL, INCONCLUSIVE, PASS, CheckResult
 from grader.trace import Metrics, catalogue
 from grader.trace.words import plain_number
 
-MARK_ALL = 'Take the batches from a DataLoader, or put all that makes a batch into a record_function("data_wait").'
+MARK_ALL = (
+    'Take the batches from a DataLoader, or put everything that makes a batch into a record_function("data_wait").'
+)
 
 
 def judge(
@@ -31,7 +33,7 @@ def judge(
         return CheckResult(check.name, check.title, status, points, check.points, reason, hint, evidence, deeper)
 
     if problems:
-        return result(INCONCLUSIVE, 0, f"The trace does not answer: {'; '.join(problems)}. Check again.")
+        return result(INCONCLUSIVE, 0, f"The trace can't answer this, because {' and '.join(problems)}. Check again.")
     if value is None:
         unknown = _unknown(check, metrics)
         return result(INCONCLUSIVE, 0, unknown) if unknown else result(FAIL, 0, check.absent, *check.hints)
@@ -42,10 +44,13 @@ def judge(
     if not passed:
         share = min(supported, _partly(check, value))
         if share > 0:
-            reason += f" What is gone of it earns {share:.0%} of these points."
+            reason += f" The part that is gone earns {share:.0%} of these points."
         # A GPU that is idle while other programs have its host is not the loop's fault.
         if check.metric == "gpu_idle_unprofiled" and _passes(check, 1 - (1 - value) / (1 - lost))[0]:
-            reason += f" But {lost:.0%} of the time went to other programs: whether it is the loop that waits is not known. {AGAIN}"
+            reason += (
+                f" But other programs took {lost:.0%} of the time, so nobody knows whether it is the loop that "
+                f"waits. {AGAIN}"
+            )
             return result(INCONCLUSIVE, share, reason)
         return result(FAIL, share, reason, *check.hints)
     if supported >= 1:
@@ -53,8 +58,8 @@ def judge(
     # The judged process itself wrote the trace, so a trace alone earns nothing.
     reason += f" The measured gain supports {supported:.0%} of these points."
     if undecided:
-        return result(INCONCLUSIVE, supported, f"{reason} It is uncertain, so it may support more.")
-    return result(FAIL, supported, reason, "A fix that shows in the trace must show in the throughput.")
+        return result(INCONCLUSIVE, supported, f"{reason} That gain is uncertain, so it may support more.")
+    return result(FAIL, supported, reason, "A fix that shows in the trace must also show in the throughput.")
 
 
 def _shown(metric: str, value: float) -> str:
@@ -78,20 +83,25 @@ def _partly(check: TraceCheck, value: float) -> float:
 
 def _unknown(check: TraceCheck, metrics: Metrics) -> str:
     """Why the trace does not tell the metric; "" where its absence is an answer."""
-    known = catalogue.METRICS.get(check.metric)
+    known, asked = (
+        catalogue.METRICS.get(check.metric),
+        f"how {'many' if catalogue.unit(check.metric) == catalogue.COUNT else 'much'} {check.says}",
+    )
     if known and known.needs == "shapes" and metrics.graph_launches:
         return (
-            f"The loop launches CUDA graphs. Of these the trace has the kernels, but no operators and no shapes to read {check.metric} from. "
-            "These points need a loop without a CUDA graph (`torch.compile` without `reduce-overhead`); the throughput's do not."
+            "The loop launches CUDA graphs. The trace shows their kernels, but no operators and no shapes. "
+            f"So nobody knows {asked}. For these points use a loop without CUDA graphs, such as "
+            "`torch.compile` without `reduce-overhead`. The points for throughput don't depend on it."
         )
     if check.metric == "data_wait" and metrics.unmarked_reads:
         return (
-            f"The training process reads data itself, {plain_number(metrics.unmarked_reads)} times a step outside of a DataLoader "
-            f'and of record_function("data_wait"): how long it waits for data is unknown. {MARK_ALL}'
+            f"The training process reads data itself, {plain_number(metrics.unmarked_reads)} times per step, "
+            'outside of a DataLoader and of record_function("data_wait"). So nobody knows how long it waits '
+            f"for data. {MARK_ALL}"
         )
     if check.metric == "data_wait":
         return f"The trace does not show where the loop waits for data. {MARK_ALL} Check again."
-    return "" if check.absent else f"The trace holds nothing to read {check.metric} from. Check again."
+    return "" if check.absent else f"The trace doesn't show {asked}. Check again."
 
 
 def _doubt(check: TraceCheck, metrics: Metrics) -> str:
@@ -101,16 +111,21 @@ def _doubt(check: TraceCheck, metrics: Metrics) -> str:
     if of_timed is not None and not _passes(check, of_timed)[0]:
         assert metrics.data_wait is not None and metrics.step_ns_traced is not None and metrics.step_ns is not None
         return (
-            f"{_shown('data_wait', metrics.data_wait)} of a profiled step is a wait for data. But a profiled step takes "
-            f"{plain_number(metrics.step_ns_traced / metrics.step_ns)} times as long as the same step does when it is timed, and of "
-            f"that one the wait would be {_shown('data_wait', of_timed)}: what part of it is waiting is not known. "
-            "A loop must do the same whether it is profiled or not. If it does: wait less, and check again."
+            f"{_shown('data_wait', metrics.data_wait)} of a profiled step is a wait for data. But a profiled "
+            f"step takes {plain_number(metrics.step_ns_traced / metrics.step_ns)} times as long as a timed "
+            f"one, and of a timed one the wait would be {_shown('data_wait', of_timed)}. So nobody knows how "
+            "long the loop waits. A loop must do the same whether or not it is profiled. If it does, wait "
+            "less and check again."
         )
     if check.most_ops is not None and ops is None:
-        return "The trace holds no operators: what the loop does outside of its waits for data is unknown. Check again."
+        return (
+            "The trace holds no operators, so nobody knows what the loop does outside of its waits for data. "
+            "Check again."
+        )
     if check.most_ops is not None and ops is not None and not ops <= check.most_ops:
         return (
-            f"The training process calls {plain_number(ops)} operators outside of its waits for data, and training takes "
-            f"at most {plain_number(check.most_ops)}: it makes samples there one by one, and how long that takes is unknown. {MARK_ALL}"
+            f"Outside of its waits for data the training process calls {plain_number(ops)} operators per "
+            f"step. Training takes at most {plain_number(check.most_ops)}. It seems to make samples there, "
+            f"one by one, and nobody knows how long that takes. {MARK_ALL}"
         )
     return ""

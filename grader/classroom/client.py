@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +16,7 @@ import platformdirs
 from grader.errors import UserError
 from grader.grade import grade
 from grader.labs.lab import AnyLab
-from grader.result import Result
+from grader.result import Progress, Result, silent
 from grader.submission import Submission
 
 MAX_REPLY = 64 << 20  # bytes
@@ -31,7 +30,8 @@ def key_file(given: str | Path | None) -> Path:
     path = Path(given or os.environ.get("GRADER_POOL_KEY") or usual).expanduser()
     if not path.exists():
         raise UserError(
-            f"There is no key to the pool at {path}. Name yours (--key FILE, in a notebook key='FILE'), or put it at {usual}."
+            f"There is no key to the pool at {path}. Name your key with --key FILE, or with key='FILE' in a "
+            f"notebook. Or put it at {usual}."
         )
     return path
 
@@ -42,7 +42,7 @@ def address(text: str) -> tuple[str, int]:
         parts = urlsplit(text)
         if parts.scheme == "tls" and parts.hostname:
             return parts.hostname, parts.port or DEFAULT_PORT
-    raise UserError(f"{text!r} is no pool's address: it has the form tls://HOST:PORT.")
+    raise UserError(f"{text!r} is not the address of a pool. An address looks like tls://HOST:PORT.")
 
 
 def grade_at(
@@ -52,12 +52,12 @@ def grade_at(
     *,
     key: str | Path | None = None,
     quick: bool = False,
-    progress: Callable[[float, str], None] = lambda share, what: None,
+    progress: Progress = silent,
 ) -> Result:
     """Have a submission graded by the pool at `where`. Raises UserError where it cannot be: the message says why."""
     if not lab.runs_code:
-        progress(0.0, "graded here, without the pool: nothing of this lab is measured")
-        return grade(submission, lab)  # nothing of it is measured: any machine will do
+        progress(0.0, "grading here, because nothing of this lab is measured")
+        return grade(submission, lab)  # any machine will do
     from grader.classroom.keys import user_context  # certificates: 0.1 s, which only a pool needs
 
     context, (host, port) = user_context(key_file(key)), address(where)
@@ -85,10 +85,13 @@ def grade_at(
                     progress(min(float(reply["share"]), 0.99), str(reply["what"]))
     except ssl.SSLError as error:
         raise UserError(
-            f"The pool at {where} does not take your key, or is not the one it is for ({error.reason})."
+            f"The pool at {where} does not accept your key ({error.reason}). Is it a key for this pool?"
         ) from None
     except OSError as error:
         raise UserError(f"The pool at {where} cannot be reached: {error.strerror or error}.") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"What answers at {where} is no pool of this version of the course.") from None
+        raise UserError(
+            f"Something answers at {where}, but it is not a pool of this version of the course. Check the "
+            "address, or install the version that the pool has."
+        ) from None
     raise UserError(f"The pool at {where} closed the connection before the grade was made. Try again.")

@@ -91,10 +91,14 @@ def opened(archive: Path) -> zipfile.ZipFile:
     except OSError as error:
         raise UserError(f"{archive} cannot be read: {error.strerror}. Give the path of a .zip file.") from None
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-        raise UserError(f"{archive} is no ZIP archive ({error}). Download it again, and give it as it came.") from None
+        raise UserError(
+            f"{archive} is not a ZIP archive ({error}). Download it again, and give it as it came."
+        ) from None
     if len(file.infolist()) > MANY:
         file.close()
-        raise UserError(f"{archive} holds more than {MANY:,} files: no class hands in so many. It was left alone.")
+        raise UserError(
+            f"{archive} holds more than {MANY:,} files, which is too many for a class. Nothing was unpacked."
+        )
     return file
 
 
@@ -276,7 +280,7 @@ def _lab_of(each: Packed, archive: Path, lab: str, read: dict[Person, int]) -> s
     read[each.person] += len(data)
     found = lab_of(data, each.file, archive.name) or lab
     if not found:
-        raise Unusable("it does not say which lab it is of: give --lab")
+        raise Unusable("it does not say which lab it is of, so give --lab")
     if lab and found != lab:
         raise Unusable(f"it is of {found}, not of {lab}")
     return found
@@ -305,14 +309,14 @@ def _placed(each: Packed, student: str, lab: str, submitted: Path, due: datetime
     place, clock = folder / f"{lab}.ipynb", folder / "timestamp.txt"
     folder.mkdir(parents=True, exist_ok=True)
     if os.path.realpath(folder) != os.path.join(os.path.realpath(submitted), student, lab):
-        raise Unusable(f"{folder} is a link to another folder: delete it")
+        raise Unusable(f"{folder} is a link to another folder, so delete it")
     data, when = each.read(), each.when
     if each.person.system == CANVAS and due and when and not each.late:
         when = min(when, due)  # its archives have the time of the download, and say by a word who is late
     there = _time_in(clock)
     old = place.read_bytes() if place.is_file() and not place.is_symlink() else None
     if old is not None and old != data and when and there and when < there:
-        raise Unusable(f"what lies at {place} is newer ({there:%Y-%m-%d %H:%M} UTC)")
+        raise Unusable(f"the notebook at {place} is newer ({there:%Y-%m-%d %H:%M} UTC)")
     if old != data:
         _write(place, data)
     if when and (old != data or there is None):

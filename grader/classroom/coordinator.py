@@ -25,8 +25,8 @@ TRIES = 2
 LOOK_S = 0.1  # between two looks at what is done
 PATIENCE_S = 60.0  # without a worker, until that is said
 HELP = (
-    "Start one (`grader pool start`, or the SLURM job that ended), or stop this with Ctrl-C: what is graded is kept, and the same "
-    "command goes on."
+    "Start one with `grader pool start`, or start the SLURM job that ended. Or stop with Ctrl-C and give the "
+    "same command later. Finished grades are kept."
 )
 
 Done = Callable[[Task, dict[str, Any]], None]
@@ -100,7 +100,7 @@ class NoWorkerWarning:
             self.said = now
         elif now - self.said >= PATIENCE_S:
             self.said = now
-            print(f"No worker is left in the pool for {PATIENCE_S:.0f} s now. {HELP}", file=sys.stderr, flush=True)
+            print(f"The pool has had no worker for {PATIENCE_S:.0f} s. {HELP}", file=sys.stderr, flush=True)
 
 
 def _submit(pool: Pool, job: Task, attempt: int, limit_s: float, keep: bool) -> Future:

@@ -75,7 +75,7 @@ class Gateway:
             user = self._user(writer)
             self._open[user] += 1
             if self._open[user] > MAX_OPEN:
-                raise Refused(f"You have {MAX_OPEN} connections to the pool already.")
+                raise Refused(f"You already have {MAX_OPEN} connections to the pool. Close one first.")
             job = read_request(await self._line(reader))
             await self._grade(user, job, writer)
         except Refused as refused:
@@ -102,7 +102,7 @@ class Gateway:
         try:
             return await asyncio.wait_for(reader.readuntil(b"\n"), PATIENCE_S)
         except asyncio.LimitOverrunError:
-            raise Refused(f"The request is too large; a submission has at most {MAX_SOURCE >> 20} MB.") from None
+            raise Refused(f"The request is too large. A submission may have at most {MAX_SOURCE >> 20} MB.") from None
         except TimeoutError:
             raise Refused(f"No request came within {PATIENCE_S:.0f} s.") from None
 
@@ -112,12 +112,14 @@ class Gateway:
             when.popleft()
         if self._busy[user] >= self.rules.at_once:
             raise Refused(
-                f"{self._busy[user]} of your submissions are being graded already, and no more than {self.rules.at_once} "
-                "can be at once. Wait for one of them."
+                f"{self._busy[user]} of your submissions are already being graded, and at most "
+                f"{self.rules.at_once} can be at once. Wait for one of them."
             )
         if len(when) >= self.rules.an_hour:
             minutes = math.ceil((3600 - (now - when[0])) / 60)
-            raise Refused(f"You had {len(when)} grades in the last hour. The next one can be had in {minutes} min.")
+            raise Refused(
+                f"You have had {len(when)} grades in the last hour. You can have the next one in {minutes} min."
+            )
         when.append(now)
         self._busy[user] += 1
 
@@ -177,11 +179,11 @@ def read_request(line: bytes) -> Job:
     if lab not in labs.NAMES:
         raise Refused(f"There is no such lab here. The labs are: {', '.join(labs.NAMES)}.")
     if not labs.get(lab).runs_code:
-        raise Refused(f"{lab} needs no pool: nothing of it is measured. Grade it where you are.")
+        raise Refused(f"{lab} needs no pool, because nothing of it is measured. Grade it on your own machine.")
     if not isinstance(source, str) or len(source) > MAX_SOURCE:
         raise Refused(f"A submission is text of at most {MAX_SOURCE >> 20} MB.")
     if not isinstance(quick, bool):
-        raise Refused("`quick` is true or false.")
+        raise Refused("`quick` must be true or false.")
     return Job(lab, Submission(source, _starts(source), (), _prediction(request.get("prediction"))), quick=quick)
 
 

@@ -26,6 +26,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from grader.errors import UserError
 
 DAYS = 400  # a course year
+ANEW = (
+    "Whoever runs the pool makes new ones. Move the folder with the keys away, run `grader pool keys` again, and give out the "
+    "users' new files."
+)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 
@@ -35,12 +39,12 @@ def make_keys(folder: Path, users: list[str]) -> list[Path]:
     users = list(dict.fromkeys(users))  # each once
     for name in users:
         if not NAME.fullmatch(name):
-            raise UserError(f"{name!r} cannot be a user's name: letters, digits and . _ @ - only, 64 at most.")
+            raise UserError(f"{name!r} can't be a user's name. A name has up to 64 letters, digits and . _ @ -")
     have_one = set(read_users(folder).values())
     if known := [name for name in users if name in have_one]:
         print(
-            f"No new key for {', '.join(known)}: whoever has one keeps it. To give out another, take the name's line out of "
-            f"{folder / 'users.txt'} first: the old one then opens nothing.",
+            f"No new key for {', '.join(known)}, who already have one. To replace a key, first delete the "
+            f"line with the name in {folder / 'users.txt'}. The old key then opens nothing.",
             file=sys.stderr,
         )
     folder.mkdir(parents=True, exist_ok=True)
@@ -81,10 +85,7 @@ def check_valid(path: Path) -> None:
     """Raises UserError for what is no certificate, and for one that has ended: without this, connections just fail."""
     ends = _read_certificate(path).not_valid_after_utc
     if ends < datetime.now(UTC):
-        raise UserError(
-            f"The certificate in {path} ended on {ends:%Y-%m-%d}; they hold for {DAYS} days. Whoever runs the pool makes new ones: "
-            "move the folder with the keys away, `grader pool keys` again, and give out the users' new files."
-        )
+        raise UserError(f"The certificate in {path} ended on {ends:%Y-%m-%d}. Certificates last {DAYS} days. {ANEW}")
 
 
 def fingerprint(der: bytes) -> str:
@@ -114,7 +115,9 @@ def user_context(key: Path) -> ssl.SSLContext:
         context.load_cert_chain(key)
         context.load_verify_locations(key)
     except OSError as error:  # ssl.SSLError is one
-        why = error.strerror if not isinstance(error, ssl.SSLError) else "it is no key that `grader pool keys` made"
+        why = (
+            error.strerror if not isinstance(error, ssl.SSLError) else ("it is not a key that `grader pool keys` made")
+        )
         raise UserError(
             f"{key} cannot be used as your key to the pool: {why}. Ask whoever runs the pool for it."
         ) from None
@@ -209,9 +212,8 @@ def _read_certificate(path: Path) -> x509.Certificate:
 
 def _damaged(path: Path) -> UserError:
     return UserError(
-        f"{path} is damaged, or no file that `grader pool keys` made. Copy it again from where the keys were made. If there is no "
-        "other copy, whoever runs the pool makes new ones: move the folder with the keys away, `grader pool keys` again, and "
-        "give out the users' new files."
+        f"{path} is damaged, or was not made by `grader pool keys`. Copy it again from where the keys were "
+        f"made. If there is no other copy, you need new keys. {ANEW}"
     )
 
 

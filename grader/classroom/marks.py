@@ -211,7 +211,7 @@ def canvas(made: Sequence[Mark], people: People, export: Path | None = None) -> 
     head, body = read_table(export)
     if not {"Student", "ID"} <= set(head):
         raise UserError(
-            f"{export} is no gradebook of Canvas: it has no columns Student and ID. Export it under Grades."
+            f"{export} is not a gradebook of Canvas, because it has no columns Student and ID. Export it under Grades."
         )
     kept = [column for column in CANVAS if column in head]
     columns = {lab: next((name for name in head if lab in name or labs.get(lab).title in name), "") for lab in named}
@@ -244,13 +244,13 @@ def moodle(made: Sequence[Mark], people: People, worksheet: Path | None = None) 
         rows = [[s, m.name, m.email, *(of.get((s, lab), "") for lab in named)] for s, m in found.items()]
         return _csv([["Username", "Full name", "Email address", *named], *rows]), []
     if len(named) != 1:
-        raise UserError(f"A grading worksheet is that of one assignment. Choose one of {', '.join(named)} with --lab.")
+        raise UserError(f"A grading worksheet belongs to one assignment. Choose one of {', '.join(named)} with --lab.")
     head, body = read_table(worksheet)
     columns = {names: next((name for name in names if name in head), "") for names in (IDENTIFIER, FULL_NAME, EMAIL)}
     grade, most = (next((name for name in names if name in head), "") for names in (GRADE, MAXIMUM))
     if not grade or not columns[IDENTIFIER]:
         wanted = f"{IDENTIFIER[0]} and {GRADE[0]}"
-        raise UserError(f"{worksheet} is no grading worksheet of Moodle: it has no columns {wanted}.")
+        raise UserError(f"{worksheet} is not a grading worksheet of Moodle, because it has no columns {wanted}.")
     written = set()
     for row in body:
         number = "".join(re.findall(r"\d+", row[columns[IDENTIFIER]]))

@@ -56,14 +56,14 @@ class Pool:
         threads = self.client.nthreads()
         if any(n != 1 for n in threads.values()):
             raise UserError(
-                "The pool's workers must have one thread each: two grades on one device disturb each other."
+                "The pool's workers must have one thread each, because two grades on one device disturb each other."
             )
         found = self.client.run(worker.describe, self.device)
         other = {each["version"] for each in found.values()} - {version()}
         if other:
             raise UserError(
-                f"The pool's workers have another version of the grader ({', '.join(sorted(other))}) than this machine "
-                f"({version()}): their marks could not be compared. Install the same version."
+                f"The pool's workers have version {', '.join(sorted(other))} of the grader, and this machine "
+                f"has {version()}. Their marks could not be compared. Install the same version."
             )
         return found
 
@@ -90,11 +90,13 @@ def environments(
     gpus = machine.gpus()
     numbers = list(range(len(gpus)) if chosen is None else chosen)
     if wrong := [n for n in numbers if not 0 <= n < len(gpus)]:
-        raise UserError(f"There is no GPU {wrong[0]} here: this machine has {len(gpus)}, counted from 0.")
+        raise UserError(f"There is no GPU {wrong[0]} here. This machine has {len(gpus)}, counted from 0.")
     if twice := [n for n in numbers if numbers.count(n) > 1]:
-        raise UserError(f"GPU {twice[0]} is named twice: two grades on one GPU disturb each other. Name each GPU once.")
+        raise UserError(
+            f"GPU {twice[0]} is named twice. Two grades on one GPU disturb each other, so name each GPU once."
+        )
     if len(numbers) < gpus_each:
-        raise UserError(f"A worker needs {gpus_each} GPUs here, and there are {len(numbers)} to use.")
+        raise UserError(f"A worker needs {gpus_each} GPUs, and {len(numbers)} can be used here.")
     cores = machine.gpu_shares()
     shared_out = [numbers[i : i + gpus_each] for i in range(0, len(numbers) - gpus_each + 1, gpus_each)]
     return [
@@ -157,7 +159,8 @@ def at_address(address: str, device: str = "auto", keys: Path | None = None) -> 
     """A pool that runs already. keys: the folder with its certificates, where the address begins with tls://."""
     if address.startswith("tls://") != (keys is not None):
         raise UserError(
-            "A tls:// address goes with --keys, the folder that `grader pool keys` made; a tcp:// one without."
+            "A tls:// address needs --keys with the folder that `grader pool keys` made. A tcp:// address "
+            "takes no --keys."
         )
     with _client(address, security=node_security(keys) if keys else None) as client:
         yield Pool(client, device, lasting=True)
@@ -179,10 +182,10 @@ def slurm(jobs: int, device: str = "auto", directives: Sequence[str] = (), **opt
     """`jobs` SLURM jobs with a worker each. directives: lines for sbatch ("--gres=gpu:1"); whatever else a site needs
     stands in dask-jobqueue's own configuration (~/.config/dask/jobqueue.yaml)."""
     if jobs < 1:
-        raise UserError(f"--slurm {jobs}: give the number of jobs, 1 or more.")
+        raise UserError(f"--slurm {jobs} is too few. Give 1 or more jobs.")
     if not shutil.which("sbatch"):
         raise UserError(
-            "--slurm needs sbatch, and there is none here: start this on a machine that submits SLURM jobs."
+            "--slurm needs sbatch, which this machine doesn't have. Run this on a machine that submits SLURM jobs."
         )
     try:
         from dask_jobqueue import SLURMCluster
@@ -212,9 +215,12 @@ def _client(where: Any, wait_s: float | None = START_S, **options: Any) -> Itera
     try:
         client = Client(where, set_as_default=False, timeout=30, **options)
     except (OSError, TimeoutError) as error:
-        said = f"The pool at {where} does not answer: {error}"
+        said = f"The pool at {where} does not answer: {error}."
         if isinstance(where, str):
-            said += " (It takes the scheduler's address, not that of the front door, and that pool's keys: `grader pool start` prints both.)"
+            said += (
+                " Give the scheduler's address, not the front door's, and the keys of that pool. `grader pool "
+                "start` prints both."
+            )
         raise UserError(said) from None
     try:
         _wait(client, wait_s)
@@ -229,12 +235,13 @@ def _wait(client: Client, limit_s: float | None) -> None:
     while not client.nthreads():
         now = time.monotonic()
         if limit_s is not None and now - began > limit_s:
-            raise UserError(f"The pool has no worker after {limit_s:.0f} s. Start one: `grader pool start`.")
+            raise UserError(f"The pool has had no worker for {limit_s:.0f} s. Start one with `grader pool start`.")
         if limit_s is None and now - said > REMIND_S:
             said = now
             print(
-                f"no SLURM job has started a worker after {now - began:.0f} s: `squeue --me` shows what they wait for; where it "
-                "shows none, sbatch refused them or they ended (their logs are slurm-*.out)",
+                f"No SLURM job has started a worker after {now - began:.0f} s. `squeue --me` shows what the "
+                "jobs wait for. If it shows none, sbatch refused the jobs or they ended. Then look into "
+                "slurm-*.out.",
                 file=sys.stderr,
                 flush=True,
             )

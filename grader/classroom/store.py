@@ -110,7 +110,8 @@ class Store:
                 ) from None
             except OSError as error:
                 raise UserError(
-                    f"{self.folder} lies on a file system without locks ({error.strerror}): name another folder with {self.option}."
+                    f"{self.folder} is on a file system without locks ({error.strerror}). Name another folder "
+                    f"with {self.option}."
                 ) from None
             file.truncate(0)
             file.write(str(os.getpid()))

@@ -109,10 +109,10 @@ def read_class(release: Path, submitted: Path, only: Iterable[str] = ()) -> list
     student and lab. Raises UserError for folders that hold no class."""
     for folder, what in ((release, "the released labs"), (submitted, "the submissions")):
         if not folder.is_dir():
-            raise UserError(f"{folder} is no folder. Give the folder with {what}.")
+            raise UserError(f"{folder} is not a folder. Give the folder with {what}.")
     if submitted.resolve() == release.resolve().parent:
         raise UserError(
-            f"{submitted} holds the labs themselves. Give the folder with the submissions, STUDENT/LAB/LAB.ipynb: `submitted`."
+            f"{submitted} holds the labs themselves. Give the folder `submitted`, which holds STUDENT/LAB/LAB.ipynb."
         )
     chosen = [labs.get(name).name for name in only]
     released = {
@@ -122,14 +122,14 @@ def read_class(release: Path, submitted: Path, only: Iterable[str] = ()) -> list
     }
     if not released or set(chosen) - released.keys():
         missing = ", ".join(sorted(set(chosen) - released.keys())) or "LAB/LAB.ipynb of any lab"
-        raise UserError(f"{release} does not hold {missing}. Give the folder with the released labs: `labs`.")
+        raise UserError(f"{release} does not hold {missing}. Give the folder with the released labs, usually `labs`.")
     found = []
     for student in sorted(path for path in submitted.iterdir() if path.is_dir() and path.name[0] not in "._"):
         for lab, notebook in released.items():
             if _handed_in(student, lab):
                 found.append(_read(student, lab, notebook))
     if not found:
-        raise UserError(f"{submitted} holds no submission: none lies at STUDENT/LAB/LAB.ipynb.")
+        raise UserError(f"{submitted} holds no submission. A submission lies at STUDENT/LAB/LAB.ipynb.")
     return found
 
 
@@ -139,8 +139,8 @@ def _released(path: Path) -> dict[str, Any]:
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list) or not all(isinstance(cell, dict) and "cell_type" in cell for cell in cells):
         raise UserError(
-            f"{path} is damaged: it is not a notebook as it was released. In the course's folder, "
-            f"`nbgrader generate_assignment {path.stem} --force` makes it anew."
+            f"{path} is damaged. It is not a notebook as it was released. In the course's folder, `nbgrader "
+            f"generate_assignment {path.stem} --force` makes it again."
         )
     return notebook
 
@@ -211,7 +211,7 @@ def _read(student: Path, lab: str, released: Any) -> HandedIn:
     explained = ""
     try:
         if not student.name.isprintable():  # nor can the gradebook hold it: unpacked from another system's archive, say
-            raise UserError("The name of the student's folder holds what is no text. Rename the folder.")
+            raise UserError("The name of the student's folder can't be read as text. Rename the folder.")
         if is_link(student, lab):
             raise UserError(LINK)
         notebook = load_notebook(student / lab / f"{lab}.ipynb")

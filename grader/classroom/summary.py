@@ -148,7 +148,7 @@ def _row(one: HandedIn, record: dict[str, Any] | None) -> Row:
                     lab = labs.get(one.lab)
                     row.calibrated = bool(reference) or (isinstance(lab, Lab) and lab.throughput.healthy)
                 if reference and evidence.get("gain_certain", 0) > FASTER * reference:
-                    row.outlier = f"{row.gain:.1f} times as fast; the solution is {reference:.1f} times"
+                    row.outlier = f"{row.gain:.1f} times as fast, while the solution is {reference:.1f} times as fast"
     return row
 
 
@@ -163,7 +163,7 @@ def _outliers(made: list[Row]) -> None:
         spread = median(abs(seconds - middle) for _, seconds in timed)
         for row, seconds in timed:
             if seconds > max(middle + 5 * spread, 1.5 * middle, middle + LONGER_S) and not row.outlier:
-                row.outlier = f"the grade took {seconds:.0f} s; half of them take less than {middle:.0f} s"
+                row.outlier = f"the grade took {seconds:.0f} s, and half of them take less than {middle:.0f} s"
 
 
 def program(source: str) -> str:
@@ -239,11 +239,11 @@ def _targets(made: list[Row]) -> dict[str, list[str]]:
         counts = Counter(f"{row.target:.2f}x" for row in alike)
         if len(counts) > 1:
             each = ", ".join(f"{target} for {count}" for target, count in counts.items())
-            mixed.append(f"{lab} on {machine}: all points are for {each}; grade them anew: --again {lab}")
+            mixed.append(f"{lab} on {machine}: full points need {each}. Grade them again with --again {lab}")
         elif not all(row.calibrated for row in alike):
             uncalibrated.append(f"{lab} on {machine}: `grader calibrate {lab} --for-class` there, then --again {lab}")
     return {
-        "Not calibrated: all points are for the lab's minimum gain": uncalibrated,
+        "Not calibrated, so the lab's minimum gain earns full points": uncalibrated,
         "Graded against different targets, before and after a calibration": mixed,
     }
 
@@ -269,7 +269,12 @@ def _from_book(gradebook: Path, by: Callable[[Any], Iterator[str]]) -> list[str]
         with Gradebook(f"sqlite:///{gradebook}?timeout=120") as book:  # somebody may be writing
             return list(by(book))
     except (SQLAlchemyError, OSError) as error:  # the class is graded: that must not be lost for this
-        return [f"{gradebook} cannot be read ({str(error).splitlines()[0]}); `nbgrader db upgrade` mends an old one"]
+        return [
+            (
+                f"{gradebook} cannot be read ({str(error).splitlines()[0]}). If it is an old one, `nbgrader db "
+                "upgrade` mends it"
+            )
+        ]
 
 
 def _absent(book: Any, made: list[Row]) -> Iterator[str]:
@@ -293,7 +298,7 @@ def _others(book: Any, made: list[Row]) -> Iterator[str]:
         there = sum(grade.auto_score or 0.0 for grade in grades if grade.name in measured)
         if abs(there - row.score) > 0.01:
             again = f"nbgrader autograde {row.lab} --student {shlex.quote(row.student)} --force"
-            yield f"{row.student}, {row.lab}: {there:g} there, {row.score:g} measured: `{again}`"
+            yield f"{row.student}, {row.lab}: {there:g} in the gradebook, {row.score:g} measured. Run `{again}`"
 
 
 def attention(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY) -> dict[str, list[str]]:
@@ -316,7 +321,7 @@ def attention(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY) -> dic
             "Identical, apart from white space and comments": [
                 f"{g[0].lab}: {', '.join(row.student for row in g)}" for g in groups(made)
             ],
-            "Text outside of the explanation's cell (not 0 by itself: a person marks it in Formgrader)": [
+            "Text outside of the explanation's cell (a person marks it in Formgrader)": [
                 named(r, "") for r in made if r.explained
             ],
             "The starter, untouched": [named(r, "") for r in made if r.untouched],

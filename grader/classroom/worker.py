@@ -148,7 +148,7 @@ def run(job: str, limit_s: float, topic: str = "", keep: bool = False) -> str:
         began, found = time.monotonic(), {}
         try:
             if not process.as_scheduled():
-                raise GradeFailed("another program changed how soon this worker runs: start the worker again")
+                raise GradeFailed("another program changed how soon this worker runs. Start the worker again")
             found = process.grade(job, limit_s, tell)
         except GradeFailed as error:
             found = {"failed": str(error)}

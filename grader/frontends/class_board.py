@@ -15,7 +15,7 @@ from grader.classroom.store import Store
 from grader.classroom.submissions import Job, read_class
 from grader.classroom.summary import GRADED, Row
 from grader.errors import UserError
-from grader.frontends.classroom import RESULTS, record
+from grader.frontends.classroom import RESULTS, add_class, record
 from grader.result import check_writable, write_text
 from grader.safe_text import one_line, times, to_html
 
@@ -24,14 +24,10 @@ HEAD = ("place", "name", "points", "gain")
 
 def add_arguments(sub: argparse.ArgumentParser) -> None:
     sub.set_defaults(run=show)
-    sub.add_argument("release", type=Path, nargs="?", default=Path("labs"), help="default: labs")
-    sub.add_argument("submitted", type=Path, nargs="?", default=Path("submitted"), help="default: submitted")
-    agreed = "CSV of those who agreed: a column student, and one name where they want to be called otherwise"
+    add_class(sub)
+    agreed = "CSV with a column student for everyone who agreed, and a column name for what they want to be called"
     sub.add_argument("--agreed", type=Path, required=True, metavar="FILE", help=agreed)
-    several = "only this one; can be given several times"
-    sub.add_argument("--lab", type=labs.full, action="append", default=[], help=several)
-    sub.add_argument("--results", type=Path, help=f"folder of the results (default: {RESULTS} beside SUBMITTED)")
-    sub.add_argument("--html", metavar="FILE", help="write it as an HTML page")
+    sub.add_argument("--html", metavar="FILE", help="write the board as an HTML page")
 
 
 def show(options: argparse.Namespace) -> None:

@@ -32,11 +32,7 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
         "Also: `grader class collect ZIP` unpacks what Moodle and Canvas pack, and `grader class marks` writes what they import. "
         "Exit status: 0 if all grades are there. 1 if some are missing, which the next run makes. 2 for unusable input."
     )
-    sub.add_argument("release", type=Path, help="folder with the released labs, usually labs")
-    sub.add_argument("submitted", type=Path, help="folder with the submissions, as STUDENT/LAB/LAB.ipynb")
-    several = "only this one. You can give it several times"
-    sub.add_argument("--lab", type=labs.full, action="append", default=[], help=several)
-    sub.add_argument("--results", type=Path, help=f"folder for the results (default: {RESULTS} beside SUBMITTED)")
+    add_class(sub, None)
     again = "grade again. WHAT is STUDENT/LAB, a STUDENT or a LAB"
     sub.add_argument("--again", action="append", default=[], metavar="WHAT", help=again)
     sub.add_argument(
@@ -45,6 +41,20 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--limit", type=float, metavar="S", help="seconds after which a grade has failed (default: 900)")
     add_unconfined(sub)
     add_pool(sub)
+
+
+def add_class(sub: argparse.ArgumentParser, nargs: str | None = "?") -> None:
+    """The folders of a class, which may be left out with "?", and which labs of it."""
+    usual = "default" if nargs else "usually"
+    for name, folder, what in (
+        ("release", "labs", "the released labs"),
+        ("submitted", "submitted", "STUDENT/LAB/LAB.ipynb"),
+    ):
+        help = f"folder with {what} ({usual}: {folder})"
+        sub.add_argument(name, type=Path, nargs=nargs, default=Path(folder), help=help)
+    several = "only this lab. You can give it several times"
+    sub.add_argument("--lab", type=labs.full, action="append", default=[], help=several)
+    sub.add_argument("--results", type=Path, help=f"folder with the results (default: {RESULTS} beside SUBMITTED)")
 
 
 class ClassProgress:

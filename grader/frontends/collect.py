@@ -39,14 +39,28 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
     sub.set_defaults(run=take_in)
     sub.description = (
         "Puts the notebooks of Moodle's *Download all submissions* and of Canvas' *Download Submissions* to "
-        "SUBMITTED/STUDENT/LAB/LAB.ipynb, under the lab's name, with their times in timestamp.txt. Which lab a notebook is "
-        "of it says itself. Students get the ids of --students, else those that the gradebook has for their names, else their names."
+        "SUBMITTED/STUDENT/LAB/LAB.ipynb, with their times in timestamp.txt. Each notebook says which lab it "
+        "is of. Students get their ids from --students, or from the gradebook by name. Without either, their "
+        "names are used."
     )
-    sub.epilog = "Exit status: 0, 1 where something was not taken (it is said), 2 for unusable input."
-    sub.add_argument("archives", type=Path, nargs="+", metavar="ZIP", help="as downloaded; a folder: all ZIPs in it")
-    sub.add_argument("--to", type=Path, default=Path("submitted"), metavar="SUBMITTED", help="default: submitted")
+    sub.epilog = (
+        "Exit status: 0 if everything was taken. 1 if something was not, which the output names. 2 for unusable input."
+    )
+    sub.add_argument(
+        "archives", type=Path, nargs="+", metavar="ZIP", help=("a ZIP as you downloaded it, or a folder with several")
+    )
+    sub.add_argument(
+        "--to",
+        type=Path,
+        default=Path("submitted"),
+        metavar="SUBMITTED",
+        help=("folder for the submissions (default: submitted)"),
+    )
     sub.add_argument("--lab", type=labs.full, default="", help="take only this lab's notebooks")
-    who = "CSV with the students' ids (id, username, SIS Login ID) and their names or numbers: Canvas' gradebook, Moodle's worksheet"
+    who = (
+        "CSV with the students' ids (id, username, SIS Login ID), and their names or numbers. Canvas' gradebook "
+        "and Moodle's worksheet will do"
+    )
     sub.add_argument("--students", type=Path, metavar="FILE", help=who)
 
 

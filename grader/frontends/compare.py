@@ -132,7 +132,7 @@ def agreement(comparison: Comparison) -> str:
         numbers += f", the weights moved {ratio:.4f} times as far, cosine {cosine:.4f}"
     if check.status == PASS:
         return f"Losses and weights agree: {numbers}."
-    why = check.reason.removeprefix("This is not the same training: ").replace(
+    why = check.reason.removeprefix("This is not the same training. ").replace(
         "the starter's", "those of the loop before"
     )
     return (

@@ -78,6 +78,23 @@ NAMES = {
     "peak_mb": "memory at the peak, MB",
     "budget_mb": "the budget, MB",
     "allowed_mb": "allowed, MB",
+    # kinds of labs that are no training loop
+    "answered": "your answer",
+    "step_ms": "ms per step, without the profiler",
+    "speed": "speed, of the plain loop's",
+    "lower": "90% interval from",
+    "upper": "90% interval to",
+    "at_most_lost": "speed that may be lost",
+    "pairs_ms": "pairs of timed blocks, ms per step of the plain loop and the submission",
+    "plain_share": "part of the roof that separate operations reach",
+    "gb_per_s": "bytes moved, GB/s",
+    "us_a_call": "µs per call, in each round",
+    "looks_apart": "two looks at one result differ by",
+    "benchmark_says": "the benchmark says, samples/s",
+    "grader_measured": "the grader measured before and after it, samples/s",
+    "off": "off by",
+    "within": "at most that far off",
+    "requests": "requests that were compared",
     # the trace
     "at_least": "wanted: at least",
     "at_most": "wanted: at most",
@@ -92,7 +109,7 @@ ENDINGS = {
 }
 SHARES = {
     *("loss_difference", "loss_tolerance", "first_loss_difference", "norm_tolerance", "worst_window"),
-    *("window_tolerance", "noise", "lost_to_others"),
+    *("window_tolerance", "noise", "lost_to_others", "speed", "at_most_lost", "plain_share"),
 }
 
 

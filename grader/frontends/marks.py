@@ -7,26 +7,21 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from grader import labs
 from grader.classroom import marks, summary
 from grader.classroom.store import Store
 from grader.classroom.submissions import HandedIn, Job, read_class
-from grader.frontends.classroom import GRADEBOOK, RESULTS, record, write_marks
+from grader.frontends.classroom import GRADEBOOK, RESULTS, add_class, record, write_marks
 from grader.frontends.collect import numbers
 from grader.result import write_text
 
 
 def add_arguments(sub: argparse.ArgumentParser) -> None:
     sub.set_defaults(run=write)
-    sub.epilog = "Exit status: 0, 1 where somebody has no mark yet, 2 for unusable input."
-    sub.add_argument("release", type=Path, nargs="?", default=Path("labs"), help="default: labs")
-    sub.add_argument("submitted", type=Path, nargs="?", default=Path("submitted"), help="default: submitted")
-    several = "only this one; can be given several times"
-    sub.add_argument("--lab", type=labs.full, action="append", default=[], help=several)
-    sub.add_argument("--results", type=Path, help=f"folder of the results (default: {RESULTS} beside SUBMITTED)")
-    sub.add_argument("--quick", action="store_true", help="quick measurements where there are no full ones")
+    sub.epilog = "Exit status: 0 if everybody has a mark. 1 if somebody has none yet. 2 for unusable input."
+    add_class(sub)
+    sub.add_argument("--quick", action="store_true", help="take quick measurements where there are no full ones")
     for name, file in (("canvas", "the gradebook that Canvas exported"), ("moodle", "the grading worksheet of Moodle")):
-        words = f"also a file that {name.capitalize()} imports; FILE: {file}, whose rows are filled"
+        words = f"also write a file that {name.capitalize()} imports. FILE is {file}, and its rows are filled"
         sub.add_argument(f"--{name}", nargs="?", const="", metavar="FILE", help=words)
 
 

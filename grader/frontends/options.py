@@ -43,10 +43,10 @@ def add_size(parser: argparse.ArgumentParser) -> None:
 
 
 def add_cores(
-    parser: argparse.ArgumentParser, default: str = "default: the GPU's share of them, or all without a GPU"
+    parser: argparse.ArgumentParser, more: str = " (default: the GPU's share of them, or all without a GPU)"
 ) -> None:
     parser.add_argument(
-        "--cores", metavar="N", help=f"how many of this machine's cores, such as 8, or which, such as 0-3,8 ({default})"
+        "--cores", metavar="N", help=f"how many of this machine's cores, such as 8, or which, such as 0-3,8{more}"
     )
 
 

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sub.add_argument("--keys", type=Path, metavar="DIR", required=True, help="the pool's certificates")
     for name, port, whose in (("--door", 8787, "users"), ("--scheduler", 8786, "the pool's machines")):
         place = f"127.0.0.1:{port}"
-        sub.add_argument(name, default=place, metavar="HOST:PORT", help=f"for {whose} (default: {place})")
+        sub.add_argument(name, default=place, metavar="HOST:PORT", help=f"address for {whose} (default: {place})")
     sub.add_argument("--join", metavar="ADDRESS", help="start only workers, for a pool that runs at tls://HOST:PORT")
     sub.add_argument(
         "--at-once", type=int, default=2, metavar="N", help="most grades of one user at the same time (default: 2)"
@@ -97,7 +97,7 @@ def add_devices(sub: argparse.ArgumentParser) -> None:
         metavar="N",
         help="how many grades at the same time, without GPUs (default: 1)",
     )
-    add_cores(sub, "all workers of this machine share them (default: all)")
+    add_cores(sub, ". All workers of this machine share them (default: all)")
 
 
 def add_pool(sub: argparse.ArgumentParser) -> None:

@@ -62,10 +62,11 @@ class Yardstick:
 
 
 SEED_TELLS_NOTHING = (
-    "From the seed of this grade trainings of this model part soon, by rounding alone: the reference solution, begun from "
-    "weights that are rounded, may end as far away as the submission does, so nothing can be said of it."
+    "From this grade's seed, rounding alone soon drives two trainings of this model apart. The reference "
+    "solution may end as far away if it starts from rounded weights. So nobody can say whether yours is the "
+    "same training."
 )
-ANOTHER_SEED = "Check again: another seed is drawn."
+ANOTHER_SEED = "Check again. A new seed will be drawn."
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from grader.sandbox.child_error import ChildError
 from grader.submission import Submission, defined
 
 WAIT = "Wait until the machine is free and check again."
-UNFIT = "To wait does not help: `grader doctor` says what this machine can grade."
+UNFIT = "Waiting doesn't help. `grader doctor` says what this machine can grade."
 
 
 def is_machines(error: ChildError, submission_there: bool) -> bool:
@@ -33,13 +33,16 @@ def explain(error: ChildError, submission: Submission) -> str:
     cell = dict(submission.elsewhere).get(error.name) if error.kind == "NameError" else None
     if cell:
         text += (
-            f" `{error.name}` is defined in cell {cell}, which is not part of the submission: only cells that begin with "
-            "%%submission are. Move the definition into one."
+            f" `{error.name}` is defined in cell {cell}, which is not part of the submission. Only cells that "
+            "begin with %%submission are. Move the definition into one."
         )
     elif error.kind == "NameError" and error.name in defined(submission.source):
-        text += f" `{error.name}` is defined further down: move its definition above the line that uses it."
+        text += f" `{error.name}` is defined further down. Move its definition above the line that uses it."
     elif error.kind == "NameError":
-        text += " Only cells that begin with %%submission are part of the submission; what they need must be in them."
+        text += (
+            " Only cells that begin with %%submission are part of the submission. Put everything that they need "
+            "into such cells."
+        )
     return text
 
 

@@ -18,9 +18,9 @@ from grader.submission import Submission
 Measured = TypeVar("Measured")
 Kind = TypeVar("Kind", bound=AnyLab)
 
-HELD_BY_OTHERS = "close the programs that hold the rest"
+HELD_BY_OTHERS = "Close the programs that hold the rest."
 NO_POINTS = "No points are given for what was not measured."
-NEEDS_GPU = "It needs an NVIDIA GPU; no points are given for what was not measured."
+NEEDS_GPU = "It needs an NVIDIA GPU. No points are given for what was not measured."
 
 
 def choose_device(device: str) -> str:
@@ -66,7 +66,7 @@ def missing_packages(lab: AnyLab) -> str:
     missing = [name for name in lab.packages if not importlib.util.find_spec(name)]
     if not missing:
         return ""
-    return f"It needs packages that are not installed here: pip install {' '.join(missing)}. {NO_POINTS}"
+    return f"It needs packages that are not installed here. Run `pip install {' '.join(missing)}`. {NO_POINTS}"
 
 
 def too_little_memory(lab: AnyLab, form_name: str) -> str:
@@ -75,13 +75,14 @@ def too_little_memory(lab: AnyLab, form_name: str) -> str:
     if state is None or _that_fits(lab, state.free_bytes):
         return ""
     needed = min(form.gpu_memory for form in _to_choose(lab))
-    others = f"; {HELD_BY_OTHERS}" if state.total_bytes >= needed else ""
+    others = f" {HELD_BY_OTHERS}" if state.total_bytes >= needed else ""
     untried = [form for form in lab.smaller if not form.measured and form.gpu_memory <= state.free_bytes]
     why = f" Its {untried[0].size} form would fit, but was not measured on any GPU yet." if untried else ""
-    return (
-        f"It needs {needed / 1e9:.3g} GB of free GPU memory; of {state.total_bytes / 1e9:.1f} GB here {state.free_bytes / 1e9:.1f} GB are "
-        f"free{others}.{why} {NO_POINTS}"
-    )
+    return f"It needs {needed / 1e9:.3g} GB of free GPU memory. {_free(state)}{others}{why} {NO_POINTS}"
+
+
+def _free(state: machine.GpuState) -> str:
+    return f"{state.free_bytes / 1e9:.1f} GB of {state.total_bytes / 1e9:.1f} GB are free here."
 
 
 def fitted(lab: Kind, form_name: str) -> tuple[Kind, str]:
@@ -93,8 +94,8 @@ def fitted(lab: Kind, form_name: str) -> tuple[Kind, str]:
         return lab, ""
     full = lab.gpu_forms[0].gpu_memory
     return lab.sized(form.size), (
-        f"In its {form.size} form, which needs {form.gpu_memory / 1e9:.3g} GB of free GPU memory. The full form needs {full / 1e9:.3g} GB; of "
-        f"{state.total_bytes / 1e9:.1f} GB here {state.free_bytes / 1e9:.1f} GB are free."
+        f"In its {form.size} form, which needs {form.gpu_memory / 1e9:.3g} GB of free GPU memory. The full form needs {full / 1e9:.3g} GB. "
+        f"{_free(state)}"
     )
 
 
@@ -117,7 +118,7 @@ def needs_gpu(lab: AnyLab) -> str:
     needed = lab.ranks("cuda")
     if needed == 1:
         return NEEDS_GPU
-    return f"It needs {needed} NVIDIA GPUs in one machine; no points are given for what was not measured."
+    return f"It needs {needed} NVIDIA GPUs in one machine. No points are given for what was not measured."
 
 
 def own_cores(lab: AnyLab, device: str) -> contextlib.AbstractContextManager[None]:

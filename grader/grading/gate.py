@@ -13,11 +13,15 @@ LEFT_MAIN_MEMORY = 1 << 30
 TAKEN_MEMORY = 1 << 30  # bytes of GPU memory that a neighbour must have taken to be to blame
 
 UNCONFINED = (
-    "This machine cannot keep a submission away from files that are not its own (`grader doctor` says what is open), so no "
-    "marks are given here. Use Linux 5.13 or newer with Landlock enabled, or allow it, for code that you trust: "
-    "--allow-unconfined for grader, --MeasuredGrade.allow_unconfined=True for nbgrader."
+    "This machine can't keep a submission away from files that are not its own, so no marks are given here. "
+    "`grader doctor` says what is open. Use Linux 5.13 or newer with Landlock enabled. For code that you "
+    "trust you can allow it, with --allow-unconfined for grader, or with "
+    "--MeasuredGrade.allow_unconfined=True for nbgrader."
 )
-OPEN_FILES = "Graded without confined files, because that was allowed: the submission could read the solutions and change results."
+OPEN_FILES = (
+    "Graded without confined files, because that was allowed. The submission could read the solutions and change "
+    "results."
+)
 
 
 class Disturbed(Exception):
@@ -37,7 +41,7 @@ def machine_is_free(form_name: str, ranks: int = 1) -> int:
     """Bytes of GPU memory that are free, 0 without a GPU. Raises Disturbed where this machine is not fit to measure on now."""
     free = machine.free_memory()
     if free < FREE_MAIN_MEMORY:
-        raise Disturbed(f"only {free / 1e9:.1f} GB of memory are free, {FREE_MAIN_MEMORY / 1e9:.0f} are needed.")
+        raise Disturbed(f"only {free / 1e9:.1f} GB of memory are free, and {FREE_MAIN_MEMORY / 1e9:.0f} are needed.")
     if form_name != "cuda":
         return 0
     if not machine.wait_idle(8.0, ranks):
@@ -56,11 +60,14 @@ def before_block(form_name: str, ranks: int) -> None:
     left = machine.free_memory()
     if left < LEFT_MAIN_MEMORY:
         raise Disturbed(
-            f"only {left / 1e9:.1f} GB of memory are left, {LEFT_MAIN_MEMORY / 1e9:.0f} are needed: with less, files are read from "
-            "the disk again."
+            f"only {left / 1e9:.1f} GB of memory are left, and {LEFT_MAIN_MEMORY / 1e9:.0f} are needed. With "
+            "less, files are read from the disk again."
         )
     if form_name == "cuda" and not machine.wait_idle(gpus=ranks):
-        raise Disturbed("the GPU was busy while both loops were stopped: another program, or work queued ahead.")
+        raise Disturbed(
+            "the GPU was busy while both loops were stopped. Either another program used it, or a loop had "
+            "queued work in advance."
+        )
 
 
 def memory_was_taken(free_before: int, ranks: int) -> str:

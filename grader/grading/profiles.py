@@ -76,7 +76,9 @@ def _implausible(metrics: trace.Metrics, step_s: float, on_gpu: bool) -> list[st
         return problems
     busy = metrics.gpu_busy_ns
     if busy is not None and metrics.step_ns and busy > FITS * metrics.step_ns:
-        problems.append(f"its GPU work takes {busy / 1e6:.1f} ms a step, a whole step takes {step_s * 1e3:.1f} ms")
+        problems.append(
+            f"its GPU work takes {busy / 1e6:.1f} ms per step, but a whole step takes {step_s * 1e3:.1f} ms"
+        )
     if not metrics.kernels:
         problems.append("it shows no GPU work")
     return problems

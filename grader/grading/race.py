@@ -124,7 +124,7 @@ def race(starter: Arm, submission: Arm, policy: Policy, plan: Plan, progress: Pr
     yield known
     known = _keep_weights(known, starter, submission, policy)
     if submission.recompiled:
-        again = "torch.compile compiled again inside a timed block: a shape or a constant changes from step to step."
+        again = "torch.compile compiled again inside a timed block. A shape or a constant changes from step to step."
         known = replace(known, warnings=(*known.warnings, again))
     main_step_s = (starter.ran_main_s / starter.ran_steps, submission.ran_main_s / submission.ran_steps)
     yield replace(known, main_step_s=main_step_s)
@@ -158,7 +158,8 @@ def _repeats(known: Race) -> tuple[str, ...]:
     if known.decided and slower:
         whys += ["the starter or the submission was slowed by something else on this machine"] * slower
     return tuple(
-        f"{whys.count(why)} of {len(known.pairs)} pairs of blocks do not count: {why}." for why in dict.fromkeys(whys)
+        f"{whys.count(why)} of {len(known.pairs)} pairs of blocks don't count, because {why}."
+        for why in dict.fromkeys(whys)
     )
 
 
@@ -167,8 +168,8 @@ def _slower_starter(known: Race, policy: Policy) -> tuple[str, ...]:
     if not policy.calibrated_s or known.step_s[0] <= SLOWER_THAN_CALIBRATED * policy.calibrated_s:
         return ()
     return (
-        f"The starter takes {1e3 * known.step_s[0]:.4g} ms a step; when this machine was calibrated it took "
-        f"{1e3 * policy.calibrated_s:.4g} ms. Something that was not there then slows this machine: look for it, or calibrate anew.",
+        f"The starter takes {1e3 * known.step_s[0]:.4g} ms per step. It took {1e3 * policy.calibrated_s:.4g} "
+        "ms when this machine was calibrated. Something slows this machine now. Find it, or calibrate again.",
     )
 
 

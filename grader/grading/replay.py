@@ -26,8 +26,8 @@ from grader.submission import solution
 REPLAY_S = 90.0  # how long the reference solution may train for comparison; timed blocks are some seconds each
 ROUNDED = 3  # trainings from weights that are rounded, where a seed is doubtful: one alone may end close by chance
 COMPARED_WITH_STARTER = (
-    "The timed steps were compared with the starter's, as far as it came, and not to the end with the reference solution's. Your "
-    "points stay as they are; there is nothing that you have to do."
+    "The timed steps were compared with the starter's, as far as it came. They were not compared with the "
+    "reference solution's to the end. Your points stay as they are, and you don't have to do anything."
 )
 
 
@@ -84,8 +84,8 @@ def compared_part(race: Race, replay: parity_check.Replay, decide: Decide) -> tu
     if decided and race.decided:
         decided = replace(decided, certain=min(decided.certain, race.decided.certain))
     warning = (
-        f"The loop claims {claimed} steps. The reference solution could follow {followed} of them in {REPLAY_S:.0f} s; what was "
-        "timed after those does not count."
+        f"The loop claims {claimed} steps. The reference solution could follow {followed} of them in "
+        f"{REPLAY_S:.0f} s. What was timed after those does not count."
     )
     return replace(race, pairs=pairs, decided=decided), (warning,)
 
@@ -97,7 +97,7 @@ def twins(reference: Reference, checkpoints: Sequence[Checkpoint], step: int, pr
     found: dict[int, Near] = {}
     first = reference.setup.form.parity.steps
     with tempfile.TemporaryDirectory() as folder:
-        progress(0.96, "the reference solution once more: its weights are not kept in each grade, for they are large")
+        progress(0.96, "the reference solution once more, for its weights")
         with reference.start() as arm:
             kept = {}
             for stop in _reached(arm, [each.step for each in checkpoints]):  # each stretch is compared, too
@@ -105,7 +105,7 @@ def twins(reference: Reference, checkpoints: Sequence[Checkpoint], step: int, pr
                 kept[stop] = Path(folder) / str(stop)
                 kept[stop].write_bytes(arm.child.fetch(WEIGHTS, max_weights_bytes(arm.child, WEIGHTS)))
         for n in range(1, 1 + ROUNDED):
-            progress(0.96 + 0.01 * n, "trainings from rounded weights: how far apart honest ones from this seed are")
+            progress(0.96 + 0.01 * n, "trainings from rounded weights, which show how far rounding leads")
             with reference.start(nudge=n) as twin:
                 for stop in _reached(twin, kept):
                     twin.child.give(WEIGHTS, kept[stop].read_bytes())
@@ -182,7 +182,7 @@ def second_look(findings: Findings, reference: Reference, progress: Progress) ->
     first, check = findings.work.outcome, reference.lab.outcome
     assert first is not None and check is not None
     step = first.evidence["steps"]
-    progress(0.94, "held-out data: the reference solution from the same seed")
+    progress(0.94, "the reference solution from the same seed, for its held-out data")
     try:
         with reference.start() as arm:
             if arm.reaching_s(step) > REPLAY_S:
@@ -193,5 +193,5 @@ def second_look(findings: Findings, reference: Reference, progress: Progress) ->
                 arm.run(step - len(arm.losses))
             findings.note(outcome=outcome_check.beside(check, first, arm.child.ask("evaluate")))
     except UserError as missing:
-        reason = f"{first.reason} Whether this grade's seed leads there, the reference solution would tell: {missing}"
+        reason = f"{first.reason} The reference solution would tell whether this grade's seed leads there. {missing}"
         findings.note(outcome=outcome_check.not_measured(reason, first.evidence))

@@ -17,7 +17,7 @@ from grader.labs.lab import CAUSES, Budget, TraceCheck
 from grader.result import AGAIN, FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, unscored
 from grader.submission import Submission
 
-ONLY_COMPARED = f"{NEEDS_GPU} What was compared is the training."
+ONLY_COMPARED = f"{NEEDS_GPU} Only the training was compared."
 
 
 class Closed(NamedTuple):
@@ -64,7 +64,7 @@ def judge(findings: Findings, submission: Submission) -> list[CheckResult]:
         memory = memory_check.as_far_as(supported, "the measured gain", memory, undecided)
     elif memory and not closed:
         share = memory.points / memory.max_points
-        throughput = memory_check.as_far_as(share, "what is gone of the growth", throughput)
+        throughput = memory_check.as_far_as(share, "the part of the growth that is gone", throughput)
     checks += [throughput, memory] if memory else [throughput]
     return checks + [_trace(findings, closed, check, supported, undecided) for check in lab.trace]
 

@@ -175,15 +175,15 @@ def _read(findings: Findings, submission_arm: Arm) -> None:
         data = submission_arm.child.fetch(FILE, MAX_TRACE)
     except ChildError:
         findings.no_trace = (
-            f"After {steps} steps there is no trace at job.trace. It is written by on_trace_ready, which is called when the "
-            "schedule's steps are over and step() was called once in each."
+            f"There is no trace at job.trace after {steps} steps. on_trace_ready writes it. The profiler "
+            "calls that when the schedule's steps are over, and only if the loop calls step() once per step."
         )
         return
     findings.written = hashlib.sha256(data).digest()
     try:
         findings.recorded = trace.read_bytes(data, expect_gpu=findings.form_name == "cuda")
     except trace.TraceError as error:
-        findings.no_trace = f"What is at job.trace after {steps} steps is no trace that can be read: {error}."
+        findings.no_trace = f"The file at job.trace after {steps} steps can't be read as a trace: {error}."
         return
     findings.timelines["after"] = trace.timeline(findings.recorded, steps=findings.lab.window.active, skip_first=0)
 
@@ -241,7 +241,7 @@ def judge_window(findings: Findings) -> CheckResult:
     if recorded is None:
         return scored(check, 0, findings.no_trace)
     if not len(recorded.steps):
-        return scored(check, 0, "The trace holds no steps: step() of the profiler was never called.")
+        return scored(check, 0, "The trace holds no steps. The profiler's step() was never called.")
     numbers = _numbers(recorded, findings.mark)
     first = check.wait + check.warmup
     wanted = list(range(first, first + check.active))
@@ -250,10 +250,10 @@ def judge_window(findings: Findings) -> CheckResult:
     if numbers != wanted:
         said = f"steps {numbers[0]} to {numbers[-1]}" if numbers else "no step with its backward pass"
         share = 0.5 if len(numbers) == check.active else 0
-        reason = f"The trace holds {said}; wanted are {wanted[0]} to {wanted[-1]}, counted from 0."
+        reason = f"The trace holds {said}. It must hold steps {wanted[0]} to {wanted[-1]}, counted from 0."
         return scored(check, share * check.points, reason, evidence)
     if findings.form_name == "cuda" and not gpu:
-        reason = "The right steps are recorded, but nothing of what the GPU did: ProfilerActivity.CUDA is missing."
+        reason = "The right steps are recorded, but nothing that the GPU did. Add ProfilerActivity.CUDA."
         return scored(check, 0.5 * check.points, reason, evidence)
     return scored(check, check.points, f"Steps {wanted[0]} to {wanted[-1]} are recorded, and no others.", evidence)
 
@@ -305,7 +305,7 @@ def _wrong(recorded: Trace, phase: str, spans: dict[str, np.ndarray]) -> str:
     for other, others in spans.items():
         start, end = recorded.start[others][:, None], recorded.end[others][:, None]
         if other != phase and len(others) and ((start < recorded.end[own]) & (recorded.start[own] < end)).any():
-            return f"and `{other}` overlap: one must end before the other begins"
+            return f"and `{other}` overlap. One must end before the other begins"
     for pattern, what in WITHIN[phase]:
         inside = _starts(recorded, pattern)
         first = np.searchsorted(inside, recorded.start[own])
@@ -315,12 +315,12 @@ def _wrong(recorded: Trace, phase: str, spans: dict[str, np.ndarray]) -> str:
             else [False]
         )
         if not np.all(held):
-            return f"does not stand around {what}"
+            return f"is not around {what}"
     if phase == "opt":
         clearing = _starts(recorded, CLEARING)[:, None]
         around = np.concatenate([own, spans["bwd"]])
         if not np.all(((recorded.start[around] <= clearing) & (clearing < recorded.end[around])).any(axis=1)):
-            return "does not stand around optimizer.zero_grad(), nor does `bwd`"
+            return "is not around optimizer.zero_grad(), and neither is `bwd`"
     return ""
 
 
@@ -340,7 +340,7 @@ def _judge_cost(findings: Findings, supported: float) -> CheckResult:
             check, INCONCLUSIVE, f"Not measured: {findings.pairs[-1].disturbed or 'too few pairs'}. Check again."
         )
     if decided is None:
-        return scored(check, 0, "Not counted: without a trace there is nothing that could have cost anything.")
+        return scored(check, 0, "Not counted: without a trace nothing was recorded, so nothing could cost time.")
     if findings.goes_on:
         reason = (
             "Not counted: the recording goes on. The profiler was on, or wrote to job.trace, while the loop was timed."
@@ -356,17 +356,20 @@ def _judge_cost(findings: Findings, supported: float) -> CheckResult:
         "pairs_ms": [[1e3 * each.starter_s, 1e3 * each.submission_s] for each in decided.pairs],
     }
     if gain.lower < 1 - at_most and decided.settled:
-        return scored(check, 0, f"After the recording {runs}; it may lose at most {at_most:.0%}.", evidence)
+        return scored(check, 0, f"After the recording {runs}. It may lose at most {at_most:.0%}.", evidence)
     if gain.lower < 1 - at_most:
-        reason = f"After the recording {runs}: too uncertain to say that it loses at most {at_most:.0%}. Check again."
+        reason = (
+            f"After the recording {runs}. That is too uncertain to say whether it loses at most {at_most:.0%}. "
+            "Check again."
+        )
         return unscored(check, INCONCLUSIVE, reason, evidence)
     if gain.lower > 1 + at_most:  # what else it gained could hide what it loses
         reason = (
-            f"Not counted: after the recording {runs}. A speed-up hides what the recording costs: leave the rest of the loop as "
-            "it is, the loader's options too."
+            f"Not counted: after the recording {runs}. A speed-up hides what the recording costs. Leave the "
+            "rest of the loop as it is, including the loader's options."
         )
         return unscored(check, FAIL, reason, evidence)
     reason = f"After the recording {runs}."
     if supported < 1:
-        reason += f" The phases support {supported:.0%} of these points: a loop without any costs nothing."
+        reason += f" The phases support {supported:.0%} of these points, because a loop without phases costs nothing."
     return scored(check, supported * check.points, reason, evidence)

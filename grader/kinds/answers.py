@@ -138,7 +138,9 @@ def measure(findings: Findings, submission: Submission, plan: Any, limits: Any, 
     names = [question.name for question in findings.lab.questions]
     unknown = [key for key in findings.answers if key not in names]
     if unknown:
-        findings.warnings.append(f"answers[{shown(unknown[0])}] answers no question; there are {', '.join(names)}.")
+        findings.warnings.append(
+            f"answers[{shown(unknown[0])}] belongs to no question. The questions are {', '.join(names)}."
+        )
 
 
 def judge(findings: Findings, submission: Submission) -> list[CheckResult]:
@@ -199,23 +201,29 @@ def against(said: str, about: Recording) -> str:
     if said in ("memory-bound", "compute-bound", HEALTHY) and kernels < 0.85 * step:
         return f"then the GPU would calculate nearly all the time, and its kernels run for {part(kernels)}."
     if said == "memory-bound":
-        return f"matrix products and convolutions take {part(products)}, {plain_number(kernels - products)} are left for the rest."
+        return (
+            f"matmuls and convolutions take {part(products)}, so {plain_number(kernels - products)} are left for "
+            "the rest."
+        )
     if said == "compute-bound":
         return (
-            f"matrix products and convolutions take {part(products)}, and {cores:.0%} of that time is on tensor cores, "
-            f"{metrics.half_share or 0:.0%} with 16-bit inputs."
+            f"matmuls and convolutions take {part(products)}, and {cores:.0%} of that time is on tensor "
+            f"cores, {metrics.half_share or 0:.0%} with 16-bit inputs."
         )
     if said == HEALTHY:
         if products < 0.5 * step:
-            return f"the GPU is busy, but in matrix products and convolutions only {part(products)}."
-        return f"the GPU is busy, but {cores:.0%} of its time in matrix products is on tensor cores."
+            return f"the GPU is busy, but matmuls and convolutions take only {part(products)}."
+        return f"the GPU is busy, but only {cores:.0%} of its time in matmuls is on tensor cores."
     cost = part(about.ms(*STALLS[said.removesuffix("-bound")].parts))
     return {
-        "input-bound": f"the GPU is idle while the host waits for data for {cost}.",
+        "input-bound": f"for {cost} the GPU is idle while the host waits for data.",
         "transfer-bound": f"copies with no kernel beside them, and the GPU waiting for them, take {cost}.",
-        "sync-bound": f"the host waits for the GPU {metrics.syncs or 0:g} times a step, and the GPU is idle after that for {cost}.",
-        "host-bound": f"the GPU is idle while the host is outside of all operators for {cost}.",
-        "launch-bound": f"the GPU is idle because the host has not launched the next kernel yet for {cost}.",
+        "sync-bound": (
+            f"the host waits for the GPU {metrics.syncs or 0:g} times per step, and the GPU is idle after that "
+            f"for {cost}."
+        ),
+        "host-bound": f"for {cost} the GPU is idle while the host is outside of all operators.",
+        "launch-bound": f"for {cost} the GPU is idle because the host has not launched the next kernel yet.",
         "communication-bound": f"communication with nothing beside it takes {cost}.",
     }[said]
 
@@ -229,16 +237,17 @@ def _judge_number(part: Number, said: Any, about: Recording) -> tuple[float, str
         return 1, "right."
     steps = about.analysis.metrics.steps
     if part.share and not 0 <= number <= 1:
-        return 0, f"{number:g} is no share: write 0.25 for 25%."
+        return 0, f"{number:g} is not a share. Write 0.25 for 25%."
     traced_idle = about.analysis.metrics.gpu_idle
     if part.value == "gpu_idle_unprofiled" and traced_idle is not None and abs(number - traced_idle) <= allowed:
         traced = about.side["step_ms_traced"]
         return 0, (
-            f"{number:g} is how idle the GPU is in the trace, whose steps the profiler stretched to {plain_number(traced)} ms. Without "
-            f"it a step takes {plain_number(about.step_ms)} ms, and the GPU works as long as before."
+            f"{number:g} is how idle the GPU is in the trace, but the profiler stretched its steps to "
+            f"{plain_number(traced)} ms. Without the profiler a step takes {plain_number(about.step_ms)} ms, "
+            "and the GPU works just as long."
         )
     if steps and right and abs(number / steps - right) <= allowed:
-        return 0, f"{number:g} is for {steps} steps; asked is one step."
+        return 0, f"{number:g} is for {steps} steps. The question is about one step."
     return 0, f"{number:g} is more than {f'{part.within:g}' if part.share else f'{part.within:.0%}'} off."
 
 
@@ -252,11 +261,11 @@ def _judge_place(part: Place, said: Any, about: Recording) -> tuple[float, str]:
         if made >= GUILTY * waits:
             return 1, f"right: {made:g} of the {waits:g} waits of a step."
         if made:
-            return 0, f"{shown(said)} makes only {made:g} of the {waits:g} waits of a step."
-        return 0, f"{shown(said)} makes the host wait nowhere in the trace (a line is written like planted.py:41)."
+            return 0, f"{shown(said)} causes only {made:g} of the {waits:g} waits of a step."
+        return 0, f"{shown(said)} makes the host wait nowhere in the trace. Write a line like planted.py:41."
     spent = {phase: times["host_ns"] / 1e6 for phase, times in (metrics.phases or {}).items()}
     if said not in spent:
-        return 0, f"{shown(said)} is no phase of this trace: {', '.join(spent)}."
+        return 0, f"{shown(said)} is not a phase of this trace. Its phases are {', '.join(spent)}."
     if said == max(spent, key=spent.__getitem__):
         return 1, "right."
     return 0, f"the host spends {plain_number(spent[said])} of {plain_number(sum(spent.values()))} ms in {said}."

@@ -114,12 +114,12 @@ HALF, NEAR = 0.5, 0.05  # the share of the roof that parts the reasons; within 5
 LINE = r"(?:(.*[^\s:])\s*:)?\s*(\d{1,6})"  # gpt.py:44
 KEYS = ("operation", "line", "bound", "cause")
 NO_GPU = (
-    "It needs an NVIDIA GPU, to record the loop again; no points are given for what was not measured. A machine without one "
-    'shows the recorded trace: answer with "trace": "recorded".'
+    "It needs an NVIDIA GPU to record the loop again. No points are given for what was not measured. Without "
+    'a GPU, answer for the recorded trace with "trace": "recorded".'
 )
 NO_PEAKS = (
-    "What this GPU reaches at most was not measured, so nobody can say what bounds an operation on it. Answer for the recorded "
-    'trace: lab.profile("recorded").'
+    "The peaks of this GPU were not measured, so nobody can say what bounds an operation on it. Answer for "
+    'the recorded trace, lab.profile("recorded").'
 )
 
 
@@ -246,9 +246,9 @@ def unclear(ranked: list[Operation], count: int) -> str:
     """Why these operations cannot be asked for, or ''."""
     for o in costliest(ranked, count):
         if not function_of(o):
-            return f"the trace tells no source line of {o.name}"
+            return f"the trace shows no source line for {o.name}"
         if o.bound not in BOUNDS or not causes(o):
-            return f"the trace does not tell what bounds {o.name}"
+            return f"the trace doesn't show what bounds {o.name}"
     return "" if len(ranked) >= count else "it holds too few operations on the GPU"
 
 
@@ -275,7 +275,7 @@ def measure(findings: Findings, submission: Submission, plan: Any, limits: Any, 
         return
     if about not in (LIVE, RECORDED):
         findings.fatal = (
-            f'answers["trace"] is {shown(about)}. It must be "{LIVE}" or "{RECORDED}": lab.profile() says which.'
+            f'answers["trace"] is {shown(about)}. It must be "{LIVE}" or "{RECORDED}". lab.profile() says which.'
         )
         return
     if about == LIVE:
@@ -289,7 +289,7 @@ def measure(findings: Findings, submission: Submission, plan: Any, limits: Any, 
     except trace.TraceError as error:
         problem = f"it cannot be read: {error}"
     if problem:
-        findings.disturbed = f"the loop's trace is of no use here: {problem}."
+        findings.disturbed = f"the loop's trace can't be used, because {problem}."
 
 
 def judge(findings: Findings, submission: Submission) -> list[CheckResult]:
@@ -301,7 +301,7 @@ def judge(findings: Findings, submission: Submission) -> list[CheckResult]:
         )
         return [unscored(check, status, why) for check in lab.checks]
     if not findings.seen:
-        return [unscored(check, FAIL, "Not answered yet: `trace` says which trace is meant.") for check in lab.checks]
+        return [unscored(check, FAIL, "Not answered yet. Say in `trace` which trace you mean.") for check in lab.checks]
     left = costliest(findings.seen.operations, len(lab.operations))
     checks = []
     for check in lab.operations:
@@ -367,8 +367,11 @@ def _judge(check: Costly, answer: Any, meant: Operation | None, seen: LoopTrace)
 def _not_among(said: Any, seen: LoopTrace) -> str:
     named = _called(seen.operations, said) if isinstance(said, str) else []
     if not named:
-        return f"{shown(said)} is none of the operations of the table."
-    return f"{shown(said)} takes {plain_number(named[0].gpu_ns / 1e6)} ms a step; others take more, or it was named already."
+        return f"{shown(said)} is none of the operations in the table."
+    return (
+        f"{shown(said)} takes {plain_number(named[0].gpu_ns / 1e6)} ms per step. Others take more, or you named "
+        "it already."
+    )
 
 
 def _against(o: Operation, key: str, said: Any, seen: LoopTrace) -> str:
@@ -378,12 +381,12 @@ def _against(o: Operation, key: str, said: Any, seen: LoopTrace) -> str:
     choices = BOUNDS if key == "bound" else REASONS
     if not isinstance(said, str) or said not in choices:
         return f"{shown(said)} is none of: {', '.join(choices)}."
-    facts = f"{plain_number(o.launched)} kernels of {plain_number(o.gpu_ns / 1e3 / o.launched)} us in the mean"
+    facts = f"{plain_number(o.launched)} kernels of {plain_number(o.gpu_ns / 1e3 / o.launched)} us on average"
     if o.flops:
         facts += f", {plain_number(o.flops / 1e9)} GFLOP"
     if o.bytes_moved:
         facts += f", {plain_number(o.bytes_moved / 1e6)} MB"
-    return f"not {said}: in {plain_number(o.gpu_ns / 1e6)} ms a step it is {facts}."
+    return f"not {said}. Its {plain_number(o.gpu_ns / 1e6)} ms per step are {facts}."
 
 
 def _against_line(said: Any, seen: LoopTrace) -> str:
@@ -392,13 +395,13 @@ def _against_line(said: Any, seen: LoopTrace) -> str:
     if not match:
         number = re.search(r"\d{1,6}", shown(said))
         example = f"{Path(places[0].file).name}:{number[0] if number else places[0].first}"
-        return f'{shown(said)} is no line: write "{example}", a file and a number, in quotes.'
+        return f'{shown(said)} is not a line. Write a file and a number in quotes, such as "{example}".'
     files = list(dict.fromkeys(place.file for place in places))
     if match[1] and not any(f"/{file}".endswith(f"/{match[1]}") for file in files):
         names = ", ".join(Path(file).name for file in files)
-        return f"{match[1]} asks for none of this work: lab.code() shows lines of {names}."
+        return f"{match[1]} asks for none of this work. lab.code() shows lines of {names}."
     if any(_is_line(o, said) for o in seen.operations):
-        return f"{shown(said)} asks for other work."
+        return f"{shown(said)} asks for different work."
     return f"{shown(said)} is in none of the functions that lab.code() shows."
 
 
@@ -412,7 +415,7 @@ def _judge_share(answered: Any, check: Together, right: float) -> CheckResult:
         return scored(check, check.points, f"It is {right:.2f}.", {"answered": number})
     reason = f"{number:g} is more than {check.within:g} off."
     if not 0 <= number <= 1:
-        reason = f"{number:g} is no share: write 0.25 for 25%."
+        reason = f"{number:g} is not a share. Write 0.25 for 25%."
     return scored(check, 0, reason, {"answered": number})
 
 

@@ -124,7 +124,10 @@ class CaseResult:
         if self.error_again is not None and self.error_again <= 1:
             return ""
         off = "not finite" if self.error_again is None else f"off by {self.error_again:.3g}"
-        return f"its kernel, launched once more on other inputs, is {off}: something else has calculated"
+        return (
+            f"its kernel is {off} when it is launched again on other inputs, so something else has calculated the "
+            "result"
+        )
 
 
 @dataclass
@@ -256,7 +259,10 @@ def _rounds(findings: Findings, children: Children, rounds: int, progress: Progr
         random.shuffle(order)
         for name in order:
             if findings.form_name == "cuda" and not machine.wait_idle():
-                raise Disturbed("the GPU was busy while nothing was timed: another program, or work queued ahead.")
+                raise Disturbed(
+                    "the GPU was busy while nothing was timed. Either another program used it, or the submission "
+                    "had queued work in advance."
+                )
             child = children.grader if name in YARDSTICKS else children.submission
             with turn(child):
                 child.ask("calls", entry=name, seed=seed, count=2)  # awake, and clocks up
@@ -308,13 +314,13 @@ def foreign(findings: Findings) -> str:
         more = f" and {len(operators) - 5} more" if len(operators) > 5 else ""
         return f"operators of torch calculated: {', '.join(operators[:5])}{more}"
     if findings.compiled:
-        return "torch.compile made the kernel; it is what yours is compared with"
+        return "torch.compile made the kernel, and that is what yours is compared with"
     for name, seen in findings.seen.items():
         if seen.launches == 0:
             return f"for {name!r} a call launched no kernel that is decorated with @triton.jit"
         if seen.launches > 1:
-            between = "what one leaves for the next goes to memory and comes back"
-            return f"for {name!r} a call launched {seen.launches} kernels, and one is allowed: {between}"
+            between = "What one kernel leaves for the next goes to memory and back"
+            return f"for {name!r} a call launched {seen.launches} kernels, and only one is allowed. {between}"
     return ""
 
 
@@ -324,7 +330,8 @@ def _judge_cases(findings: Findings, check: Cases, whose: str) -> CheckResult:
     evidence = {name: {"off": findings.seen[name].largest_error, **case} for name, case in cases.items()}
     right = f"{len(cases) - len(wrong)} of {len(cases)} are right"
     if whose:
-        return scored(check, 0, f"{right}, but they count when one kernel of yours has made them: {whose}.", evidence)
+        reason = f"{right}, but they don't count, because {whose}. One kernel of yours must calculate them."
+        return scored(check, 0, reason, evidence)
     if not wrong:
         return scored(check, check.points, f"{right}.", evidence)
     said = "; ".join(f"{name}: {why}" for name, why in wrong.items())
@@ -335,7 +342,7 @@ def _wrong(seen: CaseResult) -> str:
     if seen.wrong:
         return seen.wrong
     if seen.largest_error is None:
-        return "the result holds numbers that are not finite"
+        return "the result holds values that are not finite"
     return f"off by {seen.largest_error:.3g} times what is allowed" if seen.largest_error > 1 else seen.elsewhere
 
 
@@ -373,11 +380,14 @@ def _judge_roof(findings: Findings, whose: str, right: bool) -> CheckResult:
     }
     said = (
         f"It moves its bytes at {rate:,.0f} GB/s, {share.factor:.0%} of the roof measured here (90% interval "
-        f"{share.lower:.0%} to {share.upper:.0%}); one operation after the other reaches {least:.0%}, and "
+        f"{share.lower:.0%} to {share.upper:.0%}). Separate operations reach {least:.0%}, and "
         f"{check.at_least:.0%} earns full points."
     )
     if findings.strange > SAME:
-        stopped = "results of the timed calls are not those of the function. Every call must calculate anew, and return a new tensor like x"
+        stopped = (
+            "results of the timed calls are not those of the function. Every call must calculate again, and "
+            "return a new tensor like x"
+        )
     elif share.lower > FASTEST:
         stopped = "this is faster than the memory can move the bytes. Something was not read, or not written"
     if stopped:

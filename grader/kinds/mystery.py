@@ -157,7 +157,7 @@ def draw(lab: MysteryLab, ticket: str) -> dict[str, Drawn]:
     """The loops of a ticket, by name. Raises UserError for what is no ticket."""
     form_name, _, number = ticket.partition("-")
     if form_name not in lab.forms or not re.fullmatch(r"\d{6}", number, re.ASCII):
-        raise UserError(f"{shown(ticket)} is no ticket. lab.ticket shows yours, such as cpu-123456.")
+        raise UserError(f"{shown(ticket)} is not a ticket. lab.ticket shows yours, such as cpu-123456.")
     form, chance = lab.forms[form_name], random.Random(f"{lab.name} {number}")
     causes = sorted({mystery.cause for mystery in form.choices})
     chosen = chance.sample(causes, min(len(causes), len(lab.loops)))
@@ -240,14 +240,14 @@ def measure(findings: Findings, submission: Submission, plan: Any, limits: Any, 
         findings.answers = read_answers(submission)
         ticket = findings.answers.get("ticket", ...)
         if not isinstance(ticket, str):
-            raise UserError('`answers` has no ticket: "ticket" is the text that lab.ticket shows, in quotes.')
+            raise UserError('`answers` has no ticket. Add "ticket" with the text that lab.ticket shows, in quotes.')
         findings.loops = draw(findings.lab, ticket)
     except UserError as error:
         findings.fatal = str(error)
         return
     findings.ticket_form, findings.seed = ticket.split("-")[0], int(ticket.split("-")[1])
     if own := _another(findings, submission, ticket):
-        findings.fatal = f"Your ticket is {own}; the answers are for {ticket}. Nothing was graded."
+        findings.fatal = f"Your ticket is {own}, but the answers are for {ticket}. Nothing was graded."
         if submission.student:
             findings.fatal += f' In the lab, student = "{submission.student}" leads to your loops.'
         return
@@ -321,7 +321,7 @@ def _judge_cause(findings: Findings, unknown: Unknown) -> CheckResult:
         points, reason = unknown.points, f"It is {said}."
     elif right == HEALTHY and said in ("memory-bound", "compute-bound"):
         points = NEXT_BEST * unknown.points
-        reason = "Half right. It is busy all the time; but is there anything to fix?"
+        reason = "Half right. It is busy all the time, but is there anything to fix?"
         if said in possible:
             reason += f" Measured here: {_against(findings, unknown.name, said)}."
     else:
@@ -348,7 +348,7 @@ def _each(seen: Profiled, form_name: str, call_s: float | None) -> str:
     """What one call takes, beside one that does next to nothing."""
     count, (one, many) = seen.numbers[CALLS[form_name]], CALLED[form_name]
     said = f"{plain_number(1e3 * seen.step_s)} ms / {count:,.0f} {many} = {plain_number(1e6 * seen.step_s / count)} us each"
-    return said + (f"; {one} takes about {plain_number(1e6 * call_s)} us here" if call_s else "")
+    return said + (f", and {one} takes about {plain_number(1e6 * call_s)} us here" if call_s else "")
 
 
 def _against_on_cpu(seen: Profiled, said: str, call_s: float | None) -> str:
@@ -356,11 +356,11 @@ def _against_on_cpu(seen: Profiled, said: str, call_s: float | None) -> str:
     if said == "input-bound":
         return f"waiting for data takes {_part(seen, waits)}"
     if said == HEALTHY:
-        return f"matrix products take {_part(seen, products)}"
+        return f"matmuls take {_part(seen, products)}"
     rest = max(0.0, 1 - waits - products)
     if said == "memory-bound" and rest < 0.5:
         return (
-            f"waiting for data takes {_part(seen, waits)}, and matrix products {_part(seen, products)}: "
+            f"waiting for data takes {_part(seen, waits)} and matmuls take {_part(seen, products)}, so "
             f"{plain_number(1e3 * rest * seen.step_s)} ms are left for the rest"
         )
     return _each(seen, "cpu", call_s)
@@ -375,7 +375,7 @@ def _against_on_gpu(seen: Profiled, said: str, call_s: float | None) -> str:
     if said == "transfer-bound":
         return f"copies with no kernel beside them take {_part(seen, copies)}"
     if said == "sync-bound":
-        waits = f"the host waits for the GPU {numbers.get('syncs', 0.0):g} times a step"
+        waits = f"the host waits for the GPU {numbers.get('syncs', 0.0):g} times per step"
         return f"{waits}, and {idles}" if idle < BUSY else waits
     if said == "launch-bound":
         return idles if idle < BUSY else _each(seen, "cuda", call_s)
@@ -383,20 +383,18 @@ def _against_on_gpu(seen: Profiled, said: str, call_s: float | None) -> str:
     kernels = max(0.0, 1 - idle - copies)
     if kernels < 1 - BUSY:
         return f"then the GPU would calculate nearly all the time, and its kernels run for {_part(seen, kernels)}"
-    takes = f"matrix products and convolutions take {_part(seen, products)}"
+    takes = f"matmuls and convolutions take {_part(seen, products)}"
     if said == "memory-bound":
-        return f"{takes}, {plain_number(1e3 * (kernels - products) * seen.step_s)} are left for the rest"
+        return f"{takes}, so {plain_number(1e3 * (kernels - products) * seen.step_s)} are left for the rest"
     if products < 0.5:
         return takes
-    return f"{numbers.get('tensor_core_share', 0.0):.0%} of the time in matrix products and convolutions is on tensor cores"
+    return f"{numbers.get('tensor_core_share', 0.0):.0%} of the time in matmuls and convolutions is on tensor cores"
 
 
 def _judge_evidence(findings: Findings) -> CheckResult:
     proof, each = findings.lab.evidence, findings.lab.evidence.points / len(findings.loops)
     if findings.ticket_form == "cuda" and not machine.has_gpu():
-        return unscored(
-            proof, NOT_MEASURED, "The loops are those of a GPU, and this machine has none to run them again on."
-        )
+        return unscored(proof, NOT_MEASURED, "The loops need a GPU, and this machine has none to run them again.")
     points, said = 0.0, []
     for name, drawn in findings.loops.items():
         share, reason = _judge_number(findings, name, drawn)
@@ -414,22 +412,22 @@ def _judge_number(findings: Findings, name: str, drawn: Drawn) -> tuple[float, s
     answer = _answer(findings, name)
     metric, number = answer.get("metric", ...), as_number(answer.get("value", ...))
     if metric in (..., None):
-        return 0, "no metric named."
+        return 0, "no metric was named."
     if name not in findings.seen:
         return 0, "could not be measured."
     numbers = findings.seen[name].numbers
     if not isinstance(metric, str) or metric not in numbers:
-        return 0, f"{shown(metric)} is no row of the table."
+        return 0, f"{shown(metric)} is not a row of the table."
     if metric not in SHOWS[drawn.cause]:
-        return 0, f"{metric} is about something else than {drawn.cause}."
+        return 0, f"{metric} doesn't show whether a loop is {drawn.cause}."
     if answer.get("value", ...) in (..., None):
-        return 0.5, f"{metric} is the right row; its value is not answered."
+        return 0.5, f"{metric} is the right row, but its value is missing."
     if number is None:
-        return 0.5, f"{metric} is the right row; the value {shown(answer.get('value', ...))} is not a number."
+        return 0.5, f"{metric} is the right row, but the value {shown(answer.get('value', ...))} is not a number."
     right = numbers[metric]
     off = COUNT_WITHIN * right if unit(metric) == COUNT else SHARE_WITHIN[findings.ticket_form]
     if abs(number - right) <= off:
         return 1, "right."
     if unit(metric) != COUNT and not 0 <= number <= 1:
-        return 0.5, f"{metric} is the right row; a share is written 0.25 for 25%."
-    return 0.5, f"{metric} is the right row; measured again it is {plain_number(right)}, not {number:g}."
+        return 0.5, f"{metric} is the right row, but a share is written 0.25 for 25%."
+    return 0.5, f"{metric} is the right row, but measured again it is {plain_number(right)}, not {number:g}."

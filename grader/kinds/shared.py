@@ -49,7 +49,8 @@ def read_answers(submission: Submission) -> dict[Any, Any]:
         if len(wrong) > MOST_PLACES:
             said.append(f"and {len(wrong) - MOST_PLACES} more")
         raise UserError(
-            f"`answers` holds what is not written out ({'; '.join(said)}). Answers are read, never executed. {form}"
+            f"`answers` holds something that is not written out ({', '.join(said)}). Answers are read, never "
+            f"executed. {form}"
         )
     where = submission.where(value.lineno)
     try:
@@ -147,7 +148,7 @@ def no_cause(said: Any, causes: Sequence[str]) -> str:
 def not_answered(check: Check, answer: Any, keys: Sequence[str]) -> CheckResult | None:
     """The verdict on an answer that is missing or no dictionary, or None."""
     if answer is ... or answer is None:
-        return unscored(check, FAIL, f"Not answered yet. Asked is: {', '.join(keys)}.")
+        return unscored(check, FAIL, f"Not answered yet. The answer needs {', '.join(keys)}.")
     if not isinstance(answer, dict):
         return unscored(check, FAIL, f"The answer is {shown(answer)}. It must be a dictionary with: {', '.join(keys)}.")
     return None

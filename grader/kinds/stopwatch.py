@@ -189,24 +189,25 @@ def _judge(findings: Findings, timing: Timing) -> CheckResult:
         "within": within,
         "sizes": drawn(timing, findings.seed),
     }
-    both = f"The benchmark says {_rounded(seen.said)} samples/s, the grader measured {_rounded(seen.right)}"
-    allowed = f"at most {within:.1%}"
+    both = f"The benchmark says {_rounded(seen.said)} samples/s, and the grader measured {_rounded(seen.right)}"
+    allowed = f"At most {within:.1%} is allowed"
     if within > findings.form.within:
         allowed += (
-            f", as much as the grader's own two measurements differ on this machine (else {findings.form.within:.0%})"
+            ", because the grader's own two measurements differ by that on this machine. Usually it is "
+            f"{findings.form.within:.0%}"
         )
     if seen.spread > STEADY and abs(seen.off) < 3 * seen.spread:
         reason = (
-            f"{both}, but its own two measurements differ by {seen.spread:.0%}: this machine is too busy. Close other programs "
-            "and check again."
+            f"{both}, but its own two measurements differ by {seen.spread:.0%}. This machine is too busy. "
+            "Close other programs and check again."
         )
         return unscored(timing, INCONCLUSIVE, reason, evidence)
     if abs(seen.off) <= within:
-        reason = f"{both}: {abs(seen.off):.1%} off ({allowed})."
+        reason = f"{both}. That is {abs(seen.off):.1%} off. {allowed}."
         return scored(timing, timing.points, reason, evidence)
     way = "too high" if seen.off > 0 else "too low"
     amount = f"{abs(seen.off):.0%}" if abs(seen.off) < 10 else f"{1 + seen.off:,.0f} times"
-    reason = f"{both}: {amount} {way} ({allowed}). Mind that {timing.tells}."
+    reason = f"{both}. That is {amount} {way}. {allowed}. Mind that {timing.tells}."
     return scored(timing, 0, reason, evidence)
 
 

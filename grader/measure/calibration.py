@@ -56,7 +56,7 @@ def reference_gain(lab: Lab, form: str) -> tuple[float | None, str]:
             continue  # never measured, or damaged by hand
         if LEAST_GAIN <= gain < math.inf:
             return gain, f"{source} ({date})"
-    return None, "this lab's minimum; `grader calibrate` measures what this machine can gain"
+    return None, "this lab's minimum, until `grader calibrate` measures what this machine can gain"
 
 
 def starter_s(lab: Lab, form: str) -> float | None:
@@ -211,17 +211,17 @@ def outcome_band(lab: Lab, form: str) -> tuple[Band | None, str]:
     """(the band that is stored for the lab's form, '') or (None, why there is none to compare with)."""
     bands = read_table(lab.folder / BANDS)
     entry, key = bands.get(lab.form_key(form)), lab.form_key(form)
-    make = f"`grader calibrate {lab.name} --outcome STEPS` makes it."
+    make = f"`grader calibrate {lab.name} --outcome STEPS` makes them."
     if entry is None and form == "cpu" and "cuda" in bands:  # as the lab is meant
-        return None, "Long runs are compared on a GPU only: nothing is to be done about it here."
+        return None, "Long runs are compared on a GPU only. You don't have to do anything."
     if not isinstance(entry, dict):
-        return None, f"No band of long runs is stored for this form ({key}). {make}"
+        return None, f"No long runs are stored for {key}. {make}"
     if entry.get("work") != work_of(lab.forms[form]):
-        return None, f"The stored band is of another model or other options than this form ({key}) has now. {make}"
+        return None, f"The stored long runs for {key} are of a different model or have different options. {make}"
     runs = [run for name, run in outcome_runs(entry).items() if name.startswith("solution")]
     if len(runs) < LEAST_SEEDS:
-        return None, f"The stored band has {len(runs)} of {LEAST_SEEDS} long runs. {make}"
+        return None, f"Only {len(runs)} of {LEAST_SEEDS} long runs are stored. {make}"
     try:
         return band(runs, str(entry.get("made_on", ""))), ""
     except ValueError as error:
-        return None, f"The stored band cannot be used: {error}. {make}"
+        return None, f"The stored long runs can't be used: {error}. {make}"

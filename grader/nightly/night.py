@@ -110,8 +110,8 @@ def open_night(folder: Path, manifest: dict[str, Any], made: list[Part], history
         for name in ALIKE:
             if there.get(name) != manifest[name]:
                 raise UserError(
-                    f"The night in {folder} has {name} {there.get(name)!r}, this one {manifest[name]!r}. "
-                    "Give it another name: --night."
+                    f"The night in {folder} has {name} {there.get(name)!r}, and this one has "
+                    f"{manifest[name]!r}. Give this one another name with --night."
                 )
         commits = [there["commit"], *there.get("later_commits", [])]
         if manifest["commit"] not in commits:
@@ -120,7 +120,8 @@ def open_night(folder: Path, manifest: dict[str, Any], made: list[Part], history
         return Night(folder, there, made, history)
     if any(entry["night"] == folder.name for entry in history.nights()):
         raise UserError(
-            f"The history has a night {folder.name!r}, but {folder} holds none. Give this one another name: --night."
+            f"The history has a night {folder.name!r}, but {folder} holds none. Give this one another name "
+            "with --night."
         )
     write_json(path, manifest)
     return Night(folder, manifest, made, history)
@@ -129,7 +130,7 @@ def open_night(folder: Path, manifest: dict[str, Any], made: list[Part], history
 def read(folder: Path) -> dict[str, Any]:
     """The manifest of the night in `folder`. Raises UserError where none is there, or one of another grader."""
     if not (folder / "night.json").exists():
-        raise UserError(f"There is no night in {folder}: it has no night.json.")
+        raise UserError(f"There is no night in {folder}, because it has no night.json.")
     manifest = _readable(folder)
     if manifest["grader"] != version():
         commit = manifest["commit"].replace("+", ", with changes") or "unknown"
@@ -147,8 +148,8 @@ def _readable(folder: Path) -> dict[str, Any]:
         if {"date", "commit", *ALIKE} <= manifest.keys():
             return manifest
     raise UserError(
-        f"{folder / 'night.json'} is damaged, so nobody knows what that night consists of. Begin another one with --night NAME, "
-        "or put the file back from a copy."
+        f"{folder / 'night.json'} is damaged, so nobody knows what that night consists of. Begin another "
+        "night with --night NAME, or restore the file from a copy."
     )
 
 

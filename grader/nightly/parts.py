@@ -118,7 +118,9 @@ def plan(
     `corpus_in`. Raises UserError for one that is not there."""
     kinds, made = set(kinds), []
     if unknown := kinds - set(KINDS):
-        raise UserError(f"There is no kind of part called {', '.join(sorted(unknown))}: {', '.join(KINDS)}.")
+        raise UserError(
+            f"There is no kind of part called {', '.join(sorted(unknown))}. The kinds are {', '.join(KINDS)}."
+        )
     names = [labs.get(name).name for name in chosen] or list(labs.NAMES)
     if "lesson" in kinds:
         made += [_notebook("lesson", path, device, quick) for path in _lessons(lessons)]

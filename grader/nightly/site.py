@@ -45,8 +45,10 @@ CONFIG: dict[str, Any] = {
     },
 }
 
-FRONT = """The lessons of the course as they were executed; each names the machine on which it was. The labs are shown as they
-are handed out: to do one, get the course and run `make lab`."""
+FRONT = (
+    "These are the lessons of the course, as they were executed. Each one names its machine. The labs are shown "
+    "as they\nare handed out. To do one, get the course and run `make lab`."
+)
 
 STYLES = Path("_static", "course.css")  # what every site holds
 
@@ -86,13 +88,13 @@ def build(notebooks: Path, out: Path) -> Path:
     out = out.resolve()
     if out.exists() and not (out.is_dir() and ((out / STYLES).exists() or not any(out.iterdir()))):
         raise UserError(
-            f"{out} is there, and it is no site of this course, so it is not replaced. Give --out a new folder."
+            f"{out} exists and is not a site of this course, so it was not replaced. Name a new folder with --out."
         )
     command = book()
     if command is None:
         raise UserError('Jupyter Book is missing: pip install "pytorch-speed-course[site]".')
     if not any(notebooks.glob("[0-9]_*/*.ipynb")):
-        raise UserError(f"{notebooks} holds no lessons: none lies at PHASE/LESSON.ipynb.")
+        raise UserError(f"{notebooks} holds no lessons. A lesson lies at PHASE/LESSON.ipynb.")
     with tempfile.TemporaryDirectory(prefix="site-") as folder:
         source = Path(folder) / "book"
         _pages(notebooks, source)

@@ -117,9 +117,9 @@ class Harness:
         self.module = self.functions.module = importlib.import_module(MODULE)
         train = getattr(self.module, entry, None)
         if train is None:
-            raise ContractError(f"the submission defines no function `{entry}(job)`")
+            raise ContractError(f"The submission defines no function `{entry}(job)`")
         if not callable(train):
-            raise ContractError(f"`{entry}` must be a function, it is {type_in_words(train)}")
+            raise ContractError(f"`{entry}` must be a function, but it is {type_in_words(train)}")
         if entry == self.entry and inspect.isfunction(train) and returns_nothing(train):
             raise no_generator(entry, train, None)
 
@@ -134,7 +134,7 @@ class Harness:
         if prepare is None:
             return
         if not callable(prepare):
-            raise ContractError(f"`prepare` must be a function, it is {type_in_words(prepare)}")
+            raise ContractError(f"`prepare` must be a function, but it is {type_in_words(prepare)}")
         prepare(self.dataset, self.folder)
 
     def start(
@@ -182,7 +182,7 @@ class Harness:
             self.taken.value = max(self.taken.value, n + 1)
             if n > self.steps and os.getpid() != owner:
                 raise ContractError(
-                    "requests are taken in the process that answers them, not in one that it has started"
+                    "Requests must be taken in the process that answers them, not in one that it has started"
                 )
             key = self.keys[min(n, self.steps)]
 
@@ -199,9 +199,9 @@ class Harness:
             if not math.isfinite(value):
                 step = self.steps - steps + i + 1
                 raise ContractError(
-                    f"the answers to request {step} are not finite"
+                    f"The answers to request {step} are not finite"
                     if self.serves
-                    else f"step {step} yielded the loss {value}: training diverged or overflowed"
+                    else f"Step {step} yielded the loss {value}, so training diverged or overflowed"
                 )
         return {"losses": values, "compiled": compiled_graphs()}
 
@@ -216,8 +216,9 @@ class Harness:
         except StopIteration:
             endless = "job.requests" if self.serves else "job.batches"
             raise ContractError(
-                f"`{self.entry}(job)` stopped after {self.steps} step{'s' * (self.steps != 1)}; it must go on for as long as it is asked "
-                f"({endless} never ends: loop over it, with no fixed number of steps)"
+                f"`{self.entry}(job)` stopped after {self.steps} step{'s' * (self.steps != 1)}. It must go on "
+                f"for as long as it is asked. {endless} never ends, so loop over it without a fixed number of "
+                "steps"
             ) from None
         self.steps += 1
         frame = getattr(self.loop, "gi_frame", None)  # it stands at its yield
@@ -226,18 +227,19 @@ class Harness:
             taken = self.taken.value
             if taken > self.steps:
                 raise ContractError(
-                    f"request {self.steps} was answered after {taken} requests had been taken from job.requests; "
-                    "each is answered before the next one is taken",
+                    f"Request {self.steps} was answered after {taken} requests had been taken from "
+                    "job.requests. Answer each request before you take the next one",
                     line,
                 )
             try:
                 return self.look(self.steps, loss)
             except ValueError as error:
-                raise ContractError(f"request {self.steps}: {error}", line) from None
+                raise ContractError(f"Request {self.steps}: {error}", line) from None
         if self.ahead is not None and self.batches.drawn > self.steps + self.ahead:
             raise ContractError(
-                f"{self.batches.drawn} batches of job.batches had been drawn when step {self.steps} was made; a pipeline may be {self.ahead} "
-                "ahead. What is made before the clock starts is no speed that lasts: batches must be made as fast as they are used",
+                f"When step {self.steps} was made, {self.batches.drawn} batches of job.batches had been "
+                f"drawn, and a pipeline may be {self.ahead} ahead. Batches that are made before the clock "
+                "starts run out, so make them as fast as you use them",
                 line,
             )
         return checked_loss(loss, self.steps, self.device, line)

@@ -47,15 +47,15 @@ def of_the_learner(error: Any, method: str, budget: int | None, trusted: bool) -
         text = message
     elif kind == "out_of_memory" and trusted:
         text = (
-            "CUDA ran out of memory in a loop that the submission is compared with. While both are there they share the GPU: keep "
-            "fewer batches on the device, and free what you do not need. " + message
+            "CUDA ran out of memory in a loop that the submission is compared with. Both share the GPU "
+            f"meanwhile. Keep fewer batches on the device, and free what you don't need. {message}"
         )
     elif kind == "out_of_memory" and budget:
         text = f"The submission needs more GPU memory than the {budget / 1e9:.2f} GB that it may use. {message}"
     elif kind == "out_of_memory":
         text = (
-            "CUDA ran out of memory in the submission. Two loops share the GPU while they are compared: keep fewer "
-            "batches on the device, and free what you do not need. " + message
+            "CUDA ran out of memory in the submission. Two loops share the GPU while they are compared. Keep "
+            f"fewer batches on the device, and free what you don't need. {message}"
         )
     else:
         where = {

@@ -87,17 +87,17 @@ def checked_loss(loss: Any, step: int, device: torch.device, line: int | None) -
     """A copy of what step `step` yielded, which `line` of the submission did."""
     if type(loss) is not torch.Tensor:
         raise ContractError(
-            f"step {step} yielded {type_in_words(loss)}; yield the loss as a tensor: `yield loss.detach()`",
+            f"Step {step} yielded {type_in_words(loss)}. Yield the loss as a tensor: `yield loss.detach()`",
             line,
         )
     if loss.dim() or not loss.is_floating_point():
         raise ContractError(
-            f"step {step} yielded a tensor of shape {tuple(loss.shape)} and type {loss.dtype}; "
-            "yield one number, the mean loss of the batch",
+            f"Step {step} yielded a tensor of shape {tuple(loss.shape)} and type {loss.dtype}. Yield one "
+            "number, the mean loss of the batch",
             line,
         )
     if loss.device.type not in ("cpu", device.type):
-        raise ContractError(f"step {step} yielded a tensor on the device {loss.device}", line)
+        raise ContractError(f"Step {step} yielded a tensor on the device {loss.device}", line)
     # a copy on the device costs no synchronisation; without it a CUDA graph's next replay would overwrite the value
     return loss.detach().clone()
 
@@ -110,5 +110,5 @@ def no_generator(entry: str, function: Callable[..., Any], returned: Any) -> Con
     )
     line = function.__code__.co_firstlineno if inspect.isfunction(function) else None
     return ContractError(
-        f"`{entry}(job)` is not a generator: it must {must}; it returned {type_in_words(returned)}", line
+        f"`{entry}(job)` is not a generator. It must {must}, but it returned {type_in_words(returned)}", line
     )

@@ -58,13 +58,13 @@ class ForkServer:
                 socket.send_fds(self._socket, [json.dumps(spec).encode()], fds)
                 answer = self._socket.recv(64)
         if not answer:
-            raise RuntimeError("the grader's fork server died; its own message stands above")
+            raise RuntimeError("the grader's fork server died. Its own message stands above")
         return int(answer)
 
     def wait_ready(self) -> None:
         if not self._ready:
             if self._socket.recv(64) != b"ready":
-                raise RuntimeError("the grader's fork server did not start; its own message stands above")
+                raise RuntimeError("the grader's fork server did not start. Its own message stands above")
             self._ready = True
 
     def kill(self) -> None:

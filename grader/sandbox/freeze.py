@@ -156,7 +156,7 @@ class Freezer:
         # a turn begins and ends with a look at each process, those included that ended and that nobody waited for
         if len(tree) > MAX_PROCESSES:
             raise ChildError(
-                f"The submission has {len(tree)} processes; at most {MAX_PROCESSES} are allowed.", kind="freeze"
+                f"The submission has {len(tree)} processes. At most {MAX_PROCESSES} are allowed.", kind="freeze"
             )
 
     def _check_locks(self, tree: list[psutil.Process]) -> None:
@@ -169,7 +169,7 @@ class Freezer:
                     found[row[5]] += 1
         if (most := max(found.values(), default=0)) > MAX_LOCKS:
             raise ChildError(
-                f"The submission locks {most} parts of a file; at most {MAX_LOCKS} are allowed.", kind="freeze"
+                f"The submission locks {most} parts of a file. At most {MAX_LOCKS} are allowed.", kind="freeze"
             )
 
     def _check_scheduling(self) -> dict[int, Scheduling]:
@@ -192,12 +192,12 @@ class Freezer:
         # Landlock the kernel may be one that only imitates Linux, and promises no cores
         own = written(self.cores)
         if others := frozenset[int]().union(*(cores for cores, _, _ in self._scheduled.values())) - self.cores:
-            what = f"let a thread run on cores {written(others)}, which are not this grade's: it has {own}"
+            what = f"let a thread run on cores {written(others)}, but this grade has only {own}"
         elif confine.landlock_abi() and used_s > 1.02 * len(self.cores) * awake_s + _ROUNDED_S * (1 + processes):
             what = f"took {used_s:.1f} s of processor time within {awake_s:.1f} s, more than this grade's cores ({own}) have"
         else:
             return
-        advice = "Choose cores among what os.sched_getaffinity(0) says at first."
+        advice = "Choose cores among those that os.sched_getaffinity(0) returns at first."
         raise ChildError(f"The loop {what}. {advice}", kind="freeze", trusted=self.setting.trusted)
 
     def check_drive(self, undisturbed: bool) -> None:

@@ -45,14 +45,14 @@ class Functions:
         step, epoch = job.step, len(job.loader)  # the function may put something else in their places
         value = getattr(self.module, entry)(job)
         if isinstance(value, bool) or not isinstance(value, Real):
-            raise ContractError(f"`{entry}(job)` must return a number, it returned {type_in_words(value)}")
+            raise ContractError(f"`{entry}(job)` must return a number, but it returned {type_in_words(value)}")
         if not math.isfinite(value) or value <= 0:
-            raise ContractError(f"`{entry}(job)` must return a positive number, it returned {value}")
+            raise ContractError(f"`{entry}(job)` must return a positive number, but it returned {value}")
         if step.made < epoch:  # a rate can be calculated from what the job knows of itself
             made = f"{step.made} step" + "s" * (step.made != 1)
             raise ContractError(
-                f"`{entry}(job)` made {made} with job.step, and an epoch has {epoch}: it must measure the job's steps, "
-                "over one epoch at least"
+                f"`{entry}(job)` made {made} with job.step, but an epoch has {epoch}. It must measure the "
+                "job's steps over one epoch or more"
             )
         return float(value)
 
@@ -81,11 +81,11 @@ class Functions:
         with self._noted(done), done:
             result = function(*tensors)
         if not isinstance(result, torch.Tensor):
-            raise ContractError(f"`{entry}` must return a new tensor like x; it returned {type_in_words(result)}")
+            raise ContractError(f"`{entry}` must return a new tensor like x, but it returned {type_in_words(result)}")
         for i, (tensor, was) in enumerate(zip(tensors, before, strict=True), 1):
             if _memory(tensor) != was:
                 rule = f"`{entry}` must return a new tensor and leave its inputs as they are"
-                raise ContractError(f"{rule}; it wrote to input {i} of {len(tensors)}")
+                raise ContractError(f"{rule}, but it wrote to input {i} of {len(tensors)}")
         self.call = tensors, done, result
         self._write_result(result, file)
         return {"operators": sorted(done.operators)[:20], "launches": done.launches, "compiled": compiled_graphs()}
@@ -258,7 +258,7 @@ def no_python_of(file: str, kernel: Any) -> Iterator[None]:
     finally:
         sys.setprofile(None)
     if ran:
-        said = f"the function `{ran[0].co_name}` ran while a kernel was launched: only kernels can be called by one"
+        said = f"The function `{ran[0].co_name}` ran while a kernel was launched. A kernel can call only other kernels"
         raise ContractError(said, ran[0].co_firstlineno)
 
 

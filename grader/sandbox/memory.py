@@ -118,7 +118,7 @@ class Disk:
             used = sum(size for (on, _), size in files.items() if on == device)
             if used > most:
                 raise ChildError(
-                    f"The submission wrote {used / 1e9:.1f} GB {where}; at most {most / 1e9:.1f} GB are allowed.",
+                    f"The submission wrote {used / 1e9:.1f} GB {where}. At most {most / 1e9:.1f} GB are allowed.",
                     kind="disk",
                 )
 

@@ -173,41 +173,41 @@ def _barriers(through: dict[str, bool], memory: int) -> tuple[Barrier, ...]:
         barrier(
             "files",
             ("read", "write", "create", "empty", "the calibration", "a solution"),
-            "reads only Python, system libraries, the grader's code and the lab's data; writes only its own folder",
+            "reads only Python, system libraries, the grader's code and the lab's data, and writes only its own folder",
             "files outside its own folder: {} went through. A submission could read the solutions and change results",
         ),
         barrier(
             "network",
             ("TCP", "UDP", "abstract sockets"),
             "no TCP, no UDP, no abstract sockets",
-            "{} went through (only where the grader is root there is no network at all)",
+            "{} went through. Only a grader that runs as root can close the network altogether",
         ),
         barrier(
             "sockets",
             ("sockets with a path",),
             "no sockets in the file system that are for the grader's user",
-            "{} can be reached, as by the user who grades: D-Bus and others that listen on one can start programs for it (a user "
-            "of its own closes them, or Linux 7.1)",
+            "{} can be reached. D-Bus and others that listen there can start programs for a submission. Run "
+            "the grader as root, or use Linux 7.1, to prevent it",
         ),
         barrier(
             "others",
             ("signals", "a look into the grader's process", "watches of files", *_OF_THE_SAME_USER),
-            "no signals to, and no look into, processes outside; no change of how they run, nor of the modes and times of files; "
-            "no watches of files",
+            "no signals to processes outside and no look into them, no change of how they run or of files' "
+            "modes and times, no watches of files",
             "{} went through",
         ),
-        barrier("user", ("as the grader's user",), "a user of its own", "the user who grades (its own one needs root)"),
+        barrier("user", ("as the grader's user",), "a user of its own", "the user who grades (only root changes that)"),
         barrier(
             "processes",
             ("processes",),
             f"at most {confine.PROCESSES} processes and threads",
-            "as many as the user who grades may start (a limit needs a user of its own)",
+            "as many as the user who grades may start, because only root can set a limit",
         ),
         barrier(
             "memory",
             ("memory",),
-            f"at most {memory / 1e9:.0f} GB a process; if the machine runs out of memory, submissions are ended first",
-            "no limit; if the machine runs out of memory, submissions are ended first",
+            f"at most {memory / 1e9:.0f} GB a process. If the machine runs out of memory, submissions are ended first",
+            "no limit. If the machine runs out of memory, submissions are ended first",
         ),
     )
 

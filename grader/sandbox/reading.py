@@ -56,7 +56,8 @@ class Recorder:
     def __init__(self, device: torch.device, with_stack: bool) -> None:
         if torch.autograd._profiler_enabled():
             raise ContractError(
-                "a profiler of the loop's own is on, and there can be one at a time: take it out, `lab.profile()` records for you"
+                "The loop's own profiler is on, and only one can be on at a time. Take it out. "
+                "`lab.profile()` records for you"
             )
         activities = [torch.profiler.ProfilerActivity.CPU]
         if device.type == "cuda":
@@ -133,7 +134,9 @@ def read_logs(
     flat = [value for values in kept for value in values.values()]
     for value in flat:
         if value.dim():
-            raise ContractError(f"job.log was given a tensor of shape {tuple(value.shape)}; it takes single numbers")
+            raise ContractError(
+                f"job.log was given a tensor of shape {tuple(value.shape)}, but it takes single numbers"
+            )
 
     def read() -> list[float]:
         return torch.stack([value.to(device, torch.float64) for value in flat]).tolist() if flat else []

@@ -28,13 +28,13 @@ def trained_tensors(job: Job, model: torch.nn.Module) -> dict[str, torch.Tensor]
         return named_tensors(model)
     rule = "job.weights must be a function that returns a dict of tensors by parameter name"
     if not callable(job.weights):
-        raise ContractError(f"{rule}, it is {type_in_words(job.weights)}")
+        raise ContractError(f"{rule}, but it is {type_in_words(job.weights)}")
     tensors = job.weights()
     if not isinstance(tensors, dict):
-        raise ContractError(f"{rule}; it returned {type_in_words(tensors)}")
+        raise ContractError(f"{rule}, but it returned {type_in_words(tensors)}")
     for name, tensor in tensors.items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
-            raise ContractError(f"{rule}; in what it returned {name!r} is {type_in_words(tensor)}")
+            raise ContractError(f"{rule}, but for {name!r} it returned {type_in_words(tensor)}")
     return tensors
 
 
@@ -54,7 +54,7 @@ def received_for(tensors: dict[str, torch.Tensor], file: Path) -> dict[str, torc
     bad = [n for n, t in tensors.items() if n not in given or given[n].shape != t.shape]
     if bad:
         raise ContractError(
-            "The weights that the submission returned lack these of the job's under their names and shapes: "
+            "The weights that the submission returned lack these, or have them in another shape: "
             + ", ".join(some(bad)),
             kind="weights",
         )

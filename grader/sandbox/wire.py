@@ -23,8 +23,8 @@ SMALL_SHARED = 2 << 30  # bytes of /dev/shm that eight loader workers with batch
 MAX_REPLY = 4 << 20  # bytes of one JSON line
 MAX_LOSS = 3.5e38  # more than any fp32 number; larger ones could not even be averaged
 NO_SOCKETS = (
-    "Where a lab counts memory no socket leads from one process to another, since what is on its way is in nobody's account: use pipes, and loader "
-    "workers that are forked, which is the usual way."
+    "This lab counts memory, and nobody can count what lies in a socket. So sockets between processes are "
+    "closed. Use pipes and forked loader workers, which is what PyTorch does by default."
 )
 
 
@@ -90,7 +90,9 @@ class Wire:
                     "calls": "returned no results",
                 }
                 compiles = (
-                    " If it compiles for that long: fewer shapes, or no `max-autotune`." if method == "run" else ""
+                    " If it compiles for that long, use fewer shapes, or leave out `max-autotune`."
+                    if method == "run"
+                    else ""
                 )
                 raise ChildError(
                     f"{'It' if self.setting.trusted else 'The submission'} {what.get(method, f'did not finish ({method})')} within {limit_s:.0f} s. "
@@ -160,19 +162,23 @@ class Ending:
             number = os.WTERMSIG(status)
             if number == signal.SIGKILL:
                 how = (
-                    "was killed by the kernel, most likely because the machine ran out of memory. Fewer loader workers, "
-                    "a smaller prefetch_factor or a smaller cache need less"
+                    "was killed by the kernel, most likely because the machine ran out of memory. Use fewer "
+                    "loader workers, a smaller prefetch_factor or a smaller cache"
                 )
             elif number == signal.SIGBUS:
                 there = os.statvfs("/dev/shm")
                 size = there.f_blocks * there.f_frsize
                 how = (
-                    f"crashed with SIGBUS, most likely because shared memory was full: all its processes may have {min(size, rights.shared_limit()) / 1e9:.2g} "
-                    "GB together. Fewer loader workers, or a smaller prefetch_factor, need less"
+                    "crashed with SIGBUS, most likely because shared memory was full. All its processes "
+                    f"together may have {min(size, rights.shared_limit()) / 1e9:.2g} GB. Use fewer loader "
+                    "workers or a smaller prefetch_factor"
                 )
                 if not self.own_shared and size < SMALL_SHARED:  # as Docker makes it
                     kind = "small_shared"
-                    how += f". /dev/shm is small on this machine; a container has more with `--shm-size={SMALL_SHARED >> 30}g`"
+                    how += (
+                        ". /dev/shm is small on this machine. Start the container with "
+                        f"`--shm-size={SMALL_SHARED >> 30}g` for more"
+                    )
             else:
                 known = number in set(signal.Signals)
                 how = f"crashed with {signal.Signals(number).name if known else f'signal {number}'}"

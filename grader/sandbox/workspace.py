@@ -85,7 +85,8 @@ class Workspace:
                 raise ChildError(f"The submission's process left a {file} of the wrong kind.", kind="wire")
             if info.st_size > max_bytes:
                 raise ChildError(
-                    f"The submission's process left a {file} of {info.st_size / 1e6:.1f} MB; at most {max_bytes / 1e6:.1f} MB are read.{hint}",
+                    f"The submission's process left a {file} of {info.st_size / 1e6:.1f} MB. At most "
+                    f"{max_bytes / 1e6:.1f} MB are read.{hint}",
                     kind="wire",
                 )
             with os.fdopen(fd, "rb", closefd=False) as handle:

@@ -91,37 +91,41 @@ def read_command_line(arguments):
         knob, equals, value = argument.removeprefix("--").partition("=")
         knob = knob.replace("-", "_")
         if knob not in KNOBS or not equals:
-            sys.exit(f"train.py: {argument!r}: say --name=value. The names are: {', '.join(KNOBS)}.")
+            sys.exit(f"train.py: {argument!r} is not a knob. Write --name=value. The names are {', '.join(KNOBS)}.")
         if not isinstance(KNOBS[knob], str):
             try:
                 value = ast.literal_eval(value)
             except (ValueError, SyntaxError):
-                sys.exit(f"train.py: {argument!r}: {value!r} is no {type(KNOBS[knob]).__name__}.")
+                sys.exit(
+                    f"train.py: {argument!r} needs a value of type {type(KNOBS[knob]).__name__}, and {value!r} is none."
+                )
             if isinstance(KNOBS[knob], float) and type(value) is int:
                 value = float(value)
         if type(value) is not type(KNOBS[knob]):
-            sys.exit(f"train.py: {argument!r}: {value!r} is no {type(KNOBS[knob]).__name__}.")
+            sys.exit(
+                f"train.py: {argument!r} needs a value of type {type(KNOBS[knob]).__name__}, and {value!r} is none."
+            )
         KNOBS[knob] = value
     globals().update(KNOBS)
     precisions = ("fp32", "tf32", "bf16", "fp16")
     allowed = {"model": ("gpt", "resnet"), "precision": precisions, "device": ("cuda", "cpu")}
     for knob, values in allowed.items():
         if KNOBS[knob] not in values:
-            sys.exit(f"train.py: --{knob}={KNOBS[knob]}: one of {', '.join(values)}.")
+            sys.exit(f"train.py: --{knob} must be one of {', '.join(values)}, not {KNOBS[knob]}.")
     may_be_0 = ("learning_rate", "weight_decay", "layers", "workers", "warm_up", "profiled")
     positive = ("steps", "batch_size", "width", "heads", "length", "vocabulary", "size", "classes", "prefetch", "pad_vocabulary", "accumulation", "log_every", "timed")  # fmt: skip
     least = dict.fromkeys(may_be_0, 0) | dict.fromkeys(positive, 1)
     for knob, value in KNOBS.items():  # not those of `least`: with a model of your own some of them go, others come
         if knob in least and value < least[knob]:
-            sys.exit(f"train.py: --{knob}={value}: at least {least[knob]}.")
+            sys.exit(f"train.py: --{knob} must be at least {least[knob]}, not {value}.")
     if model == "resnet" and checkpointing:
-        sys.exit("train.py: --checkpointing=True: only the GPT has it.")
+        sys.exit("train.py: --checkpointing=True works with the GPT only.")
     if model == "gpt" and KNOBS.get("width", 0) % KNOBS.get("heads", 1):
         sys.exit(f"train.py: a width of {width} cannot be split among {heads} heads.")
     if device == "cuda" and not torch.cuda.is_available():
-        sys.exit(f"train.py: there is no GPU; on the CPU a small model takes seconds: {SMALL}")
+        sys.exit(f"train.py: there is no GPU. On the CPU a small model takes seconds: {SMALL}")
     if not -(2**63) <= seed < 2**64:
-        sys.exit(f"train.py: --seed={seed}: torch takes 64 bits.")
+        sys.exit(f"train.py: --seed={seed} is too large. torch takes 64 bits.")
 
 
 # ---- the loop -----------------------------------------------------------------------------------------------------
@@ -138,14 +142,16 @@ def main():
     if batch_size % (ranks * accumulation):
         sys.exit(f"train.py: a batch of {batch_size} cannot be split among {ranks} GPUs in {accumulation} parts each.")
     if model == "resnet" and accumulation > 1:
-        sys.exit("train.py: batch normalisation sees one part at a time: with --accumulation it is another training.")
+        sys.exit(
+            "train.py: batch normalisation sees one part at a time, so with --accumulation it is a different training."
+        )
     if (
         device == "cuda"
         and precision == "bf16"
         and not torch.version.hip
         and torch.cuda.get_device_capability() < (8, 0)
     ):
-        print("train.py: this GPU has no units for bf16 and emulates it: try --precision=fp16", file=sys.stderr)
+        print("train.py: this GPU has no units for bf16 and emulates it. Try --precision=fp16.", file=sys.stderr)
     torch.manual_seed(seed)
     torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
     torch.backends.cudnn.allow_tf32 = precision != "fp32"
@@ -200,7 +206,7 @@ class Batches(Sampler):
 
     def __init__(self, count, rank, ranks):
         if count < batch_size:
-            sys.exit(f"train.py: the data set has {count} samples, and a batch {batch_size}.")
+            sys.exit(f"train.py: the data set has {count} samples, but a batch needs {batch_size}.")
         self.count, self.rank, self.ranks = count, rank, ranks
 
     def __iter__(self):
@@ -396,9 +402,11 @@ class Tokens(Dataset):
             try:
                 self.tokens = np.memmap(data, dtype=np.uint16, mode="r")
             except (OSError, ValueError) as error:
-                sys.exit(f"train.py: --data={data}: no file of uint16 tokens ({error}).")
+                sys.exit(f"train.py: --data={data} is not a file of uint16 tokens ({error}).")
         elif vocabulary > 1 << 16:
-            sys.exit(f"train.py: --vocabulary={vocabulary}: tokens are uint16, {1 << 16} at most.")
+            sys.exit(
+                f"train.py: --vocabulary={vocabulary} is too large. Tokens are uint16, which has {1 << 16} values."
+            )
         else:
             self.tokens = np.random.default_rng(1).integers(vocabulary, size=256 * length + 1, dtype=np.uint16)
 

@@ -47,6 +47,6 @@ WRONGS = {
             ("        torch.index_select(tiles, 0, torch.tensor(batch), out=staged)\n", ""),
             ("staged.to(job.device)", "tiles[torch.tensor(batch, device=job.device)]"),
         ],
-        "GPU: A data set that is kept on the GPU is no answer here",
+        "GPU: Don't keep the data set on the GPU",
     ),
 }

@@ -36,7 +36,7 @@ WRONGS = {
     "logs every tenth step": (
         "solution",
         [("            job.log(", "            if step % 10 == 0:\n                job.log(")],
-        "step 1 logged no loss, on_letters, accuracy, norm",
+        "Step 1 logged no loss, on_letters, accuracy, norm",
     ),
     "logs the step before": (
         "starter",
@@ -48,6 +48,6 @@ WRONGS = {
             ),
             ("        yield loss", "        before = loss.detach()\n        yield loss"),
         ],
-        "step 1 logged the loss",
+        "Step 1 logged the loss",
     ),
 }

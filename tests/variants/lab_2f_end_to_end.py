@@ -39,6 +39,6 @@ WRONGS = {
     "the accuracy is not logged": (
         "solution",
         [("accuracy=(logits.argmax(1) == labels).float().mean()", "")],
-        "step 0 logged no accuracy",
+        "Step 0 logged no accuracy",
     ),
 }

@@ -12,7 +12,7 @@ WRONGS = {
     "the model cast to bf16": (
         "starter",
         [(MODEL, MODEL + "    model.bfloat16()\n"), ("model(tokens)", "model(tokens).float()")],
-        "weights must stay float32",
+        "Weights must stay float32",
     ),
     "shorter windows": (
         "starter",

@@ -29,7 +29,7 @@ WRONGS = {
                 "",
             )
         ],
-        "lack these of the job's under their names and shapes",
+        "lack these, or have them in another shape",
     ),
     "another shape in place of a transposition": (
         "starter",

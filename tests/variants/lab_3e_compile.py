@@ -62,7 +62,7 @@ WRONGS = {
     "the largest activation is not logged": (
         "solution",
         [(", largest=largest)", ")")],
-        "step 0 logged no largest",
+        "Step 0 logged no largest",
     ),
 }
 

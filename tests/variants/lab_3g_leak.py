@@ -30,7 +30,7 @@ WRONGS = {
         ],
         "behind (main memory); the untouched loop",
     ),
-    "fewer logs": ("solution", [("                confidence=confidence,\n", "")], "step 0 logged no confidence"),
+    "fewer logs": ("solution", [("                confidence=confidence,\n", "")], "Step 0 logged no confidence"),
     "an average of the last loss only": (
         "solution",
         [("average=total / (step + 1)", "average=loss")],

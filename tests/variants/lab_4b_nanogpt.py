@@ -105,7 +105,7 @@ WRONGS = {
             (MODEL, MODEL + "    model.bfloat16()\n"),
             ("F.linear(hidden, head)", "F.linear(hidden, head).float()"),
         ],
-        "weights must stay float32",
+        "Weights must stay float32",
     ),
     "handed back with the padding": (
         "plain",
@@ -113,7 +113,7 @@ WRONGS = {
             *GPT2_CANDIDATES["rows that stay, handed back without them"],
             ("p[:words] if p is rows else p", "p"),
         ],
-        "lack these of the job's under their names and shapes",
+        "lack these, or have them in another shape",
     ),
     "the loss is not logged": ("solution", [("        job.log(step, loss=loss)\n", "")], "step 0 logged no loss"),
     "the mean of what came before, in place of attention": ("solution", NO_ATTENTION, "not the same training"),

@@ -58,7 +58,7 @@ WRONGS = {
     "the average is left as it is": (
         "solution",
         [("        update_average(averages, weights, step)\n", "")],
-        "these parameters were never updated: average.",
+        "These parameters were never updated: average.",
     ),
     "the average is a step late": (
         "solution",

@@ -82,7 +82,7 @@ WRONGS = {
     "the model cast to bf16": (
         "solution",
         [("    # two levers", "    job.model.bfloat16()\n    # two levers")],
-        "weights must stay float32",
+        "Weights must stay float32",
     ),
 }
 
