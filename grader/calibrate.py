@@ -10,6 +10,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
@@ -26,6 +27,7 @@ from grader.errors import UserError
 from grader.grade import grade
 from grader.grading.arms import WEIGHTS, max_weights_bytes, reference_arm, set_up
 from grader.grading.forms import choose_form
+from grader.grading.half import in_fp16
 from grader.labs.lab import Lab
 from grader.measure import calibration
 from grader.measure.blocks import Arm, Plan
@@ -82,7 +84,10 @@ def measure_gain(lab: Lab, device: str, progress: Progress = silent) -> dict[str
     if not calibrated(lab, choose_form(lab, device)):
         raise UserError(f"{lab.name} needs an NVIDIA GPU, and this machine has none. There is nothing to calibrate.")
     quiet_here()
-    result = grade(solution(lab), lab, device=device, plan=CAREFUL, allow_unconfined=True, progress=progress)
+    fix = solution(lab)
+    if "bf16" in machine.gpu_lacks():
+        fix = replace(fix, source=in_fp16(fix.source))
+    result = grade(fix, lab, device=device, plan=CAREFUL, allow_unconfined=True, progress=progress)
     throughput = result.check("throughput")
     evidence = throughput.evidence
     failed = [c.reason for c in result.checks if c.name == "parity" and c.status != PASS]

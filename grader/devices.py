@@ -5,7 +5,11 @@ None, and a device that is not here is unknown: nobody else's figures are put in
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
+
+from grader.errors import UserError
 
 MEASURED = "measured"
 Capability = tuple[int, int]  # as torch.cuda.get_device_capability() gives it
@@ -18,6 +22,36 @@ def native(capability: Capability) -> frozenset[str]:
     Capabilities"."""
     since = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "flash": (8, 0), "fp8": (8, 9)}
     return frozenset(what for what, first in since.items() if capability >= first)
+
+
+# ---------------------------------------------------------------- a GPU that is pretended
+
+PRETEND = "GRADER_PRETEND_DEVICE"  # in the environment of the process that grades: "7.5,16GiB"
+NO_MARKS = f"{PRETEND} is set: loops see another GPU than this machine's. These points are no marks."
+
+
+@dataclass(frozen=True)
+class Pretence:
+    """An older or smaller GPU that a grade's loops are to see in place of this machine's: for tests and maintainers."""
+
+    capability: Capability
+    memory: int  # bytes
+
+    @property
+    def name(self) -> str:
+        major, minor = self.capability
+        return f"a pretended GPU of capability {major}.{minor} with {self.memory / 2**30:.3g} GiB"
+
+
+def pretence() -> Pretence | None:
+    """What PRETEND asks for; None where it is not set. Raises UserError for what cannot be read."""
+    text = os.environ.get(PRETEND, "").strip()
+    if not text:
+        return None
+    found = re.fullmatch(r"(\d{1,2})\.(\d) *, *(\d{1,4}(?:\.\d{1,3})?) *GiB", text, re.ASCII)
+    if not found or not float(found[3]):
+        raise UserError(f"{PRETEND}={text}: write a compute capability and the memory, as in 7.5,16GiB.")
+    return Pretence((int(found[1]), int(found[2])), int(float(found[3]) * 2**30))
 
 
 @dataclass(frozen=True)

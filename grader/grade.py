@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 from grader import machine
+from grader.devices import NO_MARKS, pretence
 from grader.grading import gate, replay, work
 from grader.grading.arms import Setup, open_arm, set_up, workspace_of
 from grader.grading.evidence import AnyFindings, Findings, Losses
@@ -35,7 +36,7 @@ from grader.grading.forms import (
 from grader.grading.profiles import profile_each
 from grader.grading.race import Compiled, decides, policy_of, race, starter_again, yardstick
 from grader.grading.verdict import judge
-from grader.labs.lab import AnyLab, Form, Growth, Lab
+from grader.labs.lab import AnyForm, AnyLab, Form, Growth, Lab
 from grader.measure.blocks import QUICK, Arm, Plan
 from grader.result import FAIL, NOT_MEASURED, Progress, Result, silent, unscored
 from grader.sandbox.child_error import ChildError
@@ -71,10 +72,8 @@ def grade(
     kind = importlib.import_module(lab.graded_by)  # this very module for a training loop
     lacking = too_few_devices(lab, form_name) or missing_packages(lab) or too_little_memory(lab, form_name)
     lab, size_why = fitted(lab, form_name)
-    form = lab.forms.get(form_name)
     findings: AnyFindings = kind.Findings(lab, form_name, allow_unconfined=allow_unconfined)
-    if form and not form.measured:
-        findings.warnings.append(NEVER_MEASURED)
+    findings.warnings += _no_marks(lab.forms.get(form_name), form_name)
     if HELD_BY_OTHERS in lacking:
         findings.disturbed = lacking
     limits = limits or (QUICK_LIMITS if quick else None)
@@ -98,10 +97,16 @@ def grade(
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         timelines=findings.timelines,
         output=findings.output,
-        size=form.size if form else "",
+        size=form.size if (form := lab.forms.get(form_name)) else "",
         size_why=size_why,
         confinement=findings.confinement,
     )
+
+
+def _no_marks(form: AnyForm | None, form_name: str) -> list[str]:
+    """Why the points of a grade are no marks, whatever it finds."""
+    never = [NEVER_MEASURED] if form and not form.measured else []
+    return never + ([NO_MARKS] if form_name == "cuda" and pretence() else [])
 
 
 def _planned(findings: AnyFindings, quick: bool) -> Plan:

@@ -59,8 +59,7 @@ def look(
     form_name = choose_form(lab, device)
     if form_name not in lab.forms or too_few_devices(lab, form_name):
         return None
-    lab, _ = fitted(lab, form_name)
-    form = lab.forms[form_name]
+    form = fitted(lab, form_name)[0].forms[form_name]
     setup = set_up(form, form_name, allow_unconfined, counted=lab.memory is not None)
     seen = Observation(losses=[])
     with open_arm(submission.source, setup, limits, kept=kept) as arm:

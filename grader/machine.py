@@ -22,7 +22,7 @@ import psutil
 import pynvml
 
 from grader.cores import Unit, cut, flat, parse, shares, written
-from grader.devices import native
+from grader.devices import native, pretence
 from grader.errors import UserError
 
 # Thermal and hardware-slowdown bits of nvmlClocksEventReasons. Power capping is normal under load and not among them.
@@ -83,6 +83,8 @@ def has_gpu() -> bool:
 
 
 def gpu_name() -> str | None:
+    if has_gpu() and (pretended := pretence()):
+        return pretended.name
     return str(pynvml.nvmlDeviceGetName(_gpu())) if has_gpu() else None
 
 
@@ -90,8 +92,9 @@ def gpu_lacks() -> list[str]:
     """Of what `devices.native` tells of, what this machine's GPU has no units for; [] without a GPU."""
     if not has_gpu():
         return []
-    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(_gpu())
-    return [what for what in ("bf16", "tf32", "flash") if what not in native((major, minor))]
+    pretended = pretence()
+    major, minor = pretended.capability if pretended else pynvml.nvmlDeviceGetCudaComputeCapability(_gpu())
+    return [what for what in ("fp16", "bf16", "tf32", "flash") if what not in native((major, minor))]
 
 
 def cpu_name() -> str:
@@ -276,7 +279,8 @@ def facts() -> dict[str, Any]:
         found |= {"core_list": written(held[0]), "cores_are": held[1]}
     if has_gpu():
         with contextlib.suppress(pynvml.NVMLError):  # a GPU that shares its host's memory
-            found["gpu_memory_gb"] = round(pynvml.nvmlDeviceGetMemoryInfo(_gpu()).total / 1e9, 1)
+            total = pynvml.nvmlDeviceGetMemoryInfo(_gpu()).total
+            found["gpu_memory_gb"] = round((pretended.memory if (pretended := pretence()) else total) / 1e9, 1)
         found["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
     return found
 
@@ -336,7 +340,10 @@ def _state(gpu: Any) -> GpuState:
         raise RuntimeError(
             f"NVML cannot tell whether this GPU is in use ({error}), so nothing can be graded on it."
         ) from None
-    return GpuState(utilisation, memory.free, memory.total, throttling=bool(reasons & _THROTTLING))
+    free, total = memory.free, memory.total
+    if pretended := pretence():  # what is in use of the GPU that is here is in use of the one that is pretended
+        free, total = max(0, min(free, pretended.memory - memory.used)), pretended.memory
+    return GpuState(utilisation, free, total, throttling=bool(reasons & _THROTTLING))
 
 
 def gpu_memory_of(pids: set[int]) -> int | None:

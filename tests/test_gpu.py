@@ -13,8 +13,9 @@ import variants
 
 from grader import labs, machine
 from grader.checks.plausible import least_step_s
-from grader.devices import PEAKS
+from grader.devices import NO_MARKS, PEAKS, PRETEND
 from grader.grade import grade
+from grader.grading.half import in_fp16
 from grader.look import peek
 from grader.measure.blocks import QUICK
 from grader.result import FAIL, INCONCLUSIVE, PASS
@@ -165,3 +166,45 @@ def test_the_shortest_possible_step():
     assert least_step_s("NVIDIA H200", 799e12) == 1
     assert least_step_s("some other GPU", 799e12) is None  # nobody else's peak
     assert least_step_s("NVIDIA H200", None) is None
+
+
+SEEN = """
+import torch
+
+def train(job):
+    assert torch.cuda.get_device_capability() == (7, 5)
+    assert torch.cuda.get_device_properties(0).total_memory == torch.cuda.mem_get_info()[1] == 8 << 30
+    assert not torch.cuda.is_bf16_supported(including_emulation=False)
+    ones = torch.ones(8, 8, device="cuda")
+    with torch.autocast("cuda", torch.bfloat16):
+        assert (ones @ ones).dtype == torch.float32
+    with torch.autocast("cuda", torch.float16):
+        assert (ones @ ones).dtype == torch.float16
+    torch.set_float32_matmul_precision("high")
+    a, b = torch.randn(2, 512, 512, device="cuda").double()
+    far = ((a.float() @ b.float()).double() - a @ b).norm() / (a @ b).norm()
+    assert far < 1e-5, far  # TF32 is off by 3e-4
+    try:
+        torch.empty(9 << 30, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError:
+        print("as pretended")
+    while True:
+        yield torch.ones((), device="cuda")
+"""
+
+
+@gpu
+def test_loops_see_a_gpu_that_is_pretended(monkeypatch):
+    monkeypatch.setenv(PRETEND, "7.5,8GiB")
+    seen = peek(Submission(SEEN), labs.get("2e_syncs"), profiled=False)
+    assert not seen.message and "as pretended" in seen.output, seen
+
+
+@gpu
+def test_fp16_with_a_scaler_is_the_whole_fix_on_a_gpu_before_ampere(monkeypatch):
+    monkeypatch.setenv(PRETEND, "7.5,60GiB")
+    lab = labs.get("3f_attention")
+    result = grade(Submission(in_fp16(variants.solution(lab.name))), lab)
+    assert result.warnings[0] == NO_MARKS and "capability 7.5" in result.machine["gpu"]
+    judged = [check for check in result.checks if check.name != "prediction"]
+    assert {check.status for check in judged} == {PASS}, judged

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from grader.classroom.submissions import Task
+from grader.devices import NO_MARKS
 from grader.errors import UserError
 from grader.result import Result, write_json
 
@@ -58,12 +59,14 @@ class Store:
 
     def put(self, job: Task, record: dict[str, Any]) -> dict[str, Any]:
         """Keep what a worker returned; returns the record that is kept. One that was disturbed does not take the place of one
-        that stands: it counts as a grade that could not be made."""
+        that stands: it counts as a grade that could not be made. Raises UserError for one of a GPU that was pretended."""
         record = {"digest": job.digest, "date": datetime.now(UTC).isoformat(timespec="seconds"), **record}
         failed = self._failed(job)
         if FAILED not in record:
             path = failed.with_name(f"{job.digest}-{_short(record['machine'])}.json")
             result = record["result"]  # of a grade, or whatever a night's call returned
+            if isinstance(result, dict) and NO_MARKS in result.get("warnings", []):
+                raise UserError(NO_MARKS)
             disturbed = result.get("disturbed") if isinstance(result, dict) else ""
             if disturbed and (old := self.read(path)) and stands(old):
                 del record["result"]

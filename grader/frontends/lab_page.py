@@ -14,6 +14,7 @@ from grader.checks.logs import LATEST
 from grader.checks.prediction import MADE_FOR, RULE
 from grader.frontends import sizes
 from grader.frontends.notebook.prediction import MEANING
+from grader.grading.half import says_bf16
 from grader.labs.lab import AnyLab, Budget, Growth, Lab
 
 GENERATED = "generated:"
@@ -87,7 +88,12 @@ def _folded(summary: str, text: str) -> str:
 def _sizes(lab: AnyLab) -> str:
     parts = [sizes.markdown(lab)]
     if isinstance(lab, Lab):
-        parts += [_peaks() if "cuda" in lab.forms else "", _without_gpu(lab)]
+        older = says_bf16(lab)
+        parts += [
+            _peaks() if "cuda" in lab.forms else "",
+            _folded("On an older GPU", older) if older else "",
+            _without_gpu(lab),
+        ]
     return "\n\n".join(filter(None, parts))
 
 

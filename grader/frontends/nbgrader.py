@@ -37,6 +37,7 @@ from grader import labs, paths
 from grader.classroom.cells import grade_id, places, text_of, written
 from grader.classroom.store import Store
 from grader.classroom.submissions import LINK, Job, is_link, submission_in
+from grader.devices import NO_MARKS, pretence
 from grader.errors import UserError
 from grader.frontends import report
 from grader.grade import grade
@@ -393,6 +394,8 @@ class MeasuredGrade(NbGraderPreprocessor):
                 "Not graded: this version of the grader has measured nothing of this submission. Run `grader class`, then "
                 "autograde again. (After `grader class --quick`, which gives no marks: --MeasuredGrade.quick=True.)"
             )
+        if pretence():
+            raise NotGraded(f"Not graded: {NO_MARKS}")
         _tell_confinement(self.log)
         self.log.info("Measuring %s of %s", lab.name, student)
         result = grade(submission, lab, device=self.device, quick=self.quick, allow_unconfined=self.allow_unconfined)

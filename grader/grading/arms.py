@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from grader import machine
 from grader.grading.forms import prepared
+from grader.grading.half import in_fp16
 from grader.labs.lab import AnyForm, Form
 from grader.measure.blocks import Arm
 from grader.sandbox.drive import Drive
@@ -66,9 +68,12 @@ def open_arm(
     trusted: bool = False,
     kept: Workspace | None = None,
 ) -> Iterator[Arm]:
-    """One loop in a confined process of its own. kept: a workspace of this source whose compiler caches are used again."""
+    """One loop in a confined process of its own. kept: a workspace of this source whose compiler caches are used again. trusted: one
+    of the course's own, which runs in fp16 where the GPU has no bf16."""
     form: AnyForm = setup.form
     options = setup.options
+    if trusted and setup.form_name == "cuda" and "bf16" in machine.gpu_lacks():
+        source = in_fp16(source)
     setting = Setting(
         workload=form.workload,
         options=options,

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from grader import trace
+from grader import machine, trace
 from grader.grading.failure import WAIT
 from grader.labs.lab import AnyLab, Budget, Lab
 from grader.measure.decision import Decision, Gain, Pair
@@ -37,6 +37,11 @@ class AnyFindings:
     @property
     def form(self) -> Any:  # of the kind: what each kind reads of it is its own
         return self.lab.forms[self.form_name]
+
+    @property
+    def lacks(self) -> list[str]:
+        """What the GPU has no units for, see `machine.gpu_lacks`."""
+        return machine.gpu_lacks() if self.form_name == "cuda" else []
 
     @property
     def ranks(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from grader import trace
@@ -13,6 +14,7 @@ from grader.checks import throughput as throughput_check
 from grader.checks import trace as trace_check
 from grader.grading.evidence import ANOTHER_SEED, Findings
 from grader.grading.forms import NEEDS_GPU, needs_gpu
+from grader.grading.half import hints_here, on_device
 from grader.labs.lab import CAUSES, Budget, TraceCheck
 from grader.result import AGAIN, FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, unscored
 from grader.submission import Submission
@@ -86,16 +88,17 @@ def _prediction(findings: Findings, submission: Submission, full: bool, undecide
 def _throughput(findings: Findings, closed: Closed | None, said: dict[str, Any]) -> CheckResult:
     """said: the prediction."""
     lab, race = findings.lab, findings.race
+    check = replace(lab.throughput, hints=hints_here(lab.throughput.hints, findings.lacks))
     if findings.form.minimum_gain is None:
-        return unscored(lab.throughput, NOT_MEASURED, ONLY_COMPARED)
+        return unscored(check, NOT_MEASURED, ONLY_COMPARED)
     evidence = _throughput_evidence(findings)
     if closed:
         impossible = {"impossible": True} if closed.impossible else {}
-        return unscored(lab.throughput, closed.status, closed.reason, evidence | impossible)
+        return unscored(check, closed.status, closed.reason, evidence | impossible)
     assert race.decided is not None
     if not lab.throughput.healthy:
-        return throughput_check.judge(lab.throughput, race.decided, findings.yardstick.target, evidence)
-    judged = throughput_check.judge_healthy(lab.throughput, race.decided, evidence, findings.yardstick.untouched)
+        return throughput_check.judge(check, race.decided, findings.yardstick.target, evidence)
+    judged = throughput_check.judge_healthy(check, race.decided, evidence, findings.yardstick.untouched)
     if lab.memory:
         return judged
     # there is nothing to do but to look, and to say what was seen
@@ -152,6 +155,9 @@ def _trace(
     profiles = findings.profiles
     if not findings.lab.measures(check, findings.form_name):
         return unscored(check, NOT_MEASURED, needs_gpu(findings.lab))
+    check, cannot = on_device(check, findings.lacks)
+    if cannot:
+        return unscored(check, NOT_MEASURED, cannot)
     if closed:
         return unscored(check, closed.status, closed.reason)
     if "submission" not in profiles.metrics:

@@ -17,7 +17,7 @@ import random
 import secrets
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from typing import Any, ClassVar, NamedTuple
 
@@ -150,7 +150,26 @@ class Children(NamedTuple):
     grader: Child
 
 
+def without_bf16(lab: KernelLab) -> KernelLab:
+    """For a GPU that has no bf16: float16 in its place, in the cases and in what is timed."""
+    other = {"type": "float16"}
+    cases = tuple(
+        replace(
+            check,
+            sizes={
+                name.replace("bfloat16", "float16 for bfloat16"): sizes | (other if sizes["type"] == "bfloat16" else {})
+                for name, sizes in check.sizes.items()
+            },
+        )
+        for check in lab.cases
+    )
+    forms = {name: replace(form, timed=form.timed and form.timed | other) for name, form in lab.forms.items()}
+    return replace(lab, cases=cases, forms=forms)
+
+
 def measure(findings: Findings, submission: Submission, plan: Any, limits: Limits | None, progress: Progress) -> None:
+    if "bf16" in findings.lacks:
+        findings.lab = without_bf16(findings.lab)
     findings.free_bytes = machine_is_free(findings.form_name, findings.ranks)
     timed = findings.form.timed
     with _children(findings, submission, limits) as children:
@@ -162,6 +181,8 @@ def measure(findings: Findings, submission: Submission, plan: Any, limits: Limit
 
 def look(findings: Findings, submission: Submission, progress: Progress) -> None:
     """The cases only: nothing is timed."""
+    if "bf16" in findings.lacks:
+        findings.lab = without_bf16(findings.lab)
     with _children(findings, submission, None) as children:
         _cases(findings, children, progress)
 

@@ -77,7 +77,7 @@ class Form:
 
     def smaller(self, size: str, gpu_memory: float, options: dict[str, Any], measured: str = "", **other: Any) -> Form:
         """This form with other options, for less memory. other: fields that have another value too."""
-        changed = {"options": self.options | options, "size": size, "gpu_memory": gpu_memory, "measured": measured}
+        changed: dict[str, Any] = {"options": self.options | options, "size": size, "gpu_memory": gpu_memory, "measured": measured}
         return replace(self, **changed, **other)
 
     @property

@@ -39,6 +39,7 @@ from grader.sandbox.contract import (
     type_in_words,
 )
 from grader.sandbox.functions import Functions
+from grader.sandbox.pretended import pretend, total_memory
 from grader.sandbox.reading import Recorder, compiled, compiled_graphs, finite, in_clean_thread, read, read_logs
 from grader.sandbox.weights import Comparison, add_round_off, copies, received, received_for, trained_tensors
 from grader.workloads.job import Job
@@ -191,7 +192,7 @@ class Harness:
         self.keys.extend(keys)
         if self.limit and not self.steps and self.device.type == "cuda":
             # so that a loop that needs more is told so by torch; the parent looks by itself
-            share = self.limit / torch.cuda.get_device_properties(0).total_memory
+            share = self.limit / total_memory(0)
             torch.cuda.set_per_process_memory_fraction(min(1.0, share))
         losses = [self._step() for _ in range(steps)]
         values = in_clean_thread(lambda: read(losses, self.device))
@@ -317,6 +318,8 @@ class Harness:
 
 def _set_up(spec: dict[str, Any]) -> None:
     """What holds for this process."""
+    if spec["pretended"]:
+        pretend(**spec["pretended"])
     if spec["threads"]:
         torch.set_num_threads(spec["threads"])
     if spec["exact_memory"]:

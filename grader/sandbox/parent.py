@@ -12,9 +12,11 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from grader import machine
+from grader.devices import pretence
 from grader.sandbox import confine, rights
 from grader.sandbox.child_error import ChildError
 from grader.sandbox.drive import Drive
@@ -107,6 +109,7 @@ class Child:
             | setting.environment
             | own_gpus,
             **{name: getattr(setting, name) for name in _PASSED_ON},
+            "pretended": asdict(seen) if setting.device == "cuda" and (seen := pretence()) else None,
         }
 
     # ---- requests

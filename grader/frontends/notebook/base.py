@@ -19,6 +19,7 @@ from grader.frontends import attempts, board, magic, report, share, sizes
 from grader.frontends.notebook.note import Note, Output, ProgressBar, ReportNote, Row, Table, shell
 from grader.grade import grade
 from grader.grading.forms import choose_form, fitted, missing_packages, own_cores, too_little_memory
+from grader.grading.half import says_bf16
 from grader.labs.lab import AnyLab, Check
 from grader.result import NOT_MEASURED, Progress, Result
 from grader.safe_text import cores_text, to_html
@@ -102,7 +103,8 @@ class NotebookLab:
         if self.device == "traces":
             return "Graded from recorded traces: nothing is measured, and no GPU is needed."
         if self.device == "cuda":
-            parts = (f"Measured on this machine's {gpu}.", fitted(self.lab, self.device)[1], sizes.peaks_of(gpu))
+            lacks = says_bf16(self.lab) if "bf16" in machine.gpu_lacks() else ""
+            parts = (f"Measured on this machine's {gpu}.", fitted(self.lab, self.device)[1], lacks, sizes.peaks_of(gpu))
             return " ".join(filter(None, parts))
         if "cpu" in self.lab.forms and not any(self.lab.measures(check, "cpu") for check in self.lab.checks):
             return ONLY_TRAINING

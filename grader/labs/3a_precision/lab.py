@@ -57,7 +57,7 @@ LAB = Lab(
         ),
         TraceCheck(
             name="half_precision",
-            title="Forward and backward run in bf16",
+            title="Forward and backward run in 16 bits",
             points=20,
             metric="half_share",
             at_least=0.9,

@@ -67,7 +67,7 @@ LAB = Lab(
     trace=(
         TraceCheck(
             name="half_precision",
-            title="Activations in bf16",
+            title="Activations in 16 bits",
             points=20,
             metric="half_share",
             at_least=0.9,

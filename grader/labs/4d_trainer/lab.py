@@ -89,7 +89,7 @@ LAB = Lab(
     trace=(
         TraceCheck(
             name="half_precision",
-            title="Matmuls in bf16",
+            title="Matmuls in 16 bits",
             points=10,
             metric="half_share",
             at_least=0.95,

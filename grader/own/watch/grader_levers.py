@@ -76,7 +76,14 @@ class _Outermost:
 # ---------------------------------------------------------------- the levers
 
 
+def _before_ampere() -> bool:
+    """torch.cuda.is_bf16_supported() counts emulation, so it is not asked."""
+    return torch.version.hip is None and torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0)
+
+
 def tf32(values, outermost) -> None:
+    if _before_ampere():
+        return  # it has none: nothing changes
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = True
     _keep(torch, "set_float32_matmul_precision")
@@ -84,12 +91,9 @@ def tf32(values, outermost) -> None:
 
 
 def autocast(values, outermost) -> None:
-    """bf16 where the GPU has it, else fp16: torch.cuda.is_bf16_supported() counts emulation, so it is not asked."""
-    if torch.cuda.is_available():
-        native = torch.version.hip is not None or torch.cuda.get_device_capability() >= (8, 0)
-        kind, device = torch.bfloat16 if native else torch.float16, "cuda"
-    else:
-        kind, device = torch.bfloat16, "cpu"
+    """bf16 where the GPU has it, else fp16."""
+    kind = torch.float16 if _before_ampere() else torch.bfloat16
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     outermost.around.append(lambda: torch.autocast(device, kind))
     name = "bfloat16" if kind is torch.bfloat16 else "float16 (add a GradScaler)"
     outermost.once.append(lambda module: note(f"autocast to {name} around {type(module).__name__}"))
