@@ -467,7 +467,7 @@ CORPUS = {
     "bare quotes in a name": (edited("gemm<1,", 'gemm<"1",'), ("1 event is damaged and was read",)),
     "bare quotes in every name": (edited("gemm<", '"gemm"<', 99), ("12 events are damaged and were read",)),
     "a wrong escape": (edited("gemm<1,", "gemm<\\q"), ("1 event is damaged",)),
-    "a byte order mark": (b"\xef\xbb\xbf" + WHOLE, ("what precedes its events is damaged",)),
+    "a byte order mark": (b"\xef\xbb\xbf" + WHOLE, ()),
     "UTF-16": (TEXT_OF.encode("utf-16"), NO_TRACE),
     # structure
     "an array at the top": (json.dumps(document(sound_events())["traceEvents"]).encode(), ("bare list of events",)),

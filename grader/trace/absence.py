@@ -12,7 +12,7 @@ import numpy as np
 
 from grader.trace import intervals
 from grader.trace.columns import Trace
-from grader.trace.events import ANNOTATION, CPU_OP, PYTHON, STEP
+from grader.trace.events import ALLOCATION, ANNOTATION, CPU_OP, PYTHON, STEP
 from grader.trace.host import DATA_WAIT, data_waits
 from grader.trace.lines import own_line
 from grader.trace.steps import Steps
@@ -27,6 +27,7 @@ NO_LAUNCH_NS = 1_000_000
 # Where the backward pass begins, an optimizer, a new step, an ordinary loop pauses as well: 23 recorded ones up to 1.6 ms a step in all,
 # and up to a seventh of its length.
 ORDINARY_NS, ORDINARY = 2_000_000, 0.25
+ALLOCATES = 0.05  # share of the time in calls that allocate memory, from where on they are work of another kind
 
 OWN_PYTHON = re.compile(r"Optimizer\.(step|zero_grad)#")  # PyTorch's own work between launches, of any length
 SEED = re.compile(r"aten::random_$")  # a DataLoader draws it first of all, and then starts its workers
@@ -45,6 +46,7 @@ MAKES_BATCH = re.compile(
 )
 COLLECTS = re.compile(r"Python GC$|<built-in function collect>$|gc\.collect$|gc_collect$")
 MOST = 3  # of anything that is listed
+EDGE = "the edge of the recording"  # before the first operator, and after the last
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Away:
     starting: intervals.Intervals  # of them, those in which a DataLoader started its workers
     named: intervals.Intervals  # in which a function or mark ran whose name says that it makes a batch
     copied: intervals.Intervals  # at the beginning of a step, until a copy to the GPU: the batch, most likely
+    allocating: intervals.Intervals  # in which it asked for the GPU's memory, or gave it back
     brief: intervals.Intervals  # not of them: pauses that an ordinary loop has as well, see ORDINARY_NS
 
 
@@ -72,7 +75,8 @@ def away(trace: Trace, steps: Steps, mine: np.ndarray, span: tuple[int, int]) ->
     long &= ~shorter
     quiet, brief = ((outside[0][some], outside[1][some]) for some in (long, shorter))
     calls = np.flatnonzero(mine & trace.is_call)
-    resting = _between(np.concatenate((trace.start[calls], trace.end[calls])), NO_LAUNCH_NS, span)
+    points = np.concatenate((trace.start[calls], trace.end[calls]))
+    resting = _between(points, NO_LAUNCH_NS, span) if len(calls) else intervals.EMPTY
     both = intervals.union(*(np.concatenate(pair) for pair in zip(quiet, resting, strict=True)))
     own = trace.annotations[trace.named(OWN_PYTHON, trace.annotations)]
     seen = np.append(calls, own)
@@ -84,9 +88,16 @@ def away(trace: Trace, steps: Steps, mine: np.ndarray, span: tuple[int, int]) ->
     said = said[trace.named(STEP, said) == 0]
     said = said[_searched(MAKES_BATCH, trace, said)]
     named = intervals.intersection(spans, intervals.union(trace.start[said], trace.end[said]))
-    spans = intervals.union(*(np.concatenate(pair) for pair in zip(spans, starting, strict=True)))
+    allocating = _allocating(trace, calls, span)
+    spans = intervals.union(*(np.concatenate(parts) for parts in zip(spans, starting, allocating, strict=True)))
     brief = intervals.difference(brief, intervals.union(np.append(known[0], spans[0]), np.append(known[1], spans[1])))
-    return Away(spans, starting, named, _before_first_copy(trace, steps, spans), brief)
+    return Away(spans, starting, named, _before_first_copy(trace, steps, spans), allocating, brief)
+
+
+def _allocating(trace: Trace, calls: np.ndarray, span: tuple[int, int]) -> intervals.Intervals:
+    calls = calls[trace.named(ALLOCATION, calls)]
+    spent = intervals.clip(intervals.union(trace.start[calls], trace.end[calls]), *span)
+    return spent if intervals.length(spent) >= ALLOCATES * (span[1] - span[0]) else intervals.EMPTY
 
 
 def _between(points: np.ndarray, least: int, span: tuple[int, int]) -> intervals.Intervals:
@@ -127,9 +138,10 @@ def _loader_starts(trace: Trace, thread: int) -> intervals.Intervals:
 
 def _before_first_copy(trace: Trace, steps: Steps, spans: intervals.Intervals) -> intervals.Intervals:
     """What of these stretches lies in a step before anything was launched in it, where the first launch is a copy to the GPU."""
-    if not len(steps.launch):
-        return intervals.EMPTY
     order = np.argsort(trace.start[steps.launch], kind="stable")
+    order = order[steps.launch[order] >= 0]
+    if not len(order):
+        return intervals.EMPTY
     step, first = np.unique(steps.step[order], return_index=True)
     gpu = steps.gpu[order[first]]
     copies = trace.named(r"Memcpy HtoD|CopyHostToDevice|.*HtoD", gpu)
@@ -152,6 +164,9 @@ class Doing:
     inner: str  # the function that this one was waiting for
     operators: list[tuple[str, float]]  # on tensors of the CPU
     collecting: float  # garbage
+    allocating: float  # memory of the GPU
+    allocations: list[tuple[str, float]]  # the calls that do it, and how many per step; the most frequent first
+    longest: tuple[str, int]  # of these calls, and how long it took
     stacks: bool  # were recorded
     after_reading: float  # what begins where the host has just waited for values from the GPU
 
@@ -160,7 +175,7 @@ def doing(trace: Trace, steps: Steps, spans: intervals.Intervals) -> Doing:
     """spans: disjoint, in order."""
     n, covered = len(steps), _Covered(spans)
     threads = np.zeros(len(trace.threads), bool)
-    threads[trace.thread[steps.launch]] = threads[steps.thread] = True
+    threads[trace.thread[steps.launch[steps.launch >= 0]]] = threads[steps.thread] = True
     mine = threads[trace.thread] & (trace.end > steps.host[0]) & (trace.start < steps.host[1])
     frames = np.flatnonzero(mine & (trace.category == PYTHON))
     marks = np.flatnonzero(mine & (trace.category == ANNOTATION))
@@ -170,7 +185,15 @@ def doing(trace: Trace, steps: Steps, spans: intervals.Intervals) -> Doing:
     function, inner = _most(trace, yours, covered, total), _most(trace, frames, covered, total)
     gc = np.append(frames, marks)
     gc = gc[trace.named(COLLECTS, gc)]
+    asked = trace.calls[mine[trace.calls]]
+    asked = asked[trace.named(ALLOCATION, asked)]
+    codes, count = np.unique(trace.name[asked], return_counts=True)
+    often = np.argsort(-count, kind="stable")[:MOST].tolist()
+    longest = int(asked[np.argmax(trace.duration[asked])]) if len(asked) else -1
     return Doing(
+        allocating=covered.length(*intervals.union(trace.start[asked], trace.end[asked])).sum() / n,
+        allocations=[(plain(trace.names[codes[i]], 40), count[i] / n) for i in often],
+        longest=(plain(trace.names[trace.name[longest]], 40), int(trace.duration[longest])) if len(asked) else ("", 0),
         between=_between_operators(trace, steps, mine, spans),
         mark=_most(trace, marks, covered, total),
         function=function or inner,
@@ -239,7 +262,7 @@ def _between_operators(
     pairs, of_pair = np.unique(np.stack((before, after)), axis=1, return_inverse=True)
     time = np.bincount(of_pair.ravel(), spans[1] - spans[0])
     count = np.bincount(of_pair.ravel())
-    names = [*trace.names, "the edge of the recording"]
+    names = [*trace.names, EDGE]
     return [
         (plain(names[pairs[0, i]], 80), plain(names[pairs[1, i]], 80), count[i] / n, time[i] / n)
         for i in np.argsort(-time, kind="stable")[:MOST].tolist()

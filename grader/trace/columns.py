@@ -123,9 +123,20 @@ class Trace:
         return np.flatnonzero(self.category == ANNOTATION)
 
     @cached_property
-    def steps(self) -> np.ndarray:
+    def marks(self) -> np.ndarray:
         """Indices of the host's `ProfilerStep#N` annotations, in order."""
         return self.annotations[self.named(STEP, self.annotations)]
+
+    @cached_property
+    def steps(self) -> np.ndarray:
+        """Those of `marks` that are counted: of the thread with most, where others of its process repeat them."""
+        marks = self.marks
+        threads, count = np.unique(self.thread[marks], return_counts=True)
+        if len(threads) < 2 or len({self.threads[thread][0] for thread in threads.tolist()}) > 1:
+            return marks
+        calls = np.bincount(self.thread[self.calls], minlength=len(self.threads))[threads]
+        main = marks[self.thread[marks] == threads[np.lexsort((calls, count))[-1]]]
+        return main if np.isin(self.name[marks], self.name[main]).all() else marks
 
     @cached_property
     def windows(self) -> Windows:

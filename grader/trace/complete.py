@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from grader.trace import intervals
 from grader.trace.columns import Trace
 from grader.trace.events import (
     CAPTURE_ASKED,
@@ -23,6 +24,8 @@ LONGEST_SPAN_NS = 24 * 3600 * 10**9  # no trace lasts a day
 MISSING_TOLERATED = 0.005  # share of launches without GPU work, or the reverse, at the edges of a recording
 LATE_TOLERATED = 0.2  # share of launches at the end of a recording whose work begins after it
 CLOCKS_APART_NS = 1_000_000  # clocks of CPU and GPU differ by up to 10 us; this is no clock error
+# A GPU that idles now and then takes what was launched sooner, at least one of so many.
+NEVER_SO_LATE_NS, FEW, MOST_BUSY = 200_000_000, 10, 0.8
 TOUCHING_NS = 1_000  # kernels that overlap by less may do so by the clock's steps alone
 NO_GPU = "it has no GPU events"
 
@@ -46,10 +49,9 @@ def doubts(trace: Trace, expect_gpu: bool, dropped: int = 0) -> tuple[list[str],
     if not len(steps):
         sure = f" ({windows.sure:.0%} sure)" if len(windows) > 1 else ""
         notes.append(f"it has no ProfilerStep annotations: {windows.how}{sure}")
-    if len(set(trace.thread[steps].tolist())) > 1:
-        reasons.append("its steps are on several threads")
-    if (trace.start[steps][1:] < trace.end[steps][:-1]).any():
-        reasons.append("its steps overlap")
+    reasons += _not_one_row(trace, steps)
+    if len(steps) < len(trace.marks):
+        notes.append("other threads repeat the ProfilerStep annotations; those of one thread are counted")
     gpu, launches = trace.gpu, launches_of(trace)
     if not len(gpu):
         if expect_gpu or len(launches):
@@ -85,6 +87,17 @@ def doubts(trace: Trace, expect_gpu: bool, dropped: int = 0) -> tuple[list[str],
     return reasons + _impossible(trace, gpu, launch), notes
 
 
+def _not_one_row(trace: Trace, steps: np.ndarray) -> list[str]:
+    """Why these steps do not follow each other."""
+    threads = set(trace.thread[steps].tolist())
+    if (processes := len({trace.threads[thread][0] for thread in threads})) > 1:
+        return [f"it holds the steps of {processes} processes: give the trace of each in a file of its own"]
+    reasons = ["its steps are on several threads"] if len(threads) > 1 else []
+    if (trace.start[steps][1:] < trace.end[steps][:-1]).any():
+        reasons.append("its steps overlap")
+    return reasons
+
+
 def _unmatched(trace: Trace, launches: np.ndarray, launch: np.ndarray, begin: int, dropped: int) -> list[str]:
     """What is said of launches without GPU work, and of GPU work without a launch. launch: of each GPU event."""
     gpu, reasons = trace.gpu, []
@@ -108,10 +121,20 @@ def _unmatched(trace: Trace, launches: np.ndarray, launch: np.ndarray, begin: in
     if orphans.sum() - dropped > MISSING_TOLERATED * len(gpu):
         reasons.append(f"{orphans.sum()} of {len(gpu)} GPU events have no launch recorded")
     matched = launch >= 0
-    early = trace.start[launch[matched]] - trace.start[gpu[matched]] > CLOCKS_APART_NS
-    if early.any():
+    late = trace.start[gpu[matched]] - trace.start[launch[matched]]
+    if (early := late < -CLOCKS_APART_NS).any():
         reasons.append(counted(early.sum(), "GPU event{s} {start} before {their} launch by more than a millisecond"))
+    if len(late) >= FEW and matched[0] and late.min() > NEVER_SO_LATE_NS and _idles(trace, gpu):
+        said = "no GPU event starts within {:.1f} s of its launch: the clocks of host and GPU are apart"
+        reasons.append(said.format(late.min() / 1e9))
     return reasons
+
+
+def _idles(trace: Trace, gpu: np.ndarray) -> bool:
+    """Whether the GPUs have long pauses between the first and the last of their work."""
+    start, end = trace.start[gpu], trace.end[gpu]
+    busy = intervals.length(intervals.union(start, end))
+    return bool(busy < MOST_BUSY * (end.max() - start.min()))
 
 
 def _captured(trace: Trace, launches: np.ndarray) -> np.ndarray:

@@ -4,6 +4,7 @@ Imports no numpy: helper processes start faster without."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from decimal import Decimal
@@ -30,6 +31,10 @@ Phase = Literal[
 INEXACT_US = 2.0**43
 LARGEST = 2**63 - 1
 FREQUENT = frozenset("Xsft")  # complete events, and the arrows between them
+HALVES, EVENTS = (
+    frozenset("BE"),
+    frozenset("XBE"),
+)  # of an event that is no complete one; what becomes an entry of the columns
 FRACTION = re.compile(rb'"ts"\s*:\s*"?-?\d*[.eE]')
 
 Identifier = int | str | float | None
@@ -140,7 +145,8 @@ class Columns:
         if leniently and any((e.ph == "X" and (e.ts is None or e.dur is None)) or not e.ph for e in events):
             raise ValueError
         exact = None
-        xs = [e for e in events if e.ph == "X"]
+        phases = {e.ph for e in events}
+        xs = [e for e in events if e.ph == "X"] if phases.isdisjoint(HALVES) else _with_halves(events)
         starts: list[Any] = [e.ts for e in xs]  # numbers, once they are packed
         flaws: dict[str, int] = {}
         try:  # looking for None takes longer
@@ -156,7 +162,7 @@ class Columns:
         rows = {"start": start} | self._rows(xs, flaws, partial(_more, chunk, events))
         if exact:
             rows["exact_start"] = pack(f"{len(xs)}q", *[exact[id(e)] for e in xs])
-        if not {e.ph for e in events} <= FREQUENT:
+        if not phases <= FREQUENT:
             rows |= self._instants([e for e in events if e.ph not in FREQUENT], exact, flaws)
         # Nothing was changed so far but numberings, and what they number too much does no harm.
         if exact:
@@ -277,9 +283,19 @@ def _texts(raws: list[msgspec.Raw]) -> list[bytes]:
 
 
 def _more(chunk: bytes, events: list[Event]) -> list[More]:
-    """Of the complete events that have a start."""
+    """Of the events that have a start."""
     found = zip(events, decode_more(chunk), strict=True)
-    return [more.args or NO_MORE for e, more in found if e.ph == "X" and e.ts is not None]
+    return [more.args or NO_MORE for e, more in found if e.ph in EVENTS and e.ts is not None]
+
+
+def _with_halves(events: list[Event]) -> list[Event]:
+    """The complete events, and begins and ends of others, with what stands for their durations (see `pairs`)."""
+    for e in events:
+        if e.ph == "B":
+            e.dur = -math.inf
+        elif e.ph == "E":
+            e.dur, e.cat, e.name, e.args = math.inf, "Trace", "", WITHOUT
+    return [e for e in events if e.ph in EVENTS]
 
 
 def _code_by_arguments(code: int, more: More) -> int:

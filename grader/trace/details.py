@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from grader.trace import intervals
-from grader.trace.absence import Away, Doing, doing
+from grader.trace.absence import EDGE, Away, Doing, doing
 from grader.trace.breakdown import Breakdown
 from grader.trace.catalogue import PARTS, Metrics
 from grader.trace.causes import ms
@@ -21,6 +21,8 @@ from grader.trace.words import plain, plain_number
 MUCH = 0.5  # of something: then it is worth a name
 FAR_BELOW = 10  # times as long as its bytes or its arithmetic need at the device's peaks
 REACHED = 2  # times the least, which a kernel that suits its work comes down to
+LOADING_NS = 5_000_000  # no launch of a kernel that is there takes so long
+WARM_UP = "Record steps after a warm-up."
 MANY_LAUNCHES = 50  # in one call of an operator
 PART = 0.1  # of the step: an operation that costs less is not what holds it back
 
@@ -54,6 +56,7 @@ class Told:
     sentences: list[str]  # the most important first
     inferred: bool = False  # from names and places, not from marks
     collecting: bool = False  # most of it was garbage collection
+    allocating: bool = False  # most of it was in calls that allocate or free memory of the GPU
 
 
 def idle_spans(b: Breakdown, part: str) -> intervals.Intervals:
@@ -67,6 +70,15 @@ def of_host(trace: Trace, steps: Steps, b: Breakdown) -> Told:
     if not len(spans[0]):
         return Told([])
     total, d = intervals.length(spans) / len(steps), doing(trace, steps, spans)
+    if d.allocating >= MUCH * total and d.longest[1] >= MUCH * d.allocating * len(steps):
+        name, took = d.longest
+        return Told(
+            [f"Most of it is one call, {name} with {ms(took)}, as at the first use of a GPU. {WARM_UP}"], inferred=True
+        )
+    if d.allocating >= MUCH * total:
+        calls = ", ".join(f"{name} {plain_number(count)}" for name, count in d.allocations)
+        said = f"For {ms(d.allocating)} of it per step, the host allocates and frees memory of the GPU ({calls} times)."
+        return Told([said, *_where(d)], allocating=True)
     known = bool(d.collecting or d.function or d.mark)
     said = [*(_who(d, total) if known else ()), *_where(d)]
     if d.after_reading >= MUCH * total:
@@ -95,9 +107,10 @@ def _who(d: Doing, total: float) -> list[str]:
 
 def _where(d: Doing) -> list[str]:
     """Between which operators."""
-    if not d.between:
+    between = [pause for pause in d.between if pause[0] != pause[1] or pause[0] != EDGE]
+    if not between:
         return []
-    before, after, count, ns = d.between[0]
+    before, after, count, ns = between[0]
     return [f"The longest pauses lie between {before} and {after}, {plain_number(count)} per step with {ms(ns)}."]
 
 
@@ -147,10 +160,30 @@ def launching(trace: Trace, steps: Steps) -> list[tuple[str, float]]:
     return [(plain(trace.names[codes[i]], 80), count[i] / len(steps)) for i in order.tolist()]
 
 
-def of_launches(trace: Trace, steps: Steps, m: Metrics) -> list[str]:
+def of_launches(trace: Trace, steps: Steps, m: Metrics, b: Breakdown) -> Told:
+    loading = _loading(trace, steps, b)
+    if loading:
+        return Told([loading], inferred=True)
     most = [(name, count) for name, count in launching(trace, steps) if m.launches and count >= PART * m.launches]
     said = [f"{', '.join(f'{name} ({plain_number(count)})' for name, count in most)} launch most."] if most else []
-    return said + (of_waits(trace, steps) if never_ahead(m) else [])
+    return Told(said + (of_waits(trace, steps) if never_ahead(m) else []))
+
+
+def _loading(trace: Trace, steps: Steps, b: Breakdown) -> str:
+    """Of launches that take so long that their kernels are made or loaded meanwhile, if most of the time goes to them."""
+    spans = idle_spans(b, "idle_launch")
+    calls = trace.calls[(trace.duration[trace.calls] >= LOADING_NS) & (steps.of_event[trace.calls] >= 0)]
+    if not len(calls):
+        return ""
+    spent = intervals.length(intervals.intersection(intervals.union(trace.start[calls], trace.end[calls]), spans))
+    if spent < MUCH * intervals.length(spans):
+        return ""
+    longest = calls[np.argmax(trace.duration[calls])]
+    name, n = plain(trace.names[trace.name[longest]], 60), len(steps)
+    return (
+        f"{ms(spent / n)} of it per step lie in calls of more than {ms(LOADING_NS)}, the longest {name} with "
+        f"{ms(trace.duration[longest])}, as where a kernel is loaded or compiled at its first use. {WARM_UP}"
+    )
 
 
 def of_waits(trace: Trace, steps: Steps) -> list[str]:

@@ -31,6 +31,13 @@ MOST_SAID = (1, 2)  # sentences about what stands behind a cause, and behind the
 MOST_PROOFS = 20  # events that are listed for one fact
 MOST_OPERATORS, OPERATOR = 4, re.compile(r"[\w.]{1,30}::[\w.]{1,60}")
 INCOMPLETE = "No diagnosis: the trace is incomplete."
+BY_LAUNCHES = ("launch", "sync", "host", "queue")  # nobody can tell them apart without the calls that launch
+NO_LAUNCHES = (
+    "No diagnosis: the GPU idles {share:.0%} of the step, and no launch of its work is recorded, so the trace does not say what "
+    "it waits for. Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
+)
+FEW = 12  # GPU events: so few tell little, and are seldom all that a step has
+MOSTLY = 0.8  # share of the GPU's work whose launches must be recorded for a verdict that rests on them
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,7 @@ class _Case:
             about = details.of_host if cause == "host" else details.of_input
             self.told = about(self.trace, self.steps, self.b)
         elif cause == "launch":
-            self.told = details.Told(details.of_launches(self.trace, self.steps, self.m))
+            self.told = details.of_launches(self.trace, self.steps, self.m, self.b)
         elif cause == "sync":
             self.told = details.Told(details.of_waits(self.trace, self.steps))
         elif self.slow and cause == ("compute" if self.slow.matmul else "memory"):
@@ -98,6 +105,8 @@ def diagnose(
     case = _Case(trace, m, b, step, steps, details.slow(operations, step), details.tiny_operation(operations, m))
     costs = {name: sum(b.parts[part] for part in cause.parts) for name, cause in CAUSES.items()}
     cause = _first(costs, step)
+    if cause in BY_LAUNCHES and steps is not None and not (steps.launch >= 0).any():
+        return Diagnosis(text=NO_LAUNCHES.format(share=sum(costs[name] for name in BY_LAUNCHES) / step))
     costs["host"] = max(costs["host"], b.alone)
     runner_up = _next(cause, costs, m, step)
     case.tell(cause)
@@ -173,7 +182,11 @@ def _confidence(cause: str, shares: dict[str, float], case: _Case) -> float:
         found *= 0.7
     if _unseen(cause, case.b) > 0.5 * shares[cause] * case.step:
         found *= 0.7
-    if case.told.inferred or _with_another(cause, shares[cause] * case.step, case):
+    few = case.steps is not None and (
+        len(case.steps.gpu) < FEW
+        or (cause in BY_LAUNCHES and (case.steps.launch >= 0).sum() < MOSTLY * len(case.steps.gpu))
+    )
+    if few or case.told.inferred or _with_another(cause, shares[cause] * case.step, case):
         found = min(found, EITHER)
     return round(min(0.99, max(0.05, found)), 2)
 
@@ -316,6 +329,12 @@ def _advice(cause: str, runner_up: str, case: _Case) -> tuple[str, ...]:
         ways.insert(
             0,
             "Collect less often, with no gc.collect() in the loop, gc.freeze() after loading, and gc.disable() between steps.",
+        )
+    if cause == "host" and case.told.allocating:
+        ways.insert(
+            0,
+            "Let PyTorch keep its memory. Unset PYTORCH_NO_CUDA_MEMORY_CACHING, call no torch.cuda.empty_cache() in the loop, and need "
+            "less than the GPU has, as a full one frees and asks again at each step.",
         )
     if case.slow and cause == ("compute" if case.slow.matmul else "memory"):
         ways = details.for_slow(case.slow) + ways

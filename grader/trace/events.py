@@ -45,6 +45,8 @@ NO_WORK = re.compile(r"event_(record|wait)$")
 DMA = re.compile(r"dma_request$")
 
 STEP = re.compile(r"ProfilerStep#\d+")
+# What PyTorch itself marks with `record_function`.
+MARK = re.compile(rf"{STEP.pattern}$|Optimizer\.(step|zero_grad)#|enumerate\(Data|DistributedDataParallel\.forward$")
 # Host calls that put work on the GPU: CUDA's and HIP's, then Intel's (Unified Runtime, Level Zero, SYCL), Ascend's, MTIA's.
 KERNEL_LAUNCH = re.compile(
     r"(cuda|cu|hip|hipExt|hipModule|hipExtModule)Launch(Cooperative)?Kernel"
@@ -73,5 +75,10 @@ CAPTURE_ASKED = re.compile(r"(cuda|cu|hip)Stream(GetCaptureInfo|IsCapturing)")
 SYNC_CALL = re.compile(
     r"(cuda|hip)(Stream|Device|Event)Synchronize|cu(Stream|Ctx|Event)Synchronize"
     r"|(ur|pi)(EventWait|EventsWait|QueueFinish)|ze\w*(Host)?Synchronize|(AscendCL@)?aclrtSynchronize|synchronize(Stream|Event)?$"
+)
+# That take and give back memory; PyTorch's own allocator makes them rare.
+ALLOCATION = re.compile(
+    r"(cuda|hip)(Malloc|Free|Host(Alloc|Malloc|Free|Register|Unregister)|Mem(Create|Map|Unmap|Release|SetAccess))"
+    r"|cuMem(Alloc|Free|Create|Map|Unmap|Release|SetAccess|HostAlloc)|(AscendCL@)?aclrt(Malloc|Free)"
 )
 SYNC_DEVICE = re.compile(r"(cuda|hip)DeviceSynchronize|cuCtxSynchronize")

@@ -23,6 +23,8 @@ MAGIC = (
     (rb"\x80[\x02-\x05]", "a Python pickle, such as a memory snapshot: open that at pytorch.org/memory_viz"),
     (rb"PK\x03\x04", "a zip archive: unpack it first"),
     (rb"(?s:.{257})ustar", "a tar archive: unpack it first"),
+    (rb"\x1f\x8b", "compressed by gzip twice: unpack it once (gunzip)"),
+    (rb"\xff\xfe|\xfe\xff|[\[{]\x00", "text in UTF-16, as Windows' PowerShell writes it: save it as UTF-8"),
     (rb"\x28\xb5\x2f\xfd", "compressed by zstd: unpack it first (zstd -d)"),
     (rb"\xfd7zXZ\x00", "compressed by xz: unpack it first (unxz)"),
     (rb"BZh\d", "compressed by bzip2: unpack it first (bunzip2)"),

@@ -70,7 +70,8 @@ def metrics(
         return m
     m.steps, m.steps_sure = len(steps), trace.windows.sure
     if trace.windows.cut:
-        m.notes.append("the recording ends within its last step, which is not counted")
+        many = "step, which is" if trace.windows.cut == 1 else f"{trace.windows.cut} steps, which are"
+        m.notes.append(f"the recording ends within its last {many} not counted")
     if len(trace.windows) == 1 and len(trace.steps):
         m.notes.append(
             "one whole step was recorded, so nobody can tell how steps differ, nor whether it was a usual one"
@@ -314,7 +315,7 @@ def phase_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
     n, m.phases = len(steps), {}
     mine = trace.annotations[trace.thread[trace.annotations] == steps.thread]
     mine = mine[steps.of_event[mine] >= 0]
-    launched = trace.start[steps.launch]
+    launched = trace.start[np.where(steps.launch >= 0, steps.launch, steps.gpu)]
     for phase in PHASES:
         spans = mine[trace.named(PHASE_NAMES[phase], mine)]
         if not len(spans):

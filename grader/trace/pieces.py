@@ -13,6 +13,7 @@ from itertools import chain
 
 BLOCK = 1 << 18  # bytes; what is decoded at once then fits the processor's cache
 GZIP = b"\x1f\x8b"
+BOM = b"\xef\xbb\xbf"  # that some editors put first
 MEMBERS = 1000  # of a gzip file; many tiny ones would cost far more time than their size suggests
 # Between two objects of an array. In valid JSON this is never within a string: there a quote is escaped, and a quote
 # that closes one is not followed by a letter. It may be deeper than the events, in an argument; then neither side is

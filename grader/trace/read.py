@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from grader.trace import document, foreign, parallel, pieces, portion, vendors
+from grader.trace import document, foreign, pairs, parallel, pieces, portion, vendors
 from grader.trace.columns import Memory, Trace, TraceError
 from grader.trace.complete import doubts
 from grader.trace.decode import COLUMNS, DAMAGE, LATEST_US, OF_MEMORY, OF_OPS, OF_OTHERS, OF_PYTHON, Columns
@@ -203,7 +203,7 @@ class _Reading:
             recent = block[-200:]
             if size > document.LONGEST_HEAD:
                 break
-        text = b"".join(head)
+        text = b"".join(head).removeprefix(pieces.BOM)
         self.first = text[: foreign.FIRST]
         found = document.HEAD.search(text)
         if not text.strip():
@@ -372,6 +372,12 @@ class _Joined:
     unreadable: int  # texts that are no JSON
     collectives: list[Any]
 
+    def start_ns(self, sane: np.ndarray) -> np.ndarray:  # 0 where it is not
+        start = to_ns(np.where(sane, self.columns["start"], 0))
+        for rows, at in zip(self.exact, np.cumsum([0, *map(len, self.exact)])[:-1], strict=True):
+            start[rows] = self.columns["exact_start"][at : at + len(rows)]
+        return start
+
 
 def _joined(parts: list[parallel.Part]) -> _Joined:
     names: dict[Any, int] = {}
@@ -402,17 +408,19 @@ def _joined(parts: list[parallel.Part]) -> _Joined:
 def _assemble(joined: _Joined, about: document.About, reasons: list[str], notes: list[str]) -> tuple[Trace, int]:
     """One trace, in order of start, and how many events with absurd times were left out."""
     c = joined.columns
+    in_days = np.abs(c["start"]) < LATEST_US
+    paired, alone = pairs.close(c, start := joined.start_ns(in_days))
     by_operator, said = vendors.settle(c, joined.names, joined.threads)
-    start, duration, is_event = c["start"], c["duration"], c["category"] != SPAN
-    sane = (np.abs(start) < LATEST_US) & (duration <= LONGEST_NS / 1000)
+    duration, is_event = c["duration"], c["category"] != SPAN
+    sane = in_days & (duration <= LONGEST_NS / 1000)
     keep = is_event & sane & (duration >= 0)
     absurd, negative = int((is_event & ~sane).sum()), int((is_event & sane & (duration < 0)).sum())
-    start, duration = (to_ns(np.where(keep, us, 0)) for us in (start, duration))
-    for rows, at in zip(joined.exact, np.cumsum([0, *map(len, joined.exact)])[:-1], strict=True):
-        start[rows] = c["exact_start"][at : at + len(rows)]
+    duration = to_ns(np.where(keep, duration, 0))
     kept = np.flatnonzero(keep)
     order = kept[_order(start[kept], duration[kept])]
     in_time = np.argsort(c["memory_time"], kind="stable")
+    some = _of_some(c, order)
+    c["category"] = vendors.with_marks(c["category"], c["name"], joined.names)
     distributed = about.distributedInfo
     trace = Trace(
         joined.names,
@@ -420,7 +428,7 @@ def _assemble(joined: _Joined, about: document.About, reasons: list[str], notes:
         start=start[order],
         duration=duration[order],
         **{name: c[name][order] for name in ("category", "name", "thread")},
-        **_of_some(c, order),
+        **some,
         texts=joined.texts,
         memory=Memory(*(c[name][in_time] for name in OF_MEMORY)),
         base_ns=about.baseTimeNanoseconds or 0,
@@ -436,13 +444,15 @@ def _assemble(joined: _Joined, about: document.About, reasons: list[str], notes:
         by_operator=by_operator,
     )
     for count, words in (
+        (paired, "event{s} {are} written as begin and end, and {were} put together"),
+        (alone, "begin{s} or end{s} {are} alone and left out"),
         (absurd, "event{s} {have} absurd times (longer than an hour, or before or after our days)"),
         (negative, "event{s} {have} a negative duration"),
         (joined.unreadable, "description{s} of inputs {are} damaged"),
     ):
         if count:
             trace.notes.append(counted(count, words))
-    return trace, absurd + negative
+    return trace, absurd + negative + alone
 
 
 def _of_some(c: dict[str, np.ndarray], order: np.ndarray) -> dict[str, np.ndarray]:

@@ -10,6 +10,8 @@ from grader.trace.columns import Trace
 from grader.trace.host import blocking_calls
 from grader.trace.work import Kernels, kernels_of, union_length
 
+IDLE_STARTS_NS = 100_000  # an idle GPU starts what is launched within microseconds
+
 
 class Steps:
     """The steps after the first `skip_first`: the profiler can lose events of its first active step. A step at the end that was
@@ -108,8 +110,18 @@ class Steps:
         if len(own) and len(before) and int(own.max() - before.max()) >= high - low:
             return int(before.max()), int(own.max())
         if len(own) and not len(before):
-            return low, max(high, int(own.max()))
+            begun = self._began_late()
+            end = max(high, int(own.max()))
+            return (begun if begun is not None and end - begun >= high - low else low), end
         return low, high
+
+    def _began_late(self) -> int | None:
+        """When the first GPU work began, if it had waited longer than an idle GPU needs: for work of a step before, which was not
+        recorded."""
+        first = int(self.gpu[0])
+        launch = int(self.trace.launch_of(self.gpu[:1])[0])
+        late = launch >= 0 and self.trace.start[first] - self.trace.end[launch] > IDLE_STARTS_NS
+        return int(self.trace.start[first]) if late else None
 
     @property
     def length(self) -> float:

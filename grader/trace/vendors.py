@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from grader.trace.decode import OF_OTHERS
-from grader.trace.events import CPU_OP, DMA, KERNEL, MEMCPY, MEMSET, NO_WORK, PYTHON, SYNC
+from grader.trace.events import ANNOTATION, CPU_OP, DMA, KERNEL, MARK, MEMCPY, MEMSET, NO_WORK, PYTHON, SYNC
 from grader.trace.words import counted
 
 MOST_DEVICES = 256
@@ -32,6 +32,12 @@ def settle(c: dict[str, np.ndarray], names: list[str], threads: list[tuple[Any, 
         )
     _place(c, work, rows, threads, notes)
     return by_operator, notes
+
+
+def with_marks(kind: np.ndarray, name: np.ndarray, names: list[str]) -> np.ndarray:
+    """The categories, with the marks that releases before 1.11 write as operators as what they are."""
+    said = np.fromiter((MARK.match(each) is not None for each in names), bool, len(names))
+    return np.where((kind == CPU_OP) & said[name], np.uint8(ANNOTATION), kind) if said.any() else kind
 
 
 def _sort_device_events(kind: np.ndarray, name: np.ndarray, work: np.ndarray, names: list[str]) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grader.trace.events import CPU_OP, GRAPH_LAUNCH, SYNC_CALL
+from grader.trace.events import CAPTURE_BEGIN, COPY_LAUNCH, CPU_OP, GRAPH_LAUNCH, KERNEL_LAUNCH, SYNC_CALL
 from grader.trace.words import plain
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ MATCH = 0.8  # share of operators that come again one repetition later
 MOST = 0.5  # share of the GPU's work that found steps must hold
 SHORT = 0.8  # of the usual length; a step that was cut off is shorter
 STEADY = 0.2  # steps whose work differs by less are alike
+LOST = 0.005  # share of the launches that may lack their work at any recording's end
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,21 @@ class Windows:
 
 def find(trace: Trace) -> Windows:
     """Never raises; without any event there are none."""
+    found = _marked(trace) if len(trace.steps) else _found(trace)
+    cut = _without_work(trace, found)
+    n = len(found) - cut
+    return replace(found, starts=found.starts[:n], ends=found.ends[:n], cut=found.cut + cut) if cut else found
+
+
+def _marked(trace: Trace) -> Windows:
     steps = trace.steps
-    if len(steps):
-        starts, ends = trace.start[steps], trace.end[steps]
-        cut = _cut_off(trace, starts, ends)
-        n = len(steps) - cut
-        return Windows(starts[:n], ends[:n], int(trace.thread[steps[0]]), cut=cut)
+    starts, ends = trace.start[steps], trace.end[steps]
+    cut = _cut_off(trace, starts, ends)
+    n = len(steps) - cut
+    return Windows(starts[:n], ends[:n], int(trace.thread[steps[0]]), cut=cut)
+
+
+def _found(trace: Trace) -> Windows:
     if not len(trace):
         return Windows(trace.start, trace.end, -1)
     moments = _moments(trace)
@@ -101,6 +111,22 @@ def _cut_off(trace: Trace, starts: np.ndarray, ends: np.ndarray) -> int:
         least > 0 and 2 * work[-1] < calls[-1] and calls[-1] >= SHORT * np.median(calls[:-1])
     )  # its kernels came too late
     return int(work[-1] < 0.5 * least and bool(short or late))
+
+
+def _without_work(trace: Trace, found: Windows) -> int:
+    """How many steps at the end launched work of which nothing more was recorded."""
+    if len(found) < 2 or trace.by_operator or trace.named(CAPTURE_BEGIN, trace.calls).any():
+        return 0
+    kinds = [trace.named(kind, trace.calls) for kind in (KERNEL_LAUNCH, COPY_LAUNCH, GRAPH_LAUNCH)]
+    launches = trace.calls[np.logical_or.reduce(kinds)]
+    worked = np.isin(trace.correlation[launches], trace.correlation[trace.gpu])
+    last = np.flatnonzero(worked)
+    late = launches[last[-1] + 1 :] if len(last) else launches[:0]
+    late = late[trace.start[late] < found.ends[-1]]
+    if len(late) <= LOST * len(launches):
+        return 0
+    cut = int((found.ends > trace.start[late[0]]).sum())
+    return cut if cut < len(found) else 0
 
 
 def _holds_most(found: Windows, moments: np.ndarray) -> bool:
