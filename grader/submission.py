@@ -19,31 +19,27 @@ from grader.labs.lab import AnyLab
 MAGIC = "%%submission"
 MAX_NOTEBOOK = 64 << 20  # bytes
 MAX_SOURCE = 1 << 20
+NAMED = "submission cell"  # how a cell is called, with its number
 COMPLETE = {"cause", "gain"}  # what a prediction must say
 
 Prediction = tuple[tuple[str, Any], ...]  # the arguments of lab.predict(...), sorted by name
 
 
 @dataclass(frozen=True)
-class Cell:
-    number: int  # position in the notebook, from 1
-    source: str
-
-
-@dataclass(frozen=True)
 class Submission:
     source: str  # the module that the grader runs
-    starts: tuple[tuple[int, int], ...] = ()  # (first line in the module, cell number) of each cell
-    elsewhere: tuple[tuple[str, int], ...] = ()  # (name, cell number) of what other cells define
+    starts: tuple[int, ...] = ()  # first line in the module of each cell
+    elsewhere: tuple[str, ...] = ()  # names that other cells define
     prediction: Prediction | None = None
     student: str = ""  # whose it is, where nbgrader says so
 
     def where(self, line: int | None) -> str:
-        """'cell 7, line 3' for a line of the module; '' when it cannot be said."""
-        if line is None or not self.starts or line < self.starts[0][0]:
+        """'submission cell 1, line 3' for a line of the module; '' when it cannot be said. Cells with the magic are counted: the
+        numbers beside cells are others after each run, and their places are others in a class."""
+        before = [start for start in self.starts if line is not None and start <= line]
+        if line is None or not before:
             return ""
-        first, cell = [start for start in self.starts if start[0] <= line][-1]
-        return f"cell {cell}, line {line - first + 2}"  # the magic is line 1 of its cell
+        return f"{NAMED} {len(before)}, line {line - before[-1] + 2}"  # the magic is line 1 of its cell
 
     def locate(self, traceback: str) -> str:
         """A traceback with the lines of the module said as lines of the notebook's cells."""
@@ -82,45 +78,45 @@ def decoded(data: bytes) -> str:
     return data.decode("latin-1")
 
 
-def code_cells(notebook: Any, name: str) -> list[Cell]:
-    """The code cells of a notebook's JSON. Raises UserError when it has not the form of a notebook."""
+def code_cells(notebook: Any, name: str) -> list[str]:
+    """The sources of the code cells of a notebook's JSON. Raises UserError when it has not the form of a notebook."""
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list):
         raise UserError(f"{name} is not a notebook, because it has no list of cells.")
     code = []
-    for number, cell in enumerate(cells, 1):
+    for cell in cells:
         if not isinstance(cell, dict) or cell.get("cell_type") != "code":
             continue
         source = cell.get("source", "")
         if isinstance(source, list) and all(isinstance(line, str) for line in source):
             source = "".join(source)
         if not isinstance(source, str):
-            raise UserError(f"{name} is not a notebook, because the source of cell {number} is not text.")
-        code.append(Cell(number, source))
+            raise UserError(f"{name} is not a notebook, because the source of a cell is not text.")
+        code.append(source)
     return code
 
 
-def from_cells(cells: Iterable[Cell], name: str = "The notebook") -> Submission:
+def from_cells(cells: Iterable[str], name: str = "The notebook") -> Submission:
     """Put the %%submission cells, in order, into one module. Raises UserError where there are none or one cannot be parsed."""
     parts: list[str] = []
-    starts: list[tuple[int, int]] = []
-    elsewhere: list[tuple[str, int]] = []
+    starts: list[int] = []
+    elsewhere: list[str] = []
     prediction: Prediction | None = None
     switches: dict[str, None] = {}  # of `from __future__ import ...`, in order
     lines = characters = 0
     for cell in cells:
-        text = cell.source.replace("\r\n", "\n").replace("\r", "\n")  # Python takes all three for the end of a line
+        text = cell.replace("\r\n", "\n").replace("\r", "\n")  # Python takes all three for the end of a line
         if is_submission(text):
             body = _from_first_line(text).partition("\n")[2]
-            _parse(body, f"{name}, cell {cell.number}")
+            _parse(body, f"{name}, {NAMED} {len(starts) + 1}")
             body = _without_future(body, switches).rstrip("\n")
-            starts.append((lines + 2, cell.number))
-            parts.append(f"# cell {cell.number}\n{body}\n\n")
+            starts.append(lines + 2)
+            parts.append(f"# {NAMED} {len(starts)}\n{body}\n\n")
             lines, characters = lines + parts[-1].count("\n"), characters + len(parts[-1])
             if characters > MAX_SOURCE:
                 raise UserError(f"{name} has a submission of more than {MAX_SOURCE >> 20} MB.")
         else:
-            elsewhere += [(n, cell.number) for n in defined(text)]
+            elsewhere += defined(text)
             if not prediction or not dict(prediction).keys() >= COMPLETE:  # the first complete one counts
                 prediction = predicted_in(text) or prediction
     if not starts:
@@ -130,7 +126,7 @@ def from_cells(cells: Iterable[Cell], name: str = "The notebook") -> Submission:
     source = "".join(parts)
     if switches:  # they stand before everything else in a module
         source = f"from __future__ import {', '.join(switches)}\n{source}"
-        starts = [(line + 1, number) for line, number in starts]
+        starts = [line + 1 for line in starts]
     return Submission(source, tuple(starts), tuple(elsewhere), prediction)
 
 

@@ -25,7 +25,7 @@ from grader.result import NOT_MEASURED, Result
 from grader.sandbox.parent import Child
 from grader.sandbox.setting import Limits, Setting
 from grader.sandbox.workspace import Workspace
-from grader.submission import MAGIC, Cell, Submission, from_cells
+from grader.submission import MAGIC, Submission, from_cells
 from grader.trace import Metrics
 
 GPT = Form(
@@ -47,9 +47,8 @@ LIMITS = Limits(load=60, first_step=60, step=60)
 
 
 def submission(*cells: str) -> Submission:
-    """A notebook of these %%submission cells, the first of them its cell 2."""
-    others = Cell(1, "from grader import labs")
-    return from_cells([others, *(Cell(i, f"{MAGIC}\n{text}") for i, text in enumerate(cells, 2))])
+    """A notebook of these %%submission cells, behind another cell."""
+    return from_cells(["from grader import labs", *(f"{MAGIC}\n{text}" for text in cells)])
 
 
 def grade_cells(*cells: str, lab: Lab = LAB, **options: Any) -> Result:

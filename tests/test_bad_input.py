@@ -44,7 +44,7 @@ from grader.result import FAIL, INCONCLUSIVE, Result
 from grader.sandbox import confine
 from grader.sandbox.child_error import ChildError
 from grader.sandbox.setting import Limits
-from grader.submission import Cell, Submission, from_cells, read_notebook, solution
+from grader.submission import Submission, from_cells, read_notebook, solution
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -90,10 +90,10 @@ def code(source: object) -> dict:
         ({}, "no list of cells"),
         ({"cells": {}}, "no list of cells"),
         ({"worksheets": [{"cells": []}]}, "no list of cells"),
-        (code(3), "source of cell 1 is not text"),
-        (code({"a": "b"}), "source of cell 1 is not text"),
-        (code(["a", 3]), "source of cell 1 is not text"),
-        (code(None), "source of cell 1 is not text"),
+        (code(3), "source of a cell is not text"),
+        (code({"a": "b"}), "source of a cell is not text"),
+        (code(["a", 3]), "source of a cell is not text"),
+        (code(None), "source of a cell is not text"),
         ({"cells": []}, "has no submission"),
         ({"cells": ["text", 3, None, {"cell_type": ["code"]}, {}]}, "has no submission"),
         (code("def train(job): yield 1"), "no cell begins with %%submission"),
@@ -109,7 +109,7 @@ def test_broken_notebook(tmp_path, content, says):
 @pytest.mark.parametrize("above", ["", "\n", "  \n", "\t\n\n \n"])
 def test_blank_lines_above_the_magic_do_not_matter(tmp_path, above):
     found = read_notebook(notebook(tmp_path, code(f"{above}%%submission\n\n    # a comment\nx = 1")))
-    assert found.source == "# cell 1\n\n    # a comment\nx = 1\n\n"
+    assert found.source == "# submission cell 1\n\n    # a comment\nx = 1\n\n"
 
 
 def test_unreadable_notebook(tmp_path):
@@ -138,13 +138,13 @@ def test_notebook_that_is_too_large(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("x = 1\ndef train(job:\n    yield", r"cell 3, line 3: syntax error: .*: 'def train\(job:'"),
-        ("x = 1\n%timeit x", r"cell 3, line 3: .*'%timeit x'\. IPython magics and shell commands cannot"),
-        ("!ls", r"cell 3, line 2: .*'!ls'\. IPython magics and shell commands cannot"),
-        ("x = 1\0", "cell 3 cannot be read as Python|cell 3, line"),
-        ("x = '\ud800'", "cell 3 cannot be read as Python"),
-        ("(" * 5000, "cell 3"),
-        ("x = " + "-" * 100_000 + "1", "cell 3 cannot be read as Python"),
+        ("x = 1\ndef train(job:\n    yield", r"submission cell 2, line 3: syntax error: .*: 'def train\(job:'"),
+        ("x = 1\n%timeit x", r"submission cell 2, line 3: .*'%timeit x'\. IPython magics and shell commands cannot"),
+        ("!ls", r"submission cell 2, line 2: .*'!ls'\. IPython magics and shell commands cannot"),
+        ("x = 1\0", "submission cell 2 cannot be read as Python|submission cell 2, line"),
+        ("x = '\ud800'", "submission cell 2 cannot be read as Python"),
+        ("(" * 5000, "submission cell 2"),
+        ("x = " + "-" * 100_000 + "1", "submission cell 2 cannot be read as Python"),
     ],
 )
 def test_cell_that_is_no_python(text, says):
@@ -156,19 +156,19 @@ def test_a_future_import_in_a_later_cell():
     """Each cell is good Python, and one module of both was not."""
     both = from_cells(
         [
-            Cell(1, "%%submission\nx: int = 1"),
-            Cell(2, "%%submission\nfrom __future__ import annotations; y: Later = 2\nz = 3"),
+            "%%submission\nx: int = 1",
+            "%%submission\nfrom __future__ import annotations; y: Later = 2\nz = 3",
         ]
     )
     names: dict[str, object] = {}
     exec(compile(both.source, "module", "exec"), names)
     assert (names["x"], names["y"], names["z"]) == (1, 2, 3)
     lines = both.source.split("\n")
-    assert [(lines[first - 1], cell) for first, cell in both.starts] == [("x: int = 1", 1), ("pass; y: Later = 2", 2)]
+    assert [lines[first - 1] for first in both.starts] == ["x: int = 1", "pass; y: Later = 2"]
 
 
 def test_a_future_import_behind_letters_of_more_than_a_byte():
-    found = from_cells([Cell(1, '%%submission\n"für später"; from __future__ import annotations; y: Later = 2')])
+    found = from_cells(['%%submission\n"für später"; from __future__ import annotations; y: Later = 2'])
     assert found.source.split("\n")[2] == "pass; y: Later = 2"
 
 
@@ -179,8 +179,8 @@ def test_whatever_ends_a_line(end):
         ["# mine", 'lab.predict(cause="input-bound", gain=2)'],
         ["", "%%submission", "# mine", "from __future__ import annotations", "x = 1"],
     ]
-    found = from_cells([Cell(i, end.join(lines)) for i, lines in enumerate(cells, 1)])
-    assert found.source == "from __future__ import annotations\n# cell 2\n# mine\npass\nx = 1\n\n"
+    found = from_cells([end.join(lines) for lines in cells])
+    assert found.source == "from __future__ import annotations\n# submission cell 1\n# mine\npass\nx = 1\n\n"
     assert dict(found.prediction) == {"cause": "input-bound", "gain": 2}
 
 
@@ -198,13 +198,13 @@ def test_whatever_ends_a_line(end):
 )
 def test_the_first_complete_prediction_counts(cells, counts):
     """As `lab.predict` locks it in a notebook."""
-    found = from_cells([Cell(1, "%%submission\nx = 1"), *(Cell(i, text) for i, text in enumerate(cells, 2))])
+    found = from_cells(["%%submission\nx = 1", *cells])
     assert dict(found.prediction or ()) == counts
 
 
 # ---------------------------------------------------------------- the contract
 
-YIELDS = "cell 2, line 6"
+YIELDS = "submission cell 1, line 6"
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ YIELDS = "cell 2, line 6"
     [
         ("x = 1", r"defines no function `train\(job\)`", ""),
         ("train = 3", "`train` must be a function, but it is an int", ""),
-        ("\ndef train(job):\n    return 1", "not a generator. It must `yield loss.detach", "cell 2, line 3"),
+        ("\ndef train(job):\n    return 1", "not a generator. It must `yield loss.detach", "submission cell 1, line 3"),
         ("class train:\n    def __init__(self, job): pass", "is not a generator.*it returned a train", ""),
         ("import torch\ndef train(job):\n    if 0: yield", "stopped after 0 steps. It must go on", ""),
         ("import torch\ndef train(job):\n    for i in range(1): yield torch.ones(())", "stopped after 1 step. It", ""),
@@ -281,11 +281,11 @@ def test_error_in_a_step():
     result = grade_cells(helper, source.replace("yield loss", "check(step)\n        yield loss"))
     message = failed(result)
     assert "raised ValueError in its loop: seven is too much" in message
-    assert "cell 2, line 4" in message
+    assert "submission cell 1, line 4" in message
     # both of the learner's frames, by their places in the notebook, and no others
     assert re.findall(r"  (.*), in (\w+)\n", result.output) == [
-        ("cell 3, line 18", "train"),
-        ("cell 2, line 4", "check"),
+        ("submission cell 2, line 18", "train"),
+        ("submission cell 1, line 4", "check"),
     ]
     assert "check(step)" in result.output and "child.py" not in result.output
 
@@ -301,37 +301,37 @@ def test_traceback_stands_beside_what_was_printed():
 def test_error_at_import():
     message = failed(grade_cells("import torch\nimport no_such_package"))
     assert "raised ModuleNotFoundError while it was imported: No module named 'no_such_package'" in message
-    assert "cell 2, line 3" in message
+    assert "submission cell 1, line 3" in message
 
 
 def test_errors_that_only_compiling_finds():
     for source in ("x = 1\nreturn x", "x = 1\nbreak", "x = 1\nfrom __future__ import division"):
         message = failed(grade_cells(source))
-        assert "SyntaxError" in message and "cell 2, line 3" in message
+        assert "SyntaxError" in message and "submission cell 1, line 3" in message
 
 
 def test_name_from_further_down():
     message = failed(grade_cells(f"wide = rate\nrate = 3\n{loop('pass')}"))
-    assert "cell 2, line 2" in message and "`rate` is defined further down" in message
+    assert "submission cell 1, line 2" in message and "`rate` is defined further down" in message
 
 
 def test_name_from_another_cell():
-    cells = [Cell(1, "rate = 3"), Cell(4, "%%submission\n" + loop("x = rate"))]
+    cells = ["rate = 3", "%%submission\n" + loop("x = rate")]
     message = failed(grade(from_cells(cells), LAB, device="cpu", limits=LIMITS))
-    assert "NameError" in message and "cell 4, line 6" in message
-    assert "`rate` is defined in cell 1, which is not part of the submission" in message
+    assert "NameError" in message and "submission cell 1, line 6" in message
+    assert "`rate` is defined in a cell that is not part of the submission" in message
     assert "Move the definition into one" in message
 
 
 def test_unknown_name():
     message = failed(grade_cells(loop("x = zork")))
-    assert "name 'zork' is not defined (cell 2, line 6). Only cells that begin with %%submission" in message
+    assert "name 'zork' is not defined (submission cell 1, line 6). Only cells that begin with %%submission" in message
 
 
 @pytest.mark.parametrize("error", ["SystemExit(3)", "KeyboardInterrupt()", "GeneratorExit()", "RecursionError('deep')"])
 def test_exceptions_that_are_none_of_the_usual(error):
     message = failed(grade_cells(loop(f"raise {error}")))
-    assert error.partition("(")[0] in message and "cell 2, line 6" in message
+    assert error.partition("(")[0] in message and "submission cell 1, line 6" in message
 
 
 def test_exception_that_fights_its_own_report():
@@ -347,14 +347,14 @@ def test_exception_that_fights_its_own_report():
 def test_error_in_a_loader_worker():
     source = LAB.starter.replace("job.batches)", "job.batches, num_workers=2, collate_fn=collate)")
     result = grade_cells("def collate(samples):\n    return samples[0] / 0\n", source)
-    assert "TypeError" in failed(result) and "cell 3, line" in result.fatal
+    assert "TypeError" in failed(result) and "submission cell 2, line" in result.fatal
     assert "in collate" in result.output
 
 
 def test_killed_loader_worker():
     source = LAB.starter.replace("job.batches)", "job.batches, num_workers=1, collate_fn=collate)")
     result = grade_cells("import os\ndef collate(samples):\n    os.kill(os.getpid(), 9)\n", source)
-    assert "DataLoader worker" in failed(result) and "cell 3, line" in result.fatal
+    assert "DataLoader worker" in failed(result) and "submission cell 2, line" in result.fatal
 
 
 def test_weights_function_that_does_not_work():
@@ -368,7 +368,7 @@ def test_weights_function_that_does_not_work():
         assert "job.weights" in message and says in message
     source = LAB.starter.replace("    for tokens", "    job.weights = lambda: 1 / 0\n    for tokens")
     message = failed(grade_cells(source))
-    assert "ZeroDivisionError in job.weights()" in message and "cell 2, line 11" in message
+    assert "ZeroDivisionError in job.weights()" in message and "submission cell 1, line 11" in message
 
 
 # ---------------------------------------------------------------- time, output, disk, processes
@@ -579,7 +579,7 @@ def test_out_of_memory(memory_limit):
 def test_cuda_out_of_memory():
     message = failed(grade_cells(loop("kept = torch.empty(1 << 45, device=job.device)"), device="cuda"))
     assert "CUDA ran out of memory in the submission" in message and "Keep fewer" in message
-    assert "cell 2, line 6" in message
+    assert "submission cell 1, line 6" in message
 
 
 def test_cuda_out_of_memory_where_nvml_does_not_start():

@@ -55,7 +55,7 @@ def notebook(folder: Path) -> Path:
             cell.source = 'device = "cpu"\nquick = True'
         elif cell.metadata.get("nbgrader", {}).get("grade_id") in ("predict", "submission"):
             cell.source = solved[cell.metadata.nbgrader.grade_id]
-    count = "[c.source for c in lab._recorder.cells if c.source.startswith('%%submission')]"
+    count = "[c for c in lab._recorder.cells if c.startswith('%%submission')]"
     lab.cells.append(nbformat.v4.new_code_cell(f"print('submissions:', [s[-9:] for s in {count}])"))
     path = folder / "2a_workers.ipynb"
     nbformat.write(lab, path)

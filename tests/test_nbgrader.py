@@ -433,7 +433,7 @@ def test_what_an_error_of_one_s_own_left_unmeasured_is_not_the_machine_s_fault()
         CheckResult("throughput", "Throughput", FAIL, 0, 50, ""),
         CheckResult("prediction", "Prediction", NOT_MEASURED, 0, 10, ""),
     ]
-    result = Result(NAME, "", "cpu", checks, {}, {}, fatal="cell 3 raised a ValueError")
+    result = Result(NAME, "", "cpu", checks, {}, {}, fatal="submission cell 1 raised a ValueError")
     for name, most in (("throughput", 50), ("prediction", 10)):
         shown = grade_outputs(result, name, most)[0].data["text/plain"]
         assert "ended early" in shown and "on this machine" not in shown and "no points" not in shown

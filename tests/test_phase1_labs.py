@@ -33,14 +33,14 @@ from grader.kinds.shared import HEALTHY, read_answers
 from grader.kinds.stopwatch import Timing
 from grader.measure import decision
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result
-from grader.submission import MAGIC, Cell, Submission, from_cells
+from grader.submission import MAGIC, Submission, from_cells
 from grader.workloads import stopwatch as stopwatch_workload
 
 ANSWERS = ("1c_diagnose", "1e_retest", "2h_retest")
 
 
 def cell(source: str) -> Submission:
-    return from_cells([Cell(1, f"{MAGIC}\n{source}")])
+    return from_cells([f"{MAGIC}\n{source}"])
 
 
 # ---------------------------------------------------------------- answers about recorded traces
@@ -160,15 +160,15 @@ HOSTILE = [
     ("x = 1", "has no `answers`"),
     ("def f():\n    answers = {}", "has no `answers`"),
     ("answers: dict", "has no `answers`"),
-    ("answers = [1, 2]", "`answers` is a list (cell 1, line 2)"),
+    ("answers = [1, 2]", "`answers` is a list (submission cell 1, line 2)"),
     (
         "answers = {'a': open('/etc/passwd').read()}",
-        "not written out (cell 1, line 2: open('/etc/passwd').read() is no text",
+        "not written out (submission cell 1, line 2: open('/etc/passwd').read() is no text",
     ),
     (
         "answers = {\n'a': {'cause': launch-bound, 'metric': data_wait},\n'b': {'idle': 1 / 3}, 'c': f()}",
-        'not written out (cell 1, line 3: launch-bound needs quotes: "launch-bound", cell 1, line 3: data_wait needs quotes: '
-        '"data_wait", cell 1, line 4: write the number that 1 / 3 comes to, cell 1, line 4: f() is no text or number)',
+        'not written out (submission cell 1, line 3: launch-bound needs quotes: "launch-bound", submission cell 1, line 3: data_wait needs quotes: '
+        '"data_wait", submission cell 1, line 4: write the number that 1 / 3 comes to, submission cell 1, line 4: f() is no text or number)',
     ),
     ("answers = {'a': [" + "x, " * 30 + "]}", "and 18 more)"),
     ("answers = {'a': {'idle': 1 - 2 / 5}}", "not written out"),
@@ -645,7 +645,7 @@ TOO_FEW = "with job.step, but an epoch has"
             ("def benchmark(job):\n    job.step(*next(iter(job.loader)))\n    return 3000.0", f"made 1 step {TOO_FEW}"),
             ("def benchmark(job):\n    job.step = lambda *batch: None\n    return 3000.0", f"made 0 steps {TOO_FEW}"),
             ("def benchmark(job):\n    import os\n    os._exit(3)", "ended by itself (exit status 3)"),
-            ("def benchmark(job):\n    return 1 / 0", "cell 1, line 3"),
+            ("def benchmark(job):\n    return 1 / 0", "submission cell 1, line 3"),
         ],
         4,
     ),

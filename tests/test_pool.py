@@ -32,7 +32,7 @@ from grader.submission import MAX_SOURCE, Submission
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 NAME = "2a_workers"
-RAISES = "# cell 3\ndef train(job):\n    raise ValueError('on purpose')\n    yield\n"
+RAISES = "# submission cell 1\ndef train(job):\n    raise ValueError('on purpose')\n    yield\n"
 SLOW = "import time\n\ntime.sleep(10)\n" + RAISES
 
 
@@ -164,7 +164,7 @@ def test_a_submission_is_graded_and_the_report_is_the_same(running):
     result = grade_at(
         running.at, made, labs.get(NAME), key=running.key("ann"), quick=True, progress=lambda *what: said.append(what)
     )
-    assert "on purpose" in result.fatal and "cell 3" in result.fatal
+    assert "on purpose" in result.fatal and "submission cell 1" in result.fatal
     assert result.quick and result.lab == NAME and result.form == "cpu"
     assert any("loading the submission" in what for _, what in said)
 
@@ -485,7 +485,7 @@ def test_addresses(text):
 
 def test_a_job_of_the_door_is_only_what_was_asked_for():
     job = gateway.read_request(request(prediction={"cause": "input-bound", "gain": 3}).strip())
-    assert job == Job(NAME, Submission(RAISES, ((2, 3),), (), (("cause", "input-bound"), ("gain", 3))))
+    assert job == Job(NAME, Submission(RAISES, (2,), (), (("cause", "input-bound"), ("gain", 3))))
 
 
 SBATCH = """#!/bin/bash

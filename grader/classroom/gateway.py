@@ -14,7 +14,6 @@ import collections
 import contextlib
 import json
 import math
-import re
 import ssl
 import sys
 import time
@@ -28,7 +27,7 @@ from grader import labs
 from grader.classroom import keys, worker
 from grader.classroom.store import FAILED
 from grader.classroom.submissions import Job
-from grader.submission import MAX_SOURCE, Submission
+from grader.submission import MAX_SOURCE, NAMED, Submission
 
 MAX_REQUEST = 6 * MAX_SOURCE + 4096  # bytes: JSON can take six for a character
 PATIENCE_S = 20.0  # for a request to come in, from the first byte on
@@ -200,11 +199,13 @@ def _prediction(made: Any) -> tuple[tuple[str, Any], ...] | None:
     return tuple(sorted(made.items()))
 
 
-def _starts(source: str) -> tuple[tuple[int, int], ...]:
+def _starts(source: str) -> tuple[int, ...]:
     """Where each cell's text begins, from the comments that `from_cells` writes before them."""
-    marks = re.compile(r"# cell (\d{1,6})")
-    found = [(n, marks.fullmatch(line)) for n, line in enumerate(source.split("\n"), 1)]
-    return tuple((n + 1, int(match[1])) for n, match in found if match)
+    starts: list[int] = []
+    for number, line in enumerate(source.split("\n"), 1):
+        if line == f"# {NAMED} {len(starts) + 1}":
+            starts.append(number + 1)
+    return tuple(starts)
 
 
 async def _say(writer: asyncio.StreamWriter, what: dict[str, Any]) -> None:

@@ -60,8 +60,7 @@ class Job:
         d = json.loads(text)
         s = d["submission"]
         prediction = None if s["prediction"] is None else tuple((name, value) for name, value in s["prediction"])
-        starts, elsewhere = (tuple((a, b) for a, b in s[name]) for name in ("starts", "elsewhere"))
-        submission = Submission(s["source"], starts, elsewhere, prediction, s["student"])
+        submission = Submission(s["source"], tuple(s["starts"]), tuple(s["elsewhere"]), prediction, s["student"])
         return cls(**d | {"submission": submission, "plan": Plan(**d["plan"]) if d["plan"] else None})
 
 
@@ -231,7 +230,7 @@ def submission_in(notebook: Any) -> Submission:
     name = "The notebook"
     cells = code_cells(notebook, name)
     # a megabyte of code takes a gigabyte to parse, and that is done here, for one student after the other
-    if sum(len(cell.source) for cell in cells) > MAX_SOURCE:
+    if sum(map(len, cells)) > MAX_SOURCE:
         raise UserError(f"{name} has more than {MAX_SOURCE >> 20} MB of code in its cells.")
     return from_cells(cells, name)
 

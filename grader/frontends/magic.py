@@ -10,7 +10,7 @@ import json
 import os
 from typing import Any
 
-from grader.submission import MAGIC, Cell, is_submission
+from grader.submission import MAGIC, is_submission
 
 
 class Recorder:
@@ -20,28 +20,25 @@ class Recorder:
     there the source is the id, what was run last comes last, as an earlier version that is run again, and a submission cell
     that failed is forgotten, because nothing would ever replace it."""
 
-    def __init__(self, shell: Any) -> None:
-        self._shell = shell
-        self._cells: dict[str, Cell] = {}
+    def __init__(self) -> None:
+        self._cells: dict[str, str] = {}
 
     @property
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[str]:
         """In the order of first execution, but submission cells in that of the notebook, as in class, where its file holds
         all of them: a helper may have been inserted above the cell that uses it."""
         place = {cell_id: number for number, cell_id in enumerate(_saved_ids())}
-        submitted = [key for key, cell in self._cells.items() if is_submission(cell.source)]
+        submitted = [key for key, source in self._cells.items() if is_submission(source)]
         if not all(key in place for key in submitted):
             return list(self._cells.values())
         in_order = iter(sorted(submitted, key=place.__getitem__))
         return [self._cells[next(in_order) if key in submitted else key] for key in self._cells]
 
-    def record(self, source: str, cell_id: str | None = None, count: int | None = None) -> None:
-        """Remember a cell; `count` is the number that stands beside it, that of the execution about to begin if left out
-        (counted in the history: whether `execution_count` is one ahead differs between releases of IPython)."""
-        number = len(self._shell.history_manager.input_hist_raw) if count is None else count
+    def record(self, source: str, cell_id: str | None = None) -> None:
+        """Remember a cell."""
         if not cell_id:
             self._cells.pop(source, None)
-        self._cells[cell_id or source] = Cell(number, source)  # a known id keeps its place
+        self._cells[cell_id or source] = source  # a known id keeps its place
 
     def before(self, info: Any) -> None:
         """IPython's pre_run_cell. Before, not after: also a cell that fails is what the learner submits."""
@@ -61,10 +58,10 @@ def install(shell: Any) -> Recorder:
     """Make %%submission known to a running IPython; only the first call does anything."""
     recorder = getattr(shell, "_submission_recorder", None)
     if recorder is None:
-        recorder = shell._submission_recorder = Recorder(shell)
-        for count, source in enumerate(shell.history_manager.input_hist_raw):
+        recorder = shell._submission_recorder = Recorder()
+        for source in shell.history_manager.input_hist_raw:
             if source and not is_submission(source):  # submission cells failed: there was no such magic
-                recorder.record(source, count=count)
+                recorder.record(source)
         shell.input_transformers_cleanup.append(_comment_out)
         shell.events.register("pre_run_cell", recorder.before)
         shell.events.register("post_run_cell", recorder.after)

@@ -30,10 +30,9 @@ def explain(error: ChildError, submission: Submission) -> str:
     where = submission.where(error.line)
     if where:
         text = f"{text.removesuffix('.')} ({where})."
-    cell = dict(submission.elsewhere).get(error.name) if error.kind == "NameError" else None
-    if cell:
+    if error.kind == "NameError" and error.name in submission.elsewhere:
         text += (
-            f" `{error.name}` is defined in cell {cell}, which is not part of the submission. Only cells that "
+            f" `{error.name}` is defined in a cell that is not part of the submission. Only cells that "
             "begin with %%submission are. Move the definition into one."
         )
     elif error.kind == "NameError" and error.name in defined(submission.source):

@@ -23,7 +23,7 @@ from grader.grading.forms import choose_form, own_cores
 from grader.labs.lab import Lab
 from grader.result import check_writable, write_json
 from grader.sandbox.fork_server import fork_server
-from grader.submission import Cell, code_cells, from_cells, load_notebook, read_notebook, solution
+from grader.submission import code_cells, from_cells, load_notebook, read_notebook, solution
 
 DEMO = ("2a_workers", "3a_precision")  # the labs that `grader demo` shows
 
@@ -98,9 +98,9 @@ def run_grade(options: argparse.Namespace) -> None:
             print(line)
 
 
-def _labs_of(cells: list[Cell]) -> list[str]:
+def _labs_of(cells: list[str]) -> list[str]:
     """The labs that a notebook opens: the literal in each `grader.lab("...")`."""
-    named = [name for cell in cells for name in re.findall(r"""\bgrader\.lab\(\s*["'](\w+)["']""", cell.source)]
+    named = [name for cell in cells for name in re.findall(r"""\bgrader\.lab\(\s*["'](\w+)["']""", cell)]
     return [name for name in named if name in labs.NAMES]
 
 

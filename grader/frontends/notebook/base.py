@@ -205,9 +205,9 @@ class NotebookLab:
         if self._recorder is None:
             raise UserError("This is no notebook. On the command line: grader grade LAB NOTEBOOK.ipynb.")
         cells = self._recorder.cells
-        if not any(is_submission(cell.source) for cell in cells):
+        if not any(is_submission(cell) for cell in cells):
             name, shown = asked_for(self.lab.starter)
-            if any(name in defined(cell.source) for cell in cells):
+            if any(name in defined(cell) for cell in cells):
                 raise UserError(
                     f"The cell that defines {shown} no longer begins with %%submission: put the line back, run the cell, then this one."
                 )

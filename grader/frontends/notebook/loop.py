@@ -106,7 +106,7 @@ class LoopLab(NotebookLab):
 
     def _written_out(self, prediction: LockedPrediction) -> bool:
         """Whether a cell holds this prediction so that it can be read there."""
-        cells = [cell.source for cell in self._recorder.cells if ".predict(" in cell.source] if self._recorder else []
+        cells = [cell for cell in self._recorder.cells if ".predict(" in cell] if self._recorder else []
         read = ({"device": "cuda"} | dict(predicted_in(source) or ()) for source in cells)
         return not cells or prediction.arguments() in read
 
