@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from typing import cast
 
 from grader import machine
 from grader.devices import NO_MARKS, pretence
@@ -36,6 +36,7 @@ from grader.grading.forms import (
 from grader.grading.profiles import profile_each
 from grader.grading.race import Compiled, decides, policy_of, race, starter_again, yardstick
 from grader.grading.verdict import judge
+from grader.kinds import Kind
 from grader.labs.lab import AnyForm, AnyLab, Form, Growth, Lab
 from grader.measure.blocks import QUICK, Arm, Plan
 from grader.result import FAIL, NOT_MEASURED, Progress, Result, silent, unscored
@@ -69,13 +70,12 @@ def grade(
     `allow_unconfined`; the result says what was open then."""
     began = time.monotonic()
     form_name = choose_form(lab, device)
-    kind = importlib.import_module(lab.graded_by)  # this very module for a training loop
+    kind = cast(Kind, importlib.import_module(lab.graded_by))  # this very module for a training loop
     lacking = too_few_devices(lab, form_name) or missing_packages(lab) or too_little_memory(lab, form_name)
     lab, size_why = fitted(lab, form_name)
     findings: AnyFindings = kind.Findings(lab, form_name, allow_unconfined=allow_unconfined)
     findings.warnings += _no_marks(lab.forms.get(form_name), form_name)
-    if HELD_BY_OTHERS in lacking:
-        findings.disturbed = lacking
+    findings.disturbed = lacking if HELD_BY_OTHERS in lacking else ""
     limits = limits or (QUICK_LIMITS if quick else None)
     if form_name in lab.forms and not lacking:
         _measure_kind(kind, findings, submission, plan or _planned(findings, quick), limits, progress)
@@ -122,7 +122,7 @@ def _planned(findings: AnyFindings, quick: bool) -> Plan:
 
 
 def _measure_kind(
-    kind: ModuleType,
+    kind: Kind,
     findings: AnyFindings,
     submission: Submission,
     plan: Plan,

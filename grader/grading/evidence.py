@@ -13,7 +13,7 @@ from grader import machine, trace
 from grader.grading.failure import WAIT
 from grader.labs.lab import AnyLab, Budget, Lab
 from grader.measure.decision import Decision, Gain, Pair
-from grader.result import FAIL, CheckResult
+from grader.result import FAIL, INCONCLUSIVE, CheckResult
 
 
 @dataclass
@@ -51,6 +51,12 @@ class AnyFindings:
     @property
     def all_warnings(self) -> list[str]:
         return self.warnings
+
+    def stopped(self, what: str = "the submission did not run") -> tuple[str, str] | None:
+        """Status and reason of every check, where nothing can be judged."""
+        if self.fatal:
+            return FAIL, f"Not counted: {what} (see above)."
+        return (INCONCLUSIVE, f"Not measured: {self.disturbed} {self.advice}") if self.disturbed else None
 
 
 # ---------------------------------------------------------------- of a training loop, made faster

@@ -150,7 +150,7 @@ def same_to_the_end(findings: Findings, reference: Reference, decide: Decide, pr
             if late.status != INCONCLUSIVE:
                 findings.replay_warnings += (f"{COMPARED_WITH_STARTER} {missing}",)
     if parity_check.rounding_may_explain(late):
-        findings.disturbed = SEED_TELLS_NOTHING
+        findings.disturbed, findings.advice = SEED_TELLS_NOTHING, ANOTHER_SEED
         late = replace(late, status=INCONCLUSIVE, reason=f"{SEED_TELLS_NOTHING} {ANOTHER_SEED}")
     _add_parity(findings, late)
 

@@ -12,7 +12,7 @@ from grader.checks import plausible
 from grader.checks import prediction as prediction_check
 from grader.checks import throughput as throughput_check
 from grader.checks import trace as trace_check
-from grader.grading.evidence import ANOTHER_SEED, Findings
+from grader.grading.evidence import Findings
 from grader.grading.forms import NEEDS_GPU, needs_gpu
 from grader.grading.half import hints_here, on_device
 from grader.labs.lab import CAUSES, Budget, TraceCheck
@@ -34,10 +34,7 @@ def _gates(findings: Findings) -> Iterator[tuple[object, Closed]]:
     """The gates in order, each only asked where those before it are open: what closes it, and then why."""
     work, form, lab, metrics = findings.work, findings.form, findings.lab, findings.profiles.metrics
     parity, outcome = work.parity, work.outcome
-    undecided = parity and parity.status == INCONCLUSIVE  # for its seed, not for the machine
-    yield findings.fatal, Closed(FAIL, "Not counted: the submission did not run (see above).")
-    then = ANOTHER_SEED if undecided else findings.advice
-    yield findings.disturbed, Closed(INCONCLUSIVE, f"Not measured: {findings.disturbed} {then}")
+    yield findings.stopped(), Closed(*(findings.stopped() or ("", "")))
     what = "service" if lab.serves else "training"
     yield not parity or parity.status == FAIL, Closed(FAIL, f"Not counted: it is not the same {what} (see that check).")
     not_learned = "Not counted: the trained model is not what this training leads to (see that check)."

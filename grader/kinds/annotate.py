@@ -222,16 +222,11 @@ def judge(findings: Findings, submission: Submission) -> list[CheckResult]:
     lab = findings.lab
     if findings.form_name not in lab.forms:
         return [unscored(check, NOT_MEASURED, NEEDS_GPU) for check in lab.checks]
-    stopped = ""
-    if findings.fatal:
-        stopped, status = "Not counted: the submission did not run (see above).", FAIL
-    elif findings.disturbed:
-        stopped, status = f"Not measured: {findings.disturbed} {findings.advice}", INCONCLUSIVE
-    elif findings.parity and findings.parity.status == FAIL:
-        stopped, status = "Not counted: it is not the same training (see that check).", FAIL
-    first = [findings.parity] if findings.parity else []
+    stopped, first = findings.stopped(), [findings.parity] if findings.parity else []
+    if not stopped and first and first[0].status == FAIL:
+        stopped = FAIL, "Not counted: it is not the same training (see that check)."
     if stopped:
-        return [*(unscored(check, status, stopped) for check in lab.checks), *first]
+        return [*(unscored(check, *stopped) for check in lab.checks), *first]
     window, phases = judge_window(findings), judge_phases(findings)
     return [window, phases, _judge_cost(findings, phases.points / lab.phases.points), *first]
 

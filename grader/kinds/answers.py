@@ -14,6 +14,7 @@ from grader.grading.evidence import AnyFindings
 from grader.kinds.shared import (
     HEALTHY,
     NEXT_BEST,
+    UNGRADED,
     Recording,
     as_number,
     no_cause,
@@ -23,7 +24,7 @@ from grader.kinds.shared import (
     shown,
 )
 from grader.labs.lab import CAUSES, AnyLab, Hints
-from grader.result import FAIL, CheckResult, Progress, scored, unscored
+from grader.result import CheckResult, Progress, scored, unscored
 from grader.submission import Submission
 from grader.trace import catalogue
 from grader.trace.causes import STALLS
@@ -144,8 +145,8 @@ def measure(findings: Findings, submission: Submission, plan: Any, limits: Any, 
 
 
 def judge(findings: Findings, submission: Submission) -> list[CheckResult]:
-    if findings.fatal:
-        return [unscored(check, FAIL, "Not graded: see above.") for check in findings.lab.questions]
+    if stopped := findings.stopped(UNGRADED):
+        return [unscored(check, *stopped) for check in findings.lab.questions]
     return [_judge(question, findings.answers.get(question.name, ...)) for question in findings.lab.questions]
 
 

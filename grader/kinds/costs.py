@@ -18,9 +18,9 @@ from grader.devices import PEAKS
 from grader.errors import UserError
 from grader.grading.evidence import AnyFindings
 from grader.grading.gate import machine_is_free
-from grader.kinds.shared import STEPS, TRACES, as_number, not_answered, read_answers, recording, shown, watch
+from grader.kinds.shared import STEPS, TRACES, UNGRADED, as_number, not_answered, read_answers, recording, shown, watch
 from grader.labs.lab import AnyLab, Hints, OtherForm
-from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Progress, scored, silent, unscored
+from grader.result import FAIL, NOT_MEASURED, CheckResult, Progress, scored, silent, unscored
 from grader.submission import Submission
 from grader.trace.operations import Operation, operations
 from grader.trace.steps import Steps
@@ -294,14 +294,12 @@ def measure(findings: Findings, submission: Submission, plan: Any, limits: Any, 
 
 def judge(findings: Findings, submission: Submission) -> list[CheckResult]:
     lab = findings.lab
-    if findings.fatal or findings.disturbed or findings.unmeasured:
-        status = FAIL if findings.fatal else INCONCLUSIVE if findings.disturbed else NOT_MEASURED
-        why = (
-            "Not graded: see above." if findings.fatal else findings.unmeasured or f"Not measured: {findings.disturbed}"
-        )
-        return [unscored(check, status, why) for check in lab.checks]
-    if not findings.seen:
-        return [unscored(check, FAIL, "Not answered yet. Say in `trace` which trace you mean.") for check in lab.checks]
+    stopped = findings.stopped(UNGRADED) or (findings.unmeasured and (NOT_MEASURED, findings.unmeasured))
+    if not stopped and not findings.seen:
+        stopped = FAIL, "Not answered yet. Say in `trace` which trace you mean."
+    if stopped:
+        return [unscored(check, *stopped) for check in lab.checks]
+    assert findings.seen
     left = costliest(findings.seen.operations, len(lab.operations))
     checks = []
     for check in lab.operations:

@@ -30,7 +30,7 @@ from grader.kinds.shared import drawn_between
 from grader.labs.lab import AnyLab, Check, Hints, OtherForm
 from grader.measure import decision
 from grader.measure.blocks import QUICK
-from grader.result import AGAIN, FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, scored, unscored
+from grader.result import AGAIN, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Progress, scored, unscored
 from grader.sandbox.child_error import ChildError
 from grader.sandbox.parent import Child, turn
 from grader.sandbox.setting import Limits
@@ -317,11 +317,8 @@ def judge(findings: Findings, submission: Submission) -> list[CheckResult]:
     lab = findings.lab
     if findings.form_name not in lab.forms:
         return [unscored(check, NOT_MEASURED, NEEDS_GPU) for check in lab.checks]
-    if findings.fatal or findings.disturbed:
-        status, why = (FAIL, "Not counted: the function did not run (see above).")
-        if findings.disturbed and not findings.fatal:
-            status, why = INCONCLUSIVE, f"Not measured: {findings.disturbed} Check again when the machine is free."
-        return [unscored(check, status, why) for check in lab.checks]
+    if stopped := findings.stopped("the function did not run"):
+        return [unscored(check, *stopped) for check in lab.checks]
     whose = foreign(findings)
     judged = [_judge_cases(findings, check, whose) for check in lab.cases]
     right = all(check.status == PASS for check in judged) and not _wrong_when_timed(findings)

@@ -24,6 +24,7 @@ from grader.kinds.shared import (
     HEALTHY,
     NEXT_BEST,
     STEPS,
+    UNGRADED,
     as_number,
     drawn_between,
     no_cause,
@@ -32,7 +33,7 @@ from grader.kinds.shared import (
     watch,
 )
 from grader.labs.lab import CAUSES, AnyLab, Hints, OtherForm
-from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Progress, scored, silent, unscored
+from grader.result import NOT_MEASURED, CheckResult, Progress, scored, silent, unscored
 from grader.sandbox.child_error import ChildError
 from grader.submission import Submission
 from grader.trace import intervals
@@ -299,10 +300,8 @@ def _cause(findings: Findings, name: str) -> Any:
 
 
 def judge(findings: Findings, submission: Submission) -> list[CheckResult]:
-    if findings.fatal or findings.disturbed:
-        status = FAIL if findings.fatal else INCONCLUSIVE
-        why = "Not graded: see above." if findings.fatal else f"Not measured: {findings.disturbed}"
-        return [unscored(check, status, why) for check in findings.lab.checks]
+    if stopped := findings.stopped(UNGRADED):
+        return [unscored(check, *stopped) for check in findings.lab.checks]
     return [*(_judge_cause(findings, unknown) for unknown in findings.lab.loops), _judge_evidence(findings)]
 
 

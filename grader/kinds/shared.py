@@ -21,6 +21,7 @@ from grader.result import FAIL, CheckResult, Progress, silent, unscored
 from grader.submission import Submission
 
 HEALTHY = "healthy"  # the answer where no cause stands out: the GPU is busy with what it has to do
+UNGRADED = "your answers could not be graded"
 NEXT_BEST = 0.5  # of a cause's points, for "compute-bound" or "memory-bound" of a healthy loop: its GPU is busy
 TRACES = DATA / "traces"
 MOST_PLACES = 12  # that a message lists: as many answers as a lab has, and not a whole program

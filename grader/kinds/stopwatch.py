@@ -17,7 +17,7 @@ from grader.grading.gate import machine_is_free
 from grader.kinds.shared import drawn_between
 from grader.labs.lab import AnyLab, Hints, OtherForm
 from grader.measure.blocks import QUICK, Arm
-from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Progress, scored, unscored
+from grader.result import INCONCLUSIVE, NOT_MEASURED, CheckResult, Progress, scored, unscored
 from grader.sandbox.parent import turn
 from grader.sandbox.setting import Limits
 from grader.submission import Submission
@@ -176,10 +176,8 @@ def judge(findings: Findings, submission: Submission) -> list[CheckResult]:
 def _judge(findings: Findings, timing: Timing) -> CheckResult:
     if not findings.lab.measures(timing, findings.form_name):
         return unscored(timing, NOT_MEASURED, NEEDS_GPU)
-    if findings.fatal:
-        return unscored(timing, FAIL, "Not counted: the benchmark did not run (see above).")
-    if findings.disturbed:
-        return unscored(timing, INCONCLUSIVE, f"Not measured: {findings.disturbed} {findings.advice}")
+    if stopped := findings.stopped("the benchmark did not run"):
+        return unscored(timing, *stopped)
     seen = findings.figures[timing.name]
     within = max(findings.form.within, seen.spread)
     evidence = {
