@@ -106,47 +106,52 @@ def _by_clock(
     return _sheet(capability, source, memory, fp32, 2 * tensor * fp32, tensor * fp32, fp8)
 
 
-_GEFORCE = "cores, boost clock and memory: NVIDIA, Compare GeForce graphics cards; rates by format: "
-_GA102 = "NVIDIA Ampere GA102 GPU architecture white paper, GeForce RTX 3080 and 3090 compared"
-_ADA = "NVIDIA Ada GPU architecture white paper, appendix A"
+# Each figure was held against a second source (November 2026), named beside the makers' document; what none of these has is None, or
+# has no row here.
+_LIGHTNING = "; as in PyTorch Lightning, fabric/utilities/throughput.py"
+_TITAN = "; matmuls as in torchtitan, tools/utils.py"
+_HUB = "; float32 as in NVIDIA_SKUS of huggingface.js"
+_GEFORCE = f"cores, boost clock and memory: NVIDIA, Compare GeForce graphics cards{_HUB}; rates by format: "
+_GA102 = f"NVIDIA Ampere GA102 GPU architecture white paper, GeForce RTX 3080 and 3090 compared{_LIGHTNING}"
+_ADA = f"NVIDIA Ada GPU architecture white paper, appendix A{_LIGHTNING}"
 _RTX_BLACKWELL = "NVIDIA RTX Blackwell GPU architecture white paper, appendix A"
-_T4 = "NVIDIA T4 Tensor Core GPU product brief and Turing architecture white paper, Tesla T4"
+_T4 = f"NVIDIA T4 Tensor Core GPU product brief and Turing architecture white paper, Tesla T4{_LIGHTNING}"
 _P100 = "NVIDIA Tesla P100 data sheet, specifications"
-_V100 = "NVIDIA V100 Tensor Core GPU data sheet, specifications"
-_A100 = "NVIDIA A100 Tensor Core GPU data sheet, specifications"
-_H100 = "NVIDIA H100 Tensor Core GPU data sheet, specifications; halved where it counts sparsity"
-_H200 = "NVIDIA H200 Tensor Core GPU data sheet, specifications; halved where it counts sparsity"
+_V100 = f"NVIDIA V100 Tensor Core GPU data sheet, specifications{_LIGHTNING}"
+_A100 = f"NVIDIA A100 Tensor Core GPU data sheet, specifications{_LIGHTNING}"
+_H100 = f"NVIDIA H100 Tensor Core GPU data sheet, specifications{_LIGHTNING}; halved where the sheet counts sparsity"
+_H200 = f"NVIDIA H200 Tensor Core GPU data sheet, specifications{_TITAN}; halved where the sheet counts sparsity"
 _GH200 = "NVIDIA GH200 Grace Hopper Superchip data sheet, specifications; halved where it counts sparsity"
-_B200 = "NVIDIA Blackwell data sheet, HGX B200; halved where it counts sparsity"
-_L4 = "NVIDIA L4 Tensor Core GPU data sheet, specifications; halved where it counts sparsity"
-_PRO_6000 = "NVIDIA RTX PRO Blackwell GPU architecture white paper, RTX PRO 6000 Blackwell Workstation Edition"
+_B200 = f"NVIDIA Blackwell data sheet, HGX B200{_TITAN}; halved where the sheet counts sparsity"
+_L4 = f"NVIDIA L4 Tensor Core GPU data sheet, specifications{_LIGHTNING}; halved where the sheet counts sparsity"
+_PRO_6000 = f"NVIDIA RTX PRO Blackwell GPU architecture white paper, RTX PRO 6000 Blackwell Workstation Edition{_HUB}"
 
 # memory None: cards of different memory have the same name (3060: 8 or 12 GB, 3080: 10 or 12 GB, the second with 3% more cores;
-# 3060 Ti and 4070: GDDR6 or GDDR6X).
+# 3060 Ti and 4070: GDDR6 or GDDR6X), or no second source was found
 _CARDS: dict[str, tuple[int, float, float | None]] = {
-    "RTX 3060": (3584, 1.78, None),
-    "RTX 3060 Ti": (4864, 1.67, None),
-    "RTX 3070": (5888, 1.73, 448),
+    "RTX 3060": (3584, 1.777, None),
+    "RTX 3060 Ti": (4864, 1.665, None),
+    "RTX 3070": (5888, 1.725, 448),
     "RTX 3070 Ti": (6144, 1.77, 608),
     "RTX 3080": (8704, 1.71, None),
-    "RTX 3080 Ti": (10240, 1.67, 912),
-    "RTX 3090": (10496, 1.70, 936),
+    "RTX 3080 Ti": (10240, 1.665, None),
+    "RTX 3090": (10496, 1.695, 936),
     "RTX 3090 Ti": (10752, 1.86, 1008),
     "RTX 4060": (3072, 2.46, 272),
-    "RTX 4060 Ti": (4352, 2.54, 288),
-    "RTX 4070": (5888, 2.48, None),
-    "RTX 4070 SUPER": (7168, 2.48, 504),
+    "RTX 4060 Ti": (4352, 2.535, 288),
+    "RTX 4070": (5888, 2.475, None),
+    "RTX 4070 SUPER": (7168, 2.475, None),
     "RTX 4070 Ti": (7680, 2.61, 504),
-    "RTX 4070 Ti SUPER": (8448, 2.61, 672),
-    "RTX 4080": (9728, 2.51, 717),
+    "RTX 4070 Ti SUPER": (8448, 2.61, None),
+    "RTX 4080": (9728, 2.505, 717),
     "RTX 4080 SUPER": (10240, 2.55, 736),
     "RTX 4090": (16384, 2.52, 1008),
-    "RTX 5060": (3840, 2.50, 448),
-    "RTX 5060 Ti": (4608, 2.57, 448),
+    "RTX 5060": (3840, 2.497, 448),
+    "RTX 5060 Ti": (4608, 2.572, 448),
     "RTX 5070": (6144, 2.51, 672),
-    "RTX 5070 Ti": (8960, 2.45, 896),
-    "RTX 5080": (10752, 2.62, 960),
-    "RTX 5090": (21760, 2.41, 1792),
+    "RTX 5070 Ti": (8960, 2.452, 896),
+    "RTX 5080": (10752, 2.617, 960),
+    "RTX 5090": (21760, 2.407, 1792),
 }
 _SERIES: dict[str, tuple[Capability, str]] = {
     "RTX 3": ((8, 6), _GA102),
@@ -168,29 +173,29 @@ DATA_SHEETS = {
     "Tesla P100-SXM2-16GB": _sheet((6, 0), _P100, 732, 10.6),
     **dict.fromkeys(("Tesla V100-PCIE-16GB", "Tesla V100-PCIE-32GB"), _sheet((7, 0), _V100, 900, 14, 112)),
     **dict.fromkeys(("Tesla V100-SXM2-16GB", "Tesla V100-SXM2-32GB"), _sheet((7, 0), _V100, 900, 15.7, 125)),
-    "Tesla V100S-PCIE-32GB": _sheet((7, 0), _V100, 1134, 16.4, 130),
+    "Tesla V100S-PCIE-32GB": _sheet((7, 0), _V100, None, 16.4, 130),
     "Tesla T4": _sheet((7, 5), _T4, 320, 8.1, 65),
-    "NVIDIA A10": _sheet((8, 6), "NVIDIA A10 Tensor Core GPU data sheet, specifications", 600, 31.2, 125, 62.5),
+    "NVIDIA A10": _sheet(
+        (8, 6), f"NVIDIA A10 Tensor Core GPU data sheet, specifications{_LIGHTNING}", 600, 31.2, 125, 62.5
+    ),
     "NVIDIA A10G": _sheet((8, 6), "NVIDIA A10G Tensor Core GPU data sheet (AWS, February 2022)", 600, 31.5, 70, 35),
     "NVIDIA A100-PCIE-40GB": _sheet((8, 0), _A100, 1555, 19.5, 312, 156),
     "NVIDIA A100-SXM4-40GB": _sheet((8, 0), _A100, 1555, 19.5, 312, 156),
     "NVIDIA A100 80GB PCIe": _sheet((8, 0), _A100, 1935, 19.5, 312, 156),
     "NVIDIA A100-SXM4-80GB": _sheet((8, 0), _A100, 2039, 19.5, 312, 156),
     "NVIDIA L4": _sheet((8, 9), _L4, 300, 30.3, 121, 60, 242.5),
-    "NVIDIA L40S": _sheet((8, 9), "NVIDIA L40S data sheet, specifications", 864, 91.6, 362, 183, 733),
+    "NVIDIA L40S": _sheet((8, 9), f"NVIDIA L40S data sheet, specifications{_TITAN}", 864, 91.6, 362, 183, 733),
     "NVIDIA RTX A6000": _by_clock((8, 6), f"NVIDIA RTX A6000 in: {_GA102}", 2, 10752, 1.80, 768),
     "NVIDIA RTX 6000 Ada Generation": _by_clock((8, 9), f"NVIDIA RTX 6000 Ada in: {_ADA}", 2, 18176, 2.505, 960),
     "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": _by_clock((12, 0), _PRO_6000, 2, 24064, 2.617, 1792),
     "NVIDIA H100 80GB HBM3": _sheet((9, 0), _H100, 3350, 67, 989.5, 494.5, 1979),
     "NVIDIA H100 PCIe": _sheet((9, 0), _H100, 2000, 51, 756.5, 378, 1513),
-    "NVIDIA H100 NVL": _sheet((9, 0), _H100, 3900, 60, 835.5, 417.5, 1670.5),
     "NVIDIA H200": _sheet((9, 0), _H200, 4800, 67, 989.5, 494.5, 1979),
-    "NVIDIA H200 NVL": _sheet((9, 0), _H200, 4800, 60, 835.5, 417.5, 1670.5),
-    "NVIDIA GH200 480GB": _sheet((9, 0), _GH200, 4000, 67, 989.5, 494.5, 1979),
+    "NVIDIA GH200 480GB": _sheet((9, 0), _GH200, None, 67, 989.5, 494.5, 1979),
     "NVIDIA GH200 144G HBM3e": _sheet((9, 0), _GH200, 4900, 67, 989.5, 494.5, 1979),
     "NVIDIA B200": _sheet((10, 0), _B200, 7700, 75, 2250, 1100, 4500),
     "AMD Instinct MI300X": _sheet(
-        None, "AMD Instinct MI300X data sheet, peak performance", 5300, 163.4, 1307.4, 653.7, 2614.9
+        None, f"AMD Instinct MI300X data sheet, peak performance{_TITAN}", 5300, 163.4, 1307.4, 653.7, 2614.9
     ),
 }
 

@@ -17,7 +17,7 @@ NVIDIA GeForce RTX 4070, NVIDIA GeForce RTX 4070 SUPER, NVIDIA GeForce RTX 4070 
 NVIDIA GeForce RTX 4080, NVIDIA GeForce RTX 4080 SUPER, NVIDIA GeForce RTX 4090, NVIDIA GeForce RTX 5060,
 NVIDIA GeForce RTX 5060 Ti, NVIDIA GeForce RTX 5070, NVIDIA GeForce RTX 5070 Ti, NVIDIA GeForce RTX 5080,
 NVIDIA GeForce RTX 5090, NVIDIA RTX PRO 6000 Blackwell Workstation Edition, NVIDIA H100 80GB HBM3, NVIDIA H100 PCIe,
-NVIDIA H100 NVL, NVIDIA H200, NVIDIA H200 NVL, NVIDIA GH200 480GB, NVIDIA GH200 144G HBM3e, NVIDIA B200, AMD Instinct MI300X"""
+NVIDIA H200, NVIDIA GH200 480GB, NVIDIA GH200 144G HBM3e, NVIDIA B200, AMD Instinct MI300X"""
 OLD, MIDDLE, NEW = (" ".join(names.split()).split(", ") for names in (BEFORE_AMPERE, AMPERE, LATER))
 
 
@@ -44,6 +44,25 @@ def test_what_was_measured_comes_first():
             "memory",
         ):  # nothing exceeds the sheet, or comes to less than two thirds of it
             assert 0.67 * getattr(sheet, rate) < getattr(measured, rate) <= getattr(sheet, rate)
+
+
+# float32 on the CUDA cores, TFLOP/s, as huggingface.js has it (NVIDIA_SKUS, MIT licence): a second source for cores and clocks
+HUB = """3060 12.74, 3060 Ti 16.2, 3070 20.31, 3070 Ti 21.75, 3080 Ti 34.1, 3090 35.58, 3090 Ti 40, 4060 15.11, 4060 Ti 22.06, 4070 29.15,
+4070 SUPER 35.48, 4070 Ti 40.09, 4070 Ti SUPER 44.1, 4080 48.7, 4080 SUPER 52.2, 4090 82.58, 5060 19.18, 5060 Ti 23.7, 5070 30.84,
+5070 Ti 43.94, 5080 56.28, 5090 104.8"""
+
+
+@pytest.mark.parametrize("row", " ".join(HUB.split()).split(", "))
+def test_cores_and_clock_of_a_card_are_those_of_a_second_source(row):
+    card, _, rate = row.rpartition(" ")
+    assert peaks(f"NVIDIA GeForce RTX {card}").fp32 == pytest.approx(float(rate) * 1e12, rel=0.003)
+
+
+@pytest.mark.parametrize("card, fp32, tf32, half, fp8", [("RTX 4060", 15.11, 15.11, 30.23, 60.46)])
+def test_rates_by_format_count_no_sparsity_and_sum_up_in_fp32(card, fp32, tf32, half, fp8):
+    found = peaks(f"NVIDIA GeForce {card}")
+    told = [found.fp32, found.tf32, found.half, found.fp8]
+    assert told == pytest.approx([rate * 1e12 for rate in (fp32, tf32, half, fp8)], rel=0.003)
 
 
 def test_each_data_sheet_is_named():
