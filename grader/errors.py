@@ -21,8 +21,9 @@ _EXTRAS = {
 }
 
 
-def not_installed(error: ModuleNotFoundError) -> str:
-    """Which package is missing, and how to install it."""
-    name = (error.name or "").partition(".")[0]
-    extra = next((extra for extra, names in _EXTRAS.items() if name in names), "course")
-    return f'The package {name} is not installed: pip install "pytorch-speed-course[{extra}]"'
+def not_installed(*names: str) -> str:
+    """Which packages are missing, and how to install them."""
+    packages = [name.partition(".")[0] for name in names]
+    found = {next((extra for extra, its in _EXTRAS.items() if name in its), "course") for name in packages}
+    said = f"The package {packages[0]} is" if len(packages) == 1 else f"The packages {', '.join(packages)} are"
+    return f'{said} not installed: pip install "pytorch-speed-course[{",".join(sorted(found))}]"'

@@ -303,7 +303,10 @@ def torch_is_for_the_cpu() -> bool:
 def key(form: str, ranks: int = 1) -> str:
     """What a calibration holds for: the device that decides the gain, the cores of a grade on so many GPUs, and torch's release."""
     device = gpu_name() if form == "cuda" else cpu_name()
-    release = ".".join(versions()["torch"].split("+")[0].split(".")[:2])
+    torch = versions().get("torch")
+    if torch is None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+    release = ".".join(torch.split("+")[0].split(".")[:2])
     return f"{device}, {cores(ranks * (form == 'cuda'))} cores, torch {release}"
 
 

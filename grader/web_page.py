@@ -169,7 +169,7 @@ def image(draw: Callable[[], Figure], alt: str) -> str:
                     return f'<img class="sp-picture" src="{source}" alt="{escape(alt)}">'
         return '<p class="sp-note">A picture was too large to show.</p>'
     except ModuleNotFoundError as error:
-        return f'<p class="sp-note">A picture is missing here. {to_html(not_installed(error))}</p>'
+        return f'<p class="sp-note">A picture is missing here. {to_html(not_installed(str(error.name)))}</p>'
     except Exception as error:
         return f'<p class="sp-note">A picture could not be drawn: {to_html(repr(error))}</p>'
 

@@ -70,9 +70,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"grader: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
-        if (error.name or "grader").partition(".")[0] == "grader":
+        name = error.name or "grader"
+        if name.partition(".")[0] == "grader":
             raise  # no package is missing: a bug
-        print(f"grader: {not_installed(error)}", file=sys.stderr)
+        print(f"grader: {not_installed(name)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         kept = getattr(options, "kept", "nothing unfinished was kept")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib.util
 import json
 import os
 import socket
@@ -24,6 +25,9 @@ class ForkServer:
     the background. Raises ChildError where another process changed these cores."""
 
     def __init__(self) -> None:
+        for name in ("torch", "torchvision"):
+            if importlib.util.find_spec(name) is None:  # said here, since a server says it in a traceback
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         self.cores = machine.held_cores()
         self._scheduled = machine.scheduling(0)  # which it begins with
         if self._scheduled[0] != self.cores:

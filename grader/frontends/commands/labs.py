@@ -99,9 +99,9 @@ def course(options: argparse.Namespace) -> None:
     if laid.outdated:
         print("The course has newer ones of these. Yours stay. To get a newer one, rename yours and run this again.")
         print("\n".join(f"  {name}" for name in laid.outdated))
-    for name in ("torch", "torchvision", "ipywidgets", "matplotlib"):
-        if not importlib.util.find_spec(name):
-            print(f"Lessons need more. {not_installed(ModuleNotFoundError(name=name))}")
+    needed = ("torch", "torchvision", "ipywidgets", "matplotlib", "PIL")
+    if lacks := [name for name in needed if not importlib.util.find_spec(name)]:
+        print(f"Lessons and labs need more. {not_installed(*lacks)}")
     print(f"Begin with: cd {shlex.quote(str(folder))} && jupyter lab notebooks/00_start_here.ipynb")
 
 
