@@ -6,6 +6,7 @@ parsed   by the real parser, with the same options: it measures, or writes to th
 planned  `make -n`: each target is there, and the commands behind it
 offered  the module is there, and its source offers these options: it measures, or takes long to import
 known    nbgrader has this command with these options
+has_extras  the package has the extras that are named
 there    the files that the words name are there
 """
 
@@ -15,6 +16,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,6 +69,12 @@ def known(command: str, folder: Path) -> None:
     assert options <= {name for each in names for name in ([each] if isinstance(each, str) else each)}
 
 
+def has_extras(command: str, folder: Path) -> None:
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    named = re.findall(r"pytorch-speed-course\[([\w,]+)\]", command)
+    assert {extra for names in named for extra in names.split(",")} <= set(extras)
+
+
 def there(command: str, folder: Path) -> None:
     names = [word for word in shlex.split(command) if re.search(r"\.(ipynb|yml)$", word)]
     assert all((REPOSITORY / name).exists() for name in names)
@@ -83,6 +91,7 @@ CHECKED: dict[str, Callable[[str, Path], None]] = {
     "python -m ": offered,
     "mkdir ": run_in_shell,
     "git archive ": run_in_shell,
+    "pip install": has_extras,
     "jupyter lab": there,
     "conda ": there,
     ". .venv/bin/activate": there,

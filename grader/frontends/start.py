@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -19,6 +21,8 @@ from grader.frontends import attempts, cli
 from grader.frontends.commands import doctor
 from grader.safe_text import cores_text
 
+HOSTED = ("COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE")  # in the environment there
+COLAB = "https://colab.research.google.com/github/{repository}/blob/main/{place}"
 WIDTHS = ("8em", "minmax(14em, 1fr)", "11em")  # of what it is, its title, how far one is
 
 
@@ -36,12 +40,38 @@ def this_machine() -> None:
     display({"text/html": shown, "text/plain": f"This machine: {line}"}, raw=True)
 
 
-def course_map() -> None:
+def course_map(repository: str = "") -> None:
     """Show the map: phases with their lessons and labs in order, and how far the learner is with each lab. A lab's
-    button makes a working copy and links to it."""
+    button makes a working copy and links to it.
+
+    repository: owner/name on GitHub. Colab and Kaggle open no notebook of the machine that they lend, so links lead there."""
+    if repository or any(name in os.environ for name in HOSTED):
+        page = as_html(lambda place: COLAB.format(repository=repository, place=place) if repository else "")
+        display({"text/html": page, "text/plain": text()}, raw=True)
+        return
     box = _map()
     view = {"version_major": 2, "version_minor": 0, "model_id": box.model_id}
-    display({"application/vnd.jupyter.widget-view+json": view, "text/plain": text()}, raw=True)
+    shown = {"application/vnd.jupyter.widget-view+json": view, "text/html": as_html(), "text/plain": text()}
+    display(shown, raw=True)
+
+
+def as_html(address: Callable[[str], str] | None = None) -> str:
+    """The map where no widget is shown: a front end without ipywidgets, a page that is only read.
+
+    address: where a link leads, from a path below the course's folder, "" for nowhere; None for beside this notebook."""
+    parts = [f"<p>{_summary()}</p>"]
+    for phase in outline.PHASES:
+        parts.append(_heading(phase))
+        for stop in phase.stops:
+            if isinstance(stop, outline.Lesson):
+                parts.append(_row(_kind(stop), _link(stop.place, stop.title, address), ""))
+                continue
+            place = stop.place if stop.file.exists() and not address else f"labs/{stop.name}/{stop.name}.ipynb"
+            link = _link(place, f"{stop.name} {stop.declared.title}", address)
+            core = " <b>(core path)</b>" if stop.core else ""
+            below = f"{link}{core}<br><small>{escape(stop.declared.goal)}</small>"
+            parts.append(_row(_kind(stop), below, _said(stop)))
+    return "".join(parts)
 
 
 def text() -> str:
@@ -62,10 +92,14 @@ def text() -> str:
 def _map() -> widgets.VBox:
     rows, total = [], widgets.HTML(f"<p>{_summary()}</p>")
     for phase in outline.PHASES:
-        title = f"{escape(phase.title)} <small>({_hours(phase)})</small>"
-        rows.append(widgets.HTML(f"<h3 style='margin: 14px 0 0'>{title}</h3>{escape(phase.milestone)}"))
+        rows.append(widgets.HTML(_heading(phase)))
         rows += [_lab(stop) if isinstance(stop, outline.LabStop) else _lesson(stop) for stop in phase.stops]
     return widgets.VBox([total, *rows])
+
+
+def _heading(phase: outline.Phase) -> str:
+    title = f"{escape(phase.title)} <small>({_hours(phase)})</small>"
+    return f"<h3 style='margin: 14px 0 0'>{title}</h3>{escape(phase.milestone)}"
 
 
 def _lesson(stop: outline.Lesson) -> widgets.HTML:
@@ -149,10 +183,13 @@ def _hours(phase: outline.Phase) -> str:
     return f"about {sum(stop.minutes or 0 for stop in phase.stops) / 60:.0f} hours"
 
 
-def _link(place: str, words: str) -> str:
+def _link(place: str, words: str, address: Callable[[str], str] | None = None) -> str:
     # the server's root is the course's folder; a browser resolves this relative to the start notebook's address
+    leads = address(place) if address else f"../{place}"
+    if not leads:
+        return f"{escape(words)} <small><code>{escape(place)}</code></small>"
     colour = "color: var(--jp-content-link-color, #0b57d0)"
-    return f'<a href="../{escape(place)}" style="{colour}">{escape(words)}</a>'
+    return f'<a href="{escape(leads)}" style="{colour}">{escape(words)}</a>'
 
 
 def _said(stop: outline.LabStop) -> str:
