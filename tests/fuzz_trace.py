@@ -151,7 +151,17 @@ def _analyse():
 ANALYSE = None
 # What mutations insert. libFuzzer reads C escapes, of which JSON's are a part.
 WORDS = [
-    *('"ph": "X"', '"ts": ', '"dur": ', '"cat": "kernel"', '"cat": "cpu_op"', '"cat": "gpu_memcpy"', '"name": "'),
+    *(
+        '"ph": "B"',
+        '"ph": "E"',
+        '"ph": "X"',
+        '"ts": ',
+        '"dur": ',
+        '"cat": "kernel"',
+        '"cat": "cpu_op"',
+        '"cat": "gpu_memcpy"',
+        '"name": "',
+    ),
     *('"args": {', '"correlation": ', '"device": ', '"stream": ', '"bytes": ', '"Input Dims": [[', '"Input type": ['),
     *('"traceEvents": [', '"baseTimeNanoseconds": ', "ProfilerStep#1", "cudaLaunchKernel", "cudaGraphLaunch", "nan"),
     *('"Task Type": "AI_CORE"', '"connection_id": ', '"External id": ', '"cat": "xpu_runtime"', '"Optimizer.step#'),

@@ -320,8 +320,8 @@ def test_bad_options_are_one_clear_line(files, arguments, says):
 @pytest.mark.parametrize(
     ("ms", "says"),
     [
-        ("4", "kernels took 6 ms a step"),  # below 0.8 times that
-        ("0.0245", "kernels took 6 ms a step"),  # in seconds
+        ("4", "kernels took 6 ms per step"),  # below 0.8 times that
+        ("0.0245", "kernels took 6 ms per step"),  # in seconds
         ("110", "took 21.8 ms under the profiler"),  # of another loop
         ("24500", "took 21.8 ms under the profiler"),  # in microseconds
     ],

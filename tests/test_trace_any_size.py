@@ -172,7 +172,7 @@ def test_chosen_steps_are_diagnosed(tmp_path, capsys):
     for words, said in {
         ("--steps", "7:"): "2 steps",
         ("--steps", ":1"): "2 steps",
-        ("--steps", "4"): "1 steps",
+        ("--steps", "4"): "1 step ",
     }.items():
         assert diagnose(path, *words) == 0
         assert said in capsys.readouterr().out

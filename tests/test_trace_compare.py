@@ -156,7 +156,7 @@ def test_before_and_after():
     assert metrics["half_share"].before == 0
     assert c.text == (
         "A step takes 0.3 ms under the profiler instead of 1 ms: 3.33 times as fast. Matmuls on the CUDA cores fell "
-        "from 0.8 ms to 0 ms a step, matmuls on tensor cores grew from 0 ms to 0.1 ms a step."
+        "from 0.8 ms to 0 ms per step, matmuls on tensor cores grew from 0 ms to 0.1 ms per step."
     )
     json.dumps(dataclasses.asdict(c), allow_nan=False)
 

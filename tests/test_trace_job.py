@@ -335,11 +335,16 @@ def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
     factors = {"all_reduce": 1.75, "all_gather": 0.875, "reduce_scatter": 0.875, "all_to_all": 0.875, "broadcast": 1.0}
     assert {kind: links.bus_factor(kind, 8) for kind in factors} == factors
     assert links.bus_factor("all_reduce", 1) is None
-    names = {"NVIDIA H200": 450e9, "NVIDIA H100 PCIe": 63e9, "Tesla V100-SXM2-32GB": 150e9, "Tesla T4": 15.75e9}
+    names = {
+        "NVIDIA H200": 450e9,
+        "NVIDIA H100 PCIe": 63e9,
+        "Tesla V100-SXM2-32GB": 150e9,
+        "Tesla V100-PCIE-16GB": 15.75e9,
+    }
     for name, peak in names.items():
         link = links.link(name)
         assert link is not None and link.peak == peak and link.source
-    assert links.link("some GPU") is None and links.link(None) is None
+    assert links.link("Tesla T4") is None and links.link("some GPU") is None and links.link(None) is None
 
 
 # ---------------------------------------------------------------- a real one

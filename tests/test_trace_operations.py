@@ -297,7 +297,7 @@ def test_a_step_of_the_optimizer_is_one_operation():
         loop.op("aten::mul_", 110 + 5 * n, 4, shapes=[[n + 1]]).kernel(ADD, 111 + 5 * n, 2)
     (one,) = loop.operations()
     assert (one.name, one.phase, one.count, one.shapes) == ("AdamW.step", "optimizer", 1, "")
-    assert one.why == "30 kernels of 2.0 us each, which cost more to launch than to run"
+    assert one.why == "30 kernels of 2.0 µs each, which cost more to launch than to run"
     assert one.bound == "launch"
 
 

@@ -154,6 +154,16 @@ def test_the_same_recording_in_another_form(name, cause):
         assert getattr(b.metrics, measure) == pytest.approx(getattr(a.metrics, measure), rel=1e-3)
 
 
+@pytest.mark.parametrize("alone", ["B", "E"])
+@pytest.mark.parametrize("category", ["cpu_op", "kernel", "python_function"])
+def test_a_begin_or_an_end_alone_is_left_out(alone, category):
+    doc = in_halves(document(busy()))
+    doc["traceEvents"].append({"ph": alone, "cat": category, "name": "aten::add", "pid": 5, "tid": 5, "ts": 1500.0})
+    a = seen(json.dumps(doc))
+    assert a.diagnosis.cause == "compute-bound" and a.metrics.kernels == 10 and a.metrics.complete
+    assert "1 begin or end is alone and left out" in a.metrics.notes
+
+
 PACKED = {
     "plain": lambda text: text,
     "gzip": gzip.compress,

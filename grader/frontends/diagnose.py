@@ -175,7 +175,7 @@ def check_step(a: Analysis, path: str) -> None:
         # not copies, which may be of later steps, nor kernels that wait for another GPU
         busy = union_length(a.trace, kernels) / len(devices_of(a.trace, kernels)) / m.steps - (m.comm_exposed_ns or 0)
     if a.step_ns < SHORTEST * busy:
-        seen = f"the GPU's kernels took {milliseconds(busy)} a step"
+        seen = f"the GPU's kernels took {milliseconds(busy)} per step"
     elif traced and a.step_ns > LONGEST * traced:
         seen = f"a step took {milliseconds(traced)} under the profiler"
     else:

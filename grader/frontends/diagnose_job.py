@@ -321,7 +321,7 @@ def said_of(e: Exchange, step_ns: float | None) -> str:
         if step_ns and e.wait_ns * e.count >= 0.005 * step_ns
         else ""
     )
-    text = f"{exchange(e)}, {e.members} ranks, {plain_number(e.count)} a step. Waiting {milliseconds(e.wait_ns)}{share}, then {milliseconds(e.ns)}"
+    text = f"{exchange(e)}, {e.members} ranks, {plain_number(e.count)} per step. Waiting {milliseconds(e.wait_ns)}{share}, then {milliseconds(e.ns)}"
     if rate := _rate(e):
         text += f". {rate}"
     return f"{text}."
@@ -357,11 +357,11 @@ def page(name: str, found: Job, above: str = "") -> str:
         )
     )
     if found.waited_in:
-        rows = [(exchange(e), f"{milliseconds(ns)} a step and rank") for e, ns in found.waited_in]
+        rows = [(exchange(e), f"{milliseconds(ns)} per step and rank") for e, ns in found.waited_in]
         body.append(section(f"Where the others wait for {names(found, found.stragglers)}", web_page.pairs(rows)))
     if found.exchanges:
         cells = [[to_html(cell) for cell in _cells(e)] for e in found.exchanges]
-        head = ("collective", "ranks", "a step", "waiting", "exchange", "bandwidth")
+        head = ("collective", "ranks", "per step", "waiting", "exchange", "bandwidth")
         body.append(section("Collectives, times of one call", web_page.table(head, cells)))
     each = [(f"rank {rank.rank}", rank.diagnosis.text or "nothing") for rank in found.ranks[:MOST_ON_PAGE]]
     body.append(section("", web_page.folded("Each rank seen alone", web_page.pairs(each))))
@@ -370,7 +370,8 @@ def page(name: str, found: Job, above: str = "") -> str:
 
 
 def _cells(e: Exchange) -> list[str]:
-    return [exchange(e), str(e.members), plain_number(e.count), milliseconds(e.wait_ns), milliseconds(e.ns), _rate(e)]
+    narrow = [exchange(e), str(e.members), plain_number(e.count), milliseconds(e.wait_ns), milliseconds(e.ns)]
+    return [*(cell.replace(" ", "\u00a0") for cell in narrow), _rate(e)]  # a number stays with its unit
 
 
 def _draw(found: Job) -> Any:
@@ -394,7 +395,7 @@ def _ranks_html(found: Job) -> str:
         *(HEADS.get(name, name) for name in columns),
         "comes last",
         "others wait, ms",
-        "machine",
+        *(["machine"] if hosts else []),
     )
     rows = []
     for r in shown:

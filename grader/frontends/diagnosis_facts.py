@@ -7,7 +7,7 @@ from grader.trace import Analysis, Metrics, Trace, catalogue
 from grader.trace.analysis import Operation
 from grader.trace.compare import Change, Comparison
 from grader.trace.timeline import used_devices
-from grader.trace.words import milliseconds, plain_number, short_kernel
+from grader.trace.words import counted, milliseconds, plain_number, short_kernel
 
 DOUBTFUL = 1.2  # times as long as under the profiler, which makes no step shorter: that is worth a sentence
 # Least confidence -> verdicts that were right, and all, on traces with a known cause: data/measured/reliability.md.
@@ -26,7 +26,7 @@ def device(analysis: Analysis) -> str:
         name = "no GPU work"
     elif len(names) > 1:
         name = f"{len(names)} x {name}"
-    return f"{name}, {analysis.metrics.steps} steps counted"
+    return f"{name}, {counted(analysis.metrics.steps, 'step{s}')} counted"
 
 
 def verdict(analysis: Analysis) -> str:

@@ -133,4 +133,6 @@ def _text(step: Change, unprofiled: bool, parts: list[Change], families: list[Ch
 def _moved(change: Change) -> str:
     words = STEP_PARTS[change.name].changed if change.name in STEP_PARTS else change.name
     before, after = change.before or 0.0, change.after or 0.0
-    return f"{words} {'fell' if after < before else 'grew'} from {milliseconds(before)} to {milliseconds(after)} a step"
+    return (
+        f"{words} {'fell' if after < before else 'grew'} from {milliseconds(before)} to {milliseconds(after)} per step"
+    )

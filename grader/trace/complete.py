@@ -28,6 +28,7 @@ CLOCKS_APART_NS = 1_000_000  # clocks of CPU and GPU differ by up to 10 us; this
 NEVER_SO_LATE_NS, FEW, MOST_BUSY = 200_000_000, 10, 0.8
 TOUCHING_NS = 1_000  # kernels that overlap by less may do so by the clock's steps alone
 NO_GPU = "it has no GPU events"
+UNSEEN = ", though work was launched: the profiler was not allowed to see the GPU, or another one did"
 
 
 def launches_of(trace: Trace) -> np.ndarray:
@@ -55,7 +56,7 @@ def doubts(trace: Trace, expect_gpu: bool, dropped: int = 0) -> tuple[list[str],
     gpu, launches = trace.gpu, launches_of(trace)
     if not len(gpu):
         if expect_gpu or len(launches):
-            reasons.append(NO_GPU)
+            reasons.append(NO_GPU + UNSEEN * bool(len(launches)))
         return reasons, notes
     if (trace.device[gpu] < 0).any():
         reasons.append(counted((trace.device[gpu] < 0).sum(), "GPU event{s} {do} not say on which device"))

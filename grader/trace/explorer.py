@@ -216,16 +216,16 @@ class View:
 
     def _operation(self, i: int) -> list[tuple[str, str]]:
         o = self.analysis.operations[i]
-        calls = f"{o.share:.0%} of the GPU's busy time, {plain_number(o.count)} calls a step"
+        calls = f"{o.share:.0%} of the GPU's busy time, {plain_number(o.count)} calls per step"
         rows = [("operation", f"{o.name} {o.shapes}"), ("why", o.why)]
-        rows.append(("time", f"{milliseconds(o.gpu_ns)} a step, {calls}"))
+        rows.append(("time", f"{milliseconds(o.gpu_ns)} per step, {calls}"))
         if o.line:
             rows.append(("line", f"{o.line} {f'in {o.function}' if o.function else ''} {o.phase}"))
         if o.flops and o.gpu_ns:
             rows.append(("rate", f"{plain_number(o.flops / o.gpu_ns / 1e3)} TFLOP/s"))
         if o.bytes_moved and o.gpu_ns:
             size, rate = plain_number(o.bytes_moved / 1e6), plain_number(o.bytes_moved / o.gpu_ns)
-            rows.append(("moves", f"at least {size} MB a step, {rate} GB/s"))
+            rows.append(("moves", f"at least {size} MB per step, {rate} GB/s"))
         return rows + _listed("kernels", o.kernels[:CALLS])
 
     def _when(self, time: int) -> str:

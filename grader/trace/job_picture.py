@@ -62,7 +62,7 @@ def draw_job(job: Job) -> Figure:
         label.set_fontweight("bold" if r in job.stragglers else "normal")
     axes.set_ylim(len(shown) - 0.5, -0.5)
     axes.set_xlim(0, 1.09 * max(map(sum, parts)))
-    axes.set_xlabel("milliseconds a step", fontsize=FONT, color=INK, labelpad=2)
+    axes.set_xlabel("milliseconds per step", fontsize=FONT, color=INK, labelpad=2)
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", labelsize=FONT, labelcolor=INK, color=FAINT)
     for side in ("top", "right", "left"):

@@ -371,7 +371,7 @@ def _why(f: _Facts, bound: str | None) -> str:
     here = f"this {f.device.removeprefix('NVIDIA ')}" if f.device else "this GPU"
     if bound == "launch":
         count, each = len(f.gpu) / f.n, f.time / len(f.gpu) / 1000
-        return f"{count:.0f} kernels of {each:.1f} us each, which cost more to launch than to run"
+        return f"{count:.0f} kernels of {each:.1f} µs each, which cost more to launch than to run"
     if f.families[0] == "communication":
         return "exchanges values with other GPUs, and waits for the slowest of them"
     if f.copies:

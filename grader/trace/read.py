@@ -318,7 +318,7 @@ class _Reading:
         if not len(trace) and (lost or self.bare):
             raise TraceError(foreign.file(self.first, self.file_name))
         seen = sum(part.header["seen"] for part in self.store.parts)
-        if seen and self.about.schemaVersion is None and (trace.category == OTHER).all():
+        if seen and (self.about.schemaVersion is None or len(trace)) and (trace.category == OTHER).all():
             raise TraceError(foreign.events(self.first))
         trace.reasons[:0] = [] if self.damage is None else [self.damage]
         dropped += lost + flaws["time"] + flaws["phase"]
@@ -412,6 +412,7 @@ def _assemble(joined: _Joined, about: document.About, reasons: list[str], notes:
     paired, alone = pairs.close(c, start := joined.start_ns(in_days))
     by_operator, said = vendors.settle(c, joined.names, joined.threads)
     duration, is_event = c["duration"], c["category"] != SPAN
+    is_event[alone] = False
     sane = in_days & (duration <= LONGEST_NS / 1000)
     keep = is_event & sane & (duration >= 0)
     absurd, negative = int((is_event & ~sane).sum()), int((is_event & sane & (duration < 0)).sum())
@@ -445,14 +446,14 @@ def _assemble(joined: _Joined, about: document.About, reasons: list[str], notes:
     )
     for count, words in (
         (paired, "event{s} {are} written as begin and end, and {were} put together"),
-        (alone, "begin{s} or end{s} {are} alone and left out"),
+        (len(alone), "begin{s} or end{s} {are} alone and left out"),
         (absurd, "event{s} {have} absurd times (longer than an hour, or before or after our days)"),
         (negative, "event{s} {have} a negative duration"),
         (joined.unreadable, "description{s} of inputs {are} damaged"),
     ):
         if count:
             trace.notes.append(counted(count, words))
-    return trace, absurd + negative + alone
+    return trace, absurd + negative + len(alone)
 
 
 def _of_some(c: dict[str, np.ndarray], order: np.ndarray) -> dict[str, np.ndarray]:

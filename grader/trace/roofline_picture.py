@@ -24,7 +24,7 @@ BOUNDS = {  # what bounds an operation: colour, marker, word
     None: ("#C8C8C8", "p", "?"),
 }
 NOTHING_PLACED = """No operation can be placed here. Arithmetic is
-counted from the shapes of matrix products and
+counted from the shapes of matmuls and
 convolutions: a trace has them if it was recorded
 with record_shapes=True, and not for what a CUDA
 graph or a compiled kernel does."""
@@ -148,17 +148,17 @@ def _operations_table(
     axes.set_axis_off()
     axes.set_xlim(0, WIDTH)  # inches
     axes.set_ylim(height, 0)
-    columns = {"operation": 4.98, "share": 7.12, "a step": 7.8, "bound by": 7.92}
+    columns = {"operation": 4.98, "share": 7.12, "per step": 7.8, "bound by": 7.92}
 
     def write(y: float, cells: list[str], colour: str, weight: str = "normal") -> None:
         for x, name, text in zip(columns.values(), columns, cells, strict=True):
-            look: dict[str, Any] = {"ha": "right" if name in ("share", "a step") else "left", "parse_math": False}
+            look: dict[str, Any] = {"ha": "right" if name in ("share", "per step") else "left", "parse_math": False}
             axes.text(x, y, text, fontsize=8.5, color=colour, va="center", fontweight=weight, **look)
 
     write(0.5, list(columns), INK, "bold")
     for number, o in enumerate(operations, 1):
         y = 0.5 + ROW * number
-        name = plain(o.name, 26) if o.name.startswith("aten::") else short_kernel(o.name, 26)
+        name = plain(o.name, 24) if o.name.startswith("aten::") else short_kernel(o.name, 24)
         colour, marker, bound = BOUNDS.get(o.bound, BOUNDS[None])
         axes.scatter([4.8], [y], s=130, color=colour, marker=marker, edgecolor=INK, linewidth=0.6)
         axes.text(4.8, y, str(number), fontsize=8, ha="center", va="center_baseline")
