@@ -37,6 +37,7 @@ from grader.grading.profiles import profile_each
 from grader.grading.race import Compiled, decides, policy_of, race, starter_again, yardstick
 from grader.grading.verdict import judge
 from grader.kinds import Kind
+from grader.kinds.shared import WrongAnswers
 from grader.labs.lab import AnyForm, AnyLab, Form, Growth, Lab
 from grader.measure.blocks import QUICK, Arm, Plan
 from grader.result import FAIL, NOT_MEASURED, Progress, Result, silent, unscored
@@ -136,6 +137,8 @@ def _measure_kind(
             findings.warnings.append(gate.OPEN_FILES)
     try:
         kind.measure(findings, submission, plan, limits, progress)
+    except WrongAnswers as error:
+        findings.fatal = str(error)
     except gate.Disturbed as disturbance:
         findings.disturbed = str(disturbance)
     except ChildError as error:

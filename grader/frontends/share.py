@@ -50,8 +50,8 @@ def _machine(result: Result) -> str:
     return one_line(f"{device}, torch {torch}" if torch and result.form != "traces" else str(device))
 
 
-def _short(title: str, most: int = 30) -> str:
-    return title if len(title) <= most else f"{title[: most - 1].rstrip()}…"
+def _short(title: str) -> str:
+    return title if len(title) <= 30 else f"{title[:29].rstrip()}…"
 
 
 def _draw(result: Result) -> Figure:

@@ -15,10 +15,20 @@ from typing import Any, ClassVar
 
 from grader import machine, trace
 from grader.devices import PEAKS
-from grader.errors import UserError
 from grader.grading.evidence import AnyFindings
 from grader.grading.gate import machine_is_free
-from grader.kinds.shared import STEPS, TRACES, UNGRADED, as_number, not_answered, read_answers, recording, shown, watch
+from grader.kinds.shared import (
+    STEPS,
+    TRACES,
+    UNGRADED,
+    WrongAnswers,
+    as_number,
+    not_answered,
+    read_answers,
+    recording,
+    shown,
+    watch,
+)
 from grader.labs.lab import AnyLab, Hints, OtherForm
 from grader.result import FAIL, NOT_MEASURED, CheckResult, Progress, scored, silent, unscored
 from grader.submission import Submission
@@ -265,19 +275,14 @@ class Findings(AnyFindings):
 
 def measure(findings: Findings, submission: Submission, plan: Any, limits: Any, progress: Progress) -> None:
     """Read the answers, and the trace that they are about."""
-    try:
-        findings.answers = read_answers(submission)
-    except UserError as error:
-        findings.fatal = str(error)
-        return
+    findings.answers = read_answers(submission)
     about = findings.answers.get("trace", ...)
     if about in (..., None):
         return
     if about not in (LIVE, RECORDED):
-        findings.fatal = (
+        raise WrongAnswers(
             f'answers["trace"] is {shown(about)}. It must be "{LIVE}" or "{RECORDED}". lab.profile() says which.'
         )
-        return
     if about == LIVE:
         findings.unmeasured = unmeasured()
         if findings.unmeasured:

@@ -17,7 +17,6 @@ import numpy as np
 
 from grader import machine, trace
 from grader.data import prepare
-from grader.errors import UserError
 from grader.grading.evidence import AnyFindings
 from grader.grading.gate import machine_is_free
 from grader.kinds.shared import (
@@ -25,6 +24,7 @@ from grader.kinds.shared import (
     NEXT_BEST,
     STEPS,
     UNGRADED,
+    WrongAnswers,
     as_number,
     drawn_between,
     no_cause,
@@ -155,10 +155,10 @@ def new_ticket(form_name: str, student: str = "") -> str:
 
 
 def draw(lab: MysteryLab, ticket: str) -> dict[str, Drawn]:
-    """The loops of a ticket, by name. Raises UserError for what is no ticket."""
+    """The loops of a ticket, by name. Raises WrongAnswers for what is no ticket."""
     form_name, _, number = ticket.partition("-")
     if form_name not in lab.forms or not re.fullmatch(r"\d{6}", number, re.ASCII):
-        raise UserError(f"{shown(ticket)} is not a ticket. lab.ticket shows yours, such as cpu-123456.")
+        raise WrongAnswers(f"{shown(ticket)} is not a ticket. lab.ticket shows yours, such as cpu-123456.")
     form, chance = lab.forms[form_name], random.Random(f"{lab.name} {number}")
     causes = sorted({mystery.cause for mystery in form.choices})
     chosen = chance.sample(causes, min(len(causes), len(lab.loops)))
@@ -237,21 +237,15 @@ class Findings(AnyFindings):
 
 def measure(findings: Findings, submission: Submission, plan: Any, limits: Any, progress: Progress) -> None:
     """Make the ticket's loops again, and profile those for which a cause was named."""
-    try:
-        findings.answers = read_answers(submission)
-        ticket = findings.answers.get("ticket", ...)
-        if not isinstance(ticket, str):
-            raise UserError('`answers` has no ticket. Add "ticket" with the text that lab.ticket shows, in quotes.')
-        findings.loops = draw(findings.lab, ticket)
-    except UserError as error:
-        findings.fatal = str(error)
-        return
+    findings.answers = read_answers(submission)
+    ticket = findings.answers.get("ticket", ...)
+    if not isinstance(ticket, str):
+        raise WrongAnswers('`answers` has no ticket. Add "ticket" with the text that lab.ticket shows, in quotes.')
+    findings.loops = draw(findings.lab, ticket)
     findings.ticket_form, findings.seed = ticket.split("-")[0], int(ticket.split("-")[1])
     if own := _another(findings, submission, ticket):
-        findings.fatal = f"Your ticket is {own}, but the answers are for {ticket}. Nothing was graded."
-        if submission.student:
-            findings.fatal += f' In the lab, student = "{submission.student}" leads to your loops.'
-        return
+        yours = f' In the lab, student = "{submission.student}" leads to your loops.' if submission.student else ""
+        raise WrongAnswers(f"Your ticket is {own}, but the answers are for {ticket}. Nothing was graded.{yours}")
     if findings.ticket_form == "cuda" and not machine.has_gpu():
         return
     if findings.ticket_form == "cuda":

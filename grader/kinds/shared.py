@@ -29,6 +29,10 @@ MOST_PLACES = 12  # that a message lists: as many answers as a lab has, and not 
 SECOND_NAMES = {"data-bound": ("input-bound", "transfer-bound"), "overhead-bound": ("launch-bound",)}
 
 
+class WrongAnswers(UserError):
+    """A cell of answers that cannot be graded; the message says why and where."""
+
+
 def drawn_between(chance: random.Random, low: float, high: float) -> float:
     """A whole number between two whole ones, else one with five places."""
     if isinstance(low, int) and isinstance(high, int):
@@ -40,16 +44,16 @@ def drawn_between(chance: random.Random, low: float, high: float) -> float:
 
 
 def read_answers(submission: Submission) -> dict[Any, Any]:
-    """The dictionary of literals that the submission assigns to `answers`. Raises UserError, which says what is wrong where."""
+    """The dictionary of literals that the submission assigns to `answers`. Raises WrongAnswers."""
     form = 'Write them out: answers = {"a": {...}, ...}, with texts in quotes and plain numbers.'
     value = _assigned(ast.parse(submission.source), "answers")
     if value is None:
-        raise UserError(f"The submission has no `answers`. {form}")
+        raise WrongAnswers(f"The submission has no `answers`. {form}")
     if wrong := _not_written_out(value):
         said = [f"{submission.where(part.lineno)}: {_instead(part)}" for part in wrong[:MOST_PLACES]]
         if len(wrong) > MOST_PLACES:
             said.append(f"and {len(wrong) - MOST_PLACES} more")
-        raise UserError(
+        raise WrongAnswers(
             f"`answers` holds something that is not written out ({', '.join(said)}). Answers are read, never "
             f"executed. {form}"
         )
@@ -57,9 +61,9 @@ def read_answers(submission: Submission) -> dict[Any, Any]:
     try:
         answers = ast.literal_eval(value)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
-        raise UserError(f"`answers` cannot be read ({where}): {error}. {form}") from None
+        raise WrongAnswers(f"`answers` cannot be read ({where}): {error}. {form}") from None
     if not isinstance(answers, dict):
-        raise UserError(f"`answers` is a {type(answers).__name__} ({where}). {form}")
+        raise WrongAnswers(f"`answers` is a {type(answers).__name__} ({where}). {form}")
     return answers
 
 

@@ -111,11 +111,10 @@ def plan(
     lessons: Sequence[str] = (),
     adversaries: tuple[int, int] = (1, 1),
     lacks: dict[str, str] | None = None,
-    corpus: Path = ADVERSARIES,
 ) -> list[Part]:
     """All parts of a night on "cpu" or "cuda". chosen: some labs; lessons: some lessons, "2_data/3_overlap" or "2_data";
-    adversaries: (i, n) for the i-th of n shares of them; lacks: see `lacking`, which is asked where it is None; corpus: see
-    `corpus_in`. Raises UserError for one that is not there."""
+    adversaries: (i, n) for the i-th of n shares of them; lacks: see `lacking`, which is asked where it is None. Raises
+    UserError for one that is not there."""
     kinds, made = set(kinds), []
     if unknown := kinds - set(KINDS):
         raise UserError(
@@ -139,7 +138,7 @@ def plan(
                 part = replace(part, task=executed[name].task, retry=job)
             made.append(part)
     if "adversary" in kinds:
-        found = corpus_in(corpus)
+        found = corpus_in(ADVERSARIES)
         for name in names:
             made += [replace(part, corpus=found) for part in found.parts(labs.get(name), device, *adversaries)]
     missing = lacking(names) if lacks is None else lacks

@@ -27,6 +27,7 @@ COLOURS = {
     parts.SKIPPED: GREY,
     parts.OK: GREEN,
 }
+MOST = 40  # problems in the text of a night
 _CSS = """
 .speed-report td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .speed-report .wide { overflow-x: auto; }
@@ -103,13 +104,13 @@ def differences(night: Night, assessed: Assessed) -> list[str]:
     return [f"since {green['night']}:", *lines] if lines else [f"since {green['night']}: nothing"]
 
 
-def markdown(night: Night, assessed: Assessed, most: int = 40) -> str:
+def markdown(night: Night, assessed: Assessed) -> str:
     lines = [f"# {headline(night, assessed)}", "", about(night), ""]
     problems = _problems(assessed)
     if problems:
         lines += ["| | part | why |", "|---|---|---|"]
-        lines += [f"| {each.status} | {each.part.name} | {_cell(each.why)} |" for each in problems[:most]]
-        lines += [f"| | and {len(problems) - most} more | |"] * (len(problems) > most)
+        lines += [f"| {each.status} | {each.part.name} | {_cell(each.why)} |" for each in problems[:MOST]]
+        lines += [f"| | and {len(problems) - MOST} more | |"] * (len(problems) > MOST)
         lines.append("")
     changed = differences(night, assessed)
     if changed:

@@ -58,7 +58,7 @@ CSS = """code.literal, code.literal .pre { white-space: normal; overflow-wrap: a
 """
 
 
-def contents(notebooks: Path) -> dict[str, Any]:
+def contents() -> dict[str, Any]:
     """The table of contents: the phases of the course with their lessons and labs; a lesson that the map does not have comes
     at the end of its phase."""
     listed = [stop.path for phase in outline.PHASES for stop in phase.stops if isinstance(stop, outline.Lesson)]
@@ -99,7 +99,7 @@ def build(notebooks: Path, out: Path) -> Path:
         source = Path(folder) / "book"
         _pages(notebooks, source)
         (source / "_config.yml").write_text(json.dumps(CONFIG), encoding="utf-8")
-        (source / "_toc.yml").write_text(json.dumps(contents(notebooks)), encoding="utf-8")
+        (source / "_toc.yml").write_text(json.dumps(contents()), encoding="utf-8")
         done = subprocess.run(
             [command, "build", "--all", "--keep-going", str(source)], capture_output=True, text=True, cwd=folder
         )
