@@ -41,7 +41,7 @@ from grader.look import peek
 from grader.measure import blocks
 from grader.measure.blocks import Plan
 from grader.result import FAIL, INCONCLUSIVE, Result
-from grader.sandbox import confine
+from grader.sandbox import folders
 from grader.sandbox.child_error import ChildError
 from grader.sandbox.setting import Limits
 from grader.submission import Submission, from_cells, read_notebook, solution
@@ -523,7 +523,7 @@ def test_shared_memory_of_others_that_goes_meanwhile(tmp_path):
         for n in range(100):
             folder = tmp_path / str(n)
             folder.mkdir()
-            confine.clear_away(str(folder), 60_000 + n)
+            folders.clear_away(str(folder), 60_000 + n)
             assert not folder.exists()
     finally:
         end.set()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import variants
-from helpers import GPT, IS_ROOT, LAB, MARKER, first, running, said
+from helpers import GPT, IS_ROOT, LAB, MARKER, first, loop, running, said
 
 from grader import labs, machine
 from grader.checks.memory import OUTLASTED, as_far_as, judge_budget, judge_growth, steps_to_tell
@@ -18,6 +18,7 @@ from grader.grade import grade
 from grader.grading.arms import open_arm, set_up
 from grader.grading.forms import prepared
 from grader.labs.lab import Budget, Growth
+from grader.measure import memory as meters
 from grader.measure.blocks import Plan
 from grader.measure.memory import Level, Meter, growth
 from grader.result import FAIL, INCONCLUSIVE, PASS, Result
@@ -199,6 +200,8 @@ UNMAPPED = {
     "pipes": "in_pipes(block)",
     "a pipe with a name": "in_pipe_with_a_name(block)",
     "files that a thread has opened for itself": "asked.put(block); done.get()",
+    "links without a name": "in_links(block)",
+    "names of one file": "in_names(block)",
 }
 IN_UNMAPPED = """
 import ctypes
@@ -230,6 +233,23 @@ def in_pipe_with_a_name(block):
     os.write(pipe, block)
 
 
+def in_links(block):
+    for _ in range(len(block) // 4096):
+        os.symlink("x" * 4000, "link")
+        open_files.append(os.open("link", os.O_PATH | os.O_NOFOLLOW))
+        os.unlink("link")
+
+
+def in_names(block):
+    folder = tempfile.mkdtemp()
+    open(f"{folder}/file", "w").close()
+    for n in range(len(block) // 4096 - 2):
+        os.link(f"{folder}/file", f"{folder}/{n}")
+
+
+open_files = []
+
+
 def by_itself():
     ctypes.CDLL(None).unshare(0x400)  # CLONE_FILES
     while True:
@@ -241,7 +261,7 @@ threading.Thread(target=by_itself, daemon=True).start()
 
 
 def train(job):
-    open_files, block, step = [], b"1" * SIZE, 0
+    block, step = b"1" * SIZE, 0
     while True:
         {kept}
         step += 1
@@ -335,6 +355,8 @@ NOWHERE = {
     "messages of System V": "called(libc.msgget(0, 0o1600))",
     "messages of POSIX": f"called(libc.mq_open(b'/{MARKER}', 0o102, 0o600, None))",
     "secret memory": "called(libc.syscall(447, 0))",
+    "programs of sockets": "socket.socket(socket.AF_UNIX).setsockopt(socket.SOL_SOCKET, 26, bytes(16))",
+    "event queues": "called(libc.epoll_create1(0))",
     "keys": "called(libc.syscall({'x86_64': 248, 'aarch64': 217}[os.uname().machine], b'user', b'x', b'x', 1, -2))",
 }
 
@@ -364,7 +386,42 @@ def accept(server):
 """
     with running(source, counted=True) as child, pytest.raises(ChildError, match="OSError") as refused:
         child.load()
-    assert ("This lab counts memory" in refused.value.message) == ("socket" in what)
+    assert ("This lab counts memory" in refused.value.message) == ("a socket" in what or what == "sockets")
+
+
+DEEP = "for _ in range(20):\n    os.mkdir('d' * 250)\n    os.chdir('d' * 250)\nopen('kept', 'wb').write(b'1' * 1000)"
+
+
+def test_folders_that_no_path_is_long_enough_for():
+    with running(loop(DEEP, "import os"), counted=True) as child:
+        child.load()
+        child.start(1)
+        child.run(1)
+        for look in (child.memory.main, child.freeze):
+            with pytest.raises(ChildError, match="a folder that nobody can look into"):
+                look()
+    assert not child.workspace.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("where", "limit", "said"), [(memory, "MAX_OPENED", "files open"), (meters, "MAX_LOOK_S", "in time")]
+)
+def test_where_a_look_takes_long_memory_could_come_and_go_unseen(where, limit, said, monkeypatch):
+    monkeypatch.setattr(where, limit, 0)
+    with pytest.raises(ChildError, match=said):
+        metered(loop("import time\ntime.sleep(0.5)"), turns=1)
+
+
+NO_TEXT = {
+    "a thread's": "ctypes.CDLL(None).prctl(15, bytes([255, 254, 65]), 0, 0, 0)",
+    "a mapped file's": "open(b'\\xff', 'wb').write(bytes(4096)); held = mmap.mmap(os.open(b'\\xff', os.O_RDWR), 4096)",
+}
+
+
+@pytest.mark.parametrize("whose", NO_TEXT)
+def test_names_that_are_no_text(whose):
+    helpers = "for _ in range(2):\n    if os.fork() == 0:\n        time.sleep(60)\n        os._exit(0)"
+    assert metered(loop(f"{NO_TEXT[whose]}\n{helpers}", "import ctypes, mmap, os, time"), turns=1).levels[-1].main > 0
 
 
 def test_loader_workers_where_memory_is_counted():

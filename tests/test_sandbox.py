@@ -682,6 +682,7 @@ def train(job):
         if {orphan} and os.fork():
             os._exit(0)
         libc, timer = ctypes.CDLL(None), ctypes.c_void_p()
+        libc.prctl(15, {named}, 0, 0, 0)  # PR_SET_NAME
         libc.timer_create(1, ctypes.byref(Event(signo=18)), ctypes.byref(timer))  # SIGCONT
         libc.timer_settime(timer, 0, ctypes.byref((ctypes.c_long * 4)(0, 0, 4, 0)), None)
         with open("waits", "w") as file:
@@ -695,10 +696,10 @@ def train(job):
 """
 
 
-@pytest.mark.parametrize("orphan", [True, False])
-def test_waking_up_and_being_gone_is_noticed(orphan):
+@pytest.mark.parametrize(("orphan", "named"), [(True, b"a name"), (False, b"a name"), (True, b"\xff no text")])
+def test_waking_up_and_being_gone_is_noticed(orphan, named):
     """Whoever has ended by the time of the next turn is in nobody's account."""
-    with running(WAKES_AND_GOES.format(orphan=orphan)) as child:
+    with running(WAKES_AND_GOES.format(orphan=orphan, named=named)) as child:
         child.load()
         child.start(1)
         child.run(1)
@@ -1173,13 +1174,28 @@ def gain_over_starter(source: str) -> float:
 
 
 def test_nothing_of_system_v_is_left():
-    """It outlives its processes, whoever it was given to; so do queues of messages."""
+    """It outlives its processes, whoever it was given to; so do queues of messages, and a user's keys."""
     made = inside(
         """
-        return [libc.shmget(0, 4096, 0o1600), libc.semget(0, 1, 0o1600), libc.msgget(0, 0o1600), libc.mq_open(b'/x', 0o102, 0o600, 0)]
+        keyctl = {"x86_64": 250, "aarch64": 219}[os.uname().machine]
+        kept = libc.syscall(keyctl, 22, -1, -2)  # KEYCTL_GET_PERSISTENT, the user's own, into the process's
+        shared = [libc.shmget(0, 4096, 0o1600), libc.semget(0, 1, 0o1600), libc.msgget(0, 0o1600), libc.mq_open(b'/x', 0o102, 0o600, 0)]
+        return [kept, *shared, libc.shmctl(1 << 20, 0, None), libc.mq_unlink(b"/y")]
         """
     )
-    assert made == [-1] * 4
+    assert made == [-1] * 7
+
+
+def test_nothing_happens_while_all_stand_still():
+    """Whoever runs meanwhile pays: for one event that 15,000 event queues are told of, 2.2 ms on an AMD EPYC."""
+    made = inside(
+        """
+        zeros = ctypes.create_string_buffer(128)
+        io_setup = {"x86_64": 206, "aarch64": 0}[os.uname().machine]
+        return [libc.timerfd_create(1, 0), libc.signalfd(-1, zeros, 0), libc.syscall(io_setup, 8, zeros)]
+        """
+    )
+    assert made == [-1] * 3
 
 
 def test_the_main_process_s_time_is_that_of_all_its_threads_and_of_no_other():

@@ -15,6 +15,7 @@ from grader.sandbox.child_error import ChildError
 from grader.sandbox.parent import Child
 
 INTERVAL_S = 0.05  # between two looks while a loop runs
+MAX_LOOK_S = 0.3  # of processor time, for one look: some 5 ms are usual, and nobody sees what comes and goes meanwhile
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Meter:
         self._base = child.memory.main()
         self._gpu_base = machine.gpu_memory() if on_gpu else 0  # what an import takes is the child's, too
 
+    # 50 lines and more: the looks that go on beside each other, and what each tells the others
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
         """Look while the child has its turn and the other one stands still: on a GPU where NVML does not tell processes
@@ -48,7 +50,7 @@ class Meter:
         held = self.levels[-1].gpu if self.levels else 0
         before = machine.gpu_memory() if self.levels and self.on_gpu else self._gpu_base
         end, failed = threading.Event(), []
-        files, looked = 0, time.monotonic()
+        files, looked, shared = 0, time.monotonic(), 0
 
         def gpu() -> int:
             own = self.child.memory.on_gpu()
@@ -59,13 +61,22 @@ class Meter:
             if self.on_gpu:
                 self.peak = max(self.peak, gpu())
                 return
+            began = time.thread_time()
             anonymous, files = self.child.memory.anonymous(), self.child.memory.in_files()
-            self.peak, looked = max(self.peak, anonymous + files - self._base), time.monotonic()
+            if time.thread_time() - began > MAX_LOOK_S:
+                raise ChildError(
+                    "The loop has so many processes, mappings or files that nobody sees its memory in time."
+                )
+            self.peak, looked = max(self.peak, anonymous + files + shared - self._base), time.monotonic()
 
         def glance() -> None:
             """While a look at all that the child has opened takes long."""
             if time.monotonic() - looked > 4 * INTERVAL_S:
-                self.peak = max(self.peak, self.child.memory.anonymous() + files - self._base)
+                self.peak = max(self.peak, self.child.memory.anonymous() + files + shared - self._base)
+
+        def look_at_pages() -> None:
+            nonlocal shared
+            shared = self.child.memory.shared_by_helpers()
 
         def watch(what: Callable[[], None]) -> None:
             try:
@@ -74,7 +85,7 @@ class Meter:
             except ChildError as error:
                 failed.append(error)
 
-        watched = (look,) if self.on_gpu else (look, glance)
+        watched = (look,) if self.on_gpu else (look, glance, look_at_pages)
         threads = [threading.Thread(target=watch, args=(what,), daemon=True) for what in watched]
         for thread in threads:
             thread.start()
@@ -84,6 +95,8 @@ class Meter:
             end.set()
             for thread in threads:
                 thread.join()
+            if not self.on_gpu:
+                look_at_pages()
             look()
             main, largest = self.child.memory.main(), self.child.memory.largest()
             self.levels.append(Level(self.child.steps, gpu() if self.on_gpu else 0, main, largest))

@@ -7,11 +7,9 @@ import ctypes
 import errno
 import fcntl
 import os
-import pwd
 import resource
 import socket
 import struct
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,6 +53,7 @@ _NOTIFY = 1026  # fcntl: F_NOTIFY
 _LOCKS_OF_NO_PROCESS = (37, 38)  # fcntl: F_OFD_SETLK, F_OFD_SETLKW
 _FADV_DONTNEED, _MADV_PAGEOUT = 4, 21
 _CLONE_FILES, _CLONE_THREAD = 0x400, 0x10000
+_FILTERS = (26, 51)  # setsockopt: SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF
 
 PROCESSES = 8192  # processes and threads of a child that has a user of its own
 
@@ -151,18 +150,24 @@ _CALLS = {
         "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199, "fcntl": 72, "prlimit64": 302, "setpriority": 141,
         "ioprio_set": 251, "sched_setparam": 142, "sched_setscheduler": 144, "sched_setaffinity": 203, "sched_setattr": 314,
         "seccomp": 317, "inotify_init": 253, "inotify_init1": 294, "inotify_add_watch": 254, "fanotify_init": 300,
-        "fanotify_mark": 301, "flock": 73, "clone": 56, "unshare": 272, "fadvise64": 221, "madvise": 28,
-        "truncate": 76, "shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240, "add_key": 248, "bpf": 321, "socket": 41,
-        "socketpair": 53, "accept": 43, "accept4": 288, "sendfile": 40, "splice": 275, "tee": 276, "vmsplice": 278,
+        "fanotify_mark": 301, "flock": 73, "clone": 56, "unshare": 272, "fadvise64": 221, "madvise": 28, "truncate": 76,
+        "shmget": 29, "shmat": 30, "shmctl": 31, "semget": 64, "semop": 65, "semctl": 66, "semtimedop": 220, "msgget": 68,
+        "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "mq_open": 240, "mq_unlink": 241, "add_key": 248, "request_key": 249,
+        "keyctl": 250, "bpf": 321, "timerfd_create": 283, "signalfd": 282, "signalfd4": 289, "io_setup": 206,
+        "epoll_create": 213, "epoll_create1": 291, "socket": 41, "socketpair": 53, "setsockopt": 54, "accept": 43,
+        "accept4": 288, "sendfile": 40, "splice": 275, "tee": 276, "vmsplice": 278,
     }),
     "aarch64": _Calls(0xC00000B7, _NEW_CALLS | {
         "fchmod": 52, "fchmodat": 53, "fchown": 55, "fchownat": 54, "utimensat": 88, "setxattr": 5, "lsetxattr": 6,
         "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15, "fremovexattr": 16, "fcntl": 25, "prlimit64": 261,
         "setpriority": 140, "ioprio_set": 30, "sched_setparam": 118, "sched_setscheduler": 119, "sched_setaffinity": 122,
         "sched_setattr": 274, "seccomp": 277, "inotify_init1": 26, "inotify_add_watch": 27, "fanotify_init": 262,
-        "fanotify_mark": 263, "flock": 32, "clone": 220, "unshare": 97, "fadvise64": 223, "madvise": 233,
-        "truncate": 45, "shmget": 194, "semget": 190, "msgget": 186, "mq_open": 180, "add_key": 217, "bpf": 280, "socket": 198,
-        "socketpair": 199, "accept": 202, "accept4": 242, "sendfile": 71, "vmsplice": 75, "splice": 76, "tee": 77,
+        "fanotify_mark": 263, "flock": 32, "clone": 220, "unshare": 97, "fadvise64": 223, "madvise": 233, "truncate": 45,
+        "shmget": 194, "shmat": 196, "shmctl": 195, "semget": 190, "semop": 193, "semctl": 191, "semtimedop": 192,
+        "msgget": 186, "msgsnd": 189, "msgrcv": 188, "msgctl": 187, "mq_open": 180, "mq_unlink": 181, "add_key": 217,
+        "request_key": 218, "keyctl": 219, "bpf": 280, "timerfd_create": 85, "signalfd4": 74, "io_setup": 0,
+        "epoll_create1": 20, "socket": 198, "socketpair": 199, "setsockopt": 208, "accept": 202, "accept4": 242, "sendfile": 71,
+        "vmsplice": 75, "splice": 76, "tee": 77,
     }),
 }  # fmt: skip
 
@@ -176,8 +181,8 @@ _Rule = tuple[int, Mapping[int, int], int]
 _NamedRule = tuple[str, Mapping[int, int], int]
 
 
-def restrict_calls(own_user: bool, trusted: bool, counted: bool = False) -> bool:
-    """Close, for this process and all it will start, what Landlock leaves open. counted: its memory is counted.
+def restrict_calls(own_user: bool, trusted: bool, counted: bool = False, cuda: bool = False) -> bool:
+    """Close, for this process and all it will start, what Landlock leaves open. counted: its memory is counted. cuda: it needs CUDA.
 
     The process must have no_new_privs. Returns whether that worked; it does not where a machine is neither x86-64 nor arm64, or
     its kernel or container has no seccomp."""
@@ -186,16 +191,16 @@ def restrict_calls(own_user: bool, trusted: bool, counted: bool = False) -> bool
     # and reports success, and only what none of them needs is an error.
     calls = _CALLS.get(os.uname().machine)
     return calls is not None and _install(
-        _program(calls.architecture, _rules(calls.numbers, os.getpid(), own_user, trusted, counted))
+        _program(calls.architecture, _rules(calls.numbers, own_user, trusted, counted, cuda))
     )
 
 
-def _rules(numbers: dict[str, int], me: int, own_user: bool, trusted: bool, counted: bool) -> list[_Rule]:
+def _rules(numbers: dict[str, int], own_user: bool, trusted: bool, counted: bool, cuda: bool) -> list[_Rule]:
     """What is not allowed as it is; the first rule of a call that fits holds."""
     rules = _rules_for_all()
-    rules += _rules_of_counted_memory() if counted else []
+    rules += _rules_of_counted_memory(cuda) if counted else []
     rules += [] if trusted else _rules_for_the_untrusted()
-    rules += [] if own_user else _rules_of_the_same_user(me)
+    rules += [] if own_user else _rules_of_the_same_user(os.getpid())
     return [(numbers[name], words, answer) for name, words, answer in rules if name in numbers]
 
 
@@ -219,21 +224,33 @@ def _rules_for_all() -> list[_NamedRule]:
         # what io_uring is asked for, no filter sees either
         *((f"io_uring_{what}", {}, missing) for what in ("setup", "enter", "register")),
         # what outlives its processes, or holds bytes that nobody sees from outside; it may be missing in a kernel
-        *((name, {}, missing) for name in ("shmget", "semget", "msgget", "mq_open", "add_key", "memfd_secret", "bpf")),
+        *((name, {}, missing) for name in ("memfd_secret", "bpf", "add_key", "request_key", "keyctl")),
+        *((f"mq_{what}", {}, missing) for what in ("open", "unlink")),
+        *((name, {}, missing) for name in ("shmget", "shmat", "shmctl", "semget", "semop", "semctl", "semtimedop")),
+        *((f"msg{what}", {}, missing) for what in ("get", "snd", "rcv", "ctl")),
+        # what happens while all processes stand still: whoever runs then pays for each event queue that is told of it
+        *((name, {}, missing) for name in ("timerfd_create", "signalfd", "signalfd4", "io_setup")),
     ]
 
 
-def _rules_of_counted_memory() -> list[_NamedRule]:
-    """No sockets, in which bytes and open files can be on their way, no calls that move these unseen, no attributes of files."""
+def _rules_of_counted_memory(cuda: bool) -> list[_NamedRule]:
+    """No sockets, in which bytes and open files can be on their way, no calls that move these unseen, no attributes of files, and,
+    as CUDA may want them, without it only: no event queues, which hold a word for each file that they watch."""
     # CUDA listens on a socket, of packets that need a connection, and does not start without it; but here nobody accepts one,
     # so nothing that is sent can be had again. Seen with CUDA 13.0 on an H100
     flags = (0, socket.SOCK_NONBLOCK, socket.SOCK_CLOEXEC, socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     kinds = (kind | flag for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET) for flag in flags)
     return [
+        # a program that filters what comes to a socket can be had again
+        *(
+            ("setsockopt", {_int(1): socket.SOL_SOCKET, _int(2): option}, _ERRNO | errno.ENOPROTOOPT)
+            for option in _FILTERS
+        ),
         *(("socket", {_int(0): socket.AF_UNIX, _int(1): kind}, _ALLOW) for kind in kinds),
         *((name, {}, _ERRNO | errno.EAFNOSUPPORT) for name in ("socket", "socketpair", "accept", "accept4")),
         # a thread that waits in one of these holds a file that no descriptor shows any more; libraries fall back to read and write
         *((name, {}, _ERRNO | errno.EINVAL) for name in ("splice", "tee", "vmsplice", "sendfile")),
+        *((name, {}, _ERRNO | errno.ENOSYS) for name in ("epoll_create", "epoll_create1") if not cuda),
         *_rules_of_attributes(),
     ]
 
@@ -325,50 +342,6 @@ def _install(rows: list[tuple[int, int, int, int]]) -> bool:
     program = struct.pack("HxxxxxxQ", len(rows), ctypes.addressof(code))
     # by its own system call, not by prctl: before Linux 5.16 a filter slowed its process down, unless told not to
     return _libc.syscall(calls.numbers["seccomp"], _SET_FILTER, _SPECULATION_AS_BEFORE, program) == 0
-
-
-def clear_away(folder: str, uid: int) -> None:
-    """Remove a workspace whose processes are gone, and what its user `uid` (0: none of its own) left in shared memory."""
-    # not shutil.rmtree: it recurses, and folders can be nested deeper than Python can go
-    subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)
-    clear_shared_memory(uid)
-
-
-def clear_shared_memory(uid: int) -> None:
-    """Remove what user `uid` (0: none of its own) left in shared memory that is not its alone (see `own_shared_memory`)."""
-    if uid and (left := list(_of_user(uid, "/dev/shm"))):
-        subprocess.run(["rm", "-rf", "--", *left], stderr=subprocess.DEVNULL, check=False)
-
-
-def held_in(folder: str, uid: int = 0) -> Iterator[tuple[tuple[int, int], int]]:
-    """What lies in `folder` and is of user `uid` (0: anybody's): device and inode, and bytes."""
-    folders = [folder]
-    while folders:  # not os.walk: it recurses, and folders can be nested deeper than Python can go
-        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                with contextlib.suppress(OSError):  # files come and go meanwhile
-                    status = entry.stat(follow_symlinks=False)
-                    if not uid or status.st_uid == uid:
-                        # a page for each: its name, and what a link says, are memory, too
-                        yield (status.st_dev, status.st_ino), 4096 + status.st_blocks * 512
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
-
-
-def _of_user(uid: int, folder: str) -> Iterator[str]:
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            with contextlib.suppress(OSError):  # others' files come and go meanwhile
-                if entry.stat(follow_symlinks=False).st_uid == uid:
-                    yield entry.path
-
-
-def is_used(uid: int) -> bool:
-    """Whether somebody has this user id, or something of somebody's who had it is there."""
-    with contextlib.suppress(KeyError):
-        pwd.getpwuid(uid)
-        return True
-    return any(True for folder in ("/proc", "/dev/shm") for _ in _of_user(uid, folder))
 
 
 def leave_network() -> bool:
@@ -474,6 +447,6 @@ def enter(spec: dict[str, Any]) -> None:
     if spec["files"] is not None:  # else the kernel cannot, and that was allowed
         restrict_files(around(spec["files"], spec.get("kept", ())), tcp=several)
     # the probe tells where that does not work
-    restrict_calls(own_user, spec.get("trusted", False), spec.get("counted", False))
+    restrict_calls(own_user, spec.get("trusted", False), spec.get("counted", False), spec.get("device") == "cuda")
     os.chdir(spec["home"])
     os.umask(0o077)

@@ -15,13 +15,15 @@ from pathlib import Path
 import numpy as np
 
 from grader import machine
-from grader.sandbox import confine, rights
+from grader.sandbox import folders, rights
 from grader.sandbox.child_error import ChildError
-from grader.sandbox.processes import Processes, living
+from grader.sandbox.processes import Processes, can_compare_files, living, same_files
 from grader.sandbox.workspace import Workspace
 
 NO_ROOM = 16 << 20  # bytes left at which a disk, or shared memory, is as good as full
-MAX_PAGES = 1 << 24  # of one mapping: 64 GiB
+MAX_OPENED = (
+    50_000  # files of one child, each time that it has opened one: it takes a quarter of a second to look at them
+)
 File = tuple[int, int]  # device and inode
 _ANONYMOUS = ("RssAnon", "VmSwap")
 _PAGE = resource.getpagesize()
@@ -37,16 +39,19 @@ class Memory:
 
     def main(self) -> int:
         """Bytes of main memory: swapped, shared and files of its own that it has mapped included; not libraries and data."""
-        pids = [process.pid for process in self.processes.oldest_first()]
-        return self._anonymous(pids) + self._in_files(pids)
+        return self.anonymous() + self.in_files() + self.shared_by_helpers()
 
     def anonymous(self) -> int:
-        """Of `main` what is no file: quick to see, whatever the loop has opened."""
+        """Of `main` what is no file, and no other process's: quick to see, whatever the loop has opened."""
         return self._anonymous([process.pid for process in self.processes.oldest_first()])
 
     def in_files(self) -> int:
-        """The rest of `main`."""
+        """Of `main` what is in files, shared memory and pipes."""
         return self._in_files([process.pid for process in self.processes.oldest_first()])
+
+    def shared_by_helpers(self) -> int:
+        """The rest of `main`: what two helpers share, and the main process has given up. It takes some 0.1 s a process to see."""
+        return _shared_without([process.pid for process in self.processes.oldest_first()])
 
     def largest(self) -> int:
         """`main` of the process that holds most."""
@@ -58,9 +63,8 @@ class Memory:
         return machine.gpu_memory_of({process.pid for process in self.processes.tree()})
 
     def _anonymous(self, pids: list[int]) -> int:
-        """Of processes that the main one started only what is their own, and what it has given up since and two of them share."""
-        own = sum(_kilobytes(pid, "status", _ANONYMOUS) for pid in pids[:1])
-        return own + sum(map(_private, pids[1:])) + _shared_without(pids)
+        """Of processes that the main one started only what is their own."""
+        return sum(_kilobytes(pid, "status", _ANONYMOUS) for pid in pids[:1]) + sum(map(_private, pids[1:]))
 
     def _in_files(self, pids: list[int]) -> int:
         # shared memory is among these; where they are not shown, it is what the system says
@@ -73,14 +77,16 @@ class Memory:
         folder = os.fsencode(os.path.realpath(self.workspace.folder))
         mapped: dict[tuple[bytes, File], int] = {}
         # nobody judges what a trusted loop keeps in files, and weights are given to it there
-        whole = {} if self.trusted else dict(confine.held_in(str(self.workspace.folder)))
-        whole |= dict(self.shared())
+        whole = {} if self.trusted else _held_in(str(self.workspace.folder))
+        whole |= self.shared()
+        looked_at = 0
         for pid in pids:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended
                 try:
                     for part, size in _mapped(pid, folder):
                         mapped[part] = max(size, mapped.get(part, 0))
-                    whole |= opened(pid)
+                    found, looked_at = opened(pid, looked_at)
+                    whole |= found
                     self._shown = True
                 except PermissionError:
                     if self._shown:
@@ -90,11 +96,11 @@ class Memory:
             files[file] = files.get(file, 0) + size
         return sum(max(files.get(file, 0), whole.get(file, 0)) for file in files | whole)
 
-    def shared(self) -> Iterator[tuple[File, int]]:
+    def shared(self) -> dict[File, int]:
         """What it has in /dev/shm, mapped or not; nothing where that is shared with others of the same user."""
         if not self.own_shared:
-            return confine.held_in("/dev/shm", self.workspace.uid) if self.workspace.uid else iter(())
-        return confine.held_in(f"/proc/{self.processes.warden}/root/dev/shm")
+            return _held_in("/dev/shm", self.workspace.uid) if self.workspace.uid else {}
+        return _held_in(f"/proc/{self.processes.warden}/root/dev/shm")
 
 
 class Disk:
@@ -106,11 +112,13 @@ class Disk:
     def check(self) -> None:
         """What it has on the disk, and in shared memory where that is not its alone: files without a name, too."""
         folder, shared = os.stat(self.workspace.folder).st_dev, os.stat("/dev/shm").st_dev
-        files = dict(confine.held_in(str(self.workspace.folder)))
-        files |= dict(confine.held_in("/dev/shm", self.workspace.uid)) if self.workspace.uid else {}
+        files = _held_in(str(self.workspace.folder))
+        files |= _held_in("/dev/shm", self.workspace.uid) if self.workspace.uid else {}
+        looked_at = 0
         for process in self.processes.tree():
             with contextlib.suppress(OSError):  # it ended, or does not show them
-                files |= opened(process.pid)
+                found, looked_at = opened(process.pid, looked_at)
+                files |= found
         for device, where, most in (
             (folder, "to its folder", self.most),
             (shared, "to shared memory", rights.shared_limit()),
@@ -124,9 +132,9 @@ class Disk:
 
     def room_that_others_took(self) -> str:
         """Whether shared memory or the disk is full, and not by this child, in words."""
-        places = [(self.workspace.folder, dict(confine.held_in(str(self.workspace.folder))))]
+        places = [(self.workspace.folder, _held_in(str(self.workspace.folder)))]
         if not self.memory.own_shared:
-            places.append((Path("/dev/shm"), dict(self.memory.shared())))
+            places.append((Path("/dev/shm"), self.memory.shared()))
         for place, own in places:
             there = os.statvfs(place)
             used = (there.f_blocks - there.f_bfree) * there.f_frsize
@@ -145,15 +153,17 @@ def _shared_without(pids: list[int]) -> int:
 
 def _frames(pid: int) -> np.ndarray:
     """The page frames that a process has in memory and that are no files; none where the kernel does not tell."""
-    found = [np.zeros(0, np.uint64)]
+    found, most = [np.zeros(0, np.uint64)], rights.memory_limit() // _PAGE
     with (
         contextlib.suppress(OSError),
-        open(f"/proc/{living(pid)}/maps") as maps,
+        open(f"/proc/{living(pid)}/maps", "rb") as maps,
         open(f"/proc/{living(pid)}/pagemap", "rb") as pages,
     ):
         for line in maps:
-            first, last = (int(end, 16) // _PAGE for end in line.split(None, 1)[0].split("-"))
-            if "[v" in line or last - first > MAX_PAGES:  # the kernel's own pages; CUDA's terabytes of addresses
+            span, *_, name = line.split(None, 5)
+            first, last = (int(end, 16) // _PAGE for end in span.split(b"-"))
+            # the kernel's own pages; more than a process may write to, as CUDA's terabytes of addresses
+            if name.startswith(b"[v") or last - first > most:
                 continue
             pages.seek(8 * first)
             part = np.frombuffer(pages.read(8 * (last - first)), np.uint64)
@@ -184,12 +194,28 @@ def _mapped(pid: int, folder: bytes) -> Iterator[tuple[tuple[bytes, File], int]]
                 yield (offset, (os.makedev(int(major, 16), int(minor, 16)), inode)), last - first
 
 
-def opened(pid: int) -> dict[File, int]:
-    """Bytes of what a process has opened and no folder shows: files in memory or without a name, and what waits in pipes."""
-    found, shared = dict[File, int](), os.stat("/dev/shm").st_dev
-    for thread in os.listdir(f"/proc/{pid}/task"):  # each can have descriptors of its own
+def _held_in(folder: str, uid: int = 0) -> dict[File, int]:
+    """`folders.held_in`. Raises ChildError where nobody can look at all of it."""
+    try:
+        return dict(folders.held_in(folder, uid))
+    except OSError as error:
+        why = f"The submission has a folder that nobody can look into ({error.strerror})."
+        raise ChildError(why, kind="disk") from None
+
+
+def opened(pid: int, looked_at: int = 0) -> tuple[dict[File, int], int]:
+    """Bytes of what a process has opened and no folder shows: files in memory, files and links without a name, what waits in pipes.
+
+    looked_at: how many of its child's files were, before and behind this. Raises ChildError where they are too many."""
+    found, shared, seen = dict[File, int](), os.stat("/dev/shm").st_dev, 0
+    for thread in map(int, os.listdir(f"/proc/{pid}/task")):
+        if seen and same_files(seen, thread):  # each can have descriptors of its own
+            continue
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended
             for entry in os.scandir(f"/proc/{pid}/task/{thread}/fd"):
+                looked_at, seen = looked_at + 1, thread
+                if looked_at > MAX_OPENED and can_compare_files():
+                    raise ChildError(f"The submission has more than {MAX_OPENED:,} files open.", kind="disk")
                 with contextlib.suppress(FileNotFoundError):  # it closed it
                     status = os.stat(entry.path)
                     file = status.st_dev, status.st_ino
@@ -197,7 +223,9 @@ def opened(pid: int) -> dict[File, int]:
                         found[file] = _waiting_in(entry.path)
                     elif stat.S_ISREG(status.st_mode) and (not status.st_nlink or status.st_dev == shared):
                         found[file] = status.st_blocks * 512
-    return found
+                    elif stat.S_ISLNK(status.st_mode) and not status.st_nlink:
+                        found[file] = _PAGE
+    return found, looked_at
 
 
 def _waiting_in(pipe: str) -> int:
@@ -217,9 +245,9 @@ def _private(pid: int) -> int:
 def _kilobytes(pid: int, file: str, names: tuple[str, ...]) -> int:
     """The sum of these lines of a file in /proc/PID, in bytes; 0 when the process has ended."""
     found = 0
-    with contextlib.suppress(OSError), open(f"/proc/{living(pid)}/{file}") as lines:
-        for line in lines:
-            name, _, value = line.partition(":")
-            if name in names:
+    with contextlib.suppress(OSError), open(f"/proc/{living(pid)}/{file}", "rb") as lines:
+        for line in lines:  # bytes: a thread's name may be no text
+            name, _, value = line.partition(b":")
+            if name.decode(errors="replace") in names:
                 found += int(value.split()[0]) << 10
     return found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import os
 from pathlib import Path
 
@@ -35,7 +37,7 @@ class Processes:
             with contextlib.suppress(OSError):
                 for entry in os.scandir(f"/proc/{process.pid}/task"):
                     with contextlib.suppress(OSError, IndexError, ValueError):  # it ended meanwhile
-                        state = Path(entry.path, "stat").read_text().rpartition(")")[2].split()[0]
+                        state = _state(entry.path)
                         slices = int(Path(entry.path, "schedstat").read_text().split()[2])
                         found[process.pid, int(entry.name)] = state, slices
         return found
@@ -78,6 +80,22 @@ def living(pid: int) -> str:
     for thread in sorted(map(int, os.listdir(f"/proc/{pid}/task"))):
         path = f"{pid}/task/{thread}"
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            if Path("/proc", path, "stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+            if _state(f"/proc/{path}") not in "ZX":
                 return path
     return str(pid)
+
+
+def _state(path: str) -> str:
+    """Of a thread, by its folder in /proc: see proc_pid_stat(5). Its name, which stands before that, may be no text."""
+    return Path(path, "stat").read_bytes().rpartition(b")")[2].split()[0].decode()
+
+
+def same_files(one: int, other: int) -> bool:
+    """Whether two threads have the same descriptors; False where the kernel does not tell: see kcmp(2)."""
+    number, kcmp_files = {"x86_64": 312, "aarch64": 272}.get(os.uname().machine), 2
+    return number is not None and ctypes.CDLL(None).syscall(number, one, other, kcmp_files, 0, 0) == 0
+
+
+@functools.cache
+def can_compare_files() -> bool:
+    return same_files(os.getpid(), os.getpid())

@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from grader.sandbox import confine
+from grader.sandbox import confine, folders
 
 
 def serve(listener: socket.socket) -> None:
@@ -109,7 +109,7 @@ def _warden(spec: dict[str, Any], requests: int, replies: int, output: int, stat
     while word == b"s":
         word = _word(lifeline, spec["uid"], enclosed)
     if not word:  # closed without one: nobody is left to clear the folder away
-        confine.clear_away(spec["home"], spec["uid"])
+        folders.clear_away(spec["home"], spec["uid"])
 
 
 def _word(lifeline: int, uid: int, enclosed: bool) -> bytes:

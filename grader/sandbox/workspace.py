@@ -14,7 +14,7 @@ from pathlib import Path
 
 from grader.data.cache import cache_dir, make_dir
 from grader.paths import DATA, PACKAGE, REPOSITORY
-from grader.sandbox import confine
+from grader.sandbox import folders
 from grader.sandbox.child_error import ChildError
 
 MAX_TEMPORARY = 40  # bytes of the path for temporary files; a workspace's and a socket's name come behind it
@@ -50,14 +50,14 @@ class Workspace:
 
     def empty(self) -> None:
         """Make all but the compiler caches anew, when all its processes are gone."""
-        confine.clear_shared_memory(self.uid)
+        folders.clear_shared_memory(self.uid)
         for path in self.folder.iterdir():
             if path.name != "cache":
-                confine.clear_away(str(path), 0)
+                folders.clear_away(str(path), 0)
         self._fill()
 
     def remove(self) -> None:
-        confine.clear_away(str(self.folder), self.uid)
+        folders.clear_away(str(self.folder), self.uid)
 
     @property
     def exchange(self) -> Path:
@@ -112,7 +112,7 @@ def _unused_user() -> int:
     while True:
         # below 65536, since a container may not map others
         uid = 30_000 + 2 * secrets.randbelow(15_000)
-        if not confine.is_used(uid) and not confine.is_used(uid + 1):
+        if not folders.is_used(uid) and not folders.is_used(uid + 1):
             return uid
 
 
