@@ -5,10 +5,15 @@ None, and a device that is not here is unknown: nobody else's figures are put in
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from grader.data.cache import cache_dir
 from grader.errors import UserError
 
 MEASURED = "measured"
@@ -41,6 +46,10 @@ class Pretence:
     def name(self) -> str:
         major, minor = self.capability
         return f"a pretended GPU of capability {major}.{minor} with {self.memory / 2**30:.3g} GiB"
+
+    def left(self, free: int, used: int) -> int:
+        """Bytes of it that are free: what is in use of the GPU that is here is in use of it, too."""
+        return max(0, min(free, self.memory - used))
 
 
 def pretence() -> Pretence | None:
@@ -200,6 +209,45 @@ DATA_SHEETS = {
 }
 
 
+# ---------------------------------------------------------------- measured on this machine
+
+
+def _kept() -> Path:
+    return cache_dir() / "peaks.json"
+
+
+def keep(device: str, capability: Capability, rates: dict[str, float | None]) -> Path:
+    """Keep what `grader.workloads.peaks` measured of this machine's GPU; returns the file. Raises OSError, UserError."""
+    kept, path = _read(), _kept()
+    kept[device] = {"capability": list(capability), **rates}
+    path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def _read() -> dict[str, Any]:
+    try:
+        found = json.loads(_kept().read_text(encoding="utf-8"))
+    except (OSError, ValueError, UserError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def measured_here(device: str) -> Peaks | None:
+    """What `keep` kept of a GPU; None where that is nothing, or damaged."""
+    kept: Any = _read().get(device)
+    try:
+        major, minor = kept["capability"]
+        rates: Any = {
+            name: kept[name] and float(kept[name]) for name in ("half", "tf32", "fp32", "memory", "pinned_copy")
+        }
+    except (KeyError, TypeError, ValueError):
+        return None
+    if not rates["fp32"] or not all(rate is None or 0 < rate < math.inf for rate in rates.values()):
+        return None
+    return Peaks(**rates, capability=(int(major), int(minor)))
+
+
 def peaks(device: str | None) -> Peaks | None:
-    """What this GPU reaches at most: measured where it was, else by its data sheet. None for a device that is not known."""
-    return PEAKS.get(device or "") or DATA_SHEETS.get(device or "")
+    """What this GPU reaches at most: measured by us or on this machine, else by its data sheet. None for a device that is not known."""
+    name = device or ""
+    return PEAKS.get(name) or measured_here(name) or DATA_SHEETS.get(name)

@@ -83,18 +83,19 @@ def has_gpu() -> bool:
 
 
 def gpu_name() -> str | None:
-    if has_gpu() and (pretended := pretence()):
-        return pretended.name
-    return str(pynvml.nvmlDeviceGetName(_gpu())) if has_gpu() else None
+    pretended = pretence()
+    return (pretended.name if pretended else str(pynvml.nvmlDeviceGetName(_gpu()))) if has_gpu() else None
+
+
+def gpu_capability() -> tuple[int, int]:
+    """That of this machine's GPU, which must be there, or of the one that is pretended."""
+    pretended = pretence()
+    return pretended.capability if pretended else pynvml.nvmlDeviceGetCudaComputeCapability(_gpu())
 
 
 def gpu_lacks() -> list[str]:
     """Of what `devices.native` tells of, what this machine's GPU has no units for; [] without a GPU."""
-    if not has_gpu():
-        return []
-    pretended = pretence()
-    major, minor = pretended.capability if pretended else pynvml.nvmlDeviceGetCudaComputeCapability(_gpu())
-    return [what for what in ("fp16", "bf16", "tf32", "flash") if what not in native((major, minor))]
+    return [what for what in ("fp16", "bf16", "tf32", "flash") if has_gpu() and what not in native(gpu_capability())]
 
 
 def cpu_name() -> str:
@@ -279,8 +280,8 @@ def facts() -> dict[str, Any]:
         found |= {"core_list": written(held[0]), "cores_are": held[1]}
     if has_gpu():
         with contextlib.suppress(pynvml.NVMLError):  # a GPU that shares its host's memory
-            total = pynvml.nvmlDeviceGetMemoryInfo(_gpu()).total
-            found["gpu_memory_gb"] = round((pretended.memory if (pretended := pretence()) else total) / 1e9, 1)
+            total = pretended.memory if (pretended := pretence()) else pynvml.nvmlDeviceGetMemoryInfo(_gpu()).total
+            found["gpu_memory_gb"] = round(total / 1e9, 1)
         found["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
     return found
 
@@ -344,9 +345,9 @@ def _state(gpu: Any) -> GpuState:
             f"NVML cannot tell whether this GPU is in use ({error}), so nothing can be graded on it."
         ) from None
     free, total = memory.free, memory.total
-    if pretended := pretence():  # what is in use of the GPU that is here is in use of the one that is pretended
-        free, total = max(0, min(free, pretended.memory - memory.used)), pretended.memory
-    return GpuState(utilisation, free, total, throttling=bool(reasons & _THROTTLING))
+    if pretended := pretence():
+        free, total = pretended.left(free, memory.used), pretended.memory
+    return GpuState(utilisation, free, total, bool(reasons & _THROTTLING))
 
 
 def gpu_memory_of(pids: set[int]) -> int | None:

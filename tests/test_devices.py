@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grader.devices import DATA_SHEETS, PEAKS, native, peaks
+from grader.devices import DATA_SHEETS, PEAKS, keep, measured_here, native, peaks
 
 # As torch and nvidia-smi give them.
 BEFORE_AMPERE = """Tesla P100-PCIE-12GB, Tesla P100-PCIE-16GB, Tesla P100-SXM2-16GB, Tesla V100-PCIE-16GB, Tesla V100-PCIE-32GB,
@@ -98,3 +98,30 @@ def test_rates_from_cores_and_clock_are_those_of_the_white_papers(name, fp32, tf
 )
 def test_what_a_capability_has(capability, has):
     assert native(capability) == has
+
+
+RATES = {"half": 61e12, "tf32": None, "fp32": 7.4e12, "memory": 0.24e12, "pinned_copy": 12e9}
+
+
+def test_what_was_measured_on_this_machine_is_kept_and_comes_before_the_sheet(monkeypatch, tmp_path):
+    monkeypatch.setenv("GRADER_CACHE", str(tmp_path))
+    sheet = peaks("Tesla T4")
+    assert measured_here("Tesla T4") is None and not sheet.measured
+    path = keep("Tesla T4", (7, 5), RATES)
+    keep("another", (9, 0), RATES)
+    own = peaks("Tesla T4")
+    assert own.measured and (own.half, own.fp32, own.memory) == (61e12, 7.4e12, 0.24e12)
+    assert own.tf32 is None and own.bf16 is None and own.capability == (7, 5)
+    assert peaks("NVIDIA L4") is DATA_SHEETS["NVIDIA L4"]
+    keep("NVIDIA H200", (9, 0), RATES)
+    assert peaks("NVIDIA H200") is PEAKS["NVIDIA H200"]  # ours was measured with care
+    for damage in ("", "[]", "{", '{"Tesla T4": 3}', '{"Tesla T4": {"capability": [7, 5], "fp32": "x"}}', "\x00"):
+        path.write_text(damage)
+        assert peaks("Tesla T4") is DATA_SHEETS["Tesla T4"]
+
+
+@pytest.mark.parametrize("damage", [{"fp32": None}, {"half": -1.0}, {"memory": float("nan")}, {"half": float("inf")}])
+def test_a_rate_that_cannot_be_is_not_believed(monkeypatch, tmp_path, damage):
+    monkeypatch.setenv("GRADER_CACHE", str(tmp_path))
+    keep("Tesla T4", (7, 5), RATES | damage)
+    assert measured_here("Tesla T4") is None

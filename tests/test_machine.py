@@ -121,7 +121,7 @@ def test_what_is_calibrated_of_one_form_says_nothing_of_another(tmp_path, monkey
     assert calibration.reference_gain(lab.sized("small"), "cuda") == (5.0, "calibrated on this machine (today)")
     assert calibration.reference_gain(lab, "cuda")[0] is None
     assert calibration.honest_spread(lab, "cuda") != calibration.honest_spread(lab.sized("small"), "cuda")
-    assert "this form (cuda small)" in calibration.outcome_band(lab.sized("small"), "cuda")[1]
+    assert "cuda small" in calibration.outcome_band(lab.sized("small"), "cuda")[1]
 
 
 def test_a_gpu_without_a_number(no_answer):

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 from grader import calibrate, labs, machine
 from grader.data.cache import cache_dir
+from grader.devices import PEAKS, PRETEND, keep, measured_here, peaks, pretence
 from grader.frontends.commands.labs import form_here
 from grader.grading.forms import fitted, missing_packages, too_little_memory
 from grader.labs.lab import AnyLab, Lab
@@ -72,6 +77,38 @@ def _show_machine(confined: Confinement) -> None:
     if state:
         busy = "in use by another program" if state.utilisation >= machine.BUSY_PERCENT else "free"
         print(f"GPU now      {busy}, {state.free_bytes / 1e9:.0f} GB free{', throttling' if state.throttling else ''}")
+        _show_peaks(facts["gpu"])
+
+
+def _show_peaks(gpu: str) -> None:
+    """What the GPU reaches at most. Of one that nobody measured it is measured now, and kept."""
+    if pretence():
+        print(f"peaks        not measured: {PRETEND} is set")
+        return
+    kept = ""
+    if not (known := PEAKS.get(gpu) or measured_here(gpu)):
+        print("peaks        measured now, in about ten seconds")
+        try:
+            kept = f", kept in {_measure_peaks(gpu)}"
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            print(f"             not measured: {str(error).splitlines()[0][:200]}")
+        known = peaks(gpu)
+    if known:
+        rates = (("16 bits", known.half), ("TF32", known.tf32), ("fp32", known.fp32))
+        shown = [f"{rate / 1e12:.0f} TFLOP/s in {what}" for what, rate in rates if rate]
+        shown += [f"{known.memory / 1e12:.2f} TB/s in its memory"] if known.memory else []
+        print(f"             {', '.join(shown)} ({known.source}{kept})")
+
+
+def _measure_peaks(gpu: str) -> Path:
+    """Returns the file in which they are kept. Raises SubprocessError, OSError and ValueError."""
+    if not machine.wait_idle():
+        raise ValueError("another program keeps this GPU busy. Call `grader doctor` again when it is free.")
+    command = [sys.executable, "-m", "grader.workloads.peaks"]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[3])
+    if made.returncode:
+        raise ValueError((made.stderr.strip().splitlines() or ["it failed"])[-1])
+    return keep(gpu, machine.gpu_capability(), json.loads(made.stdout))
 
 
 def _show_lab(lab: AnyLab) -> bool:
