@@ -102,9 +102,8 @@ def measure_gain(lab: Lab, device: str, progress: Progress = silent) -> dict[str
     least = max(calibration.LEAST_GAIN, math.exp(8 * min(evidence["noise"], 1)))
     if evidence["gain_lower"] < calibration.LEAST_GAIN or evidence["gain"] < least:
         raise UserError(
-            f"The solution of {lab.name} gains only {evidence['gain']:.2f}x here, while one pair of "
-            f"measurements differs from the next by {evidence['noise']:.0%}. This machine can't show what the "
-            "lab's fix gains. Nothing was kept."
+            f"The solution of {lab.name} gains only {evidence['gain']:.2f}x here, while one pair of measurements differs "
+            f"from the next by {evidence['noise']:.0%}. This machine can't show what the lab's fix gains. Nothing was kept."
         )
     return {
         "gain": round(evidence["gain"], 4),

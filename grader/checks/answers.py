@@ -12,9 +12,8 @@ from grader.result import FAIL, PASS, CheckResult
 
 TITLE = "Same answers"
 HINT = (
-    "Answer every request in full, and in its order. The score of a byte depends on all of the text before "
-    "it and on no padding. Each picture keeps its full size. Models may run in 16 bits, but "
-    "log-probabilities are taken in fp32."
+    "Answer every request in full, and in its order. The score of a byte depends on all of the text before it and on no "
+    "padding. Each picture keeps its full size. Models may run in 16 bits, but log-probabilities are taken in fp32."
 )
 
 

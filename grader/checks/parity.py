@@ -109,10 +109,7 @@ def early(parity: Parity, starter: Sequence[float], submission: Sequence[float],
 
 def unread(read: int, needed: int) -> CheckResult:
     """It asked the drive for `read` files, and trained on `needed` samples of the data set that lies on it."""
-    problem = (
-        f"The loop asked the drive for {read:,} files, but it trained on {needed:,} samples. The rest came from "
-        "elsewhere."
-    )
+    problem = f"The loop asked the drive for {read:,} files, but it trained on {needed:,} samples. The rest came from elsewhere."
     return _result([problem], {"files_read": read, "files_needed": needed}, UNREAD_HINT)
 
 
@@ -157,8 +154,7 @@ def late(
     gross, off = worst > GROSS * parity.drift, worst > parity.drift and not replay
     if gross or off:
         problems.append(
-            f"Ten losses in a row are {worst:.1%} off the starter's at the same steps. At most "
-            f"{parity.drift:.0%} is allowed."
+            f"Ten losses in a row are {worst:.1%} off the starter's at the same steps. At most {parity.drift:.0%} is allowed."
         )
     if replay:
         problems += _off_the_reference(parity, submission, replay, spread, floor, evidence)

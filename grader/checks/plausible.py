@@ -47,15 +47,13 @@ def missing_work(form: Form, metrics: Metrics) -> tuple[str, str] | None:
             )
         if metrics.smallest_group is not None and metrics.smallest_group < form.ranks:
             return FAIL, (
-                f"Not counted: the trace shows a process group of {metrics.smallest_group} of the "
-                f"{form.ranks} ranks, so the others get nothing from it. Average the gradients in the default "
-                "group, which has all ranks."
+                f"Not counted: the trace shows a process group of {metrics.smallest_group} of the {form.ranks} ranks, so the "
+                "others get nothing from it. Average the gradients in the default group, which has all ranks."
             )
         if given < form.exchanged:
             return FAIL, (
-                f"Not counted: each rank sends {given:,.0f} values to the others per step. Averaging the "
-                f"gradients takes at least {form.exchanged:,}, a quarter of them. A part of the step is "
-                "missing."
+                f"Not counted: each rank sends {given:,.0f} values to the others per step. Averaging the gradients takes at "
+                f"least {form.exchanged:,}, a quarter of them. A part of the step is missing."
             )
     if form.min_h2d_bytes is not None:
         if copied is None:
@@ -74,9 +72,8 @@ def _not_its_share(form: Form, metrics: Metrics) -> tuple[str, str] | None:
     largest, steps = metrics.largest_product, metrics.per_step.get("product_flops")
     if largest is None or not steps:
         return INCONCLUSIVE, (
-            "Not counted: the trace doesn't show all matmuls of a step, so nobody knows how many tokens rank "
-            "0 trained on. A CUDA graph hides matmuls, and a convolution doesn't show its own. Leave these "
-            "out and check again."
+            "Not counted: the trace doesn't show all matmuls of a step, so nobody knows how many tokens rank 0 trained on. "
+            "A CUDA graph hides matmuls, and a convolution doesn't show its own. Leave these out and check again."
         )
     assert form.max_tokens_per_forward and form.matrix and form.flops
     taken = largest / (2 * form.matrix)  # a product and a sum for each number in the matrix and each token
@@ -111,9 +108,8 @@ def made_in_main(form_name: str, main_step_s: tuple[float, float] | None) -> str
     if least * starter_s <= submission_s <= MOST_IN_MAIN * starter_s:
         return ""
     return (
-        f"The training process worked for {1e3 * submission_s:.1f} ms of processor time per step. The "
-        f"untouched loop makes its samples itself and takes {1e3 * starter_s:.1f} ms. Training alone takes "
-        f"from {least:.0%} to {MOST_IN_MAIN:.0%} of that. So nobody knows whether other processes make your "
-        "samples, and this one your steps. Let other processes hand over finished tensors, so that this one "
-        "only trains and waits."
+        f"The training process worked for {1e3 * submission_s:.1f} ms of processor time per step. The untouched loop makes "
+        f"its samples itself and takes {1e3 * starter_s:.1f} ms. Training alone takes from {least:.0%} to {MOST_IN_MAIN:.0%} "
+        "of that. So nobody knows whether other processes make your samples, and this one your steps. Let other processes "
+        "hand over finished tensors, so that this one only trains and waits."
     )

@@ -47,10 +47,7 @@ def judge(
             reason += f" The part that is gone earns {share:.0%} of these points."
         # A GPU that is idle while other programs have its host is not the loop's fault.
         if check.metric == "gpu_idle_unprofiled" and _passes(check, 1 - (1 - value) / (1 - lost))[0]:
-            reason += (
-                f" But other programs took {lost:.0%} of the time, so nobody knows whether it is the loop that "
-                f"waits. {AGAIN}"
-            )
+            reason += f" But other programs took {lost:.0%} of the time, so nobody knows whether it is the loop that waits. {AGAIN}"
             return result(INCONCLUSIVE, share, reason)
         return result(FAIL, share, reason, *check.hints)
     if supported >= 1:
@@ -111,17 +108,13 @@ def _doubt(check: TraceCheck, metrics: Metrics) -> str:
     if of_timed is not None and not _passes(check, of_timed)[0]:
         assert metrics.data_wait is not None and metrics.step_ns_traced is not None and metrics.step_ns is not None
         return (
-            f"{_shown('data_wait', metrics.data_wait)} of a profiled step is a wait for data. But a profiled "
-            f"step takes {plain_number(metrics.step_ns_traced / metrics.step_ns)} times as long as a timed "
-            f"one, and of a timed one the wait would be {_shown('data_wait', of_timed)}. So nobody knows how "
-            "long the loop waits. A loop must do the same whether or not it is profiled. If it does, wait "
-            "less and check again."
+            f"{_shown('data_wait', metrics.data_wait)} of a profiled step is a wait for data. But a profiled step takes "
+            f"{plain_number(metrics.step_ns_traced / metrics.step_ns)} times as long as a timed one, and of a timed one the "
+            f"wait would be {_shown('data_wait', of_timed)}. So nobody knows how long the loop waits. A loop must do the "
+            "same whether or not it is profiled. If it does, wait less and check again."
         )
     if check.most_ops is not None and ops is None:
-        return (
-            "The trace holds no operators, so nobody knows what the loop does outside of its waits for data. "
-            "Check again."
-        )
+        return "The trace holds no operators, so nobody knows what the loop does outside of its waits for data. Check again."
     if check.most_ops is not None and ops is not None and not ops <= check.most_ops:
         return (
             f"Outside of its waits for data the training process calls {plain_number(ops)} operators per "

@@ -159,8 +159,7 @@ def at_address(address: str, device: str = "auto", keys: Path | None = None) -> 
     """A pool that runs already. keys: the folder with its certificates, where the address begins with tls://."""
     if address.startswith("tls://") != (keys is not None):
         raise UserError(
-            "A tls:// address needs --keys with the folder that `grader pool keys` made. A tcp:// address "
-            "takes no --keys."
+            "A tls:// address needs --keys with the folder that `grader pool keys` made. A tcp:// address takes no --keys."
         )
     with _client(address, security=node_security(keys) if keys else None) as client:
         yield Pool(client, device, lasting=True)
@@ -239,9 +238,8 @@ def _wait(client: Client, limit_s: float | None) -> None:
         if limit_s is None and now - said > REMIND_S:
             said = now
             print(
-                f"No SLURM job has started a worker after {now - began:.0f} s. `squeue --me` shows what the "
-                "jobs wait for. If it shows none, sbatch refused the jobs or they ended. Then look into "
-                "slurm-*.out.",
+                f"No SLURM job has started a worker after {now - began:.0f} s. `squeue --me` shows what the jobs wait for. "
+                "If it shows none, sbatch refused the jobs or they ended. Then look into slurm-*.out.",
                 file=sys.stderr,
                 flush=True,
             )

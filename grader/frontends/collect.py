@@ -39,9 +39,8 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
     sub.set_defaults(run=take_in)
     sub.description = (
         "Puts the notebooks of Moodle's *Download all submissions* and of Canvas' *Download Submissions* to "
-        "SUBMITTED/STUDENT/LAB/LAB.ipynb, with their times in timestamp.txt. Each notebook says which lab it "
-        "is of. Students get their ids from --students, or from the gradebook by name. Without either, their "
-        "names are used."
+        "SUBMITTED/STUDENT/LAB/LAB.ipynb, with their times in timestamp.txt. Each notebook says which lab it is of. "
+        "Students get their ids from --students, or from the gradebook by name. Without either, their names are used."
     )
     sub.epilog = (
         "Exit status: 0 if everything was taken. 1 if something was not, which the output names. 2 for unusable input."

@@ -73,9 +73,8 @@ class Yardstick:
 
 
 SEED_TELLS_NOTHING = (
-    "From this grade's seed, rounding alone soon drives two trainings of this model apart. The reference "
-    "solution may end as far away if it starts from rounded weights. So nobody can say whether yours is the "
-    "same training."
+    "From this grade's seed, rounding alone soon drives two trainings of this model apart. The reference solution may end "
+    "as far away if it starts from rounded weights. So nobody can say whether yours is the same training."
 )
 ANOTHER_SEED = "Check again. A new seed will be drawn."
 

@@ -13,15 +13,11 @@ LEFT_MAIN_MEMORY = 1 << 30
 TAKEN_MEMORY = 1 << 30  # bytes of GPU memory that a neighbour must have taken to be to blame
 
 UNCONFINED = (
-    "This machine can't keep a submission away from files that are not its own, so no marks are given here. "
-    "`grader doctor` says what is open. Use Linux 5.13 or newer with Landlock enabled. For code that you "
-    "trust you can allow it, with --allow-unconfined for grader, or with "
-    "--MeasuredGrade.allow_unconfined=True for nbgrader."
+    "This machine can't keep a submission away from files that are not its own, so no marks are given here. `grader doctor` "
+    "says what is open. Use Linux 5.13 or newer with Landlock enabled. For code that you trust you can allow it, with "
+    "--allow-unconfined for grader, or with --MeasuredGrade.allow_unconfined=True for nbgrader."
 )
-OPEN_FILES = (
-    "Graded without confined files, because that was allowed. The submission could read the solutions and change "
-    "results."
-)
+OPEN_FILES = "Graded without confined files, because that was allowed. The submission could read the solutions and change results."
 
 
 class Disturbed(Exception):

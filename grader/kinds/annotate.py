@@ -353,10 +353,7 @@ def _judge_cost(findings: Findings, supported: float) -> CheckResult:
     if gain.lower < 1 - at_most and decided.settled:
         return scored(check, 0, f"After the recording {runs}. It may lose at most {at_most:.0%}.", evidence)
     if gain.lower < 1 - at_most:
-        reason = (
-            f"After the recording {runs}. That is too uncertain to say whether it loses at most {at_most:.0%}. "
-            "Check again."
-        )
+        reason = f"After the recording {runs}. That is too uncertain to say whether it loses at most {at_most:.0%}. Check again."
         return unscored(check, INCONCLUSIVE, reason, evidence)
     if gain.lower > 1 + at_most:  # what else it gained could hide what it loses
         reason = (

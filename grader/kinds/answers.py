@@ -197,10 +197,7 @@ def against(said: str, about: Recording) -> str:
     if said in ("memory-bound", "compute-bound", HEALTHY) and kernels < 0.85 * step:
         return f"then the GPU would calculate nearly all the time, and its kernels run for {part(kernels)}."
     if said == "memory-bound":
-        return (
-            f"matmuls and convolutions take {part(products)}, so {plain_number(kernels - products)} are left for "
-            "the rest."
-        )
+        return f"matmuls and convolutions take {part(products)}, so {plain_number(kernels - products)} are left for the rest."
     if said == "compute-bound":
         return (
             f"matmuls and convolutions take {part(products)}, and {cores:.0%} of that time is on tensor "
@@ -215,8 +212,7 @@ def against(said: str, about: Recording) -> str:
         "input-bound": f"for {cost} the GPU is idle while the host waits for data.",
         "transfer-bound": f"copies with no kernel beside them, and the GPU waiting for them, take {cost}.",
         "sync-bound": (
-            f"the host waits for the GPU {metrics.syncs or 0:g} times per step, and the GPU is idle after that "
-            f"for {cost}."
+            f"the host waits for the GPU {metrics.syncs or 0:g} times per step, and the GPU is idle after that for {cost}."
         ),
         "host-bound": f"for {cost} the GPU is idle while the host is outside of all operators.",
         "launch-bound": f"for {cost} the GPU is idle because the host has not launched the next kernel yet.",
@@ -238,9 +234,8 @@ def _judge_number(part: Number, said: Any, about: Recording) -> tuple[float, str
     if part.value == "gpu_idle_unprofiled" and traced_idle is not None and abs(number - traced_idle) <= allowed:
         traced = about.side["step_ms_traced"]
         return 0, (
-            f"{number:g} is how idle the GPU is in the trace, but the profiler stretched its steps to "
-            f"{plain_number(traced)} ms. Without the profiler a step takes {plain_number(about.step_ms)} ms, "
-            "and the GPU works just as long."
+            f"{number:g} is how idle the GPU is in the trace, but the profiler stretched its steps to {plain_number(traced)} "
+            f"ms. Without the profiler a step takes {plain_number(about.step_ms)} ms, and the GPU works just as long."
         )
     if steps and right and abs(number / steps - right) <= allowed:
         return 0, f"{number:g} is for {steps} steps. The question is about one step."

@@ -371,10 +371,7 @@ def _not_among(said: Any, seen: LoopTrace) -> str:
     named = _called(seen.operations, said) if isinstance(said, str) else []
     if not named:
         return f"{shown(said)} is none of the operations in the table."
-    return (
-        f"{shown(said)} takes {plain_number(named[0].gpu_ns / 1e6)} ms per step. Others take more, or you named "
-        "it already."
-    )
+    return f"{shown(said)} takes {plain_number(named[0].gpu_ns / 1e6)} ms per step. Others take more, or you named it already."
 
 
 def _against(o: Operation, key: str, said: Any, seen: LoopTrace) -> str:

@@ -124,10 +124,7 @@ class CaseResult:
         if self.error_again is not None and self.error_again <= 1:
             return ""
         off = "not finite" if self.error_again is None else f"off by {self.error_again:.3g}"
-        return (
-            f"its kernel is {off} when it is launched again on other inputs, so something else has calculated the "
-            "result"
-        )
+        return f"its kernel is {off} when it is launched again on other inputs, so something else has calculated the result"
 
 
 @dataclass

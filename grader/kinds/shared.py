@@ -54,8 +54,7 @@ def read_answers(submission: Submission) -> dict[Any, Any]:
         if len(wrong) > MOST_PLACES:
             said.append(f"and {len(wrong) - MOST_PLACES} more")
         raise WrongAnswers(
-            f"`answers` holds something that is not written out ({', '.join(said)}). Answers are read, never "
-            f"executed. {form}"
+            f"`answers` holds something that is not written out ({', '.join(said)}). Answers are read, never executed. {form}"
         )
     where = submission.where(value.lineno)
     try:

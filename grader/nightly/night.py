@@ -120,8 +120,7 @@ def open_night(folder: Path, manifest: dict[str, Any], made: list[Part], history
         return Night(folder, there, made, history)
     if any(entry["night"] == folder.name for entry in history.nights()):
         raise UserError(
-            f"The history has a night {folder.name!r}, but {folder} holds none. Give this one another name "
-            "with --night."
+            f"The history has a night {folder.name!r}, but {folder} holds none. Give this one another name with --night."
         )
     write_json(path, manifest)
     return Night(folder, manifest, made, history)

@@ -217,9 +217,8 @@ class Harness:
         except StopIteration:
             endless = "job.requests" if self.serves else "job.batches"
             raise ContractError(
-                f"`{self.entry}(job)` stopped after {self.steps} step{'s' * (self.steps != 1)}. It must go on "
-                f"for as long as it is asked. {endless} never ends, so loop over it without a fixed number of "
-                "steps"
+                f"`{self.entry}(job)` stopped after {self.steps} step{'s' * (self.steps != 1)}. It must go on for as long as "
+                f"it is asked. {endless} never ends, so loop over it without a fixed number of steps"
             ) from None
         self.steps += 1
         frame = getattr(self.loop, "gi_frame", None)  # it stands at its yield

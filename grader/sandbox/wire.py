@@ -169,9 +169,8 @@ class Ending:
                 there = os.statvfs("/dev/shm")
                 size = there.f_blocks * there.f_frsize
                 how = (
-                    "crashed with SIGBUS, most likely because shared memory was full. All its processes "
-                    f"together may have {min(size, rights.shared_limit()) / 1e9:.2g} GB. Use fewer loader "
-                    "workers or a smaller prefetch_factor"
+                    "crashed with SIGBUS, most likely because shared memory was full. All its processes together may have "
+                    f"{min(size, rights.shared_limit()) / 1e9:.2g} GB. Use fewer loader workers or a smaller prefetch_factor"
                 )
                 if not self.own_shared and size < SMALL_SHARED:  # as Docker makes it
                     kind = "small_shared"
