@@ -130,8 +130,9 @@ def to_html(value: Any, limit: int = WHOLE, tail: bool = False) -> str:
 
 
 def prose_to_html(value: Any, limit: int = WHOLE) -> str:
-    """Escaped text in which `backticks` show as code."""
-    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", to_html(value, limit))
+    """Escaped text in which `backticks` and calls of a lab show as code."""
+    found = re.compile(r"`([^`\n]+)`|\b(lab\.\w+\([^()\n]*\))")
+    return found.sub(lambda match: f"<code>{match[1] or match[2]}</code>", to_html(value, limit))
 
 
 def hanging(head: str, value: Any, width: int) -> list[str]:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 BLACK, GREY, GREEN, ORANGE, VERMILION, PURPLE = "#1b1f23", "#6b7280", "#009E73", "#E69F00", "#D55E00", "#CC79A7"
 PICTURE_BYTES = 90_000  # of a picture as base64, so that a report with two stays under 300 KB
 
-# No tables, and every rule behind the report's own class: JupyterLab's themes colour tables, code and pre of outputs
-# (with ".jp-ThemedContainer .jp-RenderedHTMLCommon :not(pre) > code", which only the class named three times outranks); nbgrader's pages take the triangle of a summary
-# away and frame every picture in red. The report keeps its light paper in dark themes, where its pictures would otherwise be
+# Every rule behind the report's own class: JupyterLab's themes colour tables, code and pre of outputs (with
+# ".jp-ThemedContainer .jp-RenderedHTMLCommon :not(pre) > code", which only the class named three times outranks); nbgrader's
+# pages take the triangle of a summary away and frame every picture in red. The report keeps its light paper in dark themes, where its pictures would otherwise be
 # unreadable.
 CSS = """
 .speed-report { color-scheme: light; background: #fff; color: #1b1f23; border: 1px solid #d0d7de; border-radius: 6px;
@@ -53,8 +53,18 @@ CSS = """
 .speed-report .sp-section { margin: 14px 0 4px; padding-top: 10px; border-top: 1px solid #e5e7eb; }
 .speed-report .sp-big { font-weight: 600; }
 .speed-report .sp-note { color: #4b5563; font-size: 13px; }
-.speed-report img.sp-picture { display: block; width: 100%; max-width: 780px; height: auto; margin: 6px 0;
+.speed-report .sp-wide { overflow-x: auto; }
+.speed-report img.sp-picture { display: block; width: 100%; max-width: 780px; min-width: 480px; height: auto; margin: 6px 0;
   background: #fff; border: 0; }
+.speed-report.speed-report.speed-report .sp-table { display: table; table-layout: auto; border-collapse: collapse; border: 0;
+  margin: 8px 0; width: auto; max-width: 100%; font-size: 13px; color: #1b1f23; }
+.speed-report.speed-report.speed-report .sp-table tr { background: none; border: 0; }
+.speed-report.speed-report.speed-report .sp-table :is(th, td) { padding: 1px 18px 1px 0; border: 0; background: none;
+  color: #1b1f23; font-weight: normal; text-align: left; vertical-align: top; white-space: normal; overflow-wrap: break-word;
+  max-width: none; }
+.speed-report.speed-report.speed-report .sp-table :is(th, td):last-child { padding-right: 0; }
+.speed-report.speed-report.speed-report .sp-table th[scope=col] { color: #4b5563; }
+.speed-report.speed-report.speed-report .sp-table :is(th, td).sp-short { white-space: nowrap; }
 .speed-report .sp-check { display: flex; flex-wrap: wrap; gap: 2px 14px; padding: 9px 0 9px 10px;
   margin: 6px 0; border-left: 4px solid; }
 .speed-report .sp-status { flex: 0 0 150px; font-weight: 600; white-space: nowrap; font-size: 13px; line-height: 20px; }
@@ -68,10 +78,11 @@ CSS = """
 .speed-report details { margin: 4px 0 0; padding: 0; background: none; border: 0; }
 .speed-report summary { display: list-item; cursor: pointer; color: #0072B2; font-size: 13px;
   font-weight: normal; background: none; }
-.speed-report .sp-rows { display: grid; grid-template-columns: minmax(90px, max-content) 1fr; gap: 2px 14px;
+.speed-report.speed-report.speed-report .sp-rows { display: grid; grid-template-columns: minmax(90px, max-content) 1fr; gap: 2px 14px;
   margin: 5px 0; font-size: 12.5px; }
-.speed-report .sp-rows span { overflow-wrap: anywhere; white-space: pre-wrap; font-variant-numeric: tabular-nums; }
-.speed-report .sp-rows span:nth-child(odd) { color: #4b5563; max-width: 230px; }
+.speed-report.speed-report.speed-report :is(dt, dd) { margin: 0; padding: 0; font-weight: normal; color: #1b1f23;
+  overflow-wrap: anywhere; white-space: pre-wrap; font-variant-numeric: tabular-nums; }
+.speed-report.speed-report.speed-report dt { color: #4b5563; max-width: 230px; }
 .speed-report .sp-foot { margin-top: 12px; padding-top: 7px; border-top: 1px solid #e5e7eb; color: #4b5563;
   font-size: 12px; overflow-wrap: anywhere; }
 @media print { .speed-report pre { max-height: none; } }
@@ -88,6 +99,15 @@ _PAGE = """<!doctype html>
 """
 
 
+TITLE, SECTION = 3, 4  # levels of headings in a notebook, below those of its own; a page by itself begins with 1
+
+
+def _level(level: int) -> str:
+    return (
+        f'role="heading" aria-level="{level}"'  # no h3: JupyterLab would style it, and list it with the notebook's own
+    )
+
+
 def paper(body: str, css: str = "") -> str:
     """The frame that all styles are bound to, for a notebook's output; `css` is added to the page's own."""
     # The two "ignore" classes keep MathJax, which JupyterLab and nbconvert run over outputs, away from dollar signs.
@@ -96,19 +116,25 @@ def paper(body: str, css: str = "") -> str:
 
 def page(title: str, body: str, css: str = "") -> str:
     """`paper` as a file of its own. `title` is plain text, `body` HTML."""
-    return _PAGE.format(title=to_html(title), body=paper(body, css))
+    raised = body.replace(_level(TITLE), _level(1)).replace(_level(SECTION), _level(2))
+    return _PAGE.format(title=to_html(title), body=paper(raised, css))
 
 
 def heading(title: str, right: str = "") -> str:
     """A page's first line, with a word at its right end; both are HTML."""
     score = f'<div class="sp-score">{right}</div>' if right else ""
-    return f'<div class="sp-head"><div class="sp-title">{title}</div>{score}</div>'
+    return f'<div class="sp-head"><div class="sp-title" {_level(TITLE)}>{title}</div>{score}</div>'
+
+
+def sub_heading(title: str, kind: str = "") -> str:
+    """A heading within a page, of HTML and of this CSS class."""
+    return f'<div class="{kind}" {_level(SECTION)}>{title}</div>'
 
 
 def section(title: str, *parts: str) -> str:
     """HTML below a line and a title of plain text, which may be empty; "" where there is no HTML."""
     inner = "".join(parts)
-    head = f'<p class="sp-big">{to_html(title)}</p>' if title else ""
+    head = f'<p class="sp-big" {_level(SECTION)}>{to_html(title)}</p>' if title else ""
     return f'<div class="sp-section">{head}{inner}</div>' if inner else ""
 
 
@@ -119,8 +145,8 @@ def folded(summary: str, inner: str, opened: bool = False) -> str:
 
 def pairs(rows: Iterable[tuple[str, str]]) -> str:
     """Names and what is said of them, plain texts, in two columns."""
-    cells = "".join(f"<span>{to_html(name)}</span><span>{to_html(said)}</span>" for name, said in rows)
-    return f'<div class="sp-rows">{cells}</div>'
+    cells = "".join(f"<dt>{to_html(name)}</dt><dd>{to_html(said)}</dd>" for name, said in rows)
+    return f'<dl class="sp-rows">{cells}</dl>'
 
 
 TABLES = """
@@ -132,7 +158,7 @@ TABLES = """
 
 def table(head: Iterable[str], rows: Iterable[Sequence[str]], numbers_right: bool = False) -> str:
     """For a page whose `css` has TABLES. The cells are HTML; numbers_right: those that hold a number are of class "n"."""
-    lines = [f"<tr>{''.join(f'<th>{to_html(name)}</th>' for name in head)}</tr>"]
+    lines = [f"<tr>{''.join(f'<th scope=col>{to_html(name)}</th>' for name in head)}</tr>"]
     for row in rows:
         right = (" class=n" if numbers_right and re.fullmatch("[0-9.,%]+", cell) else "" for cell in row)
         lines.append(f"<tr>{''.join(f'<td{where}>{cell}</td>' for cell, where in zip(row, right, strict=True))}</tr>")
@@ -166,7 +192,8 @@ def image(draw: Callable[[], Figure], alt: str) -> str:
                 data = base64.b64encode(buffer.getvalue()).decode()
                 if len(data) <= PICTURE_BYTES:
                     source = f"data:image/{kind.replace('svg', 'svg+xml')};base64,{data}"
-                    return f'<img class="sp-picture" src="{source}" alt="{escape(alt)}">'
+                    picture = f'<img class="sp-picture" src="{source}" alt="{escape(alt)}">'
+                    return f'<div class="sp-wide">{picture}</div>'
         return '<p class="sp-note">A picture was too large to show.</p>'
     except ModuleNotFoundError as error:
         return f'<p class="sp-note">A picture is missing here. {to_html(not_installed(str(error.name)))}</p>'

@@ -70,7 +70,9 @@ def known(command: str, folder: Path) -> None:
 
 
 def has_extras(command: str, folder: Path) -> None:
-    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
     named = re.findall(r"pytorch-speed-course\[([\w,]+)\]", command)
     assert {extra for names in named for extra in names.split(",")} <= set(extras)
 

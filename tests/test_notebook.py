@@ -364,9 +364,14 @@ def test_more_steps_are_advised_below_as_many_only(steps, advised):
 
 def test_what_stands_below_a_row_of_a_table():
     name = "sm80_gemm" + "_tn" * 40
-    rows = [("operation", "ms"), ("aten::mm", "3"), note.Below(f"longest kernel: {name}", f"void {name}<'>\"")]
+    rows = [
+        note.Head(("operation", "ms")),
+        ("aten::mm", "3"),
+        note.Below(f"longest kernel: {name}", f"void {name}<'>\""),
+    ]
     page = note.table_html(rows)
-    assert f"longest kernel: {name}</div>" in page and 'title="void sm80' in page and "&#x27;&gt;&quot;" in page
+    assert f"longest kernel: {name}</td></tr>" in page and 'title="void sm80' in page and "&#x27;&gt;&quot;" in page
+    assert '<th scope="col">operation</th>' in page and '<th scope="row" class="sp-short">aten::mm</th>' in page
     assert note.table_text(rows) == ["  operation  ms", "  aten::mm   3", f"      longest kernel: {name}"]
 
 

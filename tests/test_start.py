@@ -97,8 +97,6 @@ def learner(tmp_path, monkeypatch):
     released = tmp_path / "labs" / "2a_workers"
     released.mkdir(parents=True)
     (released / "2a_workers.ipynb").write_text("{}")
-    # the start notebook's own folder, and the lessons, stay where they are
-    monkeypatch.setattr(start, "_relative", lambda path: str(path).removeprefix(f"{tmp_path}/"))
     return tmp_path
 
 
@@ -132,7 +130,9 @@ def test_progress_comes_from_the_last_report(learner):
     report = copy.with_name("report-2a_workers.json")
     report.write_text(json.dumps({"score": 61.5, "max_score": 100, "measured_max": 80, "quick": False}))
     assert "61.5 of 100 points (80 can be measured here)" in row("2a_workers")
-    assert "Next on the core path: 1c_diagnose" in start.text().splitlines()[-1]
+    assert "Next on the core path: 1c_diagnose" in start.text().splitlines()[-2]
+    assert "How fast does this loop train? (40 min)" in start.text().splitlines()[-2], "and the lessons before it"
+    assert start._path().count("✓") == 1 and start._path().count("next, 30 min") == 1
     assert "1 of" in start.text().splitlines()[-1] and "61.5 points" in start.text().splitlines()[-1]
     report.write_text(json.dumps({"score": 61.5, "max_score": 100, "measured_max": 100, "quick": True}))
     assert "61.5 of 100 points, quick: not for marks" in row("2a_workers")
@@ -174,13 +174,15 @@ def test_the_button_makes_a_copy_and_the_row_becomes_a_link(learner):
             yield from rows(child)
 
     boxes = [w for w in rows(start._map()) if isinstance(w, ipywidgets.HBox)]
-    shown, button = next(box.children for box in boxes if "2a_workers" in box.children[0].value)
-    assert "<a " not in shown.value and button.layout.visibility == "visible"
+    box = next(box for box in boxes if "2a_workers" in box.children[0].value)
+    shown, button = box.children
+    assert "<a " not in shown.value and button.description == "Start 2a", "a screen reader lists 31 of them"
     button.click()
     assert (learner / "work/2a_workers/2a_workers.ipynb").is_file()
-    assert shown.value.count('href="../work/2a_workers/2a_workers.ipynb"') == 2 and ">Open</a>" in shown.value
-    assert "_blank" not in shown.value, "it opens in the same window"
-    assert button.layout.visibility == "hidden"
-    shown, button = next(box.children for box in boxes if "3a_precision" in box.children[0].value)
-    button.click()
-    assert "is missing" in shown.value and button.layout.visibility == "visible"
+    shown, link = box.children
+    assert 'href="../work/2a_workers/2a_workers.ipynb"' in shown.value
+    assert 'href="../work/2a_workers/2a_workers.ipynb"' in link.value and ">Open 2a</a>" in link.value
+    assert "_blank" not in link.value, "it opens in the same window"
+    box = next(box for box in boxes if "3a_precision" in box.children[0].value)
+    box.children[1].click()
+    assert "is missing" in box.children[0].value and isinstance(box.children[1], ipywidgets.Button)

@@ -207,13 +207,31 @@ def changes(before: Result, now: Result) -> str:
     for check in now.checks:
         was = old.get(check.name)
         if was and abs(check.points - was.points) >= 0.5:
-            said.append(f"{check.title} {was.points:g} → {check.points:g} points")
+            said.append(f"{check.title} {was.points:.3g} → {check.points:.3g} points")
         elif was and was.status != check.status:
             said.append(f"{check.title} {was.status} → {check.status}")
     earlier, latest = _gain(before), _gain(now)
     if earlier and latest:
         said.insert(0, f"{times(earlier)} → {times(latest)} as fast as the starter")
     return f"Since the last check: {', '.join(said)}." if said else "Since the last check nothing changed."
+
+
+def rung(tried: list[Attempt]) -> str:
+    """Where on one's own ladder the last attempt stands; "" where it has no gain, or is the first that has one."""
+    alike = [
+        (number, each) for number, each in enumerate(tried, 1) if _same_way(each, tried[-1]) and counted_gain(each)
+    ]
+    if len(alike) < 2 or alike[-1][1] is not tried[-1]:
+        return ""
+    best, fastest = max(alike, key=lambda one: counted_gain(one[1]))
+    if fastest is tried[-1]:
+        return f"This is check {len(tried)}, and your fastest loop so far."
+    return f"This is check {len(tried)}. Your fastest loop so far was check {best}, {times(counted_gain(fastest))} as fast as the starter."
+
+
+def _same_way(one: Attempt, other: Attempt) -> bool:
+    """Measured so that their gains can be compared."""
+    return all(one[name] == other[name] for name in ("machine", "form", "quick"))  # type: ignore[literal-required]
 
 
 def _gain(result: Result) -> float | None:

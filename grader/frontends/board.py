@@ -131,11 +131,9 @@ def as_csv(attempts: list[Attempt]) -> str:
 
 
 _CSS = """
-.speed-report .sp-board { display: grid; grid-template-columns: max-content max-content max-content max-content max-content
-  minmax(90px, 1fr); gap: 5px 16px; margin: 8px 0; font-size: 13px; font-variant-numeric: tabular-nums; }
-.speed-report .sp-board > div { overflow-wrap: anywhere; }
-.speed-report .sp-board .sp-best { font-weight: 600; }
-.speed-report .sp-board .sp-not { color: #6b7280; }
+.speed-report.speed-report.speed-report .sp-table td { font-variant-numeric: tabular-nums; }
+.speed-report.speed-report.speed-report .sp-table td.sp-best { font-weight: 600; }
+.speed-report.speed-report.speed-report .sp-table td.sp-not { color: #6b7280; }
 """
 
 
@@ -150,12 +148,13 @@ def page(attempts: list[Attempt]) -> str:
 
 
 def _table_html(machine: str, rows: list[Attempt]) -> str:
-    shown = [f"<div><b>{escape(name)}</b></div>" for name in HEAD]
+    shown = ["".join(f'<th scope="col">{escape(name or "place")}</th>' for name in HEAD)]
     for place, attempt in enumerate(rows, 1):
         kind = "sp-not" if attempt["said"] else "sp-best" if place == 1 else ""
-        shown += [f'<div class="{kind}">{to_html(cell)}</div>' for cell in cells(place, attempt)]
+        shown.append("".join(f'<td class="{kind}">{to_html(cell)}</td>' for cell in cells(place, attempt)))
     ladder = ladder_image(sorted(rows, key=lambda attempt: attempt["when"]))
-    return f'<p><b>{to_html(machine)}</b></p><div class="sp-board">{"".join(shown)}</div>{ladder}'
+    table = f'<table class="sp-table">{"".join(f"<tr>{row}</tr>" for row in shown)}</table>'
+    return f'<p><b>{to_html(machine)}</b></p><div class="sp-wide">{table}</div>{ladder}'
 
 
 def ladder_image(attempts: list[Attempt]) -> str:

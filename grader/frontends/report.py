@@ -7,7 +7,7 @@ Pictures are embedded as images, where neither markup nor styles can reach the p
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -205,13 +205,13 @@ def _evidence_html(evidence: dict[str, Any], limit: int) -> str:
     if gains.interval(evidence) == (None, None):
         evidence = {name: value for name, value in evidence.items() if name not in ("gain_lower", "gain_upper")}
     for label, value in _rows(evidence):
-        cell = f"<span>{to_html(label)}</span><span>{to_html(value)}</span>"
+        cell = f"<dt>{to_html(label)}</dt><dd>{to_html(value)}</dd>"
         limit -= len(cell)
         if limit < 0 or len(cells) == MOST_EVIDENCE:
-            cells.append("<span>more</span><span>in the result file</span>")
+            cells.append("<dt>more</dt><dd>in the result file</dd>")
             break
         cells.append(cell)
-    return web_page.folded("Evidence", f'<div class="sp-rows">{"".join(cells)}</div>')
+    return web_page.folded("Evidence", f'<dl class="sp-rows">{"".join(cells)}</dl>')
 
 
 def _hints_html(check: CheckResult, open_all: bool) -> str:
@@ -231,8 +231,8 @@ def _check_html(check: CheckResult, evidence_limit: int, all_hints: bool = False
     details = _hints_html(check, all_hints) + _evidence_html(check.evidence, evidence_limit)
     return (
         f'<div class="sp-check" style="border-left-color: {colour}">'
-        f'<div class="sp-status"><span style="background: {colour}; color: {ink}">{sign}</span>{escape(word)}</div>'
-        f'<div class="sp-body"><div class="sp-name"><div>{prose_to_html(check.title)}</div>'
+        f'<div class="sp-status"><span aria-hidden="true" style="background: {colour}; color: {ink}">{sign}</span>'
+        f'{escape(word)}</div><div class="sp-body"><div class="sp-name">{web_page.sub_heading(prose_to_html(check.title))}'
         f'<div class="sp-points">{points_of(check)}</div></div>'
         f"<p>{prose_to_html(check.reason)}</p>{details}</div></div>"
     )
@@ -251,15 +251,22 @@ def row_text(check: CheckResult) -> str:
 
 def _bar_html(checks: list[CheckResult]) -> str:
     """One segment a check, as wide as its points; hatched where nothing was measured."""
-    segments = []
+    segments, said = [], []
     for check in checks:
         if check.max_points <= 0:
             continue
+        said.append(f"{clean(check.title)} {points_of(check)}")
         hatch = ' class="sp-hatch"' if check.status == NOT_MEASURED else ""
         fill = f'<i style="width: {100 * _share(check):.1f}%; background: {_status(check)[2]}"></i>'
-        title = escape(f"{clean(check.title)}: {points_of(check)}")
+        title = escape(said[-1])
         segments.append(f'<span{hatch} style="flex: {check.max_points:g}" title="{title}">{fill}</span>')
-    return f'<div class="sp-bar">{"".join(segments)}</div>' if segments else ""
+    label = escape(f"Points: {', '.join(said)}")
+    return f'<div class="sp-bar" role="img" aria-label="{label}">{"".join(segments)}</div>' if segments else ""
+
+
+def output_title(output: str) -> str:
+    """What stands above the end of what a submission printed."""
+    return "Where it stopped, and what it printed before" if TRACEBACK in output else "What the submission printed"
 
 
 def output_html(output: str, opened: bool = False) -> str:
@@ -267,15 +274,16 @@ def output_html(output: str, opened: bool = False) -> str:
     if not output:
         return ""
     printed = f"<pre>{to_html(output, OUTPUT_CHARACTERS, tail=True)}</pre>"
-    title = "Where it stopped, and what it printed before" if TRACEBACK in output else "What the submission printed"
-    return web_page.folded(title, printed, opened)
+    return web_page.folded(output_title(output), printed, opened)
 
 
-def html(result: Result, standalone: bool = False, all_hints: bool = False) -> str:
+def html(
+    result: Result, standalone: bool = False, all_hints: bool = False, said: Sequence[str] = (), below: str = ""
+) -> str:
     """The report as one self-contained piece of HTML (no scripts, nothing to load; under 300 KB, but for floods
     of text, which are cut).
 
-    `standalone` puts a page around it, for a file; without, it fits an output cell of a notebook. `all_hints` opens the
+    said: lines that stand above all; below: HTML at the end. `standalone` puts a page around it, for a file; without, it fits an output cell of a notebook. `all_hints` opens the
     deeper hints at once, for feedback: there a grade is final, and was made on another machine."""
     score, notes = headline(result)
     if all_hints and any(check.status == INCONCLUSIVE for check in result.checks):
@@ -283,7 +291,7 @@ def html(result: Result, standalone: bool = False, all_hints: bool = False) -> s
     parts = [
         web_page.heading(prose_to_html(result.title), score),
         _bar_html(result.checks),
-        *(f'<p class="sp-say">{escape(note)}</p>' for note in notes),
+        *(f'<p class="sp-say">{escape(note)}</p>' for note in (*said, *notes)),
     ]
     if result.fatal:
         what = f'<div class="sp-what">{prose_to_html(result.fatal, 2 * WHOLE)}</div>'
@@ -304,7 +312,7 @@ def html(result: Result, standalone: bool = False, all_hints: bool = False) -> s
     if not result.fatal:
         parts.append(output_html(result.output))
     parts.append(f'<div class="sp-foot">{" · ".join(escape(fact) for fact in _foot(result))}</div>')
-    body = "\n".join(parts)
+    body = "\n".join([*parts, below])
     return web_page.page(result.title, body) if standalone else web_page.paper(body)
 
 
@@ -344,7 +352,7 @@ def _output_text(output: str, width: int) -> list[str]:
     printed = clean(output, OUTPUT_CHARACTERS, tail=True).splitlines()[-PRINTED_LINES:]
     printed = [part for line in printed for part in textwrap.wrap(line, width - 4, drop_whitespace=False)]
     lines = [f"  │ {line}" for line in printed[-PRINTED_LINES:]]
-    return ["  The end of what it printed:", *lines] if lines else []
+    return [f"  {output_title(output)}:", *lines] if lines else []
 
 
 def _check_text(check: CheckResult, lab: str, width: int, paint: Callable[[str, str], str]) -> list[str]:

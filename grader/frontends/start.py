@@ -23,7 +23,6 @@ from grader.safe_text import cores_text
 
 HOSTED = ("COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE")  # in the environment there
 COLAB = "https://colab.research.google.com/github/{repository}/blob/main/{place}"
-WIDTHS = ("8em", "minmax(14em, 1fr)", "11em")  # of what it is, its title, how far one is
 
 
 def this_machine() -> None:
@@ -59,7 +58,7 @@ def as_html(address: Callable[[str], str] | None = None) -> str:
     """The map where no widget is shown: a front end without ipywidgets, a page that is only read.
 
     address: where a link leads, from a path below the course's folder, "" for nowhere; None for beside this notebook."""
-    parts = [f"<p>{_summary()}</p>"]
+    parts = [_path(lambda place, words: _link(place, words, address))]
     for phase in outline.PHASES:
         parts.append(_heading(phase))
         for stop in phase.stops:
@@ -86,20 +85,21 @@ def text() -> str:
                 core = " (core path)" if stop.core else ""
                 lines.append(f"  {_kind(stop):<14}  {stop.name}: {stop.declared.title}{core}; {_said(stop)}")
         lines.append("")
-    return "\n".join([*lines, _summary()])
+    return "\n".join([*lines, _next(), _summary()])
 
 
 def _map() -> widgets.VBox:
-    rows, total = [], widgets.HTML(f"<p>{_summary()}</p>")
+    rows = [widgets.HTML(_path())]
     for phase in outline.PHASES:
         rows.append(widgets.HTML(_heading(phase)))
         rows += [_lab(stop) if isinstance(stop, outline.LabStop) else _lesson(stop) for stop in phase.stops]
-    return widgets.VBox([total, *rows])
+    return widgets.VBox(rows, layout=widgets.Layout(overflow="visible"))
 
 
 def _heading(phase: outline.Phase) -> str:
     title = f"{escape(phase.title)} <small>({_hours(phase)})</small>"
-    return f"<h3 style='margin: 14px 0 0'>{title}</h3>{escape(phase.milestone)}"
+    head = f"<h2 style='margin: 14px 0 0; font-size: 17px'>{title}</h2>{escape(phase.milestone)}"
+    return f"{_STYLE}<div style='line-height: 1.4'>{head}</div>"
 
 
 def _lesson(stop: outline.Lesson) -> widgets.HTML:
@@ -107,20 +107,23 @@ def _lesson(stop: outline.Lesson) -> widgets.HTML:
 
 
 def _lab(stop: outline.LabStop) -> widgets.HBox:
-    """Its row, and a button that makes the working copy."""
-    shown = widgets.HTML(layout=widgets.Layout(flex="1 1 auto", margin="0"))
-    place = widgets.Layout(width="6em", flex="0 0 auto")
-    tip = f"Make a working copy of {stop.name}"
-    button = widgets.Button(description="Start", tooltip=tip, icon="play", layout=place)
+    """Its row, and a button that makes the working copy and is then a link to it."""
+    shown = widgets.HTML(layout=widgets.Layout(flex="1 1 0", min_width="0", margin="0"))
+    place = widgets.Layout(width="7em", flex="0 0 auto")
+    short = stop.name.partition("_")[0]  # in the words on it, because a screen reader lists buttons and links alone
+    button = widgets.Button(description=f"Start {short}", icon="play", layout=place)
+    button.tooltip = f"Start {stop.name}: make a working copy"
+    link = widgets.HTML(layout=place)
 
     def show(error: str = "") -> None:
         begun = stop.file.exists()
+        core = " <b>(core path)</b>" if stop.core else ""
+        below = f'<b role="alert">{escape(error)}</b>' if error else escape(stop.declared.goal)
         name = _link(stop.place, stop.name) if begun else f"<b>{escape(stop.name)}</b>"
-        title = f"{name} &nbsp;{escape(stop.declared.title)}{' <b>(core path)</b>' if stop.core else ''}"
-        below = error or stop.declared.goal
-        opens = f"&nbsp; {_link(stop.place, 'Open')}" if begun else ""
-        shown.value = _row(_kind(stop), f"{title}{opens}<br><small>{escape(below)}</small>", _said(stop))
-        button.layout.visibility = "hidden" if begun else "visible"
+        title = f"{name} &nbsp;{escape(stop.declared.title)}{core}<br><small>{below}</small>"
+        shown.value = _row(_kind(stop), title, _said(stop))
+        link.value = _link(stop.place, f"Open {short}") if begun else ""
+        row.children = [shown, link if begun else button]
 
     def start(_: Any) -> None:
         try:
@@ -131,8 +134,38 @@ def _lab(stop: outline.LabStop) -> widgets.HBox:
             show()
 
     button.on_click(start)
+    row = widgets.HBox([], layout=widgets.Layout(margin="0", overflow="visible"))
     show()
-    return widgets.HBox([shown, button], layout=widgets.Layout(margin="0"))
+    return row
+
+
+# JupyterLab gives a line of a widget the height of a button
+_STYLE = "<style>.course-row { display: flex; flex-wrap: wrap; gap: 0 10px; line-height: 1.4; padding: 2px 0 }</style>"
+
+
+def _path(link: Callable[[str, str], str] | None = None) -> str:
+    """The core path: what is done, what is next and how long it takes, with a sign and a word for each lab."""
+    link = link or _link
+    items = []
+    upcoming = _upcoming()
+    for stop in (stop for stop in outline.lab_stops() if stop.core):
+        grades, takes = grades_of(stop), f"{stop.minutes} min"
+        sign, said = ("✓", f"{grades.best:g} of {grades.most:g} points") if grades else ("○", takes)
+        if stop is upcoming:
+            sign, said = "▶", f"next, {takes}"
+        name = link(stop.place, stop.name) if stop.file.exists() else escape(stop.name)
+        border = (
+            "2px solid var(--jp-brand-color1, #1976d2)"
+            if stop is upcoming
+            else "1px solid var(--jp-border-color1, #bdbdbd)"
+        )
+        items.append(
+            f'<li style="border: {border}; border-radius: 6px; padding: 2px 8px; margin: 0"><b><span aria-hidden="true">{sign}</span> '
+            f"{name}</b><br><small>{escape(said)}</small></li>"
+        )
+    style = "display: flex; flex-wrap: wrap; gap: 6px; list-style: none; margin: 6px 0; padding: 0"
+    path = f'<ol aria-label="Core path" style="{style}">{"".join(items)}</ol>'
+    return f'<div style="line-height: 1.4"><p style="margin: 0">{_next(link)}</p>{path}<p style="margin: 0">{escape(_summary())}</p></div>'
 
 
 @dataclass(frozen=True)
@@ -163,12 +196,12 @@ def grades_of(lab: outline.LabStop) -> Grades | None:
     return Grades(score, most, measured, quick, best, best_quick=not full)
 
 
-def _row(*cells: str) -> str:
-    """A grid, not a table: JupyterLab has styles of its own for tables."""
-    kind, title, said = cells
+def _row(kind: str, title: str, said: str) -> str:
+    """A lesson or lab; what does not fit beside its title stands below."""
     return (
-        f'<div style="display: grid; grid-template-columns: {" ".join(WIDTHS)}; gap: 10px; line-height: 1.4">'
-        f'<div style="opacity: 0.7">{kind}</div><div>{title}</div><div>{escape(said)}</div></div>'
+        f'<div class="course-row"><div style="flex: 0 0 8em; opacity: 0.8">{kind}</div>'
+        '<div class="course-row" style="flex: 1 1 14em; min-width: 0; padding: 0">'
+        f'<div style="flex: 1 1 16em; min-width: 0">{title}</div><div style="flex: 0 1 11em">{escape(said)}</div></div></div>'
     )
 
 
@@ -209,22 +242,39 @@ def _said(stop: outline.LabStop) -> str:
     return said + (f", {quick}" if grades.quick else "")
 
 
-def _next() -> str:
-    """What comes next on the core path, and how long it takes."""
-    for stop in outline.lab_stops():
-        if stop.core and grades_of(stop) is None:
-            takes = f", about {stop.minutes} min" if stop.minutes else ""
-            return f"Next on the core path: {stop.name}, {stop.declared.title}{takes}. "
-    return "The core path is done. "
+def _upcoming() -> outline.LabStop | None:
+    """The first lab of the core path that has no grade."""
+    return next((stop for stop in outline.lab_stops() if stop.core and grades_of(stop) is None), None)
+
+
+def _next(link: Callable[[str, str], str] = lambda _, words: words) -> str:
+    """What comes next on the core path, with the lessons before it, and how long that takes."""
+    upcoming = _upcoming()
+    if upcoming is None:
+        return "The core path is done."
+    lessons: list[outline.Lesson] = []  # since the core lab before
+    for stop in (stop for phase in outline.PHASES for stop in phase.stops):
+        if stop is upcoming:
+            break
+        if isinstance(stop, outline.Lesson):
+            lessons.append(stop)
+        elif stop.core:
+            lessons = []
+    name = link(upcoming.place, upcoming.name) if upcoming.file.exists() else upcoming.name
+    said = f"Next on the core path: {name}, {upcoming.declared.title}, about {upcoming.minutes} min."
+    if lessons:
+        read = ", ".join(f"{link(lesson.place, lesson.title)} ({lesson.minutes} min)" for lesson in lessons)
+        said += f" Before it, read {read}."
+    return said
 
 
 def _summary() -> str:
     stops = [(stop, grades_of(stop)) for stop in outline.lab_stops()]
     core = [grades for stop, grades in stops if stop.core]
     points = sum(grades.best for grades in core if grades)
-    done = "".join("●" if grades else "○" for grades in core)
+    left = sum(stop.minutes for stop, grades in stops if stop.core and not grades)
     return (
-        f"{_next()}Core path: {done} {len(core) - core.count(None)} of {len(core)} labs graded, {points:g} points. All labs: "
-        f"{sum(grades is not None for _, grades in stops)} of {len(stops)} graded. (From the best grade in each folder "
-        "under work/; run this cell again after a lab.)"
+        f"Core path: {len(core) - core.count(None)} of {len(core)} labs graded, {points:g} points"
+        f"{f', about {left / 60:.1f} hours of labs left' if left else ''}. All labs: "
+        f"{sum(grades is not None for _, grades in stops)} of {len(stops)} graded. Best grades count. Run this cell again after a lab."
     )

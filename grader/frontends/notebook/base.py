@@ -16,7 +16,7 @@ from grader import labs, machine, paths, web_page
 from grader.classroom.client import grade_at
 from grader.errors import UserError
 from grader.frontends import attempts, board, magic, report, share, sizes
-from grader.frontends.notebook.note import Note, Output, ProgressBar, ReportNote, Row, Table, shell
+from grader.frontends.notebook.note import Head, Note, Output, ProgressBar, ReportNote, Row, Table, shell
 from grader.grade import grade
 from grader.grading.forms import choose_form, fitted, missing_packages, own_cores, too_little_memory
 from grader.grading.half import says_bf16
@@ -28,6 +28,8 @@ from grader.submission import Submission, defined, from_cells, is_submission
 
 ONLY_TRAINING = "This lab needs an NVIDIA GPU; on this CPU only the training is compared."
 NEEDS_GPU = "This lab needs an NVIDIA GPU: nothing of it can be measured here."
+AFTERWARDS = ("lab.report(), lab.share()", "the last report again, and a picture of it to show to others")
+GOES_ON = "If this page is loaded again, the check goes on all the same, and lab.report() shows what came of it."
 # tools that some kinds of labs have
 ELSEWHERE = {"run", "peek", "predict", "profile", "look", "explore", "save", "code", "compare", "cases", "ticket"}
 
@@ -89,7 +91,8 @@ class NotebookLab:
             )
             for c in lab.checks
         ]
-        tables: list[Table] = [sizes.sizes(fitted(lab, self.device)[0]), checks, list(self.steps)]
+        head, *rows = sizes.sizes(fitted(lab, self.device)[0]) or [()]
+        tables: list[Table] = [[Head(head), *rows] if head else [], checks, [*self.steps, AFTERWARDS]]
         return Note(f"Lab {lab.name}: {lab.title}", [lab.goal, where], tables)
 
     def _title_of(self, check: Check) -> str:
@@ -130,7 +133,7 @@ class NotebookLab:
         cluster: the address of a pool that grades it in place of this machine, "tls://HOST:PORT"; key: the file with your
         key to it, where it does not lie at its usual place (see `grader.classroom.client.key_file`)."""
         self._noteworthy = False  # until it has come to a result
-        self._work(lambda progress: self._checked(progress, cluster, key))
+        self._work(lambda progress: self._checked(progress, cluster, key), GOES_ON)
 
     def _checked(self, progress: Progress, cluster: str | None, key: str | Path | None) -> Note:
         submission = self._submission()
@@ -144,8 +147,17 @@ class NotebookLab:
         before = attempts.last_report(self._folder, self.lab.name)
         saved = attempts.save(self._folder, self.lab, self.result)
         self._noteworthy = not self.result.disturbed
-        changed = attempts.changes(before, self.result) if before else ""
-        return ReportNote(self.result, [*filter(None, [changed]), saved])
+        tried = attempts.read(attempts.file_of(self._folder, self.lab.name))
+        said = [attempts.changes(before, self.result) if before else "", attempts.rung(tried)]
+        return ReportNote(self.result, [*filter(None, said)], [saved])
+
+    def report(self) -> None:
+        """Show the last report again: of the last `check()`, after a restart of the kernel of the last that was saved."""
+        result = self.result or attempts.last_report(self._folder, self.lab.name)
+        if result is None:
+            Note("Not checked yet", ["Run lab.check() first."]).show()
+        else:
+            ReportNote(result, [], [] if self.result else [f"From the report of {result.date}."]).show()
 
     def log(self, note: str | None = None) -> None:
         """Put a note to the last `lab.check()`, and show all that were made so far. `grader board` has them as a page."""
@@ -161,7 +173,7 @@ class NotebookLab:
             Note("That does not work yet", [str(error)]).show()
             return
         rows = [board.cells(number, attempt) for number, attempt in enumerate(tried, 1)][-attempts.SHOWN :]
-        Note("What you tried", [], [[board.HEAD, *rows]], board.ladder_image(tried)).show()
+        Note("What you tried", [], [[Head(board.HEAD), *rows]], board.ladder_image(tried)).show()
 
     def share(self) -> None:
         """Save the last grade as a picture to show to others, and show it. It says what was reached and where, and nothing of how."""
@@ -175,7 +187,9 @@ class NotebookLab:
             Note("That does not work yet", [str(error)]).show()
             return
         data = base64.b64encode(path.read_bytes()).decode()
-        picture = f'<img class="sp-picture" src="data:image/png;base64,{data}" alt="{to_html(said)}">'
+        picture = (
+            f'<img class="sp-picture" style="min-width: 0" src="data:image/png;base64,{data}" alt="{to_html(said)}">'
+        )
         Note("", [], picture=picture, after=[f"Saved as {path.name} in this folder. {said}"]).show()
 
     def grade(self, name: str = "") -> float:
@@ -230,10 +244,11 @@ class NotebookLab:
             return Note("Not saved", [f"The trace is not kept: {attempts.unwritten(error)}"])
         return Note("Saved", [f"{name} is in this folder. Open it at https://ui.perfetto.dev."])
 
-    def _work(self, work: Callable[[Progress], Note]) -> None:
-        """Do what takes a while, with its progress shown, and show the note it returns in the same place."""
+    def _work(self, work: Callable[[Progress], Note], meanwhile: str = "") -> None:
+        """Do what takes a while, with its progress shown, and show the note it returns in the same place. meanwhile: a sentence
+        below the progress."""
         output = Output()
-        bar = ProgressBar(output)
+        bar = ProgressBar(output, meanwhile)
         with self._on_cores(), _stopped_once():
             try:
                 try:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
+from itertools import zip_longest
 from typing import Any
 
 from grader import web_page
@@ -53,8 +54,9 @@ class ProgressBar:
     """Progress in an output. It moves only when it is told, between measurements: a bar that runs on by itself keeps a
     core of this very machine busy with drawing while a block is timed."""
 
-    def __init__(self, output: Output) -> None:
-        self._output, self._began, self._share = output, time.monotonic(), 0.0
+    def __init__(self, output: Output, after: str = "") -> None:
+        """after: what stands below the bar."""
+        self._output, self._began, self._share, self._after = output, time.monotonic(), 0.0, after
         self._silence = Silence(self._explain, "Interrupting the kernel (the square)")
 
     def __call__(self, share: float, what: str) -> None:
@@ -71,8 +73,11 @@ class ProgressBar:
         self._show(f"{what}. {meaning}")
 
     def _show(self, said: str) -> None:
-        bar = f'<progress max="1" value="{self._share:.3f}" style="width: 100%; height: 12px"></progress>'
-        Note("", [said], picture=bar, line=f"[{100 * self._share:3.0f}%] {said}").show(self._output)
+        said = said[:1].upper() + said[1:]
+        bar = f'<progress max="1" value="{self._share:.3f}" aria-label="{escape(said)}" style="width: 100%; height: 12px"></progress>'
+        after = [self._after] if self._after else []
+        note = Note("", [said], picture=bar, after=after, line=f"[{100 * self._share:3.0f}%] {said}", live=True)
+        note.show(self._output)
 
 
 def _seconds(seconds: float) -> str:
@@ -86,10 +91,14 @@ class Below:
     text: str
     whole: str = ""
 
-    def html(self) -> str:
+    def html(self, columns: int) -> str:
         title = f' title="{to_html(self.whole)}"' if self.whole else ""
-        style = "grid-column: 1 / -1; padding-left: 18px; margin-bottom: 5px; font-size: 12px; color: #4b5563; overflow-wrap: anywhere"
-        return f'<div style="{style}"{title}>{escape(self.text)}</div>'
+        style = "padding-left: 18px; padding-bottom: 5px; font-size: 12px; color: #4b5563; overflow-wrap: anywhere"
+        return f'<tr><td colspan="{columns}" style="{style}"{title}>{escape(self.text)}</td></tr>'
+
+
+class Head(tuple[str, ...]):
+    """The names of a table's columns, in its first row."""
 
 
 Row = tuple[str, ...]  # as many texts in each row of a table
@@ -108,6 +117,7 @@ class Note:
     printed: str = ""  # by the submission
     line: str = ""  # the whole text, where one line says it all
     page: str = ""  # the whole HTML, where it is a report's
+    live: bool = False  # it changes while one waits: a screen reader says so
 
     def show(self, output: Output | None = None) -> None:
         (output or Output()).show(self.html(), self.text())
@@ -115,8 +125,9 @@ class Note:
     def html(self) -> str:
         if self.page:
             return self.page
-        parts = [f'<p class="sp-title" style="font-size: 17px">{prose_to_html(self.title)}</p>'] if self.title else []
-        parts += [f'<p style="white-space: pre-wrap">{prose_to_html(line)}</p>' for line in self.lines]
+        parts = [web_page.heading(prose_to_html(self.title))] if self.title else []
+        live = ' role="status"' if self.live else ""
+        parts += [f'<p style="white-space: pre-wrap"{live}>{prose_to_html(line)}</p>' for line in self.lines]
         parts += [self.picture, *(table_html(rows) for rows in self.tables if rows)]
         parts += [f'<p class="sp-note">{prose_to_html(line)}</p>' for line in self.after]
         if self.printed:
@@ -129,26 +140,27 @@ class Note:
         rows = [row for rows in self.tables for row in table_text(rows)]
         lines = [self.title, *self.lines, *rows, *self.after]
         if self.printed:
-            lines += ["The end of what the submission printed:", clean(self.printed, 1000, tail=True)]
+            lines += [f"{report.output_title(self.printed)}:", clean(self.printed, 1000, tail=True)]
         return "\n".join(lines).strip("\n")
 
 
 def table_html(rows: Table) -> str:
-    """A grid, not a table: JupyterLab and nbgrader have styles of their own for tables."""
-    cells = "".join(row.html() if isinstance(row, Below) else _row_html(row) for row in rows)
-    columns = "minmax(min-content, max-content) " * (len(_full(rows)[0]) - 1) + "minmax(min-content, 1fr)"
-    style = f"display: grid; grid-template-columns: {columns}; gap: 2px 18px; margin: 8px 0; font-size: 13px"
-    return f'<div style="{style}">{cells}</div>'
+    """The first text of a row is its name."""
+    columns = len(_full(rows)[0])
+    lines = [row.html(columns) if isinstance(row, Below) else _row_html(row) for row in rows]
+    return f'<div class="sp-wide"><table class="sp-table">{"".join(lines)}</table></div>'
 
 
 def _row_html(row: Row) -> str:
-    return "".join(_cell(column, text) for column, text in enumerate(row, 1))
+    scopes = ["col"] * len(row) if isinstance(row, Head) else ["row"]
+    cells = [_cell(text, scope) for text, scope in zip_longest(row, scopes, fillvalue="")]
+    return f"<tr>{''.join(cells)}</tr>"
 
 
-def _cell(column: int, text: str) -> str:
+def _cell(text: str, scope: str) -> str:
     shown = f"<code>{escape(text)}</code>" if text.startswith(("lab.", "%%", '"')) else escape(text)
-    style = "white-space: nowrap" if len(text) <= WORD else "overflow-wrap: anywhere"
-    return f'<div style="grid-column: {column}; {style}">{shown}</div>'
+    kind = ' class="sp-short"' if len(text) <= WORD else ""
+    return f'<th scope="{scope}"{kind}>{shown}</th>' if scope and text else f"<td{kind}>{shown}</td>"
 
 
 def table_text(rows: Table) -> list[str]:
@@ -167,14 +179,15 @@ def _full(rows: Table) -> list[Row]:
 
 
 class ReportNote(Note):
-    """A grade's report, with lines below."""
+    """A grade's report, with lines above and below."""
 
-    def __init__(self, result: Result, lines: list[str]) -> None:
-        super().__init__("", after=lines)
+    def __init__(self, result: Result, lines: list[str], after: list[str]) -> None:
+        super().__init__("", lines, after=after)
         self.result = result
 
     def html(self) -> str:
-        return report.html(self.result) + "".join(f"<p>{escape(line)}</p>" for line in self.after)
+        below = "".join(f'<p class="sp-note">{escape(line)}</p>' for line in self.after)
+        return report.html(self.result, said=self.lines, below=below)
 
     def text(self) -> str:
-        return "\n".join([report.text(self.result), *self.after])
+        return "\n".join([*self.lines, report.text(self.result), *self.after])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grader import trace
 from grader.frontends.notebook.base import NotebookLab
-from grader.frontends.notebook.note import Below, Note, Row
+from grader.frontends.notebook.note import Below, Head, Note, Row
 from grader.kinds import costs
 from grader.kinds.costs import CostsLab
 from grader.result import Progress
@@ -73,7 +73,7 @@ class OperationsLab(NotebookLab):
 
 def _operations(seen: costs.LoopTrace) -> list[Row | Below]:
     """The table of the operations, without what is asked."""
-    rows: list[Row | Below] = [("operation", "shapes", "in", "ms", "kernels", "us each", "GFLOP", "MB")]
+    rows: list[Row | Below] = [Head(("operation", "shapes", "in", "ms", "kernels", "us each", "GFLOP", "MB"))]
     for o in seen.operations:
         times = (plain_number(o.gpu_ns / 1e6), f"{o.launched:g}", plain_number(o.gpu_ns / 1e3 / o.launched))
         work = [plain_number(amount) if amount else "" for amount in ((o.flops or 0) / 1e9, (o.bytes_moved or 0) / 1e6)]

@@ -8,7 +8,7 @@ from typing import Any
 
 from grader import trace, web_page
 from grader.frontends.notebook.base import NEEDS_GPU, NotebookLab
-from grader.frontends.notebook.note import Note, Row
+from grader.frontends.notebook.note import Head, Note, Row
 from grader.grade import grade
 from grader.grading.failure import explain, with_details
 from grader.kinds import annotate, kernel
@@ -79,7 +79,7 @@ class OwnKernelLab(NotebookLab):
             kernel.look(findings, submission, progress)
         except ChildError as error:
             return _failed("function", error, submission, findings.output)
-        rows: list[Row] = [("case", "off, 1 is allowed", "what it is")]
+        rows: list[Row] = [Head(("case", "off, 1 is allowed", "what it is"))]
         for check in self.lab.cases:
             for name, case in kernel.drawn(check, findings.seed).items():
                 seen = findings.seen[name]

@@ -9,7 +9,7 @@ from grader import trace, web_page
 from grader.errors import UserError
 from grader.frontends.notebook.base import NotebookLab
 from grader.frontends.notebook.metric_rows import copy_rows, metric_row, ms
-from grader.frontends.notebook.note import Note, Row
+from grader.frontends.notebook.note import Head, Note, Row
 from grader.kinds.answers import AnswersLab
 from grader.kinds.shared import TRACES, Recording, recording
 from grader.trace import Metrics, catalogue
@@ -68,7 +68,7 @@ def _trace_note(name: str, recorded: Recording) -> Note:
         exposed = f"{ms(metrics.comm_exposed_ns)} with no kernel beside it"
         rows.append(("communication", ms(metrics.comm_ns), f"of each step between GPUs, {exposed}"))
     rows += _copies(metrics)
-    phases: list[Row] = [("phase", "host", "GPU, ms a step")]
+    phases: list[Row] = [Head(("phase", "host", "GPU, ms a step"))]
     phases += [
         (phase, plain_number(spent["host_ns"] / 1e6), plain_number(spent["gpu_ns"] / 1e6))
         for phase, spent in (metrics.phases or {}).items()
@@ -93,7 +93,7 @@ def _lines(recorded: Recording) -> list[Row]:
     called = by_line(raw, (raw.category == CPU_OP).nonzero()[0])
     if not called:
         return []
-    rows: list[Row] = [("source line", "waits a step", "operators called there, in the whole trace")]
+    rows: list[Row] = [Head(("source line", "waits a step", "operators called there, in the whole trace"))]
     return rows + [
         (line, f"{(metrics.sync_lines or {}).get(line, 0):g}", f"{count}")
         for line, count in list(called.items())[:MOST_LINES]
