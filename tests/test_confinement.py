@@ -423,7 +423,7 @@ def test_root_in_a_container():
 
 
 def without_landlock(*arguments: str | Path, cwd: Path = REPOSITORY) -> subprocess.CompletedProcess:
-    python = [sys.executable, REPOSITORY / "tests/without_landlock.py", sys.executable, "-m"]
+    python = [sys.executable, REPOSITORY / "tests/boxes.py", "without_landlock", sys.executable, "-m"]
     return subprocess.run(
         [*map(str, [*python, *arguments])],
         cwd=cwd,

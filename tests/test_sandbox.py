@@ -940,7 +940,7 @@ assert not child.ending.output._thread.is_alive()
 def test_processes_that_replace_themselves_are_ended(without_landlock, without_user):
     """Each of them is too short-lived to be found in a list of processes."""
     program = [sys.executable, "-c", ENDS.format(without_user=without_user)]
-    wrapped = [sys.executable, str(REPOSITORY / "tests/without_landlock.py")] if without_landlock else []
+    wrapped = [sys.executable, str(REPOSITORY / "tests/boxes.py"), "without_landlock"] if without_landlock else []
     path = os.pathsep.join(map(str, (REPOSITORY / "tests", REPOSITORY)))
     done = subprocess.run(
         [*wrapped, *program], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=120

@@ -15,9 +15,13 @@ TAKEN_MEMORY = 1 << 30  # bytes of GPU memory that a neighbour must have taken t
 UNCONFINED = (
     "This machine can't keep a submission away from files that are not its own, so no marks are given here. `grader doctor` "
     "says what is open. Use Linux 5.13 or newer with Landlock enabled. For code that you trust you can allow it, with "
-    "--allow-unconfined for grader, or with --MeasuredGrade.allow_unconfined=True for nbgrader."
+    "--allow-unconfined for grader, or with --MeasuredGrade.allow_unconfined=True for nbgrader. Your own "
+    "working copy needs neither."
 )
-OPEN_FILES = "Graded without confined files, because that was allowed. The submission could read the solutions and change results."
+OPEN_FILES = (
+    "Graded without confined files, because this machine can't confine them. The submission could read the solutions and change "
+    "results. That matters for marks, not for your own learning."
+)
 
 
 class Disturbed(Exception):

@@ -111,7 +111,7 @@ class Disk:
 
     def check(self) -> None:
         """What it has on the disk, and in shared memory where that is not its alone: files without a name, too."""
-        folder, shared = os.stat(self.workspace.folder).st_dev, os.stat("/dev/shm").st_dev
+        folder, shared = os.stat(self.workspace.folder).st_dev, _shared_device()
         files = _held_in(str(self.workspace.folder))
         files |= _held_in("/dev/shm", self.workspace.uid) if self.workspace.uid else {}
         looked_at = 0
@@ -133,7 +133,7 @@ class Disk:
     def room_that_others_took(self) -> str:
         """Whether shared memory or the disk is full, and not by this child, in words."""
         places = [(self.workspace.folder, _held_in(str(self.workspace.folder)))]
-        if not self.memory.own_shared:
+        if not self.memory.own_shared and rights.shared_memory():
             places.append((Path("/dev/shm"), self.memory.shared()))
         for place, own in places:
             there = os.statvfs(place)
@@ -141,6 +141,13 @@ class Disk:
             if there.f_bavail * there.f_frsize < NO_ROOM and 2 * sum(own.values()) < used:
                 return f"other programs have filled {place if place == Path('/dev/shm') else place.parent}, and the loop found no room there."
         return ""
+
+
+def _shared_device() -> int:
+    """That of /dev/shm; -1, which no file has, where there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.stat("/dev/shm").st_dev
+    return -1
 
 
 def _shared_without(pids: list[int]) -> int:
@@ -207,7 +214,7 @@ def opened(pid: int, looked_at: int = 0) -> tuple[dict[File, int], int]:
     """Bytes of what a process has opened and no folder shows: files in memory, files and links without a name, what waits in pipes.
 
     looked_at: how many of its child's files were, before and behind this. Raises ChildError where they are too many."""
-    found, shared, seen = dict[File, int](), os.stat("/dev/shm").st_dev, 0
+    found, shared, seen = dict[File, int](), _shared_device(), 0
     for thread in map(int, os.listdir(f"/proc/{pid}/task")):
         if seen and same_files(seen, thread):  # each can have descriptors of its own
             continue

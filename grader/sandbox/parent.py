@@ -217,6 +217,9 @@ class Child:
                 taken := self.disk.room_that_others_took()
             ):
                 error.kind, error.message = "room", taken
+            needs_shared = re.search(r"SemLock|shared memory|/dev/shm", error.message + error.details)
+            if needs_shared and not rights.shared_memory():
+                error.kind, error.message = "small_shared", rights.NO_SHARED_MEMORY
             raise
 
     def output(self) -> str:

@@ -142,15 +142,48 @@ def no_own_loopback() -> str:
 
 # ---------------------------------------------------------------- memory
 
+SMALL_SHARED = 2 << 30  # bytes of /dev/shm that eight loader workers with batches of 64 pictures stay far below
+NO_SHARED_MEMORY = (
+    "This machine has no /dev/shm, where loader workers hand over their batches. Mount one of "
+    f"{SMALL_SHARED >> 30} GB or more."
+)
+
 
 def memory_limit() -> int:
-    """Bytes of private data that one process of a submission may have."""
-    return machine.allowed_memory() * 3 // 4
+    """Bytes of private data that one process of a submission may have. Raises RuntimeError where the system does not tell
+    what there is."""
+    try:
+        return machine.allowed_memory() * 3 // 4
+    except FileNotFoundError as error:
+        raise RuntimeError(
+            f"This system has no {error.filename}, so no loop can be measured here. Mount /proc without subset=pid."
+        ) from None
 
 
 def shared_limit() -> int:
     """Bytes of shared memory that the processes of a submission may have together."""
     return machine.allowed_memory() // 4
+
+
+def shared_memory() -> int:
+    """Bytes of /dev/shm; 0 where there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        there = os.statvfs("/dev/shm")
+        return there.f_blocks * there.f_frsize
+    return 0
+
+
+def too_little_shared_memory() -> str:
+    """What a loop with loader workers lacks here, in words; "" for nothing."""
+    size = shared_memory()
+    if not size:
+        return NO_SHARED_MEMORY
+    if size >= SMALL_SHARED or has_own_shared_memory(False):
+        return ""
+    return (
+        f"{size / 1e9:.2g} GB, too little for loader workers with large batches. In Docker, start the container with "
+        f"`--shm-size={SMALL_SHARED >> 30}g`."
+    )
 
 
 def needs_the_machines_shared_memory(files: Iterable[tuple[str, int]]) -> bool:

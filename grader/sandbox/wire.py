@@ -19,7 +19,6 @@ from grader.sandbox.memory import Disk
 from grader.sandbox.setting import Setting
 
 MAX_OUTPUT = 32 << 10  # bytes of what a child prints that are kept, from the beginning and from the end each
-SMALL_SHARED = 2 << 30  # bytes of /dev/shm that eight loader workers with batches of 64 pictures stay far below
 MAX_REPLY = 4 << 20  # bytes of one JSON line
 MAX_LOSS = 3.5e38  # more than any fp32 number; larger ones could not even be averaged
 NO_SOCKETS = (
@@ -166,17 +165,16 @@ class Ending:
                     "loader workers, a smaller prefetch_factor or a smaller cache"
                 )
             elif number == signal.SIGBUS:
-                there = os.statvfs("/dev/shm")
-                size = there.f_blocks * there.f_frsize
+                size = rights.shared_memory()
                 how = (
                     "crashed with SIGBUS, most likely because shared memory was full. All its processes together may have "
                     f"{min(size, rights.shared_limit()) / 1e9:.2g} GB. Use fewer loader workers or a smaller prefetch_factor"
                 )
-                if not self.own_shared and size < SMALL_SHARED:  # as Docker makes it
+                if not self.own_shared and size < rights.SMALL_SHARED:  # as Docker makes it
                     kind = "small_shared"
                     how += (
                         ". /dev/shm is small on this machine. Start the container with "
-                        f"`--shm-size={SMALL_SHARED >> 30}g` for more"
+                        f"`--shm-size={rights.SMALL_SHARED >> 30}g` for more"
                     )
             else:
                 known = number in set(signal.Signals)

@@ -17,6 +17,7 @@ from grader.grading.forms import fitted, missing_packages, too_little_memory
 from grader.labs.lab import AnyLab, Lab
 from grader.measure import calibration
 from grader.safe_text import cores_text
+from grader.sandbox import rights
 from grader.sandbox.probe import Confinement, confinement
 
 NOT_CALIBRATED = ", not calibrated"
@@ -69,7 +70,12 @@ def _show_machine(confined: Confinement) -> None:
     for line in confined.lines():
         print(f"  {line}")
     if not confined.files:
-        print("  Files aren't confined here, so there are no marks unless you pass --allow-unconfined.")
+        print(
+            "  Files aren't confined here, so there are no marks unless you pass --allow-unconfined. For your own "
+            "learning nothing is missing."
+        )
+    if lacks := rights.too_little_shared_memory():
+        print(f"/dev/shm     {lacks}")
     print(f"data         {cache_dir()} ({shutil.disk_usage(cache_dir()).free / 1e9:.0f} GB free)")
     compiler = shutil.which("gcc") or shutil.which("cc") or "none found, so torch.compile won't work"
     print(f"C compiler   {compiler}")

@@ -64,6 +64,8 @@ def run_grade(options: argparse.Namespace) -> None:
             f"{options.notebook} is a notebook of {others[0]}, not of {lab.name}. It calls grader.lab({others[0]!r})."
         )
     check_targets(options)
+    folder, saved = options.notebook.resolve().parent, ""
+    own = folder == paths.working_copy(lab.name).parent.resolve()  # the learner's: as lab.check() does there
     if options.cluster:
         if options.cores is not None:
             raise UserError("--cores is for a grade on this machine. Leave it out with --cluster.")
@@ -79,11 +81,10 @@ def run_grade(options: argparse.Namespace) -> None:
             lab,
             device=options.device,
             quick=options.quick,
-            allow_unconfined=options.allow_unconfined,
+            allow_unconfined=options.allow_unconfined or own,
             progress=Terminal(lab.name),
         )
-    folder, saved = options.notebook.resolve().parent, ""
-    if folder == paths.working_copy(lab.name).parent.resolve():  # the learner's own: as lab.check() does there
+    if own:
         saved = attempts.save(folder, lab, result)
     if options.html:
         report.write_html(result, options.html)

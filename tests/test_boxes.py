@@ -1,0 +1,170 @@
+"""The course in other people's machines: containers, clusters, kernels that only imitate Linux (`tests/boxes.py`)."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import papermill
+import pytest
+from boxes import BOXES
+from helpers import IS_ROOT, first
+
+from grader import labs
+from grader.paths import REPOSITORY
+from grader.submission import MAGIC
+
+NO_SHM = "no_shm"
+# what goes together in the places that people have
+DOCKER = "small_shm,docker_capabilities,no_namespaces,docker_calls"
+JUPYTERHUB = "nobody,no_namespaces,hidepid"
+GVISOR = "gvisor_calls,docker_capabilities,small_shm"
+WORKING = (
+    DOCKER, JUPYTERHUB, GVISOR, NO_SHM, "no_capabilities", "read_only_proc,no_cgroups,long_temporary",
+    "no_home,one_core,no_ps,locale_c", "full_home,locale_posix",
+)  # fmt: skip
+LOOP = f"""{MAGIC}
+import torch
+import torch.nn.functional as F
+
+
+def train(job):
+    model = job.model.to(job.device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=job.lr)
+    for x, y in job.batches:
+        yield torch.zeros(())
+"""
+
+pytestmark = pytest.mark.skipif(not IS_ROOT or sys.platform != "linux", reason="the boxes need root on Linux")
+
+
+def in_box(names: str, *command: str | Path, cwd: Path = REPOSITORY, **environment: str) -> subprocess.CompletedProcess:
+    """A command in a box; a traceback is never what anybody gets."""
+    path = os.pathsep.join([str(cwd), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, str(REPOSITORY / "tests/boxes.py"), names, sys.executable, *map(str, command)],
+        env=os.environ | {"PYTHONPATH": path} | environment,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=600,
+    )
+    if "OSError: mount(" in done.stderr or "OSError: unshare" in done.stderr or "OSError: capset" in done.stderr:
+        pytest.skip(f"this machine does not allow it: {done.stderr.strip().splitlines()[-1]}")
+    assert "Traceback" not in done.stderr + done.stdout, done.stderr
+    return done
+
+
+def test_each_box_takes_away_what_it_says():
+    looks = {
+        "small_shm": ("import os; s = os.statvfs('/dev/shm'); print(s.f_blocks * s.f_frsize >> 20)", "64"),
+        "no_shm": ("import os; print(os.path.exists('/dev/shm'))", "False"),
+        "nobody": ("import os; print(os.getuid())", "65534"),
+        "no_capabilities": ("print(open('/proc/self/status').read().partition('CapEff:')[2].split()[0])", "0" * 16),
+        "subset_pid": ("import os; print(os.path.exists('/proc/meminfo'))", "False"),
+        "without_landlock": ("from grader.sandbox import confine; print(confine.landlock_abi())", "0"),
+        "one_core": ("import os; print(len(os.sched_getaffinity(0)))", "1"),
+    }
+    assert looks.keys() <= BOXES.keys()
+    for name, (program, said) in looks.items():
+        assert in_box(name, "-c", program).stdout.strip() == said, name
+
+
+@pytest.mark.parametrize("box", first(["subset_pid,read_only_home,locale_posix", *WORKING]))
+def test_a_recording_is_diagnosed_in(box):
+    trace = REPOSITORY / "data/traces/gpt_input.json.gz"
+    done = in_box(box, "-m", "grader", "diagnose", trace)
+    assert done.returncode == 0 and "input-bound" in done.stdout, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("box", WORKING)
+def test_doctor_says_what_works_in(box):
+    done = in_box(box, "-m", "grader", "doctor")
+    files_are_open = "gvisor" in box
+    assert done.returncode == files_are_open and not done.stderr, done.stderr
+    assert done.stdout.count("For your own learning nothing is missing.") == files_are_open
+    assert ("no /dev/shm" in done.stdout) == (box == NO_SHM)
+
+
+@pytest.mark.parametrize(
+    "box, said", [("subset_pid", "no /proc/meminfo"), ("read_only_home", "Set GRADER_CACHE to a folder")]
+)
+def test_doctor_says_in_one_line_what_lacks(box, said):
+    done = in_box(box, "-m", "grader", "doctor")
+    assert done.returncode and said in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+GRADE = """
+import sys
+from helpers import LAB, grade_cells, said
+from grader import labs
+from grader.submission import solution
+from grader.grade import grade
+from helpers import PLAN
+lab = labs.get({lab!r}) if {lab!r} else LAB
+result = grade(solution(lab), lab, device="cpu", plan=PLAN, allow_unconfined=True)
+print(result.disturbed or result.fatal or "measured", *(f"{{c.name}} {{c.status}}" for c in result.checks), sep="\\n")
+"""
+
+
+def graded(box: str, lab: str) -> list[str]:
+    """What a grade of a lab's solution came to, "" for the tests' small lab, and its checks."""
+    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests"), os.environ.get("PYTHONPATH", "")])
+    done = in_box(box, "-c", GRADE.format(lab=lab), PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("box", WORKING)
+def test_a_loop_without_workers_is_graded_in(box):
+    first_line, *checks = graded(box, "")
+    assert first_line == "measured" and "parity PASS" in checks, (first_line, checks)
+
+
+@pytest.mark.slow
+def test_loader_workers_without_shared_memory():
+    first_line, *_ = graded(NO_SHM, "2a_workers")
+    assert "This machine has no /dev/shm" in first_line, first_line
+
+
+@pytest.mark.slow
+def test_the_learner_s_own_copy_needs_no_confinement(tmp_path):
+    """`grader grade` of it, as lab.check() in it."""
+    folder = tmp_path / "work" / "1a_stopwatch"
+    shutil.copytree(REPOSITORY / "labs/1a_stopwatch", folder)
+    assert labs.get("1a_stopwatch").runs_code
+    (tmp_path / ".grader-course.json").write_text("{}")
+    command = ("-m", "grader", "grade", "1a_stopwatch", folder / "1a_stopwatch.ipynb", "--device", "cpu", "--quick")
+    done = in_box("without_landlock", *command, cwd=tmp_path, PYTHONPATH=str(REPOSITORY))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Graded without confined files") == 1, done.stdout
+
+
+@pytest.mark.slow
+def test_a_path_with_spaces_and_letters_of_the_world(tmp_path):
+    """The course lies there, and the language is C's."""
+    place = tmp_path / "Kurs für Größe 日本"
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, check=True).stdout
+    for name in filter(None, os.fsdecode(files).split("\0")):
+        if (REPOSITORY / name).is_file() and not name.startswith(("data/measured/", "tests/")):
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(REPOSITORY / name, place / name)
+    in_place = {"cwd": place, "PYTHONPATH": str(place)}
+    done = in_box("locale_posix", "-m", "grader", "doctor", **in_place)
+    assert done.returncode == 0, done.stderr
+    done = in_box("locale_posix", "-m", "grader", "diagnose", "data/traces/gpt_input.json.gz", **in_place)
+    assert done.returncode == 0 and "input-bound" in done.stdout, done.stderr
+    notebook = nbformat.read(place / "labs/2a_workers/2a_workers.ipynb", as_version=4)
+    notebook.cells = notebook.cells[: 1 + next(i for i, cell in enumerate(notebook.cells) if cell.id == "setup")]
+    nbformat.write(notebook, place / "labs/2a_workers/short.ipynb")
+    papermill.execute_notebook(
+        place / "labs/2a_workers/short.ipynb",
+        tmp_path / "out.ipynb",
+        cwd=str(place / "labs/2a_workers"),
+        progress_bar=False,
+    )
