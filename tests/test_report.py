@@ -545,3 +545,13 @@ def test_what_to_do_about_an_undecided_check_is_not_cut_off():
     )
     shown = report.text(make([undecided, *(trace_check() for _ in range(12))]), width=80)
     assert "Close other programs and check again." in " ".join(shown.split())
+
+
+def test_a_report_says_which_form_was_graded_and_why():
+    why = "In its small form, which needs 6.6 GB of free GPU memory. The full form needs 37 GB; of 8.6 GB here 7.5 GB are free."
+    checks = [CheckResult("throughput", "Throughput", PASS, 50, 50, "4.00x.")]
+    result = Result("4b_nanogpt", "GPT-2", "cuda", checks, H200, VERSIONS, size="small", size_why=why)
+    again = Result.from_dict(json.loads(json.dumps(result.to_dict())))
+    assert why in report.headline(again)[1] and "4b_nanogpt, small GPU form" in report.text(again)
+    full = Result("4b_nanogpt", "GPT-2", "cuda", checks, H200, VERSIONS)
+    assert "4b_nanogpt, GPU form" in report.text(full) and not any("form" in note for note in report.headline(full)[1])
