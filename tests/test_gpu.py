@@ -180,6 +180,7 @@ def train(job):
         assert (ones @ ones).dtype == torch.float32
     with torch.autocast("cuda", torch.float16):
         assert (ones @ ones).dtype == torch.float16
+    assert torch.compile(lambda x: (x * 2).sin() + x)(ones).isfinite().all()
     torch.set_float32_matmul_precision("high")
     a, b = torch.randn(2, 512, 512, device="cuda").double()
     far = ((a.float() @ b.float()).double() - a @ b).norm() / (a @ b).norm()

@@ -28,6 +28,8 @@ class _Properties:
         self.__dict__.update(pretended, _own=own)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_own":  # of a copy that is not filled yet
+            raise AttributeError(name)
         return getattr(self._own, name)
 
 
@@ -36,6 +38,7 @@ def pretend(capability: Sequence[int], memory: int) -> None:
     seen = Pretence((capability[0], capability[1]), memory)
     units = native(seen.capability)
     _show(seen)
+    _compile_for_the_real()
     torch.cuda._lazy_call(lambda: _limit(memory))
     if "tf32" not in units:
         os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # cuBLAS and cuDNN keep to fp32, whatever they are told
@@ -60,6 +63,19 @@ def _show(seen: Pretence) -> None:
     torch.cuda.get_device_name = lambda device=None: seen.name
     torch.cuda.get_device_properties = properties
     torch.cuda.mem_get_info = memory_info
+
+
+def _compile_for_the_real() -> None:
+    """A kernel that Triton made for the pretended GPU could not be loaded here."""
+    from torch._dynamo.device_interface import (
+        CudaInterface,
+    )  # not above: it takes a second, and only a pretence needs it
+
+    def capability(device: Any = None) -> int:
+        own = _properties(device)
+        return int(own.major) * 10 + int(own.minor)
+
+    CudaInterface.get_compute_capability = staticmethod(capability)  # type: ignore[assignment, method-assign]
 
 
 def _limit(memory: int) -> None:
