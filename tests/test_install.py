@@ -247,3 +247,15 @@ def test_the_map_has_a_page_where_no_widget_is_shown():
     assert page.count("<a ") == sum(len(phase.stops) for phase in outline.PHASES)
     there = start.as_html(lambda place: f"https://example.org/{place}")
     assert 'href="https://example.org/labs/2a_workers/2a_workers.ipynb"' in there and 'href="../' not in there
+
+
+def test_the_notebook_for_hosted_machines_holds_the_lab_as_it_is_released():
+    notebook = json.loads((outline.NOTEBOOKS / "colab.ipynb").read_text(encoding="utf-8"))
+    code = {cell["id"]: cell for cell in notebook["cells"] if cell["cell_type"] == "code"}
+    assert list(code)[:3] == ["parameters", "install", "map"] and code["parameters"]["metadata"]["tags"] == [
+        "parameters"
+    ]
+    assert notebook["metadata"]["kernelspec"]["name"] == "python3"
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in code.values())
+    starter = (paths.PACKAGE / "labs" / "2a_workers" / "starter.py").read_text(encoding="utf-8")
+    assert "".join(code["submission"]["source"]).split() == f"%%submission {starter}".split()

@@ -221,7 +221,10 @@ def _link(place: str, words: str, address: Callable[[str], str] | None = None) -
     leads = address(place) if address else f"../{place}"
     if not leads:
         return f"{escape(words)} <small><code>{escape(place)}</code></small>"
-    colour = "color: var(--jp-content-link-color, #0b57d0)"
+    # JupyterLab's colour, VS Code's, else the text's own, which can be read in the dark as well
+    colour = (
+        "text-decoration: underline; color: var(--jp-content-link-color, var(--vscode-textLink-foreground, inherit))"
+    )
     return f'<a href="{escape(leads)}" style="{colour}">{escape(words)}</a>'
 
 
