@@ -3,7 +3,7 @@
     python -m tests.benchmarks.forms --form all --out work/forms [--labs ...] [--parts solution,starter,half] [--full]
                                      [--free 7] [--pretend 7.5,16GiB] [--minutes 28]
 
---form: "small", "mid", "full" (the largest) or "all" (without the largest). Solutions come first, each followed by the most memory that all
+--form: "small", "mid", "full" (the largest), "all" (without the largest) or "fits" (of every lab the largest that fits). Solutions come first, each followed by the most memory that all
 programs held meanwhile; then the untouched loops, then the first half fix of each. --free leaves so many GiB of the GPU to them, as other
 programs would. --pretend has the loops see another GPU, with the course's loops in fp16 where it has no bf16. Grades are quick ones
 unless --full is said. What was measured lies in --out, a file a grade, and is not made again; README.md there has the table.
@@ -53,15 +53,16 @@ sys.stdin.read()
 """
 
 
-def chosen(names: list[str], form: str) -> list[Lab]:
-    """The labs, each in one form."""
+def chosen(names: list[str], form: str, free: float = math.inf) -> list[Lab]:
+    """The labs, each in one form. free: bytes, for "fits"."""
     found = []
     for name in names:
         lab = labs.get(name)
         if not isinstance(lab, Lab):
             raise UserError(f"{name} is no loop to make faster.")
         sizes = [each.size for each in lab.gpu_forms]
-        wanted = {"all": sizes[1:], "full": [""]}.get(form, [form])
+        fitting = [each.size for each in lab.gpu_forms if each.gpu_memory <= free]
+        wanted = {"all": sizes[1:], "full": [""], "fits": fitting[:1]}.get(form, [form])
         found += [lab.sized(size) for size in wanted if size in sizes]
     return found
 
@@ -206,7 +207,9 @@ def main() -> int:
         raise UserError("There is no NVIDIA GPU here.")
     options.out.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + 60 * options.minutes
-    some = chosen(list(map(labs.full, options.labs.split(","))), options.form)
+    state = machine.gpu_state()
+    free = min(state.free_bytes if state else 0, (options.free or math.inf) * 2**30)
+    some = chosen(list(map(labs.full, options.labs.split(","))), options.form, free)
     some = [lab for lab in some if not (too_few_devices(lab, "cuda") or missing_packages(lab))]
     for lab in some:
         prepared(lab.forms["cuda"])  # before the clock runs
