@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -130,8 +131,10 @@ def test_a_faster_earlier_run_makes_the_status_3(tmp_path):
         ("for _ in range(20):\n    for _ in range(4): step.__wrapped__() if 0 else nn.functional.mse_loss(model(data[:4][0]), data[:4][1]).backward()\n    optimizer.step()\n", 20, "optimizer"),
         ("other = torch.optim.SGD(nn.Linear(2, 2).parameters())\nfor _ in range(25):\n    other.step(); step(); other.step()\n", 25, "optimizer"),
         ("for _ in range(70):\n    nn.functional.mse_loss(model(data[:4][0]), data[:4][1]).backward()\n    model.zero_grad()\n", 41, "backward"),
+        ("for _ in range(70):\n    torch.autograd.grad(model(data[:4][0]).sum(), list(model.parameters()))\n", 41, "grad"),
+        ("for _ in range(25):\n    x = torch.ones(4, 8, requires_grad=True)\n    torch.autograd.grad(model(x).sum(), x, create_graph=True)\n    step()\n", 25, "optimizer"),
     ],
-    ids=["accumulation", "two optimizers", "no optimizer"],
+    ids=["accumulation", "two optimizers", "no optimizer", "autograd.grad", "gradient penalty"],
 )  # fmt: skip
 def test_steps_are_found(tmp_path, body, steps, by):
     process, _ = watched(tmp_path, MODEL, body)
@@ -197,6 +200,147 @@ def test_evaluation_and_checkpoints_are_no_steps(tmp_path):
     assert process["total_s"]["evaluation"] > 1.1
     assert sorted(process["times"])[-7] < 0.15, "steps hold none of the 0.2 s"
     assert "evaluation" in "\n".join(summary(seen, records.record(seen, ["x"])))
+
+
+def test_an_evaluation_whose_end_is_not_told_takes_no_step_with_it(tmp_path):
+    """Lightning sets `training` itself; some scripts never go back to it."""
+    body = """
+        for n in range(60):
+            step(); time.sleep(0.01)
+            if n % 10 == 9:
+                model.eval(); time.sleep(0.3)
+                for part in model.modules():
+                    part.training = n < 30
+    """
+    process, _ = watched(tmp_path, MODEL, body)
+    assert process["counts"]["evaluation"] >= 5
+    assert process["total_s"]["evaluation"] > 1.4
+    assert min(process["times"]) > 0.008, "a step is as long as others"
+    assert sorted(process["times"])[-7] < 0.25, "steps hold none of the 0.3 s"
+
+
+def test_checkpoints_are_seen_however_they_are_written(tmp_path):
+    body = """
+        import torch.distributed.checkpoint as saving
+        for n in range(20):
+            step()
+            if n % 10 == 9:
+                saving.save(model.state_dict(), checkpoint_id=f"c{n}")
+    """
+    process, seen = watched(tmp_path, MODEL, body, cwd=tmp_path)
+    assert seen.status == 0
+    assert process["counts"]["checkpoints"] == 2
+
+
+def test_parts_are_those_of_a_whole_step(tmp_path):
+    """Several backward passes in a step; backward passes within the optimizer's step."""
+    slow = """
+        class Slow(torch.autograd.Function):
+            @staticmethod
+            def forward(context, x):
+                return x.view_as(x)
+            @staticmethod
+            def backward(context, gradient):
+                time.sleep(0.01)
+                return gradient
+        def loss():
+            return Slow.apply(model(data[:4][0])).sum()
+        """
+    accumulate = """
+        for _ in range(60):
+            optimizer.zero_grad()
+            for _ in range(4):
+                loss().backward()
+            optimizer.step()
+    """
+    closure = """
+        optimizer = torch.optim.LBFGS(model.parameters(), lr=1e-3, max_iter=2, max_eval=2)
+        def again():
+            optimizer.zero_grad(); found = loss(); found.backward(); return found
+        for _ in range(60):
+            optimizer.step(again)
+    """
+    process, _ = watched(tmp_path, MODEL, slow, accumulate)
+    assert process["parts"]["backward"] > 0.04
+    process, _ = watched(tmp_path, MODEL, slow, closure)
+    assert process["parts"]["backward"] > 0.01 > process["parts"]["optimizer"], "backward is no part of the optimizer's"
+
+
+def test_what_runs_on_in_the_background_is_named_and_not_harmed(tmp_path):
+    body = """
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+        for n in range(10**9):
+            step()
+            if os.path.exists("end"):
+                break
+        open("ended", "w").close()
+    """
+    quiet = "[os.dup2(os.open(os.devnull, os.O_RDWR), each) for each in range(3)]\n"
+    body = textwrap.dedent(body).replace("os.setsid()\n", "os.setsid()\n" + quiet)
+    done = command(tmp_path, "--out", "out", "--", sys.executable, script(tmp_path, MODEL, body))
+    (tmp_path / "end").touch()
+    assert done.returncode == 0
+    assert b"runs on (process" in done.stderr
+    until = time.monotonic() + 120
+    while not (tmp_path / "ended").exists():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert not (tmp_path / "out" / "watch").exists()
+
+
+def test_ranks_that_the_script_starts_are_ranks(tmp_path):
+    body = """
+        def rank(number):
+            os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=sys.argv[1])
+            torch.distributed.init_process_group("gloo", rank=number, world_size=2)
+            for _ in range(150):
+                step(); torch.distributed.barrier()
+            torch.distributed.destroy_process_group()
+        if __name__ == "__main__":
+            torch.multiprocessing.spawn(rank, nprocs=2)
+    """
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    _, seen = watched(tmp_path, MODEL, body, arguments=[port])
+    assert seen.status == 0
+    assert [(each["rank"], each["steps"]) for each in seen.processes] == [(0, 150), (1, 150)]
+
+
+def test_processes_that_train_side_by_side_each_have_a_number(tmp_path):
+    body = """
+        def alone():
+            for _ in range(100):
+                step()
+        if __name__ == "__main__":
+            them = [torch.multiprocessing.Process(target=alone) for _ in range(2)]
+            [each.start() for each in them], [each.join() for each in them]
+    """
+    done = command(tmp_path, "--at-step", "6", "--out", "out", "--", sys.executable, script(tmp_path, MODEL, body))
+    assert done.returncode == 0, done.stderr.decode()
+    ranks = json.loads((tmp_path / "out" / "run.json").read_text())["ranks"]
+    assert [(each["rank"], each["steps"]) for each in ranks] == [(0, 100), (1, 100)]
+
+
+def test_a_graph_that_holds_the_optimizer_steps_when_it_is_replayed(tmp_path):
+    """What the watcher is told on a GPU, in the order in which it is told; there is no graph on a CPU."""
+    body = """
+        import grader_watch
+        class Graph: pass
+        watch, graph, other = grader_watch.watch, Graph(), Graph()
+        for _ in range(3):
+            step()
+        grader_watch._capturing = lambda: True
+        step()
+        grader_watch._capturing = lambda: False
+        watch.graph_captured(graph); watch.graph_captured(other)
+        for _ in range(50):
+            watch.graph_replayed(graph); watch.graph_replayed(other)
+    """
+    process, _ = watched(tmp_path, MODEL, body)
+    assert (process["steps"], process["by"]) == (53, "graph")
 
 
 def test_two_ranks_record_the_same_steps(tmp_path):

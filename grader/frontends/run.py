@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import gzip
 import itertools
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -24,6 +25,12 @@ from grader.trace import analyse
 
 SLOWER = 3  # exit status
 ROW = "  {:<22} {}"
+PARTS = {
+    "data_wait": "waiting for data",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "rest": "forward and the rest",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,14 +94,32 @@ def say(line: str) -> None:
 
 
 def out_folder(asked: str | None) -> Path:
+    """Made, for this run alone: of several that one launcher starts side by side, each has its own."""
+    beside = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") if launched_with_others() else None
     names = (Path(f"grader-run-{n}" if n > 1 else "grader-run") for n in itertools.count(1))
-    out = Path(asked) if asked else next(path for path in names if not path.exists())
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        if asked:
+            out = Path(asked, f"rank-{beside}") if beside else Path(asked)
+            out.mkdir(parents=True, exist_ok=True)
+        else:
+            out = next(path for path in names if _made(path))
     except OSError as error:
-        raise UserError(f"--out {clean(out)}: {error.strerror}.") from None
+        raise UserError(f"--out {clean(asked or '.')}: {error.strerror}.") from None
     check_writable(str(out / "run.json"))
     return out
+
+
+def _made(path: Path) -> bool:
+    with contextlib.suppress(FileExistsError):
+        path.mkdir()
+        return True
+    return False
+
+
+def launched_with_others() -> bool:
+    """Whether a launcher started several of this process: torchrun, or srun with more than one task."""
+    step = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
+    return max((int(n) for n in (os.environ.get("WORLD_SIZE", "1"), step) if n.isdecimal()), default=1) > 1
 
 
 class Looks:
@@ -189,10 +214,18 @@ def _compress(source: Path, target: Path) -> None:
 
 def summary(seen: Seen, found: dict[str, Any]) -> list[str]:
     """Lines on the whole run, or the one that says why there is nothing to say."""
+    if seen.left:
+        pids = ", ".join(map(str, seen.left[:4]))
+        left = f"the command ended, but what it started runs on (process {pids}), and isn't watched any longer."
+        return [left, *(_whole(seen, found) if found["ranks"] else [])]
+    return _whole(seen, found)
+
+
+def _whole(seen: Seen, found: dict[str, Any]) -> list[str]:
     if not found["ranks"]:
         if not seen.torch:
             return [
-                "no Python process of this command imported torch, so there was nothing to see. `grader run` can't look into python -I and -E."
+                "no Python process of this command imported torch, so there was nothing to see. `grader run` can't look into python -I, -E and -S, nor into containers and other machines."
             ]
         return [
             "torch was imported, but no step was seen. Nothing called an optimizer's step or backward. Use --step to name the function that ends a step."
@@ -219,7 +252,13 @@ def _least(seen: Seen) -> str:
 
 
 def _rows(rank: dict[str, Any]) -> list[tuple[str, str]]:
-    by = {"optimizer": "of the optimizer", "backward": "backward calls", "function": "calls of --step's function"}
+    by = {
+        "optimizer": "of the optimizer",
+        "backward": "backward calls",
+        "grad": "calls of autograd.grad",
+        "graph": "replays of a CUDA graph",
+        "function": "calls of --step's function",
+    }
     rows = [
         ("steps", f"{rank['steps']:,} ({by.get(rank['steps_are'], rank['steps_are'])}), on {one_line(rank['device'])}")
     ]
@@ -231,7 +270,7 @@ def _rows(rank: dict[str, Any]) -> list[tuple[str, str]]:
         if rank["samples_a_step"]:
             rate = rank["samples_a_step"] / rank["step_s_mean"]
             rows.append(("samples", f"{rank['samples_a_step']:,} per step, {rate:,.0f} per second"))
-    for part, words in (("data_wait", "waiting for data"), ("backward", "backward"), ("optimizer", "optimizer")):
+    for part, words in PARTS.items():
         if (seconds := rank["parts_s"].get(part)) and rank["step_s_mean"]:
             rows.append((words, f"{_ms(seconds)}, {min(1.0, seconds / rank['step_s_mean']):.0%} of a step"))
     for part in ("evaluation", "checkpoints"):

@@ -40,6 +40,9 @@ def _rank(process: dict[str, Any]) -> dict[str, Any]:
     batches = process["counts"]["batches"] / max(1, process["steps"])
     timed = [second for look in process["looks"] for window in look["step_s"] for second in window]
     step_s = fmean(timed) if timed else median(times) if times else None
+    parts = {"data_wait": process["total_s"]["data_wait"] / max(1, process["steps"]), **process["parts"]}
+    if step_s and {"backward", "optimizer"} <= parts.keys():
+        parts["rest"] = max(0.0, step_s - sum(parts.values()))  # forward, copies, and what the script does besides
     deciles = quantiles(times, n=10) if len(times) > 1 else [times[0]] * 9 if times else [None] * 9
     return {
         "rank": process["rank"],
@@ -53,7 +56,7 @@ def _rank(process: dict[str, Any]) -> dict[str, Any]:
         "step_s_p10": deciles[0],
         "step_s_p90": deciles[8],
         "samples_a_step": round(batches) * process["loader"]["batch"] or None,
-        "parts_s": {"data_wait": process["total_s"]["data_wait"] / max(1, process["steps"]), **process["parts"]},
+        "parts_s": parts,
         "share": {name: process["total_s"][name] / stepping for name in ("data_wait", "evaluation", "checkpoints")},
         "counts": process["counts"],
         "memory": (process["looks"][-1]["memory"] if process["looks"] else {}) | process["memory"],

@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -25,6 +26,7 @@ WATCH = Path(__file__).parent / "watch"
 TORCH_SEEN = "torch-seen"
 POLL_S = 0.3
 STOP_S = 10.0  # that a stopped job has to end before it is killed
+GRACE_S = 2.0  # that what a command started may take to end after it
 NO_STEP_S = 300.0  # without a first step: said once
 
 
@@ -37,6 +39,7 @@ class Seen:
     gpu_busy: list[float] = field(default_factory=list)  # as nvidia-smi shows it, 0 to 1, while steps were timed
     status: int | None = None  # exit status of the command
     cut_short: bool = False  # it was ended at its limit
+    left: list[int] = field(default_factory=list)  # process ids of what went on after the command's end
     seconds: float = 0.0
 
     @property
@@ -62,19 +65,22 @@ def run_watched(
     The command has this process's terminal, output and signals; where `output` names a file, its output goes there. limit_s: after
     which it is stopped. options: see `Options` in watch/grader_watch.py.
     say: gets lines for the user. Raises UserError where the command cannot be started."""
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
+    folder.mkdir(parents=True)
     began = time.monotonic()
     with _signals_are_the_jobs() as forward:
-        process = _start(command, _environment(folder, options, environment or {}), cwd, output)
+        process = _start(command, watched_environment(folder, options, environment or {}), cwd, output)
         forward(process)
         seen = Seen()
         stopped = _watch(process, folder, seen, looked, say, began, limit_s)
+    seen.left = [] if stopped else _left(folder, seen)
     seen.seconds = time.monotonic() - began
     seen.status = 0 if stopped else process.returncode if process.returncode >= 0 else 128 - process.returncode
     return seen
 
 
-def _environment(folder: Path, options: dict[str, Any], more: dict[str, str]) -> dict[str, str]:
+def watched_environment(folder: Path, options: dict[str, Any], more: dict[str, str]) -> dict[str, str]:
+    """In which every Python of a command is watched."""
     given = json.dumps({**options, "folder": str(folder.resolve())})
     env = {
         "KINETO_LOG_LEVEL": "99",
@@ -121,7 +127,7 @@ def _watch(
             enough |= looked(seen)
         if enough and running:
             stopped, running = True, False
-            stop(process)
+            stop(process, folder)
         if not (warned or seen.processes) and passed > NO_STEP_S:
             warned = True
             say(f"no step was seen in {NO_STEP_S / 60:.0f} minutes. --step MODULE:FUNCTION names what ends one.")
@@ -156,19 +162,42 @@ def _signals_are_the_jobs() -> Iterator[Callable[[subprocess.Popen[bytes]], None
             signal.signal(number, handler)
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a job and all that it started: asked first, killed after STOP_S."""
+def stop(process: subprocess.Popen[bytes], folder: Path) -> None:
+    """End a job and all that it started."""
     with contextlib.suppress(psutil.NoSuchProcess):
         parent = psutil.Process(process.pid)
-        family = [parent, *parent.children(recursive=True)]
-        for each in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                each.terminate()
-        _, alive = psutil.wait_procs(family, STOP_S)
-        for each in alive:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                each.kill()
+        end([*{parent, *parent.children(recursive=True), *of_the_job(folder)}])
     process.wait()
+
+
+def end(family: Sequence[psutil.Process]) -> None:
+    """Asked first, killed after STOP_S."""
+    for each in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.terminate()
+    _, alive = psutil.wait_procs(family, STOP_S)
+    for each in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+
+
+def _left(folder: Path, seen: Seen) -> list[int]:
+    """What trains on after the command's end; where nothing trained yet, what runs on. A loader's workers end by themselves."""
+    running = of_the_job(folder)
+    if seen.processes:
+        trained = {each["pid"] for each in seen.processes}
+        return [each.pid for each in running if each.pid in trained]
+    return [each.pid for each in psutil.wait_procs(running, GRACE_S)[1]]
+
+
+def of_the_job(folder: Path) -> list[psutil.Process]:
+    """What runs of it, those too that it left to themselves: its environment names the folder."""
+    named, found = json.dumps(str(folder.resolve())), []
+    for each in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if named in each.environ().get("GRADER_WATCH", "") and each.status() != psutil.STATUS_ZOMBIE:
+                found.append(each)
+    return found
 
 
 def gather(folder: Path, seen: Seen) -> None:
@@ -180,7 +209,11 @@ def gather(folder: Path, seen: Seen) -> None:
     stepping = [each for each in told if each["steps"]]
     most = max((each["steps"] for each in stepping), default=0)
     # a process that made a step or two on the side is no rank of the job
-    seen.processes = sorted((each for each in stepping if 10 * each["steps"] >= most), key=lambda each: each["rank"])
+    ranks = [each for each in stepping if 10 * each["steps"] >= most]
+    seen.processes = sorted(ranks, key=lambda each: (each["rank"], each["pid"]))
+    if len({each["rank"] for each in ranks}) < len(ranks):  # they train side by side, and are no group
+        for number, each in enumerate(seen.processes):
+            each["rank"] = number
     seen.torch = (folder / TORCH_SEEN).exists()
 
 

@@ -14,12 +14,18 @@ from torch.optim import optimizer as optimizers
 
 notes: list[str] = []  # what the levers changed, each once
 failed: list[str] = []  # what could not be applied, and why
+reasons: list[str] = []  # why a lever had nothing to change
 GC_AFTER_STEP = 10  # the collector is frozen when what lasts has been made
 
 
 def note(text: str) -> None:
     if text not in notes:
         notes.append(text)
+
+
+def no_need(why: str) -> None:
+    if why not in reasons:
+        reasons.append(why)
 
 
 def pull(levers: list[str], values: dict) -> None:
@@ -82,28 +88,50 @@ def _before_ampere() -> bool:
 
 
 def tf32(values, outermost) -> None:
-    if _before_ampere():
-        return  # it has none: nothing changes
-    torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.allow_tf32 = True
-    _keep(torch, "set_float32_matmul_precision")
-    note("TF32 for float32 matmuls and convolutions")
+    def change(module) -> None:
+        if _before_ampere():
+            return no_need("this GPU has no TF32")
+        try:
+            if torch.get_float32_matmul_precision() != "highest" and torch.backends.cudnn.allow_tf32:
+                return no_need("the script sets it itself")
+        except RuntimeError:  # it cannot be read where the newer settings were used
+            return no_need("the script sets fp32_precision itself")
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.allow_tf32 = True
+        note("TF32 for float32 matmuls and convolutions")
+
+    outermost.once.append(change)
 
 
 def autocast(values, outermost) -> None:
     """bf16 where the GPU has it, else fp16."""
     kind = torch.float16 if _before_ampere() else torch.bfloat16
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    outermost.around.append(lambda: torch.autocast(device, kind))
     name = "bfloat16" if kind is torch.bfloat16 else "float16 (add a GradScaler)"
-    outermost.once.append(lambda module: note(f"autocast to {name} around {type(module).__name__}"))
+
+    def change(module) -> None:
+        kinds = {p.dtype for p in module.parameters() if p.is_floating_point()}
+        if torch.is_autocast_enabled(device):
+            no_need("the script runs its model under autocast itself")
+        elif torch.float32 not in kinds:
+            no_need(f"the weights of {type(module).__name__} are not float32")
+        else:
+            outermost.around[:] = [lambda: torch.autocast(device, kind)]
+            note(f"autocast to {name} around {type(module).__name__}")
+
+    outermost.once.append(change)
 
 
 def channels_last(values, outermost) -> None:
     def change(module) -> None:
-        if any(isinstance(each, nn.Conv2d) for each in module.modules()):
-            module.to(memory_format=torch.channels_last)
-            note(f"channels_last for {type(module).__name__} and its images")
+        weights = [each.weight for each in module.modules() if isinstance(each, nn.Conv2d)]
+        if not weights:
+            return no_need(f"{type(module).__name__} has no Conv2d")
+        if all(each.is_contiguous(memory_format=torch.channels_last) for each in weights):
+            return no_need("the script has it already")
+        module.to(memory_format=torch.channels_last)
+        outermost.inputs[:] = [images]
+        note(f"channels_last for {type(module).__name__} and its images")
 
     def images(value):
         if isinstance(value, torch.Tensor) and value.dim() == 4:
@@ -111,16 +139,25 @@ def channels_last(values, outermost) -> None:
         return value
 
     outermost.once.append(change)
-    outermost.inputs.append(images)
 
 
 def benchmark(values, outermost) -> None:
-    torch.backends.cudnn.benchmark = True
-    outermost.once.append(
-        lambda module: (
-            note("cudnn.benchmark") if any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules()) else None
-        )
-    )
+    def change(module) -> None:
+        if torch.backends.cudnn.benchmark:
+            no_need("the script sets it itself")
+        elif any(isinstance(each, nn.modules.conv._ConvNd) for each in module.modules()):
+            torch.backends.cudnn.benchmark = True
+            note("cudnn.benchmark")
+        else:
+            no_need(f"{type(module).__name__} has no convolution")
+
+    outermost.once.append(change)
+
+
+def attention(values, outermost) -> None:
+    import grader_attention
+
+    grader_attention.pull(note)
 
 
 def _optimizers(option: str) -> None:
@@ -137,14 +174,16 @@ def _with_option(kind, option: str) -> None:
     @functools.wraps(original)
     def __init__(self, *args, **kwargs):
         given = {"fused": None, "foreach": None, **kwargs}
+        if given[option]:
+            no_need(f"{kind.__name__} has {option}=True already")
         if given[option] is None and not kwargs.get("differentiable"):
             changed = {**kwargs, option: True, ("foreach" if option == "fused" else "fused"): False}
             names = inspect.signature(original).parameters
             try:
                 original(self, *args, **{name: value for name, value in changed.items() if name in names})
                 return note(f"{option}=True for {kind.__name__}")
-            except (RuntimeError, TypeError) as error:
-                note(f"not {option} for {kind.__name__}: {error}"[:200])
+            except (RuntimeError, TypeError, ValueError) as error:
+                no_need(f"not {option} for {kind.__name__}: {error}"[:200])
         original(self, *args, **kwargs)
 
     kind.__init__ = __init__
@@ -165,7 +204,8 @@ def _compile(**options):
                 module, torch._dynamo.OptimizedModule
             ):
                 module.compile(**options)
-                note(f"torch.compile of {type(module).__name__}" + (f", {options['mode']}" if options else ""))
+                return note(f"torch.compile of {type(module).__name__}" + (f", {options['mode']}" if options else ""))
+            no_need(f"{type(module).__name__} is compiled already")
 
         outermost.once.append(change)
 
@@ -183,7 +223,8 @@ def loader(values, outermost) -> None:
     def __init__(self, *args, **kwargs):
         given = {**dict(zip(names, args)), **kwargs}  # noqa: B905
         if isinstance(given.get("dataset"), torch.utils.data.IterableDataset):
-            note("an IterableDataset keeps its workers: more of them would repeat samples")
+            no_need("an IterableDataset keeps its workers: more of them would repeat samples")
+            return original(self, *args, **kwargs)
         else:
             given["num_workers"] = values["workers"]
             given["persistent_workers"] = values["workers"] > 0
@@ -235,29 +276,46 @@ def affinity(values, outermost) -> None:
 
 def no_debugging(values, outermost) -> None:
     """What people forget to switch off."""
-    detect = torch.autograd.set_detect_anomaly
-
-    def off(mode, *args, **kwargs):
-        if mode:
-            note("anomaly detection was on")
-        return detect(False)
-
-    torch.autograd.set_detect_anomaly = off
-    torch.autograd.anomaly_mode.set_detect_anomaly = off
+    for name in values.get("was_on", []):
+        note(f"{name} was set")
+    _off(torch, "set_anomaly_enabled", "anomaly detection was on")
+    _off(torch.cuda, "set_sync_debug_mode", "torch.cuda.set_sync_debug_mode was on")
     if torch.is_anomaly_enabled():
-        detect(False)
-        note("anomaly detection was on")
-    if values.get("was_synchronous"):
-        note("CUDA_LAUNCH_BLOCKING was set")
+        torch.set_anomaly_enabled(False)
+    start = torch.profiler.profile.__init__
+
+    @functools.wraps(start)
+    def never(self, *args, **kwargs):
+        note("torch.profiler was on")
+        start(self, *args, **{**kwargs, "schedule": lambda step: torch.profiler.ProfilerAction.NONE})
+
+    torch.profiler.profile.__init__ = never
+    initialise = torch.cuda._lazy_init
+
+    @functools.wraps(initialise)
+    def without_blocking():
+        if os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):  # by the script, too late for our environment
+            os.environ["CUDA_LAUNCH_BLOCKING"] = "0"
+            note("CUDA_LAUNCH_BLOCKING was set")
+        initialise()
+
+    torch.cuda._lazy_init = without_blocking
+
+
+def _off(owner, name: str, words: str) -> None:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def off(mode, *args, **kwargs):
+        if mode and mode != "default":
+            note(words)
+        return original(type(mode)() if isinstance(mode, (bool, int)) else "default", *args, **kwargs)
+
+    setattr(owner, name, off)
 
 
 def expandable_segments(values, outermost) -> None:
     note("expandable segments of the allocator")  # set by the environment, before torch is loaded
-
-
-def _keep(owner, name: str) -> None:
-    """What a lever has set the job does not set back."""
-    setattr(owner, name, lambda *args, **kwargs: None)
 
 
 LEVERS = {
@@ -265,6 +323,7 @@ LEVERS = {
     "autocast": autocast,
     "channels_last": channels_last,
     "benchmark": benchmark,
+    "attention": attention,
     "fused": fused,
     "foreach": foreach,
     "compile": _compile(),

@@ -13,9 +13,11 @@ import math
 import os
 import threading
 import time
+from multiprocessing import util
 from statistics import median
 
 import torch
+from grader_watch_apart import Apart
 from grader_watch_steps import Mark, Parts, Plan, Steps
 
 WARM_STEPS, WARM_S = 12, 6.0  # before that no step counts: compilation, autotuning, caches
@@ -23,7 +25,8 @@ STATIONARY = 0.05  # two quarters of the warm-up are as fast as each other when 
 NEVER_WARM_S = 180.0  # then it is measured as it is, and said
 WINDOW_S, FEWEST, MOST = 4.0, 10, 2000  # of the timed steps
 RECORDED_S, FEWEST_RECORDED, MOST_RECORDED = 20.0, 8, 40  # at most so long; steps
-TOLD_EVERY_S = 2.0
+TOLD_EVERY_S, TOLD_SELDOM_S = 2.0, 10.0  # at first; a job that has run for a while is killed seldom
+TOLD = 1000  # step times, evenly spread: writing them costs some microseconds each
 ASKED_EVERY_S = 0.1  # whether it is time to look: it costs something to know
 SAMPLED_EVERY_S, SAMPLED = 30.0, 10  # after the measurement: the parts of so many steps, now and then
 KEPT = 100_000  # step times; of more every second one
@@ -62,9 +65,11 @@ def begin(options: str) -> None:
         import grader_levers
 
         grader_levers.pull(watch.options.levers, watch.options.values)
-        watch.notes, watch.failed = grader_levers.notes, grader_levers.failed
+        watch.notes, watch.failed, watch.reasons = grader_levers.notes, grader_levers.failed, grader_levers.reasons
     grader_watch_patches.install(watch)
     os.register_at_fork(after_in_child=watch.start_anew)  # a loader's worker, or a rank of its own
+    # what multiprocessing forks ends without atexit
+    util.register_after_fork(watch, lambda watch: util.Finalize(None, watch.at_exit, exitpriority=1))
 
 
 def guarded(method):
@@ -90,6 +95,7 @@ class Watch:
         self.options = options
         self.notes: list[str] = []  # what levers changed, in forked processes too
         self.failed: list[str] = []  # what they could not
+        self.reasons: list[str] = []  # why they had nothing to change
         self.start_anew()
 
     def start_anew(self) -> None:
@@ -98,43 +104,56 @@ class Watch:
         self.began, self.pid = time.perf_counter(), os.getpid()
         self.steps, self.step = Steps(self.options.step), 0
         self.thread = 0  # that trains
-        self.first: Mark | None = None
-        self.last: Mark | None = None  # the end of the last step
+        self.first_at: float | None = None  # the end of the first step
+        self.last_at = 0.0  # the end of the last one
         self.times = array.array("d")  # host seconds of each step
         self.every = 1  # of so many steps one is kept in `times`
-        self.apart_s = 0.0  # evaluation and checkpoints since the last step
-        self.evaluating: float | None = None
-        self.close_evaluation = lambda: None
-        self.total_s = {"data_wait": 0.0, "evaluation": 0.0, "checkpoints": 0.0, "recording": 0.0}
-        self.counts = {"batches": 0, "evaluation": 0, "checkpoints": 0, "skipped": 0}
+        self.apart = Apart()
+        self.saving = False
+        self.total_s = {"data_wait": 0.0, "recording": 0.0}
+        self.counts = {"batches": 0, "skipped": 0}
         self.loader = {"workers": 0, "prefetch": 0, "batch": 0}
         self.parts = Parts()
         self.sampled_to, self.sample_at = 0, math.inf  # step, time
         self.plan: Plan | None = None
         self.looks: list[dict] = []
-        self.look_at, self.asked_at, self.told_at = 0.0, 0.0, 0.0
+        self.look_at, self.asked_at, self.told_at, self.tell_at = 0.0, 0.0, 0.0, 0.0
 
     # ---------------------------------------------------------------- what the patches see
 
     @guarded
     def optimizer_done(self, optimizer) -> None:
         self.parts.ends("optimizer")
-        if self.steps.optimizer(optimizer):
+        if _capturing():
+            self.steps.captured = True  # it steps when its graph is replayed
+        elif self.steps.optimizer(optimizer):
             if self.steps.begin_again and self.plan is None and not self.looks:
-                self.step, self.first, self.last, self.times = 0, None, None, array.array("d")
+                self.step, self.first_at, self.times = 0, None, array.array("d")
             self.steps.begin_again = False
             self.tick()
 
     @guarded
+    def graph_captured(self, graph) -> None:
+        self.steps.graph_captured(graph)
+
+    @guarded
+    def graph_replayed(self, graph) -> None:
+        if self.steps.graph_replayed(graph):
+            self.tick()
+
+    @guarded
     def backward_begins(self, tensors) -> None:
+        if self.apart.evaluating and self.apart.in_training_again():
+            self._late_end()
         self.part_begins("backward")
         if len(self.losses) < self.options.losses and isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
             self.losses.append(tensors.detach().clone())
 
     @guarded
-    def backward_done(self) -> None:
+    def backward_done(self, by: str = "backward") -> None:
+        """by: which call it was, `backward` or `grad`."""
         self.parts.ends("backward")
-        if self.steps.backward():
+        if self.steps.backward(by):
             self.tick()
 
     @guarded
@@ -147,43 +166,44 @@ class Watch:
 
     @guarded
     def waited(self, iterator, seconds: float) -> None:
-        if self.evaluating is not None or self.thread not in (0, threading.get_ident()):
+        if self.thread not in (0, threading.get_ident()):
             return
+        if self.apart.evaluating:
+            if not self.apart.in_training_again():
+                return
+            self.apart.evaluation_ends(before_s=seconds)
         self.total_s["data_wait"] += seconds
         self.counts["batches"] += 1
-        batch = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
-        self.loader = {
-            "workers": getattr(iterator, "_num_workers", 0),
-            "prefetch": getattr(iterator, "_prefetch_factor", None) or 0,
-            "batch": batch if isinstance(batch, int) else 0,
-        }
+        if self.counts["batches"] % 16 == 1:  # it costs something to look
+            batch = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
+            self.loader = {
+                "workers": getattr(iterator, "_num_workers", 0),
+                "prefetch": getattr(iterator, "_prefetch_factor", None) or 0,
+                "batch": batch if isinstance(batch, int) else 0,
+            }
 
     @guarded
     def saved(self, seconds: float) -> None:
-        if self.evaluating is None and self.thread == threading.get_ident():
-            self._apart("checkpoints", seconds)
+        if not self.apart.evaluating and self.thread == threading.get_ident():
+            self.apart.add("checkpoints", seconds)
 
     @guarded
     def evaluation_begins(self, module) -> bool:
         """Whether this is the model that is trained: not a layer that is frozen, nor a teacher."""
-        if self.evaluating is not None or self.thread != threading.get_ident():
+        if self.apart.evaluating or self.thread != threading.get_ident():
             return False
         if 2 * sum(p.numel() for p in module.parameters()) < self.steps.parameters:
             return False
-        self.evaluating = time.perf_counter()
+        self.apart.evaluation_begins(module)
         return True
 
     @guarded
     def evaluation_ends(self) -> None:
-        if self.evaluating is not None:
-            self.close_evaluation()
-            began, self.evaluating = self.evaluating, None
-            self._apart("evaluation", time.perf_counter() - began)
+        self.apart.evaluation_ends()
 
-    def _apart(self, kind: str, seconds: float) -> None:
-        self.total_s[kind] += seconds
-        self.counts[kind] += 1
-        self.apart_s += seconds
+    def _late_end(self) -> None:
+        """Of an evaluation whose end was not seen: the step after it has begun, and is taken to be as long as others."""
+        self.apart.evaluation_ends(before_s=median(self.times[-50:]) if self.times else 0.0)
 
     @guarded
     def profiler_wanted(self, profile) -> None:
@@ -198,33 +218,37 @@ class Watch:
     @guarded
     def part_begins(self, part: str) -> None:
         if self.step < self.sampled_to or (self.plan is not None and self.plan.times(self.step)):
-            self.parts.begins(part)
+            self.parts.begins(part, self.step)
 
     # ---------------------------------------------------------------- a step
 
     @guarded
     def tick(self) -> None:
         """The end of a step."""
-        self.evaluation_ends()
+        if self.apart.evaluating:
+            self._late_end()
         self.step += 1
         mark = Mark(with_event=self.plan is not None)
-        apart_s, self.apart_s = self.apart_s, 0.0
-        if self.last is None:
-            self.thread, self.first = threading.get_ident(), mark
+        apart_s = self.apart.take()
+        if self.first_at is None:
+            self.thread, self.first_at = threading.get_ident(), mark.at
         else:
-            self._keep(max(0.0, mark.at - self.last.at - apart_s))
+            self._keep(max(0.0, mark.at - self.last_at - apart_s))
         if self.plan is None and self._time_to_look(mark.at):
-            self.plan, mark = self._plan(), Mark()
+            self.plan = self._plan()
+            self.tell()
+            mark = Mark()
         if self.plan is not None:
             self.plan.step(self.step, mark, apart_s)
             if self.plan.read:
                 self._looked(self.plan, mark.at)
         elif mark.at > self.sample_at:
             self.sampled_to, self.sample_at = self.step + SAMPLED, mark.at + SAMPLED_EVERY_S
-        self.parts.read()
-        if mark.at - self.told_at > TOLD_EVERY_S:
+        if self.parts.over:
+            self.parts.read()
+        if mark.at > self.tell_at:
             self.tell()
-        self.last = Mark(with_event=False)
+        self.last_at = time.perf_counter()
 
     def _keep(self, seconds: float) -> None:
         if self.step % self.every == 0:
@@ -244,18 +268,10 @@ class Watch:
             return 0 < self.look_at <= now
         if self.options.at_step:
             return False
-        passed = now - self.first.at - self.options.after_s
+        passed = now - self.first_at - self.options.after_s
         if passed < WARM_S or len(self.times) < WARM_STEPS:
             return False
-        return passed > NEVER_WARM_S or self.stationary()
-
-    def stationary(self) -> bool:
-        """The last quarter of the steps is as fast as the one before it."""
-        n = min(max(5, len(self.times) // 4), MOST)
-        if len(self.times) < 2 * n:
-            return False
-        before, now = median(self.times[-2 * n : -n]), median(self.times[-n:])
-        return abs(now - before) <= STATIONARY * before
+        return passed > NEVER_WARM_S or stationary(self.times)
 
     def _plan_file(self) -> str:
         return os.path.join(self.options.folder, f"plan-{len(self.looks)}.json")
@@ -287,17 +303,21 @@ class Watch:
         )
         self.plan, self.sample_at = None, now + SAMPLED_EVERY_S
         self.look_at = now + self.options.every_s if self.options.every_s else 0.0
-        self.told_at = 0.0  # tell at once
+        self.tell_at = 0.0  # at once
 
     # ---------------------------------------------------------------- what is told
 
     def tell(self) -> None:
         """What is known so far, into a file of this process's own."""
         self.told_at = time.perf_counter()
+        silent_s = min(TOLD_SELDOM_S, max(TOLD_EVERY_S, (self.told_at - self.began) / 15))
+        self.tell_at = self.told_at + (
+            6 * TOLD_SELDOM_S if self.plan is not None else silent_s
+        )  # timed steps are not held up
         told = _told(self)
         path = os.path.join(self.options.folder, f"process-{self.pid}.json")
         with open(path + ".part", "w", encoding="utf-8") as file:
-            json.dump(told, file)
+            file.write(json.dumps(told))  # json.dump takes five times as long
         os.replace(path + ".part", path)
 
     def give_up(self, why: str) -> None:
@@ -310,6 +330,15 @@ class Watch:
     def at_exit(self) -> None:
         if os.getpid() == self.pid and self.step and not self.over:
             self.give_up("the job ended")
+
+
+def stationary(times) -> bool:
+    """The last quarter of the steps is as fast as the one before it."""
+    n = min(max(5, len(times) // 4), MOST)
+    if len(times) < 2 * n:
+        return False
+    before, now = median(times[-2 * n : -n]), median(times[-n:])
+    return abs(now - before) <= STATIONARY * before
 
 
 def _planned(watch: Watch) -> dict:
@@ -325,7 +354,7 @@ def _planned(watch: Watch) -> dict:
         # while the profiler starts, the workers fill their queue: it is used up first
         "warm": max(2, min(workers * prefetch + 2, 200 if step_s < 1 else 4)),
         "active": max(2, min(active, math.ceil(RECORDED_S / step_s))) if watch.options.record else 0,
-        "stationary": bool(watch.options.at_step) or watch.stationary(),
+        "stationary": bool(watch.options.at_step) or stationary(watch.times),
     }
 
 
@@ -334,7 +363,7 @@ def _told(watch: Watch) -> dict:
     cuda = torch.cuda.is_initialized()
     return {
         "pid": watch.pid,
-        "rank": _number("RANK", "SLURM_PROCID"),
+        "rank": rank(),
         "world": world(),
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if cuda else "cpu",
@@ -343,17 +372,18 @@ def _told(watch: Watch) -> dict:
         "by": watch.steps.by,
         "parameters": watch.steps.parameters,
         "running_s": watch.told_at - watch.began,
-        "stepping_s": watch.last.at - watch.first.at if watch.last and watch.first else 0.0,
-        "times": [round(seconds, 7) for seconds in watch.times[:: -(-len(watch.times) // 2000) or 1]],
-        "total_s": watch.total_s,
-        "counts": watch.counts,
+        "stepping_s": watch.last_at - watch.first_at if watch.first_at is not None else 0.0,
+        "times": [round(seconds, 7) for seconds in watch.times[:: -(-len(watch.times) // TOLD) or 1]],
+        "total_s": {**watch.total_s, **watch.apart.total_s},
+        "counts": {**watch.counts, **watch.apart.counts},
         "loader": watch.loader,
-        "parts": {name: median(seconds) for name, seconds in watch.parts.seconds.items()},
+        "parts": watch.parts.medians(),
         "measuring": watch.plan is not None,
         "looks": watch.looks,
         "memory": _memory(),
         "notes": watch.notes,
         "failed": watch.failed,
+        "reasons": watch.reasons,
         # read once a measurement is complete: until then the GPU would be waited for
         "losses": [loss.item() for loss in watch.losses] if watch.looks else [],
         "over": watch.over,
@@ -382,8 +412,21 @@ def _memory() -> dict:
     }
 
 
+def _capturing() -> bool:
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
 def world() -> int:
-    return _number("WORLD_SIZE", "SLURM_NTASKS") or 1
+    return torch.distributed.get_world_size() if _in_a_group() else _number("WORLD_SIZE", "SLURM_NTASKS") or 1
+
+
+def rank() -> int:
+    return torch.distributed.get_rank() if _in_a_group() else _number("RANK", "SLURM_PROCID")
+
+
+def _in_a_group() -> bool:
+    """Ranks that a script starts by itself have nothing in their environment."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _number(*names: str) -> int:

@@ -13,13 +13,19 @@ import torch
 import torch.utils.data.dataloader as loading
 from torch.optim import optimizer as optimizers
 
+watching: list = []  # the one watcher
+
 
 def install(watch) -> None:
+    watching.append(watch)
     optimizers.register_optimizer_step_pre_hook(lambda *_: watch.part_begins("optimizer"))
     optimizers.register_optimizer_step_post_hook(lambda optimizer, *_: watch.optimizer_done(optimizer))
     _patch(torch.autograd, "backward", _backward(watch))
+    _patch(torch.autograd, "grad", _around(lambda: None, lambda: watch.backward_done("grad")))
+    for method, seen in (("capture_end", watch.graph_captured), ("replay", watch.graph_replayed)):
+        _patch(torch.cuda.CUDAGraph, method, _then(seen))
     _patch(torch.amp.GradScaler, "step", _around(lambda: None, watch.scaler_done))
-    _patch(torch, "save", _apart(watch))
+    _patch(torch, "save", _checkpoint(watch))
     _patch(torch.nn.Module, "eval", _evaluation(watch))
     _patch(torch.autograd.profiler.profile, "_prepare_trace", _give_way(watch))
     _patch(loading._BaseDataLoaderIter, "__next__", _data_wait(watch))
@@ -28,10 +34,25 @@ def install(watch) -> None:
     atexit.register(watch.at_exit)
 
 
+def saves(module, name: str) -> None:
+    """A function of a module that writes checkpoints. Nothing before `install`."""
+    if watching:
+        _patch(module, name, _checkpoint(watching[0]))
+
+
 def _patch(owner, name: str, wrap) -> None:
     original = getattr(owner, name, None)
-    if original is not None:
-        setattr(owner, name, functools.wraps(original)(wrap(original)))
+    if original is None:
+        return
+    wrapped = wrap(original)
+
+    @functools.wraps(original)
+    def call(*args, **kwargs):
+        if torch.compiler.is_compiling():  # what is compiled is compiled as without us
+            return original(*args, **kwargs)
+        return wrapped(*args, **kwargs)
+
+    setattr(owner, name, call)
 
 
 def _around(before, after):
@@ -42,6 +63,20 @@ def _around(before, after):
                 return original(*args, **kwargs)
             finally:
                 after()
+
+        return call
+
+    return wrap
+
+
+def _then(seen):
+    """A method, and then `seen` with its object."""
+
+    def wrap(original):
+        def call(self, *args, **kwargs):
+            result = original(self, *args, **kwargs)
+            seen(self)
+            return result
 
         return call
 
@@ -62,15 +97,18 @@ def _backward(watch):
     return wrap
 
 
-def _apart(watch):
-    """A checkpoint belongs to no step."""
+def _checkpoint(watch):
+    """It belongs to no step. One kind of saving may call another: the outermost counts."""
 
     def wrap(original):
         def save(*args, **kwargs):
-            began = time.perf_counter()
+            if watch.saving:
+                return original(*args, **kwargs)
+            watch.saving, began = True, time.perf_counter()
             try:
                 return original(*args, **kwargs)
             finally:
+                watch.saving = False
                 watch.saved(time.perf_counter() - began)
 
         return save
@@ -98,7 +136,7 @@ def _evaluation(watch):
     def wrap(original):
         def eval(module):
             if watch.evaluation_begins(module):
-                watch.close_evaluation = _until_train(watch, module)
+                watch.apart.close = _until_train(watch, module)
             return original(module)
 
         return eval

@@ -6,10 +6,12 @@ import inspect
 import os
 import time
 import weakref
+from statistics import median
 
 import torch
 
 NO_OPTIMIZER = 30  # backward calls without a step of an optimizer: then they are the steps
+DEEPEST = 20  # parts within parts
 GONE = 50  # steps of others without one of the main optimizer's
 
 
@@ -74,6 +76,9 @@ class Steps:
         self.others = 0  # steps of other optimizers since the main one's last
         self.begin_again = False  # what was counted so far were steps of a smaller one
         self.backwards = 0  # since the last step of any
+        self.gradients = 0  # calls of autograd.grad, as long as nothing else ends steps
+        self.captured = False  # an optimizer stepped while a CUDA graph was captured
+        self.graphs: weakref.WeakSet = weakref.WeakSet()  # whose replay is a step
 
     def optimizer(self, optimizer) -> bool:
         """Whether this step of an optimizer ends a step of the job. A larger one takes the main one's place."""
@@ -94,36 +99,61 @@ class Steps:
             return True
         return False
 
-    def backward(self) -> bool:
-        self.backwards += 1
-        if self.by == "" and self.backwards >= NO_OPTIMIZER:
-            self.by = "backward"
-        return self.by == "backward"
+    def graph_captured(self, graph) -> None:
+        if self.captured:
+            self.captured = False
+            self.graphs.add(graph)
+
+    def graph_replayed(self, graph) -> bool:
+        """Whether this replay ends a step: an optimizer stepped when the graph was captured."""
+        if self.by == "function" or graph not in self.graphs:
+            return False
+        self.backwards, self.by = 0, "graph"
+        return True
+
+    def backward(self, by: str) -> bool:
+        """Whether this call ends a step: no optimizer steps, and it is of the kind that came often enough first."""
+        if by == "grad":
+            self.gradients += 1
+        else:
+            self.backwards += 1
+        if self.by == "" and max(self.backwards, self.gradients) >= NO_OPTIMIZER:
+            self.by = by
+        return self.by == by
 
 
 class Parts:
-    """How long the parts of some steps take: backward, optimizer."""
+    """How long the parts of some steps take: backward, optimizer. A part may come several times in a step."""
 
     def __init__(self) -> None:
-        self.seconds: dict[str, list[float]] = {}
-        self.open: list[tuple[str, Mark, Mark | None]] = []
+        self.seconds: dict[str, dict[int, float]] = {}  # of each step
+        self.running: list[tuple[str, int, Mark]] = []  # the innermost last
+        self.over: list[tuple[str, int, Mark, Mark]] = []
 
-    def begins(self, part: str) -> None:
-        self.open.append((part, Mark(), None))
+    def begins(self, part: str, step: int) -> None:
+        if len(self.running) > DEEPEST:  # calls that never returned
+            self.running.clear()
+        self.running.append((part, step, Mark()))
 
     def ends(self, part: str) -> None:
-        if self.open and self.open[-1][0] == part and self.open[-1][2] is None:
-            self.open[-1] = (*self.open[-1][:2], Mark())
+        if self.running and self.running[-1][0] == part:
+            self.over.append((*self.running.pop(), Mark()))
+            if self.running:  # an optimizer that was given a closure: its own part is what comes after backward
+                self.running[-1] = (*self.running[-1][:2], self.over[-1][3])
 
     def read(self) -> None:
         """Those that the GPU is done with."""
         waiting = []
-        for name, begun, ended in self.open:
-            if ended is None or not ended.happened:
-                waiting.append((name, begun, ended))
+        for part, step, begun, ended in self.over:
+            if ended.happened:
+                steps = self.seconds.setdefault(part, {})
+                steps[step] = steps.get(step, 0.0) + begun.until(ended)
             else:
-                self.seconds.setdefault(name, []).append(begun.until(ended))
-        self.open = waiting[-100:]
+                waiting.append((part, step, begun, ended))
+        self.over = waiting
+
+    def medians(self) -> dict[str, float]:
+        return {part: median(steps.values()) for part, steps in self.seconds.items()}
 
 
 class Recorder:

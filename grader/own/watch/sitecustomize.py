@@ -9,47 +9,68 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-class _AfterTorch:
-    """A finder that changes nothing, but knows when `import torch` is done."""
+class _After:
+    """A finder that changes nothing, but knows when the import of some modules is done."""
+
+    def __init__(self, done):
+        self.done = done  # by name: called with the module
 
     def find_spec(self, name, path=None, target=None):
-        if name != "torch":
+        done = self.done.pop(name, None)
+        if done is None:
             return None
-        sys.meta_path.remove(self)
-        spec = next((found for finder in sys.meta_path if (found := _found(finder, name))), None)
+        if not self.done:
+            sys.meta_path.remove(self)
+        others = [finder for finder in sys.meta_path if finder is not self]
+        spec = next((found for finder in others if (found := _found(finder, name, path))), None)
         if spec is not None and hasattr(spec.loader, "exec_module"):
-            _tell_when_done(spec.loader)
+            _tell_when_done(spec.loader, done)
         return spec
 
 
-def _found(finder, name):
-    return finder.find_spec(name, None) if hasattr(finder, "find_spec") else None
+def _found(finder, name, path):
+    return finder.find_spec(name, path) if hasattr(finder, "find_spec") else None
 
 
-def _tell_when_done(loader):
+def _tell_when_done(loader, done):
     execute = loader.exec_module
 
     def exec_module(module):
         del loader.exec_module
         execute(module)
-        _begin()
+        _without_harm(done, module)
 
     loader.exec_module = exec_module
 
 
-def _begin():
+def _without_harm(call, module):
     """Whatever fails here must not reach the job."""
     try:
         sys.path.insert(0, HERE)
         try:
-            import grader_watch
-
-            grader_watch.begin(os.environ["GRADER_WATCH"])
+            call(module)
         finally:
             sys.path.remove(HERE)
     except Exception:
         if os.environ.get("GRADER_WATCH_DEBUG"):
             raise
+
+
+def _begin(torch):
+    import grader_watch
+
+    grader_watch.begin(os.environ["GRADER_WATCH"])
+
+
+def _saves(function):
+    """A function that writes checkpoints, beside torch.save."""
+
+    def done(module):
+        import grader_watch_patches
+
+        grader_watch_patches.saves(module, function)
+
+    return done
 
 
 def _own_sitecustomize():
@@ -63,5 +84,10 @@ def _own_sitecustomize():
 
 
 if os.environ.get("GRADER_WATCH"):
-    sys.meta_path.insert(0, _AfterTorch())
+    seen = {
+        "torch": _begin,
+        "safetensors.torch": _saves("save_file"),
+        "torch.distributed.checkpoint.state_dict_saver": _saves("save"),
+    }
+    sys.meta_path.insert(0, _After(seen))
 _own_sitecustomize()
