@@ -88,18 +88,114 @@ def test_the_model_is_compiled(tmp_path, job, name):
 
 
 def test_what_was_left_switched_on_is_found(tmp_path, job):
-    rung = Rung((lever("no_debugging"),))
+    rung = Rung(tuple(each for each in trying.levers(2) if each.name == "no_debugging"))
     trying._run(rung, job(more="\n").copy(), LOOK, tmp_path, 120)
-    assert rung.why_not == "nothing in the job that it applies to"
+    assert rung.why_not == "none was switched on"
     path = tmp_path / "job.py"
     path.write_text(
         path.read_text().replace(
             "torch.manual_seed(0)", "torch.manual_seed(0); torch.autograd.set_detect_anomaly(True)"
         )
     )
-    rung = Rung((lever("no_debugging"),))
+    rung = Rung(tuple(each for each in trying.levers(2) if each.name == "no_debugging"))
     trying._run(rung, [sys.executable, str(path)], LOOK, tmp_path, 120)
     assert rung.notes == ["anomaly detection was on"]
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "said"),
+    [
+        ("tf32", "torch.set_float32_matmul_precision('high')", "the script sets it itself"),
+        ("benchmark", "torch.backends.cudnn.benchmark = True", "the script sets it itself"),
+        ("foreach", "new = torch.optim.AdamW; torch.optim.AdamW = lambda p, lr: new(p, lr, foreach=True)", "AdamW has foreach=True already"),
+        ("attention", "pass", trying.NO_ATTENTION),
+    ],
+)  # fmt: skip
+def test_a_lever_that_has_nothing_to_do_says_why(tmp_path, job, name, before, said):
+    command = job()
+    path = Path(command[1])
+    path.write_text(path.read_text().replace("torch.manual_seed(0)", f"torch.manual_seed(0)\n{before}"))
+    rung = Rung(tuple(each for each in trying.levers(2) if each.name == name))
+    trying._run(rung, command, LOOK, tmp_path, 120)
+    assert rung.why_not == said
+
+
+ATTENTION = """
+    import math, os, sys
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    kind = KIND
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
+            self.register_buffer("mask", torch.tril(torch.ones(12, 12)).view(1, 1, 12, 12))
+        def forward(self, x):
+            q, k, v = (part.view(4, 12, 4, 8).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+            if kind == "minGPT":
+                scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(8))
+                scores = scores.masked_fill(self.mask == 0, float("-inf"))
+                y = F.dropout(F.softmax(scores, dim=-1), 0.0, self.training) @ v
+            elif kind == "transformers":
+                scores = torch.matmul(q, k.transpose(2, 3)) * 8**-0.5 + torch.where(self.mask == 0, -1e9, 0.0)
+                weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype)
+                y = torch.matmul(nn.functional.dropout(weights, p=0.0, training=self.training), v)
+            elif kind == "einsum":
+                scores = torch.einsum("b h i d, b h j d -> b h i j", q, k) / 8**0.5
+                y = torch.einsum("b h i j, b h j d -> b h i d", scores.softmax(dim=-1), v)
+            elif kind == "in place":
+                scores = q @ k.transpose(-2, -1)
+                scores /= 8**0.5
+                scores.masked_fill_(self.mask == 0, float("-inf"))
+                y = scores.softmax(-1) @ v
+            elif kind == "weights are used":
+                weights = (q @ k.transpose(-2, -1)).softmax(-1)
+                y = weights @ v + weights.mean()
+            else:
+                y = torch.relu(q @ k.transpose(-2, -1)) @ v
+            return self.out(y.transpose(1, 2).reshape(4, 12, 32))
+    model = Attention()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(60):
+        x = torch.randn(4, 12, 32)
+        loss = (model(x) - x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("kind", ["minGPT", "transformers", "einsum", "in place", "weights are used", "no softmax"])
+def test_attention_that_is_written_out_is_fused_or_left(tmp_path, kind):
+    """Losses as near as rounding; where it can't be fused, bit for bit."""
+    path = tmp_path / "job.py"
+    path.write_text(textwrap.dedent(ATTENTION).replace("KIND", repr(kind)))
+    plain, pulled = Rung(()), Rung(tuple(each for each in trying.levers(2) if each.name == "attention"))
+    for rung in (plain, pulled):
+        trying._run(rung, [sys.executable, str(path)], LOOK, tmp_path, 120)
+    fused = kind in ("minGPT", "transformers", "einsum", "weights are used")
+    assert pulled.why_not == ("" if fused else trying.NO_ATTENTION)
+    assert len(plain.losses) == 20
+    assert trying._apart(plain.losses, pulled.losses) < 1e-5
+    if not fused:
+        assert plain.losses == pulled.losses
+
+
+def test_one_run_of_a_lever_is_judged_by_how_much_runs_differ():
+    """Slower by 5% where runs differ by 10%: cannot tell; by 60%: slower. Never from a single run as it is."""
+    base, few = Rung((), [0.100, 0.110, 0.098]), Rung((), [0.1])
+    near, far = Rung((lever("tf32"),), [0.108]), Rung((lever("fused"),), [0.16])
+    found = Tried(base, [near, far])
+    trying._judge(found, near, base)
+    trying._judge(found, far, base)
+    assert (near.said, far.said) == (decision.UNKNOWN, decision.SLOWER)
+    assert "of one run" in text(found)
+    trying._judge(found, far, few)
+    assert far.said == decision.UNKNOWN
+    assert "one run" in text(found)
 
 
 def test_what_pays_is_found_and_the_ladder_climbed(tmp_path, job):

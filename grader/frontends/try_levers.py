@@ -141,7 +141,7 @@ def _row(rung: Rung) -> str:
     assert gain is not None
     shown = _interval(gain)
     peak = f"{rung.peak / 1e9:.1f} GB" if rung.peak else ""
-    said = f"{MARKS[rung.said]} {rung.said}"
+    said = f"{MARKS[rung.said]} {rung.said}" + (", of one run" if len(rung.step_s) == 1 else "")
     return f"{rung.title:<28} {1000 * rung.mean_s:>11.4g} {gain.factor:>6.2f}x  {shown:<14} {peak:>8}  {said}"
 
 

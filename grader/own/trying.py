@@ -16,7 +16,7 @@ from typing import Any
 
 from grader.errors import UserError
 from grader.measure import decision
-from grader.own.running import Seen, mean_step_s, run_watched
+from grader.own.running import Seen, end, mean_step_s, of_the_job, run_watched
 
 NOISE = 0.015  # least relative sd between two processes of one job to believe
 PROMISING = 1.03  # a lever that gains less in its first run is not measured again
@@ -25,6 +25,9 @@ BASELINE_EVERY = 4  # runs, so that a machine that gets warm does not look like 
 LOSSES = 20  # the first ones, that are compared
 ROUNDING = 2**-7  # by how much losses may part for rounding: a few of bfloat16's steps
 SPENT = "the budget was spent"
+NO_OPTION = "no optimizer of torch.optim with this option was made"
+NO_ATTENTION = "no softmax chain of attention was seen outside of compiled code"
+DEBUGGING = {"CUDA_LAUNCH_BLOCKING": "0", "TORCH_DISTRIBUTED_DEBUG": "OFF"}  # switched off
 LEAST_S = 5.0  # of budget, for one more run to be begun
 
 
@@ -38,6 +41,7 @@ class Lever:
     gpu: bool = False  # does nothing without one
     values: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    absent: str = "no module was called in training"  # where it found nothing to change and said no more
 
 
 def levers(cores: int, near: Sequence[int] = ()) -> list[Lever]:
@@ -47,18 +51,19 @@ def levers(cores: int, near: Sequence[int] = ()) -> list[Lever]:
         "PYTORCH_ALLOC_CONF": "expandable_segments:True",
     }
     found = [
-        Lever("no_debugging", "debugging switched off", "torch.autograd.set_detect_anomaly(False); unset CUDA_LAUNCH_BLOCKING", environment={"CUDA_LAUNCH_BLOCKING": "0"}),
+        Lever("no_debugging", "debugging switched off", "no anomaly detection, profiler, CUDA_LAUNCH_BLOCKING, sync debug mode or TORCH_DISTRIBUTED_DEBUG", environment=DEBUGGING, absent="none was switched on"),
         *_loaders(cores),
         Lever("tf32", "TF32", 'torch.set_float32_matmul_precision("high"); torch.backends.cudnn.allow_tf32 = True', gpu=True),
         Lever("autocast", "autocast", "with torch.autocast(device, torch.bfloat16): around the model and the loss (a GPU older than Ampere: torch.float16 and a GradScaler)"),
         Lever("channels_last", "channels_last", "model.to(memory_format=torch.channels_last), and the images too"),
         Lever("benchmark", "cudnn.benchmark", "torch.backends.cudnn.benchmark = True", gpu=True),
-        Lever("fused", "fused optimizer", "optimizer = torch.optim.AdamW(..., fused=True)"),
-        Lever("foreach", "foreach optimizer", "optimizer = torch.optim.AdamW(..., foreach=True)"),
+        Lever("attention", "fused attention", "F.scaled_dot_product_attention(q, k, v, ...) for softmax(q @ k.T) @ v; is_causal=True where the mask is causal", absent=NO_ATTENTION),
+        Lever("fused", "fused optimizer", "optimizer = torch.optim.AdamW(..., fused=True)", absent=NO_OPTION),
+        Lever("foreach", "foreach optimizer", "optimizer = torch.optim.AdamW(..., foreach=True)", absent=NO_OPTION),
         Lever("compile", "torch.compile", "model.compile()"),
         Lever("compile_graphs", "torch.compile with CUDA graphs", 'model.compile(mode="reduce-overhead")', gpu=True),
-        Lever("non_blocking", "non_blocking copies", "DataLoader(..., pin_memory=True); batch.to(device, non_blocking=True)", gpu=True),
-        Lever("collector", "collector frozen", "after the first steps: gc.collect(); gc.freeze(); gc.disable()"),
+        Lever("non_blocking", "non_blocking copies", "DataLoader(..., pin_memory=True); batch.to(device, non_blocking=True)", gpu=True, absent="no tensor in pinned memory was copied"),
+        Lever("collector", "collector frozen", "after the first steps: gc.collect(); gc.freeze(); gc.disable()", absent="too few steps of an optimizer"),
         Lever("expandable_segments", "expandable segments", "PYTORCH_ALLOC_CONF=expandable_segments:True", gpu=True, environment=allocator),
     ]  # fmt: skip
     if near:
@@ -73,7 +78,10 @@ def _loaders(cores: int) -> list[Lever]:
     """A small sweep."""
     counts = sorted({max(1, cores // 4), max(1, cores // 2), max(1, cores - 1)})
     write = "DataLoader(..., num_workers={}, persistent_workers=True, pin_memory=True, prefetch_factor=4)"
-    return [Lever("loader", f"{n} workers, pinned", write.format(n), values={"workers": n}) for n in counts]
+    return [
+        Lever("loader", f"{n} workers, pinned", write.format(n), values={"workers": n}, absent="no DataLoader was made")
+        for n in counts
+    ]
 
 
 @dataclass
@@ -167,6 +175,7 @@ def try_levers(
             _judge(found, rung, found.baseline)
     _again(found, run, budget)
     _climb(found, run, budget)
+    _undecided(found, run, budget)
     found.seconds = time.monotonic() - began
     progress(1.0, "done")
     return found
@@ -224,6 +233,18 @@ def _climb(found: Tried, run: Callable[[Rung], bool], budget: _Budget) -> None:
         below = higher
 
 
+def _undecided(found: Tried, run: Callable[[Rung], bool], budget: _Budget) -> None:
+    """What is left of the budget goes to those of which it is not known."""
+    for _ in range(RUNS - 1):
+        undecided = [rung for rung in found.alone if rung.said == decision.UNKNOWN and len(rung.step_s) < RUNS]
+        for rung in [*undecided, found.baseline] if undecided else []:
+            if budget.enough():
+                run(rung)
+    for rung in found.alone:
+        if rung.step_s:
+            _judge(found, rung, found.baseline)
+
+
 def _ratio(below: Rung, rung: Rung) -> float:
     return median(below.step_s) / median(rung.step_s)
 
@@ -232,13 +253,14 @@ def _judge(found: Tried, rung: Rung, below: Rung) -> None:
     """From the last runs of both, in the order in which they were made."""
     rung.apart = _apart(found.baseline.losses, rung.losses) if found.comparable else None
     n = min(len(below.step_s), len(rung.step_s))
-    if n >= 2:
+    if n >= RUNS:
         rung.gain = decision.gain(below.step_s[-n:], rung.step_s[-n:], NOISE)
-        rung.said = decision.direction(rung.gain)
+    elif len(below.step_s) > 1:  # how much runs differ is known from those below
+        rung.gain = decision.change(below.step_s, rung.step_s, NOISE)
     else:
         factor = _ratio(below, rung)
-        rung.gain = decision.Gain(factor, factor, factor, math.nan, 1)
-        rung.said = decision.UNKNOWN if factor > 1 / PROMISING else decision.SLOWER
+        rung.gain = decision.Gain(factor, 0.0, math.inf, math.nan, 1)
+    rung.said = decision.direction(rung.gain)
 
 
 def _apart(one: Sequence[float], other: Sequence[float]) -> float | None:
@@ -253,7 +275,7 @@ def _run(rung: Rung, command: Sequence[str], options: dict[str, Any], cwd: Path 
     """One process of the job with these levers, to the end of its measurement. Adds what it found to the rung."""
     values = {key: value for lever in rung.levers for key, value in lever.values.items()}
     environment = {key: value for lever in rung.levers for key, value in lever.environment.items()}
-    values["was_synchronous"] = os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0")
+    values["was_on"] = [name for name, off in DEBUGGING.items() if os.environ.get(name, off) not in ("", off)]
     asked = {
         **options,
         "record": False,
@@ -274,6 +296,7 @@ def _run(rung: Rung, command: Sequence[str], options: dict[str, Any], cwd: Path 
             limit_s=limit_s,
         )
         why_not = _why_not(seen, log)
+        end(of_the_job(Path(folder)))
     if why_not:
         rung.why_not = "" if rung.step_s else why_not  # what an earlier run found stands
         return
@@ -283,7 +306,7 @@ def _run(rung: Rung, command: Sequence[str], options: dict[str, Any], cwd: Path 
     rung.peak = max(rung.peak, look["memory"].get("peak", 0))
     rung.losses, rung.notes = slowest["losses"], slowest["notes"]
     if rung.levers and (slowest["failed"] or not rung.notes):
-        rung.why_not = "; ".join(slowest["failed"]) or "nothing in the job that it applies to"
+        rung.why_not = "; ".join(slowest["failed"] or slowest["reasons"]) or rung.levers[-1].absent
         rung.step_s.clear()
 
 
@@ -301,6 +324,8 @@ def _why_not(seen: Seen, log: Path) -> str:
             (line for line in reversed(lines) if re.match(r"[\w.]+(Error|Exception|Interrupt|Exit)\b", line)), ""
         )
         return last or f"exit status {seen.status}{': ' + lines[-1] if lines else ''}"
+    if seen.left:
+        return "the command ended while its training went on in the background, where it can't be measured"
     if not seen.processes:
         return "no step of an optimizer was seen" if seen.torch else "no Python of the command imported torch"
     return "it ended before it was measured: it makes too few steps"
