@@ -69,7 +69,7 @@ def lever(name: str, **values) -> Lever:
 def test_a_lever_is_applied_and_the_losses_stay_near(tmp_path, job, name, values, note):
     plain, pulled = Rung(()), Rung((lever(name, **values),))
     for rung in (plain, pulled):
-        trying._run(rung, job(), LOOK, tmp_path, 120)
+        trying._run(rung, job(), LOOK, tmp_path, 600)
         assert not rung.why_not
     assert note in " ".join(pulled.notes)
     assert len(plain.losses) == len(pulled.losses) >= 10
@@ -89,7 +89,7 @@ def test_the_model_is_compiled(tmp_path, job, name):
 
 def test_what_was_left_switched_on_is_found(tmp_path, job):
     rung = Rung(tuple(each for each in trying.levers(2) if each.name == "no_debugging"))
-    trying._run(rung, job(more="\n").copy(), LOOK, tmp_path, 120)
+    trying._run(rung, job(more="\n").copy(), LOOK, tmp_path, 600)
     assert rung.why_not == "none was switched on"
     path = tmp_path / "job.py"
     path.write_text(
@@ -98,7 +98,7 @@ def test_what_was_left_switched_on_is_found(tmp_path, job):
         )
     )
     rung = Rung(tuple(each for each in trying.levers(2) if each.name == "no_debugging"))
-    trying._run(rung, [sys.executable, str(path)], LOOK, tmp_path, 120)
+    trying._run(rung, [sys.executable, str(path)], LOOK, tmp_path, 600)
     assert rung.notes == ["anomaly detection was on"]
 
 
@@ -116,7 +116,7 @@ def test_a_lever_that_has_nothing_to_do_says_why(tmp_path, job, name, before, sa
     path = Path(command[1])
     path.write_text(path.read_text().replace("torch.manual_seed(0)", f"torch.manual_seed(0)\n{before}"))
     rung = Rung(tuple(each for each in trying.levers(2) if each.name == name))
-    trying._run(rung, command, LOOK, tmp_path, 120)
+    trying._run(rung, command, LOOK, tmp_path, 600)
     assert rung.why_not == said
 
 
@@ -175,7 +175,7 @@ def test_attention_that_is_written_out_is_fused_or_left(tmp_path, kind):
     path.write_text(textwrap.dedent(ATTENTION).replace("KIND", repr(kind)))
     plain, pulled = Rung(()), Rung(tuple(each for each in trying.levers(2) if each.name == "attention"))
     for rung in (plain, pulled):
-        trying._run(rung, [sys.executable, str(path)], LOOK, tmp_path, 120)
+        trying._run(rung, [sys.executable, str(path)], LOOK, tmp_path, 600)
     fused = kind in ("minGPT", "transformers", "einsum", "weights are used")
     assert pulled.why_not == ("" if fused else trying.NO_ATTENTION)
     assert len(plain.losses) == 20
@@ -224,7 +224,7 @@ def test_a_lever_that_breaks_the_job_says_why(tmp_path, job):
         )
     )
     rung = Rung((broken,))
-    trying._run(rung, command, LOOK, tmp_path, 120)
+    trying._run(rung, command, LOOK, tmp_path, 600)
     assert rung.why_not == "ValueError: no such thing"
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.optim import optimizer as optimizers
 
+changed_kinds: list[type] = []  # optimizers
 notes: list[str] = []  # what the levers changed, each once
 failed: list[str] = []  # what could not be applied, and why
 reasons: list[str] = []  # why a lever had nothing to change
@@ -170,9 +171,12 @@ def _optimizers(option: str) -> None:
 
 def _with_option(kind, option: str) -> None:
     original = kind.__init__
+    changed_kinds.append(kind)
 
     @functools.wraps(original)
     def __init__(self, *args, **kwargs):
+        if kind is not next(each for each in type(self).__mro__ if each in changed_kinds):
+            return original(self, *args, **kwargs)  # AdamW is an Adam: once is enough
         given = {"fused": None, "foreach": None, **kwargs}
         if given[option]:
             no_need(f"{kind.__name__} has {option}=True already")
