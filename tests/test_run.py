@@ -320,10 +320,9 @@ def test_processes_that_train_side_by_side_each_have_a_number(tmp_path):
             them = [torch.multiprocessing.Process(target=alone) for _ in range(2)]
             [each.start() for each in them], [each.join() for each in them]
     """
-    done = command(tmp_path, "--at-step", "6", "--out", "out", "--", sys.executable, script(tmp_path, MODEL, body))
-    assert done.returncode == 0, done.stderr.decode()
-    ranks = json.loads((tmp_path / "out" / "run.json").read_text())["ranks"]
-    assert [(each["rank"], each["steps"]) for each in ranks] == [(0, 100), (1, 100)]
+    _, seen = watched(tmp_path, MODEL, body)
+    assert seen.status == 0
+    assert [(each["rank"], each["steps"]) for each in seen.processes] == [(0, 100), (1, 100)]
 
 
 def test_a_graph_that_holds_the_optimizer_steps_when_it_is_replayed(tmp_path):
