@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 Unit = tuple[int, ...]  # the threads of one core, which are not parted
+
+
+CAN_CHOOSE = hasattr(os, "sched_setaffinity")  # macOS has no such call
+
+
+def usable() -> frozenset[int]:
+    """The cores that this thread may use: all of them where nobody can choose."""
+    return frozenset(os.sched_getaffinity(0) if CAN_CHOOSE else range(os.cpu_count() or 1))
 
 
 def parse(text: str) -> set[int]:

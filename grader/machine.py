@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pynvml
 
-from grader.cores import Unit, cut, flat, parse, shares, written
+from grader.cores import CAN_CHOOSE, Unit, cut, flat, parse, shares, usable, written
 from grader.devices import native, pretence
 from grader.errors import UserError
 
@@ -123,20 +123,25 @@ def own_cores(gpus: int) -> contextlib.AbstractContextManager[None]:
 @contextlib.contextmanager
 def kept_on(cores: Iterable[int], why: str) -> Iterator[None]:
     """Keep this thread, and all that it starts, on these cores. why: as `facts` says it."""
-    kept, before = frozenset(cores), os.sched_getaffinity(0)
+    kept, before = frozenset(cores), usable()
     token = _held.set((kept, why))
     try:
-        os.sched_setaffinity(0, kept)
+        _move(kept)
         yield
     finally:
-        os.sched_setaffinity(0, before)
+        _move(before)
         _held.reset(token)
+
+
+def _move(cores: frozenset[int]) -> None:
+    if CAN_CHOOSE:
+        os.sched_setaffinity(0, cores)
 
 
 def held_cores() -> frozenset[int]:
     """Those that this thread is kept on, whatever another process did to it since; else those that it may use."""
     held = _held.get()
-    return held[0] if held else frozenset(os.sched_getaffinity(0))
+    return held[0] if held else usable()
 
 
 def share(gpus: int) -> tuple[frozenset[int], str]:
@@ -145,7 +150,7 @@ def share(gpus: int) -> tuple[frozenset[int], str]:
     # for this process (`taskset`, SLURM, a class's pool) are not divided; a container's are
     if held := _held.get():
         return held
-    allowed = frozenset(os.sched_getaffinity(0))
+    allowed = usable()
     if chosen := _chosen(allowed):
         cores, why = cut(_units(allowed), quota(), _SOMEWHERE), "those that it was started on"
     elif gpus and has_gpu():
@@ -166,7 +171,7 @@ def share(gpus: int) -> tuple[frozenset[int], str]:
 
 def gpu_shares() -> list[tuple[int, ...]]:
     """The cores of each GPU that this process may use, in CUDA's order: equal shares among all GPUs of the host, near ones first."""
-    allowed = frozenset(os.sched_getaffinity(0))
+    allowed = usable()
     ours = [_index(name) for name in gpus()]
     # chosen for this process, and so for its GPUs alone
     sharing = ours if _chosen(allowed) else [*range(pynvml.nvmlDeviceGetCount())]
@@ -177,7 +182,7 @@ def gpu_shares() -> list[tuple[int, ...]]:
 
 def cpu_shares(count: int) -> list[tuple[int, ...]]:
     """The cores that this process may use in `count` equal shares."""
-    allowed = frozenset(os.sched_getaffinity(0))
+    allowed = usable()
     dealt = shares(_units(allowed), [allowed] * count)
     return [tuple(cut(own, quota() / count, _SOMEWHERE)) for own in dealt]
 
@@ -188,7 +193,7 @@ def _chosen(allowed: frozenset[int]) -> bool:
         return True
     try:  # in a container its first process has all of the container's
         return not allowed >= os.sched_getaffinity(1)
-    except OSError:
+    except (OSError, AttributeError):  # macOS has no such call
         return len(allowed) < (os.cpu_count() or 1)
 
 
@@ -236,7 +241,7 @@ def quota() -> float:
 
 def asked_cores(text: str) -> frozenset[int]:
     """What `--cores` says: how many, those of its GPU's share first, or which. Raises UserError where this process has not got them."""
-    allowed = frozenset(os.sched_getaffinity(0))
+    allowed = usable()
     if text.isascii() and text.isdigit():
         own, _ = share(1)
         in_order = [*flat(_units(own)), *flat(_units(allowed - own))]
@@ -437,7 +442,7 @@ def waited_s(thread: str) -> float:
 def processor_time() -> tuple[float, float]:
     """Seconds that this process's processors have worked since boot, and that other virtual machines took from them; 0 where
     the operating system does not tell."""
-    ours, worked, stolen = os.sched_getaffinity(0), 0.0, 0.0
+    ours, worked, stolen = usable(), 0.0, 0.0
     with contextlib.suppress(OSError), open("/proc/stat") as file:
         for line in file:
             name, *fields = line.split()

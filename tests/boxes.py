@@ -171,8 +171,28 @@ _MOUNTS: dict[str, Callable[[], None]] = {
         _mount("/dev/null", os.path.realpath(path), flags=_BIND) for path in ("/usr/bin/ps",) if os.path.exists(path)
     ],
 }
+# what Python of macOS has not, as far as it has been seen to matter
+_LINUX_ONLY = (
+    "sched_getaffinity",
+    "sched_setaffinity",
+    "sched_getscheduler",
+    "sched_setscheduler",
+    "O_PATH",
+    "setresuid",
+    "setresgid",
+)
+
+
+def _like_macos() -> None:
+    folder = Path(tempfile.mkdtemp())
+    lines = ["import os", *(f"vars(os).pop({name!r}, None)" for name in _LINUX_ONLY)]
+    (folder / "sitecustomize.py").write_text("\n".join(lines))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
+
+
 _SETTINGS: dict[str, Callable[[], None]] = {
     "no_home": lambda: _set(HOME=None, USER=None, LOGNAME=None, XDG_CACHE_HOME=None),
+    "like_macos": _like_macos,
     "one_core": lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
     "long_temporary": _long_temporary,
     "locale_c": lambda: _set(LC_ALL="C", LANG="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0"),

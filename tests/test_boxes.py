@@ -90,12 +90,26 @@ def test_doctor_says_what_works_in(box):
     assert ("no /dev/shm" in done.stdout) == (box == NO_SHM)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "box, said", [("subset_pid", "no /proc/meminfo"), ("read_only_home", "Set GRADER_CACHE to a folder")]
+    ("box", "said"),
+    [
+        ("subset_pid", "no /proc/meminfo"),
+        ("read_only_home", "Set GRADER_CACHE to a folder"),
+        ("like_macos", "Loops are measured on Linux only."),
+    ],
 )
 def test_doctor_says_in_one_line_what_lacks(box, said):
     done = in_box(box, "-m", "grader", "doctor")
     assert done.returncode and said in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+@pytest.mark.slow
+def test_without_linux_labs_are_listed_and_recorded_traces_are_graded():
+    assert "1c_diagnose" in in_box("like_macos", "-m", "grader", "labs").stdout
+    notebook = REPOSITORY / "labs/1c_diagnose/1c_diagnose.ipynb"
+    done = in_box("like_macos", "-m", "grader", "grade", "1c_diagnose", notebook)
+    assert done.returncode == 0 and "1c_diagnose" in done.stdout, done.stderr
 
 
 GRADE = """

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from grader import machine
-from grader.sandbox import rights
+from grader.sandbox import confine, rights
 from grader.sandbox.child_error import slowed
 
 
@@ -95,6 +95,7 @@ _server: ForkServer | None = None
 def fork_server() -> ForkServer:
     """This process's fork server, started at the first call, and anew on other cores."""
     global _server  # libraries start as many threads as there were cores when they were imported
+    confine.require_linux()
     if _server and _server.alive() and _server.cores != machine.held_cores():
         _server.close()
     if _server is None or not _server.alive():

@@ -66,6 +66,7 @@ class Confinement:
 @functools.lru_cache(maxsize=1)
 def confinement() -> Confinement:
     """Start a confined process, let it try, and say what held. Raises RuntimeError when that cannot be done."""
+    confine.require_linux()
     with _trial() as spec:
         through = _tried(spec)
     return Confinement(confine.landlock_abi(), _barriers(through, spec["memory"]))
