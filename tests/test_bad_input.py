@@ -360,7 +360,7 @@ def test_killed_loader_worker():
 def test_weights_function_that_does_not_work():
     for value, says in (
         ("lambda: None", "it returned None"),
-        ("lambda: {'a': 1}", "'a' is an int"),
+        ("lambda: {'a': 1}", "for 'a' it returned an int"),
         ("3", "is an int"),
     ):
         source = LAB.starter.replace("    for tokens", f"    job.weights = {value}\n    for tokens")
