@@ -8,9 +8,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from helpers import LAB, first, grade_cells, measured_score
+from helpers import LAB, first, grade_cells, measured_score, warmed_up
 
 from grader import labs
+from grader.checks import plausible
 from grader.checks.parity import Replay
 from grader.grading.arms import open_arm, set_up
 from grader.grading.evidence import Checkpoint, Findings, Race
@@ -264,3 +265,32 @@ def test_honest_work_keeps_its_points(monkeypatch, nothing_left):
     assert "held_out_loss" in result.check("parity").evidence, (
         "its last step was not compared with the reference solution's"
     )
+
+
+IN_A_THREAD = """
+
+from concurrent.futures import ThreadPoolExecutor
+
+
+def train(job):
+    loop = steps(job)
+    with ThreadPoolExecutor(1) as thread:
+        while True:
+            yield thread.submit(next, loop).result()
+"""
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_work_in_a_thread_is_in_no_trace(hidden, nothing_left):
+    source = LAB.starter.replace("def train(job):", "def steps(job):") + IN_A_THREAD if hidden else LAB.starter
+    with warmed_up(source) as arm:
+        arm.child.freeze()
+        with arm.timed():
+            arm.run(1 + int(1 / arm.step_s))
+    checks = [
+        next(check for check in labs.get(lab).trace if check.metric == metric)
+        for lab, metric in (("3d_tiny_ops", "cpu_ops"), ("2c_transforms", "data_wait"))
+    ]
+    for check in checks:
+        assert bool(plausible.beside_the_trace(check, "cpu", arm.main_thread)) == hidden, arm.main_thread
+        assert not plausible.beside_the_trace(check, "cuda", arm.main_thread)

@@ -127,6 +127,7 @@ class Race:
     worked_ahead: bool = False  # so that some of the gain is not certain
     compile_s: float | None = None  # None: nothing was compiled
     main_step_s: tuple[float, float] | None = None  # processor time of the main process a step: starter's, submission's
+    main_thread: tuple[float, float] | None = None  # of the submission, see `Arm.main_thread`
     warnings: tuple[str, ...] = ()
 
     @property

@@ -136,7 +136,7 @@ def race(starter: Arm, submission: Arm, policy: Policy, plan: Plan, progress: Pr
         again = "torch.compile compiled again inside a timed block. A shape or a constant changes from step to step."
         known = replace(known, warnings=(*known.warnings, again))
     main_step_s = (starter.ran_main_s / starter.ran_steps, submission.ran_main_s / submission.ran_steps)
-    yield replace(known, main_step_s=main_step_s)
+    yield replace(known, main_step_s=main_step_s, main_thread=submission.main_thread)
 
 
 def timed_pair(starter: Arm, submission: Arm, policy: Policy, plan: Plan, so_far: Sequence[Pair] = ()) -> Pair:

@@ -162,7 +162,9 @@ def _trace(
         return unscored(check, INCONCLUSIVE, f"{why}. Check again.")
     metrics, problems = profiles.metrics["submission"], list(profiles.problems)
     judged = trace_check.judge(check, metrics, problems, supported, findings.race.lost, undecided)
-    if check.metric != "loads_in_main" or not judged.points:
+    if not judged.points:
         return judged
-    doubt = plausible.made_in_main(findings.form_name, findings.race.main_step_s)
+    doubt = plausible.beside_the_trace(check, findings.form_name, findings.race.main_thread)
+    if check.metric == "loads_in_main":
+        doubt = plausible.made_in_main(findings.form_name, findings.race.main_step_s)
     return unscored(check, INCONCLUSIVE, doubt, judged.evidence) if doubt else judged

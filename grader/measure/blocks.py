@@ -76,6 +76,10 @@ class Arm:
     ran_busy_s: float = 0.0
     ran_steps: int = 0
     ran_main_s: float = 0.0  # of them all: the main process's processor time
+    ran_thread_s: float = 0.0  # and its main thread's,
+    ran_ready_s: float = 0.0  # with the time that this one waited for a processor,
+    ran_all_s: float = 0.0  # that of all processes,
+    ran_awake_s: float = 0.0  # and how long they were awake
     turns: list[Turn] = field(default_factory=list)  # the timed ones, one by one
     compiled: int = 0
     recompiled: bool = False  # torch.compile made a graph inside a timed block
@@ -134,20 +138,30 @@ class Arm:
     @contextlib.contextmanager
     def timed(self, core: int | None = None) -> Iterator[None]:
         """A turn of this frozen arm for blocks."""
-        seconds, steps, awake_s, main_s = (
-            self.seconds,
-            len(self.losses),
-            self.child.freezer.awake_s,
-            self.child.processes.main_seconds(),
-        )
+        processes, freezer = self.child.processes, self.child.freezer
+        seconds, steps, awake_s = self.seconds, len(self.losses), freezer.awake_s
+        main_s, all_s, (thread_s, waited_s) = processes.main_seconds(), processes.cpu_seconds(), processes.main_thread()
         with self._turn(core) as busy:
             yield
-        self.ran_main_s += self.child.processes.main_seconds() - main_s
-        around_s = self.child.freezer.awake_s - awake_s - (self.seconds - seconds)
+        self.ran_main_s += processes.main_seconds() - main_s
+        self.ran_all_s += processes.cpu_seconds() - all_s
+        ran_s, ready_s = processes.main_thread()
+        self.ran_thread_s += ran_s - thread_s
+        self.ran_ready_s += ran_s - thread_s + ready_s - waited_s
+        self.ran_awake_s += freezer.awake_s - awake_s
+        around_s = freezer.awake_s - awake_s - (self.seconds - seconds)
         self.turns.append(Turn(self.seconds - seconds, len(self.losses) - steps, busy(), around_s))
         self.ran_s += self.turns[-1].seconds
         self.ran_steps += self.turns[-1].steps
         self.ran_busy_s += self.turns[-1].busy_s
+
+    @property
+    def main_thread(self) -> tuple[float, float] | None:
+        """Shares (0 to 1): of the processor time of its timed turns, the main thread's; of these turns, when that one slept."""
+        if not self.ran_thread_s or not self.ran_awake_s:  # it has ended, or the kernel does not tell
+            return None
+        slept = max(0.0, 1 - self.ran_ready_s / self.ran_awake_s)
+        return min(1.0, self.ran_thread_s / max(self.ran_all_s, self.ran_thread_s)), slept
 
     @contextlib.contextmanager
     def _turn(self, core: int | None = None) -> Iterator[Callable[[], float]]:

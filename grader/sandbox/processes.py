@@ -67,6 +67,14 @@ class Processes:
             return sum(self.oldest_first()[0].cpu_times()[:2])
         return 0.0
 
+    def main_thread(self) -> tuple[float, float]:
+        """Seconds that the loop's main thread has run so far, and that it has waited for a processor; 0 where it has ended."""
+        with contextlib.suppress(psutil.Error, OSError, IndexError, ValueError):
+            main = self.oldest_first()[0].pid
+            ran, waited, _ = Path(f"/proc/{main}/task/{main}/schedstat").read_text().split()
+            return int(ran) / 1e9, int(waited) / 1e9
+        return 0.0, 0.0
+
 
 def status(process: psutil.Process) -> str:
     try:
