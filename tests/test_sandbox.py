@@ -1026,6 +1026,23 @@ def test_without_root_shared_memory_is_its_own_as_well(shared, tmp_path):
     assert done.stdout == "False 1 True\n" or done.stderr == "none\n", done
 
 
+def test_folders_without_rights_do_not_outlast_a_grade(tmp_path):
+    """Root can open them; another user tries it."""
+    program = (
+        "import os; from grader.sandbox import folders\n"
+        "os.geteuid() or os.setresuid(40_000, 40_000, 40_000)\n"
+        "os.makedirs('a/b'), os.mkdir('a/b/c', 0o300), os.mkdir('a/b/c/d')\n"
+        "folders.clear_away(os.path.abspath('a'), 0), print(os.path.exists('a'))"
+    )
+    tmp_path.chmod(0o777)
+    for folder in tmp_path.parents[:2]:
+        folder.chmod(0o755)
+    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
+    command, environment = [sys.executable, "-c", program], os.environ | {"PYTHONPATH": path}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False\n", done
+
+
 def test_shared_memory_has_an_end(shared, monkeypatch):
     """Others' loader workers die where it is full."""
     monkeypatch.setattr(rights, "shared_limit", lambda: 8 << 20)

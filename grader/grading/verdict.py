@@ -164,7 +164,8 @@ def _trace(
     judged = trace_check.judge(check, metrics, problems, supported, findings.race.lost, undecided)
     if not judged.points:
         return judged
-    doubt = plausible.beside_the_trace(check, findings.form_name, findings.race.main_thread)
+    value = judged.evidence.get(check.metric, 0.0)
+    doubt = plausible.beside_the_trace(check.metric, value, findings.form_name, findings.race.main_thread)
     if check.metric == "loads_in_main":
         doubt = plausible.made_in_main(findings.form_name, findings.race.main_step_s)
     return unscored(check, INCONCLUSIVE, doubt, judged.evidence) if doubt else judged
