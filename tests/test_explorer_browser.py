@@ -60,6 +60,12 @@ def test_a_gap_is_chosen_and_its_evidence_read(this_checkout, jupyter, browser, 
     assert find("svg rect title", "enumerate(DataLoader)") or find("svg rect title", "waited for data")
     assert find("svg .trace-marked")
     browser.save_screenshot(str(tmp_path / "gap.png"))
+    nodes = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    named = {(n.get("role", {}).get("value"), n.get("name", {}).get("value")) for n in nodes if not n["ignored"]}
+    assert ("listbox", "show") in named and (
+        "image",
+        "Timeline of the chosen steps. The list has its parts in words",
+    ) in named
     choose(2)
     wait(f"{shown} .trace-evidence", "idle: ")
     WebDriverWait(browser, 120).until(lambda _: not find(f"{shown} .trace-evidence", "14.2 ms"))

@@ -25,6 +25,8 @@ def test_a_grade_as_a_picture(name, tmp_path):
     with Image.open(path) as picture:
         assert picture.size == (1200, 630) and picture.info["Description"] == said
         assert len(picture.convert("L").getcolors()) > 20, "it is drawn"
+        edge = picture.convert("L").crop((1192, 0, 1200, 630))
+        assert edge.getextrema() == (255, 255), "no word is cut off at the right"
     assert "\x1b" not in said and ("quick look" in said) == result.quick
 
 
@@ -63,3 +65,29 @@ def test_a_board_has_only_those_who_agreed(course, capsys):  # noqa: F811
     assert "The &lt;b&gt;Fast" in html and "bob" not in html
     agreed.write_text("a\nann\n")
     assert cli.main(command) == 2 and "no column student" in capsys.readouterr().err
+
+
+def test_a_lab_shows_its_last_report_again(tmp_path, monkeypatch, capsys):
+    """A page that was loaded again, or a kernel that was restarted, does not cost the report."""
+    monkeypatch.chdir(tmp_path)
+    lab = grader.lab("1c_diagnose")
+    lab.report()
+    assert "Run lab.check() first" in capsys.readouterr().out
+    found = next(r for r in samples().values() if r.measured_max and not r.fatal and not r.disturbed)
+    found.lab = "1c_diagnose"
+    attempts.write_json(tmp_path / "report-1c_diagnose.json", found.to_dict())
+    lab.report()
+    shown = capsys.readouterr().out
+    assert found.checks[0].title in shown and f"From the report of {found.date}." in shown
+
+
+def test_the_last_check_has_its_place_among_all():
+    def tried(*gains, **more):
+        common = {"lab": "2a_workers", "machine": "m", "form": "cpu", "counts": True, "gain_certain": 1.0} | more
+        return [attempts.usable(common | {"gain": gain}) for gain in gains]
+
+    assert attempts.rung(tried(2.0)) == attempts.rung([]) == ""
+    assert attempts.rung(tried(2.0, 3.0)) == "This is check 2, and your fastest loop so far."
+    assert "Your fastest loop so far was check 2, 3.00x" in attempts.rung(tried(2.0, 3.0, 2.5))
+    assert attempts.rung(tried(2.0) + tried(3.0, counts=False)) == "", "a gain that does not count has no place"
+    assert attempts.rung(tried(2.0, machine="another") + tried(3.0)) == "", "gains of two machines are not compared"

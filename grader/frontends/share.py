@@ -70,7 +70,7 @@ def _draw(result: Result) -> Figure:
         figure.text(0.05, 0.66, times(gain) if gain else headline(result)[0], fontsize=64, color=BLUE, weight="bold")
         said = f"as fast as the starter, {headline(result)[0]}" if gain else _machine(result)
         figure.text(0.05, 0.57, said, fontsize=20, color=INK)
-        axes = figure.add_axes((0.30, 0.14, 0.55, 0.36))
+        axes = figure.add_axes((0.32, 0.14, 0.50, 0.36))
         for place, check in enumerate(checks):
             share = check.points / check.max_points
             axes.barh(place, 1, color=EMPTY, height=0.55)

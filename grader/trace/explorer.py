@@ -42,16 +42,27 @@ class Explorer(widgets.VBox):
         self.views = [View(analysis)] + ([View(other)] if other else [])
         self._static = f"trace-{uuid.uuid4().hex[:12]}"
         self.which = widgets.ToggleButtons(options=[("before", 0), ("after", 1)] if other else [("trace", 0)])
-        self.steps = widgets.IntRangeSlider(description="steps", continuous_update=False, layout={"width": "460px"})
+        self.steps = widgets.IntRangeSlider(
+            description="steps", continuous_update=False, layout={"width": "460px", "max_width": "100%"}
+        )
         self.what = widgets.ToggleButtons(options=["gaps", "kernels", "operations"])
-        self.choice = widgets.Select(options=[], rows=9, layout={"width": "98%"})
+        self.choice = widgets.Select(description="show", options=[], rows=9, layout={"width": "98%"})
         self.choice.add_class("trace-choice")
         self.picture, self.evidence = widgets.HTML(), widgets.HTML()
         # The kernel is alive, so what stands in for this explorer is not needed.
         style = f"<style>.{self._static} {{ display: none }}</style>"
         hide = widgets.HTML(style, layout={"height": "0px", "margin": "0"})
         bar = [self.which, self.steps] if other else [self.steps]
-        super().__init__([hide, widgets.HBox(bar), self.picture, self.what, self.choice, self.evidence])
+        super().__init__(
+            [
+                hide,
+                widgets.HBox(bar, layout={"flex_flow": "row wrap"}),
+                self.picture,
+                self.what,
+                self.choice,
+                self.evidence,
+            ]
+        )
         self._quiet = False
         self.which.observe(self._trace_changed, "value")
         self.steps.observe(self._steps_changed, "value")
@@ -288,7 +299,7 @@ def _table(rows: list[tuple[str, str]]) -> str:
         for name, said in rows
     )
     style = "display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 2px 14px; margin: 8px 0"
-    return f'<div class="trace-evidence" style="{style}">{cells}</div>'
+    return f'<div class="trace-evidence" role="status" style="{style}">{cells}</div>'
 
 
 def _paper(body: str) -> str:

@@ -50,7 +50,8 @@ class _Drawing:
         self.rows = list(dict.fromkeys(lane["name"] for lane in line["lanes"]))
         self.height = ROW * len(self.rows) + 42
         box, look = f"0 0 {LEFT + WIDTH + 10} {self.height}", "width: 100%; max-width: 990px; font: 12px sans-serif"
-        self.parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box}" style="{look}">']
+        named = 'role="img" aria-label="Timeline of the chosen steps. The list has its parts in words"'
+        self.parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box}" style="{look}" {named}>']
         self.parts.append("<defs>" + "".join(map(_hatch, IDLE)) + "</defs>")
 
     def shape(self, y: float, tall: float, start: int, end: int, colour: str, title: str, more: str = "") -> None:
