@@ -47,6 +47,11 @@ class Pretence:
         major, minor = self.capability
         return f"a pretended GPU of capability {major}.{minor} with {self.memory / 2**30:.3g} GiB"
 
+    @property
+    def total(self) -> int:
+        """As NVML calls it."""
+        return self.memory
+
     def left(self, free: int, used: int) -> int:
         """Bytes of it that are free: what is in use of the GPU that is here is in use of it, too."""
         return max(0, min(free, self.memory - used))

@@ -285,8 +285,7 @@ def facts() -> dict[str, Any]:
         found |= {"core_list": written(held[0]), "cores_are": held[1]}
     if has_gpu():
         with contextlib.suppress(pynvml.NVMLError):  # a GPU that shares its host's memory
-            total = pretended.memory if (pretended := pretence()) else pynvml.nvmlDeviceGetMemoryInfo(_gpu()).total
-            found["gpu_memory_gb"] = round(total / 1e9, 1)
+            found["gpu_memory_gb"] = round((pretence() or pynvml.nvmlDeviceGetMemoryInfo(_gpu())).total / 1e9, 1)
         found["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
     return found
 
@@ -349,10 +348,9 @@ def _state(gpu: Any) -> GpuState:
         raise RuntimeError(
             f"NVML cannot tell whether this GPU is in use ({error}), so nothing can be graded on it."
         ) from None
-    free, total = memory.free, memory.total
-    if pretended := pretence():
-        free, total = pretended.left(free, memory.used), pretended.memory
-    return GpuState(utilisation, free, total, bool(reasons & _THROTTLING))
+    pretended = pretence()
+    free = pretended.left(memory.free, memory.used) if pretended else memory.free
+    return GpuState(utilisation, free, (pretended or memory).total, bool(reasons & _THROTTLING))
 
 
 def gpu_memory_of(pids: set[int]) -> int | None:
