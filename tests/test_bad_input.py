@@ -758,8 +758,8 @@ UNUSABLE = "weights that the submission returned cannot be read"
         ("torch.save(tensors, path)", UNUSABLE),
         ("save(tensors, path); os.truncate(path, os.path.getsize(path) - 4)", UNUSABLE),
         ("save(tensors, path); os.truncate(path, os.path.getsize(path) + 4)", UNUSABLE),
-        ("del tensors['positions']; save(tensors, path)", "lack these .*: positions"),
-        ("tensors['place'] = tensors.pop('positions'); save(tensors, path)", "lack these .*: positions"),
+        ("del tensors['positions']; save(tensors, path)", "lack these.*: positions"),
+        ("tensors['place'] = tensors.pop('positions'); save(tensors, path)", "lack these.*: positions"),
         (
             "save({n: t.flatten() for n, t in tensors.items()}, path)",
             "lack these, or have them in another sh",
@@ -769,7 +769,7 @@ UNUSABLE = "weights that the submission returned cannot be read"
         ("save({n: t.to(torch.complex64) for n, t in tensors.items()}, path)", "Weights must stay float32"),
         ("save({n: t.to(torch.float8_e4m3fn) for n, t in tensors.items()}, path)", "Weights must stay float32"),
         ("save({n: t * float('nan') for n, t in tensors.items()}, path)", "The weights moved"),
-        ("save({n: t * 0 + 1e38 for n, t in tensors.items()}, path)", "The weights moved"),
+        ("save({n: t * 0 + 1e38 for n, t in tensors.items()}, path)", "returned weights are not finite"),
     ],
 )
 def test_forged_weights(forge, says):
