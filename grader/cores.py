@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from pathlib import Path
 
 Unit = tuple[int, ...]  # the threads of one core, which are not parted
 
@@ -72,3 +74,11 @@ def cut(units: Sequence[Unit], most: float, where: float = 0.0) -> list[int]:
     """At most so many of these cores, at least one, threads of one together; begins at `where`, from 0 for the first to 1."""
     begin = int(where * len(units)) if most < len(flat(units)) else 0
     return flat([*units[begin:], *units[:begin]])[: max(1, int(min(most, len(flat(units)))))]
+
+
+def waited_s(thread: str) -> float:
+    """Seconds that a thread, as /proc names it, could have run but had to wait for a processor; 0 where the kernel does not tell.
+    Source: https://docs.kernel.org/scheduler/sched-stats.html"""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        return int(Path("/proc", thread, "schedstat").read_text().split()[1]) / 1e9
+    return 0.0
