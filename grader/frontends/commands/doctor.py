@@ -74,8 +74,8 @@ def _show_machine(confined: Confinement) -> None:
             "  Files aren't confined here, so there are no marks unless you pass --allow-unconfined. For your own "
             "learning nothing is missing."
         )
-    if lacks := rights.too_little_shared_memory():
-        print(f"/dev/shm     {lacks}")
+    if shared := rights.too_little_shared_memory():
+        print(f"/dev/shm     {shared}")
     print(f"data         {cache_dir()} ({shutil.disk_usage(cache_dir()).free / 1e9:.0f} GB free)")
     compiler = shutil.which("gcc") or shutil.which("cc") or "none found, so torch.compile won't work"
     print(f"C compiler   {compiler}")
