@@ -77,7 +77,9 @@ def of_host(trace: Trace, steps: Steps, b: Breakdown) -> Told:
         )
     if d.allocating >= MUCH * total:
         calls = ", ".join(f"{name} {plain_number(count)}" for name, count in d.allocations)
-        memory = f"For {ms(d.allocating)} of it per step, the host allocates and frees memory of the GPU ({calls} times)."
+        memory = (
+            f"For {ms(d.allocating)} of it per step, the host allocates and frees memory of the GPU ({calls} times)."
+        )
         return Told([memory, *_where(d)], allocating=True)
     known = bool(d.collecting or d.function or d.mark)
     said = [*(_who(d, total) if known else ()), *_where(d)]

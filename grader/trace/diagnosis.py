@@ -182,9 +182,13 @@ def _confidence(cause: str, shares: dict[str, float], case: _Case) -> float:
         found *= 0.7
     if _unseen(cause, case.b) > 0.5 * shares[cause] * case.step:
         found *= 0.7
-    few = cause in STALLS and case.steps is not None and (
-        len(case.steps.gpu) < FEW
-        or (cause in BY_LAUNCHES and (case.steps.launch >= 0).sum() < MOSTLY * len(case.steps.gpu))
+    few = (
+        cause in STALLS
+        and case.steps is not None
+        and (
+            len(case.steps.gpu) < FEW
+            or (cause in BY_LAUNCHES and (case.steps.launch >= 0).sum() < MOSTLY * len(case.steps.gpu))
+        )
     )
     if few or case.told.inferred or _with_another(cause, shares[cause] * case.step, case):
         found = min(found, EITHER)
