@@ -441,7 +441,10 @@ def grader(*arguments: str | Path) -> subprocess.CompletedProcess:
 def test_doctor_says_that_files_are_open():
     done = grader("doctor")
     assert done.returncode == 1, done.stderr
-    assert "files      OPEN" in done.stdout and "read, write, create, empty went through" in done.stdout
+    assert (
+        "files      OPEN" in done.stdout
+        and "read, write, create, empty, the calibration, a solution went through" in done.stdout
+    )
     assert "no marks" in done.stdout
 
 
