@@ -34,7 +34,7 @@ def test_all_that_is_tried_would_work_if_nothing_were_confined():
             [sys.executable, "-c", program], cwd=REPOSITORY, input=json.dumps(spec), capture_output=True, text=True
         )
     through = json.loads(done.stdout)
-    assert len(through) == 18 and all(through.values()), through
+    assert len(through) == 20 and all(through.values()), through
 
 
 def test_each_barrier_is_named():
@@ -342,7 +342,7 @@ def test_each_call_that_has_a_number_has_a_rule(machine, monkeypatch):
     """One that is written wrongly in either place would be open."""
     monkeypatch.setattr(confine, "landlock_abi", lambda: 2)
     numbers = confine._CALLS[machine].numbers
-    rules = confine._rules(numbers, 1, own_user=False, trusted=False, counted=True)
+    rules = confine._rules(numbers, own_user=False, trusted=False, counted=True, cuda=False)
     assert {number for number, *_ in rules} == {*numbers.values()} - {numbers["seccomp"]}
 
 
