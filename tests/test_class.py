@@ -456,7 +456,7 @@ def test_a_folder_without_locks(tmp_path, monkeypatch):
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr("fcntl.flock", flock)
-    with pytest.raises(UserError, match=r"without locks .* name another folder"), Store(tmp_path).locked():
+    with pytest.raises(UserError, match=r"without locks .* Name another folder"), Store(tmp_path).locked():
         pass
 
 

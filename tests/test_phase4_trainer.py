@@ -66,7 +66,7 @@ def test_without_its_packages_nothing_is_measured():
         Submission(LAB.starter), replace(LAB, packages=("numpy", "no_such_package")), device="cpu", plan=SHORT
     )
     assert {check.status for check in result.checks} == {NOT_MEASURED}
-    assert not result.fatal and "pip install no_such_package." in said(result)
+    assert not result.fatal and "`pip install no_such_package`." in said(result)
 
 
 @trainer

@@ -115,7 +115,7 @@ WRONGS = {
         ],
         "lack these, or have them in another shape",
     ),
-    "the loss is not logged": ("solution", [("        job.log(step, loss=loss)\n", "")], "step 0 logged no loss"),
+    "the loss is not logged": ("solution", [("        job.log(step, loss=loss)\n", "")], "Step 0 logged no loss"),
     "the mean of what came before, in place of attention": ("solution", NO_ATTENTION, "not the same training"),
 }
 
