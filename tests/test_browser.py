@@ -133,11 +133,11 @@ def test_run_all_ends_in_a_report(jupyter: str, browser, tmp_path: Path) -> None
         return WebDriverWait(browser, 120, poll_frequency=0.5).until(what)
 
     def find(css: str, text: str = "") -> list:  # in one call: outputs are replaced while one looks at them
-        script = "return [...document.querySelectorAll(arguments[0])].filter(e => e.innerText.includes(arguments[1]))"
+        script = "return [...document.querySelectorAll(arguments[0])].filter(e => e.innerText.toLowerCase().includes(arguments[1].toLowerCase()))"
         return browser.execute_script(script, css, text)
 
     def scroll(css: str, text: str, number: int = 0) -> None:
-        script = """[...document.querySelectorAll(arguments[0])].filter(e => e.innerText.includes(arguments[1]))
+        script = """[...document.querySelectorAll(arguments[0])].filter(e => e.innerText.toLowerCase().includes(arguments[1].toLowerCase()))
                     .slice(arguments[2])[0]?.scrollIntoView({block: "start"})"""
         browser.execute_script(script, css, text, number)
 

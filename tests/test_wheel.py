@@ -27,7 +27,7 @@ NEEDED = ("numpy", "msgspec", "safetensors", "nvidia-ml-py", "platformdirs", "ps
 JOB = """import torch
 model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for _ in range(4000):
+for _ in range(40_000):
     optimizer.zero_grad(); model(torch.randn(64, 8)).sum().backward(); optimizer.step()"""
 
 
