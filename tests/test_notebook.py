@@ -371,7 +371,10 @@ def test_what_stands_below_a_row_of_a_table():
     ]
     page = note.table_html(rows)
     assert f"longest kernel: {name}</td></tr>" in page and 'title="void sm80' in page and "&#x27;&gt;&quot;" in page
-    assert '<th scope="col" class="sp-short">operation</th>' in page and '<th scope="row" class="sp-short">aten::mm</th>' in page
+    assert (
+        '<th scope="col" class="sp-short">operation</th>' in page
+        and '<th scope="row" class="sp-short">aten::mm</th>' in page
+    )
     assert note.table_text(rows) == ["  operation  ms", "  aten::mm   3", f"      longest kernel: {name}"]
 
 
