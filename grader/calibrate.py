@@ -27,7 +27,7 @@ from grader.errors import UserError
 from grader.grade import grade
 from grader.grading.arms import WEIGHTS, max_weights_bytes, reference_arm, set_up
 from grader.grading.forms import choose_form
-from grader.grading.half import in_fp16
+from grader.grading.half import in_fp16, lacks_on
 from grader.labs.lab import Lab
 from grader.measure import calibration
 from grader.measure.blocks import Arm, Plan
@@ -81,11 +81,12 @@ def calibrated(lab: Lab, form_name: str) -> bool:
 def measure_gain(lab: Lab, device: str, progress: Progress = silent) -> dict[str, Any]:
     """The reference solution's gain over the starter on this machine: {"gain", "interval", "noise", "date", ...}. Raises
     UserError where the lab has no form for this device or the solution cannot be measured."""
-    if not calibrated(lab, choose_form(lab, device)):
+    form_name = choose_form(lab, device)
+    if not calibrated(lab, form_name):
         raise UserError(f"{lab.name} needs an NVIDIA GPU, and this machine has none. There is nothing to calibrate.")
     quiet_here()
     fix = solution(lab)
-    if "bf16" in machine.gpu_lacks():
+    if "bf16" in lacks_on(form_name):
         fix = replace(fix, source=in_fp16(fix.source))
     result = grade(fix, lab, device=device, plan=CAREFUL, allow_unconfined=True, progress=progress)
     throughput = result.check("throughput")

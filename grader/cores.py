@@ -76,9 +76,15 @@ def cut(units: Sequence[Unit], most: float, where: float = 0.0) -> list[int]:
     return flat([*units[begin:], *units[:begin]])[: max(1, int(min(most, len(flat(units)))))]
 
 
+def ran_and_waited_s(thread: str) -> tuple[float, float]:
+    """Seconds that a thread, as /proc names it, has run so far, and that it could have run but had to wait for a processor; 0 where
+    the kernel does not tell. Source: https://docs.kernel.org/scheduler/sched-stats.html"""
+    with contextlib.suppress(OSError, ValueError):
+        ran, waited, _ = Path("/proc", thread, "schedstat").read_text().split()
+        return int(ran) / 1e9, int(waited) / 1e9
+    return 0.0, 0.0
+
+
 def waited_s(thread: str) -> float:
-    """Seconds that a thread, as /proc names it, could have run but had to wait for a processor; 0 where the kernel does not tell.
-    Source: https://docs.kernel.org/scheduler/sched-stats.html"""
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        return int(Path("/proc", thread, "schedstat").read_text().split()[1]) / 1e9
-    return 0.0
+    """The second of `ran_and_waited_s`."""
+    return ran_and_waited_s(thread)[1]

@@ -22,7 +22,6 @@ import psutil
 import pynvml
 
 from grader.cores import CAN_CHOOSE, Unit, cut, flat, parse, shares, usable, written
-from grader.cores import waited_s as waited_s  # told by the same kernel: for those that ask this machine
 from grader.devices import native, pretence
 from grader.errors import UserError
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from grader import machine
 from grader.grading.forms import prepared
-from grader.grading.half import in_fp16
+from grader.grading.half import in_fp16, lacks_on
 from grader.labs.lab import AnyForm, Form
 from grader.measure.blocks import Arm
 from grader.sandbox.drive import Drive
@@ -72,7 +71,7 @@ def open_arm(
     of the course's own, which runs in fp16 where the GPU has no bf16."""
     form: AnyForm = setup.form
     options = setup.options
-    if trusted and setup.form_name == "cuda" and "bf16" in machine.gpu_lacks():
+    if trusted and "bf16" in lacks_on(setup.form_name):
         source = in_fp16(source)
     setting = Setting(
         workload=form.workload,

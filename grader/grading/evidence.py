@@ -9,8 +9,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from grader import machine, trace
+from grader import trace
 from grader.grading.failure import WAIT
+from grader.grading.half import lacks_on
 from grader.labs.lab import AnyLab, Budget, Lab
 from grader.measure.decision import Decision, Gain, Pair
 from grader.result import FAIL, INCONCLUSIVE, CheckResult
@@ -40,8 +41,7 @@ class AnyFindings:
 
     @property
     def lacks(self) -> list[str]:
-        """What the GPU has no units for, see `machine.gpu_lacks`."""
-        return machine.gpu_lacks() if self.form_name == "cuda" else []
+        return lacks_on(self.form_name)
 
     @property
     def ranks(self) -> int:

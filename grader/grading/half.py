@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection
 from dataclasses import replace
 
+from grader import machine
 from grader.labs.lab import AnyLab, Form, Hints, TraceCheck
 from grader.measure.calibration import LEAST_GAIN
 
@@ -19,6 +20,11 @@ NOT_CALIBRATED = (
     "the least gain that can be told here, since the lab's own minimum holds for GPUs with bf16; `grader calibrate` "
     "measures what this GPU can gain"
 )
+
+
+def lacks_on(form_name: str) -> list[str]:
+    """What the GPU has no units for, see `machine.gpu_lacks`; [] for a form that is not measured on one."""
+    return machine.gpu_lacks() if form_name == "cuda" else []
 
 
 def in_fp16(source: str) -> str:

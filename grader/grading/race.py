@@ -13,7 +13,7 @@ from grader.checks import throughput as throughput_check
 from grader.grading.arms import TOO_LARGE, WEIGHTS
 from grader.grading.evidence import Checkpoint, Findings, Race, Yardstick
 from grader.grading.gate import Disturbed, before_block
-from grader.grading.half import in_fp16, least_target
+from grader.grading.half import in_fp16, lacks_on, least_target
 from grader.labs.lab import Form, Lab
 from grader.measure import calibration, decision
 from grader.measure.blocks import Arm, Plan, Turn, overstated, pair, still_certain
@@ -67,7 +67,7 @@ def decides(healthy: bool, target: float, form: Form, plan: Plan) -> Decide:
 
 def yardstick(lab: Lab, form_name: str, submission: Submission) -> Yardstick:
     gain, source = calibration.reference_gain(lab, form_name)
-    lacks = machine.gpu_lacks() if form_name == "cuda" else []
+    lacks = lacks_on(form_name)
     least, why = least_target(lab.forms[form_name], lacks)
     target = decision.target(gain) if gain else least or math.nan
     source = source if gain else why or source

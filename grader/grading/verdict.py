@@ -34,7 +34,8 @@ def _gates(findings: Findings) -> Iterator[tuple[object, Closed]]:
     """The gates in order, each only asked where those before it are open: what closes it, and then why."""
     work, form, lab, metrics = findings.work, findings.form, findings.lab, findings.profiles.metrics
     parity, outcome = work.parity, work.outcome
-    yield findings.stopped(), Closed(*(findings.stopped() or ("", "")))
+    if stopped := findings.stopped():
+        yield True, Closed(*stopped)
     what = "service" if lab.serves else "training"
     yield not parity or parity.status == FAIL, Closed(FAIL, f"Not counted: it is not the same {what} (see that check).")
     not_learned = "Not counted: the trained model is not what this training leads to (see that check)."

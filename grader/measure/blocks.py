@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from statistics import median_low
 
 from grader import machine
+from grader.cores import waited_s
 from grader.measure.decision import Pair
 from grader.measure.memory import Meter
 from grader.sandbox.drive import Drive
@@ -140,14 +141,18 @@ class Arm:
         """A turn of this frozen arm for blocks."""
         processes, freezer = self.child.processes, self.child.freezer
         seconds, steps, awake_s = self.seconds, len(self.losses), freezer.awake_s
-        main_s, all_s, (thread_s, waited_s) = processes.main_seconds(), processes.cpu_seconds(), processes.main_thread()
+        main_s, all_s, (thread_s, held_up_s) = (
+            processes.main_seconds(),
+            processes.cpu_seconds(),
+            processes.main_thread(),
+        )
         with self._turn(core) as busy:
             yield
         self.ran_main_s += processes.main_seconds() - main_s
         self.ran_all_s += processes.cpu_seconds() - all_s
         ran_s, ready_s = processes.main_thread()
         self.ran_thread_s += ran_s - thread_s
-        self.ran_ready_s += ran_s - thread_s + ready_s - waited_s
+        self.ran_ready_s += ran_s - thread_s + ready_s - held_up_s
         self.ran_awake_s += freezer.awake_s - awake_s
         around_s = freezer.awake_s - awake_s - (self.seconds - seconds)
         self.turns.append(Turn(self.seconds - seconds, len(self.losses) - steps, busy(), around_s))
@@ -344,13 +349,13 @@ def watch_lost(child: Child) -> Iterator[Callable[[], float]]:
     it; but no more than the others' share of the processors' work, for a loop can be in its own way. Time that other virtual
     machines took comes on top. A neighbour who is in nobody's way costs nothing."""
     began, waited, own = time.monotonic(), child.processes.waited(), child.processes.cpu_seconds()
-    grader_waited = machine.waited_s("thread-self")
+    grader_waited = waited_s("thread-self")
     worked, stolen = machine.processor_time()
     share = 0.0
     yield lambda: share
     passed, now = time.monotonic() - began, child.processes.waited()
     most = max((seconds - waited.get(thread, 0.0) for thread, seconds in now.items()), default=0.0)
-    most += machine.waited_s("thread-self") - grader_waited
+    most += waited_s("thread-self") - grader_waited
     own = child.processes.cpu_seconds() - own
     worked, stolen = (after - before for after, before in zip(machine.processor_time(), (worked, stolen), strict=True))
     others = max(0.0, worked - own) / max(worked, 1e-9)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from grader import machine
+from grader.cores import ran_and_waited_s, waited_s
 
 
 class Processes:
@@ -43,12 +43,12 @@ class Processes:
         return found
 
     def waited(self) -> dict[tuple[int, int], float]:
-        """`machine.waited_s` of each thread (process id, thread id)."""
+        """`waited_s` of each thread (process id, thread id)."""
         found = {}
         for process in self.tree():
             with contextlib.suppress(OSError):
                 for entry in os.scandir(f"/proc/{process.pid}/task"):
-                    found[process.pid, int(entry.name)] = machine.waited_s(f"{process.pid}/task/{entry.name}")
+                    found[process.pid, int(entry.name)] = waited_s(f"{process.pid}/task/{entry.name}")
         return found
 
     def cpu_seconds(self) -> float:
@@ -69,10 +69,9 @@ class Processes:
 
     def main_thread(self) -> tuple[float, float]:
         """Seconds that the loop's main thread has run so far, and that it has waited for a processor; 0 where it has ended."""
-        with contextlib.suppress(psutil.Error, OSError, IndexError, ValueError):
+        with contextlib.suppress(psutil.Error, IndexError):
             main = self.oldest_first()[0].pid
-            ran, waited, _ = Path(f"/proc/{main}/task/{main}/schedstat").read_text().split()
-            return int(ran) / 1e9, int(waited) / 1e9
+            return ran_and_waited_s(f"{main}/task/{main}")
         return 0.0, 0.0
 
 

@@ -9,13 +9,13 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from grader import labs, machine, paths
+from grader import labs, paths
 from grader.course import outline
 from grader.course.laying import lay
 from grader.errors import UserError, not_installed
 from grader.frontends.options import add_lab
 from grader.grading.forms import choose_form, missing_packages
-from grader.grading.half import hints_here
+from grader.grading.half import hints_here, lacks_on
 from grader.labs.lab import AnyLab
 from grader.result import write_text
 
@@ -120,8 +120,7 @@ def hint(options: argparse.Namespace) -> None:
         raise UserError(f"Name a check of {lab.name}. It has hints for: {', '.join(hints)}.")
     if options.check not in hints:
         raise UserError(f"{lab.name} has no hints for {options.check!r}. It has them for: {', '.join(hints)}.")
-    lacks = machine.gpu_lacks() if choose_form(lab, "auto") == "cuda" else []
-    print(hints_here(hints[options.check], lacks)[options.depth - 1])
+    print(hints_here(hints[options.check], lacks_on(choose_form(lab, "auto")))[options.depth - 1])
     if options.depth < 3:
         print(f"More: grader hint {lab.name} {options.check} --depth {options.depth + 1}")
 

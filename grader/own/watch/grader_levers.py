@@ -229,11 +229,10 @@ def loader(values, outermost) -> None:
         if isinstance(given.get("dataset"), torch.utils.data.IterableDataset):
             no_need("an IterableDataset keeps its workers: more of them would repeat samples")
             return original(self, *args, **kwargs)
-        else:
-            given["num_workers"] = values["workers"]
-            given["persistent_workers"] = values["workers"] > 0
-            if values["workers"]:
-                given["prefetch_factor"] = values.get("prefetch", 4)
+        given["num_workers"] = values["workers"]
+        given["persistent_workers"] = values["workers"] > 0
+        if values["workers"]:
+            given["prefetch_factor"] = values.get("prefetch", 4)
         given["pin_memory"] = torch.cuda.is_available()
         note(f"DataLoader: num_workers={given.get('num_workers', 0)}, persistent_workers, pin_memory")
         original(self, **given)
