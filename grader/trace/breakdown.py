@@ -196,9 +196,9 @@ class Host:
         waited = (wait >= 0) & (self.wait_end[wait] >= ran_dry - CLOCKS_NS) if len(self.wait_start) else wait >= 0
         pieces += [(rest[0][waited], rest[1][waited], SYNC), (rest[0][~waited], rest[1][~waited], LAUNCH)]
         start, end = (np.concatenate([piece[i] for piece in pieces]) for i in (0, 1))
-        cause = np.concatenate([np.full(len(piece[0]), piece[2]) for piece in pieces])
+        causes = np.concatenate([np.full(len(piece[0]), piece[2]) for piece in pieces])
         order = np.argsort(start, kind="stable")
-        return start[order], end[order], cause[order]
+        return start[order], end[order], causes[order]
 
 
 def _launched(trace: Trace, gpu: np.ndarray, idle: intervals.Intervals) -> np.ndarray:
