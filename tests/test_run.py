@@ -96,6 +96,14 @@ def test_nothing_of_the_job_changes(tmp_path):
     assert b"\n[] " in b"\n" + seen.stderr
 
 
+def test_a_script_may_look_for_torch_before_it_imports_it(tmp_path):
+    """As transformers, accelerate and others do."""
+    look = "import importlib.util, sys\nprint(importlib.util.find_spec('torch').name)\n"
+    process, seen = watched(tmp_path, look, MODEL, STEPS)
+    assert seen.status == 0
+    assert process is not None and process["steps"] == 80
+
+
 def test_the_report_the_trace_and_the_numbers_are_files(tmp_path):
     done = command(
         tmp_path, "--at-step", "6", "--out", "out", "--", sys.executable, script(tmp_path, MODEL, STEPS), "9000"

@@ -1,6 +1,7 @@
 """Loaded by every Python of a watched command: its folder stands first on PYTHONPATH. It waits for `import torch` and imports
 nothing of the job's itself. A `sitecustomize` of the machine's own is run as ever."""
 
+import contextlib
 import importlib.machinery
 import importlib.util
 import os
@@ -16,31 +17,35 @@ class _After:
         self.done = done  # by name: called with the module
 
     def find_spec(self, name, path=None, target=None):
-        done = self.done.pop(name, None)
-        if done is None:
+        if name not in self.done:
             return None
-        if not self.done:
-            sys.meta_path.remove(self)
         others = [finder for finder in sys.meta_path if finder is not self]
         spec = next((found for finder in others if (found := _found(finder, name, path))), None)
-        if spec is not None and hasattr(spec.loader, "exec_module"):
-            _tell_when_done(spec.loader, done)
+        if hasattr(spec and spec.loader, "exec_module"):
+            with contextlib.suppress(AttributeError, TypeError):  # a loader that takes no attribute
+                self._tell_when_done(spec.loader, name)
         return spec
+
+    def _tell_when_done(self, loader, name):
+        """Some only look whether there is such a module, and never import what they found."""
+        if "exec_module" in vars(loader):
+            return
+        execute = loader.exec_module
+
+        def exec_module(module):
+            del loader.exec_module
+            execute(module)
+            done = self.done.pop(name, None)
+            if not self.done and self in sys.meta_path:
+                sys.meta_path.remove(self)
+            if done is not None:
+                _without_harm(done, module)
+
+        loader.exec_module = exec_module
 
 
 def _found(finder, name, path):
     return finder.find_spec(name, path) if hasattr(finder, "find_spec") else None
-
-
-def _tell_when_done(loader, done):
-    execute = loader.exec_module
-
-    def exec_module(module):
-        del loader.exec_module
-        execute(module)
-        _without_harm(done, module)
-
-    loader.exec_module = exec_module
 
 
 def _without_harm(call, module):
