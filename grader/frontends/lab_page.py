@@ -44,6 +44,13 @@ LOOKING = """\
 
 None of these calls gives or takes points. Each runs your `%%submission` cell as it was when you last ran it."""
 
+COUNTED = """\
+The arithmetic is that of all matmuls, forward and backward. It's 6 FLOP for each weight and token. The scores of attention are counted
+in full, though a causal mask needs only half of them."""
+
+SOLVED_IN_BF16 = """\
+Most solutions are printed in bf16. To run one there by hand, write `torch.float16` for `torch.bfloat16`, and add the scaler."""
+
 FIX = """\
 ## 3. Fix
 
@@ -90,8 +97,9 @@ def _sizes(lab: AnyLab) -> str:
     if isinstance(lab, Lab):
         older = says_bf16(lab)
         parts += [
+            COUNTED if "attention's scores" in parts[0] else "",
             _peaks() if "cuda" in lab.forms else "",
-            _folded("On an older GPU", older) if older else "",
+            _folded("On a GPU before Ampere, such as Colab's T4", f"{older} {SOLVED_IN_BF16}") if older else "",
             _without_gpu(lab),
         ]
     return "\n\n".join(filter(None, parts))

@@ -14,6 +14,8 @@ Options = Mapping[str, Any]
 
 ON = {"cuda": "on a GPU", "cpu": "on a CPU"}
 NETS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50"}
+# Floating-point operations of a forward pass: https://arxiv.org/abs/1512.03385, and counted at 16 x 16
+SERVED = {"resnet50": 8.2e9, "tiny": 0.363e6}
 # Samples to train on, by data set; of pictures one in ten is held out
 IN_DATA = {"images": 3600, "images 10000": 9000, "pictures 64": 3600, "pictures 32": 3600, "tiles": 4000}
 # Weights of a UNet, and its floating-point operations per picture, forward and backward, by widths and size of a picture
@@ -100,12 +102,23 @@ def _gpt(options: Options, data: str) -> Rows:
     vocabulary, batch = options.get("vocabulary", 256), options["batch_size"]
     lengths = options.get("lengths") or [length]
     weights = 12 * layers * width**2 + (vocabulary + length) * width
+    tokens = batch * sum(lengths) / len(lengths)
+    # 2 operations forward and 4 backward for each weight of a matmul and each token
+    blocks, head = 72 * layers * width**2 * tokens, 6 * vocabulary * width * tokens
+    apart = f"{_arithmetic(blocks)} in the layers, {_arithmetic(head)} in the head"
+    arithmetic = _arithmetic(blocks + head) if vocabulary == 256 else apart
+    # and for the two matmuls of a token with all keys of its window
+    scores = 12 * layers * width * batch * sum(each**2 for each in lengths) / len(lengths)
+    mean = ", on average" if len(lengths) > 1 else ""
     return {
         "model": f"GPT, {_counted(layers, 'layer')}, {_about(weights)} weights",
         "width": f"{width:,}, in {options['heads']} heads",
         "vocabulary": "256: a token is a byte" if vocabulary == 256 else f"{vocabulary:,}",
         "window": _in_turn(lengths, "token"),
         "batch": f"{_counted(batch, 'window')}: {_in_turn([batch * each for each in lengths], 'token')}",
+        "arithmetic per step": arithmetic + mean,
+        "attention's scores": _arithmetic(scores) + " more" + mean,
+        "a layer's input, fp32": _memory(round(4 * width * tokens)) + mean,
     }
 
 
@@ -119,6 +132,7 @@ def _nplm(options: Options, data: str) -> Rows:
         "input": f"the last {options['context']} bytes, {options['features']} features each",
         "window": f"{length:,} bytes",
         "batch": f"{_counted(batch, 'window')}: {batch * length:,} bytes",
+        "arithmetic per step": _arithmetic(6 * (weights - 256 * options["features"]) * batch * length),
     }
 
 
@@ -181,12 +195,15 @@ def _unet(options: Options, data: str) -> Rows:
 def _serving(options: Options, data: str) -> Rows:
     lengths, size = options["lengths"], options["size"]
     texts = options["texts"] * len(lengths)
+    weights = 12 * options["layers"] * options["width"] ** 2
     return {
         "text model": f"GPT, {options['layers']} layers, width {options['width']}, {options['heads']} heads",
+        "arithmetic per byte": f"{_arithmetic(2 * weights)}, for padding as well",
         "texts per request": f"{texts}, {options['texts']} of each class of length",
         "classes of length": f"up to {_listed(lengths)} bytes",
         "picture model": NETS.get(options["model"], "a tiny convnet"),
         "pictures per request": f"{options['images']} of 3 x {size} x {size}",
+        "arithmetic per picture": _arithmetic(SERVED[options["model"]]),
     }
 
 
@@ -235,7 +252,9 @@ def _about(weights: int) -> str:
 
 
 def _arithmetic(flops: float) -> str:
-    return f"{flops / 1e12:.2f} TFLOP" if flops >= 1e11 else f"{flops / 1e9:.2g} GFLOP"
+    if flops >= 1e11:
+        return f"{flops / 1e12:.2f} TFLOP"
+    return f"{flops / 1e9:.2g} GFLOP" if flops >= 1e8 else f"{flops / 1e6:.2g} MFLOP"
 
 
 def _memory(count: int) -> str:
