@@ -1,43 +1,13 @@
-from grader.labs.lab import Form, Lab, Logs, Outcome, Parity, Prediction, Throughput, TraceCheck
+from grader.labs.gpt2 import CPU, flops, on_gpu
+from grader.labs.lab import Lab, Logs, Outcome, Prediction, Throughput, TraceCheck
 
-LAYERS, WIDTH, LENGTH, BATCH, VOCABULARY = 12, 768, 1024, 32, 50257  # GPT-2 with 124 million weights
-
-
-def flops(layers: int, width: int, length: int, batch: int) -> float:
-    """2 operations forward and 4 backward for each weight of a matrix product and each token, and for each of the two products of an
-    attention, of which a causal one needs half."""
-    return 6 * batch * length * (12 * layers * width**2 + VOCABULARY * width + layers * length * width)
-
-
-# as many windows as keep a grade within three minutes; a larger batch gains a few per cent
-GPU = Form(
-    workload="grader.workloads.gpt",
-    options={
-        "layers": LAYERS,
-        "width": WIDTH,
-        "heads": 12,
-        "length": LENGTH,
-        "batch_size": BATCH,
-        "lr": 3e-5,  # as low as 3a's, and for the same reason
-        "vocabulary": VOCABULARY,
-        "bias": False,
-        "bare": True,
-    },
-    data="tokens",
-    gpu_memory=37e9,
-    minimum_gain=10.0,
-    noise=0.005,
-    block_s=1.0,
-    flops=flops(LAYERS, WIDTH, LENGTH, BATCH),
-    # another attention shows in the direction of the update: honest forms of 3f's stay above 0.9998
-    parity=Parity(steps=10, loss=0.003, norm=0.005, cosine=0.997, drift=0.01, held_out=0.03),
-)
+GPU = on_gpu(gpu_memory=37e9, minimum_gain=10.0)
 
 # Twice CUDA's half GB and the weights at 16 bytes (fp32, gradient, Adam's two moments). Of the starter, which takes all of these
 # batches at once, four times the logits in fp32 and in each layer three matrices of scores and 16 tensors of the model's width; of
 # the solution 0.73 MB a token where it has no products in 8 bits. For the full form that comes to 39 GB.
 SMALLER = (
-    GPU.smaller("mid", 13.3e9, {"length": 512, "batch_size": 6}, flops=flops(LAYERS, WIDTH, 512, 6)),
+    GPU.smaller("mid", 13.3e9, {"length": 512, "batch_size": 6}, flops=flops(12, 768, 512, 6)),
     GPU.smaller(
         "small",
         6.6e9,
@@ -52,30 +22,7 @@ LAB = Lab(
     phase=4,
     goal="GPT-2 with 124 million weights, slow in many ways at once. Find your own order, keep a log, and train the same model faster.",
     cause="compute-bound",
-    forms={
-        "cuda": GPU,
-        # a CPU gains nothing by most of these: only the training and the logs are compared
-        "cpu": Form(
-            workload="grader.workloads.gpt",
-            options={
-                "layers": 2,
-                "width": 32,
-                "heads": 2,
-                "length": 64,
-                "batch_size": 12,
-                "lr": 1e-3,
-                "vocabulary": 509,
-                "bias": False,
-                "bare": True,
-            },
-            data="tokens 509",
-            minimum_gain=None,
-            noise=0.03,
-            parity=Parity(steps=10, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
-            threads=1,
-            environment={"OMP_NUM_THREADS": "1"},
-        ),
-    },
+    forms={"cuda": GPU, "cpu": CPU},
     smaller=SMALLER,
     prediction=Prediction(points=10),
     throughput=Throughput(

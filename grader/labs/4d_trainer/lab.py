@@ -1,40 +1,11 @@
-from grader.labs.lab import Form, Lab, Outcome, Parity, Prediction, Throughput, TraceCheck
+from grader.labs.gpt2 import CPU, flops, on_gpu
+from grader.labs.lab import Lab, Outcome, Prediction, Throughput, TraceCheck
 
-LAYERS, WIDTH, LENGTH, BATCH, VOCABULARY = 12, 768, 1024, 32, 50257  # GPT-2 with 124 million weights, as in 4b
-
-
-def flops(layers: int, width: int, length: int, batch: int) -> float:
-    """2 operations forward and 4 backward for each weight of a matrix product and each token, and for each of the two products of an
-    attention, of which a causal one needs half."""
-    return 6 * batch * length * (12 * layers * width**2 + VOCABULARY * width + layers * length * width)
-
-
-GPU = Form(
-    workload="grader.workloads.gpt",
-    options={
-        "layers": LAYERS,
-        "width": WIDTH,
-        "heads": 12,
-        "length": LENGTH,
-        "batch_size": BATCH,
-        "lr": 3e-5,  # as low as 3a's, and for the same reason
-        "vocabulary": VOCABULARY,
-        "bias": False,
-        "bare": True,
-    },
-    data="tokens",
-    gpu_memory=38e9,
-    minimum_gain=9.0,
-    noise=0.005,
-    block_s=1.0,
-    flops=flops(LAYERS, WIDTH, LENGTH, BATCH),
-    # those of 4b: it is the same model on the same tokens
-    parity=Parity(steps=10, loss=0.003, norm=0.005, cosine=0.997, drift=0.01, held_out=0.03),
-)
+GPU = on_gpu(gpu_memory=38e9, minimum_gain=9.0)
 
 # As in 4b, but the starter takes four windows at a time, and the solution 0.66 MB a token
 SMALLER = (
-    GPU.smaller("mid", 13e9, {"length": 512, "batch_size": 12}, flops=flops(LAYERS, WIDTH, 512, 12)),
+    GPU.smaller("mid", 13e9, {"length": 512, "batch_size": 12}, flops=flops(12, 768, 512, 12)),
     GPU.smaller(
         "small",
         6.1e9,
@@ -49,30 +20,7 @@ LAB = Lab(
     phase=4,
     goal="The loop belongs to Hugging Face, and you have its arguments. Find out which of them pulls which lever, and train the same model fast.",
     cause="compute-bound",
-    forms={
-        "cuda": GPU,
-        # a CPU gains nothing by most of these: only the training is compared
-        "cpu": Form(
-            workload="grader.workloads.gpt",
-            options={
-                "layers": 2,
-                "width": 32,
-                "heads": 2,
-                "length": 64,
-                "batch_size": 12,
-                "lr": 1e-3,
-                "vocabulary": 509,
-                "bias": False,
-                "bare": True,
-            },
-            data="tokens 509",
-            minimum_gain=None,
-            noise=0.03,
-            parity=Parity(steps=10, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
-            threads=1,
-            environment={"OMP_NUM_THREADS": "1"},
-        ),
-    },
+    forms={"cuda": GPU, "cpu": CPU},
     smaller=SMALLER,
     prediction=Prediction(points=10),
     throughput=Throughput(
