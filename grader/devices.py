@@ -40,21 +40,16 @@ class Pretence:
     """An older or smaller GPU that a grade's loops are to see in place of this machine's: for tests and maintainers."""
 
     capability: Capability
-    memory: int  # bytes
+    total: int  # bytes of memory, as NVML calls them
 
     @property
     def name(self) -> str:
         major, minor = self.capability
-        return f"a pretended GPU of capability {major}.{minor} with {self.memory / 2**30:.3g} GiB"
-
-    @property
-    def total(self) -> int:
-        """As NVML calls it."""
-        return self.memory
+        return f"a pretended GPU of capability {major}.{minor} with {self.total / 2**30:.3g} GiB"
 
     def left(self, free: int, used: int) -> int:
         """Bytes of it that are free: what is in use of the GPU that is here is in use of it, too."""
-        return max(0, min(free, self.memory - used))
+        return max(0, min(free, self.total - used))
 
 
 def pretence() -> Pretence | None:

@@ -15,11 +15,11 @@ from types import SimpleNamespace
 
 import pynvml
 import pytest
-from helpers import running
+from helpers import LAB, running
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grader import labs, machine
+from grader import calibrate, labs, machine
 from grader.checks.trace import judge
 from grader.classroom.store import Store
 from grader.classroom.submissions import Job
@@ -176,6 +176,16 @@ def test_a_loop_in_fp16_is_the_same_training(what):
     assert losses(in_fp16(SOURCES[what]), form) == pytest.approx(losses(SOURCES[what], form), rel=1e-4)
 
 
+def test_beside_an_older_gpu_a_cpu_is_calibrated_with_the_solution_as_it_is(monkeypatch):
+    monkeypatch.setattr(machine, "gpu_lacks", lambda: lacks((7, 5)))
+    monkeypatch.setattr(calibrate, "quiet_here", lambda: None)
+    source = "import torch\n\ndef train(job):\n    raise ValueError(torch.bfloat16)\n    yield\n"
+    assert in_fp16(source) != source
+    monkeypatch.setattr(calibrate, "solution", lambda lab: Submission(source))
+    with pytest.raises(UserError, match=r"ValueError .*: torch\.bfloat16"):
+        calibrate.measure_gain(LAB, "cpu")
+
+
 # ---------------------------------------------------------------- a GPU that is pretended
 
 
@@ -184,7 +194,7 @@ def test_a_gpu_can_be_pretended(major, minor, memory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(PRETEND, f"{major}.{minor},{memory}GiB")
         found = pretence()
-        assert found.capability == (major, minor) and found.memory == int(memory * 2**30)
+        assert found.capability == (major, minor) and found.total == int(memory * 2**30)
         assert f"{major}.{minor}" in found.name
 
 

@@ -33,13 +33,13 @@ class _Properties:
         return getattr(self._own, name)
 
 
-def pretend(capability: Sequence[int], memory: int) -> None:
-    """Have PyTorch in this process see such a GPU. memory: bytes. Before CUDA is initialised."""
-    seen = Pretence((capability[0], capability[1]), memory)
+def pretend(capability: Sequence[int], total: int) -> None:
+    """Have PyTorch in this process see such a GPU, see `Pretence`. Before CUDA is initialised."""
+    seen = Pretence((capability[0], capability[1]), total)
     units = native(seen.capability)
     _show(seen)
     _compile_for_the_real()
-    torch.cuda._lazy_call(lambda: _limit(memory))
+    torch.cuda._lazy_call(lambda: _limit(total))
     if "tf32" not in units:
         os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # cuBLAS and cuDNN keep to fp32, whatever they are told
     if "bf16" not in units:
@@ -53,11 +53,11 @@ def _show(seen: Pretence) -> None:
     major, minor = seen.capability
 
     def properties(device: Any = None) -> Any:
-        return _Properties(_properties(device), major=major, minor=minor, name=seen.name, total_memory=seen.memory)
+        return _Properties(_properties(device), major=major, minor=minor, name=seen.name, total_memory=seen.total)
 
     def memory_info(device: Any = None) -> tuple[int, int]:
         free, total = _memory_info(device)
-        return max(0, min(free, seen.memory - (total - free))), seen.memory
+        return seen.left(free, total - free), seen.total
 
     torch.cuda.get_device_capability = lambda device=None: seen.capability
     torch.cuda.get_device_name = lambda device=None: seen.name
@@ -67,9 +67,8 @@ def _show(seen: Pretence) -> None:
 
 def _compile_for_the_real() -> None:
     """A kernel that Triton made for the pretended GPU could not be loaded here."""
-    from torch._dynamo.device_interface import (
-        CudaInterface,
-    )  # not above: it takes a second, and only a pretence needs it
+    # not above: it takes a second, and only a pretence needs it
+    from torch._dynamo.device_interface import CudaInterface
 
     def capability(device: Any = None) -> int:
         own = _properties(device)
