@@ -132,7 +132,8 @@ def test_progress_comes_from_the_last_report(learner):
     assert "61.5 of 100 points (80 can be measured here)" in row("2a_workers")
     assert "Next on the core path: 1c_diagnose" in start.text().splitlines()[-2]
     assert "How fast does this loop train? (40 min)" in start.text().splitlines()[-2], "and the lessons before it"
-    assert start._path().count("✓") == 1 and start._path().count("next, 30 min") == 1
+    path = start._path(start.grades_here())
+    assert path.count("✓") == 1 and path.count("next, 30 min") == 1
     assert "1 of" in start.text().splitlines()[-1] and "61.5 points" in start.text().splitlines()[-1]
     report.write_text(json.dumps({"score": 61.5, "max_score": 100, "measured_max": 100, "quick": True}))
     assert "61.5 of 100 points, quick: not for marks" in row("2a_workers")
@@ -161,6 +162,17 @@ def test_the_best_grade_stays_on_the_map(learner, last, attempts, says):
     assert row("2a_workers").endswith(f"; {says}")
 
 
+@pytest.mark.parametrize("repository", ["", "owner/name"])
+def test_one_display_reads_each_lab_s_grades_once(monkeypatch, repository):
+    shown, read = [], []
+    monkeypatch.setattr(start, "display", lambda bundle, raw: shown.append(bundle))
+    monkeypatch.setattr(start, "grades_of", lambda stop: read.append(stop.name))
+    start.course_map(repository)
+    (bundle,) = shown
+    assert sorted(read) == sorted(labs.NAMES)
+    assert bundle["text/html"].count("<style>") == 1 and bundle["text/html"].count('class="course-row"') > 60
+
+
 @pytest.mark.parametrize("damaged", ["", "[]", "null", '{"score": "x"}', '{"score": null, "max_score": 1}', "[" * 9999])
 def test_a_report_that_cannot_be_read_is_none(learner, damaged):
     outline.start("2a_workers").with_name("report-2a_workers.json").write_text(damaged)
@@ -173,7 +185,7 @@ def test_the_button_makes_a_copy_and_the_row_becomes_a_link(learner):
         for child in getattr(widget, "children", ()):
             yield from rows(child)
 
-    boxes = [w for w in rows(start._map()) if isinstance(w, ipywidgets.HBox)]
+    boxes = [w for w in rows(start._map(start.grades_here())) if isinstance(w, ipywidgets.HBox)]
     box = next(box for box in boxes if "2a_workers" in box.children[0].value)
     shown, button = box.children
     assert "<a " not in shown.value and button.description == "Start 2a", "a screen reader lists 31 of them"

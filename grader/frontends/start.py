@@ -6,7 +6,7 @@ import contextlib
 import io
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -44,21 +44,24 @@ def course_map(repository: str = "") -> None:
     button makes a working copy and links to it.
 
     repository: owner/name on GitHub. Colab and Kaggle open no notebook of the machine that they lend, so links lead there."""
-    if repository or any(name in os.environ for name in HOSTED):
-        page = as_html(lambda place: COLAB.format(repository=repository, place=place) if repository else "")
-        display({"text/html": page, "text/plain": text()}, raw=True)
-        return
-    box = _map()
-    view = {"version_major": 2, "version_minor": 0, "model_id": box.model_id}
-    shown = {"application/vnd.jupyter.widget-view+json": view, "text/html": as_html(), "text/plain": text()}
+    known = grades_here()
+    address: Callable[[str], str] | None = None
+    if hosted := repository or any(name in os.environ for name in HOSTED):
+        address = lambda place: COLAB.format(repository=repository, place=place) if repository else ""  # noqa: E731
+    shown: dict[str, Any] = {"text/html": as_html(address, known), "text/plain": text(known)}
+    if not hosted:
+        view = {"version_major": 2, "version_minor": 0, "model_id": _map(known).model_id}
+        shown["application/vnd.jupyter.widget-view+json"] = view
     display(shown, raw=True)
 
 
-def as_html(address: Callable[[str], str] | None = None) -> str:
+def as_html(address: Callable[[str], str] | None = None, known: Known | None = None) -> str:
     """The map where no widget is shown: a front end without ipywidgets, a page that is only read.
 
-    address: where a link leads, from a path below the course's folder, "" for nowhere; None for beside this notebook."""
-    parts = [_path(lambda place, words: _link(place, words, address))]
+    address: where a link leads, from a path below the course's folder, "" for nowhere; None for beside this notebook. known: here and
+    below, the grades, where they were read already."""
+    known = known or grades_here()
+    parts = [_path(known, lambda place, words: _link(place, words, address))]
     for phase in outline.PHASES:
         parts.append(_heading(phase))
         for stop in phase.stops:
@@ -69,13 +72,13 @@ def as_html(address: Callable[[str], str] | None = None) -> str:
             link = _link(place, f"{stop.name} {stop.declared.title}", address)
             core = " <b>(core path)</b>" if stop.core else ""
             below = f"{link}{core}<br><small>{escape(stop.declared.goal)}</small>"
-            parts.append(_row(_kind(stop), below, _said(stop)))
+            parts.append(_row(_kind(stop), below, _said(stop, known[stop.name])))
     return "".join(parts)
 
 
-def text() -> str:
+def text(known: Known | None = None) -> str:
     """The map where nothing can be clicked."""
-    lines = []
+    known, lines = known or grades_here(), []
     for phase in outline.PHASES:
         lines += [f"{phase.title} ({_hours(phase)})", f"  {phase.milestone}"]
         for stop in phase.stops:
@@ -83,30 +86,32 @@ def text() -> str:
                 lines.append(f"  {_kind(stop):<14}  {stop.title} ({stop.place})")
             else:
                 core = " (core path)" if stop.core else ""
-                lines.append(f"  {_kind(stop):<14}  {stop.name}: {stop.declared.title}{core}; {_said(stop)}")
+                said = _said(stop, known[stop.name])
+                lines.append(f"  {_kind(stop):<14}  {stop.name}: {stop.declared.title}{core}; {said}")
         lines.append("")
-    return "\n".join([*lines, _next(), _summary()])
+    return "\n".join([*lines, _next(known), _summary(known)])
 
 
-def _map() -> widgets.VBox:
-    rows = [widgets.HTML(_path())]
+def _map(known: Known) -> widgets.VBox:
+    rows = [widgets.HTML(_path(known))]
     for phase in outline.PHASES:
         rows.append(widgets.HTML(_heading(phase)))
-        rows += [_lab(stop) if isinstance(stop, outline.LabStop) else _lesson(stop) for stop in phase.stops]
+        for stop in phase.stops:
+            rows.append(_lab(stop, known[stop.name]) if isinstance(stop, outline.LabStop) else _lesson(stop))
     return widgets.VBox(rows, layout=widgets.Layout(overflow="visible"))
 
 
 def _heading(phase: outline.Phase) -> str:
     title = f"{escape(phase.title)} <small>({_hours(phase)})</small>"
     head = f"<h2 style='margin: 14px 0 0; font-size: 17px'>{title}</h2>{escape(phase.milestone)}"
-    return f"{_STYLE}<div style='line-height: 1.4'>{head}</div>"
+    return f"<div style='line-height: 1.4'>{head}</div>"
 
 
 def _lesson(stop: outline.Lesson) -> widgets.HTML:
     return widgets.HTML(_row(_kind(stop), _link(stop.place, stop.title), ""), layout=widgets.Layout(margin="0"))
 
 
-def _lab(stop: outline.LabStop) -> widgets.HBox:
+def _lab(stop: outline.LabStop, grades: Grades | None) -> widgets.HBox:
     """Its row, and a button that makes the working copy and is then a link to it."""
     shown = widgets.HTML(layout=widgets.Layout(flex="1 1 0", min_width="0", margin="0"))
     place = widgets.Layout(width="7em", flex="0 0 auto")
@@ -121,7 +126,7 @@ def _lab(stop: outline.LabStop) -> widgets.HBox:
         below = f'<b role="alert">{escape(error)}</b>' if error else escape(stop.declared.goal)
         name = _link(stop.place, stop.name) if begun else f"<b>{escape(stop.name)}</b>"
         title = f"{name} &nbsp;{escape(stop.declared.title)}{core}<br><small>{below}</small>"
-        shown.value = _row(_kind(stop), title, _said(stop))
+        shown.value = _row(_kind(stop), title, _said(stop, grades))
         link.value = _link(stop.place, f"Open {short}") if begun else ""
         row.children = [shown, link if begun else button]
 
@@ -139,17 +144,17 @@ def _lab(stop: outline.LabStop) -> widgets.HBox:
     return row
 
 
-# JupyterLab gives a line of a widget the height of a button
+# of all rows, so it stands above them once: JupyterLab gives a line of a widget the height of a button
 _STYLE = "<style>.course-row { display: flex; flex-wrap: wrap; gap: 0 10px; line-height: 1.4; padding: 2px 0 }</style>"
 
 
-def _path(link: Callable[[str, str], str] | None = None) -> str:
+def _path(known: Known, link: Callable[[str, str], str] | None = None) -> str:
     """The core path: what is done, what is next and how long it takes, with a sign and a word for each lab."""
     link = link or _link
     items = []
-    upcoming = _upcoming()
+    upcoming = _upcoming(known)
     for stop in (stop for stop in outline.lab_stops() if stop.core):
-        grades, takes = grades_of(stop), f"{stop.minutes} min"
+        grades, takes = known[stop.name], f"{stop.minutes} min"
         sign, said = ("✓", f"{grades.best:g} of {grades.most:g} points") if grades else ("○", takes)
         if stop is upcoming:
             sign, said = "▶", f"next, {takes}"
@@ -165,7 +170,8 @@ def _path(link: Callable[[str, str], str] | None = None) -> str:
         )
     style = "display: flex; flex-wrap: wrap; gap: 6px; list-style: none; margin: 6px 0; padding: 0"
     path = f'<ol aria-label="Core path" style="{style}">{"".join(items)}</ol>'
-    return f'<div style="line-height: 1.4"><p style="margin: 0">{_next(link)}</p>{path}<p style="margin: 0">{escape(_summary())}</p></div>'
+    above, below = (f'<p style="margin: 0">{said}</p>' for said in (_next(known, link), escape(_summary(known))))
+    return f'{_STYLE}<div style="line-height: 1.4">{above}{path}{below}</div>'
 
 
 @dataclass(frozen=True)
@@ -178,6 +184,13 @@ class Grades:
     quick: bool  # a grade with quick measurements, not for marks
     best: float  # score of the best grade, quick ones left out where there are others
     best_quick: bool
+
+
+Known = Mapping[str, Grades | None]  # by lab
+
+
+def grades_here() -> Known:
+    return {stop.name: grades_of(stop) for stop in outline.lab_stops()}
 
 
 def grades_of(lab: outline.LabStop) -> Grades | None:
@@ -228,9 +241,8 @@ def _link(place: str, words: str, address: Callable[[str], str] | None = None) -
     return f'<a href="{escape(leads)}" style="{colour}">{escape(words)}</a>'
 
 
-def _said(stop: outline.LabStop) -> str:
+def _said(stop: outline.LabStop, grades: Grades | None) -> str:
     """How far one is with a lab, in a few words."""
-    grades = grades_of(stop)
     if grades is None:
         return "begun" if stop.file.exists() else "not begun"
     quick = "quick: not for marks"
@@ -245,14 +257,14 @@ def _said(stop: outline.LabStop) -> str:
     return said + (f", {quick}" if grades.quick else "")
 
 
-def _upcoming() -> outline.LabStop | None:
+def _upcoming(known: Known) -> outline.LabStop | None:
     """The first lab of the core path that has no grade."""
-    return next((stop for stop in outline.lab_stops() if stop.core and grades_of(stop) is None), None)
+    return next((stop for stop in outline.lab_stops() if stop.core and known[stop.name] is None), None)
 
 
-def _next(link: Callable[[str, str], str] = lambda _, words: words) -> str:
+def _next(known: Known, link: Callable[[str, str], str] = lambda _, words: words) -> str:
     """What comes next on the core path, with the lessons before it, and how long that takes."""
-    upcoming = _upcoming()
+    upcoming = _upcoming(known)
     if upcoming is None:
         return "The core path is done."
     lessons: list[outline.Lesson] = []  # since the core lab before
@@ -271,13 +283,13 @@ def _next(link: Callable[[str, str], str] = lambda _, words: words) -> str:
     return said
 
 
-def _summary() -> str:
-    stops = [(stop, grades_of(stop)) for stop in outline.lab_stops()]
-    core = [grades for stop, grades in stops if stop.core]
+def _summary(known: Known) -> str:
+    stops = [stop for stop in outline.lab_stops() if stop.core]
+    core = [known[stop.name] for stop in stops]
     points = sum(grades.best for grades in core if grades)
-    left = sum(stop.minutes for stop, grades in stops if stop.core and not grades)
+    left = sum(stop.minutes for stop in stops if not known[stop.name])
     return (
         f"Core path: {len(core) - core.count(None)} of {len(core)} labs graded, {points:g} points"
         f"{f', about {left / 60:.1f} hours of labs left' if left else ''}. All labs: "
-        f"{sum(grades is not None for _, grades in stops)} of {len(stops)} graded. Best grades count. Run this cell again after a lab."
+        f"{sum(grades is not None for grades in known.values())} of {len(known)} graded. Best grades count. Run this cell again after a lab."
     )
