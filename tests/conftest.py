@@ -68,6 +68,16 @@ def own_temporary():
 
 
 @pytest.fixture
+def open_folder(tmp_path):
+    """A folder of this test's that another user reaches, and may write to: pytest's own above it are closed to others."""
+    tmp_path.chmod(0o777)
+    for folder in tmp_path.parents:
+        if folder.stat().st_mode & 0o5 != 0o5:
+            folder.chmod(0o755)
+    return tmp_path
+
+
+@pytest.fixture
 def alembic(monkeypatch):
     """For a test that makes a gradebook: nbgrader starts alembic then, and looks for it on the PATH only."""
     monkeypatch.setenv("PATH", scripts.environment()["PATH"])

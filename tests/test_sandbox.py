@@ -331,11 +331,9 @@ def test_a_long_path_for_temporary_files(monkeypatch, tmp_path):
     workspace.remove()
 
 
-def test_a_compiler_that_is_not_the_system_s(monkeypatch, tmp_path):
+def test_a_compiler_that_is_not_the_system_s(monkeypatch, open_folder):
     """That of a cluster's module, or conda's."""
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
-    compiler = tmp_path / "gcc" / "bin" / "mine"
+    compiler = open_folder / "gcc" / "bin" / "mine"
     compiler.parent.mkdir(parents=True)
     compiler.write_text("#!/bin/sh\necho compiled\n")
     compiler.chmod(0o755)
@@ -998,7 +996,7 @@ def test_shared_memory_does_not_outlast_a_submission(shared, tmp_path):
 
 
 @pytest.mark.slow
-def test_without_root_shared_memory_is_its_own_as_well(shared, tmp_path):
+def test_without_root_shared_memory_is_its_own_as_well(shared, open_folder):
     """Root tries it for another user."""
     program = (
         "import os; os.environ['GRADER_CACHE'] = os.environ['HOME'] = os.getcwd()\n"
@@ -1011,14 +1009,10 @@ def test_without_root_shared_memory_is_its_own_as_well(shared, tmp_path):
         "    child.load(), child.start(1), child.run(1), child.freeze(), child.thaw(), child.run(1)\n"
         "    print(os.path.exists('/dev/shm/grader-mine'), len(dict(child.memory.shared())), child.memory.main() > 0)"
     )
-    tmp_path.chmod(0o777)
-    for folder in tmp_path.parents:
-        if folder.stat().st_mode & 0o5 != 0o5:  # pytest's own, which are closed to other users
-            folder.chmod(0o755)
     path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", program],
-        cwd=tmp_path,
+        cwd=open_folder,
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -1027,7 +1021,7 @@ def test_without_root_shared_memory_is_its_own_as_well(shared, tmp_path):
     assert done.stdout == "False 1 True\n" or done.stderr == "none\n", done
 
 
-def test_folders_without_rights_do_not_outlast_a_grade(tmp_path):
+def test_folders_without_rights_do_not_outlast_a_grade(open_folder):
     """Root can open them; another user tries it."""
     program = (
         "import os; from grader.sandbox import folders\n"
@@ -1035,13 +1029,9 @@ def test_folders_without_rights_do_not_outlast_a_grade(tmp_path):
         "os.makedirs('a/b'), os.mkdir('a/b/c', 0o300), os.mkdir('a/b/c/d')\n"
         "folders.clear_away(os.path.abspath('a'), 0), print(os.path.exists('a'))"
     )
-    tmp_path.chmod(0o777)
-    for folder in tmp_path.parents:
-        if folder.stat().st_mode & 0o5 != 0o5:  # pytest's own, which are closed to other users
-            folder.chmod(0o755)
     path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     command, environment = [sys.executable, "-c", program], os.environ | {"PYTHONPATH": path}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=open_folder, env=environment, capture_output=True, text=True, timeout=60)
     assert done.stdout == "False\n", done
 
 
