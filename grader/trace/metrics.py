@@ -17,6 +17,7 @@ from grader.trace.events import CPU_OP, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH, MEM
 from grader.trace.host import DATA_WAIT, data_waits, launching_op, own_time
 from grader.trace.lines import by_line
 from grader.trace.steps import Steps
+from grader.trace.words import milliseconds
 from grader.trace.work import by_name, copy_kind, devices_of, overlap_length, per_device, union_length
 
 TINY_NS = 10_000  # a kernel shorter than this costs about as much to launch as to run
@@ -60,9 +61,9 @@ def metrics(
     step_ns: length of a usual step measured without the profiler, ns. Profiling stretches a step that is bound by launches
     (10 to 31 ms in one measurement), so only with it is idleness about the loop and not about the profiler."""
     m = Metrics(complete=trace.complete, reasons=list(trace.reasons), notes=list(trace.notes), step_ns=step_ns)
-    m.gpu_idle = idle_share(trace)
     memory_metrics(m, trace)
     steps = steps or Steps(trace, skip_first, count)
+    m.gpu_idle = idle_share(trace, steps.begun)
     if not len(steps):
         if len(trace.windows):
             m.reasons.append(f"it has no step beyond the {skip_first} that are not counted")
@@ -72,6 +73,10 @@ def metrics(
     if trace.windows.cut:
         many = "step, which is" if trace.windows.cut == 1 else f"{trace.windows.cut} steps, which are"
         m.notes.append(f"the recording ends within its last {many} not counted")
+    if steps.begun is not None:
+        m.notes.append(
+            f"for its first {milliseconds(steps.begun - steps.host[0])} the GPU did work of a step before, so the step is counted from the end of that"
+        )
     if len(trace.windows) == 1 and len(trace.steps):
         m.notes.append(
             "one whole step was recorded, so nobody can tell how steps differ, nor whether it was a usual one"
@@ -98,13 +103,13 @@ def metrics(
     return m
 
 
-def idle_share(trace: Trace) -> float | None:
+def idle_share(trace: Trace, begun: int | None = None) -> float | None:
     """The share of the whole recording in which a GPU idled, mean over devices: from the start of the first step (without steps,
-    of the first GPU event) to the end of the last step or GPU event. None without GPU events."""
+    of the first GPU event; begun: see `Steps.begun`) to the end of the last step or GPU event. None without GPU events."""
     gpu, steps = trace.gpu, trace.steps
     if not len(gpu):
         return None
-    low = int(trace.start[steps if len(steps) else gpu].min())
+    low = begun or int(trace.start[steps if len(steps) else gpu].min())
     high = int(max(trace.end[steps].max() if len(steps) else low, trace.end[gpu].max()))
     spans = per_device(trace, gpu).values()
     busy = sum(intervals.length(intervals.clip(span, low, high)) for span in spans)

@@ -6,11 +6,15 @@ from functools import cached_property
 
 import numpy as np
 
+from grader.trace import intervals
 from grader.trace.columns import Trace
 from grader.trace.host import blocking_calls
+from grader.trace.nesting import alike
 from grader.trace.work import Kernels, kernels_of, union_length
 
-IDLE_STARTS_NS = 100_000  # an idle GPU starts what is launched within microseconds
+IDLE_STARTS_NS = 100_000
+LITTLE = 0.01  # of the work of a stream: so much on other streams is beside it
+BESIDE = 0.5  # of a step: so much of the host's own work fits beside the GPU's of the step before
 
 
 class Steps:
@@ -68,12 +72,16 @@ class Steps:
 
     @cached_property
     def foreign(self) -> np.ndarray:
-        """Mask of `Trace.gpu`: work whose launch is not recorded and that ran before any of these steps: of a step before."""
-        gpu = self.trace.gpu
+        """Mask of `Trace.gpu`: work whose launch is not recorded and that ran before any of these steps on its stream: of a step
+        before."""
+        trace, gpu = self.trace, self.trace.gpu
         if not len(self.gpu):
             return np.zeros(len(gpu), bool)
-        unknown = (self.trace.launch_of(gpu) < 0) & ~self.trace.is_timed[gpu]
-        return unknown & (self.trace.start[gpu] < self.trace.start[self.gpu[0]])
+        stream, own = alike(trace.device[gpu], trace.stream[gpu]), np.isin(gpu, self.gpu)
+        first = np.full(stream.max() + 1, trace.start[self.gpu[0]])
+        first[stream[own][::-1]] = trace.start[gpu[own][::-1]]  # in order, so the first one stays
+        unknown = (trace.launch_of(gpu) < 0) & ~trace.is_timed[gpu]
+        return unknown & (trace.start[gpu] < first[stream])
 
     @cached_property
     def work(self) -> np.ndarray:
@@ -103,25 +111,43 @@ class Steps:
         launched in them; the host's time where that is longer, or there is no such work."""
         # A host that queues work and runs ahead finishes its steps in a fraction of the time that they take.
         low, high = self.host
-        gpu = self.trace.gpu
-        launch = self.trace.launch_of(gpu)
-        earlier = np.where(launch >= 0, self.trace.start[launch] < low, self.foreign)
-        before, own = self.trace.end[gpu[earlier]], self.trace.end[self.gpu]
-        if len(own) and len(before) and int(own.max() - before.max()) >= high - low:
-            return int(before.max()), int(own.max())
+        own, before = self.trace.end[self.gpu], self.trace.end[self._before]
+        if self.begun is not None:
+            return self.begun, max(high, int(own.max()))
         if len(own) and not len(before):
-            begun = self._began_late()
-            end = max(high, int(own.max()))
-            return (begun if begun is not None and end - begun >= high - low else low), end
+            return low, max(high, int(own.max()))
+        if len(own) and int(own.max() - before.max()) >= high - low:
+            return int(before.max()), int(own.max())
         return low, high
 
-    def _began_late(self) -> int | None:
-        """When the first GPU work began, if it had waited longer than an idle GPU needs: for work of a step before, which was not
+    @cached_property
+    def _before(self) -> np.ndarray:
+        """Indices of the GPU work of steps before these."""
+        gpu = self.trace.gpu
+        launch = self.trace.launch_of(gpu)
+        return gpu[np.where(launch >= 0, self.trace.start[launch] < self.host[0], self.foreign)]
+
+    @cached_property
+    def begun(self) -> int | None:
+        """When the GPU began with the work of these steps, ns, if it was busy before with that of a step whose launches were not
         recorded."""
-        first = int(self.gpu[0])
-        launch = int(self.trace.launch_of(self.gpu[:1])[0])
-        late = launch >= 0 and self.trace.start[first] - self.trace.end[launch] > IDLE_STARTS_NS
-        return int(self.trace.start[first]) if late else None
+        trace = self.trace
+        if not len(self.gpu) or (trace.launch_of(self._before) >= 0).any():
+            return None
+        low, high = self.host
+        stream = alike(trace.device[self.gpu], trace.stream[self.gpu])
+        busiest = self.gpu[stream == np.bincount(stream, trace.duration[self.gpu]).argmax()]
+        begun, launch = int(trace.start[busiest[0]]), int(trace.launch_of(busiest[:1])[0])
+        # An idle GPU starts what is launched within microseconds, and a stream works in order.
+        late = launch >= 0 and begun - trace.end[launch] > IDLE_STARTS_NS
+        sooner = self.gpu[trace.start[self.gpu] < begun]
+        if not late or trace.duration[sooner].sum() > LITTLE * trace.duration[busiest].sum():
+            return None
+        # The host did little before but wait for that work, else it is the host that takes longer.
+        waits = intervals.union(trace.start[self.waits], trace.end[self.waits])
+        own = begun - low - intervals.length(intervals.clip(waits, low, max(low, min(begun, high))))
+        end = max(high, int(trace.end[self.gpu].max()))
+        return begun if own <= max(end - high, BESIDE * (end - begun)) else None
 
     @property
     def length(self) -> float:
