@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+
 import pytest
 from test_trace_anybody import ADD, Job, seen
+
+from grader import trace
 
 STEP = "execute_32_context_0(0)_generation_32"
 
@@ -56,3 +60,69 @@ def test_a_host_that_is_late_is_not_taken_for_that():
         "input-bound",
         "host-bound",
     )
+
+
+# ---------------------------------------------------------------- JSON that only a lenient reader takes
+
+VALUES = [
+    "N/A",
+    "-nan(ind)",
+    "1.#INF",
+    "-1.#IND",
+    "nan(0x7ff)",
+    "Infinity",
+    "None",
+    "True",
+    "+5",
+    ".5",
+    "5.",
+    "007",
+    "0x1F",
+]
+VALUES += ["[1, NaN]", "[1,]", '{"a": 1,}']
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_values_that_are_no_json_cost_nothing_else(value):
+    text = Job().steps().text().replace('"device": 0', f'"device": 0, "est. achieved occupancy %": {value}')
+    a = seen(text)
+    assert a.diagnosis.cause == "compute-bound" and a.metrics.kernels == 10 and a.metrics.complete
+    assert "40 events are damaged and were read as far as possible" in a.metrics.notes
+
+
+@pytest.mark.parametrize("path", [r"C:\Users\x\train.py", r"C:\users\x\unit.py", r"D:\new\table.py", r"\\server\x"])
+def test_paths_of_windows(path):
+    a = seen(Job().steps().text().replace("aten::mm", f"{path}(3): step"))
+    assert a.diagnosis.cause == "compute-bound" and a.metrics.complete and a.metrics.cpu_ops == 10
+
+
+@pytest.mark.parametrize(("number", "ms"), [("1000.", 10), ("01000", 10), ("+500", 5), ("1e3", 10)])
+def test_numbers_that_another_writer_wrote(number, ms):
+    job = Job().steps()
+    for event in job.events:
+        if event["cat"] == "kernel" and number == "+500":
+            event["dur"] = 500  # as it is written
+    a = seen(job.text().replace(f'"dur": {500 if number == "+500" else 1000}', f'"dur": {number}'))
+    assert a.metrics.kernels == 10 and a.metrics.gpu_busy_ns == pytest.approx(ms * 1e6)
+
+
+WHOLE = Job().steps().text()
+
+
+@pytest.mark.parametrize(
+    ("packed", "said"),
+    [
+        (WHOLE[: WHOLE.rindex("}]") + 1].encode(), "it is cut short"),
+        (gzip.compress(WHOLE.encode())[:-8], "they break off"),
+        (gzip.compress(WHOLE.encode()) + b"more", "incorrect header check"),
+    ],
+)
+def test_only_what_closes_the_file_is_missing(packed, said):
+    a = trace.analyse(trace.read_bytes(packed))
+    assert a.diagnosis.cause == "compute-bound" and a.metrics.steps == 3 and said in "; ".join(a.metrics.notes)
+
+
+def test_but_not_where_events_may_be():
+    for packed in (WHOLE[: WHOLE.rindex("}, {")].encode(), gzip.compress(WHOLE.encode())[:-8] + bytes(8)):
+        a = trace.analyse(trace.read_bytes(packed))
+        assert a.diagnosis.cause is None and not a.metrics.complete

@@ -25,6 +25,9 @@ class TooLarge(Exception):
     """More bytes than allowed."""
 
 
+WRONG_SUM = "incorrect data check"  # zlib's words: some byte is not what it was
+
+
 class Damaged(Exception):
     """The compressed data break off or are wrong. What was read before is good."""
 

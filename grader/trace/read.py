@@ -115,6 +115,7 @@ class _Reading:
         self.notes: list[str] = []
         self.softened = 0  # events
         self.damage: str | None = None  # of the compression
+        self.open = False  # the list of events was never closed
         self.bare = False  # a list of events and nothing around it
 
     def file(self, descriptor: int, size: int, share: bool) -> _Reading:
@@ -286,7 +287,7 @@ class _Reading:
                 if tail is None:
                     self.notes.append("what follows its events is damaged")
             else:
-                self.reasons.append("it is cut short")
+                self.open = True
         self._close_part()
         if tail is not None:
             self._merge(tail)
@@ -320,7 +321,11 @@ class _Reading:
         seen = sum(part.header["seen"] for part in self.store.parts)
         if seen and (self.about.schemaVersion is None or len(trace)) and (trace.category == OTHER).all():
             raise TraceError(foreign.events(self.first))
-        trace.reasons[:0] = [] if self.damage is None else [self.damage]
+        damage = ["it is cut short"] if self.open else []
+        damage[:0] = [] if self.damage is None else [self.damage]
+        # Where the mark is there that ends a recording, only what closes the file is missing.
+        whole = ended and not (self.damage or "").endswith(pieces.WRONG_SUM)
+        (trace.notes if whole else trace.reasons)[:0] = damage
         dropped += lost + flaws["time"] + flaws["phase"]
         said = [counted(lost, "event{s} {are} damaged and lost")] if lost else []
         if repaired := self.salvage.repaired + self.softened:

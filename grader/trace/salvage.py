@@ -19,10 +19,14 @@ STRINGS = re.compile(STRING, re.DOTALL)
 BRACKETS = re.compile(STRING + rb"|[\[\]{}]", re.DOTALL)
 NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
 STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-# Numbers as C prints them. JSON knows neither; strings are matched first so that nothing within one is.
-NO_NUMBER = re.compile(STRING + rb"|-?\b(?:nan|inf(?:inity)?)\b(?:\(\w*\))?", re.DOTALL | re.IGNORECASE)
-# As a value, which is found a hundred times as fast.
-VALUE_NO_NUMBER = re.compile(rb'(":\s{0,4})-?(?:nan|inf(?:inity)?)(?=\s{0,4}[,}])', re.IGNORECASE)
+GOOD = rb"(?:-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null)"
+IS_GOOD = re.compile(GOOD)
+# What is outside of strings, where C prints nan and inf, Windows 1.#INF, and others N/A or 007; and a comma that nothing follows.
+# Strings are matched first so that nothing within one is.
+TOKEN = re.compile(STRING + rb"|[^\s\"{}\[\],:]+|,(?=\s*[}\]])", re.DOTALL)
+# The same as a value, and escapes that JSON does not know, as in C:\Users, which are found a hundred times as fast.
+BARE = re.compile(rb"((?<!\\)\":\s{0,4})(?![\"\[{]|" + GOOD + rb"\s{0,4}[,}])([^\s\",\[\]{}]{1,40})(?=\s{0,4}[,}])")
+ESCAPE = re.compile(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
 IN_STRING = re.compile(rb"[\x00-\x1f]")  # JSON has no place for them there
 CONTROL = bytes(32 if code < 32 else code for code in range(256))
 # Where a name begins, and what follows it in an event.
@@ -30,6 +34,7 @@ NAME = re.compile(rb'"name"\s*:\s*"')
 AFTER_NAME = re.compile(rb'"\s*(?:,\s*"(?:ph|cat|pid|tid|ts|dur|args|id|s|bp)"\s*:|\})')
 BARE_QUOTE = re.compile(rb'(\\.)|"', re.DOTALL)
 LONGEST_SCAN = 1 << 20  # bytes of events to go through string by string; a chunk has a quarter of it
+EXACT = 2**53  # below it a float holds every integer
 LONGEST = 1 << 16  # bytes of an event that is worth a repair
 
 decode_event = msgspec.json.Decoder(Event).decode
@@ -109,24 +114,42 @@ class Salvage:
 
 def softened(text: bytes) -> Iterator[tuple[bytes, int]]:
     """Ways to read these events all at once, the cheapest first, and how many events each of them repairs: as they are, in case
-    numbers are strings; with null for what is no number; and with blanks for control characters."""
+    numbers are strings; with null for values that are none; and with blanks for control characters."""
     yield text, 0
-    places = [found.start() for found in VALUE_NO_NUMBER.finditer(text)]
+    places = [found.start() for found in BARE.finditer(text)]
+    places += [found.start() for found in ESCAPE.finditer(text) if len(found[0]) == 1]
     if places:
-        yield VALUE_NO_NUMBER.sub(rb"\1null", text), _events_at(text, places)
+        quick = ESCAPE.sub(_escape, BARE.sub(lambda found: found[1] + _value(found[2]), text))
+        yield quick, _events_at(text, places)
     if len(text) > LONGEST_SCAN:
         return
-    without: list[bytes] = []
-    places, size = [], 0
-    for found in NO_NUMBER.finditer(text):
-        if not found[0].startswith(b'"'):
-            without += text[size : found.start()], b"null"
-            size = found.end()
-        elif not IN_STRING.search(found[0]):
-            continue
-        places.append(found.start())
+    places = [found.start() for found in TOKEN.finditer(text) if _as_json(found) != found[0]]
     if places:
-        yield b"".join((*without, text[size:])).translate(CONTROL), _events_at(text, places)
+        yield TOKEN.sub(_as_json, text), _events_at(text, places)
+
+
+def _as_json(token: re.Match[bytes]) -> bytes:
+    text = token[0]
+    if text.startswith(b'"'):
+        return ESCAPE.sub(_escape, text).translate(CONTROL) if b"\\" in text or IN_STRING.search(text) else text
+    return b"" if text == b"," else _value(text)
+
+
+def _escape(found: re.Match[bytes]) -> bytes:
+    return found[0] if len(found[0]) > 1 else b"\\\\"
+
+
+def _value(text: bytes) -> bytes:
+    """The number that it is to a lenient reader, else null."""
+    if IS_GOOD.fullmatch(text):
+        return text
+    try:
+        number = float(text)
+    except ValueError:
+        return b"null"
+    if not math.isfinite(number):
+        return b"null"
+    return b"%d" % number if number.is_integer() and abs(number) < EXACT else repr(number).encode()
 
 
 def _events_at(text: bytes, places: list[int]) -> int:
@@ -170,9 +193,8 @@ def repair(text: bytes) -> bytes | None:
     text = text.decode("utf-8", "replace").encode().translate(CONTROL)
     unquoted = _quotes_escaped(text)  # first: what is and what is no string depends on it
     for candidate in (text, unquoted):
-        candidate = NO_NUMBER.sub(lambda found: found[0] if found[0].startswith(b'"') else b"null", candidate)
         try:
-            found = msgspec.json.decode(candidate)
+            found = msgspec.json.decode(TOKEN.sub(_as_json, candidate))
         except DAMAGE:
             continue
         if not isinstance(found, dict):
