@@ -158,6 +158,160 @@ def test_what_is_handed_in_again_takes_the_place_of_what_is_older(tmp_path, caps
         assert ("is newer" in err) == (says == "old")
 
 
+def zipped(files: dict[str, bytes]) -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return data.getvalue()
+
+
+def test_a_notebook_is_found_however_it_was_packed_and_named(tmp_path, capsys):
+    where = "_assignsubmission_file_"
+    deep = zipped({"more/inner.ZIP": zipped({"Übung/2A.IPYNB": released(says="deep")}), "notes.pdf": b"%PDF"})
+    files = {
+        f"Ann_1{where}/hand in.Zip": deep,
+        f"Bo_2{where}/2a_workers.ipynb.txt": released(says="text"),
+        f"Cy_3{where}/2a_workers.json": released(says="json"),
+        f"Di_4{where}/notebook": released(says="plain"),
+        f"Eve_5{where}/config.json": b'{"cells": 3}',
+        f"Fay_6{where}/": b"",
+        f"Gus_7{where}/2a.ipynb": released(says="gus"),
+        f"Gus_7{where}/explanation.docx": b"PK",
+    }
+    status, out, err = collect(tmp_path, made(tmp_path / "m.zip", files), capsys=capsys)
+    for student, says in (("Ann", "deep"), ("Bo", "text"), ("Cy", "json"), ("Di", "plain"), ("Gus", "gus")):
+        assert says in placed(tmp_path, student).read_text(), student
+    assert status == 1 and "Eve: no notebook" in err and "Fay: the folder is empty" in err and "Not taken: 2" in err
+    assert "explanation.docx" in out and "notes.pdf" in out, "somebody may have written the explanation there"
+
+
+def test_archives_in_archives_end(tmp_path, capsys):
+    data = zipped({"2a_workers.ipynb": released()})
+    for _ in range(8):
+        data = zipped({"again.zip": data})
+    wide = zipped({f"{n}.zip": zipped({"x": bytes(63 << 20)}) for n in range(10)})
+    where = "_assignsubmission_file_"
+    files = {f"A_1{where}/deep.zip": data, f"B_2{where}/wide.zip": wide, f"C_3{where}/x.ipynb": released()}
+    status, _, err = collect(tmp_path, made(tmp_path / "m.zip", files), capsys=capsys)
+    assert status == 1 and "more than 4 deep" in err and placed(tmp_path, "C").exists()
+    assert "more than 512 MB" in err, "nobody's archive is unpacked without an end"
+
+
+def test_canvas_numbers_its_files(tmp_path, capsys):
+    """All its times are those of the download, in any order; the larger number is what was handed in later."""
+    late, early = (2026, 11, 20, 10, 30, 8), (2026, 11, 20, 10, 30, 0)
+    path = tmp_path / "submissions.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, when, says in (
+            ("doejane_12345_601_2a_workers.ipynb", late, "first"),
+            ("doejane_12345_655_2a_workers-2.ipynb", early, "third"),
+            ("doejane_12345_640_2a_workers-1.ipynb", late, "second"),
+            ("late_late_777_650_2a.ipynb", early, "late"),
+            ("anon_LATE_x7Yz2_651_2a.ipynb", early, "anonymous"),
+            ("4242_652_2a.ipynb", early, "nameless"),
+            ("roebo_12346_text.html", early, ""),
+        ):
+            archive.writestr(zipfile.ZipInfo(name, when), released(says=says) if says else b"<p>")
+    _, out, err = collect(tmp_path, path, capsys=capsys)
+    for student, says in (
+        ("doejane_12345", "third"),
+        ("late_777", "late"),
+        ("anon_x7Yz2", "anonymous"),
+        ("student_4242", "nameless"),
+    ):
+        assert says in placed(tmp_path, student).read_text(), student
+    assert out.count(", late") == 2 and "roebo: no notebook" in err
+    old = made(
+        tmp_path / "old.zip", {"doejane_12345_601_2a_workers.ipynb": released(says="first")}, (2026, 12, 1, 1, 1, 1)
+    )
+    status, _, err = collect(tmp_path, old, capsys=capsys)
+    assert status == 1 and "655_2a_workers-2.ipynb" in err and "third" in placed(tmp_path, "doejane_12345").read_text()
+
+
+def test_nobody_gets_another_s_folder(tmp_path, capsys):
+    """Two of a name whose notebooks come at different times, in different archives, or with one address."""
+    name = "Al Gray_{}_assignsubmission_file_/x.ipynb"
+    first = made(tmp_path / "a.zip", {name.format(7): released(says="al7")})
+    second = made(tmp_path / "b.zip", {name.format(8): released(says="al8")}, (2026, 11, 21, 9, 0, 0))
+    collect(tmp_path, first, capsys=capsys)
+    _, _, err = collect(tmp_path, second, capsys=capsys)
+    assert "al7" in placed(tmp_path, "Al_Gray").read_text() and "al8" in placed(tmp_path, "Al_Gray_8").read_text()
+    assert "another Al Gray" in err and "--students" in err
+    again = made(
+        tmp_path / "c.zip", {name.format(n): released(says=f"new{n}") for n in (7, 8)}, (2026, 11, 22, 9, 0, 0)
+    )
+    collect(tmp_path, again, capsys=capsys)
+    assert "new7" in placed(tmp_path, "Al_Gray").read_text() and "new8" in placed(tmp_path, "Al_Gray_8").read_text()
+    assert sorted(path.name for path in (tmp_path / "submitted").iterdir() if path.is_dir()) == ["Al_Gray", "Al_Gray_8"]
+
+    sheet = tmp_path / "sheet.csv"
+    sheet.write_text(
+        "Identifier,Full name,Email address\nParticipant 7,Al Gray,al@a.org\nParticipant 8,Al Gray,al@b.org\n"
+    )
+    other = tmp_path / "other"
+    collect(other, again, "--students", sheet, capsys=capsys)
+    assert "new7" in placed(other, "al@a.org").read_text() and "new8" in placed(other, "al@b.org").read_text()
+
+
+def test_a_number_of_one_kind_is_no_number_of_another(tmp_path, capsys):
+    """Moodle's participant 1000001 is not whoever has that id number."""
+    sheet = tmp_path / "sheet.csv"
+    sheet.write_text(
+        "Identifier,Full name,ID number\nParticipant 7,Al Gray,1000001\nParticipant 1000001,Bo Li,0012\n",
+        encoding="utf-16",
+    )
+    files = {"Bo Li_1000001_assignsubmission_file_/x.ipynb": released(says="bo")}
+    collect(tmp_path, made(tmp_path / "m.zip", files), "--students", sheet, capsys=capsys)
+    assert [path.parent.parent.name for path in (tmp_path / "submitted").glob("*/*/*.ipynb")] == ["0012"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("name", "first", "last"),
+    [
+        ("Anne-Marie OBrien", "Anne-Marie", "O'Brien"),
+        ("Zoë Müller", "Zoe\u0308", "Mu\u0308ller"),
+        ("JOSÉ  de la Cruz", "José", "de la Cruz"),
+        ("Nguyễn Thị Ánh", "Nguyễn", "Thị Ánh"),
+        ("李 伟", "李", "伟"),
+    ],
+)
+def test_a_name_is_known_however_it_is_written(tmp_path, capsys, alembic, name, first, last):
+    with Gradebook(f"sqlite:///{tmp_path}/gradebook.db") as book:
+        book.add_student("Id,1", first_name=first, last_name=last)
+        book.add_student("id2", first_name="Some", last_name="Other")
+    canvas = "".join(
+        letter for letter in f"{last}{first}".lower() if letter.isalnum() or letter in "\u0308\u0323\u0302"
+    )
+    moodle = made(tmp_path / "m.zip", {f"{name}_1_assignsubmission_file_/x.ipynb": released()})
+    other = made(tmp_path / "c.zip", {f"{canvas}_5_6_x.ipynb": released(OTHER)})
+    assert collect(tmp_path, moodle, other, capsys=capsys)[0] == 0
+    found = {path.parent.parent.name for path in (tmp_path / "submitted").glob("*/*/*.ipynb")}
+    assert found == {"Id,1"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_id_is_spelled_as_the_gradebook_has_it(tmp_path, capsys, alembic):
+    with Gradebook(f"sqlite:///{tmp_path}/gradebook.db") as book:
+        book.add_student("JD1")
+    sheet = tmp_path / "sheet.csv"
+    sheet.write_text("id;name\njd1;Jane Doe\n../../out;Bad Id\n")
+    files = {f"{name}_1_assignsubmission_file_/x.ipynb": released() for name in ("Jane Doe", "Bad Id", "X" * 300)}
+    status, _, err = collect(tmp_path, made(tmp_path / "m.zip", files), "--students", sheet, capsys=capsys)
+    assert status == 1 and "'../../out' holds a sign" in err and err.count("\n") == 2
+    assert placed(tmp_path, "JD1").exists() and placed(tmp_path, "X" * 200).exists()
+    assert not any(path.name == "out" for path in tmp_path.parent.rglob("*"))
+
+
+def test_what_cannot_be_written_costs_only_itself(tmp_path, capsys):
+    (tmp_path / "submitted").mkdir()
+    (tmp_path / "submitted" / "Ann").write_text("a file")
+    files = {f"{name}_1_assignsubmission_file_/x.ipynb": released() for name in ("Ann", "Bo")}
+    status, _, err = collect(tmp_path, made(tmp_path / "m.zip", files), capsys=capsys)
+    assert status == 1 and "cannot be written" in err and placed(tmp_path, "Bo").exists()
+
+
 def test_an_archive_does_no_harm(tmp_path, capsys):
     bomb = io.BytesIO()
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as inner:

@@ -16,6 +16,7 @@ from grader.classroom import marks, summary
 from grader.classroom.marks import Mark
 from grader.classroom.store import Store
 from grader.classroom.submissions import HandedIn, Job, read_class
+from grader.errors import UserError
 from grader.frontends import cli
 from grader.grade import grade
 from grader.sandbox.setting import QUICK_LIMITS, Limits
@@ -231,3 +232,124 @@ def test_no_mark_is_no_number():
 def test_what_a_person_changed_counts():
     assert Mark(NAME, "ann", 60, 80, 8, 10, penalty=9).percentage == 65.56
     assert Mark(NAME, "ann", 0, 80, 0, 10, penalty=9).percentage == 0
+
+
+# ---------------------------------------------------------------- whose mark goes to which row
+
+AL, ALSO_AL = ("Al", "Gray"), ("Al", "Gray")
+
+
+def mark_of(student: str, points: float, name: tuple[str, str] = ("", ""), email: str = "") -> Mark:
+    return Mark(NAME, student, points, 100, 0, 0, first_name=name[0], last_name=name[1], email=email)
+
+
+MADE = (
+    mark_of("0012", 12, ("Leading", "Zeros")),
+    mark_of("12", 13, ("No", "Zeros")),
+    mark_of('O\'Brien, "Bo"', 14, ("Bo", "O'Brien")),
+    mark_of("Ann", 15),
+    mark_of("ann", 16),
+    mark_of("JD1", 17, ("Jane", "Doe")),
+    mark_of("Zoe\u0308", 18, ("Zoe\u0308", "Müller")),
+    mark_of("ag1", 19, AL),
+    mark_of("ag2", 20, ALSO_AL),
+    mark_of("li.wei", 21, ("Wei", "Li"), "li.wei@x.org"),
+    mark_of("by-name", 22, ("José", "de la Cruz")),
+)
+IDS = ("12", "0012", 'O\'Brien, "Bo"', "ANN", "ann", "Ann", "jd1", "Zoë", "ag2", "ag1", "other", "another")
+GIVEN = (13, 12, 14, None, 16, 15, 17, 18, 20, 19, 21, 22)
+
+
+def table_of(path: Path, head: list[str], body: list[list[str]], separator: str = ",") -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, delimiter=separator).writerows([head, *body])
+    return path
+
+
+NAMES = ["x"] * 8 + ["Gray, Al"] * 2 + ["Li, Wei", "De La Cruz, José"]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_each_mark_goes_to_its_own_row_of_canvas(tmp_path, order):
+    body = [[n, str(900 + at), i, "A", ""] for at, (n, i) in enumerate(zip(NAMES, IDS, strict=True))]
+    head = ["Student", "ID", "SIS Login ID", "Section", f"{NAME} (1)"]
+    export = table_of(tmp_path / "grades.csv", head, body[::order], ";")
+    text, missing = marks.canvas(MADE[::order], {}, export)
+    found = {row["SIS Login ID"]: row[f"{NAME} (1)"] for row in csv.DictReader(io.StringIO(text))}
+    assert found == {i: "" if points is None else f"{points:.1f}" for i, points in zip(IDS, GIVEN, strict=True)}
+    assert not missing
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_each_mark_goes_to_its_own_row_of_moodle(tmp_path, order):
+    mails = [f"{at}@x.org" for at in range(10)] + ["Li.Wei@x.org", "jose@x.org"]
+    names = [*NAMES[:8], "Al Gray", "Al Gray", "Wei Li", "José De La Cruz"]
+    rows = enumerate(zip(names, IDS, mails, strict=True))
+    body = [[f"Participant {at}", n, i, m, "", "50,00"] for at, (n, i, m) in rows]
+    head = ["Identifier", "Full name", "ID number", "Email address", "Grade", "Maximum Grade"]
+    sheet = table_of(tmp_path / "sheet.csv", head, body[::order])
+    text, missing = marks.moodle(MADE[::order], {}, sheet)
+    found = {row["ID number"]: row["Grade"] for row in csv.DictReader(io.StringIO(text))}
+    assert found == {i: "" if points is None else f"{points / 2:.1f}" for i, points in zip(IDS, GIVEN, strict=True)}
+    assert not missing
+
+
+def test_two_of_a_name_get_no_mark_by_it(tmp_path):
+    """But by the numbers that their archive had."""
+    made = [mark_of("Al_Gray", 30, AL), mark_of("Al_Gray_8", 40, ALSO_AL), mark_of("Bo", 50, ("Bo", "Li"))]
+    body = [["Participant 7", "Al Gray", ""], ["Participant 8", "Al Gray", ""], ["Participant 9", "Bo Li", ""]]
+    sheet = table_of(tmp_path / "sheet.csv", ["Identifier", "Full name", "Grade"], body)
+    text, missing = marks.moodle(made, {}, sheet)
+    assert [row["Grade"] for row in csv.DictReader(io.StringIO(text))] == ["", "", "50.0"]
+    assert missing == ["Al_Gray", "Al_Gray_8"]
+    text, missing = marks.moodle(made, {("Al_Gray", NAME): "7", ("Al_Gray_8", NAME): "8"}, sheet)
+    assert [row["Grade"] for row in csv.DictReader(io.StringIO(text))] == ["30.0", "40.0", "50.0"] and not missing
+    text, missing = marks.moodle(made[1:], {("Al_Gray_8", NAME): "10", ("Bo", NAME): "9"}, sheet)
+    assert missing == ["Al_Gray_8"], "the sheet knows these numbers, and has none of this student"
+
+
+def test_a_lab_s_column_is_the_one_called_after_it(tmp_path):
+    head = ["Student", "ID", f"{NAME} again (5)", f"{NAME} (4)", f"Peer review of {NAME} (6)"]
+    export = table_of(tmp_path / "grades.csv", head, [["Li, Bo", "9", "1", "2", "3"]])
+    made = [mark_of("Bo", 50, ("Bo", "Li"))]
+    (row,) = csv.DictReader(io.StringIO(marks.canvas(made, {}, export)[0]))
+    assert row == {"Student": "Li, Bo", "ID": "9", f"{NAME} (4)": "50.0"}
+    export = table_of(tmp_path / "grades.csv", head[:3] + head[4:], [["Li, Bo", "9", "1", "3"]])
+    with pytest.raises(UserError, match="several columns"):
+        marks.canvas(made, {}, export)
+
+
+def test_tables_are_read_as_programs_write_them(tmp_path):
+    path = tmp_path / "t.csv"
+    for text in (
+        "id,name\n1,Ü\n",
+        "id;name\r\n1;Ü\r\n",
+        "id\tname\r1\tÜ\r",
+        '"id";"name, first, last"\n1;Ü\n',
+        f'id,name\n1,Ü\n2,"{"x" * 100_000}"\n',
+    ):
+        for encoding in ("utf-8", "utf-8-sig", "utf-16", "cp1252"):
+            path.write_bytes(text.encode(encoding))
+            head, rows = marks.read_table(path)
+            assert head[0] == "id" and len(head) == 2 and list(rows[0].values()) == ["1", "Ü"], (text[:30], encoding)
+    path.write_text(f'id,name\n1,"{"x" * 200_000}"\n')
+    with pytest.raises(UserError, match="cannot be read as a table"):
+        marks.read_table(path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_explanation_that_waits_is_named_beside_what_else_went_wrong(course, capsys):
+    store = Store(course / "measured")
+    everyone = {one.student: one for one in read_class(REPOSITORY / "labs", course / "submitted")}
+    failed = grade_of(0) | {"fatal": "it raised ValueError"}
+    store.put(
+        Job(NAME, everyone["bob"].submission),
+        {"machine": "a CPU", "version": "v", "seconds": 4.0, "worker": "w", "result": failed},
+    )
+    with Gradebook(f"sqlite:///{course}/gradebook.db") as book:
+        book.find_grade("explanation", NAME, NAME, "ann").needs_manual_grade = True
+        book.db.commit()
+    _, _, err = run(course, capsys=capsys)
+    found = {row["student"]: row["note"] for row in read(course / "measured" / "marks.csv")}
+    assert found["bob"] == f"it raised ValueError; {marks.UNMARKED}" and found["ann"] == marks.CHANGED
+    assert "nobody has marked yet: bob" in err

@@ -133,6 +133,16 @@ def explanation(notebook: Any, released: Any) -> str:
     return BESIDE if untouched and written(cells, released["cells"]) else ""
 
 
+def looks_like_a_notebook(data: bytes) -> bool:
+    """Whether a file is one, whatever it is called."""
+    if not data[:64].lstrip(b"\xef\xbb\xbf\xff\xfe\0 \t\r\n").startswith(b"{"):
+        return False  # most files, and these may be large
+    with contextlib.suppress(ValueError, RecursionError):
+        notebook = json.loads(decoded(data))
+        return isinstance(notebook, dict) and isinstance(notebook.get("cells"), list)
+    return False
+
+
 def lab_of(data: bytes, *names: str) -> str:
     """Which lab a notebook is of: what it says itself, else what it, or its archive, is called; "" for none."""
     with contextlib.suppress(ValueError, RecursionError):

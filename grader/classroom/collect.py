@@ -14,36 +14,36 @@ import tempfile
 import unicodedata
 import zipfile
 import zlib
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 from grader import labs
-from grader.classroom.cells import lab_of
+from grader.classroom.cells import lab_of, looks_like_a_notebook
+from grader.classroom.people import CANVAS, MOODLE, PLAIN, Person, folded, folder_name, no_folder
 from grader.errors import UserError
 from grader.submission import MAX_NOTEBOOK
 
-MOODLE, CANVAS, PLAIN = "moodle", "canvas", "folders"
 # Jane Doe_1234567_assignsubmission_file_/x.ipynb, and without folders Jane Doe_1234567_assignsubmission_file_x.ipynb
 _MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_(?P<kind>file|onlinetext)(?:_(?P<file>.*))?")
-# doejane_LATE_12345_67890_x.ipynb; the second number is that of the file
-_CANVAS = re.compile(r"(?P<name>.+?)_(?P<late>LATE_)?(?P<number>\d+)_\d+_(?P<file>.+)")
+# doejane_LATE_12345_67890_x.ipynb: the second number is the file's, larger for what was handed in later. Graded anonymously there
+# is no name, or "anon"; what was typed in or linked is doejane_12345_text.html
+_CANVAS = re.compile(
+    r"(?:(?P<name>.+?)_)??(?P<late>LATE_)?(?P<number>\d+|(?<=anon_)\w{5}|(?<=anon_late_)\w{5})"
+    r"_(?:(?P<id>\d+)_(?P<file>.+)|(?P<typed>(?:text|link)\.html))",
+    re.IGNORECASE,
+)
 _NO_FILE = re.compile(r"(^|/)(__MACOSX|\.[^/]*|Thumbs\.db|desktop\.ini)(/|$)")
-_AGAIN = re.compile(r"-(\d+)\.ipynb")  # Canvas numbers what is handed in anew
+# Canvas numbers what is handed in anew, browsers and JupyterLab what is copied
+_AGAIN = re.compile(r"(?:-| ?\(|-Copy)(\d+)\)?(?:\.\w+)+$")
+_SAVED_AS = ("", ".json", ".txt")  # what browsers and editors make of .ipynb
 MOST = 8 * MAX_NOTEBOOK  # bytes that are read of one person's files
 MANY = 100_000  # entries of an archive
-
-
-class Person(NamedTuple):
-    """Who handed in, as the archive says it. number: the user's in Canvas, the participant's in one assignment of Moodle."""
-
-    system: str
-    name: str
-    number: str = ""
+DEEPEST = 4  # archives in archives
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Packed:
     when: datetime | None
     late: bool
     read: Callable[[], bytes]  # raises Unusable
+    number: int = 0  # the file's, where its system counts them
 
 
 class Unusable(Exception):
@@ -79,6 +80,8 @@ class Taken:
 class Collected:
     taken: list[Taken] = field(default_factory=list)
     left: list[str] = field(default_factory=list)  # what was not taken, and why
+    beside: list[str] = field(default_factory=list)  # what somebody handed in beside a notebook that was taken
+    twice: list[str] = field(default_factory=list)  # who may have two folders
 
 
 # ---------------------------------------------------------------- what an archive holds
@@ -114,6 +117,16 @@ def packed(file: zipfile.ZipFile) -> Iterator[Packed | str]:
             yield f"{name}: a link to another file"
         else:
             yield _packed(file, info, name, system) or f"{name}: it does not say whose it is"
+    yield from _empty(file, named.values()) if system == MOODLE else ()
+
+
+def _empty(file: zipfile.ZipFile, names: Iterable[str]) -> Iterator[str]:
+    """Those who have a folder and no file in it."""
+    full = {PurePosixPath(name).parts[0] for name in names}
+    folders = {PurePosixPath(_name(info)).parts[0] for info in file.infolist() if _name(info).strip("/")}
+    for folder in sorted(folders - full):
+        if found := _MOODLE.fullmatch(folder):
+            yield f"{found['name']}: the folder is empty"
 
 
 def _name(info: zipfile.ZipInfo) -> str:
@@ -137,7 +150,7 @@ def _system(names: Any) -> str:
 
 def _packed(file: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, system: str) -> Packed | None:
     parts = PurePosixPath(name).parts
-    own, late = parts[-1], False
+    own, late, number = parts[-1], False, 0
     if system == MOODLE:
         found = next((match for part in parts if (match := _MOODLE.fullmatch(part))), None)
         if not found:
@@ -148,13 +161,14 @@ def _packed(file: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, system: str
         found = _CANVAS.fullmatch(own)
         if not found:
             return None
-        person, own, late = Person(system, found["name"], found["number"]), found["file"], bool(found["late"])
+        person, late = Person(system, found["name"] or "", found["number"]), bool(found["late"])
+        own, number = found["file"] or found["typed"], int(found["id"] or 0)
     else:
         folders = [part for part in parts[:-1] if part not in labs.NAMES]
         if not folders:
             return None
         person = Person(system, folders[-1])
-    return Packed(person, name, own, _when(info), late, partial(_read, file, info))
+    return Packed(person, name, own, _when(info), late, partial(_read, file, info), number)
 
 
 def _when(info: zipfile.ZipInfo) -> datetime | None:
@@ -187,32 +201,37 @@ def _read(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     return data
 
 
-def _inside(each: Packed) -> Iterator[Packed | str]:
-    """The notebooks of an archive that a student handed in."""
+def _inside(each: Packed, read: dict[Person, int], depth: int = 1) -> Iterator[Packed | str]:
+    """The files of an archive that a student handed in, and of those in it. read: bytes that were read of each person's files."""
     try:
-        file = zipfile.ZipFile(io.BytesIO(each.read()))
+        if depth > DEEPEST:
+            raise Unusable(f"archives in archives, more than {DEEPEST} deep")
+        file = zipfile.ZipFile(io.BytesIO(_counted(each, read)))
         infos = [info for info in file.infolist() if not info.is_dir() and not _NO_FILE.search(_name(info))]
         if len(infos) > MANY:
             raise Unusable("it holds more files than anybody hands in")
     except (Unusable, zipfile.BadZipFile, ValueError, NotImplementedError) as error:
         yield f"{each.path}: {error}"
         return
-    for info in infos:
-        if ".ipynb" in info.filename and not stat.S_ISLNK(info.external_attr >> 16):
-            name = PurePosixPath(_name(info)).name
+    for info in sorted(infos, key=_name):
+        name = PurePosixPath(_name(info)).name
+        if name and not stat.S_ISLNK(info.external_attr >> 16):
             where = f"{each.path}/{name}"
-            yield Packed(each.person, where, name, each.when, each.late, partial(_read, file, info))
+            inner = Packed(each.person, where, name, each.when, each.late, partial(_read, file, info), each.number)
+            yield from _inside(inner, read, depth + 1) if _is_archive(inner) else [inner]
 
 
-# ---------------------------------------------------------------- whose
+def _is_archive(each: Packed) -> bool:
+    return each.file.lower().endswith(".zip")
 
 
-def folder_name(person: Person, twins: bool) -> str:
-    """A student's id where no list knows one: the name, with the number where others have the same name. Canvas' number is a
-    person's, Moodle's another one in each assignment."""
-    words = "".join(letter if letter.isalnum() or letter in "-'." else "_" for letter in person.name)
-    name = re.sub(r"_+", "_", words).strip("_.-'")[:80] or "student"
-    return f"{name}_{person.number}" if person.number and (twins or person.system == CANVAS) else name
+def _counted(each: Packed, read: dict[Person, int]) -> bytes:
+    """What is in a file. Raises Unusable where its student's files have more than can be read."""
+    if read[each.person] > MOST:
+        raise Unusable(f"this student's files have more than {MOST >> 20} MB")
+    data = each.read()
+    read[each.person] += len(data)
+    return data
 
 
 # ---------------------------------------------------------------- into its place
@@ -224,61 +243,80 @@ def collect(
     known: Callable[[Person], str],
     lab: str = "",
     due: Callable[[str], datetime | None] = lambda lab: None,
+    before: Sequence[Mapping[str, str]] = (),
 ) -> Collected:
     """Put the notebooks of one archive into `submitted`. known: the id of a person, "" where nobody knows it. lab: the only one
-    that is taken. due: when a lab was due, None where nobody says so."""
+    that is taken. due: when a lab was due, None where nobody says so. before: what was collected, as `grader class collect` keeps it."""
     with opened(archive) as file:
         done = Collected()
         notebooks = _chosen(file, archive, lab, done)
-        ids = _ids([person for person, _ in notebooks], known)
+        ids = _ids(list(notebooks), known, before, done)
+        earlier = {(row["student"], row["lab"]): row for row in before}
         for (person, name), newest in notebooks.items():
             try:
-                done.taken.append(_placed(newest, ids[person], name, submitted, due(name)))
+                if why := no_folder(student := ids[person]):
+                    raise Unusable(
+                        f"the id {student!r} {why}, so change it in the list, or put the notebook there by hand"
+                    )
+                _is_newer(newest, earlier.get((student, name)))
+                done.taken.append(_placed(newest, student, name, submitted, due(name)))
             except Unusable as why:
                 done.left.append(f"{newest.path}: {why}")
+            except OSError as error:
+                done.left.append(f"{newest.path}: it cannot be written ({error.strerror}: {error.filename})")
         return done
 
 
 def _chosen(file: zipfile.ZipFile, archive: Path, lab: str, done: Collected) -> dict[tuple[Person, str], Packed]:
-    """The newest notebook of each person and lab; what else there is goes to `done.left`."""
+    """The newest notebook of each person and lab; what else there is goes to `done`."""
     notebooks: dict[tuple[Person, str], list[Packed]] = defaultdict(list)
     others: dict[Person, list[str]] = defaultdict(list)  # what a person handed in beside notebooks
-    read: dict[Person, int] = defaultdict(int)  # bytes of notebooks
-    for each in _all_files(file):
+    have: set[Person] = set()  # who handed in a notebook, be it usable or not
+    read: dict[Person, int] = defaultdict(int)  # bytes
+    for each in _all_files(file, read):
         if isinstance(each, str):
             done.left.append(each)
-        elif ".ipynb" not in each.file.lower():
-            others[each.person].append(each.path)
+            continue
+        try:
+            if not _is_notebook(each, read):
+                others[each.person].append(each.path)
+                continue
+            have.add(each.person)
+            notebooks[each.person, _lab_of(each, archive, lab, read)].append(each)
+        except Unusable as why:
+            done.left.append(f"{each.path}: {why}")
+    for person, paths in sorted(others.items()):
+        if person in have:
+            done.beside += paths
         else:
-            try:
-                notebooks[each.person, _lab_of(each, archive, lab, read)].append(each)
-            except Unusable as why:
-                done.left.append(f"{each.path}: {why}")
-    for person in others.keys() - read.keys():
-        done.left.append(f"{person.name}: no notebook among what was handed in ({', '.join(others[person])})")
+            done.left.append(f"{person.name}: no notebook among what was handed in ({', '.join(paths)})")
     chosen = {who: max(found, key=_newer) for who, found in notebooks.items()}
     for who, found in notebooks.items():
         done.left += [f"{each.path}: {chosen[who].path} is newer" for each in found if each is not chosen[who]]
     return chosen
 
 
-def _all_files(file: zipfile.ZipFile) -> Iterator[Packed | str]:
-    """Those of an archive, and the notebooks of archives in it."""
+def _all_files(file: zipfile.ZipFile, read: dict[Person, int]) -> Iterator[Packed | str]:
+    """Those of an archive, and of archives in it."""
     for each in packed(file):
-        if isinstance(each, Packed) and each.file.lower().endswith(".zip"):
-            yield each  # what else was handed in is said by its name
-            yield from _inside(each)
+        if isinstance(each, Packed) and _is_archive(each):
+            found = list(_inside(each, read))
+            yield from found or [each]
         else:
             yield each
 
 
+def _is_notebook(each: Packed, read: dict[Person, int]) -> bool:
+    """Whether a file is one by its name, or, where a program saved it under another, by what is in it."""
+    name = each.file.lower()
+    if ".ipynb" in name:
+        return True
+    return PurePosixPath(name).suffix in _SAVED_AS and looks_like_a_notebook(_counted(each, read))
+
+
 def _lab_of(each: Packed, archive: Path, lab: str, read: dict[Person, int]) -> str:
     """Which lab a notebook is of. Raises Unusable for one that is not taken."""
-    if read[each.person] > MOST:
-        raise Unusable(f"this student's files have more than {MOST >> 20} MB")
-    data = each.read()
-    read[each.person] += len(data)
-    found = lab_of(data, each.file, archive.name) or lab
+    found = lab_of(_counted(each, read), each.file, archive.name) or lab
     if not found:
         raise Unusable("it does not say which lab it is of, so give --lab")
     if lab and found != lab:
@@ -286,20 +324,50 @@ def _lab_of(each: Packed, archive: Path, lab: str, read: dict[Person, int]) -> s
     return found
 
 
-def _newer(each: Packed) -> tuple[datetime, int, str]:
+def _newer(each: Packed) -> tuple[int, datetime, int, str]:
     again = _AGAIN.search(each.file)
-    return each.when or datetime.min.replace(tzinfo=UTC), int(again[1]) if again else 0, each.path
+    return each.number, each.when or datetime.min.replace(tzinfo=UTC), int(again[1]) if again else 0, each.path
 
 
-def _ids(people: list[Person], known: Callable[[Person], str]) -> dict[Person, str]:
-    """Each person's id: nobody shares one."""
-    ids = {person: known(person) for person in dict.fromkeys(people)}
-    names = [folder_name(person, twins=False).casefold() for person in ids]
-    taken = {own.casefold() for own in ids.values() if own}
+def _is_newer(each: Packed, earlier: Mapping[str, str] | None) -> None:
+    """Raises Unusable for a file that Canvas numbered before the one that was taken earlier: all its times are the download's."""
+    found = _CANVAS.fullmatch(earlier["file"].partition("/")[0]) if each.number and earlier else None
+    if found and int(found["id"] or 0) > each.number:
+        raise Unusable(f"{found[0]}, which was collected before, is newer")
+
+
+def _ids(
+    wanted: Sequence[tuple[Person, str]],
+    known: Callable[[Person], str],
+    before: Sequence[Mapping[str, str]],
+    done: Collected,
+) -> dict[Person, str]:
+    """The id of each person, of which `wanted` has the labs: nobody shares one, now or with who was collected before."""
+    people = list(dict.fromkeys(person for person, _ in wanted))
+    ids = {person: known(person) for person in people}
+    shared = Counter(filter(None, ids.values()))
+    names = Counter(folded(folder_name(person)) for person in people)
+    earlier = {(row["system"], row["number"]): row["student"] for row in before if row["number"]}
+    took = {(folded(row["student"]), row["lab"]): (row["system"], row["number"]) for row in before}
+    listed = {folded(own) for own in shared}
     for person, own in ids.items():
-        plain = folder_name(person, twins=False)
-        twins = names.count(plain.casefold()) > 1 or plain.casefold() in taken
-        ids[person] = own or folder_name(person, twins)
+        was = earlier.get((person.system, person.number), "")
+        if own and shared[own] == 1:
+            if was and was != own:
+                done.twice.append(
+                    f"{own} was collected as {was} before. If that is the same student, delete the folder {was}"
+                )
+            continue
+        plain = folder_name(person)
+        now = (person.system, person.number)
+        others = [took.get((folded(plain), lab), now) for who, lab in wanted if who == person]
+        another = any(system == person.system and number != person.number for system, number in others)
+        twins = names[folded(plain)] > 1 or folded(plain) in listed or shared[own] > 1 or another
+        ids[person] = was or folder_name(person, twins)
+        if another and not was:
+            done.twice.append(
+                f"{ids[person]}: another {person.name} handed in before. If that is the same student, give --students"
+            )
     return ids
 
 

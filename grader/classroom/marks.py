@@ -8,18 +8,21 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from grader import labs
+from grader.classroom.people import folded, spoken_names
 from grader.classroom.summary import GRADED, UNREADABLE, Row
 from grader.errors import UserError
 from grader.safe_text import no_formula, one_line
 from grader.submission import decoded
 
 UNMARKED = "explanation not marked yet"
+CHANGED = "explanation changed since it was marked"
 ABSENT = "nothing handed in"
 COLUMNS = (
     "lab",
@@ -63,6 +66,11 @@ class Mark:
             return None
         by_hand = (self.manual, self.manual_most) if self.manual is not None else (0.0, 0.0)
         return max(0.0, round(100 * (self.points + by_hand[0] - self.penalty) / (self.most + by_hand[1]), 2))
+
+    @property
+    def unmarked(self) -> bool:
+        """Whether an explanation waits for a person."""
+        return self.manual is None and self.manual_most > 0
 
     @property
     def name(self) -> str:
@@ -109,13 +117,15 @@ def _by_hand(book: Any, mark: Mark) -> Mark:
     )
     given = [grade.auto_score if grade.manual_score is None else grade.manual_score for grade in theirs]
     manual = sum(given) + sum(grade.extra_credit or 0.0 for grade in grades) if None not in given else None
+    again = any(grade.needs_manual_grade and grade.manual_score is not None for grade in theirs)
+    notes = [mark.note, UNMARKED if manual is None else CHANGED if again else ""]
     return replace(
         mark,
         points=None if mark.points is None else round(mark.points + changed, 2),
         manual=manual,
         manual_most=sum(grade.max_score for grade in theirs),
         penalty=submission.late_submission_penalty or 0.0,
-        note=mark.note or (UNMARKED if manual is None else ""),
+        note="; ".join(filter(None, notes)),
     )
 
 
@@ -172,9 +182,8 @@ def _csv(rows: Iterable[Sequence[Any]]) -> str:
 
 # ---------------------------------------------------------------- Canvas and Moodle
 
-People = Mapping[
-    tuple[str, str], str
-]  # (student, lab) -> the number that Canvas or Moodle knows them by, from `grader class collect`
+# (student, lab) -> the number that Canvas or Moodle knows them by, from `grader class collect`; lab "" for any lab
+People = Mapping[tuple[str, str], str]
 CANVAS = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
 # what Moodle's grading worksheet calls its columns, in English and German
 IDENTIFIER = ("Identifier", "ID", "Teilnehmer/in")
@@ -190,48 +199,108 @@ def canvas(made: Sequence[Mark], people: People, export: Path | None = None) -> 
     columns and points possible are kept; without one, new columns of 100 points each."""
     named = list(dict.fromkeys(mark.lab for mark in made))
     if export is None:
-        found: dict[str, list[Mark]] = {}
-        for mark in made:
-            found.setdefault(mark.student, []).append(mark)
-        rows: list[list[Any]] = [["Points Possible", "", "", "", "", *([100] * len(named))]]
-        for student, theirs in found.items():
-            by_lab = {mark.lab: _share(mark, 100) for mark in theirs}
-            name = theirs[0].name or student
-            rows.append(
-                [
-                    name,
-                    people.get((student, theirs[0].lab), ""),
-                    "",
-                    student,
-                    "",
-                    *(by_lab.get(lab, "") for lab in named),
-                ]
-            )
-        return _csv([[*CANVAS, *named], *rows]), []
+        return _csv([[*CANVAS, *named], *_new_canvas(made, people, named)]), []
     head, body = read_table(export)
     if not {"Student", "ID"} <= set(head):
         raise UserError(
             f"{export} is not a gradebook of Canvas, because it has no columns Student and ID. Export it under Grades."
         )
     kept = [column for column in CANVAS if column in head]
-    columns = {lab: next((name for name in head if lab in name or labs.get(lab).title in name), "") for lab in named}
+    columns = {lab: _column(lab, head, export) for lab in named}
     possible = next((row for row in body if row["Student"].strip() == "Points Possible"), {})
-    written, rows = set(), []
+    students = [row for row in body if row["ID"].strip()]  # above them stand rows of another kind
+    lines = [_canvas_line(row) for row in students]
+    cells: dict[int, dict[str, Any]] = defaultdict(dict)
+    missing = []
+    for lab in named:
+        most = _number(possible.get(columns[lab], "")) or 100
+        found, without = _matched([mark for mark in made if mark.lab == lab], lines, people)
+        missing += [f"{mark.student}, {mark.lab}" for mark in without]
+        for at, mark in found.items():
+            cells[id(students[at])][lab] = _share(mark, most)
     for row in body:
-        special = not row["ID"].strip()  # the rows above the students
-        theirs = [] if special else [mark for mark in made if _is(mark, people, row["ID"], _canvas_words(row))]
-        written |= {(mark.lab, mark.student) for mark in theirs}
-        cells = {mark.lab: _share(mark, _number(possible.get(columns[mark.lab], "")) or 100) for mark in theirs}
-        if special:
-            cells = {lab: row.get(columns[lab]) or (100 if row is possible else "") for lab in named}
-        rows.append([*(row[column] for column in kept), *(cells.get(lab, "") for lab in named)])
-    missing = [f"{mark.student}, {mark.lab}" for mark in made if (mark.lab, mark.student) not in written]
+        if not row["ID"].strip():
+            cells[id(row)] = {lab: row.get(columns[lab]) or (100 if row is possible else "") for lab in named}
+    rows = [[*(row[column] for column in kept), *(cells[id(row)].get(lab, "") for lab in named)] for row in body]
     return _csv([[*kept, *(columns[lab] or lab for lab in named)], *rows]), missing
 
 
-def _canvas_words(row: Mapping[str, str]) -> list[str]:
-    last, _, first = row["Student"].partition(",")
-    return [row.get("SIS User ID", ""), row.get("SIS Login ID", ""), f"{first} {last}", row["Student"]]
+def _new_canvas(made: Sequence[Mark], people: People, named: Sequence[str]) -> list[list[Any]]:
+    """Rows with a new column of 100 points for each lab."""
+    found: dict[str, dict[str, Mark]] = defaultdict(dict)
+    for mark in made:
+        found[mark.student][mark.lab] = mark
+    rows: list[list[Any]] = [["Points Possible", "", "", "", "", *([100] * len(named))]]
+    for student, theirs in found.items():
+        name = next(iter(theirs.values())).name or student
+        points = (_share(theirs[lab], 100) if lab in theirs else "" for lab in named)
+        rows.append([name, people.get((student, ""), ""), "", student, "", *points])
+    return rows
+
+
+def _column(lab: str, head: Sequence[str], export: Path) -> str:
+    """The column of a lab, which Canvas calls after the assignment and its number; "" where there is none."""
+    names = (folded(lab), folded(labs.get(lab).title))
+    fits = [column for column in head if any(name in folded(column) for name in names)]
+    exact = [column for column in fits if folded(re.sub(r" \(\d+\)\s*$", "", column)) in names]
+    if len(exact or fits) > 1:
+        several = ", ".join(exact or fits)
+        raise UserError(f"{export} has several columns for {lab}: {several}. Delete all but one of them from the file.")
+    return next(iter(exact or fits), "")
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A student's row in a file of Canvas or Moodle."""
+
+    number: str
+    ids: tuple[str, ...]
+    names: tuple[str, ...]
+    email: str = ""
+
+
+def _canvas_line(row: Mapping[str, str]) -> _Line:
+    ids = (row.get("SIS Login ID", ""), row.get("SIS User ID", ""), row["ID"])
+    return _Line(row["ID"].strip(), tuple(map(str.strip, ids)), (row["Student"],))
+
+
+def _matched(made: Sequence[Mark], lines: Sequence[_Line], people: People) -> tuple[dict[int, Mark], list[Mark]]:
+    """(row -> whose mark of one lab belongs there, marks without a row). Nobody gets a mark by what fits two: ids come before
+    addresses, and these before names."""
+    number = {mark.student: people.get((mark.student, mark.lab)) or people.get((mark.student, "")) for mark in made}
+    found: dict[int, Mark] = {}
+    left = {mark.student: mark for mark in made}
+    signs = [
+        (lambda mark: {number[mark.student]}, lambda line: {line.number}),
+        (lambda mark: {mark.student}, lambda line: set(line.ids)),
+        (
+            lambda mark: {folded(mark.student), folded(mark.email)},
+            lambda line: set(map(folded, (*line.ids, line.email))),
+        ),
+        (
+            lambda mark: {folded(mark.student)},
+            lambda line: {folded(w).partition("@")[0] for w in (*line.ids, line.email)},
+        ),
+        (
+            lambda mark: spoken_names(mark.name) | spoken_names(mark.student),
+            lambda line: set().union(*map(spoken_names, line.names)),
+        ),
+    ]
+    for of_mark, of_line in signs:
+        rows, marks_of = defaultdict(set), defaultdict(set)
+        for at, line in enumerate(lines):
+            for sign in of_line(line) - {"", None}:
+                rows[sign].add(at)
+        for mark in made:
+            for sign in of_mark(mark) - {"", None}:
+                marks_of[sign].add(mark.student)
+        for student in list(left):
+            fits = {at for sign in of_mark(left[student]) if len(marks_of[sign]) == 1 for at in rows[sign]}
+            if len(fits) == 1 and (at := fits.pop()) not in found:
+                found[at] = left.pop(student)
+        if of_mark is signs[0][0] and found:  # a file of theirs knows these numbers: whose is not in it has no row
+            left = {student: mark for student, mark in left.items() if not number[student]}
+    return found, [mark for mark in made if mark not in found.values()]
 
 
 def moodle(made: Sequence[Mark], people: People, worksheet: Path | None = None) -> tuple[str, list[str]]:
@@ -251,16 +320,19 @@ def moodle(made: Sequence[Mark], people: People, worksheet: Path | None = None) 
     if not grade or not columns[IDENTIFIER]:
         wanted = f"{IDENTIFIER[0]} and {GRADE[0]}"
         raise UserError(f"{worksheet} is not a grading worksheet of Moodle, because it has no columns {wanted}.")
-    written = set()
-    for row in body:
-        number = "".join(re.findall(r"\d+", row[columns[IDENTIFIER]]))
-        words = [row.get(name, "") for name in (*columns.values(), *ID_NUMBER)]
-        for mark in made:
-            if _is(mark, people, number, words):
-                written.add(mark.student)
-                row[grade] = str(_share(mark, _number(row.get(most, "")) or 100))
-    rows = [[row[name] for name in head] for row in body]
-    return _csv([head, *rows]), [mark.student for mark in made if mark.student not in written]
+    lines = [
+        _Line(
+            "".join(re.findall(r"\d+", row[columns[IDENTIFIER]])),
+            tuple(row.get(name, "").strip() for name in ID_NUMBER),
+            (row.get(columns[FULL_NAME], ""),),
+            row.get(columns[EMAIL], "").strip(),
+        )
+        for row in body
+    ]
+    found, missing = _matched(made, lines, people)
+    for at, mark in found.items():
+        body[at][grade] = str(_share(mark, _number(body[at].get(most, "")) or 100))
+    return _csv([head, *([row[name] for name in head] for row in body)]), [mark.student for mark in missing]
 
 
 def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
@@ -269,9 +341,14 @@ def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
         text = decoded(path.read_bytes())
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}. Give the path of a CSV file.") from None
-    first = text.partition("\n")[0]
-    separator = max(",;\t", key=first.count)
-    rows = [row for row in csv.reader(io.StringIO(text), delimiter=separator) if any(map(str.strip, row))]
+    lines = io.StringIO(text, newline=None)  # Excel on a Mac ends lines in its own way
+    try:
+        first = lines.readline()
+        separator = max(",;\t", key=lambda sign: len(next(csv.reader([first], delimiter=sign), [])))
+        lines.seek(0)
+        rows = [row for row in csv.reader(lines, delimiter=separator) if any(map(str.strip, row))]
+    except csv.Error as error:
+        raise UserError(f"{path} cannot be read as a table ({error}). Give a CSV file, as it was exported.") from None
     if not rows:
         raise UserError(f"{path} is empty. Give a CSV file with a line of column names.")
     head = [name.strip() for name in rows[0]]
@@ -281,18 +358,6 @@ def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
 def _share(mark: Mark, most: float) -> float | str:
     """The mark in points of `most`; "" where there is none."""
     return "" if mark.percentage is None else round(mark.percentage * most / 100, 2)
-
-
-def _is(mark: Mark, people: People, number: str, words: Iterable[str]) -> bool:
-    """Whether a row with this number, or with these names, is a mark's student."""
-    if (mark.student, mark.lab) in people:
-        return people[mark.student, mark.lab] == number.strip()
-    own = {_plain(word) for word in (mark.student, mark.name, mark.email) if word}
-    return number.strip() == mark.student or any(_plain(word) in own for word in words if word.strip())
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.casefold().split())
 
 
 def _number(text: Any) -> float | None:

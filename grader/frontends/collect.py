@@ -7,14 +7,16 @@ import csv
 import io
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from grader import labs
-from grader.classroom.collect import CANVAS, Collected, Person, Taken, collect
-from grader.classroom.marks import read_table
+from grader.classroom.collect import Collected, Taken, collect
+from grader.classroom.marks import IDENTIFIER, read_table
+from grader.classroom.people import CANVAS, Entry, named, who_is
 from grader.errors import UserError
 from grader.frontends.classroom import GRADEBOOK
 from grader.result import write_text
@@ -65,27 +67,37 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
 
 def take_in(options: argparse.Namespace) -> int:
     """Exit status: 0, or 1 where something was not taken."""
-    archives = [zip for each in options.archives for zip in (sorted(each.glob("*.zip")) if each.is_dir() else [each])]
+    archives = [zip for each in options.archives for zip in (_zips(each) if each.is_dir() else [each])]
     if not archives:
         raise UserError(f"{options.archives[0]} holds no .zip file. Give the archive that Moodle or Canvas made.")
     book = options.to.absolute().parent / GRADEBOOK
     listed = _listed(options.students) if options.students else []
-    known, due = _known(listed, _people(book)), _due(book)
+    known, due = who_is(listed, _people(book)), _due(book)
     all_done = Collected()
     for archive in archives:
-        done = collect(archive, options.to, known, options.lab, due)
-        all_done.taken += done.taken
-        all_done.left += done.left
+        done = collect(archive, options.to, known, options.lab, due, _remembered(options.to))
+        for name in ("taken", "left", "beside", "twice"):
+            getattr(all_done, name).extend(getattr(done, name))
         for each in done.taken:
             print(clean(_line(each)))
-    _remember(options.to, all_done.taken)
+        _remember(options.to, done.taken)
     students = {each.student for each in all_done.taken}
     print(f"{len(all_done.taken)} notebooks of {len(students)} students in {options.to}")
-    if all_done.left:
-        _tell(f"Not taken: {len(all_done.left)}")
-        for line in all_done.left:
-            _tell(f"  {clean(' '.join(line.split()))}")
+    _list("Handed in beside a notebook, and left in the archive", all_done.beside, print)
+    _list("Perhaps one student with two folders", all_done.twice, _tell)
+    _list("Not taken", all_done.left, _tell)
     return int(bool(all_done.left))
+
+
+def _zips(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() == ".zip")
+
+
+def _list(heading: str, lines: list[str], say: Callable[[str], None]) -> None:
+    if lines:
+        say(f"{heading}: {len(lines)}")
+    for line in lines:
+        say(f"  {clean(' '.join(line.split()))}")
 
 
 def _tell(text: str) -> None:
@@ -99,72 +111,46 @@ def _line(each: Taken) -> str:
 
 # ---------------------------------------------------------------- who is who
 
-Rows = list[tuple[str, list[str]]]  # an id, and all that is said of its student
 
-
-def _listed(path: Path) -> Rows:
+def _listed(path: Path) -> list[Entry]:
+    """The students of Canvas' gradebook, of Moodle's worksheet, or of any table."""
     head, body = read_table(path)
     column = next((name for want in ID_COLUMNS for name in head if name.lower() == want), "")
     if not column:
         raise UserError(f"{path} has no column with the students' ids. Call one of them id.")
+    ids = [row[column].strip() for row in body]
+    short = Counter(own.partition("@")[0] for own in ids)
     found = []
-    for row in body:
+    for own, row in zip(ids, body, strict=True):
+        name = own.partition("@")[0]
         first, last = (next((row[n] for n in head if n.lower() in names), "") for names in _NAMES)
-        if own := row[column].strip().partition("@")[0]:
-            found.append((own, [*row.values(), f"{first} {last}"]))
+        # of two addresses that begin alike, both stay whole
+        if own := name if short[name] == 1 else own:
+            found.append(Entry(own, (*row.values(), *named(first, last)), _numbers(row, column)))
     return found
 
 
 _NAMES = (("first_name", "first name", "vorname"), ("last_name", "last name", "surname", "nachname"))
 
 
-def _people(book: Path) -> Rows:
+def _numbers(row: dict[str, str], own: str) -> frozenset[str]:
+    """What the archive's number of a student may be. Whoever has columns of Canvas or Moodle has it in one of them: elsewhere
+    stand numbers of another kind."""
+    if {"Student", "ID"} <= row.keys():
+        return frozenset({row["ID"].strip()})
+    if column := next((name for name in IDENTIFIER if name in row and name != own), ""):
+        return frozenset(re.findall(r"\d+", row[column])[-1:])
+    return frozenset(value.strip() for name, value in row.items() if name != own and value.strip().isdigit())
+
+
+def _people(book: Path) -> list[Entry]:
     """Those of the gradebook."""
     if not book.exists():
         return []
     from nbgrader.api import Gradebook
 
     with Gradebook(f"sqlite:///{book}?timeout=120") as opened:
-        return [(s.id, [s.id, s.email or "", f"{s.first_name or ''} {s.last_name or ''}"]) for s in opened.students]
-
-
-def _known(*lists: Rows) -> Callable[[Person], str]:
-    """The id of a person in the first list that has exactly one such person."""
-
-    def known(person: Person) -> str:
-        for rows in lists:
-            for fits in (_has_number, _has_name):
-                found = {own for own, words in rows if fits(person, words)}
-                if len(found) == 1:
-                    return found.pop()
-        return ""
-
-    return known
-
-
-def _has_number(person: Person, words: list[str]) -> bool:
-    said = {
-        person.number,
-        f"Participant {person.number}",
-        f"Teilnehmer/in {person.number}",
-        f"Teilnehmer/in{person.number}",
-    }
-    return bool(person.number) and any(word.strip() in said for word in words)
-
-
-def _has_name(person: Person, words: list[str]) -> bool:
-    return any(_letters(person, word) == _letters(person, person.name) != "" for word in words)
-
-
-def _letters(person: Person, text: str) -> str:
-    """A name as its system writes it: Canvas has the last name first, in small letters, without anything else."""
-    if person.system != CANVAS:
-        last, comma, first = text.partition(",")
-        return " ".join(f"{first} {last}".split() if comma else text.split()).casefold()
-    if "," not in text and " " in text.strip():
-        first, _, last = text.strip().rpartition(" ")
-        text = f"{last}{first}"
-    return re.sub(r"[\W_]", "", text).casefold()
+        return [Entry(s.id, named(s.first_name or "", s.last_name or "")) for s in opened.students]
 
 
 def _due(book: Path) -> Callable[[str], datetime | None]:
@@ -214,5 +200,8 @@ def _remembered(submitted: Path) -> list[dict[str, str]]:
 
 
 def numbers(submitted: Path, system: str) -> dict[tuple[str, str], str]:
-    """(student, lab) -> the number that "canvas" or "moodle" knows them by."""
-    return {(row["student"], row["lab"]): row["number"] for row in _remembered(submitted) if row["system"] == system}
+    """(student, lab) -> the number that "canvas" or "moodle" knows them by. Canvas' is that of a person, so it is at (student, "")
+    as well."""
+    rows = [row for row in _remembered(submitted) if row["system"] == system]
+    everywhere = {(row["student"], ""): row["number"] for row in rows if system == CANVAS}
+    return everywhere | {(row["student"], row["lab"]): row["number"] for row in rows}

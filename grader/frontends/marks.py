@@ -43,11 +43,11 @@ def write(options: argparse.Namespace) -> int:
         write_text(path, text)
         print(f"For {name.capitalize()}: {path}")
         if missing:
-            _tell(f"Not in {given}: {'; '.join(missing)}")
+            _tell(f"Not in {given}, or not the only one who fits a row there: {'; '.join(missing)}")
     open_ones = [mark for mark in made if mark.percentage is None]
     for mark in open_ones:
         _tell(f"No mark yet: {mark.student}, {mark.lab} ({mark.note or 'nothing was measured'})")
-    unread = [mark.student for mark in made if mark.note == marks.UNMARKED]
+    unread = [mark.student for mark in made if mark.unmarked]
     if unread:
         _tell(f"Percentages without the explanation, which nobody has marked yet: {', '.join(unread)}")
     if quick := [mark.student for mark in made if mark.quick]:

@@ -1,0 +1,107 @@
+"""Who is who: names, ids and numbers as Moodle, Canvas, an instructor's list and the gradebook write them."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+MOODLE, CANVAS, PLAIN = "moodle", "canvas", "folders"
+_DROPPED = re.compile(r"[&<>\"`|':\\/]")  # Moodle leaves these out of a file's name
+LONGEST = 200  # bytes of a folder's name: file systems take 255
+
+
+class Person(NamedTuple):
+    """Who handed in, as the archive says it. number: the user's in Canvas, the participant's in one assignment of Moodle."""
+
+    system: str
+    name: str
+    number: str = ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A student of a list. numbers: those by which Canvas or Moodle may call the student."""
+
+    own: str
+    names: tuple[str, ...]
+    numbers: frozenset[str] = frozenset()
+
+
+def folded(text: str) -> str:
+    """Equal for two texts that differ in capital letters, white space, or how their letters are encoded."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def named(first: str, last: str) -> tuple[str, ...]:
+    """A name as a list has it in two columns."""
+    return (f"{last}, {first}", f"{first} {last}") if first.strip() and last.strip() else (first or last,)
+
+
+def who_is(*lists: Iterable[Entry]) -> Callable[[Person], str]:
+    """The id of a person in the first list that has exactly one such person; as the last list spells it."""
+    spelled: dict[str, set[str]] = {}
+    for entry in lists[-1] if lists else ():
+        spelled.setdefault(folded(entry.own), set()).add(entry.own)
+
+    def known(person: Person) -> str:
+        for entries in lists:
+            for fits in (_has_number, _has_name):
+                found = {entry.own for entry in entries if fits(person, entry)}
+                if len(found) == 1:
+                    own = found.pop()
+                    alike = spelled.get(folded(own), {own})
+                    return own if own in alike or len(alike) > 1 else next(iter(alike))
+        return ""
+
+    return known
+
+
+def _has_number(person: Person, entry: Entry) -> bool:
+    return bool(person.number) and person.number in entry.numbers
+
+
+def _has_name(person: Person, entry: Entry) -> bool:
+    own = _letters(person.name) if person.system == CANVAS else _words(person.name)
+    forms = _sorted_names if person.system == CANVAS else spoken_names
+    return own != "" and any(own in forms(name) for name in entry.names)
+
+
+def _words(text: str) -> str:
+    return folded(_DROPPED.sub("", text.replace("_", " ")))
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[\W_]", "", folded(text))
+
+
+def spoken_names(text: str) -> set[str]:
+    """A name in the usual order, which Moodle has, without signs that it leaves out."""
+    last, comma, first = text.partition(",")
+    return {_words(text), _words(f"{first} {last}")} if comma else {_words(text)}
+
+
+def _sorted_names(text: str) -> set[str]:
+    """A name with the last name first, in small letters, without anything else: Canvas' sortable name."""
+    words = text.split()
+    turned = range(1, len(words)) if "," not in text else ()  # where the last name begins, nobody says
+    return {_letters(text), *(_letters("".join(words[at:] + words[:at])) for at in turned)}
+
+
+def folder_name(person: Person, twins: bool = False) -> str:
+    """A student's id where no list knows one: the name, with the number where others have the same name. Canvas' number is a
+    person's, Moodle's another one in each assignment."""
+    words = "".join(letter if letter.isalnum() or letter in "-'." else "_" for letter in person.name)
+    name = re.sub(r"_+", "_", words).encode()[:LONGEST].decode(errors="ignore").strip("_.-'") or "student"
+    return f"{name}_{person.number}" if person.number and (twins or person.system == CANVAS) else name
+
+
+def no_folder(own: str) -> str:
+    """Why an id cannot be the name of a student's folder, which nbgrader looks up with a pattern; "" where it can."""
+    if not own.isprintable() or any(sign in own for sign in "/\\*?[]"):
+        return "holds a sign that no folder's name may have"
+    if own.startswith("."):
+        return "begins with a dot, which hides a folder"
+    return "is too long for a folder's name" if len(own.encode()) > LONGEST else ""
