@@ -343,8 +343,8 @@ def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
         raise UserError(f"{path} cannot be read: {error.strerror}. Give the path of a CSV file.") from None
     lines = io.StringIO(text, newline=None)  # Excel on a Mac ends lines in its own way
     try:
-        first = lines.readline()
-        separator = max(",;\t", key=lambda sign: len(next(csv.reader([first], delimiter=sign), [])))
+        first = re.sub('"[^"]*"', "", lines.readline())
+        separator = max(",;\t", key=first.count)
         lines.seek(0)
         rows = [row for row in csv.reader(lines, delimiter=separator) if any(map(str.strip, row))]
     except csv.Error as error:
