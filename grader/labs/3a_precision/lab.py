@@ -50,9 +50,9 @@ LAB = Lab(
             hints=(
                 "Which matmuls of this loop may use tensor cores as it is?",
                 "By default fp32 matmuls run on the CUDA cores. `lab.profile()` shows how large that part is. The fused attention of fp32 "
-                "tensors stays there even with TF32.",
-                "`torch.set_float32_matmul_precision` allows TF32 for the matmuls that stay in fp32. Autocast moves most of them to bf16, which "
-                "always runs on tensor cores.",
+                "tensors ignores the switch for TF32.",
+                "`torch.set_float32_matmul_precision` allows TF32 for the matmuls that stay in fp32. Autocast moves most of them to bf16, and "
+                "there they run on tensor cores.",
             ),
         ),
         TraceCheck(

@@ -100,7 +100,8 @@ LAB = Lab(
                 "`torch._logging.set_logs(recompiles=True)` prints the guard that failed for each recompilation. A guard is an assumption that "
                 "no longer held.",
                 "The compiler assumes that Python values (a dictionary's key, an object's attribute) stay the same. Four lengths may be four "
-                "graphs (dynamic=False). That was the fastest way in the lesson. One graph for all (dynamic=True) was slowest.",
+                "graphs (dynamic=False), or one for the first length and one for all others (the default). In the lesson both were equally fast. "
+                "One graph for all (dynamic=True) was slower.",
             ),
         ),
         TraceCheck(

@@ -53,9 +53,9 @@ LAB = Lab(
             "are batch x length x 256, the activations batch x length x width, 4 bytes per value. Take one of them out at a time, and look "
             "again. A view keeps the whole tensor that it is cut from.",
             "The loop keeps four things. The running confidence keeps a graph that no backward pass ever frees. The losses keep the nodes of "
-            "each step's graph. A view of their last rows keeps all logits, even when it is detached. The hook keeps the activations. Log "
-            "detached tensors. Keep ten values where ten are needed (`collections.deque` has a `maxlen`), and compute each before its source "
-            "tensor goes. Let the hook overwrite what it kept.",
+            "each step's graph. A view of the logits' last rows keeps all logits, even when it is detached. The hook keeps the activations. Log "
+            "detached tensors. Keep ten values where ten are needed (`collections.deque` has a `maxlen`). Compute each in its own step, so that "
+            "you needn't keep the tensor that it comes from. Let the hook overwrite what it kept.",
         ),
     ),
     trace=(),

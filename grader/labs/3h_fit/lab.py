@@ -23,7 +23,7 @@ LAB = Lab(
     name="3h_fit",
     title="Fit it: the same batch in less memory, as fast as it goes",
     phase=3,
-    goal="This loop fits into its memory budget by the slowest means there are. Stay within it, and train the same batches faster.",
+    goal="This loop fits into its memory budget in the slowest way. Stay within it, and train the same batches faster.",
     # kernels for one sample are short: on an H200 the GPU idles for a third of the starter's step
     cause="launch-bound",
     forms={
@@ -46,7 +46,7 @@ LAB = Lab(
     throughput=Throughput(
         points=50,
         hints=(
-            "Each of these means saves memory and costs time. Which of them does the budget still need once the others are gone?",
+            "Each of these tricks saves memory and costs time. Once some of them are gone, which do you still need for the budget?",
             "`lab.run()` shows the loop's peak memory. Work out from the shapes how much memory the activations of one sample take, with and "
             "without checkpoints. How many samples fit beside weights, gradients and the optimizer's state?",
             "Let attention choose its own kernel, which never writes the score matrix. Try the blocks without checkpoints. On a GPU run forward "

@@ -65,7 +65,8 @@ LAB = Lab(
             "autocast takes the type as an argument. Run it with fp16, as somebody did before. Look at the losses that `lab.run()` prints, and "
             "count the values of `parameter.grad` that are exactly 0.",
             "Put autocast to fp16 around forward and loss, and a `torch.amp.GradScaler` around the backward pass. It multiplies the loss, and "
-            "divides the gradients again before the optimizer's step. Lines that read gradients in between need them divided already. A scale "
+            "divides the gradients again before the optimizer's step. Code that reads gradients in between must call "
+            "`scaler.unscale_(optimizer)` first. A scale "
             "that is too high at first makes gradients infinite. The scaler then skips that step, which the starter took. Print "
             "`scaler.get_scale()` after the first steps and begin there with `init_scale`.",
         ),

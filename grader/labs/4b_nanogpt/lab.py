@@ -109,8 +109,8 @@ LAB = Lab(
             hints=(
                 "Which lines can't go on before the GPU has an answer?",
                 "`syncs` of `lab.peek()` counts the waits. Reading a value waits, and so does a copy from pageable memory, such as a mask's.",
-                "Sum and log the loss as a tensor. Send batches from pinned memory with non_blocking. Make on the device whatever need not be "
-                "copied.",
+                "Sum and log the loss as a tensor. Send batches from pinned memory with non_blocking. Make on the device what you needn't copy, "
+                "such as a mask.",
             ),
         ),
     ),

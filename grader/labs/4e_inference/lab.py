@@ -108,7 +108,7 @@ LAB = Lab(
             form="cuda",
             hints=(
                 "How many digits of an answer does anybody look at?",
-                "`half_share` of `lab.peek()`.",
+                "Look at `half_share` of `lab.peek()`.",
                 "Nothing is trained here, so the weights themselves can be bf16. Then you need no autocast and no casts. Keep the "
                 "log-probabilities in fp32.",
             ),
@@ -120,7 +120,7 @@ LAB = Lab(
             metric="h2d_pinned",
             at_least=0.9,
             says="of the copied bytes came from pinned memory",
-            absent="No pictures crossed the bus. Requests come from outside, so theirs have to be sent each time.",
+            absent="No pictures crossed the bus. Requests come from outside, so you have to send their pictures each time.",
             form="cuda",
             hints=(
                 "A picture is bytes. In which type does it travel, and from which memory?",
