@@ -99,13 +99,12 @@ _PAGE = """<!doctype html>
 """
 
 
-TITLE, SECTION = 3, 4  # levels of headings in a notebook, below those of its own; a page by itself begins with 1
+IN_NOTEBOOK = 2  # levels that a notebook's own headings take above those of an output; a page by itself begins with 1
 
 
 def _level(level: int) -> str:
-    return (
-        f'role="heading" aria-level="{level}"'  # no h3: JupyterLab would style it, and list it with the notebook's own
-    )
+    # no h1: JupyterLab would style it, and list it with the notebook's own
+    return f'role="heading" aria-level="{level}"'
 
 
 def paper(body: str, css: str = "") -> str:
@@ -116,25 +115,24 @@ def paper(body: str, css: str = "") -> str:
 
 def page(title: str, body: str, css: str = "") -> str:
     """`paper` as a file of its own. `title` is plain text, `body` HTML."""
-    raised = body.replace(_level(TITLE), _level(1)).replace(_level(SECTION), _level(2))
-    return _PAGE.format(title=to_html(title), body=paper(raised, css))
+    return _PAGE.format(title=to_html(title), body=paper(body, css))
 
 
-def heading(title: str, right: str = "") -> str:
-    """A page's first line, with a word at its right end; both are HTML."""
+def heading(title: str, right: str = "", above: int = 0) -> str:
+    """A page's first line, with a word at its right end; both are HTML. above: here and below, levels of headings above the page's."""
     score = f'<div class="sp-score">{right}</div>' if right else ""
-    return f'<div class="sp-head"><div class="sp-title" {_level(TITLE)}>{title}</div>{score}</div>'
+    return f'<div class="sp-head"><div class="sp-title" {_level(above + 1)}>{title}</div>{score}</div>'
 
 
-def sub_heading(title: str, kind: str = "") -> str:
-    """A heading within a page, of HTML and of this CSS class."""
-    return f'<div class="{kind}" {_level(SECTION)}>{title}</div>'
+def sub_heading(title: str, above: int = 0) -> str:
+    """A heading of HTML within a page."""
+    return f"<div {_level(above + 2)}>{title}</div>"
 
 
-def section(title: str, *parts: str) -> str:
+def section(title: str, *parts: str, above: int = 0) -> str:
     """HTML below a line and a title of plain text, which may be empty; "" where there is no HTML."""
     inner = "".join(parts)
-    head = f'<p class="sp-big" {_level(SECTION)}>{to_html(title)}</p>' if title else ""
+    head = f'<p class="sp-big" {_level(above + 2)}>{to_html(title)}</p>' if title else ""
     return f'<div class="sp-section">{head}{inner}</div>' if inner else ""
 
 

@@ -237,6 +237,14 @@ def test_every_result_renders(name, tmp_path):
     assert page.startswith("<!doctype html>") and "script" not in Balanced(page).tags
 
 
+def test_headings_begin_below_a_notebook_s_own_and_at_the_top_of_a_file():
+    result = samples()["solution"]
+    for standalone, first in ((False, 3), (True, 1)):
+        levels = [int(level) for level in re.findall(r'aria-level="(\d)"', report.html(result, standalone))]
+        assert levels[0] == first and {*levels[1:]} == {first + 1}
+    assert re.findall(r'aria-level="(\d)"', report.row_html(result.checks[0])) == ["4"]
+
+
 def test_the_numbers_a_learner_looks_for():
     page, shown = Balanced(report.html(samples()["solution"])).seen, report.text(samples()["solution"])
     for form in (page, " ".join(shown.split())):

@@ -225,22 +225,23 @@ def _hints_html(check: CheckResult, open_all: bool) -> str:
     return f'<div class="sp-hint"><p><b>Try next:</b> {prose_to_html(check.hint)}</p>{inner}</div>'
 
 
-def _check_html(check: CheckResult, evidence_limit: int, all_hints: bool = False) -> str:
+def _check_html(check: CheckResult, evidence_limit: int, above: int, all_hints: bool = False) -> str:
+    """above: see `web_page.heading`."""
     word, sign, colour, _ = _status(check)
     ink = "#fff" if colour == web_page.GREY else "#000"  # what can be read on the colour: at least 4.5 to 1
     details = _hints_html(check, all_hints) + _evidence_html(check.evidence, evidence_limit)
     return (
         f'<div class="sp-check" style="border-left-color: {colour}">'
         f'<div class="sp-status"><span aria-hidden="true" style="background: {colour}; color: {ink}">{sign}</span>'
-        f'{escape(word)}</div><div class="sp-body"><div class="sp-name">{web_page.sub_heading(prose_to_html(check.title))}'
+        f'{escape(word)}</div><div class="sp-body"><div class="sp-name">{web_page.sub_heading(prose_to_html(check.title), above)}'
         f'<div class="sp-points">{points_of(check)}</div></div>'
         f"<p>{prose_to_html(check.reason)}</p>{details}</div></div>"
     )
 
 
 def row_html(check: CheckResult) -> str:
-    """One check alone, as in the report."""
-    return _check_html(check, EVIDENCE_CHARACTERS)
+    """One check alone, as in a notebook's report."""
+    return _check_html(check, EVIDENCE_CHARACTERS, web_page.IN_NOTEBOOK)
 
 
 def row_text(check: CheckResult) -> str:
@@ -285,11 +286,12 @@ def html(
 
     said: lines that stand above all; below: HTML at the end. `standalone` puts a page around it, for a file; without, it fits an output cell of a notebook. `all_hints` opens the
     deeper hints at once, for feedback: there a grade is final, and was made on another machine."""
+    above = 0 if standalone else web_page.IN_NOTEBOOK
     score, notes = headline(result)
     if all_hints and any(check.status == INCONCLUSIVE for check in result.checks):
         notes.append("A machine of your class measured this, not yours. Your instructor can have it measured again.")
     parts = [
-        web_page.heading(prose_to_html(result.title), score),
+        web_page.heading(prose_to_html(result.title), score, above),
         _bar_html(result.checks),
         *(f'<p class="sp-say">{escape(note)}</p>' for note in (*said, *notes)),
     ]
@@ -301,14 +303,15 @@ def html(
     if gain := Gain.in_result(result):
         said = gains.headline(gain)
         picture = web_page.image(partial(_draw_gain, gain), f"Speed-up on a logarithmic axis: {said}")
-        parts.append(web_page.section(said, picture, f'<p class="sp-note">{prose_to_html(gains.notes(gain))}</p>'))
+        note = f'<p class="sp-note">{prose_to_html(gains.notes(gain))}</p>'
+        parts.append(web_page.section(said, picture, note, above=above))
     if result.timelines:
         picture = web_page.image(partial(_draw_timelines, result), "Timelines of the starter and of the submission")
         note = timeline_note(result.timelines)
         told = f'<p class="sp-note">{escape(note)}</p>' if note else ""
-        parts.append(web_page.section("Where the time of a step goes", picture, told))
+        parts.append(web_page.section("Where the time of a step goes", picture, told, above=above))
     limit = EVIDENCE_CHARACTERS // max(1, len(result.checks))
-    parts.append(web_page.section("", *(_check_html(check, limit, all_hints) for check in result.checks)))
+    parts.append(web_page.section("", *(_check_html(check, limit, above, all_hints) for check in result.checks)))
     if not result.fatal:
         parts.append(output_html(result.output))
     parts.append(f'<div class="sp-foot">{" · ".join(escape(fact) for fact in _foot(result))}</div>')

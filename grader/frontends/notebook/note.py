@@ -125,7 +125,7 @@ class Note:
     def html(self) -> str:
         if self.page:
             return self.page
-        parts = [web_page.heading(prose_to_html(self.title))] if self.title else []
+        parts = [web_page.heading(prose_to_html(self.title), above=web_page.IN_NOTEBOOK)] if self.title else []
         live = ' role="status"' if self.live else ""
         parts += [f'<p style="white-space: pre-wrap"{live}>{prose_to_html(line)}</p>' for line in self.lines]
         parts += [self.picture, *(table_html(rows) for rows in self.tables if rows)]
