@@ -141,6 +141,14 @@ def hanging(head: str, value: Any, width: int) -> list[str]:
     return [head + first, *(" " * len(head) + line for line in rest)]
 
 
+def at_both_ends(left: Any, right: Any, width: int) -> list[str]:
+    """Two texts at both ends of a line, or on lines of their own where they do not fit."""
+    left, right = one_line(left), one_line(right)
+    if len(left) + 2 + len(right) <= width:
+        return [left.ljust(width - len(right)) + right]
+    return [*wrap(left, width), *(line.rjust(width) for line in wrap(right, width))]
+
+
 def wrap(value: Any, width: int, indent: str = "") -> list[str]:
     """Lines of at most `width` columns, the text's own line breaks kept; at least one, so that a title can be taken from it."""
     wrapped: list[str] = []

@@ -11,7 +11,7 @@ from grader import machine, web_page
 from grader.errors import UserError
 from grader.frontends import diagnose, diagnosis_page
 from grader.frontends.delivery import check_targets, deliver, names_of
-from grader.frontends.options import add_device, add_json
+from grader.frontends.options import add_device, add_json, add_unconfined
 from grader.frontends.terminal import Terminal
 from grader.grading.forms import choose_device
 from grader.measure import decision
@@ -46,11 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--quick", action="store_true", help="take fewer starts and shorter blocks")
     add_json(parser, "everything")
     add("--html", metavar="FILE", help="write a page with pictures")
-    add(
-        "--allow-unconfined",
-        action="store_true",
-        help="also work where file access can't be confined. Only for code that you trust",
-    )
+    add_unconfined(parser)
     add_device(parser)
 
 

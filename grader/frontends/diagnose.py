@@ -16,7 +16,7 @@ from grader.frontends import diagnose_job, diagnosis_page, diagnosis_streams
 from grader.frontends import diagnosis_facts as said
 from grader.frontends.delivery import check_targets, deliver, names_of
 from grader.result import check_writable, json_value
-from grader.safe_text import clean, hanging, one_line, painter, wrap
+from grader.safe_text import at_both_ends, clean, hanging, painter, wrap
 from grader.trace import Analysis, Trace, TraceError, analyse, portion, read
 from grader.trace.annotate import annotate
 from grader.trace.catalogue import IDLE, PARTS, STEP_PARTS
@@ -284,7 +284,7 @@ def text(
     lines += ["", *_parts_text(a, width, paint)]
     for name, fact in said.facts(a.metrics):
         lines += hanging(f"{name:<8} ", fact, width)
-    advice = [line for way in said.advice(a) for line in hanging("- ", way, width)]
+    advice = [line for way in said.advice(a.diagnosis) for line in hanging("- ", way, width)]
     advice = [paint("What to try", "1"), *advice] if advice else []
     room = SCREEN - len(lines) - len(advice) - 3
     lines += ["", *_operations_text(a, width, paint, room, top)] if a.operations else []
@@ -294,7 +294,7 @@ def text(
 
 def _head_text(name: str, a: Analysis, width: int, paint: Paint) -> list[str]:
     """What was read, the verdict, and how long a step takes."""
-    lines = [*(paint(line, "1") for line in _at_both_ends(name, said.device(a), width)), "─" * width]
+    lines = [*(paint(line, "1") for line in at_both_ends(name, said.device(a), width)), "─" * width]
     if not a.metrics.complete:
         lines += [paint(line, "33") for line in wrap("incomplete: " + "; ".join(a.metrics.reasons), width)]
     if a.metrics.notes:
@@ -302,14 +302,6 @@ def _head_text(name: str, a: Analysis, width: int, paint: Paint) -> list[str]:
     if not a.diagnosis.text.startswith(NO_DIAGNOSIS):  # that is said above
         lines += [paint(line, "1") for line in wrap(said.verdict(a), width)]
     return lines + wrap(said.step_length(a), width)
-
-
-def _at_both_ends(left: str, right: str, width: int) -> list[str]:
-    """Two texts at both ends of a line, or on lines of their own where they do not fit."""
-    left, right = one_line(left), one_line(right)
-    if len(left) + 2 + len(right) <= width:
-        return [left.ljust(width - len(right)) + right]
-    return [*wrap(left, width), *(line.rjust(width) for line in wrap(right, width))]
 
 
 def _parts_text(a: Analysis, width: int, paint: Paint) -> list[str]:
@@ -326,7 +318,7 @@ def _operations_text(a: Analysis, width: int, paint: Paint, room: int, top: int 
     lines, shown = [paint("Operations that cost the GPU most, per step", "1")], 0
     for o in a.operations[:top]:
         numbers = f"{milliseconds(o.gpu_ns):>8} {o.share:>4.0%} {f'{plain_number(o.count)}x':>6}  "
-        first, *rest = _at_both_ends(said.operation_name(o), said.source_line(o), width - len(numbers))
+        first, *rest = at_both_ends(said.operation_name(o), said.source_line(o), width - len(numbers))
         block = [
             numbers + first,
             *(" " * len(numbers) + line for line in rest if line.strip()),

@@ -17,8 +17,9 @@ import numpy as np
 from grader import web_page
 from grader.errors import UserError
 from grader.frontends.delivery import names_of
+from grader.frontends.diagnosis_facts import advice
 from grader.result import json_value
-from grader.safe_text import clean, hanging, one_line, painter, prose_to_html, to_html, wrap
+from grader.safe_text import at_both_ends, clean, hanging, painter, prose_to_html, to_html, wrap
 from grader.trace import Analysis, Trace, TraceError, analyse, read
 from grader.trace.annotate import Track, annotate
 from grader.trace.collectives import exchanges
@@ -239,13 +240,7 @@ def _exchange_json(e: Exchange, by_stragglers: float) -> dict[str, Any]:
 def text(name: str, found: Job, width: int = 100, colour: bool = False) -> str:
     """The report for a terminal of `width` columns."""
     width, paint = max(width, 60), painter(colour)
-    left, right = one_line(name), one_line(_about(found))
-    head = (
-        [left.ljust(width - len(right)) + right]
-        if len(left) + 2 + len(right) <= width
-        else [*wrap(left, width), right.rjust(width)]
-    )
-    lines = [*(paint(line, "1") for line in head), "─" * width]
+    lines = [*(paint(line, "1") for line in at_both_ends(name, _about(found), width)), "─" * width]
     if broken := _broken(found):
         lines += [paint(line, "33") for line in wrap(broken, width)]
     for note in found.notes:
@@ -257,7 +252,7 @@ def text(name: str, found: Job, width: int = 100, colour: bool = False) -> str:
         lines += [
             line for e in found.exchanges[:MOST_EXCHANGES] for line in hanging("- ", said_of(e, found.step_ns), width)
         ]
-    if ways := _ways(found):
+    if ways := advice(found):
         lines += ["", paint("What to try", "1"), *(line for way in ways for line in hanging("- ", way, width))]
     return "\n".join(line.rstrip() for line in lines)
 
@@ -276,12 +271,6 @@ def _broken(found: Job) -> str:
 
 def verdict(found: Job) -> str:
     return f"{found.text} (confidence {found.confidence:.0%})" if found.cause else found.text
-
-
-def _ways(found: Job) -> list[str]:
-    ways = [f"read `notebooks/{found.lesson}.ipynb`"] if found.lesson else []
-    ways += [f"do lab `{found.teaches}` (`grader start {found.teaches}`)"] if found.teaches else []
-    return [*found.what_to_try, *([f"To learn it: {', '.join(ways)}."] if ways else [])]
 
 
 def _shown(found: Job, most: int) -> list[int]:
@@ -349,7 +338,7 @@ def page(name: str, found: Job, above: str = "") -> str:
     body.append(f'<p class="sp-note">{to_html(_about(found))}</p>')
     body += [f'<p class="sp-warning">{to_html(line)}</p>' for line in (_broken(found), *found.notes) if line]
     body.append(f'<p class="sp-big">{to_html(verdict(found))}</p>')
-    if ways := _ways(found):
+    if ways := advice(found):
         body.append(f"<p><b>What to try</b></p>{web_page.items(map(prose_to_html, ways))}")
     body.append(
         section(

@@ -6,6 +6,8 @@ from grader.safe_text import clean, rounded, times
 from grader.trace import Analysis, Metrics, Trace, catalogue
 from grader.trace.analysis import Operation
 from grader.trace.compare import Change, Comparison
+from grader.trace.diagnosis import Diagnosis
+from grader.trace.job import Job
 from grader.trace.timeline import used_devices
 from grader.trace.words import counted, milliseconds, plain_number, short_kernel
 
@@ -78,12 +80,11 @@ def what_ifs(analysis: Analysis) -> str:
     return f"Step time without one cause: {', '.join(said)}." if said else ""
 
 
-def advice(analysis: Analysis) -> list[str]:
+def advice(found: Diagnosis | Job) -> list[str]:
     """What to try, and where the course teaches this cause."""
-    lesson, lab = analysis.diagnosis.lesson, analysis.diagnosis.teaches
-    ways = [f"read `notebooks/{lesson}.ipynb`"] if lesson else []
-    ways += [f"do lab `{lab}` (`grader start {lab}`)"] if lab else []
-    return [*analysis.diagnosis.what_to_try, *([f"To learn it: {', '.join(ways)}."] if ways else [])]
+    ways = [f"read `notebooks/{found.lesson}.ipynb`"] if found.lesson else []
+    ways += [f"do lab `{found.teaches}` (`grader start {found.teaches}`)"] if found.teaches else []
+    return [*found.what_to_try, *([f"To learn it: {', '.join(ways)}."] if ways else [])]
 
 
 def at(trace: Trace, time: int) -> str:

@@ -96,7 +96,7 @@ def _verdict_html(title: str, a: Analysis) -> str:
         evidence = (to_html(e.text) + _events_html(a.trace, e.events) for e in a.diagnosis.evidence)
         parts.append(f"<p><b>Evidence</b></p>{web_page.items(evidence)}")
     if a.diagnosis.what_to_try:
-        parts.append(f"<p><b>What to try</b></p>{web_page.items(map(prose_to_html, said.advice(a)))}")
+        parts.append(f"<p><b>What to try</b></p>{web_page.items(map(prose_to_html, said.advice(a.diagnosis)))}")
     return "".join(parts)
 
 

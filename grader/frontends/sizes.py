@@ -40,16 +40,17 @@ def sizes(lab: AnyLab) -> list[tuple[str, ...]]:
 def markdown(lab: AnyLab) -> str:
     """The same as the text of a cell; "" where a lab has none."""
     rows = sizes(lab)
-    if not rows:
-        return ""
-    head, *body = (f"| {' | '.join(row)} |" for row in rows)
-    return "\n".join(["## Sizes", "", head, "|---" * len(rows[0]) + "|", *body])
+    return f"## Sizes\n\n{_table(rows)}" if rows else ""
 
 
 def peaks() -> str:
     """What the GPUs that we measured can do at most, as the text of a cell."""
     rows = [("", *PEAKS)]
-    rows += [(words, *each) for words, *each in zip(RATES, *map(_rates, PEAKS.values()), strict=True)]
+    return _table([*rows, *zip(RATES, *map(_rates, PEAKS.values()), strict=True)])
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """In Markdown; the first row is its head."""
     head, *body = (f"| {' | '.join(row)} |" for row in rows)
     return "\n".join([head, "|---" * len(rows[0]) + "|", *body])
 
