@@ -28,10 +28,8 @@ from grader.grading.forms import (
     HELD_BY_OTHERS,
     choose_form,
     fitted,
-    missing_packages,
+    lacking,
     on_own_cores,
-    too_few_devices,
-    too_little_memory,
 )
 from grader.grading.profiles import profile_each
 from grader.grading.race import Compiled, decides, policy_of, race, starter_again, yardstick
@@ -72,21 +70,21 @@ def grade(
     began = time.monotonic()
     form_name = choose_form(lab, device)
     kind = cast(Kind, importlib.import_module(lab.graded_by))  # this very module for a training loop
-    lacking = too_few_devices(lab, form_name) or missing_packages(lab) or too_little_memory(lab, form_name)
+    lacks = lacking(lab, form_name)
     lab, size_why = fitted(lab, form_name)
     findings: AnyFindings = kind.Findings(lab, form_name, allow_unconfined=allow_unconfined)
     findings.warnings += _no_marks(lab.forms.get(form_name), form_name)
-    findings.disturbed = lacking if HELD_BY_OTHERS in lacking else ""
+    findings.disturbed = lacks if HELD_BY_OTHERS in lacks else ""
     limits = limits or (QUICK_LIMITS if quick else None)
-    if form_name in lab.forms and not lacking:
+    if not lacks:
         _measure_kind(kind, findings, submission, plan or _planned(findings, quick), limits, progress)
     progress(1.0, "done")
-    not_measured = [unscored(check, NOT_MEASURED, lacking) for check in lab.checks]
+    not_measured = [unscored(check, NOT_MEASURED, lacks) for check in lab.checks]
     return Result(
         lab=lab.name,
         title=lab.title,
         form=form_name,
-        checks=not_measured if lacking else kind.judge(findings, submission),
+        checks=not_measured if lacks else kind.judge(findings, submission),
         machine=machine.facts(),
         versions=machine.versions(),
         warnings=findings.all_warnings,

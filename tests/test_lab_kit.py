@@ -19,11 +19,12 @@ from grader.checks import prediction as prediction_check
 from grader.checks import throughput as throughput_check
 from grader.checks import trace as trace_check
 from grader.grade import grade
+from grader.grading.forms import NEEDS_GPU
 from grader.kinds.shared import TRACES
 from grader.labs.lab import Logs, Prediction, TraceCheck
 from grader.measure import starter as starters
 from grader.measure.decision import Pair, decide_healthy
-from grader.result import FAIL, INCONCLUSIVE, PASS, Result
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
 from grader.sandbox.child_error import ChildError
 from grader.sandbox.contract import some
 from grader.submission import Submission
@@ -44,6 +45,15 @@ def train(job):
         step += 1
         yield torch.tensor(1.0)
 """
+
+
+@pytest.mark.parametrize("name", ["1a_stopwatch", "1b_annotate", "1d_mystery", "3a_precision", "3i_triton"])
+def test_in_no_form_for_this_device_nothing_is_measured(name):
+    """One of each kind that runs code."""
+    lab = labs.get(name)
+    result = grade(Submission(lab.starter), replace(lab, forms={"cuda": lab.forms["cuda"]}), device="cpu")
+    assert {(check.status, check.reason) for check in result.checks} == {(NOT_MEASURED, NEEDS_GPU)}
+    assert [check.name for check in result.checks] == [check.name for check in lab.checks] and not result.warnings
 
 
 # ---------------------------------------------------------------- logs

@@ -14,12 +14,14 @@ from test_phase2_labs import graded, said
 from test_solutions import SOLUTIONS, outputs
 
 from grader import calibrate, labs, machine
+from grader.frontends import notebook
 from grader.grade import grade
+from grader.grading import evidence
 from grader.kinds import kernel
 from grader.kinds.kernel import Bench, KernelLab
 from grader.look import peek
 from grader.measure.blocks import QUICK
-from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result, silent
 from grader.sandbox import functions
 from grader.sandbox.child_error import ChildError
 from grader.submission import Submission
@@ -529,8 +531,16 @@ def test_points_of_the_roof(share, spread, status, points, words):
     check = kernel._judge_roof(found, "", right=True)
     assert check.status == status and check.points == pytest.approx(points, abs=1.5) and words in check.reason, check
     assert kernel._judge_roof(found, "", right=False).points == 0
-    found.form_name = "cuda"
-    assert {c.status for c in kernel.judge(found, Submission(OWN))} == {NOT_MEASURED}
+
+
+def test_the_cases_are_shown_on_a_gpu_without_bf16(monkeypatch):
+    """There they have other names, by which nobody looked them up."""
+    monkeypatch.setattr(evidence, "lacks_on", lambda form_name: ["bf16"])
+    lab = notebook.open_lab("3i_triton", device="cpu")
+    monkeypatch.setattr(lab, "_submission", lambda: Submission(OWN))
+    (rows,) = lab._tried(silent).tables
+    names = [name for name, *_ in rows]
+    assert "float16 for bfloat16" in names and not [name for name in names if name.startswith("bfloat16")]
 
 
 def test_a_round_that_was_held_up_does_not_count():

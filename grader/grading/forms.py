@@ -39,6 +39,12 @@ def choose_device(device: str) -> str:
     return "cuda" if device == "cuda" or (device == "auto" and machine.has_gpu() and not for_the_cpu) else "cpu"
 
 
+def lacking(lab: AnyLab, form_name: str) -> str:
+    """Why a lab cannot be measured here in this form, in words; '' where it can."""
+    no_form = "" if form_name in lab.forms else NEEDS_GPU
+    return too_few_devices(lab, form_name) or missing_packages(lab) or too_little_memory(lab, form_name) or no_form
+
+
 def choose_form(lab: AnyLab, device: str) -> str:
     """The form in which a lab is graded: "cuda", "cpu", or "traces" where nothing is measured.
 

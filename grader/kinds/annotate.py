@@ -14,12 +14,11 @@ from grader import trace
 from grader.checks import parity as parity_check
 from grader.grading.arms import FIRST_WEIGHTS, MAX_TRACE, TOO_LARGE, max_weights_bytes, open_arm, set_up
 from grader.grading.evidence import AnyFindings
-from grader.grading.forms import NEEDS_GPU
 from grader.grading.gate import machine_is_free
 from grader.labs.lab import AnyLab, Form, Hints
 from grader.measure import decision
 from grader.measure.blocks import Arm, Plan, pair
-from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, Progress, scored, unscored
+from grader.result import FAIL, INCONCLUSIVE, CheckResult, Progress, scored, unscored
 from grader.sandbox.child_error import ChildError
 from grader.sandbox.parent import turn
 from grader.sandbox.setting import Limits
@@ -220,8 +219,6 @@ def _goes_on(findings: Findings, submission_arm: Arm) -> bool:
 
 def judge(findings: Findings, submission: Submission) -> list[CheckResult]:
     lab = findings.lab
-    if findings.form_name not in lab.forms:
-        return [unscored(check, NOT_MEASURED, NEEDS_GPU) for check in lab.checks]
     stopped, first = findings.stopped(), [findings.parity] if findings.parity else []
     if not stopped and first and first[0].status == FAIL:
         stopped = FAIL, "Not counted: it is not the same training (see that check)."

@@ -26,7 +26,7 @@ from grader.grading.arms import Setup, open_arm
 from grader.grading.evidence import AnyFindings
 from grader.grading.forms import NEEDS_GPU
 from grader.grading.gate import Disturbed, machine_is_free
-from grader.kinds.shared import drawn_between
+from grader.kinds.shared import drawn_sizes
 from grader.labs.lab import AnyLab, Check, Hints, OtherForm
 from grader.measure import decision
 from grader.measure.blocks import QUICK
@@ -165,12 +165,10 @@ def without_bf16(lab: KernelLab) -> KernelLab:
 
 
 def measure(findings: Findings, submission: Submission, plan: Any, limits: Limits | None, progress: Progress) -> None:
-    if "bf16" in findings.lacks:
-        findings.lab = without_bf16(findings.lab)
     findings.free_bytes = machine_is_free(findings.form_name, findings.ranks)
-    timed = findings.form.timed
     with _children(findings, submission, limits) as children:
         _cases(findings, children, progress)
+        timed = findings.form.timed
         if timed is not None and all(seen.wrong == "" for seen in findings.seen.values()):
             findings.seen[TIMED] = _called_once(findings, children, secrets.randbelow(1 << 31), timed)
             _rounds(findings, children, QUICK_ROUNDS if plan == QUICK else findings.form.rounds, progress)
@@ -178,15 +176,15 @@ def measure(findings: Findings, submission: Submission, plan: Any, limits: Limit
 
 def look(findings: Findings, submission: Submission, progress: Progress) -> None:
     """The cases only: nothing is timed."""
-    if "bf16" in findings.lacks:
-        findings.lab = without_bf16(findings.lab)
     with _children(findings, submission, None) as children:
         _cases(findings, children, progress)
 
 
 @contextlib.contextmanager
 def _children(findings: Findings, submission: Submission, limits: Limits | None) -> Iterator[Children]:
-    """The two processes, loaded and frozen. What the submission printed is kept, however it ends."""
+    """The two processes, loaded and frozen, for a lab that this GPU can run. What the submission printed is kept, however it ends."""
+    if "bf16" in findings.lacks:
+        findings.lab = without_bf16(findings.lab)
     setup = Setup(findings.form, findings.form_name, {}, [], findings.allow_unconfined)
     with (
         open_arm(submission.source, setup, limits) as submission_arm,
@@ -208,12 +206,7 @@ def _children(findings: Findings, submission: Submission, limits: Limits | None)
 def drawn(check: Cases, seed: int | None) -> dict[str, dict[str, Any]]:
     """The workload's options of each case for a grade."""
     chance = random.Random(f"{check.name} {seed}")
-    return {
-        name: {
-            key: drawn_between(chance, *value) if isinstance(value, tuple) else value for key, value in sizes.items()
-        }
-        for name, sizes in check.sizes.items()
-    }
+    return {name: drawn_sizes(chance, sizes) for name, sizes in check.sizes.items()}
 
 
 def _cases(findings: Findings, children: Children, progress: Progress) -> None:
@@ -312,8 +305,6 @@ def _apart(some: list[float], others: list[float]) -> float:
 
 def judge(findings: Findings, submission: Submission) -> list[CheckResult]:
     lab = findings.lab
-    if findings.form_name not in lab.forms:
-        return [unscored(check, NOT_MEASURED, NEEDS_GPU) for check in lab.checks]
     if stopped := findings.stopped("the function did not run"):
         return [unscored(check, *stopped) for check in lab.checks]
     whose = foreign(findings)

@@ -26,7 +26,7 @@ from grader.kinds.shared import (
     UNGRADED,
     WrongAnswers,
     as_number,
-    drawn_between,
+    drawn_sizes,
     no_cause,
     read_answers,
     shown,
@@ -168,8 +168,8 @@ def draw(lab: MysteryLab, ticket: str) -> dict[str, Drawn]:
     loops = {}
     for unknown, cause in zip(lab.loops, chosen, strict=True):
         mystery = chance.choice([m for m in form.choices if m.cause == cause])
-        sizes = {name: drawn_between(chance, *limits) for name, limits in mystery.sizes.items()}
-        loops[unknown.name] = Drawn(cause, {"case": mystery.case, "sizes": sizes}, mystery.data)
+        options = {"case": mystery.case, "sizes": drawn_sizes(chance, mystery.sizes)}
+        loops[unknown.name] = Drawn(cause, options, mystery.data)
     return loops
 
 

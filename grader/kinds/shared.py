@@ -6,7 +6,7 @@ import ast
 import json
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -33,11 +33,14 @@ class WrongAnswers(UserError):
     """A cell of answers that cannot be graded; the message says why and where."""
 
 
-def drawn_between(chance: random.Random, low: float, high: float) -> float:
-    """A whole number between two whole ones, else one with five places."""
-    if isinstance(low, int) and isinstance(high, int):
-        return chance.randint(low, high)
-    return round(chance.uniform(low, high), 5)
+def drawn_sizes(chance: random.Random, sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a workload: pairs are drawn between the two, a whole number between whole ones, else one with five places."""
+
+    def between(low: float, high: float) -> float:
+        whole = isinstance(low, int) and isinstance(high, int)
+        return chance.randint(low, high) if whole else round(chance.uniform(low, high), 5)  # type: ignore[arg-type]
+
+    return {name: between(*size) if isinstance(size, tuple) else size for name, size in sizes.items()}
 
 
 # ---------------------------------------------------------------- a learner's answers

@@ -14,7 +14,7 @@ from grader.grading.arms import Setup, open_arm
 from grader.grading.evidence import AnyFindings
 from grader.grading.forms import NEEDS_GPU
 from grader.grading.gate import machine_is_free
-from grader.kinds.shared import drawn_between
+from grader.kinds.shared import drawn_sizes
 from grader.labs.lab import AnyLab, Hints, OtherForm
 from grader.measure.blocks import QUICK, Arm
 from grader.result import INCONCLUSIVE, NOT_MEASURED, CheckResult, Progress, scored, unscored
@@ -146,9 +146,7 @@ def figures(
 def drawn(timing: Timing, seed: int | None) -> dict[str, Any]:
     """The workload's options for a grade. No `last` of its own: all batches are full."""
     chance = random.Random(f"{timing.name} {seed}")
-    options = {
-        name: drawn_between(chance, *size) if isinstance(size, tuple) else size for name, size in timing.sizes.items()
-    }
+    options = drawn_sizes(chance, timing.sizes)
     if options["last"] is None:
         options["last"] = options["batch_size"]
     return options
