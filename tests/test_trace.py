@@ -251,7 +251,7 @@ def test_busy_idle_and_overlap_to_the_nanosecond(work, step_ns):
     busy = sum(each)
     assert m.gpu_busy_ns * 2 * len(devices) == pytest.approx(busy, abs=1e-9)
     ends = [[k + later + dur for _, k, later, dur, *_ in work if (k < 100) == before] for before in (True, False)]
-    window = max(200, max(ends[1]) - (max(ends[0]) if ends[0] else 100)) / 2
+    window = max(200, max(ends[1]) - max([100, *ends[0]])) / 2
     assert m.step_ns_traced == window
     if step_ns and min(each) <= FITS * step_ns * len(devices) < busy / 2:  # longer steps than that one is
         assert m.step_ns is None and m.gpu_idle_unprofiled is None

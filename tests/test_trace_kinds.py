@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 
 import pytest
-from test_trace_anybody import ADD, Job, seen
+from test_trace_anybody import ADD, LAYERS, Job, seen
 
 from grader import trace
 
@@ -126,3 +126,126 @@ def test_but_not_where_events_may_be():
     for packed in (WHOLE[: WHOLE.rindex("}, {")].encode(), gzip.compress(WHOLE.encode())[:-8] + bytes(8)):
         a = trace.analyse(trace.read_bytes(packed))
         assert a.diagnosis.cause is None and not a.metrics.complete
+
+
+# ---------------------------------------------------------------- which marks are the steps
+
+
+def marked(*, inner=0, around=False):
+    job = Job()
+    begin = job.now
+    for number in range(4):
+        start = job.now
+        for part in range(inner or 1):
+            first = job.now
+            for _ in range(10):
+                job.op(length=100)
+            job.wait()
+            if inner:
+                job.mark(f"ProfilerStep#{10 * number + part}", first)
+        job.mark(f"ProfilerStep#{number + 100}", start)
+    return job.mark("ProfilerStep#0", begin) if around else job
+
+
+@pytest.mark.parametrize("options", [{"inner": 3}, {"inner": 1}, {"around": True}])
+def test_steps_of_nested_schedules(options):
+    a, kernels = seen(marked(**options)), 10 * options.get("inner", 1)
+    assert a.diagnosis.cause == "compute-bound" and (a.metrics.steps, a.metrics.kernels) == (3, kernels)
+    assert "some ProfilerStep annotations lie within others" in a.metrics.notes[-1]
+
+
+def test_steps_that_overlap_in_part_stay_unjudged():
+    job = Job().steps()
+    job.event("user_annotation", "ProfilerStep#9", job.now - 15_000, 15_500)
+    assert "its steps overlap" in seen(job).metrics.reasons
+
+
+# ---------------------------------------------------------------- what is no usual step
+
+
+def prepared(job, count=30):
+    """As models are made: some operators for each parameter, and its copy to the GPU."""
+    for _ in range(count):
+        job.event("cpu_op", "aten::empty", job.now, 5)
+        job.event("cpu_op", "aten::uniform_", job.now + 6, 500)
+        job.now += 510
+        job.op("aten::to", 20)
+        job.now += 300
+    return job
+
+
+def first_use(job, name="cudaFree", length=6e6):
+    job.event("cuda_runtime", name, job.now, length)
+    job.now += length
+    return job
+
+
+def trained(job, steps=6):
+    for _ in range(steps):
+        for name in LAYERS:
+            job.op(name, 200)
+        for name in LAYERS:
+            job.op(name, 400, backward=True)
+        job.op("aten::_foreach_add_", 200).wait()
+    return job
+
+
+def test_steps_are_looked_for_where_the_work_is():
+    a = seen(trained(first_use(prepared(Job()))))
+    assert a.diagnosis.cause == "compute-bound" and a.metrics.kernels == 2 * len(LAYERS) + 1
+    assert a.metrics.step_ns_traced == pytest.approx(23e6, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "name", ["cudaFree", "cudaMalloc", "cudaLaunchKernel", "cudaStreamCreateWithFlags", "cuModuleLoadData"]
+)
+def test_a_single_pass_after_the_start_of_the_gpu(name):
+    job = first_use(first_use(Job().op(length=20), "cudaGetDeviceProperties", 2e6), name)
+    for layer in LAYERS:
+        job.op(layer, 200)
+    a = seen(job.wait())
+    assert a.diagnosis.cause == "compute-bound" and a.metrics.step_ns_traced == pytest.approx(7.6e6, rel=0.01)
+    assert "which started the GPU, is counted as one step" in "; ".join(a.metrics.notes)
+
+
+def test_a_long_call_beside_which_the_gpu_works_is_no_start():
+    job = Job().op(length=40_000)
+    job.event("cuda_runtime", "cudaEventRecord", job.now, 20_000)  # its queue is full
+    job.now += 20_000
+    for layer in LAYERS:
+        job.op(layer, 200)
+    a = seen(job.wait())
+    assert a.metrics.step_ns_traced > 35e6 and a.diagnosis.cause == "compute-bound"
+
+
+def uneven(*rest, mark="ProfilerStep#{}"):
+    """Steps of 10 ms each, after which the host does something else for so many us."""
+    job = Job()
+    for number, more in enumerate(rest):
+        start = job.now
+        for _ in range(10):
+            job.op()
+        job.wait()
+        job.now += more
+        job.mark(mark.format(number), start)
+    return job
+
+
+@pytest.mark.parametrize("rest", [(3e6, 2e6, 0, 0, 0), (3e6, 2e6, 9e4, 0, 0, 0, 0), (0, 0, 0, 0)])
+def test_steps_that_warm_up_are_not_counted(rest):
+    warm = max(1, sum(more > 0 for more in rest))
+    a = seen(uneven(*rest))
+    assert a.diagnosis.cause == "compute-bound" and a.metrics.steps == len(rest) - warm
+    assert warm == 1 or f"its first {warm} steps took many times as long" in a.metrics.notes[-1]
+
+
+@pytest.mark.parametrize("rest", [(0, 0, 0, 2e6, 0, 0), (0, 0, 3e5, 0, 0, 0, 3e5, 0)])
+def test_a_rare_step_that_takes_longer_is_told_from_the_others(rest):
+    a = seen(uneven(*rest))
+    assert a.diagnosis.cause == "host-bound" and a.diagnosis.confidence <= 0.6
+    assert "Most of it lies there. The others are compute-bound." in a.diagnosis.text
+
+
+def test_what_each_step_does_is_not_rare():
+    a = seen(uneven(0, 1e5, 2e5, 1e5, 3e5, 1e5))
+    assert a.diagnosis.cause == "host-bound" and a.diagnosis.confidence > 0.9 and "lies there" not in a.diagnosis.text

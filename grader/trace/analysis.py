@@ -35,9 +35,12 @@ def analyse(
     """Measure and diagnose a trace. step_ns: length of a step measured without the profiler, ns. top: how many
     operations to look into. skip_first: steps that are not counted; count: how many after them are, None for all. Never raises
     for a trace that `read` returned: what it cannot tell is None or empty."""
-    left_out = max(0, min(skip_first, len(trace.windows) - 1))  # a lone step is better than none
+    warm = trace.windows.warm if skip_first else 0
+    left_out = max(0, min(max(skip_first, warm), len(trace.windows) - 1))  # a lone step is better than none
     steps = Steps(trace, left_out, count)
     m = metrics(trace, step_ns, skip_first, steps)
+    if warm > skip_first:
+        m.notes.append(f"its first {warm} steps took many times as long as the others, and are not counted")
     b = breakdown(trace, steps, m.step_ns)
     costly = operations(trace, top, steps=steps)
     return Analysis(trace, m, b.parts, b.gaps, costly, diagnose(trace, m, b, steps, costly), step_ns, left_out, steps)

@@ -129,7 +129,19 @@ class Trace:
 
     @cached_property
     def steps(self) -> np.ndarray:
-        """Those of `marks` that are counted: of the thread with most, where others of its process repeat them."""
+        """Those of `marks` that are counted: of the thread with most, where others of its process repeat them, and of those within
+        each other the outer ones, but for a single one around all."""
+        marks = self._one_thread
+        start, end = self.start[marks], self.end[marks]
+        latest = np.maximum.accumulate(end)[:-1]
+        inner = np.append(False, start[1:] < latest)[: len(marks)]
+        twice = (start[1:] == start[:-1]) & (self.name[marks][1:] == self.name[marks][:-1])
+        if not inner.any() or twice.any() or (end[1:] > latest)[inner[1:]].any():
+            return marks
+        return marks[~inner] if (~inner).sum() > 1 else marks[inner]
+
+    @cached_property
+    def _one_thread(self) -> np.ndarray:
         marks = self.marks
         threads, count = np.unique(self.thread[marks], return_counts=True)
         if len(threads) < 2 or len({self.threads[thread][0] for thread in threads.tolist()}) > 1:

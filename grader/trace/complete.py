@@ -52,7 +52,12 @@ def doubts(trace: Trace, expect_gpu: bool, dropped: int = 0) -> tuple[list[str],
         notes.append(f"it has no ProfilerStep annotations: {windows.how}{sure}")
     reasons += _not_one_row(trace, steps)
     if len(steps) < len(trace.marks):
-        notes.append("other threads repeat the ProfilerStep annotations; those of one thread are counted")
+        one = len(np.unique(trace.thread[trace.marks])) == 1
+        notes.append(
+            "some ProfilerStep annotations lie within others; those of one kind are counted"
+            if one
+            else "other threads repeat the ProfilerStep annotations; those of one thread are counted"
+        )
     gpu, launches = trace.gpu, launches_of(trace)
     if not len(gpu):
         if expect_gpu or len(launches):

@@ -16,12 +16,13 @@ from grader.trace.columns import Trace
 from grader.trace.nesting import Ancestry, distinct
 from grader.trace.operations import LIBRARY_OP, OPTIMIZER, Operation
 from grader.trace.steps import Steps
+from grader.trace.windows import FAR_LONGER, LOADING_NS
 from grader.trace.words import plain, plain_number
 
+MOST_IN = 0.8  # of a cause's time: so much in a few steps is theirs
 MUCH = 0.5  # of something: then it is worth a name
 FAR_BELOW = 10  # times as long as its bytes or its arithmetic need at the device's peaks
 REACHED = 2  # times the least, which a kernel that suits its work comes down to
-LOADING_NS = 5_000_000  # no launch of a kernel that is there takes so long
 WARM_UP = "Record steps after a warm-up."
 MANY_LAUNCHES = 50  # in one call of an operator
 PART = 0.1  # of the step: an operation that costs less is not what holds it back
@@ -48,6 +49,36 @@ def pausing(b: Breakdown, steps: Steps) -> float:
     return intervals.length(intervals.intersection(idle_spans(b, "idle_launch"), b.away.brief)) / len(steps)
 
 
+# --- a step unlike the others --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rare:
+    """A cause that is one of a few steps alone."""
+
+    text: str
+    usual: Steps  # the longest row of others
+
+
+def rare(trace: Trace, steps: Steps, b: Breakdown, parts: tuple[str, ...]) -> Rare | None:
+    """Whether most of the idle time of these parts lies in few steps, which took many times as long as the others."""
+    length = steps.ends - steps.starts
+    odd = length > FAR_LONGER * np.median(length) if len(steps) > 2 else np.zeros(len(steps), bool)
+    spans = [idle_spans(b, part) for part in parts if part.startswith("idle")]
+    if not odd.any() or not spans:
+        return None
+    idle = intervals.union(*(np.concatenate(sides) for sides in zip(*spans, strict=True)))
+    inside = intervals.length(intervals.intersection(idle, (steps.starts[odd], steps.ends[odd])))
+    if inside < MOST_IN * intervals.length(idle):
+        return None
+    edges = np.flatnonzero(np.diff(np.concatenate(([True], odd, [True])))).reshape(-1, 2)
+    first, end = edges[np.argmax(edges[:, 1] - edges[:, 0])].tolist()
+    took = ms(float(length[odd].mean()))
+    many = "One" if odd.sum() == 1 else f"{odd.sum()}"
+    said = f"{many} of {len(steps)} steps took {took}, and the others {ms(float(np.median(length[~odd])))}. Most of it lies there."
+    return Rare(said, Steps(trace, steps.left_out + first, end - first))
+
+
 # --- the host's own doing -----------------------------------------------------------------------------------------
 
 
@@ -57,6 +88,7 @@ class Told:
     inferred: bool = False  # from names and places, not from marks
     collecting: bool = False  # most of it was garbage collection
     allocating: bool = False  # most of it was in calls that allocate or free memory of the GPU
+    starting: bool = False  # most of it was in calls that a GPU needs once
 
 
 def idle_spans(b: Breakdown, part: str) -> intervals.Intervals:
@@ -73,7 +105,9 @@ def of_host(trace: Trace, steps: Steps, b: Breakdown) -> Told:
     if d.allocating >= MUCH * total and d.longest[1] >= MUCH * d.allocating * len(steps):
         name, took = d.longest
         return Told(
-            [f"Most of it is one call, {name} with {ms(took)}, as at the first use of a GPU. {WARM_UP}"], inferred=True
+            [f"Most of it is one call, {name} with {ms(took)}, as at the first use of a GPU. {WARM_UP}"],
+            inferred=True,
+            starting=True,
         )
     if d.allocating >= MUCH * total:
         calls = ", ".join(f"{name} {plain_number(count)}" for name, count in d.allocations)
@@ -165,7 +199,7 @@ def launching(trace: Trace, steps: Steps) -> list[tuple[str, float]]:
 def of_launches(trace: Trace, steps: Steps, m: Metrics, b: Breakdown) -> Told:
     loading = _loading(trace, steps, b)
     if loading:
-        return Told([loading], inferred=True)
+        return Told([loading], inferred=True, starting=True)
     most = [(name, count) for name, count in launching(trace, steps) if m.launches and count >= PART * m.launches]
     said = [f"{', '.join(f'{name} ({plain_number(count)})' for name, count in most)} launch most."] if most else []
     return Told(said + (of_waits(trace, steps) if never_ahead(m) else []))

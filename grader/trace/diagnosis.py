@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from grader.trace import catalogue, details
-from grader.trace.breakdown import Breakdown
+from grader.trace.breakdown import Breakdown, breakdown
 from grader.trace.catalogue import PARTS, STEP_PARTS, Metrics
 from grader.trace.causes import CAUSES, ON_CPU, STALLS, WORK, ms
 from grader.trace.columns import Trace
@@ -76,6 +76,11 @@ class _Case:
     slow: details.Slow | None
     tiny: Operation | None
     told: details.Told = field(default_factory=lambda: details.Told([]))
+    rare: details.Rare | None = None
+
+    def with_waits(self, cause: str) -> bool:
+        """Whether it cannot be told apart from sync-bound."""
+        return cause == "launch" and details.never_ahead(self.m) and not self.told.starting
 
     def tell(self, cause: str) -> None:
         """Look into what stands behind this cause. Without steps nothing is."""
@@ -110,6 +115,7 @@ def diagnose(
     costs["host"] = max(costs["host"], b.alone)
     runner_up = _next(cause, costs, m, step)
     case.tell(cause)
+    case.rare = details.rare(trace, steps, b, CAUSES[cause].parts) if steps is not None and m.step_ns is None else None
     shares = {name: ns / step for name, ns in costs.items()}
     what_if = {name: ns / 1e6 for name, ns in what_ifs(case).items() if ns < 0.995 * step or name == cause}
     return Diagnosis(
@@ -190,7 +196,7 @@ def _confidence(cause: str, shares: dict[str, float], case: _Case) -> float:
             or (cause in BY_LAUNCHES and (case.steps.launch >= 0).sum() < MOSTLY * len(case.steps.gpu))
         )
     )
-    if few or case.told.inferred or _with_another(cause, shares[cause] * case.step, case):
+    if few or case.rare or case.told.inferred or _with_another(cause, shares[cause] * case.step, case):
         found = min(found, EITHER)
     return round(min(0.99, max(0.05, found)), 2)
 
@@ -274,7 +280,7 @@ def _evidence(cause: str, case: _Case) -> list[Evidence]:
     if cause == "memory" and b.fused_ns is not None:
         text = f"If each run of such kernels were one, they would take {ms(b.fused_ns)}."
         found.append(Evidence(text, "fused_ns", b.fused_ns, []))
-    both = ("sync",) if cause == "launch" and details.never_ahead(m) else ()
+    both = ("sync",) if case.with_waits(cause) else ()
     for name, words in {k: v for each in (cause, *both) for k, v in CAUSES[each].metrics.items()}.items():
         value = catalogue.value(m, name)
         if value is not None and (text := words(value, m)):
@@ -301,7 +307,13 @@ def _text(cause: str, runner_up: str, shares: dict[str, float], case: _Case, wha
             *case.told.sentences[: MOST_SAID[cause == "host"]],
         ]
     )
-    if cause == "launch" and details.never_ahead(m):
+    if case.rare:
+        text += f" {case.rare.text}"
+        usual = breakdown(case.trace, case.rare.usual)
+        if usual.step_ns:
+            costs = {name: sum(usual.parts[part] for part in one.parts) for name, one in CAUSES.items()}
+            text += f" The others are {_first(costs, usual.step_ns)}-bound."
+    if case.with_waits(cause):
         text += (
             f" It is sync-bound as well: the host waits for the GPU {m.syncs:g} times per step, so it never gets ahead."
             " Remove the waits first."
@@ -325,7 +337,7 @@ def _advice(cause: str, runner_up: str, case: _Case) -> tuple[str, ...]:
     if cause == "launch" and case.tiny:
         name = plain(case.tiny.name, 80)
         ways.insert(0, f"{name} is a loop of tiny kernels. Compute the same with a few operators on the whole batch.")
-    if cause == "launch" and details.never_ahead(case.m):
+    if case.with_waits(cause):
         ways = [*CAUSES["sync"].advice, *ways[:2]]
     elif runner_up in STALLS and cause in STALLS and case.b.parts and case.told.inferred:
         ways += CAUSES[runner_up].advice[:1]
@@ -342,4 +354,6 @@ def _advice(cause: str, runner_up: str, case: _Case) -> tuple[str, ...]:
         )
     if case.slow and cause == ("compute" if case.slow.matmul else "memory"):
         ways = details.for_slow(case.slow) + ways
+    if case.told.starting:
+        ways.insert(0, "Record again once the loop has warmed up, as with schedule(wait=5, warmup=3, active=5).")
     return tuple(ways)

@@ -25,6 +25,7 @@ class Steps:
         windows = trace.windows
         self.trace = trace
         self.starts, self.ends = windows.starts[skip_first:][:count], windows.ends[skip_first:][:count]
+        self.left_out = skip_first
         self.thread = windows.thread if len(self.starts) else -1
         self.pid = trace.threads[self.thread][0] if len(self.starts) else None
 
@@ -116,8 +117,10 @@ class Steps:
             return self.begun, max(high, int(own.max()))
         if len(own) and not len(before):
             return low, max(high, int(own.max()))
-        if len(own) and int(own.max() - before.max()) >= high - low:
-            return int(before.max()), int(own.max())
+        if len(own):
+            begun = max(int(before.max()), low)  # what it idled before that is not of these steps
+            if int(own.max()) - begun >= high - low:
+                return begun, int(own.max())
         return low, high
 
     @cached_property

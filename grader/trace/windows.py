@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from grader.trace import intervals
 from grader.trace.events import CAPTURE_BEGIN, COPY_LAUNCH, CPU_OP, GRAPH_LAUNCH, KERNEL_LAUNCH, SYNC_CALL
-from grader.trace.words import plain
+from grader.trace.words import milliseconds, plain
 
 if TYPE_CHECKING:
     from grader.trace.columns import Trace
@@ -21,12 +22,18 @@ NO_STEP = re.compile(
     r"|Optimizer\.|DistributedDataParallel|FullyShardedDataParallel|FSDP|enumerate\(|PyTorch Profiler|ProfilerStep|load_sample"
 )
 LOADER = re.compile(r"enumerate\(DataLoader\)#.*__next__|data_wait$")
+WAITS = re.compile(f"{SYNC_CALL.pattern}|{COPY_LAUNCH.pattern}")
 DIGITS = re.compile(r"\d+")
 # What serving engines, and some users, write around one.
 ONE_STEP = re.compile(r".*(execute|step|iteration|batch|forward|decode|prefill|generat)", re.IGNORECASE)
 MOST_TRIED = 40  # lengths of a repetition
 MOST_OPERATORS = 500_000
+TOO_LONG = 1.5  # times the usual length: then the last one is not all of a repetition
 SAME = 0.004  # sequences that are alike but for so much are equally alike
+FAR_LONGER = 5  # times the usual length: a step that warms up, or one in which something else is done
+LOADING_NS = 5_000_000  # no call but a wait takes so long once a GPU was started
+LARGE = 0.25  # of a recording: a call of that length is what it shows
+FEW, SOME = 10, 0.1  # pieces of work, and share of them, that are enough to judge by
 MATCH = 0.8  # share of operators that come again one repetition later
 MOST = 0.5  # share of the GPU's work that found steps must hold
 SHORT = 0.8  # of the usual length; a step that was cut off is shorter
@@ -44,6 +51,7 @@ class Windows:
     how: str = ""  # they were found, in words; "" by ProfilerStep
     sure: float = 1.0  # that these are the steps, 0 to 1
     cut: int = 0  # steps at the end of the recording that are not whole
+    warm: int = 0  # steps at its beginning that took many times as long as the others
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -54,7 +62,15 @@ def find(trace: Trace) -> Windows:
     found = _marked(trace) if len(trace.steps) else _found(trace)
     cut = _without_work(trace, found)
     n = len(found) - cut
-    return replace(found, starts=found.starts[:n], ends=found.ends[:n], cut=found.cut + cut) if cut else found
+    found = replace(found, starts=found.starts[:n], ends=found.ends[:n], cut=found.cut + cut)
+    return replace(found, warm=_warming_up(found))
+
+
+def _warming_up(found: Windows) -> int:
+    """How many steps from the first on are far longer than most, up to half of all."""
+    long = found.ends - found.starts > FAR_LONGER * np.median(found.ends - found.starts) if len(found) else np.ones(0)
+    lead = int(np.append(long, False).argmin())
+    return lead if 2 * lead <= len(found) else 0
 
 
 def _marked(trace: Trace) -> Windows:
@@ -74,8 +90,28 @@ def _found(trace: Trace) -> Windows:
         if found is not None and (len(found) > 1 or way is _one_annotated) and _holds_most(found, moments):
             return found
     low, high = int(trace.start.min()), int(trace.end.max())
+    begun = _started(trace, moments, low, high)
     how = "nothing in it repeats, so the whole recording is counted as one step"
-    return Windows(np.array([low]), np.array([high]), main_thread(trace), how, 0.6)
+    if begun > low:
+        how = f"nothing in it repeats, so all but its first {milliseconds(begun - low)}, which started the GPU, is counted as one step"
+    return Windows(np.array([begun]), np.array([high]), main_thread(trace), how, 0.6)
+
+
+def _started(trace: Trace, moments: np.ndarray, low: int, high: int) -> int:
+    """When the GPU had been started, ns: after the last call that took a good part of what follows while the GPU was idle, if enough
+    work does follow."""
+    calls = trace.calls[trace.duration[trace.calls] >= LOADING_NS]
+    calls = calls[~trace.named(WAITS, calls)]
+    busy = intervals.union(trace.start[trace.gpu], trace.end[trace.gpu])
+    for call in calls[np.argsort(-trace.duration[calls], kind="stable")].tolist():
+        start, end = int(trace.start[call]), int(trace.end[call])
+        if start < low or end - start < LARGE * (high - low):
+            continue
+        idle = end - start - intervals.length(intervals.clip(busy, start, end))
+        left = len(moments) - np.searchsorted(moments, end)
+        if idle >= MATCH * (end - start) and left >= max(FEW, SOME * len(moments)):
+            low = end
+    return low
 
 
 def main_thread(trace: Trace) -> int:
@@ -244,7 +280,7 @@ def _by_operators(trace: Trace, moments: np.ndarray) -> Windows | None:
         return None
     words = np.unique(trace.name[ops], return_inverse=True)[1]
     pause = np.append(0, trace.start[ops[1:]] - np.maximum.accumulate(trace.end[ops])[:-1]).clip(0)
-    found = _repeated(words, pause)
+    found = _repeated(words, pause, np.searchsorted(moments, np.append(trace.start[ops], np.iinfo(np.int64).max)))
     if found is None:
         return None
     first, alike = found
@@ -252,15 +288,17 @@ def _by_operators(trace: Trace, moments: np.ndarray) -> Windows | None:
     if all(len(np.setdiff1d(part, inside)) for part in (words[: first[0]], words[first[-1] :])):
         return None  # something else begins and ends it: the layers of one pass
     length = int(np.median(np.diff(first)))
-    whole = len(words) - first[-1] >= length - 1
-    starts, ends = _from_start_to_start(trace.start[ops[first]], int(trace.end[ops[-1]]) if whole else None)
+    left = len(words) - first[-1]
+    last = ops[-1] if left < TOO_LONG * length else ops[first[-1] + length - 1]  # or something else comes after it
+    starts, ends = _from_start_to_start(trace.start[ops[first]], int(trace.end[last]) if left >= length - 1 else None)
     how = f"its steps were found by a sequence of about {length} operators that comes {len(starts)} times"
     return Windows(starts, ends, thread, how, round(0.7 * alike, 2))
 
 
-def _repeated(words: np.ndarray, pause: np.ndarray) -> tuple[np.ndarray, float] | None:
+def _repeated(words: np.ndarray, pause: np.ndarray, done: np.ndarray) -> tuple[np.ndarray, float] | None:
     """Where a sequence of words begins that comes again and again: the positions of a word that comes once in each, and how much of
-    it is the same each time. Of several such words the one with the longest pause before it."""
+    it is the same each time. Of several such words the one with the longest pause before it. done: how much work was handed out
+    before each word, and in all; the sequences hold most of it."""
     order = np.argsort(words, kind="stable")
     apart = np.diff(order)
     tried: list[tuple[int, float, np.ndarray]] = []  # length, likeness, positions
@@ -270,7 +308,10 @@ def _repeated(words: np.ndarray, pause: np.ndarray) -> tuple[np.ndarray, float] 
     for word in np.lexsort((bounds[:-1], count))[np.sort(count).searchsorted(3) :][:MOST_TRIED].tolist():
         at, distance = order[bounds[word] : bounds[word + 1]], apart[bounds[word] : bounds[word + 1] - 1]
         length = int(np.median(distance))
-        if length > 1 and (np.abs(distance - length) <= STEADY * length).mean() >= MATCH:
+        steady = np.append(np.abs(distance - length) <= STEADY * length, True)
+        until = np.append(at[1:], min(int(at[-1]) + length, len(words)))
+        held = (done[until] - done[at])[steady].sum()
+        if length > 1 and steady[:-1].mean() >= MATCH and held >= MOST * done[-1]:
             tried.append((length, _likeness(words, at), at))
     if not tried or (best := max(likeness for _, likeness, _ in tried)) < MATCH:
         return None
