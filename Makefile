@@ -27,10 +27,6 @@ help:
 	$(BIN)/python -m pip install --disable-pip-version-check --editable ".[all,test]" "$(TORCH)" $(NUMPY)
 	touch $@
 
-.venv/site: .venv/ready
-	$(BIN)/python -m pip install --disable-pip-version-check --editable ".[site]"
-	touch $@
-
 demo: .venv/ready
 	$(BIN)/grader demo
 
@@ -64,5 +60,5 @@ measured: .venv/ready
 nightly: .venv/ready
 	$(BIN)/grader nightly $(NIGHTLY)
 
-site: .venv/site
+site: .venv/ready
 	$(BIN)/python -m grader.nightly.site $(SITE)

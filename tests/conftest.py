@@ -16,7 +16,7 @@ from grader.own import compare
 
 TOGETHER = {  # the tests of each of these files share a costly fixture
     "test_browser", "test_class", "test_data", "test_diagnose", "test_explorer_browser",
-    "test_nbgrader", "test_nightly", "test_notebook", "test_parity", "test_phase4_board", "test_pool",
+    "test_nbgrader", "test_nightly", "test_notebook", "test_parity", "test_phase4_board", "test_pool", "test_site",
 }  # fmt: skip
 
 hypothesis.settings.register_profile(

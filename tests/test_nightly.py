@@ -32,7 +32,7 @@ from grader.course import execute, outline
 from grader.errors import UserError
 from grader.frontends import cli
 from grader.measure import decision
-from grader.nightly import judging, measuring, parts, report, site
+from grader.nightly import judging, measuring, parts, report
 from grader.nightly import night as nights
 from grader.nightly import notebook as notebook_part
 from grader.nightly.history import Change, History, judge
@@ -698,7 +698,7 @@ def test_a_night_of_another_state_is_not_mixed_in(tmp_path):
         nights.open_night(tmp_path / "n", other, [], history)
 
 
-# ---------------------------------------------------------------- workflows and the site
+# ---------------------------------------------------------------- workflows
 
 
 @pytest.mark.parametrize(
@@ -718,36 +718,6 @@ def test_workflows_are_pinned_and_may_do_little(path):
                 < re.search(r"make test|grader nightly", job).start()
             )
     assert all("id-token" in line or "pages" in line for line in text.splitlines() if line.strip().endswith(": write"))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not site.book(), reason="Jupyter Book is not installed: pip install '.[site]'")
-def test_the_site_stands_alone(tmp_path):
-    """Every lesson and lab is a page; links within the site lead somewhere, and nothing is loaded from elsewhere."""
-    assert site.main(["--out", str(tmp_path / "site")]) == 0
-    pages = list((tmp_path / "site").rglob("*.html"))
-    names = {path.stem for path in pages}
-    assert set(labs.NAMES) | {path.stem for path in outline.lessons()} | {"glossary", "index", "search"} <= names
-    for page in pages:
-        text = page.read_text()
-        assert not re.search(r"<(script|img|iframe)[^>]* src=.https?:", text), page
-        assert not re.search(r"<link[^>]* href=.https?:", text), page
-        assert 'class="math ' not in text, f"{page}: a formula needs a network"
-        for target in re.findall(r'<a [^>]*href="(?!https?:|#|mailto:)([^"#?]+)', text):
-            assert (page.parent / target).exists(), (page, target)
-    assert (tmp_path / "site" / "searchindex.js").exists()
-
-
-@pytest.mark.parametrize("there", ["2a_workers/2a_workers.ipynb", "index.html"])
-def test_the_site_replaces_nothing_else(tmp_path, there, capsys, monkeypatch):
-    """`--out work` once deleted all that a learner had made there."""
-    (tmp_path / there).parent.mkdir(exist_ok=True)
-    (tmp_path / there).write_text("mine")
-    monkeypatch.chdir(tmp_path)
-    for out in (".", str(tmp_path), str(tmp_path / there)):
-        assert site.main(["--out", out]) == 2
-        assert "was not replaced" in capsys.readouterr().err
-    assert (tmp_path / there).read_text() == "mine"
 
 
 # ---------------------------------------------------------------- the history

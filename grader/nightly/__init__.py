@@ -7,4 +7,4 @@ notebook.py   one notebook executed by papermill, on a worker: its cells' durati
 judging.py    what the records say by now, and what is to be measured again
 history.py    all nights, one line each; what is slower than the noise of the last ones
 report.py     the page, JUnit XML, the Markdown summary
-site.py       the executed lessons as a web site (Jupyter Book)"""
+site.py       the executed lessons as a web site (Sphinx)"""
