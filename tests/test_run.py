@@ -138,14 +138,20 @@ def test_a_faster_earlier_run_makes_the_status_3(tmp_path):
     [
         ("for _ in range(20):\n    for _ in range(4): step.__wrapped__() if 0 else nn.functional.mse_loss(model(data[:4][0]), data[:4][1]).backward()\n    optimizer.step()\n", 20, "optimizer"),
         ("other = torch.optim.SGD(nn.Linear(2, 2).parameters())\nfor _ in range(25):\n    other.step(); step(); other.step()\n", 25, "optimizer"),
-        ("for _ in range(70):\n    nn.functional.mse_loss(model(data[:4][0]), data[:4][1]).backward()\n    model.zero_grad()\n", 41, "backward"),
-        ("for _ in range(70):\n    torch.autograd.grad(model(data[:4][0]).sum(), list(model.parameters()))\n", 41, "grad"),
+        ("NO_OPTIMIZER = 1\nfor _ in range(70):\n    nn.functional.mse_loss(model(data[:4][0]), data[:4][1]).backward()\n    model.zero_grad()\n", 41, "backward"),
+        ("NO_OPTIMIZER = 1\nfor _ in range(70):\n    torch.autograd.grad(model(data[:4][0]).sum(), list(model.parameters()))\n", 41, "grad"),
         ("for _ in range(25):\n    x = torch.ones(4, 8, requires_grad=True)\n    torch.autograd.grad(model(x).sum(), x, create_graph=True)\n    step()\n", 25, "optimizer"),
+        ("for _ in range(20):\n    for _ in range(40): nn.functional.mse_loss(model(data[:4][0]), data[:4][1]).backward()\n    optimizer.step()\n", 20, "optimizer"),
+        ("groups = [{**optimizer.param_groups[0], 'params': [p]} for p in model.parameters()]\nfor _ in range(20):\n    model(data[:4][0]).sum().backward()\n    for group in groups:\n        optimizer.param_groups = [group]; optimizer.step()\n", 20, "optimizer"),
+        ("for _ in range(20):\n    for p in model.parameters(): p.grad = torch.randn_like(p)\n    optimizer.step()\n", 20, "optimizer"),
+        ("optimizer = torch.optim.LBFGS(model.parameters(), max_iter=60)\ndef again():\n    optimizer.zero_grad(); loss = model(data[:64][0]).sin().sum(); loss.backward(); return loss\nfor _ in range(20): optimizer.step(again)\n", 20, "optimizer"),
     ],
-    ids=["accumulation", "two optimizers", "no optimizer", "autograd.grad", "gradient penalty"],
+    ids=["accumulation", "two optimizers", "no optimizer", "autograd.grad", "gradient penalty", "long accumulation", "group by group", "other passes", "many evaluations in a step"],
 )  # fmt: skip
 def test_steps_are_found(tmp_path, body, steps, by):
-    process, _ = watched(tmp_path, MODEL, body)
+    """Where none is made, no optimizer waits for gradients."""
+    model = MODEL.replace("optimizer = ", "optimizer = None  # ") if "NO_OPTIMIZER" in body else MODEL
+    process, _ = watched(tmp_path, model, body)
     assert (process["steps"], process["by"]) == (steps, by)
 
 
@@ -194,6 +200,20 @@ def test_workers_of_a_loader_are_no_part_of_it(tmp_path, start):
     assert process["total_s"]["data_wait"] > 0
 
 
+def test_samples_are_those_of_all_loaders_and_unequal_steps_are_timed_in_whole_rounds(tmp_path):
+    body = """
+        def forever(batch):
+            while True:
+                yield from torch.utils.data.DataLoader(data, batch_size=batch)
+        labelled, others = forever(16), forever(64)
+        for n in range(120):
+            next(others); step(next(labelled)); time.sleep(0.05 if n % 3 == 0 else 0.005)
+    """
+    process, seen = watched(tmp_path, MODEL, body, options={**LOOK, "at_step": 40})
+    assert records.record(seen, [])["ranks"][0]["samples_a_step"] == 80
+    assert [len(window) % 3 for window in process["looks"][0]["step_s"]] == [0, 0]
+
+
 def test_evaluation_and_checkpoints_are_no_steps(tmp_path):
     body = """
         for n in range(60):
@@ -208,6 +228,23 @@ def test_evaluation_and_checkpoints_are_no_steps(tmp_path):
     assert process["total_s"]["evaluation"] > 1.1
     assert sorted(process["times"])[-7] < 0.15, "steps hold none of the 0.2 s"
     assert "evaluation" in "\n".join(summary(seen, records.record(seen, ["x"])))
+
+
+@pytest.mark.parametrize("attack", ["", "model.train()"])
+def test_what_every_step_evaluates_is_a_part_of_it(tmp_path, attack):
+    """A teacher as large as the model, and an attack on the model before each step."""
+    body = f"""
+        teacher = model if {attack!r} else nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+        for n in range(60):
+            teacher.eval(); time.sleep(0.02); {attack or "pass"}
+            step()
+            if n == 50:
+                for _ in range(3): torch.save(model.state_dict(), "c.pt")
+    """
+    process, _ = watched(tmp_path, MODEL, body, cwd=tmp_path)
+    assert process["counts"]["evaluation"] == 0
+    assert process["counts"]["checkpoints"] == 1, "of several files"
+    assert min(process["times"][5:]) > 0.019
 
 
 def test_an_evaluation_whose_end_is_not_told_takes_no_step_with_it(tmp_path):
@@ -392,9 +429,9 @@ def test_the_job_s_own_profiler_comes_first(tmp_path):
     [("os._exit(5)", 5), ("raise SystemExit(4)", 4), ("os.kill(os.getpid(), 9)", 137), ("1 / 0", 1)],
 )
 def test_however_a_job_ends_its_status_is_kept(tmp_path, body, status):
-    process, seen = watched(tmp_path, MODEL, STEPS, "time.sleep(2.2); step()\n" + body)
+    process, seen = watched(tmp_path, MODEL, STEPS, ("time.sleep(2.2); step()\n" if "kill" in body else "") + body)
     assert seen.status == status
-    assert process["steps"] >= 80
+    assert process["steps"] == 80 + ("kill" in body)
 
 
 @pytest.mark.parametrize(
@@ -420,6 +457,31 @@ def test_a_command_that_is_none(tmp_path):
         == "grader: no-such-program: No such file or directory. Give the command as you type it, after `--`.\n"
     )
     assert command(tmp_path).returncode == 2
+
+
+def test_the_job_goes_on_whatever_becomes_of_the_report(tmp_path):
+    """And what is ignored, as under nohup, the job ignores too."""
+    (tmp_path / "out" / "report.html").mkdir(parents=True)
+    body = "import signal; print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN); sys.exit(6)"
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        long = STEPS.replace("step()", "step(); time.sleep(0.02)")
+        done = command(
+            tmp_path,
+            "--at-step",
+            "6",
+            "--out",
+            "out",
+            "--",
+            sys.executable,
+            script(tmp_path, MODEL, long, body),
+            "1000",
+        )
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (done.returncode, done.stdout) == (6, b"True\n"), done.stderr
+    assert b"no report of this look" in done.stderr
+    assert b"1,000 (of the optimizer)" in done.stderr
 
 
 def test_it_can_be_stopped_once_looked_at(tmp_path):

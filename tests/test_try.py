@@ -2,11 +2,14 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from grader.errors import UserError
@@ -268,6 +271,45 @@ def test_what_the_budget_cuts_short_says_so_and_loses_nothing(tmp_path, job):
         trying._run(rung, job(), LOOK, tmp_path, 0.2)
     assert fresh.why_not == trying.SPENT
     assert known.why_not == "" and known.step_s == [0.1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_job_and_all_levers(tmp_path, job, number):
+    more = "open(f'started-{os.getpid()}', 'w').close(); torch.manual_seed(0)"
+    command = job()
+    path = Path(command[1])
+    path.write_text(path.read_text().replace("torch.manual_seed(0)", more))
+    line = [sys.executable, "-m", "grader.frontends.cli", "try", "--", *command]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.Popen(line, cwd=tmp_path, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    while not (started := list(tmp_path.glob("started-*"))):
+        assert done.poll() is None
+        time.sleep(0.05)
+    done.send_signal(number)
+    _, said = done.communicate(timeout=120)
+    assert done.returncode == 130
+    assert b"stopped" in said and b"Traceback" not in said
+    assert not psutil.pid_exists(int(started[0].name.partition("-")[2]))
+    assert len(list(tmp_path.glob("started-*"))) == 1
+
+
+def test_each_run_gets_the_standard_input(tmp_path):
+    read, write = os.pipe()
+    os.write(write, b"0.5\n")
+    os.close(write)
+    kept = os.dup(0)
+    os.dup2(read, 0)
+    trying.given_input.cache_clear()
+    try:
+        path = tmp_path / "job.py"
+        path.write_text("import sys; sys.exit(sys.stdin.read())")
+        for _ in range(2):
+            rung = Rung(())
+            trying._run(rung, [sys.executable, str(path)], LOOK, tmp_path, 60)
+            assert rung.why_not.endswith(": 0.5")
+    finally:
+        os.dup2(kept, 0)
+        trying.given_input.cache_clear()
 
 
 def test_losses_that_part_are_marked():

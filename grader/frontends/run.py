@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from grader import machine
 from grader.errors import UserError
 from grader.frontends import diagnose, diagnose_job, diagnosis_page
 from grader.frontends.options import add_command, command_of, duration
@@ -130,6 +131,15 @@ class Looks:
         self.before: float | None = None
 
     def __call__(self, seen: Seen) -> bool:
+        """Whether the job is to end. It goes on whatever becomes of the report."""
+        try:
+            self._look(seen)
+        except Exception as error:
+            what = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+            say(f"there is no report of this look. {what}{one_line(str(error))}")
+        return self.stop
+
+    def _look(self, seen: Seen) -> None:
         number = seen.looks
         name = "trace" if number == 1 else f"trace-{number}"
         kept = []
@@ -149,7 +159,6 @@ class Looks:
             self._report(*kept[0])
         elif seen.processes:
             say(f"a step takes {_ms(mean_step_s(seen.processes[0]['looks'][number - 1]))}.")
-        return self.stop
 
     def _report(self, path: Path, process: dict[str, Any], look: dict[str, Any]) -> None:
         """Of the only rank: the diagnosis, on the screen and beside the trace."""
@@ -225,16 +234,18 @@ def _whole(seen: Seen, found: dict[str, Any]) -> list[str]:
     if not found["ranks"]:
         if not seen.torch:
             return [
-                "no Python process of this command imported torch, so there was nothing to see. `grader run` can't look into python -I, -E and -S, nor into containers and other machines."
+                "no Python process of this command imported torch, so there was nothing to see. `grader run` can't look into python -I, -E and -S, a PYTHONPATH that is set anew, containers, and other machines."
             ]
         return [
-            "torch was imported, but no step was seen. Nothing called an optimizer's step or backward. Use --step to name the function that ends a step."
+            "torch was imported, but no step was seen. No optimizer stepped, and backward was called seldom or never. Use --step to name the function that ends a step."
         ]
     lines = [f"the whole run, {found['seconds']:.0f} s:"]
     for rank in found["ranks"]:
         if len(found["ranks"]) > 1:
             lines.append(f" rank {rank['rank']}")
         lines += [ROW.format(name, text).rstrip() for name, text in _rows(rank)]
+    if machine.has_gpu() and all(rank["device"] == "cpu" for rank in found["ranks"]):
+        lines.append(" It trained on the CPU. The GPU of this machine was never used.")
     if (shown := found["gpu_utilisation_as_shown"]) is not None:
         lines.append(
             ROW.format(
@@ -279,9 +290,8 @@ def _rows(rank: dict[str, Any]) -> list[tuple[str, str]]:
     if memory := rank["memory"]:
         grown = memory.get("growth_a_step", 0)
         leak = f", {grown / 1e6:+.2f} MB per step" if abs(grown) > 1e3 else ""
-        rows.append(
-            ("memory", f"{memory['peak'] / 1e9:.2f} GB at its peak, {memory['reserved'] / 1e9:.2f} GB reserved{leak}")
-        )
+        held = f", {memory['reserved'] / 1e9:.2f} GB reserved" if "reserved" in memory else ", of the process"
+        rows.append(("memory", f"{memory['peak'] / 1e9:.2f} GB at its peak{held}{leak}"))
     if rank["over"] not in ("", "the job ended", "the cell ended"):
         rows.append(("not watched to its end", one_line(rank["over"])))
     return rows

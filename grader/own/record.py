@@ -37,7 +37,7 @@ def record(seen: Seen, command: Sequence[str]) -> dict[str, Any]:
 def _rank(process: dict[str, Any]) -> dict[str, Any]:
     times = process["times"][int(SETTLED * len(process["times"])) :] or process["times"]
     stepping = process["stepping_s"] or 1.0
-    batches = process["counts"]["batches"] / max(1, process["steps"])
+    samples = sum(_whole(count / max(1, process["steps"])) * size for size, count in process["batches"])
     timed = [second for look in process["looks"] for window in look["step_s"] for second in window]
     step_s = fmean(timed) if timed else median(times) if times else None
     parts = {"data_wait": process["total_s"]["data_wait"] / max(1, process["steps"]), **process["parts"]}
@@ -55,7 +55,7 @@ def _rank(process: dict[str, Any]) -> dict[str, Any]:
         "step_s_median": median(times) if times else None,
         "step_s_p10": deciles[0],
         "step_s_p90": deciles[8],
-        "samples_a_step": round(batches) * process["loader"]["batch"] or None,
+        "samples_a_step": round(samples) or None,
         "parts_s": parts,
         "share": {name: process["total_s"][name] / stepping for name in ("data_wait", "evaluation", "checkpoints")},
         "counts": process["counts"],
@@ -64,6 +64,11 @@ def _rank(process: dict[str, Any]) -> dict[str, Any]:
         "blocks_s": _blocks(times),
         "over": process["over"],
     }
+
+
+def _whole(batches: float) -> float:
+    """Of a step. Some are read in advance, or before the first step."""
+    return round(batches) if abs(batches - round(batches)) < 0.1 * batches else batches
 
 
 def _blocks(times: list[float]) -> list[float]:

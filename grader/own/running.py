@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -48,6 +49,14 @@ class Seen:
         return min((len(process["looks"]) for process in self.processes), default=0)
 
 
+@dataclass(frozen=True)
+class Files:
+    """In place of this process's own."""
+
+    input: bytes
+    output: Path
+
+
 def run_watched(
     command: Sequence[str],
     folder: Path,
@@ -57,22 +66,26 @@ def run_watched(
     say: Callable[[str], None] = lambda text: None,
     environment: dict[str, str] | None = None,
     cwd: Path | None = None,
-    output: Path | None = None,
+    files: Files | None = None,
     limit_s: float = math.inf,
 ) -> Seen:
     """Run a command to its end, or until `looked`, called after each complete measurement, returns True: then it is stopped.
 
-    The command has this process's terminal, output and signals; where `output` names a file, its output goes there. limit_s: after
-    which it is stopped. options: see `Options` in watch/grader_watch.py.
+    The command has this process's terminal, output and signals. Where `files` are given it has those, and a signal that ends this
+    process ends the job first. limit_s: after which it is stopped. options: see `Options` in watch/grader_watch.py.
     say: gets lines for the user. Raises UserError where the command cannot be started."""
     shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
     folder.mkdir(parents=True)
     began = time.monotonic()
-    with _signals_are_the_jobs() as forward:
-        process = _start(command, watched_environment(folder, options, environment or {}), cwd, output)
+    with _signals_are_ours() if files else _signals_are_the_jobs() as forward:
+        process = _start(command, watched_environment(folder, options, environment or {}), cwd, files)
         forward(process)
         seen = Seen()
-        stopped = _watch(process, folder, seen, looked, say, began, limit_s)
+        try:
+            stopped = _watch(process, folder, seen, looked, say, began, limit_s)
+        except BaseException:
+            stop(process, folder)
+            raise
     seen.left = [] if stopped else _left(folder, seen)
     seen.seconds = time.monotonic() - began
     seen.status = 0 if stopped else process.returncode if process.returncode >= 0 else 128 - process.returncode
@@ -93,11 +106,15 @@ def watched_environment(folder: Path, options: dict[str, Any], more: dict[str, s
 
 
 def _start(
-    command: Sequence[str], env: dict[str, str], cwd: Path | None, output: Path | None
+    command: Sequence[str], env: dict[str, str], cwd: Path | None, files: Files | None
 ) -> subprocess.Popen[bytes]:
     try:
-        with open(output, "ab") if output else contextlib.nullcontext() as log:
-            return subprocess.Popen(list(command), env=env, cwd=cwd, stdout=log, stderr=log)
+        if files is None:
+            return subprocess.Popen(list(command), env=env, cwd=cwd)
+        with tempfile.TemporaryFile() as given, open(files.output, "ab") as log:
+            given.write(files.input)
+            given.seek(0)
+            return subprocess.Popen(list(command), env=env, cwd=cwd, stdin=given, stdout=log, stderr=log)
     except OSError as error:
         raise UserError(f"{command[0]}: {error.strerror}. Give the command as you type it, after `--`.") from None
 
@@ -149,14 +166,31 @@ def _signals_are_the_jobs() -> Iterator[Callable[[subprocess.Popen[bytes]], None
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield job.append
-        return
     passed = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-    before = {number: signal.signal(number, pass_on) for number in passed}
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda *_: None)
-    try:
+    with _handled({signal.SIGINT: lambda *_: None, **dict.fromkeys(passed, pass_on)}):
         yield job.append
+
+
+@contextlib.contextmanager
+def _signals_are_ours() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """What ends this process is an exception here, so that its job is ended too."""
+
+    def end_all(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with _handled(dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), end_all)):
+        yield lambda process: None
+
+
+@contextlib.contextmanager
+def _handled(handlers: dict[signal.Signals, Callable[..., None]]) -> Iterator[None]:
+    """What is ignored stays so, for the job too: nohup does that."""
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        wanted = {number: each for number, each in handlers.items() if signal.getsignal(number) is not signal.SIG_IGN}
+        before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+    try:
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -3,20 +3,24 @@ after its measurement. Then those that paid, on top of each other."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
+import select
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 from grader.errors import UserError
 from grader.measure import decision
-from grader.own.running import Seen, end, mean_step_s, of_the_job, run_watched
+from grader.own.running import Files, Seen, end, mean_step_s, of_the_job, run_watched
 
 NOISE = 0.015  # least relative sd between two processes of one job to believe
 PROMISING = 1.03  # a lever that gains less in its first run is not measured again
@@ -28,6 +32,7 @@ SPENT = "the budget was spent"
 NO_OPTION = "no optimizer of torch.optim with this option was made"
 NO_ATTENTION = "no softmax chain of attention was seen outside of compiled code"
 DEBUGGING = {"CUDA_LAUNCH_BLOCKING": "0", "TORCH_DISTRIBUTED_DEBUG": "OFF"}  # switched off
+INPUT_S, INPUT = 1.0, 1 << 26  # of waiting for standard input, and bytes of it
 LEAST_S = 5.0  # of budget, for one more run to be begun
 
 
@@ -292,7 +297,7 @@ def _run(rung: Rung, command: Sequence[str], options: dict[str, Any], cwd: Path 
             looked=lambda seen: True,
             environment=environment,
             cwd=cwd,
-            output=log,
+            files=Files(given_input(), log),
             limit_s=limit_s,
         )
         why_not = _why_not(seen, log)
@@ -303,11 +308,27 @@ def _run(rung: Rung, command: Sequence[str], options: dict[str, Any], cwd: Path 
     slowest = max(seen.processes, key=lambda process: mean_step_s(process["looks"][0]))
     look = slowest["looks"][0]
     rung.step_s.append(mean_step_s(look))
-    rung.peak = max(rung.peak, look["memory"].get("peak", 0))
+    if slowest["gpu"]:
+        rung.peak = max(rung.peak, look["memory"].get("peak", 0))
     rung.losses, rung.notes = slowest["losses"], slowest["notes"]
     if rung.levers and (slowest["failed"] or not rung.notes):
         rung.why_not = "; ".join(slowest["failed"] or slowest["reasons"]) or rung.levers[-1].absent
         rung.step_s.clear()
+
+
+@lru_cache(maxsize=1)
+def given_input() -> bytes:
+    """What stands in this process's standard input, for each run anew. A terminal is not asked, and a pipe not waited for long."""
+    given = bytearray()
+    with contextlib.suppress(OSError):
+        if stat.S_ISCHR(os.fstat(0).st_mode):
+            return b""
+        until = time.monotonic() + INPUT_S
+        while (left := until - time.monotonic()) > 0 and len(given) < INPUT and select.select([0], [], [], left)[0]:
+            if not (part := os.read(0, 1 << 16)):
+                break
+            given += part
+    return bytes(given)
 
 
 def _why_not(seen: Seen, log: Path) -> str:
@@ -328,4 +349,4 @@ def _why_not(seen: Seen, log: Path) -> str:
         return "the command ended while its training went on in the background, where it can't be measured"
     if not seen.processes:
         return "no step of an optimizer was seen" if seen.torch else "no Python of the command imported torch"
-    return "it ended before it was measured: it makes too few steps"
+    return "it ended before it was measured. Let it make more steps, or measure earlier with --at-step"

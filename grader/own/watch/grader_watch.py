@@ -21,6 +21,7 @@ from grader_watch_apart import Apart
 from grader_watch_steps import Mark, Parts, Plan, Steps
 
 WARM_STEPS, WARM_S = 12, 6.0  # before that no step counts: compilation, autotuning, caches
+UNEQUAL = 0.1  # steps that differ by such a share of their length, in the mean, may come in rounds
 STATIONARY = 0.05  # two quarters of the warm-up are as fast as each other when they differ by less
 NEVER_WARM_S = 180.0  # then it is measured as it is, and said
 WINDOW_S, FEWEST, MOST = 4.0, 10, 2000  # of the timed steps
@@ -112,6 +113,7 @@ class Watch:
         self.saving = False
         self.total_s = {"data_wait": 0.0, "recording": 0.0}
         self.counts = {"batches": 0, "skipped": 0}
+        self.batches: dict[int | None, int] = {}  # how many there were of each size
         self.loader = {"workers": 0, "prefetch": 0, "batch": 0}
         self.parts = Parts()
         self.sampled_to, self.sample_at = 0, math.inf  # step, time
@@ -127,10 +129,17 @@ class Watch:
         if _capturing():
             self.steps.captured = True  # it steps when its graph is replayed
         elif self.steps.optimizer(optimizer):
-            if self.steps.begin_again and self.plan is None and not self.looks:
-                self.step, self.first_at, self.times = 0, None, array.array("d")
+            if self.steps.begin_again and not self.looks:
+                self._begin_again()
             self.steps.begin_again = False
             self.tick()
+
+    def _begin_again(self) -> None:
+        """What was counted so far were no steps."""
+        if self.plan is not None and self.plan.recorder is not None:
+            self.plan.recorder.stop("it recorded no whole steps")
+        self.plan, self.step, self.first_at = None, 0, None
+        self.times, self.every, self.parts = array.array("d"), 1, Parts()
 
     @guarded
     def graph_captured(self, graph) -> None:
@@ -146,7 +155,7 @@ class Watch:
         if self.apart.evaluating and self.apart.in_training_again():
             self._late_end()
         self.part_begins("backward")
-        if len(self.losses) < self.options.losses and isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
+        if len(self.losses) < self.options.losses and _is_a_number(tensors):
             self.losses.append(tensors.detach().clone())
 
     @guarded
@@ -159,13 +168,13 @@ class Watch:
     @guarded
     def scaler_done(self) -> None:
         """A step that a GradScaler skipped is one all the same."""
-        if self.steps.by == "optimizer" and self.steps.backwards:
-            self.steps.backwards = 0
+        if self.steps.skipped():
             self.counts["skipped"] += 1
             self.tick()
 
     @guarded
-    def waited(self, iterator, seconds: float) -> None:
+    def waited(self, iterator, seconds: float, came: bool) -> None:
+        """came: whether there was a batch, and not the loader's end."""
         if self.thread not in (0, threading.get_ident()):
             return
         if self.apart.evaluating:
@@ -173,11 +182,15 @@ class Watch:
                 return
             self.apart.evaluation_ends(before_s=seconds)
         self.total_s["data_wait"] += seconds
+        if not came:
+            return
         self.counts["batches"] += 1
-        if self.counts["batches"] % 16 == 1:  # it costs something to look
-            batch = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
+        batch = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
+        self.batches[batch] = self.batches.get(batch, 0) + 1
+        workers = getattr(iterator, "_num_workers", 0)
+        if workers >= self.loader["workers"] and self.counts["batches"] % 17 == 1:  # looking costs something
             self.loader = {
-                "workers": getattr(iterator, "_num_workers", 0),
+                "workers": workers,
                 "prefetch": getattr(iterator, "_prefetch_factor", None) or 0,
                 "batch": batch if isinstance(batch, int) else 0,
             }
@@ -194,16 +207,17 @@ class Watch:
             return False
         if 2 * sum(p.numel() for p in module.parameters()) < self.steps.parameters:
             return False
-        self.apart.evaluation_begins(module)
-        return True
+        return self.apart.evaluation_begins(module, self.step)
 
     @guarded
     def evaluation_ends(self) -> None:
         self.apart.evaluation_ends()
 
     def _late_end(self) -> None:
-        """Of an evaluation whose end was not seen: the step after it has begun, and is taken to be as long as others."""
-        self.apart.evaluation_ends(before_s=median(self.times[-50:]) if self.times else 0.0)
+        """Of an evaluation whose end was not seen: the step after it has begun, and is taken to be as long as others. Where the
+        module is still evaluated, it may be a teacher."""
+        usual = median(self.times[-50:]) if self.times else math.inf
+        self.apart.evaluation_ends(usual, least_s=0.0 if self.apart.in_training_again() else usual)
 
     @guarded
     def profiler_wanted(self, profile) -> None:
@@ -290,7 +304,9 @@ class Watch:
         self.parts.read()
         recorder, memory = plan.recorder, _memory()
         self.total_s["recording"] += recorder.seconds if recorder else 0.0
-        grown = memory["allocated"] - self.memory["allocated"] if memory and self.memory else 0
+        steps = self.step - plan.windows[0].first
+        if "allocated" in memory and "allocated" in self.memory:
+            memory["growth_a_step"] = (memory["allocated"] - self.memory["allocated"]) / steps
         self.looks.append(
             {
                 "at_step": plan.windows[0].first,
@@ -298,7 +314,7 @@ class Watch:
                 "stationary": plan.stationary,
                 "trace": recorder.file if recorder else "",
                 "why_no_trace": recorder.why_not if recorder else "",
-                "memory": {**memory, "growth_a_step": grown / (self.step - plan.windows[0].first)} if memory else {},
+                "memory": memory,
             }
         )
         self.plan, self.sample_at = None, now + SAMPLED_EVERY_S
@@ -331,6 +347,13 @@ class Watch:
         if os.getpid() == self.pid and self.step and not self.over:
             self.give_up("the job ended")
 
+    def at_once(self) -> None:
+        """The job calls os._exit, perhaps because its GPU hangs: nothing is waited for."""
+        if os.getpid() == self.pid and self.step and not self.over:
+            self.over, self.losses = "the job ended", []
+            with contextlib.suppress(Exception):
+                self.tell()
+
 
 def stationary(times) -> bool:
     """The last quarter of the steps is as fast as the one before it."""
@@ -341,16 +364,33 @@ def stationary(times) -> bool:
     return abs(now - before) <= STATIONARY * before
 
 
+def period(times) -> int:
+    """After so many steps they come again as they were; 1 for steps that are all alike."""
+    last = list(times[-100:])
+
+    def spread(period: int) -> float:
+        phases = [last[phase::period] for phase in range(period)]
+        return sum(abs(second - median(phase)) for phase in phases for second in phase)
+
+    alike = spread(1)
+    if alike < UNEQUAL * sum(last):
+        return 1
+    return next((n for n in range(2, len(last) // 4 + 1) if spread(n) < alike / 4), 1)
+
+
 def _planned(watch: Watch) -> dict:
     """Which steps are timed and recorded."""
     step_s = max(1e-5, median(watch.times[-50:]) if watch.times else 0.1)
     workers, prefetch = watch.loader["workers"], watch.loader["prefetch"]
     active = max(FEWEST_RECORDED, min(MOST_RECORDED, math.ceil(0.3 / step_s)))
-    if 0 < workers <= MOST_RECORDED:
-        active = -(-active // workers) * workers  # whole rounds of the workers
+    turn = period(watch.times) if watch.every == 1 else 1
+    together = math.lcm(max(1, workers), turn)
+    whole = together if together <= MOST_RECORDED else turn  # rounds of the workers, and of unequal steps
+    active = -(-active // whole) * whole
+    timed = min(MOST, max(FEWEST if step_s < 2 else 4, math.ceil(watch.options.window_s / step_s)))
     return {
         "first": watch.step + (math.ceil(1 / step_s) + 1 if world() > 1 else 0),  # by then all ranks have read it
-        "timed": min(MOST, max(FEWEST if step_s < 2 else 4, math.ceil(watch.options.window_s / step_s))),
+        "timed": -(-timed // turn) * turn,
         # while the profiler starts, the workers fill their queue: it is used up first
         "warm": max(2, min(workers * prefetch + 2, 200 if step_s < 1 else 4)),
         "active": max(2, min(active, math.ceil(RECORDED_S / step_s))) if watch.options.record else 0,
@@ -377,6 +417,7 @@ def _told(watch: Watch) -> dict:
         "total_s": {**watch.total_s, **watch.apart.total_s},
         "counts": {**watch.counts, **watch.apart.counts},
         "loader": watch.loader,
+        "batches": [[size, count] for size, count in watch.batches.items() if isinstance(size, int)],
         "parts": watch.parts.medians(),
         "measuring": watch.plan is not None,
         "looks": watch.looks,
@@ -403,13 +444,25 @@ def _agreed(path: str, mine: dict) -> dict:
 
 
 def _memory() -> dict:
+    """Bytes: of the GPU, or of the process where none is used."""
     if not torch.cuda.is_initialized():
-        return {}
+        return {"peak": _peak_of_process()}
     return {
         "allocated": torch.cuda.memory_allocated(),
         "peak": torch.cuda.max_memory_allocated(),
         "reserved": torch.cuda.max_memory_reserved(),
     }
+
+
+def _peak_of_process() -> int:
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8") as file:
+        return next((1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM")), 0)
+    return 0
+
+
+def _is_a_number(tensors) -> bool:
+    """A loss that can be read later, by one rank alone."""
+    return isinstance(tensors, torch.Tensor) and tensors.numel() == 1 and not hasattr(tensors, "device_mesh")
 
 
 def _capturing() -> bool:

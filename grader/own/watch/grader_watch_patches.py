@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import os
 import sys
 import threading
 import time
@@ -32,6 +33,7 @@ def install(watch) -> None:
     if watch.options.step:
         _follow(watch, watch.options.step)
     atexit.register(watch.at_exit)
+    _patch(os, "_exit", _around(watch.at_once, lambda: None))
 
 
 def saves(module, name: str) -> None:
@@ -119,11 +121,13 @@ def _checkpoint(watch):
 def _data_wait(watch):
     def wrap(original):
         def __next__(iterator):
-            began = time.perf_counter()
+            began, came = time.perf_counter(), False
             try:
-                return original(iterator)
+                batch = original(iterator)
+                came = True
+                return batch
             finally:
-                watch.waited(iterator, time.perf_counter() - began)
+                watch.waited(iterator, time.perf_counter() - began, came)
 
         return __next__
 

@@ -10,7 +10,8 @@ from statistics import median
 
 import torch
 
-NO_OPTIMIZER = 30  # backward calls without a step of an optimizer: then they are the steps
+NO_OPTIMIZER = 30  # backward calls where no optimizer was made: then they are the steps
+NEVER_STEPS = 1000  # where one was made, which may gather gradients over many calls
 DEEPEST = 20  # parts within parts
 GONE = 50  # steps of others without one of the main optimizer's
 
@@ -76,6 +77,8 @@ class Steps:
         self.others = 0  # steps of other optimizers since the main one's last
         self.begin_again = False  # what was counted so far were steps of a smaller one
         self.backwards = 0  # since the last step of any
+        self.passes = 0  # backward passes of any kind since the main one's last step
+        self.repeated = -1  # steps of it without a pass, where passes are seen; -1 where they are not
         self.gradients = 0  # calls of autograd.grad, as long as nothing else ends steps
         self.captured = False  # an optimizer stepped while a CUDA graph was captured
         self.graphs: weakref.WeakSet = weakref.WeakSet()  # whose replay is a step
@@ -87,17 +90,34 @@ class Steps:
             return False
         if self.main is not None and self.main() is optimizer:
             self.others = 0
-            return True
+            return self._of_another_pass()
         size = self.sizes.get(id(optimizer))
         if size is None:
             size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
             self.sizes[id(optimizer)] = size
         self.others += 1
         if self.main is None or self.main() is None or size > self.parameters or self.others > GONE:
-            self.begin_again = self.main is not None and size > self.parameters
+            self.begin_again = size > self.parameters if self.main is not None else self.by in ("backward", "grad")
             self.main, self.parameters, self.by, self.others = weakref.ref(optimizer), size, "optimizer", 0
+            self.passes, self.repeated = 0, 0 if self.passes else -1
             return True
         return False
+
+    def _of_another_pass(self) -> bool:
+        """Whether the main optimizer has something new to step by: DeepSpeed steps it once for each group of parameters."""
+        if self.passes:
+            self.passes = self.repeated = 0
+        elif 0 <= self.repeated < GONE:
+            self.repeated += 1
+            return False
+        return True
+
+    def skipped(self) -> bool:
+        """Whether a GradScaler left out the step of an optimizer."""
+        if self.by != "optimizer" or not self.backwards:
+            return False
+        self.backwards = self.passes = 0
+        return True
 
     def graph_captured(self, graph) -> None:
         if self.captured:
@@ -106,6 +126,7 @@ class Steps:
 
     def graph_replayed(self, graph) -> bool:
         """Whether this replay ends a step: an optimizer stepped when the graph was captured."""
+        self.passes += 1
         if self.by == "function" or graph not in self.graphs:
             return False
         self.backwards, self.by = 0, "graph"
@@ -113,13 +134,23 @@ class Steps:
 
     def backward(self, by: str) -> bool:
         """Whether this call ends a step: no optimizer steps, and it is of the kind that came often enough first."""
+        self.passes += 1
         if by == "grad":
             self.gradients += 1
         else:
             self.backwards += 1
-        if self.by == "" and max(self.backwards, self.gradients) >= NO_OPTIMIZER:
+        calls = max(self.backwards, self.gradients)
+        if self.by == "" and calls >= NO_OPTIMIZER and (calls >= NEVER_STEPS or not _optimizer_made()):
             self.by = by
         return self.by == by
+
+
+def _optimizer_made() -> bool:
+    """PyTorch marks a class of optimizers when the first one of it is made."""
+    kinds = [torch.optim.Optimizer]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    return any(getattr(kind.step, "hooked", False) for kind in kinds)
 
 
 class Parts:
