@@ -201,17 +201,17 @@ class Watch:
             self.apart.add("checkpoints", seconds)
 
     @guarded
-    def evaluation_begins(self, module) -> bool:
-        """Whether this is the model that is trained: not a layer that is frozen, nor a teacher."""
-        if self.apart.evaluating or self.thread != threading.get_ident():
-            return False
-        if 2 * sum(p.numel() for p in module.parameters()) < self.steps.parameters:
-            return False
-        return self.apart.evaluation_begins(module, self.step)
+    def evaluation_begins(self, module) -> None:
+        """If this is the model that is trained: not a layer that is frozen, nor a teacher."""
+        if self.apart.evaluating or self.thread != threading.get_ident() or self.apart.of_each_step(module, self.step):
+            return
+        if 2 * sum(p.numel() for p in module.parameters()) >= self.steps.parameters:
+            self.apart.evaluation_begins(module)
 
     @guarded
-    def evaluation_ends(self) -> None:
-        self.apart.evaluation_ends()
+    def evaluation_ends(self, module) -> None:
+        if self.apart.module is not None and self.apart.module() is module:
+            self.apart.evaluation_ends()
 
     def _late_end(self) -> None:
         """Of an evaluation whose end was not seen: the step after it has begun, and is taken to be as long as others. Where the

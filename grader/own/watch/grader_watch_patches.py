@@ -27,7 +27,7 @@ def install(watch) -> None:
         _patch(torch.cuda.CUDAGraph, method, _then(seen))
     _patch(torch.amp.GradScaler, "step", _around(lambda: None, watch.scaler_done))
     _patch(torch, "save", _checkpoint(watch))
-    _patch(torch.nn.Module, "eval", _evaluation(watch))
+    _patch(torch.nn.Module, "train", _evaluation(watch))
     _patch(torch.autograd.profiler.profile, "_prepare_trace", _give_way(watch))
     _patch(loading._BaseDataLoaderIter, "__next__", _data_wait(watch))
     if watch.options.step:
@@ -135,30 +135,28 @@ def _data_wait(watch):
 
 
 def _evaluation(watch):
-    """From model.eval() to model.train(), or to the next step."""
+    """From model.eval(), which is model.train(False), to model.train(), or to the next step. Each calls itself for all that the
+    model consists of: only the outermost counts."""
+    switching = False
 
     def wrap(original):
-        def eval(module):
-            if watch.evaluation_begins(module):
-                watch.apart.close = _until_train(watch, module)
-            return original(module)
+        def train(module, mode=True):
+            nonlocal switching
+            if switching or (mode and not watch.apart.evaluating):
+                return original(module, mode)
+            if mode:
+                watch.evaluation_ends(module)
+                return original(module, mode)
+            switching = True
+            try:
+                watch.evaluation_begins(module)
+                return original(module, mode)
+            finally:
+                switching = False
 
-        return eval
+        return train
 
     return wrap
-
-
-def _until_train(watch, module):
-    """Watches model.train() until it is called for this model. Returns how to stop watching."""
-    original = torch.nn.Module.train
-
-    def train(model, mode: bool = True):
-        if mode and model is module:
-            watch.evaluation_ends()
-        return original(model, mode)
-
-    torch.nn.Module.train = functools.wraps(original)(train)
-    return lambda: setattr(torch.nn.Module, "train", original)
 
 
 def _give_way(watch):
