@@ -97,7 +97,11 @@ def _map(known: Known) -> widgets.VBox:
     for phase in outline.PHASES:
         rows.append(widgets.HTML(_heading(phase)))
         for stop in phase.stops:
-            rows.append(_lab(stop, known[stop.name]) if isinstance(stop, outline.LabStop) else _lesson(stop))
+            if isinstance(stop, outline.LabStop):
+                rows.append(_lab(stop, known[stop.name]))
+            else:
+                lesson = _row(_kind(stop), _link(stop.place, stop.title), "")
+                rows.append(widgets.HTML(lesson, layout=widgets.Layout(margin="0")))
     return widgets.VBox(rows, layout=widgets.Layout(overflow="visible"))
 
 
@@ -105,10 +109,6 @@ def _heading(phase: outline.Phase) -> str:
     title = f"{escape(phase.title)} <small>({_hours(phase)})</small>"
     head = f"<h2 style='margin: 14px 0 0; font-size: 17px'>{title}</h2>{escape(phase.milestone)}"
     return f"<div style='line-height: 1.4'>{head}</div>"
-
-
-def _lesson(stop: outline.Lesson) -> widgets.HTML:
-    return widgets.HTML(_row(_kind(stop), _link(stop.place, stop.title), ""), layout=widgets.Layout(margin="0"))
 
 
 def _lab(stop: outline.LabStop, grades: Grades | None) -> widgets.HBox:

@@ -101,15 +101,10 @@ class Recorder:
         return read(losses)
 
 
-def _dynamo_counters() -> Any:
-    utils = sys.modules.get("torch._dynamo.utils")
-    return utils.counters if utils else {}
-
-
 def compiled_graphs() -> int:
     """How many graphs torch.compile has made so far: a rise inside a timed block is a recompilation."""
-    counters = _dynamo_counters()
-    return int(counters["stats"]["unique_graphs"]) if counters else 0
+    utils = sys.modules.get("torch._dynamo.utils")
+    return int(utils.counters["stats"]["unique_graphs"]) if utils else 0
 
 
 def compiled() -> dict[str, int]:

@@ -175,24 +175,6 @@ def make_job(
     )
 
 
-def _is_archive(folder: str, read_s: float | None) -> bool:
-    """Whether the tiles lie in a database: those are brightened."""
-    return bool(folder) and read_s is None
-
-
-def _net(tensors: dict[str, torch.Tensor], device: torch.device, bands: int, width: int) -> ConvNet:
-    net = ConvNet(bands, width)
-    net.load_state_dict(tensors)
-    return net.to(device)
-
-
-def _drawn(indices: list[int], bands: int, size: int, bright: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tiles and labels by index, as training gets them; drawn anew, whatever the job's data set says."""
-    pixels = torch.from_numpy(np.stack([tiles.draw(index, bands, size) for index in indices]))
-    images = brightened(pixels) if bright else normalised(pixels)
-    return images, torch.tensor([tiles.label(index) for index in indices])
-
-
 def evaluate(
     tensors: dict[str, torch.Tensor],
     device: torch.device,
@@ -204,7 +186,12 @@ def evaluate(
     read_s: float | None = None,
     **_: Any,
 ) -> dict[str, float]:
-    net = _net(tensors, device, bands, width)
-    chosen = list(range(tiles.HELD_OUT, tiles.HELD_OUT + HELD_OUT))
-    images, labels = _drawn(chosen, bands, size, _is_archive(folder, read_s))
+    net = ConvNet(bands, width)
+    net.load_state_dict(tensors)
+    net.to(device)
+    chosen = range(tiles.HELD_OUT, tiles.HELD_OUT + HELD_OUT)
+    labels = torch.tensor([tiles.label(index) for index in chosen])
+    # drawn anew, whatever the job's data set says, and as training gets them: those of a database are brightened
+    pixels = torch.from_numpy(np.stack([tiles.draw(index, bands, size) for index in chosen]))
+    images = brightened(pixels) if folder and read_s is None else normalised(pixels)
     return loss_and_accuracy(torch.cat([net(part.to(device)) for part in images.split(64)]), labels)
