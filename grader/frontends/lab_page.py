@@ -45,8 +45,8 @@ LOOKING = """\
 None of these calls gives or takes points. Each runs your `%%submission` cell as it was when you last ran it."""
 
 COUNTED = """\
-The arithmetic is that of all matmuls, forward and backward. It's 6 FLOP for each weight and token. The scores of attention are counted
-in full, though a causal mask needs only half of them."""
+The arithmetic is that of all matmuls with weights, forward and backward, 6 FLOP for each weight and token. Attention's two matmuls have
+no weights, so they have their own row. It counts all scores, though a causal mask needs only half of them."""
 
 SOLVED_IN_BF16 = """\
 Most solutions are printed in bf16. To run one there by hand, write `torch.float16` for `torch.bfloat16`, and add the scaler."""
@@ -203,9 +203,10 @@ def _points(lab: AnyLab) -> str:
         )
     bounded = [check.title for check in lab.trace] + ([lab.memory.title] if isinstance(lab.memory, Budget) else [])
     if bounded:
+        listed = "\n".join(f"- *{title}*" for title in bounded)
         parts.append(
-            f"**The trace.** What shows in the trace must make your loop faster, too. So with half of *{lab.throughput.title}*'s points, you "
-            f"get at most half of the points for {_and([f'*{title}*' for title in bounded])}."
+            f"**The trace.** What shows in the trace must make your loop faster, too. With half of *{lab.throughput.title}*'s points, each of "
+            f"these checks earns at most half of its points:\n\n{listed}"
         )
     parts.append("**Your explanation.** A person reads it.")
     return _folded("How points are given", "\n\n".join(parts))
