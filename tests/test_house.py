@@ -161,6 +161,17 @@ def test_the_hash_of_a_grade_covers_all_that_a_grade_loads():
     assert child <= version.deciding(), "what only a child loads"
 
 
+def test_the_map_names_what_is_there():
+    """`name` in `file`, as CONTRIBUTING.md has it."""
+    named = re.findall(r"`(\w+)` in `([\w/]+\.py)`", (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    defined = {
+        file: {node.name for node in ast.walk(parsed(REPOSITORY / file)) if isinstance(node, kinds)}
+        for _, file in named
+    }
+    assert len(named) > 10 and not [(name, file) for name, file in named if name not in defined[file]]
+
+
 def notebook_imports() -> set[tuple[str, str]]:
     """(module, name) of all that notebooks and solutions import from the grader; no name where it is the module."""
     found = set()
