@@ -212,6 +212,18 @@ def test_a_lab_goes_from_its_start_to_full_marks(grader, folder):
     assert (copy.parent / f"report-{name}.json").exists()
 
 
+def test_a_night_says_what_a_wheel_has_not_and_makes_the_rest(grader):
+    refused = grader("nightly", "--quick", "--device", "cpu", "--labs", "1c")
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1, refused
+    assert (
+        "no parts of the kinds solution, adversary. Give --kinds lesson,grade, or run `make nightly`" in refused.stderr
+    )
+    what = ("--kinds", "lesson,grade", "--labs", "1c", "--lessons", "1_instrumentation/5_baseline")
+    done = grader("nightly", "--quick", "--device", "cpu", *what)
+    assert not done.returncode and "Traceback" not in done.stderr, done
+    assert next((grader.here / "work" / "nightly").glob("*/index.html")).stat().st_size > 1000
+
+
 @pytest.mark.parametrize("lesson", ["1_instrumentation/4_trace"])
 def test_a_lesson_is_executed(grader, folder, lesson):
     path = folder / "notebooks" / f"{lesson}.ipynb"

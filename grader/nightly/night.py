@@ -26,7 +26,7 @@ from grader.errors import UserError
 from grader.nightly import parts
 from grader.nightly.history import History
 from grader.nightly.parts import Part
-from grader.paths import REPOSITORY
+from grader.paths import REPOSITORY, installed
 from grader.result import write_json, write_text
 from grader.version import version
 
@@ -182,6 +182,8 @@ def describe(device: str, quick: bool, select: dict[str, Any]) -> dict[str, Any]
 
 def _commit() -> str:
     """The course's commit, "+" behind it where files differ from it; "" where git does not tell."""
+    if installed():  # around it may lie somebody else's repository
+        return ""
     command = ["git", "-c", "safe.directory=*", "-C", str(REPOSITORY), "describe", "--always", "--exclude=*"]
     try:
         done = subprocess.run([*command, "--abbrev=12", "--dirty=+"], capture_output=True, text=True, timeout=60)

@@ -12,7 +12,7 @@ import nbformat
 from papermill.exceptions import PapermillExecutionError
 
 from grader.course import execute as executing
-from grader.paths import REPOSITORY
+from grader.paths import course
 
 QUOTED = 4_000  # characters of what a notebook says: no honest line has as many
 # torch's remark on a machine with fewer cores than a loader has workers; those that wait for a slow drive need no cores
@@ -25,7 +25,7 @@ def execute(path: str, parameters: dict[str, Any], cell_limit_s: float, in_place
     Returns {"why": what went wrong, "" for nothing, "cells": [{"id", "begins", "seconds" (None: it was not reached)}],
     "notebook": text with the outputs, whatever happened}, and, of a lab that was checked, "grade": the last `lab.check()`'s
     Result. What is written to stderr, and a warning, is wrong too."""
-    source = REPOSITORY / path
+    source = course() / path
     why = ""
     with tempfile.TemporaryDirectory() as folder:
         target, empty = Path(folder) / source.name, Path(folder) / "empty"

@@ -19,13 +19,14 @@ from grader.course.outline import lessons as course_lessons
 from grader.errors import UserError
 from grader.grading.forms import missing_packages
 from grader.labs.lab import AnyLab, Form
-from grader.paths import REPOSITORY
+from grader.paths import REPOSITORY, course, installed
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
 from grader.submission import read_notebook
 from grader.version import definition
 
 ADVERSARIES = REPOSITORY / "tests" / "adversaries"
 KINDS = ("lesson", "solution", "grade", "adversary")  # in the order in which they run
+IN_A_WHEEL = {"lesson", "grade"}  # of a solution it has no more than what a grade trains
 CELL_LIMIT_S = {True: 240.0, False: 600.0}  # of one cell, by quick
 TRIES = 3  # what is not as expected is measured again: it may have been noise
 MOST_TRIES = 5  # where runs between them measured nothing, for somebody disturbed them
@@ -120,17 +121,22 @@ def plan(
         raise UserError(
             f"There is no kind of part called {', '.join(sorted(unknown))}. The kinds are {', '.join(KINDS)}."
         )
+    if installed() and (lacking_here := [kind for kind in KINDS if kind in kinds - IN_A_WHEEL]):
+        raise UserError(
+            f"The course was installed from a wheel, which has no parts of the kinds {', '.join(lacking_here)}. Give "
+            f"--kinds {','.join(kind for kind in KINDS if kind in IN_A_WHEEL)}, or run `make nightly` in a copy of the repository."
+        )
     names = [labs.get(name).name for name in chosen] or list(labs.NAMES)
     if "lesson" in kinds:
         made += [_notebook("lesson", path, device, quick) for path in _lessons(lessons)]
     executed = {}
     if "solution" in kinds:
-        paths = {name: REPOSITORY / "solutions" / name / f"{name}.ipynb" for name in names}
+        paths = {name: course() / "solutions" / name / f"{name}.ipynb" for name in names}
         executed = {name: _notebook("solution", path, device, quick) for name, path in paths.items()}
         made += executed.values()
     for name in names if "grade" in kinds else ():
         for what, folder in (("solution", "solutions"), ("starter", "labs")):
-            job = Job(name, read_notebook(REPOSITORY / folder / name / f"{name}.ipynb"), device, quick)
+            job = Job(name, read_notebook(course() / folder / name / f"{name}.ipynb"), device, quick)
             part = Part("grade", name, what, job)
             if not {device, "traces"} & labs.get(name).forms.keys():
                 part = replace(part, task=None, lacks="it needs an NVIDIA GPU")
@@ -177,7 +183,7 @@ def notebook_call(kind: str, path: Path, device: str, quick: bool, cell_limit_s:
     parameters: dict[str, Any] = {"quick": True} if quick else {}
     if kind == "solution":
         parameters = {"device": device, "quick": quick}
-    relative = path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path
+    relative = path.relative_to(course()) if path.is_relative_to(course()) else path
     cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
     # a sentence, and outputs that are there, change nothing of what it comes to
     content = json.dumps([(cell["id"], cell["metadata"], cell["source"]) for cell in cells])
