@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 
 import pytest
 from test_trace_anybody import ADD, LAYERS, Job, seen
@@ -249,3 +250,73 @@ def test_a_rare_step_that_takes_longer_is_told_from_the_others(rest):
 def test_what_each_step_does_is_not_rare():
     a = seen(uneven(0, 1e5, 2e5, 1e5, 3e5, 1e5))
     assert a.diagnosis.cause == "host-bound" and a.diagnosis.confidence > 0.9 and "lies there" not in a.diagnosis.text
+
+
+# ---------------------------------------------------------------- times, ids and devices that are not what they seem
+
+
+def short():
+    return Job().steps(4, ops=60, length=5)
+
+
+def of_gpu(change, job):
+    for event in job.events:
+        if event["cat"] == "kernel":
+            change(event)
+    return job
+
+
+@pytest.mark.parametrize("job", [Job().steps, short])
+def test_times_in_nanoseconds_are_noticed(job):
+    doc = json.loads(job().text())
+    for event in doc["traceEvents"]:
+        event |= {key: 1000 * event[key] for key in ("ts", "dur") if key in event}
+    a = seen(json.dumps(doc))
+    assert (
+        a.diagnosis.cause is None and "takes 4 ms in it, so its times are not in microseconds" in a.metrics.reasons[0]
+    )
+
+
+@pytest.mark.parametrize("change", [lambda e: e.pop("dur"), lambda e: e.update(dur=0)])
+def test_kernels_without_durations_are_no_idle_gpu(change):
+    a = seen(of_gpu(change, Job().steps()))
+    assert a.diagnosis.cause is None and "40 of 40 kernels have no duration" in a.metrics.reasons
+
+
+def test_ids_that_only_some_have():
+    job = Job().steps()
+    for event in job.events:
+        if event["args"].get("correlation", 99) <= 20:
+            del event["args"]["correlation"]
+    a = seen(job)
+    assert a.diagnosis.cause is None and "10 of 30 launches have no GPU work recorded" in a.metrics.reasons
+
+
+@pytest.mark.parametrize("late", [150, 200, 400])
+def test_a_clock_that_is_late_makes_no_busy_gpu(late):
+    """All kernels then seem to have been queued, with short pauses between them."""
+    a = seen(of_gpu(lambda e: e.update(ts=e["ts"] + late), short()))
+    assert a.diagnosis.cause == "launch-bound" and a.diagnosis.confidence <= 0.6
+    assert "pauses between kernels that were queued" in a.diagnosis.text
+
+
+def test_a_gpu_with_next_to_nothing_to_do_is_not_idle():
+    job = Job()
+    for number in range(4):
+        start = job.now
+        for _ in range(10):
+            job.op()
+        job.ids += 1
+        job.event("cuda_runtime", "cudaLaunchKernel", job.now, 4, correlation=job.ids)
+        job.event("kernel", ADD, job.now + 9, 5, 7, 1, device=1, stream=7, correlation=job.ids)
+        job.wait().mark(f"ProfilerStep#{number}", start)
+    a = seen(job)
+    assert a.diagnosis.cause == "compute-bound" and a.metrics.gpu_busy_ns == pytest.approx(10e6, rel=0.01)
+    assert a.metrics.gpu_idle < 0.05 and "next to nothing ran on GPU 1" in a.metrics.notes[-1]
+
+
+def test_gpus_that_take_turns_wait_for_each_other():
+    job = Job().steps()
+    of_gpu(lambda e: e["args"].update(device=e["args"]["correlation"] % 2), job)
+    a = seen(job)
+    assert a.diagnosis.cause == "queue-bound" and "another GPU" in a.diagnosis.text and not a.metrics.notes

@@ -24,7 +24,7 @@ from grader.trace.compare import compare
 from grader.trace.diagnosis import INCOMPLETE as NO_DIAGNOSIS
 from grader.trace.timeline import used_devices
 from grader.trace.words import milliseconds, plain_number
-from grader.trace.work import devices_of, union_length
+from grader.trace.work import busy_devices, union_length
 
 SCREEN = 38  # lines
 TOP = 10  # operations looked into; the terminal shows as many of them as fit a screen
@@ -173,7 +173,7 @@ def check_step(a: Analysis, path: str) -> None:
     kernels, busy = m.events.get("kernels"), 0.0
     if kernels is not None and len(kernels):
         # not copies, which may be of later steps, nor kernels that wait for another GPU
-        busy = union_length(a.trace, kernels) / len(devices_of(a.trace, kernels)) / m.steps - (m.comm_exposed_ns or 0)
+        busy = union_length(a.trace, kernels) / len(busy_devices(a.trace, kernels)) / m.steps - (m.comm_exposed_ns or 0)
     if a.step_ns < SHORTEST * busy:
         seen = f"the GPU's kernels took {milliseconds(busy)} per step"
     elif traced and a.step_ns > LONGEST * traced:

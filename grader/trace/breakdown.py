@@ -25,7 +25,7 @@ from grader.trace.events import CPU_OP, MEMCPY, PYTHON
 from grader.trace.host import data_waits, launching_op
 from grader.trace.metrics import PHASE_NAMES, SMALL_COPY
 from grader.trace.steps import Steps
-from grader.trace.work import by_name, copy_kind, devices_of
+from grader.trace.work import busy_devices, by_name, copy_kind
 
 DATA, TRANSFER, SYNC, LAUNCH, OTHER, BETWEEN, QUEUE = range(5, 12)  # indices into PARTS
 
@@ -71,7 +71,7 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
     if not len(steps) or not len(steps.gpu):
         return Breakdown()
     low, high = steps.window
-    n, devices = len(steps), devices_of(trace, steps.gpu)
+    n, devices = len(steps), busy_devices(trace, steps.gpu)
     gpu, kind = classified(trace, steps)
     host = Host(trace, steps)
     total = np.zeros(len(PARTS))

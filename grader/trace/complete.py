@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from grader.trace import intervals
@@ -18,7 +20,7 @@ from grader.trace.events import (
     SYNC_DEVICE,
 )
 from grader.trace.nesting import alike
-from grader.trace.words import counted
+from grader.trace.words import counted, milliseconds
 
 LONGEST_SPAN_NS = 24 * 3600 * 10**9  # no trace lasts a day
 MISSING_TOLERATED = 0.005  # share of launches without GPU work, or the reverse, at the edges of a recording
@@ -27,6 +29,9 @@ CLOCKS_APART_NS = 1_000_000  # clocks of CPU and GPU differ by up to 10 us; this
 # A GPU that idles now and then takes what was launched sooner, at least one of so many.
 NEVER_SO_LATE_NS, FEW, MOST_BUSY = 200_000_000, 10, 0.8
 TOUCHING_NS = 1_000  # kernels that overlap by less may do so by the clock's steps alone
+# The call takes a host 2 to 20 us, and its quickest tenth is not held up by a queue that is full.
+LAUNCH_OF_KNOWN_LENGTH = re.compile(r"(cuda|hip|hipModule)LaunchKernel")
+LONGEST_LAUNCH_NS = 1_000_000
 NO_GPU = "it has no GPU events"
 UNSEEN = ", though work was launched: the profiler was not allowed to see the GPU, or another one did"
 
@@ -65,6 +70,7 @@ def doubts(trace: Trace, expect_gpu: bool, dropped: int = 0) -> tuple[list[str],
         return reasons, notes
     if (trace.device[gpu] < 0).any():
         reasons.append(counted((trace.device[gpu] < 0).sum(), "GPU event{s} {do} not say on which device"))
+    reasons += _no_times(trace, gpu, launches)
     launch = trace.launch_of(gpu)
     timed = trace.is_timed[gpu]
     if timed.any():
@@ -93,6 +99,18 @@ def doubts(trace: Trace, expect_gpu: bool, dropped: int = 0) -> tuple[list[str],
     return reasons + _impossible(trace, gpu, launch), notes
 
 
+def _no_times(trace: Trace, gpu: np.ndarray, launches: np.ndarray) -> list[str]:
+    """What shows that durations are none, or not in microseconds as a trace's are."""
+    kernels = gpu[trace.category[gpu] == KERNEL]
+    none = int((trace.duration[kernels] == 0).sum())
+    reasons = [f"{none} of {len(kernels)} kernels have no duration"] if 2 * none > len(kernels) else []
+    calls = launches[trace.named(LAUNCH_OF_KNOWN_LENGTH, launches)]
+    quick = float(np.percentile(trace.duration[calls], 10)) if len(calls) >= FEW else 0.0
+    if quick > LONGEST_LAUNCH_NS:
+        reasons.append(f"launching a kernel takes {milliseconds(quick)} in it, so its times are not in microseconds")
+    return reasons
+
+
 def _not_one_row(trace: Trace, steps: np.ndarray) -> list[str]:
     """Why these steps do not follow each other."""
     threads = set(trace.thread[steps].tolist())
@@ -107,7 +125,10 @@ def _not_one_row(trace: Trace, steps: np.ndarray) -> list[str]:
 def _unmatched(trace: Trace, launches: np.ndarray, launch: np.ndarray, begin: int, dropped: int) -> list[str]:
     """What is said of launches without GPU work, and of GPU work without a launch. launch: of each GPU event."""
     gpu, reasons = trace.gpu, []
-    lost = ~_among(trace.correlation[launches], trace.correlation[gpu]) & ~_captured(trace, launches)
+    ids = trace.correlation[launches]
+    lost = ~_among(ids, trace.correlation[gpu]) & ~_captured(trace, launches)
+    if (ids > 0).any():  # those without an id have no work that is known
+        lost |= ids <= 0
     if not len(trace.steps) and (~lost).any():  # the recording ends before the work does
         late = np.flatnonzero(~lost)[-1] + 1
         lost[late:] &= len(lost) - late > LATE_TOLERATED * len(lost)

@@ -24,6 +24,7 @@ SIGNIFICANT = 0.15  # of the step time: a smaller stall is not what the step is 
 # CUDA cores, and 16-bit inputs against TF32. From the rates of an H200 (grader.devices): 51, 418 and 799 TFLOP/s.
 TO_TENSOR_CORES = 51 / 418
 TO_HALF = 418 / 799
+LONG_PAUSE_NS = 5_000  # between two kernels that were queued; 0 to 3.5 us in 70 traces of all vendors
 CLOSE = 0.5  # of what the cause costs: what costs so much is told as well
 # How sure a verdict can be that rests on names and places, or on a cause that comes with another one.
 EITHER = 0.55
@@ -77,6 +78,7 @@ class _Case:
     tiny: Operation | None
     told: details.Told = field(default_factory=lambda: details.Told([]))
     rare: details.Rare | None = None
+    between: float = 0.0  # ns per step in pauses between queued kernels, where that is much
 
     def with_waits(self, cause: str) -> bool:
         """Whether it cannot be told apart from sync-bound."""
@@ -109,6 +111,8 @@ def diagnose(
     step = b.step_ns
     case = _Case(trace, m, b, step, steps, details.slow(operations, step), details.tiny_operation(operations, m))
     costs = {name: sum(b.parts[part] for part in cause.parts) for name, cause in CAUSES.items()}
+    case.between = _between(b)
+    costs["launch"] += case.between
     cause = _first(costs, step)
     if cause in BY_LAUNCHES and steps is not None and not (steps.launch >= 0).any():
         return Diagnosis(text=NO_LAUNCHES.format(share=sum(costs[name] for name in BY_LAUNCHES) / step))
@@ -130,6 +134,15 @@ def diagnose(
         teaches=CAUSES[cause].lab,
         text=_text(cause, runner_up, shares, case, what_if[cause]),
     )
+
+
+def _between(b: Breakdown) -> float:
+    """How long the GPU paused between queued kernels, ns per step, where that is much and no pause of an ordinary length."""
+    mine = b.gaps.cause == PARTS.index("idle_between")
+    if b.parts["idle_between"] < SIGNIFICANT * (b.step_ns or 0.0):
+        return 0.0
+    usual = float(np.median((b.gaps.end - b.gaps.start)[mine]))
+    return b.parts["idle_between"] if usual >= LONG_PAUSE_NS else 0.0
 
 
 def _first(costs: dict[str, float], step: float) -> str:
@@ -156,6 +169,7 @@ def what_ifs(case: _Case) -> dict[str, float]:
     m, b, parts, step = case.m, case.b, case.b.parts, case.step
     found = {name: step - sum(parts[part] for part in cause.parts) for name, cause in STALLS.items()}
     found["host"] = min(found["host"], step - b.alone)
+    found["launch"] -= case.between
     memory = parts["memory"]
     shares = m.tensor_core_share or {"no": 0.0, "unknown": 0.0}
     known = shares["no"] / (shares["no"] + shares["unknown"] or 1.0)  # nobody knows of the others what they could do
@@ -196,7 +210,8 @@ def _confidence(cause: str, shares: dict[str, float], case: _Case) -> float:
             or (cause in BY_LAUNCHES and (case.steps.launch >= 0).sum() < MOSTLY * len(case.steps.gpu))
         )
     )
-    if few or case.rare or case.told.inferred or _with_another(cause, shares[cause] * case.step, case):
+    pauses = cause == "launch" and case.between > 0.5 * shares[cause] * case.step
+    if few or pauses or case.rare or case.told.inferred or _with_another(cause, shares[cause] * case.step, case):
         found = min(found, EITHER)
     return round(min(0.99, max(0.05, found)), 2)
 
@@ -300,13 +315,16 @@ def _events_of_part(part: str, trace: Trace, m: Metrics, b: Breakdown) -> list[i
 def _text(cause: str, runner_up: str, shares: dict[str, float], case: _Case, what_if: float) -> str:
     """shares: of the step, by cause. what_if: ms."""
     m, step = case.m, case.step / 1e6
-    share = sum(case.b.parts[part] for part in CAUSES[cause].parts) / case.step  # as the picture shows it
+    between = case.between if cause == "launch" else 0.0
+    share = (sum(case.b.parts[part] for part in CAUSES[cause].parts) + between) / case.step  # as the picture shows it
     text = " ".join(
         [
             f"{cause}-bound: {CAUSES[cause].reason} ({share:.0%} of the step).",
             *case.told.sentences[: MOST_SAID[cause == "host"]],
         ]
     )
+    if between:
+        text += f" {ms(between)} of it are pauses between kernels that were queued: the GPU's own, or its clock and the host's are apart."
     if case.rare:
         text += f" {case.rare.text}"
         usual = breakdown(case.trace, case.rare.usual)

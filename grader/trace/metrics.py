@@ -18,7 +18,7 @@ from grader.trace.host import DATA_WAIT, data_waits, launching_op, own_time
 from grader.trace.lines import by_line
 from grader.trace.steps import Steps
 from grader.trace.words import milliseconds
-from grader.trace.work import by_name, copy_kind, devices_of, overlap_length, per_device, union_length
+from grader.trace.work import busy_devices, by_name, copy_kind, devices_of, overlap_length, per_device, union_length
 
 TINY_NS = 10_000  # a kernel shorter than this costs about as much to launch as to run
 SMALL_COPY = 64 << 10  # bytes; pinning does not matter below
@@ -86,6 +86,9 @@ def metrics(
     # No usual steps: some have more GPU work than fits into step_ns, others have not.
     if step_ns and per_step is not None and per_step.min() <= FITS * step_ns < per_step.mean():
         m.step_ns = step_ns = None
+    if few := {*devices_of(trace, steps.gpu)} - {*busy_devices(trace, steps.gpu)} if len(steps.gpu) else ():
+        named = ", ".join(map(str, sorted(few)[:8]))
+        m.notes.append(f"next to nothing ran on GPU {named}, whose idle time does not count")
     host_metrics(m, trace, steps)
     shapes.alignment(m, trace, steps)
     if len(trace.gpu) and not len(steps.gpu):
@@ -111,7 +114,8 @@ def idle_share(trace: Trace, begun: int | None = None) -> float | None:
         return None
     low = begun or int(trace.start[steps if len(steps) else gpu].min())
     high = int(max(trace.end[steps].max() if len(steps) else low, trace.end[gpu].max()))
-    spans = per_device(trace, gpu).values()
+    devices = busy_devices(trace, gpu)
+    spans = [span for device, span in per_device(trace, gpu).items() if device in devices]
     busy = sum(intervals.length(intervals.clip(span, low, high)) for span in spans)
     return 1 - busy / len(spans) / (high - low) if high > low else None
 
@@ -126,7 +130,7 @@ def busy_per_step(trace: Trace, steps: Steps) -> np.ndarray:
     busy = np.zeros(len(steps))
     for first, group in zip(step[np.append(0, bounds)].tolist(), np.split(gpu, bounds), strict=True):
         busy[first] += intervals.length(intervals.union(trace.start[group], trace.end[group]))
-    return busy / len(devices_of(trace, gpu))
+    return busy / len(busy_devices(trace, gpu))
 
 
 def _count(m: Metrics, name: str, events: np.ndarray, step: np.ndarray, n: int) -> None:

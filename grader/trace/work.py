@@ -13,6 +13,7 @@ from grader.trace.columns import Trace
 from grader.trace.events import KERNEL
 from grader.trace.host import launching_op
 
+NEXT_TO_NOTHING = 0.02  # of the work of the busiest GPU
 COPY_NAME = re.compile(r"(?:Memcpy|CopyHostToDevice|Copy)\s*(\w+?)(?:\s*\((\w+) -> (\w+)\))?$")
 
 
@@ -28,6 +29,15 @@ def by_name(judge: Callable[[str], bool | None], trace: Trace, events: np.ndarra
 def devices_of(trace: Trace, events: np.ndarray) -> list[int]:
     """The devices that these events (indices) are on, in order; -1 for those that do not say."""
     return (np.flatnonzero(np.bincount(trace.device[events] + 1)) - 1).tolist()  # much faster than np.unique
+
+
+def busy_devices(trace: Trace, events: np.ndarray) -> list[int]:
+    """`devices_of` these events, without those that had next to nothing to do: a process may keep a little on a GPU that another one
+    works on."""
+    spent = np.bincount(trace.device[events] + 1, trace.duration[events])
+    return (
+        np.flatnonzero((np.bincount(trace.device[events] + 1) > 0) & (spent >= NEXT_TO_NOTHING * spent.max())) - 1
+    ).tolist()
 
 
 def per_device(trace: Trace, events: np.ndarray) -> dict[int, intervals.Intervals]:
