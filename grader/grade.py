@@ -18,25 +18,18 @@ from pathlib import Path
 from typing import cast
 
 from grader import machine
-from grader.devices import NO_MARKS, pretence
 from grader.grading import gate, replay, work
 from grader.grading.arms import Setup, open_arm, set_up, workspace_of
 from grader.grading.evidence import AnyFindings, Findings, Losses
 from grader.grading.failure import advice, explain, is_machines, with_details
 from grader.grading.first_steps import Alone, first_steps, starter_alone, submission_begins
-from grader.grading.forms import (
-    HELD_BY_OTHERS,
-    choose_form,
-    fitted,
-    lacking,
-    on_own_cores,
-)
+from grader.grading.forms import HELD_BY_OTHERS, choose_form, fitted, lacking, no_marks, on_own_cores
 from grader.grading.profiles import profile_each
 from grader.grading.race import Compiled, decides, policy_of, race, starter_again, yardstick
 from grader.grading.verdict import judge
 from grader.kinds import Kind
 from grader.kinds.shared import WrongAnswers
-from grader.labs.lab import AnyForm, AnyLab, Form, Growth, Lab
+from grader.labs.lab import AnyLab, Form, Growth, Lab
 from grader.measure.blocks import QUICK, Arm, Plan
 from grader.result import FAIL, NOT_MEASURED, Progress, Result, silent, unscored
 from grader.sandbox.child_error import ChildError
@@ -46,7 +39,6 @@ from grader.submission import Submission
 # Findings, measure and judge are a training loop's part of a grade; its verdict is `grader.grading.verdict.judge`
 __all__ = ["QUIET", "Findings", "grade", "judge", "measure"]
 
-NEVER_MEASURED = "This form of the lab was never measured on a GPU: its memory, tolerances and target are guesses. The points are no marks."
 QUIET = 0.01  # a form's noise, the relative sd of a pair
 
 
@@ -73,7 +65,7 @@ def grade(
     lacks = lacking(lab, form_name)
     lab, size_why = fitted(lab, form_name)
     findings: AnyFindings = kind.Findings(lab, form_name, allow_unconfined=allow_unconfined)
-    findings.warnings += _no_marks(lab.forms.get(form_name), form_name)
+    findings.warnings += no_marks(lab, form_name)
     findings.disturbed = lacks if HELD_BY_OTHERS in lacks else ""
     limits = limits or (QUICK_LIMITS if quick else None)
     if not lacks:
@@ -100,12 +92,6 @@ def grade(
         size_why=size_why,
         confinement=findings.confinement,
     )
-
-
-def _no_marks(form: AnyForm | None, form_name: str) -> list[str]:
-    """Why the points of a grade are no marks, whatever it finds."""
-    never = [NEVER_MEASURED] if form and not form.measured else []
-    return never + ([NO_MARKS] if form_name == "cuda" and pretence() else [])
 
 
 def _planned(findings: AnyFindings, quick: bool) -> Plan:

@@ -25,6 +25,7 @@ from grader.classroom.store import Store
 from grader.classroom.submissions import Job
 from grader.devices import NO_MARKS, PRETEND, native, pretence
 from grader.errors import UserError
+from grader.grading.forms import NEVER_MEASURED, no_marks
 from grader.grading.half import NO_16_BITS, hints_here, in_fp16, least_target, on_device, says_bf16
 from grader.grading.race import yardstick
 from grader.kinds.kernel import without_bf16
@@ -225,6 +226,15 @@ def test_the_machine_is_seen_as_pretended(monkeypatch):
     assert (state.free_bytes, state.total_bytes) == (15 * 2**30, 16 * 2**30)
     memory.free = 2**30  # what others leave is no more than that
     assert machine.gpu_state().free_bytes == 2**30
+
+
+def test_points_of_a_guess_or_a_pretence_are_no_marks(monkeypatch):
+    monkeypatch.delenv(PRETEND, raising=False)
+    lab = labs.get("3a_precision")
+    guess = replace(lab, forms={"cuda": replace(lab.forms["cuda"], measured="")})
+    assert not no_marks(lab, "cuda") and no_marks(guess, "cuda") == [NEVER_MEASURED]
+    monkeypatch.setenv(PRETEND, "7.5,16GiB")
+    assert no_marks(lab, "cuda") == [NO_MARKS] and not no_marks(lab, "cpu")
 
 
 def test_a_grade_of_a_pretended_gpu_is_kept_for_no_class(tmp_path):

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from grader import machine
 from grader.data import prepare
+from grader.devices import NO_MARKS, pretence
 from grader.errors import UserError
 from grader.labs.lab import AnyForm, AnyLab, Form
 from grader.submission import Submission
@@ -19,6 +20,7 @@ Measured = TypeVar("Measured")
 Kind = TypeVar("Kind", bound=AnyLab)
 
 HELD_BY_OTHERS = "Close the programs that hold the rest."
+NEVER_MEASURED = "This form of the lab was never measured on a GPU: its memory, tolerances and target are guesses. The points are no marks."
 NO_POINTS = "No points are given for what was not measured."
 NEEDS_GPU = "It needs an NVIDIA GPU. No points are given for what was not measured."
 
@@ -55,6 +57,13 @@ def choose_form(lab: AnyLab, device: str) -> str:
     if chosen not in lab.forms and "traces" in lab.forms:
         return "traces"
     return "cpu" if device == "auto" and too_few_devices(lab, chosen) else chosen
+
+
+def no_marks(lab: AnyLab, form_name: str) -> list[str]:
+    """Why the points of a grade in this form are no marks, whatever it finds."""
+    form = lab.forms.get(form_name)
+    never = [NEVER_MEASURED] if form and not form.measured else []
+    return never + ([NO_MARKS] if form_name == "cuda" and pretence() else [])
 
 
 def too_few_devices(lab: AnyLab, form_name: str) -> str:
