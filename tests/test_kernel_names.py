@@ -56,6 +56,13 @@ PRODUCTS = {
     "Cijk_Alik_Bljk_SB_MT64x64x16_SE_TT4_4_WG16_16_1": ANY,
     "void ck::kernel_gemm_xdl_cshuffle_v3<ck::GridwiseGemm<half_t>>": CORES,
     "void ck_tile::kentry<256, 1, ck_tile::FlatmmKernel<bf16_t>>": CORES,
+    "void wvSplitK_hf_sml_<__hip_bfloat16, 64, 4, 16, 8, 2, 4>": CORES,
+    "wv_splitk_small_fp16_bf16_kernel": CORES,
+    # Ascend
+    **{name: ANY for name in ("MatMulV2", "aclnnMatmul_MatMulV3Common_MatMulV3", "aclnnMm_MatMulCommon_MatMulV2")},
+    **{name: ANY for name in ("BatchMatMulV2", "GroupedMatmul", "aclnnGroupedMatmulV4_GroupedMatmul_GroupedMatmul")},
+    # more of Triton
+    **{name: ANY for name in ("_block_scaled_mm_kernel", "_gmm_kernel", "int8_scaled_mm_kernel")},
     # older ones
     "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn": CORES,
     "volta_sgemm_128x64_nn": ORDINARY,
@@ -63,6 +70,16 @@ PRODUCTS = {
     "void gemv2T_kernel_val<int, int, float, float, float>": ORDINARY,
 }
 ATTENTION = [
+    *(
+        "qk_int8_sv_f8_accum_f32_fuse_v_scale_attn_inst_buf_kernel",
+        "_ZN7cutlass13device_kernelIN5flash11enable_sm90INS1_16FlashAttn",
+    ),
+    *("_ZN5aiter28mla_a8w8_qh16_qseqlen1_gqaratio16E", "_ZN5aiter24pa_bf16_pertokenFp8_gqa8_2tg_4wE"),
+    *(
+        "FusedInferAttentionScore",
+        "aclnnFlashAttentionScoreGrad_FlashAttentionScoreGrad",
+        "void natten::cuda::fna_forward<float>",
+    ),
     *(
         "_attn_fwd",
         "attn_fwd",
@@ -94,6 +111,10 @@ ATTENTION = [
     "void mmha::masked_multihead_attention_kernel<uint16_t>",
 ]
 COLLECTIVES = [
+    *("aclnnMoeDistributeDispatchV2_MoeDistributeDispatchV2", "MoeDistributeCombine", "HcclAllreduce"),
+    *("void tensorrt_llm::kernels::moe_a2a::moeA2ADispatchKernel<8>", "moeA2ACombineKernel<__nv_bfloat16>"),
+    *("a2a_dispatch_send_kernel", "a2a_combine_recv_kernel", "barrier_all_intra_node_atomic_cas_block"),
+    "void aiter::local_device_load_rmsnorm<__hip_bfloat16, 8>",
     *("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "ncclDevKernel_Generic_4"),
     *("ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*)", "ncclSymkDevKernel_AllReduce_AGxLLMC_R_sum_bf16"),
     "ncclSymDevKernel_AllGather_LL",
@@ -120,6 +141,10 @@ COLLECTIVES = [
     "oneccl_allreduce_large_float",
 ]
 OTHERS = {
+    "deepgemm_compute_src2dst_triton_kernel": "routing to experts",
+    "compute_masked_m_triton_kernel": "routing to experts",
+    "fill_gateup_input_triton_kernel": "routing to experts",
+    "post_reorder_triton_kernel": "routing to experts",
     "moe_align_block_size_kernel": "routing to experts",
     "void moe::dev::routing::routingIndicesHistogramKernel<moe::dev::routing::KernelParams>": "routing to experts",
     "void vllm::moe::topkGatingSoftmax<8, 128>": "softmax and loss",
