@@ -170,6 +170,16 @@ def test_missing_ranks_are_named() -> None:
     assert "ranks 3, 4, 5, 6 and 7" in found.text
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_what_may_be_a_wait_for_a_missing_rank_is_not_sure(known: bool) -> None:
+    """All others come at the same time and wait equally long each time: that may be the exchange itself."""
+    ranks = ranks_of(Plan([3000.0, 3001.0, 4500.0, 3002.0], known=known))
+    found = job(ranks[:2] + ranks[3:])
+    assert found.missing == [2] and "No file is of rank 2" in found.text
+    assert found.cause == "communication-bound" and found.confidence <= 0.6
+    assert job(ranks).cause == "straggler"
+
+
 def test_a_straggler_without_a_file_is_noticed() -> None:
     plan = Plan([3000.0] * 4, vary=lambda step, r: 1500.0 if r == 3 and step % 2 else 0.0, steps=9)
     found = job(ranks_of(plan)[:3])

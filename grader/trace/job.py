@@ -23,7 +23,7 @@ MOST_BLAME = 0.6  # of the waits, or so many times an equal share: who causes so
 TIMES_EQUAL = 2.5
 ALIKE = 0.5  # of the blame of the first one: who has so much is a straggler as well
 WORTH_A_NAME = 0.02  # of a step, waits that are worth naming who causes them
-MOST_OF_ONE = 0.6  # how sure one recorded step can be
+MOST_OF_ONE = 0.6  # how sure one recorded step can be, or a job of which ranks are missing
 COMMUNICATION = 0.15  # of a step, exposed
 
 
@@ -105,7 +105,7 @@ def job(ranks: Iterable[Rank]) -> Job:
         absent_ns=0.0,
         slower=None,
         waits=waits.spans,
-        missing=_missing(found),
+        missing=_missing(found, m),
         cause=None,
         confidence=0.0,
         what_if_ns=None,
@@ -115,11 +115,12 @@ def job(ranks: Iterable[Rank]) -> Job:
     return replace(result, **job_words.said(result))
 
 
-def _missing(ranks: Sequence[Rank]) -> list[int]:
-    size = next((rank.world_size for rank in ranks if rank.world_size), None)
-    if size is None or size > 1_000_000:
-        return []
-    return sorted(set(range(size)) - {rank.rank for rank in ranks if rank.rank is not None})
+def _missing(ranks: Sequence[Rank], m: Matched) -> list[int]:
+    """By the size of the job, or that of its largest group, where traces tell none."""
+    size = next((rank.world_size for rank in ranks if rank.world_size), None) or int(m.members.max(initial=0))
+    return (
+        sorted(set(range(size)) - {rank.rank for rank in ranks if rank.rank is not None}) if size <= 1_000_000 else []
+    )
 
 
 def _named_by(ranks: Sequence[Rank], m: Matched, waits: Waits) -> list[str]:
@@ -242,7 +243,8 @@ def _of_all(found: Job, common: float) -> Job:
     step = found.step_ns or 0.0
     exposed = float(np.mean([parts[EXPOSED] for parts in found.parts])) if found.parts else 0.0
     if step and exposed >= COMMUNICATION * step and exposed >= common:
-        return replace(found, cause="communication-bound", confidence=0.9, what_if_ns=step - exposed)
+        sure = MOST_OF_ONE if found.missing else 0.9  # they may wait for one that no file is of
+        return replace(found, cause="communication-bound", confidence=sure, what_if_ns=step - exposed)
     slowest = max(zip(found.parts, found.ranks, strict=True), key=lambda pair: _pace(pair[0]))[1]
     d = slowest.diagnosis
     if d.cause is None:
