@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 import pynvml
 
+from grader import nvml
 from grader.cores import CAN_CHOOSE, Unit, cut, flat, parse, shares, usable, written
 from grader.devices import native, pretence
 from grader.errors import UserError
@@ -40,21 +41,19 @@ def _gpu() -> Any:
     try:
         pynvml.nvmlInit()
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        return _handle("0" if visible is None else visible.split(",")[0].strip())
+        return nvml.handle("0" if visible is None else visible.split(",")[0].strip())
     except pynvml.NVMLError:
         return None
 
 
-def _handle(name: str) -> Any:
-    """NVML's handle of a GPU by its index or its UUID, None for another kind of name. Raises NVMLError."""
-    if name.isdigit():
-        return pynvml.nvmlDeviceGetHandleByIndex(int(name))
-    return pynvml.nvmlDeviceGetHandleByUUID(name) if name.startswith("GPU-") else None
+def _seen() -> Any:
+    """NVML's handle of what CUDA's device 0 is, a slice of it where it is divided."""
+    return nvml.seen(_gpu(), os.environ.get("CUDA_VISIBLE_DEVICES", ""))
 
 
 def _first(count: int) -> list[Any]:
     """NVML's handles of CUDA's first `count` devices, fewer where there are fewer."""
-    return [_gpu(), *(_handle(name) for name in gpus()[1:count])] if has_gpu() else []
+    return [_gpu(), *(nvml.handle(name) for name in gpus()[1:count])] if has_gpu() else []
 
 
 def gpus() -> list[str]:
@@ -84,7 +83,7 @@ def has_gpu() -> bool:
 
 def gpu_name() -> str | None:
     pretended = pretence()
-    return (pretended.name if pretended else str(pynvml.nvmlDeviceGetName(_gpu()))) if has_gpu() else None
+    return (pretended.name if pretended else str(pynvml.nvmlDeviceGetName(_seen()))) if has_gpu() else None
 
 
 def gpu_capability() -> tuple[int, int]:
@@ -199,7 +198,7 @@ def _chosen(allowed: frozenset[int]) -> bool:
 
 def _index(name: str) -> int:
     """Of a GPU that CUDA_VISIBLE_DEVICES names, its place among all of the host."""
-    return int(pynvml.nvmlDeviceGetIndex(_handle(name)))
+    return int(pynvml.nvmlDeviceGetIndex(nvml.handle(name)))
 
 
 def _near(index: int, allowed: frozenset[int]) -> frozenset[int]:
@@ -285,7 +284,7 @@ def facts() -> dict[str, Any]:
         found |= {"core_list": written(held[0]), "cores_are": held[1]}
     if has_gpu():
         with contextlib.suppress(pynvml.NVMLError):  # a GPU that shares its host's memory
-            found["gpu_memory_gb"] = round((pretence() or pynvml.nvmlDeviceGetMemoryInfo(_gpu())).total / 1e9, 1)
+            found["gpu_memory_gb"] = round((pretence() or pynvml.nvmlDeviceGetMemoryInfo(_seen())).total / 1e9, 1)
         found["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
     return found
 
@@ -344,9 +343,10 @@ def _state(gpu: Any) -> GpuState:
     try:
         utilisation = pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu
         memory = pynvml.nvmlDeviceGetMemoryInfo(gpu)
-    except pynvml.NVMLError as error:  # a slice of a GPU (MIG), some virtual GPUs
+    except pynvml.NVMLError as error:
         raise RuntimeError(
-            f"NVML cannot tell whether this GPU is in use ({error}), so nothing can be graded on it."
+            f"NVML cannot tell whether this GPU is in use ({error}), so nothing can be graded on it. A slice of a GPU (MIG) and "
+            "some virtual GPUs are such. Use a whole GPU, or --device cpu."
         ) from None
     pretended = pretence()
     free = pretended.left(memory.free, memory.used) if pretended else memory.free

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from types import SimpleNamespace
 
+import pynvml
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grader import machine
 from grader.devices import DATA_SHEETS, PEAKS, keep, measured_here, native, peaks
 
 # As torch and nvidia-smi give them.
@@ -31,6 +37,88 @@ def test_a_device_is_found_with_the_formats_that_it_has(name):
     rates = [rate for rate in (found.fp32, found.tf32, found.half, found.fp8) if rate]
     assert rates == sorted(rates)  # a shorter format is never slower
     assert rates[0] > 8e12 and rates[-1] < 5e15 and (found.memory is None or 2e11 < found.memory < 1e13)
+
+
+# As NVML gives them: parts of a GPU, laptops' and other countries' ones share a known name's beginning, and no more.
+OTHERS = """NVIDIA A10-8Q, NVIDIA A10-24C, NVIDIA A10G-24Q, GRID T4-16Q, GRID V100D-8Q, NVIDIA A100-4C, NVIDIA A100-SXM4-40GB MIG 1g.5gb,
+NVIDIA H100 80GB HBM3 MIG 3g.40gb, NVIDIA H200 MIG 1g.18gb, NVIDIA A16-4Q, NVIDIA L4-6Q, NVIDIA L40S-48Q, NVIDIA L40, NVIDIA T4G,
+NVIDIA GeForce RTX 3060 Laptop GPU, NVIDIA GeForce RTX 4070 Laptop GPU, NVIDIA GeForce RTX 4090 Laptop GPU,
+NVIDIA GeForce RTX 5090 Laptop GPU, NVIDIA GeForce RTX 2080 with Max-Q Design, NVIDIA GeForce RTX 4090 D, NVIDIA GeForce RTX 5090 D,
+NVIDIA GeForce RTX 5090 D v2, NVIDIA GeForce RTX 4080 SUPER D, NVIDIA GeForce RTX 3050, NVIDIA GeForce GTX 1650, NVIDIA H100 NVL,
+NVIDIA H200 NVL, NVIDIA H20, NVIDIA H800, NVIDIA A800-SXM4-80GB, NVIDIA A100X, NVIDIA GH200 120GB, NVIDIA GB200, NVIDIA GB10,
+NVIDIA B200 MIG 1g.23gb, NVIDIA B300 SXM6 AC, Tesla V100-SXM3-32GB, Tesla V100-FHHL-16GB, Tesla P4, Tesla T40 24GB,
+NVIDIA RTX 6000, NVIDIA RTX PRO 6000 Blackwell Server Edition, NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition,
+NVIDIA RTX A6000-48Q, NVIDIA RTX A6000 Laptop GPU, NVIDIA RTX 5000 Ada Generation Laptop GPU, Quadro RTX 6000, NVIDIA Graphics Device,
+Orin, AMD Instinct MI300X VF, AMD Instinct MI325X"""
+
+
+@pytest.mark.parametrize("name", " ".join(OTHERS.split()).split(", "))
+def test_another_device_is_not_taken_for_one_that_is_known(name):
+    assert peaks(name) is None
+
+
+@given(
+    st.sampled_from([*OLD, *MIDDLE, *NEW]),
+    st.sampled_from(["", " ", "GRID ", "NVIDIA ", "NVIDIA GeForce "]),
+    st.one_of(
+        st.from_regex(r"(-[0-9]{1,2}[QCAB]| MIG [1-7]g\.[0-9]{1,3}gb| Laptop GPU| Ti| SUPER| D)?", fullmatch=True),
+        st.text(max_size=4),
+    ),
+)
+def test_a_name_is_the_whole_name(name, before, behind):
+    whole = before + name + behind
+    assert (peaks(whole) is not None) == (whole in {*OLD, *MIDDLE, *NEW})
+
+
+@pytest.fixture
+def divided(monkeypatch):
+    """NVML's answers on an H100 that is divided (MIG), for the whole of it and for its slices; the first place is empty."""
+
+    def unknown(*_):
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    def slice_at(gpu, place):
+        if place != 1:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return "slice"
+
+    names = {"whole": "NVIDIA H100 80GB HBM3", "slice": "NVIDIA H100 80GB HBM3 MIG 1g.10gb"}
+    memory = {"whole": 85 * 10**9, "slice": 10 * 10**9}
+    answers = {
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetCount": lambda: 1,
+        "nvmlDeviceGetHandleByIndex": lambda _: "whole",
+        "nvmlDeviceGetHandleByUUID": lambda uuid: {"MIG-1": "slice", "GPU-1": "whole"}[uuid],
+        "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": lambda gpu: "whole" if gpu == "slice" else unknown(),
+        "nvmlDeviceGetMigMode": lambda gpu: [1, 1] if gpu == "whole" else unknown(),
+        "nvmlDeviceGetMaxMigDeviceCount": lambda gpu: 7,
+        "nvmlDeviceGetMigDeviceHandleByIndex": slice_at,
+        "nvmlDeviceGetName": names.__getitem__,
+        "nvmlDeviceGetMemoryInfo": lambda gpu: SimpleNamespace(total=memory[gpu], free=memory[gpu], used=0),
+        "nvmlDeviceGetCudaComputeCapability": lambda gpu: (9, 0) if gpu == "whole" else unknown(),
+        "nvmlSystemGetDriverVersion": lambda: "580",
+        "nvmlDeviceGetUtilizationRates": unknown,
+        "nvmlDeviceGetCurrentClocksEventReasons": unknown,
+        "nvmlDeviceGetCpuAffinity": unknown,
+        "nvmlDeviceGetIndex": lambda gpu: 0 if gpu == "whole" else unknown(),
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(pynvml, name, answer)
+    machine._gpu.cache_clear()
+    yield
+    machine._gpu.cache_clear()
+
+
+@pytest.mark.parametrize("visible", [None, "0", "GPU-1", "MIG-1"])
+def test_a_slice_of_a_gpu_is_not_the_whole_one(divided, monkeypatch, visible):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    facts = machine.facts()
+    assert facts["gpu"] == "NVIDIA H100 80GB HBM3 MIG 1g.10gb" and facts["gpu_memory_gb"] == 10
+    assert machine.gpu_capability() == (9, 0) and peaks(machine.gpu_name()) is None
+    with pytest.raises(RuntimeError, match=r"A slice of a GPU .* Use a whole GPU, or --device cpu"):
+        machine.gpu_state()
 
 
 def test_what_was_measured_comes_first():

@@ -33,6 +33,7 @@ def no_answer(monkeypatch):
         monkeypatch.setattr(pynvml, name, refuse)
 
     monkeypatch.setattr(machine, "_gpu", lambda: object())
+    unknown("nvmlDeviceGetMigMode")
     monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda _: "a GPU")
     monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: "1")
     return unknown
