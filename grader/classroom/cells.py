@@ -18,7 +18,11 @@ from grader.submission import decoded, is_submission
 
 TEXT_MAGICS = ("%%markdown", "%%html", "%%latex", "%%writefile")
 _LAB = re.compile(r"\blab\(\s*[\"']([\w. -]+)[\"']")
-WORDS = 5  # a code cell without code holds text from so many words on
+WORDS = 5  # a code cell of comments or strings alone holds text from so many words on
+NO_PYTHON = 3  # and one that is no Python from so many
+_WORD = re.compile(
+    r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\s\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+"
+)  # some languages have no blanks
 BESIDE = "beside its cell"  # see `explanation`
 
 
@@ -108,13 +112,12 @@ def _is_text(cell: Any) -> bool:
         return True
     lines = ("" if line.lstrip()[:1] in ("%", "!", "?") else line for line in source.splitlines())
     text = "\n".join(lines)
-    if len(text.split()) < WORDS:
-        return False
+    words = sum(1 for _ in _WORD.finditer(text))
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return True
-    return all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in body)
+        return words >= NO_PYTHON
+    return words >= WORDS and all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in body)
 
 
 def digest(texts: Sequence[str]) -> str:

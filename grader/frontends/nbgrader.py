@@ -171,8 +171,8 @@ def _kept(tag: str, name: str, value: str) -> bool:
 class SubmittedNotebook(NotebookExporter):
     """Reads what a student handed in as `grader class` does, so that both come to the same mark.
 
-    Of each cell only what is shown or graded is kept. What cannot be read becomes a notebook without cells, which gets no
-    points, and the reason: nbgrader would stop with a traceback, and leave the student without feedback."""
+    Of each cell only what is shown or graded is kept. What cannot be read becomes a notebook of the cells that can, which gets
+    no points, and the reason: nbgrader would stop with a traceback, and leave the student without feedback."""
 
     def from_file(self, file_stream: Any, resources: Any = None, **options: Any) -> tuple[Any, dict[str, Any]]:
         if not getattr(self.parent, "_sanitizing", True):  # what nbgrader has written itself, a step before
@@ -185,8 +185,15 @@ class SubmittedNotebook(NotebookExporter):
 
 
 def _as_handed_in(notebook: Any) -> NotebookNode:
-    """The cells of a notebook's JSON, without outputs. Raises UserError where it has not the form of a notebook."""
-    code_cells(notebook, "The notebook")
+    """The cells of a notebook's JSON, without outputs; with the reason where one of them cannot be graded, for a person can still
+    read the others. Raises UserError where there is no list of cells."""
+    why = ""
+    try:
+        code_cells(notebook, "The notebook")
+    except UserError as error:
+        if not isinstance(notebook, dict) or not isinstance(notebook.get("cells"), list):
+            raise
+        why = str(error)
     new = {"code": new_code_cell, "raw": new_raw_cell}
     cells, ids = [], set()
     for cell in notebook["cells"]:
@@ -195,8 +202,7 @@ def _as_handed_in(notebook: Any) -> NotebookNode:
         text = text_of(cell)
         source = text if isinstance(text, str) else ""
         if is_submission(source) and source != _whole(source):
-            why = "a %%submission cell holds half a character. Write it anew."
-            raise UserError(f"The notebook cannot be read as Python: {why}")
+            why = "The notebook cannot be read as Python: a %%submission cell holds half a character. Write it anew."
         made = new.get(str(cell.get("cell_type")), new_markdown_cell)(_whole(source))
         name = cell.get("id")
         if isinstance(name, str) and re.fullmatch(r"[\w-]{1,64}", name, re.ASCII) and name not in ids:
@@ -207,7 +213,7 @@ def _as_handed_in(notebook: Any) -> NotebookNode:
         if made.cell_type == "markdown":
             made.attachments = from_dict(_pictures(cell.get("attachments")))
         cells.append(made)
-    return new_notebook(cells=cells)
+    return new_notebook(cells=cells, metadata={UNREADABLE: why} if why else {})
 
 
 def _pictures(attachments: Any) -> dict[str, dict[str, str]]:
@@ -244,7 +250,7 @@ class RestoreMetadata(NbGraderPreprocessor):
         why = nb.metadata.get(UNREADABLE)
         if why:
             self.log.warning("%s: %s", about["student"], why)
-            nb.cells.append(_added("markdown", f"**Nothing could be graded.** {why}"))  # above the cells that follow
+            nb.cells.insert(0, _added("markdown", f"**Nothing could be graded.** {why}"))
         order = [name for cell in released_cells(self, about["assignment"]) if (name := grade_id(cell)) is not None]
         with Gradebook(about["db_url"]) as gradebook:
             released = gradebook.find_notebook(about["notebook"], about["assignment"])
