@@ -6,9 +6,11 @@ copied and deleted, files renamed and packed, names of all kinds. All of them kn
 from __future__ import annotations
 
 import copy
+import csv
 import io
 import json
 import re
+import shutil
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -174,6 +176,7 @@ class Kind:
     files: dict[str, bytes]
     points: float | None = 100
     read: bool = True
+    beside: bool = False  # whether that stands elsewhere than in its cell
     when: tuple[int, ...] = WHEN
 
 
@@ -211,13 +214,14 @@ IN_THE_NOTEBOOK = (
     half_a_character,
     lines_of_windows,
 )
+BESIDE = (below_the_cell, above_all, as_code, in_chinese_as_a_comment, stripped_below, cells_deleted)
 ENCODINGS = ("utf-8-sig", "utf-16", "utf-16-le", "utf-32", "cp1252")
 FILE = f"{LAB}.ipynb"
 
 
 def kinds() -> Iterator[Kind]:
     for edit in IN_THE_NOTEBOOK:
-        yield Kind(edit.__name__, {FILE: made(edit)})
+        yield Kind(edit.__name__, {FILE: made(edit)}, beside=edit in BESIDE)
     for encoding in ENCODINGS:
         yield Kind(encoding, {FILE: made(plain, encoding)})
     yield Kind("says nothing", {FILE: made(says_nothing)}, read=False)
@@ -229,7 +233,7 @@ def kinds() -> Iterator[Kind]:
     yield Kind("empty", {FILE: b""}, 0, read=False)
     yield Kind("a PDF called so", {FILE: b"%PDF-1.7\n\xff"}, 0, read=False)
     yield Kind("renamed", {"Übung 1 – final (2).ipynb": made(plain)})
-    yield Kind("as text", {f"{FILE}.txt": made(below_the_cell)})
+    yield Kind("as text", {f"{FILE}.txt": made(below_the_cell)}, beside=True)
     yield Kind(
         "two",
         {"old.ipynb": made(says_nothing), "x (3).ipynb": made(plain), "notes.docx": b"PK"},
@@ -276,7 +280,7 @@ def students(count: int, system: str) -> list[Student]:
         who = number // len(NAMES)  # the same name again, made another one, but for the two of a name
         last = last if not who else f"{last}{'abcdefghijklmnopqrstuvwxyz'[who]}"
         own = (
-            f"{number:05d}",
+            f"0{system == 'canvas':d}{number:03d}",
             f"{system}-Id{number}",
             f"{system},{number}",
             f"{system}\"{number}'",
@@ -311,7 +315,6 @@ def entry(each: Student, system: str, name: str, at: int) -> str:
 
 def worksheet(path: Path, class_: Iterable[Student], system: str) -> Path:
     """The list of all students that the system exports, to be filled with marks."""
-    import csv
 
     with path.open("w", encoding="utf-8-sig", newline="") as file:
         write = csv.writer(file)
@@ -329,3 +332,10 @@ def worksheet(path: Path, class_: Iterable[Student], system: str) -> Path:
             else:
                 write.writerow([f"{each.last}, {each.first}", each.number, f"sis{each.number}", each.id, "A", ""])
     return path
+
+
+def course(root: Path) -> None:
+    """What nbgrader needs of a course's folder."""
+    shutil.copy(REPOSITORY / "nbgrader_config.py", root)
+    for folder in ("solutions", "labs"):
+        shutil.copytree(REPOSITORY / folder / LAB, root / folder / LAB)

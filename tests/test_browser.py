@@ -66,7 +66,7 @@ def notebook(folder: Path) -> Path:
 def jupyter(tmp_path: Path) -> Iterator[str]:
     """The address of a JupyterLab with settings, kernels and folders of its own."""
     root = tmp_path / "course"
-    root.mkdir()
+    root.mkdir(exist_ok=True)  # a test may have put something there
     notebook(root)
     for name, values in SETTINGS.items():
         file = tmp_path / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"

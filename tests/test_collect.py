@@ -249,6 +249,7 @@ def test_nobody_gets_another_s_folder(tmp_path, capsys):
     sheet.write_text(
         "Identifier,Full name,Email address\nParticipant 7,Al Gray,al@a.org\nParticipant 8,Al Gray,al@b.org\n"
     )
+    sheet.write_text(sheet.read_text().replace("Full name,", "Full name,ID number,").replace("Al Gray,", "Al Gray,,"))
     other = tmp_path / "other"
     collect(other, again, "--students", sheet, capsys=capsys)
     assert "new7" in placed(other, "al@a.org").read_text() and "new8" in placed(other, "al@b.org").read_text()
@@ -381,6 +382,14 @@ def test_encodings(tmp_path, encoding):
     assert load_notebook(path)["cells"][-1]["source"] == "Größe"
     (one,) = read_class(LABS, tmp_path / "submitted")
     assert one.submission and one.explained, one.problem
+
+
+def test_every_student_s_folder_is_read(tmp_path):
+    names = ("_ann", "__bo", "007", "O'Brien, Bo", "=cyd", "Zoe\u0308", "ÄÖ ü")
+    for name in (*names, "__MACOSX", ".ipynb_checkpoints"):
+        placed(tmp_path, name).parent.mkdir(parents=True)
+        placed(tmp_path, name).write_bytes(released())
+    assert {one.student for one in read_class(LABS, tmp_path / "submitted")} == set(names)
 
 
 def test_a_renamed_notebook_is_named_with_what_to_do(tmp_path):

@@ -29,7 +29,7 @@ from grader.errors import UserError
 from grader.submission import MAX_NOTEBOOK
 
 # Jane Doe_1234567_assignsubmission_file_/x.ipynb, and without folders Jane Doe_1234567_assignsubmission_file_x.ipynb
-_MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_(?P<kind>file|onlinetext)(?:_(?P<file>.*))?")
+_MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_[a-z]+(?:_(?P<file>.*))?")
 # doejane_LATE_12345_67890_x.ipynb: the second number is the file's, larger for what was handed in later. Graded anonymously there
 # is no name, or "anon"; what was typed in or linked is doejane_12345_text.html
 _CANVAS = re.compile(
@@ -37,7 +37,7 @@ _CANVAS = re.compile(
     r"_(?:(?P<id>\d+)_(?P<file>.+)|(?P<typed>(?:text|link)\.html))",
     re.IGNORECASE,
 )
-_NO_FILE = re.compile(r"(^|/)(__MACOSX|\.[^/]*|Thumbs\.db|desktop\.ini)(/|$)")
+_NO_FILE = re.compile(r"(^|/)(__MACOSX|\.(?!\.?/)[^/]*|Thumbs\.db|desktop\.ini)(/|$)")
 # Canvas numbers what is handed in anew, browsers and JupyterLab what is copied
 _AGAIN = re.compile(r"(?:-| ?\(|-Copy)(\d+)\)?(?:\.\w+)+$")
 _SAVED_AS = ("", ".json", ".txt")  # what browsers and editors make of .ipynb

@@ -123,13 +123,18 @@ def read_class(release: Path, submitted: Path, only: Iterable[str] = ()) -> list
         missing = ", ".join(sorted(set(chosen) - released.keys())) or "LAB/LAB.ipynb of any lab"
         raise UserError(f"{release} does not hold {missing}. Give the folder with the released labs, usually `labs`.")
     found = []
-    for student in sorted(path for path in submitted.iterdir() if path.is_dir() and path.name[0] not in "._"):
+    for student in sorted(path for path in submitted.iterdir() if path.is_dir() and not _hidden(path.name)):
         for lab, notebook in released.items():
             if _handed_in(student, lab):
                 found.append(_read(student, lab, notebook))
     if not found:
         raise UserError(f"{submitted} holds no submission. A submission lies at STUDENT/LAB/LAB.ipynb.")
     return found
+
+
+def _hidden(name: str) -> bool:
+    """Whether programs leave such folders and files, and nobody hands them in."""
+    return name.startswith((".", "__MACOSX"))
 
 
 def _released(path: Path) -> dict[str, Any]:
@@ -149,7 +154,7 @@ def misplaced(submitted: Path) -> list[str]:
     place is free, and they say which lab they are of."""
     places = {(name, f"{name}.ipynb") for name in labs.NAMES}
     found = [Path(entry.path).relative_to(submitted) for entry in _below(submitted) if entry.name.endswith(".ipynb")]
-    lost = [path for path in found if path.parts[1:] not in places and not any(p[0] in "._" for p in path.parts)]
+    lost = [path for path in found if path.parts[1:] not in places and not any(map(_hidden, path.parts))]
     return [f"{path}{_move(submitted, path)}" for path in lost]
 
 

@@ -34,6 +34,7 @@ UNFINISHED = (MISSING, DISTURBED, FAILED)
 FASTER = 1.15  # a gain this much above the reference solution's deserves a look
 LONGER_S = 10.0  # so much longer than others a grade must take to deserve one
 BINS = 10
+ELSEWHERE = "Text outside of the explanation's cell (a person marks it in Formgrader)"
 EMPTY: Mapping[str, Sequence[str]] = {}
 
 
@@ -321,9 +322,7 @@ def attention(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY) -> dic
             "Identical, apart from white space and comments": [
                 f"{g[0].lab}: {', '.join(row.student for row in g)}" for g in groups(made)
             ],
-            "Text outside of the explanation's cell (a person marks it in Formgrader)": [
-                named(r, "") for r in made if r.explained
-            ],
+            ELSEWHERE: [named(r, "") for r in made if r.explained],
             "The starter, untouched": [named(r, "") for r in made if r.untouched],
         }.items()
         if lines
@@ -352,9 +351,9 @@ def text(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY, most: int =
         lines += [
             "",
             f"{heading}: {len(found)}",
-            *(f"  {clean(' '.join(line.split()))}" for line in found[:most]),
+            *(f"  {clean(' '.join(line.split()))}" for line in (found if heading == ELSEWHERE else found[:most])),
         ]
-        if len(found) > most:
+        if len(found) > most and heading != ELSEWHERE:
             lines.append(f"  and {len(found) - most} more, in the summary's files")
     return "\n".join(lines)
 

@@ -115,7 +115,8 @@ def _line(each: Taken) -> str:
 def _listed(path: Path) -> list[Entry]:
     """The students of Canvas' gradebook, of Moodle's worksheet, or of any table."""
     head, body = read_table(path)
-    column = next((name for want in ID_COLUMNS for name in head if name.lower() == want), "")
+    filled = [name for name in head if any(row[name].strip() for row in body)]  # systems export empty columns, too
+    column = next((name for want in ID_COLUMNS for name in filled if name.lower() == want), "")
     if not column:
         raise UserError(f"{path} has no column with the students' ids. Call one of them id.")
     ids = [row[column].strip() for row in body]

@@ -1,0 +1,74 @@
+"""Formgrader in a real browser, with a class of five: it lists what needs a person, shows the report, and takes points."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from nbgrader.api import Gradebook
+from test_browser import TOKEN, browser, jupyter, pytestmark  # noqa: F401  (fixtures)
+from test_explanations import (
+    NAME,
+    REPOSITORY,
+    TEXT,
+    as_it_was,
+    handed_in,
+    in_a_new_cell,
+    in_its_cell,
+    in_place_of_the_cell,
+    nbgrader,
+    over_a_locked_cell,
+    released,
+)
+
+STUDENTS = (as_it_was, in_a_new_cell, in_its_cell, in_place_of_the_cell, over_a_locked_cell)
+# of the table of submissions, who needs a person: the seventh column has a tick
+TICKED = """const rows = [...document.querySelectorAll("tbody tr")].filter(row => row.querySelectorAll("td").length > 6);
+  return rows.length === 5 && rows.filter(row => row.querySelectorAll("td")[6].querySelector(".glyphicon-ok")).length"""
+GIVE_7 = """const field = document.querySelector("#explanation.score");
+  field.scrollIntoView(); field.focus(); field.value = "7"; field.dispatchEvent(new Event("change", {bubbles: true}))"""
+
+
+@pytest.mark.slow
+def test_who_marks_sees_what_needs_a_person(monkeypatch, request, browser, tmp_path):  # noqa: F811
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    root = tmp_path / "course" / "class"  # below the folder that Jupyter serves
+    root.mkdir(parents=True)
+    shutil.copy(REPOSITORY / "nbgrader_config.py", root)
+    shutil.copytree(REPOSITORY / "solutions" / NAME, root / "solutions" / NAME)
+    nbgrader(root, "generate_assignment", NAME)
+    for student in STUDENTS:
+        handed_in(root, student, released(root))
+    nbgrader(root, "autograde", NAME)
+    monkeypatch.chdir(root)  # where nbgrader looks for its settings
+    address = request.getfixturevalue("jupyter")
+
+    def wait(script: str):
+        return WebDriverWait(browser, 240, poll_frequency=0.5).until(lambda _: browser.execute_script(script))
+
+    def submission(student) -> str:
+        with Gradebook(f"sqlite:///{root}/gradebook.db") as gradebook:
+            return gradebook.find_submission_notebook(NAME, NAME, student.__name__).id
+
+    browser.get(f"{address}/lab?token={TOKEN}")  # signs in, as whoever opens JupyterLab does
+    wait("return document.querySelector('.jp-LabShell') !== null")
+    browser.get(f"{address}/formgrader/gradebook/{NAME}/{NAME}")
+    assert wait(TICKED) == 4, "all but who wrote nothing"
+    browser.save_screenshot(str(tmp_path / "list.png"))
+    for student in (in_a_new_cell, in_its_cell):
+        browser.get(f"{address}/formgrader/submissions/{submission(student)}/")
+        assert wait("return document.querySelector('.speed-report') !== null"), (
+            "the report stands beside the grade cells"
+        )
+        wait("return document.querySelector('#explanation.score') !== null")
+        assert TEXT in browser.execute_script("return document.body.innerText")
+    browser.execute_script(GIVE_7)
+
+    def marked(_) -> bool:
+        with Gradebook(f"sqlite:///{root}/gradebook.db") as gradebook:
+            grade = gradebook.find_grade("explanation", NAME, NAME, in_its_cell.__name__)
+            return (grade.manual_score, grade.needs_manual_grade) == (7, False)
+
+    WebDriverWait(browser, 60).until(marked)
+    browser.save_screenshot(str(tmp_path / "submission.png"))
