@@ -308,9 +308,9 @@ def moodle(made: Sequence[Mark], people: People, worksheet: Path | None = None) 
     again; without one, percentages for *Grades*, *Import*, *CSV file*."""
     named = list(dict.fromkeys(mark.lab for mark in made))
     if worksheet is None:
-        found = {mark.student: mark for mark in made}
+        people_of = {mark.student: mark for mark in made}
         of = {(mark.student, mark.lab): _share(mark, 100) for mark in made}
-        rows = [[s, m.name, m.email, *(of.get((s, lab), "") for lab in named)] for s, m in found.items()]
+        rows = [[s, m.name, m.email, *(of.get((s, lab), "") for lab in named)] for s, m in people_of.items()]
         return _csv([["Username", "Full name", "Email address", *named], *rows]), []
     if len(named) != 1:
         raise UserError(f"A grading worksheet belongs to one assignment. Choose one of {', '.join(named)} with --lab.")
