@@ -223,8 +223,7 @@ def test_evaluation_and_checkpoints_are_no_steps(tmp_path):
         for n in range(60):
             step()
             if n % 10 == 9:
-                model.eval(); time.sleep(0.2); model.train()
-                torch.save(model.state_dict(), "c.pt"); 
+                model.eval(); time.sleep(0.2); torch.save(model.state_dict(), "c.pt"); model.train()
             nn.BatchNorm1d(8).eval()
     """
     process, seen = watched(tmp_path, MODEL, body, cwd=tmp_path)

@@ -18,13 +18,11 @@ from statistics import median
 
 import torch
 from grader_watch_apart import Apart
-from grader_watch_steps import Mark, Parts, Plan, Steps
+from grader_watch_steps import MOST, Mark, Parts, Plan, Steps, period, stationary
 
 WARM_STEPS, WARM_S = 12, 6.0  # before that no step counts: compilation, autotuning, caches
-UNEQUAL = 0.1  # steps that differ by such a share of their length, in the mean, may come in rounds
-STATIONARY = 0.05  # two quarters of the warm-up are as fast as each other when they differ by less
 NEVER_WARM_S = 180.0  # then it is measured as it is, and said
-WINDOW_S, FEWEST, MOST = 4.0, 10, 2000  # of the timed steps
+WINDOW_S, FEWEST = 4.0, 10  # of the timed steps
 RECORDED_S, FEWEST_RECORDED, MOST_RECORDED = 20.0, 8, 40  # at most so long; steps
 TOLD_EVERY_S, TOLD_SELDOM_S = 2.0, 10.0  # at first; a job that has run for a while is killed seldom
 TOLD = 1000  # step times, evenly spread: writing them costs some microseconds each
@@ -77,11 +75,11 @@ def guarded(method):
     """Nothing that fails in here reaches the job: the watching ends, and says why."""
 
     @functools.wraps(method)
-    def call(self, *args, **kwargs):
+    def call(self, *args):
         if self.over:
             return None
         try:
-            return method(self, *args, **kwargs)
+            return method(self, *args)
         except Exception as error:
             self.give_up(f"{type(error).__name__}: {error}")
             return None
@@ -119,7 +117,10 @@ class Watch:
         self.sampled_to, self.sample_at = 0, math.inf  # step, time
         self.plan: Plan | None = None
         self.looks: list[dict] = []
-        self.look_at, self.asked_at, self.told_at, self.tell_at = 0.0, 0.0, 0.0, 0.0
+        self.look_at, self.ask_at, self.told_at, self.tell_at = 0.0, 0.0, 0.0, 0.0
+        self.look_at_step = self.options.at_step or math.inf
+        self.timing = False  # whether the step that goes on is timed in its parts
+        self.losses_wanted = self.options.losses > 0
 
     # ---------------------------------------------------------------- what the patches see
 
@@ -132,7 +133,7 @@ class Watch:
             if self.steps.begin_again and not self.looks:
                 self._begin_again()
             self.steps.begin_again = False
-            self.tick()
+            self._tick()
 
     def _begin_again(self) -> None:
         """What was counted so far were no steps."""
@@ -148,29 +149,31 @@ class Watch:
     @guarded
     def graph_replayed(self, graph) -> None:
         if self.steps.graph_replayed(graph):
-            self.tick()
+            self._tick()
 
     @guarded
     def backward_begins(self, tensors) -> None:
         if self.apart.evaluating and self.apart.in_training_again():
             self._late_end()
-        self.part_begins("backward")
-        if len(self.losses) < self.options.losses and _is_a_number(tensors):
+        if self.timing:
+            self.parts.begins("backward", self.step)
+        if self.losses_wanted and _is_a_number(tensors):
             self.losses.append(tensors.detach().clone())
+            self.losses_wanted = len(self.losses) < self.options.losses
 
     @guarded
-    def backward_done(self, by: str = "backward") -> None:
+    def backward_done(self, by: str) -> None:
         """by: which call it was, `backward` or `grad`."""
         self.parts.ends("backward")
         if self.steps.backward(by):
-            self.tick()
+            self._tick()
 
     @guarded
     def scaler_done(self) -> None:
         """A step that a GradScaler skipped is one all the same."""
         if self.steps.skipped():
             self.counts["skipped"] += 1
-            self.tick()
+            self._tick()
 
     @guarded
     def waited(self, iterator, seconds: float, came: bool) -> None:
@@ -197,8 +200,8 @@ class Watch:
 
     @guarded
     def saved(self, seconds: float) -> None:
-        if not self.apart.evaluating and self.thread == threading.get_ident():
-            self.apart.add("checkpoints", seconds)
+        if self.thread == threading.get_ident():
+            self.apart.checkpoint(seconds)
 
     @guarded
     def evaluation_begins(self, module) -> None:
@@ -231,36 +234,40 @@ class Watch:
 
     @guarded
     def part_begins(self, part: str) -> None:
-        if self.step < self.sampled_to or (self.plan is not None and self.plan.times(self.step)):
-            self.parts.begins(part, self.step)
+        self.parts.begins(part, self.step)
 
     # ---------------------------------------------------------------- a step
 
     @guarded
     def tick(self) -> None:
         """The end of a step."""
-        if self.apart.evaluating:
+        self._tick()
+
+    def _tick(self) -> None:
+        if self.apart.began is not None:
             self._late_end()
         self.step += 1
-        mark = Mark(with_event=self.plan is not None)
+        mark = Mark() if self.plan is not None else None
+        now = mark.at if mark is not None else time.perf_counter()
         apart_s = self.apart.take()
         if self.first_at is None:
-            self.thread, self.first_at = threading.get_ident(), mark.at
+            self.thread, self.first_at = threading.get_ident(), now
         else:
-            self._keep(max(0.0, mark.at - self.last_at - apart_s))
-        if self.plan is None and self._time_to_look(mark.at):
+            self._keep(max(0.0, now - self.last_at - apart_s))
+        if self.plan is None and (now > self.ask_at or self.step >= self.look_at_step) and self._time_to_look(now):
             self.plan = self._plan()
             self.tell()
             mark = Mark()
         if self.plan is not None:
             self.plan.step(self.step, mark, apart_s)
             if self.plan.read:
-                self._looked(self.plan, mark.at)
-        elif mark.at > self.sample_at:
-            self.sampled_to, self.sample_at = self.step + SAMPLED, mark.at + SAMPLED_EVERY_S
+                self._looked(self.plan, now)
+        elif now > self.sample_at:
+            self.sampled_to, self.sample_at = self.step + SAMPLED, now + SAMPLED_EVERY_S
+        self.timing = self.step < self.sampled_to or (self.plan is not None and self.plan.times(self.step))
         if self.parts.over:
             self.parts.read()
-        if mark.at > self.tell_at:
+        if now > self.tell_at:
             self.tell()
         self.last_at = time.perf_counter()
 
@@ -271,11 +278,9 @@ class Watch:
                 self.times, self.every = self.times[::2], 2 * self.every
 
     def _time_to_look(self, now: float) -> bool:
-        if not self.looks and self.options.at_step and self.step >= self.options.at_step:
+        if self.step >= self.look_at_step:
             return True
-        if now - self.asked_at < ASKED_EVERY_S:
-            return False
-        self.asked_at = now
+        self.ask_at = now + ASKED_EVERY_S
         if world() > 1 and os.path.exists(self._plan_file()):  # another rank has begun
             return True
         if self.looks:
@@ -307,6 +312,7 @@ class Watch:
         steps = self.step - plan.windows[0].first
         if "allocated" in memory and "allocated" in self.memory:
             memory["growth_a_step"] = (memory["allocated"] - self.memory["allocated"]) / steps
+        self.look_at_step = math.inf
         self.looks.append(
             {
                 "at_step": plan.windows[0].first,
@@ -353,29 +359,6 @@ class Watch:
             self.over, self.losses = "the job ended", []
             with contextlib.suppress(Exception):
                 self.tell()
-
-
-def stationary(times) -> bool:
-    """The last quarter of the steps is as fast as the one before it."""
-    n = min(max(5, len(times) // 4), MOST)
-    if len(times) < 2 * n:
-        return False
-    before, now = median(times[-2 * n : -n]), median(times[-n:])
-    return abs(now - before) <= STATIONARY * before
-
-
-def period(times) -> int:
-    """After so many steps they come again as they were; 1 for steps that are all alike."""
-    last = list(times[-100:])
-
-    def spread(period: int) -> float:
-        phases = [last[phase::period] for phase in range(period)]
-        return sum(abs(second - median(phase)) for phase in phases for second in phase)
-
-    alike = spread(1)
-    if alike < UNEQUAL * sum(last):
-        return 1
-    return next((n for n in range(2, len(last) // 4 + 1) if spread(n) < alike / 4), 1)
 
 
 def _planned(watch: Watch) -> dict:

@@ -61,6 +61,11 @@ class Apart:
                 self.of.seconds += seconds
                 self.of.count += self.add("evaluation", seconds)
 
+    def checkpoint(self, seconds: float) -> None:
+        if self.began is not None:  # no part of the evaluation that goes on
+            self.began += seconds
+        self.add("checkpoints", seconds)
+
     def add(self, kind: str, seconds: float) -> bool:
         """Whether it is a new one: several files of one checkpoint are one."""
         new = kind not in self.since_step

@@ -15,17 +15,18 @@ import torch.utils.data.dataloader as loading
 from torch.optim import optimizer as optimizers
 
 watching: list = []  # the one watcher
+compiling = torch.compiler.is_compiling
 
 
 def install(watch) -> None:
     watching.append(watch)
-    optimizers.register_optimizer_step_pre_hook(lambda *_: watch.part_begins("optimizer"))
+    optimizers.register_optimizer_step_pre_hook(lambda *_: watch.part_begins("optimizer") if watch.timing else None)
     optimizers.register_optimizer_step_post_hook(lambda optimizer, *_: watch.optimizer_done(optimizer))
     _patch(torch.autograd, "backward", _backward(watch))
-    _patch(torch.autograd, "grad", _around(lambda: None, lambda: watch.backward_done("grad")))
+    _patch(torch.autograd, "grad", _then(lambda *_: watch.backward_done("grad")))
     for method, seen in (("capture_end", watch.graph_captured), ("replay", watch.graph_replayed)):
         _patch(torch.cuda.CUDAGraph, method, _then(seen))
-    _patch(torch.amp.GradScaler, "step", _around(lambda: None, watch.scaler_done))
+    _patch(torch.amp.GradScaler, "step", _then(lambda *_: watch.scaler_done()))
     _patch(torch, "save", _checkpoint(watch))
     _patch(torch.nn.Module, "train", _evaluation(watch))
     _patch(torch.autograd.profiler.profile, "_prepare_trace", _give_way(watch))
@@ -33,7 +34,7 @@ def install(watch) -> None:
     if watch.options.step:
         _follow(watch, watch.options.step)
     atexit.register(watch.at_exit)
-    _patch(os, "_exit", _around(watch.at_once, lambda: None))
+    _patch(os, "_exit", _first(watch.at_once))
 
 
 def saves(module, name: str) -> None:
@@ -43,42 +44,34 @@ def saves(module, name: str) -> None:
 
 
 def _patch(owner, name: str, wrap) -> None:
+    """wrap: gives what takes the original's place. All of these begin alike: what is compiled is compiled as without us."""
     original = getattr(owner, name, None)
-    if original is None:
-        return
-    wrapped = wrap(original)
-
-    @functools.wraps(original)
-    def call(*args, **kwargs):
-        if torch.compiler.is_compiling():  # what is compiled is compiled as without us
-            return original(*args, **kwargs)
-        return wrapped(*args, **kwargs)
-
-    setattr(owner, name, call)
+    if original is not None:
+        setattr(owner, name, functools.wraps(original)(wrap(original)))
 
 
-def _around(before, after):
+def _then(seen):
+    """A function, and then `seen` with its first argument if it has any."""
+
     def wrap(original):
         def call(*args, **kwargs):
-            before()
+            if compiling():
+                return original(*args, **kwargs)
             try:
                 return original(*args, **kwargs)
             finally:
-                after()
+                seen(*args[:1])
 
         return call
 
     return wrap
 
 
-def _then(seen):
-    """A method, and then `seen` with its object."""
-
+def _first(seen):
     def wrap(original):
-        def call(self, *args, **kwargs):
-            result = original(self, *args, **kwargs)
-            seen(self)
-            return result
+        def call(*args, **kwargs):
+            seen()
+            return original(*args, **kwargs)
 
         return call
 
@@ -88,11 +81,14 @@ def _then(seen):
 def _backward(watch):
     def wrap(original):
         def backward(tensors, *args, **kwargs):
-            watch.backward_begins(tensors)
+            if compiling():
+                return original(tensors, *args, **kwargs)
+            if watch.timing or watch.losses_wanted or watch.apart.began is not None:
+                watch.backward_begins(tensors)
             try:
                 return original(tensors, *args, **kwargs)
             finally:
-                watch.backward_done()
+                watch.backward_done("backward")
 
         return backward
 
@@ -104,7 +100,7 @@ def _checkpoint(watch):
 
     def wrap(original):
         def save(*args, **kwargs):
-            if watch.saving:
+            if compiling() or watch.saving:
                 return original(*args, **kwargs)
             watch.saving, began = True, time.perf_counter()
             try:
@@ -121,6 +117,8 @@ def _checkpoint(watch):
 def _data_wait(watch):
     def wrap(original):
         def __next__(iterator):
+            if compiling():
+                return original(iterator)
             began, came = time.perf_counter(), False
             try:
                 batch = original(iterator)
@@ -142,7 +140,7 @@ def _evaluation(watch):
     def wrap(original):
         def train(module, mode=True):
             nonlocal switching
-            if switching or (mode and not watch.apart.evaluating):
+            if (mode and watch.apart.began is None) or switching or compiling():  # for each layer: the usual case first
                 return original(module, mode)
             if mode:
                 watch.evaluation_ends(module)
@@ -184,7 +182,7 @@ def _follow(watch, name: str) -> None:
                 for each in path:
                     owner = getattr(owner, each)
                 if hasattr(owner, last):
-                    return _patch(owner, last, _around(lambda: None, watch.tick))
+                    return _patch(owner, last, _then(lambda *_: watch.tick()))
             time.sleep(0.02)
 
     threading.Thread(target=look, name="grader-watch", daemon=True).start()

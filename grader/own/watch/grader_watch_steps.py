@@ -13,6 +13,9 @@ import torch
 NO_OPTIMIZER = 30  # backward calls where no optimizer was made: then they are the steps
 NEVER_STEPS = 1000  # where one was made, which may gather gradients over many calls
 DEEPEST = 20  # parts within parts
+UNEQUAL = 0.1  # steps that differ by such a share of their length, in the mean, may come in rounds
+STATIONARY = 0.05  # two quarters of the warm-up are as fast as each other when they differ by less
+MOST = 2000  # timed steps
 GONE = 50  # steps of others without one of the main optimizer's
 
 
@@ -22,9 +25,9 @@ class Mark:
 
     __slots__ = ("at", "event")
 
-    def __init__(self, with_event: bool = True) -> None:
+    def __init__(self) -> None:
         self.at, self.event = time.perf_counter(), None
-        if with_event and torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
+        if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
             self.event = torch.cuda.Event(enable_timing=True)
             self.event.record()
 
@@ -151,6 +154,29 @@ def _optimizer_made() -> bool:
     for kind in kinds:
         kinds += kind.__subclasses__()
     return any(getattr(kind.step, "hooked", False) for kind in kinds)
+
+
+def stationary(times) -> bool:
+    """The last quarter of the steps is as fast as the one before it."""
+    n = min(max(5, len(times) // 4), MOST)
+    if len(times) < 2 * n:
+        return False
+    before, now = median(times[-2 * n : -n]), median(times[-n:])
+    return abs(now - before) <= STATIONARY * before
+
+
+def period(times) -> int:
+    """After so many steps they come again as they were; 1 for steps that are all alike."""
+    last = list(times[-100:])
+
+    def spread(period: int) -> float:
+        phases = [last[phase::period] for phase in range(period)]
+        return sum(abs(second - median(phase)) for phase in phases for second in phase)
+
+    alike = spread(1)
+    if alike < UNEQUAL * sum(last):
+        return 1
+    return next((n for n in range(2, len(last) // 4 + 1) if spread(n) < alike / 4), 1)
 
 
 class Parts:
