@@ -21,7 +21,7 @@ from grader.grade import grade
 from grader.grading.forms import prepared
 from grader.labs.lab import Form, Lab, Parity
 from grader.measure.blocks import Arm, Plan
-from grader.result import NOT_MEASURED, Result
+from grader.result import FAIL, NOT_MEASURED, PASS, Result
 from grader.sandbox.parent import Child
 from grader.sandbox.setting import Limits, Setting
 from grader.sandbox.workspace import Workspace
@@ -146,6 +146,22 @@ def workspaces() -> list[Path]:
 def said(result: Result) -> str:
     """All that a grade says, as one text."""
     return " ".join([result.fatal, *(check.reason for check in result.checks)])
+
+
+def assert_rejected(result: Result, words: str) -> None:
+    """No points, for a reason that holds these words."""
+    assert words in said(result) and result.score == 0
+    assert result.fatal or FAIL in {check.status for check in result.checks if not check.max_points}
+
+
+def assert_told_apart(faults: dict[str, str], honest: dict[str, str], graded: Callable[[str], Result]) -> None:
+    """The sources of `faults` are another training, those of `honest` the same; by what each is."""
+    for what, source in faults.items():
+        result = graded(source)
+        assert result.fatal or result.check("parity").status == FAIL, what
+    for what, source in honest.items():
+        result = graded(source)
+        assert not result.fatal and result.check("parity").status == PASS, f"{what}: {said(result)}"
 
 
 def assert_each_cause_is_gone(lab: Lab, starter: Metrics, solution: Metrics) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import test_report
 import variants
-from helpers import first, loop, running, said, warmed_up
+from helpers import assert_rejected, first, loop, running, said, warmed_up
 from test_bad_input import FORGE, answer
 
 from grader import labs, machine
@@ -50,10 +50,7 @@ def counts(name: str, source: str, device: str = "cpu"):
 )
 def test_what_is_wrong_is_rejected_and_named(name, what):
     source, words = variants.wrongs(name)[what]
-    result = graded(name, traced_only(source))
-    assert words in said(result)
-    assert result.score == 0
-    assert result.fatal or FAIL in {check.status for check in result.checks if not check.max_points}
+    assert_rejected(graded(name, traced_only(source)), words)
 
 
 @pytest.mark.slow

@@ -3,9 +3,11 @@ rejected with its cause named. What needs a GPU is measured by `tests/benchmarks
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import variants
-from helpers import first, said
+from helpers import assert_rejected, assert_told_apart, first, said
 
 from grader import labs, machine, trace
 from grader.grade import grade
@@ -49,21 +51,13 @@ def test_same_training(name, which):
 )
 def test_what_is_wrong_is_rejected_and_named(name, what):
     source, words = variants.wrongs(name)[what]
-    result = graded(name, source)
-    assert words in said(result)
-    assert result.score == 0
-    assert result.fatal or FAIL in {check.status for check in result.checks if not check.max_points}
+    assert_rejected(graded(name, source), words)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LABS)
 def test_faults_are_rejected_and_honest_forms_are_not(name):
-    for what, source in variants.faults(name).items():
-        result = graded(name, source)
-        assert result.fatal or result.check("parity").status == FAIL, what
-    for what, source in variants.honest(name).items():
-        result = graded(name, source)
-        assert not result.fatal and result.check("parity").status == PASS, f"{what}: {said(result)}"
+    assert_told_apart(variants.faults(name), variants.honest(name), partial(graded, name))
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 import torch
 import variants
 from benchmarks import measured, nanogpt_peer
-from helpers import assert_each_cause_is_gone, running, said
+from helpers import assert_each_cause_is_gone, assert_rejected, assert_told_apart, running, said
 
 from grader import labs, machine
 from grader.calibrate import honest_form
@@ -17,7 +17,7 @@ from grader.data import prepare
 from grader.grade import grade
 from grader.look import peek
 from grader.measure.blocks import Plan
-from grader.result import FAIL, NOT_MEASURED, PASS, Result
+from grader.result import NOT_MEASURED, PASS, Result
 from grader.sandbox.child_error import ChildError
 from grader.submission import Submission
 
@@ -138,21 +138,13 @@ def test_same_training():
 @pytest.mark.parametrize("what", variants.WRONGS[NAME])
 def test_what_is_wrong_is_rejected_and_named(what):
     source, words = variants.wrongs(NAME)[what]
-    result = graded(source)
-    assert words in said(result)
-    assert result.fatal or FAIL in {check.status for check in result.checks if not check.max_points}
-    assert result.score == 0
+    assert_rejected(graded(source), words)
 
 
 @trainer
 @pytest.mark.slow
 def test_faults_are_rejected_and_honest_forms_are_not():
-    for what, source in variants.faults(NAME).items():
-        result = graded(source)
-        assert result.fatal or result.check("parity").status == FAIL, what
-    for what, source in (variants.honest(NAME) | dict(measured.rungs(NAME))).items():
-        result = graded(source)
-        assert not result.fatal and result.check("parity").status == PASS, f"{what}: {said(result)}"
+    assert_told_apart(variants.faults(NAME), variants.honest(NAME) | dict(measured.rungs(NAME)), graded)
 
 
 @trainer
