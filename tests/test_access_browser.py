@@ -70,6 +70,44 @@ def test_a_screen_reader_gets_names_headers_and_levels(jupyter, browser, tmp_pat
     assert browser.execute_script("return document.documentElement.lang")
 
 
+# of what takes the keyboard in a report: what comes out of the order in which it is read
+OUT_OF_ORDER = """
+return [...document.querySelectorAll(".speed-report")].flatMap(page => {
+  const all = [...page.querySelectorAll("a[href], button, summary, input, select, [tabindex]")].filter(e => e.getClientRects().length);
+  const above = (e, other) => e.getBoundingClientRect().bottom < other.getBoundingClientRect().top - 1;
+  return all.filter((e, i) => e.tabIndex > 0 || (i && above(e, all[i - 1]))).map(e => e.outerHTML.slice(0, 80)) })
+"""
+
+
+@pytest.mark.slow
+def test_a_report_can_be_read_with_the_keyboard_alone(jupyter, browser, tmp_path):  # noqa: F811
+    from selenium.webdriver import ActionChains
+    from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    pages = [report.html(result) for result in samples().values()]
+    cells = [
+        nbformat.v4.new_code_cell("lab", outputs=[nbformat.v4.new_output("display_data", {"text/html": page})])
+        for page in pages
+    ]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    nbformat.write(notebook, tmp_path / "course" / "shown.ipynb")
+    NotebookNotary(data_dir=str(tmp_path / "data")).sign(notebook)
+    browser.get(f"{jupyter}/lab/tree/shown.ipynb?token={TOKEN}&reset")
+    many = f"return document.querySelectorAll('.speed-report style').length >= {len(pages)}"
+    WebDriverWait(browser, 120, poll_frequency=0.5).until(lambda _: browser.execute_script(many))
+    assert browser.execute_script("return document.querySelectorAll('.speed-report summary').length") > 2
+    assert not browser.execute_script(OUT_OF_ORDER)
+    browser.execute_script("document.querySelector('.speed-report summary').focus()")
+    shown = "return document.activeElement.parentElement.open"
+    before = browser.execute_script(shown)
+    ActionChains(browser).send_keys(Keys.ENTER).perform()  # JupyterLab takes it where the cell itself has the focus
+    assert browser.execute_script(shown) != before
+    ring = "const s = getComputedStyle(document.activeElement); return [s.outlineStyle, parseFloat(s.outlineWidth)]"
+    style, width = browser.execute_script(ring)
+    assert style != "none" and width >= 1, "one sees where one is"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [900, 1600])
 def test_the_map_fits_and_each_button_has_its_own_name(this_checkout, jupyter, browser, tmp_path, width):  # noqa: F811

@@ -347,6 +347,13 @@ def test_an_archive_does_no_harm(tmp_path, capsys):
     assert [one.student for one in read_class(LABS, tmp_path / "submitted") if not one.submission] == ["I"]
 
 
+def test_a_name_is_no_formula_in_the_list_of_who_is_who(tmp_path, capsys):
+    files = {'=HYPERLINK("x")_1_assignsubmission_file_/x.ipynb': released()}
+    collect(tmp_path, made(tmp_path / "m.zip", files), capsys=capsys)
+    (row,) = rows(tmp_path / "submitted" / "collected.csv")
+    assert row["name"].startswith("'=") and row["file"].startswith("'=") and row["number"] == "1"
+
+
 def test_no_link_is_followed(tmp_path, capsys):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

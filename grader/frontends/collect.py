@@ -20,7 +20,7 @@ from grader.classroom.people import CANVAS, Entry, named, who_is
 from grader.errors import UserError
 from grader.frontends.classroom import GRADEBOOK
 from grader.result import write_text
-from grader.safe_text import clean
+from grader.safe_text import clean, no_formula
 
 LIST = "collected.csv"  # in the folder of the submissions: who is who
 COLUMNS = ("student", "lab", "system", "number", "name", "late", "when", "file")
@@ -179,10 +179,10 @@ def _remember(submitted: Path, taken: list[Taken]) -> None:
             each.lab,
             person.system,
             person.number,
-            person.name,
+            no_formula(person.name),
             "late" * each.late,
             when,
-            each.path,
+            no_formula(each.path),
         )
         rows.append(dict(zip(COLUMNS, values, strict=True)))
     file = io.StringIO()
