@@ -45,14 +45,14 @@ def train(job):
 """
 
 
-def metered(source: str, turns: int = 3, **options) -> Meter:
+def metered(source: str, turns: int = 3, steps: int = 20, **options) -> Meter:
     with running(source, counted=True, **options) as child:
         meter = Meter(child, on_gpu=False)
         child.load()
         child.start(1)
         for _ in range(turns):
             with meter.turn():
-                child.run(20)
+                child.run(steps)
     return meter
 
 
@@ -179,7 +179,7 @@ def test_files_that_the_loop_made_are_counted_once(opened, mapped):
     if mapped == "twice":
         source = source.replace("% 2", "% 4")
     try:
-        gpu, main = growth(metered(source).levels)
+        gpu, main = growth(metered(source, steps=10).levels)
     finally:
         for left in Path("/dev/shm").glob(f"{MARKER}-*"):
             left.unlink()
@@ -271,7 +271,7 @@ def train(job):
 
 @pytest.mark.parametrize("kept", UNMAPPED)
 def test_memory_that_is_not_mapped_is_memory(kept):
-    gpu, main = growth(metered(IN_UNMAPPED.replace("{kept}", UNMAPPED[kept])).levels)
+    gpu, main = growth(metered(IN_UNMAPPED.replace("{kept}", UNMAPPED[kept]), steps=10).levels)
     assert gpu == 0 and 0.95 * 2**19 <= main <= 1.1 * 2**19
 
 
