@@ -248,8 +248,8 @@ def test_what_the_reference_cannot_follow_does_not_count():
 def test_what_has_failed_already_is_not_replayed(monkeypatch, nothing_left):
     """A loop that trains nothing makes thousands of steps in its time, which the reference would train for hours."""
     monkeypatch.setattr(blocks, "CHUNK_S", 0.05)
-    # steps of the starter's until the losses have drifted, however slow it is here
-    enough = replace(SHORT, block_steps=12, min_pairs=2, max_pairs=2)
+    # 60 timed steps of the starter's, however slow it is here: after 40 the losses are a third apart, and a quarter is too far
+    enough = replace(SHORT, block_steps=30, min_pairs=2, max_pairs=2)
     result = grade_cells(CORPUS["constant_loss"].source(LAB.name), plan=enough)
     assert result.check("parity").status == "FAIL"
     assert not any("reference solution" in warning for warning in result.warnings)

@@ -429,6 +429,31 @@ def test_a_crowd_is_noticed(monkeypatch):
             child.freeze()
 
 
+@pytest.mark.slow
+@root_only
+def test_a_storm_of_processes_ends():
+    """Without root nobody but the machine's owner could set it a limit."""
+    storm = """
+import os
+
+if not os.fork():
+    while True:
+        try:
+            os.fork()
+        except OSError:
+            pass
+"""
+    with running(loop("", storm)) as child:
+        child.load()
+        child.start(1)
+        child.run(1)
+        assert eventually(lambda: len(child.processes.tree()) > 100)
+        with contextlib.suppress(ChildError):  # it depends on the number of cores whether there are too many
+            child.freeze()
+        user = child.workspace.uid
+    assert eventually(lambda: not [each for each in psutil.process_iter(["uids"]) if each.info["uids"].real == user])
+
+
 @pytest.mark.parametrize("count", [10, 1000])
 def test_many_locks_on_a_file_are_noticed(count):
     """Whoever closes the file looks through all of them: 50 000 make 3 ms of 3 us."""

@@ -82,7 +82,9 @@ def test_the_arithmetic_of_a_step_is_the_model_s(name, column):
             net = tiles.ConvNet(options["bands"], options["width"])
             net(torch.randn(batch, options["bands"], options["size"], options["size"])).sum().backward()
     told, unit = rows["arithmetic per step"].split()
-    assert float(told) * {"TFLOP": 1e12, "GFLOP": 1e9, "MFLOP": 1e6}[unit] == pytest.approx(counted.get_total_flops(), rel=0.04)
+    assert float(told) * {"TFLOP": 1e12, "GFLOP": 1e9, "MFLOP": 1e6}[unit] == pytest.approx(
+        counted.get_total_flops(), rel=0.04
+    )
     weights = sum(each.numel() for each in net.parameters())
     told, scale = re.search(r"(\S+) (thousand|million) weights", rows["model"]).groups()
     assert float(told) * {"thousand": 1e3, "million": 1e6}[scale] == pytest.approx(weights, rel=0.04)

@@ -55,7 +55,9 @@ _FADV_DONTNEED, _MADV_PAGEOUT = 4, 21
 _CLONE_FILES, _CLONE_THREAD = 0x400, 0x10000
 _FILTERS = (26, 51)  # setsockopt: SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF
 
-PROCESSES = 8192  # processes and threads of a child that has a user of its own
+# Processes and threads of a child that has a user of its own: a worker on each core may start a thread for each core (OpenBLAS
+# does), twice over, but a storm of them must not keep a small machine busy for minutes
+PROCESSES = min(8192, 1200 + 2 * (os.cpu_count() or 1) ** 2)
 
 
 def _check(value: int, what: str) -> int:

@@ -30,7 +30,7 @@ from grader.sandbox.workspace import Workspace
 
 # what Landlock leaves open to a process of the same user
 _OF_THE_SAME_USER = ("modes of files", "times of files", "limits of processes", "scheduling of processes")
-FEW_PROCESSES = 64  # the limit while it is tried: to start 8192 of them would take seconds
+FEW_PROCESSES = 64  # the limit while it is tried: to start thousands of them would take seconds
 
 
 @dataclass(frozen=True)
