@@ -6,7 +6,7 @@ import gzip
 import json
 
 import pytest
-from test_trace_anybody import ADD, LAYERS, Job, seen
+from test_trace_anybody import ADD, CUDA, LAYERS, Job, seen
 
 from grader import trace
 
@@ -320,3 +320,96 @@ def test_gpus_that_take_turns_wait_for_each_other():
     of_gpu(lambda e: e["args"].update(device=e["args"]["correlation"] % 2), job)
     a = seen(job)
     assert a.diagnosis.cause == "queue-bound" and "another GPU" in a.diagnosis.text and not a.metrics.notes
+
+
+# ---------------------------------------------------------------- what others call waiting for data, and copies
+
+
+def steps(body, calls=CUDA):
+    job = Job(calls)
+    for number in range(5):
+        start = job.now
+        body(job)
+        for _ in range(10):
+            job.op(length=300)
+        job.wait().mark(f"ProfilerStep#{number}", start)
+    return job
+
+
+LOADING = [
+    "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+    "enumerate(DataPipe)#MapperIterDataPipe",
+    "load batch",
+]
+LOADING += [
+    "data_loading",
+    "dataloader",
+    "get_batch",
+    "[pl][profile][_TrainingEpochLoop].train_dataloader_next",
+    "data time",
+]
+
+
+@pytest.mark.parametrize("name", LOADING)
+def test_marks_that_say_that_a_batch_is_made(name):
+    def body(job):
+        job.event("user_annotation", name, job.now, 20_000)
+        job.now += 20_005
+
+    a = seen(steps(body))
+    assert a.diagnosis.cause == "input-bound" and a.breakdown["idle_data"] == pytest.approx(20e6, rel=0.02)
+
+
+HIP = ("cuda_runtime", "hipLaunchKernel", "hipDeviceSynchronize")
+XPU = ("xpu_runtime", "urEnqueueKernelLaunch", "urQueueFinish")
+
+
+def copied(job, call, kind, size, length, op):
+    """A copy that holds the host until it has ended."""
+    job.ids += 1
+    start = max(job.now + 6, job.gpu)
+    job.gpu = start + length
+    where = {"device": 0, "stream": 7, "correlation": job.ids, "bytes": size}
+    job.event("gpu_memcpy", kind, start, length, 7, 0, **where)
+    job.event("cpu_op", op, job.now, job.gpu + 8 - job.now)
+    job.event(job.calls[0], call, job.now + 2, job.gpu + 4 - job.now, correlation=job.ids)
+    job.now = job.gpu + 10
+
+
+@pytest.mark.parametrize(
+    ("calls", "call", "kind"),
+    [
+        (CUDA, "cudaMemcpyAsync", "Memcpy HtoD (Pageable -> Device)"),
+        (CUDA, "cudaMemcpy", "Memcpy HtoD (Unknown -> Device)"),
+        (HIP, "hipMemcpyWithStream", "Memcpy HtoD (Host -> Device)"),
+        (HIP, "hipMemcpy", "CopyHostToDevice"),
+        (HIP, "hipMemcpyAsync", "CopyHostToDevice"),
+        (XPU, "urEnqueueUSMMemcpy", "Memcpy M2D (Memory -> Device)"),
+    ],
+)
+def test_a_batch_that_is_copied_while_the_host_waits(calls, call, kind):
+    a = seen(steps(lambda job: copied(job, call, kind, 300 << 20, 30_000, "aten::to"), calls))
+    assert a.diagnosis.cause == "transfer-bound" and a.breakdown["copies"] == pytest.approx(30e6, rel=0.02)
+    assert a.metrics.h2d_bytes == 300 << 20
+
+
+@pytest.mark.parametrize(
+    ("calls", "call", "kind"),
+    [
+        (CUDA, "cudaMemcpyAsync", "Memcpy DtoH (Device -> Pinned)"),
+        (CUDA, "cudaMemcpyAsync", "Memcpy DtoH (Device -> Pageable)"),
+        (HIP, "hipMemcpyDtoH", "CopyDeviceToHost"),
+        (HIP, "hipMemcpyAsync", "CopyDeviceToHost"),
+        (XPU, "urEnqueueUSMMemcpy", "Memcpy D2M (Device -> Memory)"),
+    ],
+)
+def test_values_that_the_host_waits_for(calls, call, kind):
+    def body(job):
+        for _ in range(20):
+            for _ in range(3):
+                job.op(length=80)
+            copied(job, call, kind, 4, 2, "aten::cpu")
+            job.now += 250
+
+    a = seen(steps(body, calls))
+    assert a.metrics.syncs == 21 and "sync-bound" in (a.diagnosis.cause, a.diagnosis.runner_up)

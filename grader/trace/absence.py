@@ -40,9 +40,9 @@ LOADER = re.compile(r"enumerate\(DataLoader\)#")
 # Names of functions, files and marks that say that a batch is being made.
 MAKES_BATCH = re.compile(
     r"(?i)(^|/)torch/utils/data/|(^|/)(datasets?|data_?load(er|ing)|webdataset|ffcv|nvidia/dali|streaming|litdata|tf_data)[/.(\d]"
-    r"|(^|[^a-z])(load|decode|read|fetch|collate|augment|tokeni[sz]e|preprocess|prepare|sample|next|get|make|build)_?"
+    r"|(^|[^a-z])(load|decode|read|fetch|collate|augment|tokeni[sz]e|preprocess|prepare|sample|next|get|make|build)[_ ]?"
     r"(batch|data|sample|image|img|jpe?g|png|audio|video|file|example|input|record|shard|item)"
-    r"|(^|[^a-z])(preprocess\w*|collate\w*|imread|dataload(er|ing)|data_?(fetch|time|wait|next)\w*|train_dataloader_next)\b"
+    r"|(^|[^a-z])(preprocess\w*|collate\w*|imread|data[_ ]?load(er|ing)?|data[_ ]?(fetch|time|wait|next)\w*|train_dataloader_next)\b"
 )
 COLLECTS = re.compile(r"Python GC$|<built-in function collect>$|gc\.collect$|gc_collect$")
 MOST = 3  # of anything that is listed

@@ -11,12 +11,13 @@ from grader.trace.columns import Trace
 from grader.trace.events import CPU_OP, MEMCPY, SYNC_CALL
 from grader.trace.nesting import by_thread
 
-DATA_WAIT = re.compile(r"enumerate\(DataLoader\)#.*__next__|data_wait$")
+DATA_WAIT = re.compile(r"enumerate\(DataLoader\)#.*__next__|enumerate\(DataPipe\)#|data_wait$")
 BLOCKING_COPY_CALL = re.compile(
     r"((cuda|hip)Memcpy(WithStream|2D|3D|2DTo\w+|2DFrom\w+|To\w+|From\w+|HtoD|DtoH|HtoA|AtoH)?|cuMemcpy(HtoD|DtoH|HtoA|AtoH)?)"
     r"(_v\d+|_ptds(_v\d+)?)?$"
 )
 ANY_COPY_CALL = re.compile(r"(cuda|hip)Memcpy|cuMemcpy")
+HELD_NS, CLOCKS_NS = 100_000, 10_000  # no copy is handed over for so long; the clocks of host and GPU differ by so much
 ITEM = re.compile(r"aten::_local_scalar_dense$")  # `.item()` and friends
 
 
@@ -58,6 +59,10 @@ def blocking_calls(trace: Trace) -> np.ndarray:
     blocks[calls] = trace.named(BLOCKING_COPY_CALL, calls)
     work = np.flatnonzero(trace.category == MEMCPY)
     blocks[trace.launch_of(work[trace.named(r".*Pageable", work)])] = True  # cudaMemcpyAsync waits for those, too
+    call = trace.launch_of(work)  # as do others that last until the copy has ended
+    work, call = work[call >= 0], call[call >= 0]
+    held = (trace.duration[call] >= HELD_NS) & (trace.end[call] + CLOCKS_NS >= trace.end[work])
+    blocks[call[held & (trace.start[call] <= trace.start[work])]] = True
     blocks[copies[launching_op(trace, copies, ITEM) >= 0]] = True
     calls = by_thread(trace.thread, calls)
     thread, op, sync = trace.thread[calls], launching_op(trace, calls), trace.named(SYNC_CALL, calls)

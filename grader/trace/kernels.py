@@ -186,14 +186,14 @@ FAMILIES = tuple(
 )
 FIRST = ("fused by a compiler",)  # even where the name looks like a product
 CONVOLUTION = re.compile(r"conv(?!ert)|[fd]prop|dgrad|wgrad|winograd|\d*cudnn_|s\d+cudnn|fft2d|first_layer_fwd")
-MEMCPY = re.compile(r"(?:Memcpy|Copy)\s*([A-Z]to[A-Z])|CopyHostToDevice")
+MEMCPY = re.compile(r"(?:Memcpy|Copy)\s*([A-Z])[a-z]*(?:to|2|To)([A-Z])")
 
 
 @lru_cache(MOST_KNOWN)
 def family(name: str) -> str:
     """What a GPU event is for, by its name: "gemm on tensor cores", "normalisation", "copy HtoD", ..."""
     if copy := MEMCPY.match(name):
-        return f"copy {copy[1] or 'HtoD'}"
+        return f"copy {copy[1]}to{copy[2]}".replace("M", "H")  # Intel's host memory
     if name.startswith("Memset"):
         return "memset"
     if is_communication(name):
