@@ -394,8 +394,8 @@ SYNCS = Prediction(points=10, factor=1.5)
     "gains, gain, right, words",
     [
         ({REFERENCE: 4.0}, 4, True, "Here the reference solution gains 4.0x."),
-        ({REFERENCE: 4.0}, 5.9, True, "right within a factor of 1.5 of what a full fix gains"),
-        ({REFERENCE: 4.0}, 6.1, False, "right within a factor of 1.5 of what a full fix gains"),
+        ({REFERENCE: 4.0}, 5.9, True, "right if it lies within a factor of 1.5 of the gain of a full fix"),
+        ({REFERENCE: 4.0}, 6.1, False, "right if it lies within a factor of 1.5 of the gain of a full fix"),
         ({REFERENCE: 4.0}, 2.6, False, "Gain 2.6x is off."),
         ({OWN: 29.2}, 20, True, "Here your own loop gains 29.2x."),
         ({OWN: 29.2}, 5, False, "Here your own loop gains 29.2x."),
@@ -444,7 +444,7 @@ def test_the_page_says_how_a_prediction_is_judged(name):
     lab = labs.get(name)
     page = (Path(__file__).parents[1] / "labs" / name / f"{name}.ipynb").read_text(encoding="utf-8")
     text = "\n".join("".join(cell["source"]) for cell in json.loads(page)["cells"])
-    assert f"Half of the {lab.prediction.points:g} points is for the cause, half for the gain. " in text
+    assert f"You get half of the {lab.prediction.points:g} points for the cause and half for the gain. " in text
     assert prediction_check.RULE.format(factor=lab.prediction.factor) in text
     assert (prediction_check.MADE_FOR in text) == lab.scored_on_both
 

@@ -11,11 +11,11 @@ from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
 
 # The rule, as the labs' pages and the report say it.
 RULE = (
-    "The gain is right within a factor of {factor:g} of what a full fix gains on the machine that grades. The reference solution is a "
-    "full fix. Your own loop is one, too, once it earns all throughput points."
+    "Your gain is right if it lies within a factor of {factor:g} of the gain of a full fix, measured on the machine that grades. "
+    "The reference solution is a full fix. So is your own loop, once it earns all throughput points."
 )
 # Where both kinds of device are graded.
-MADE_FOR = 'Your gain is for a GPU unless you add `device="cpu"`. It is judged only by a grade on that kind of device.'
+MADE_FOR = 'Your gain is for a GPU unless you add `device="cpu"`. Only a grade on that kind of device judges it.'
 DEVICES = {"cuda": "a GPU", "cpu": "a CPU"}
 MISSED = "A first prediction is rarely right. Write in your explanation what it missed."
 REFERENCE, OWN = "the reference solution", "your own loop"  # whose gain is known

@@ -22,8 +22,8 @@ GENERATED = "generated:"
 YOURS = """\
 **Yours.** Everything between `job` and `yield`, and all code outside the function.
 
-**Set-up.** What you do once before the first step isn't timed, such as compiling or converting the data. Working ahead for later
-steps gains nothing there, because we let the loop use up its head start before we time it.
+**Set-up.** We don't time what you do once before the first step, such as compiling or converting the data. You gain nothing if you
+work ahead there for later steps, because we let the loop use up its head start before we time it.
 
 **What must stay.** Your loop must train the same model on the same batches of `job.batches`. Loss, optimizer and learning rate stay as
 they are. Each batch is one optimizer step with one `yield`. The weights stay fp32.
@@ -160,8 +160,8 @@ def _prediction(lab: AnyLab) -> str:
         f'| [`"{name}"`](../../notebooks/glossary.ipynb#{name}) | {meaning} |' for name, meaning in MEANING.items()
     ]
     judged = (
-        f"Half of the {lab.prediction.points:g} points is for the cause, half for the gain. {RULE.format(factor=factor)}{made_for} "
-        f"If you predict 6, any gain from {6 / factor:.2g} to {6 * factor:.2g} makes you right."
+        f"You get half of the {lab.prediction.points:g} points for the cause and half for the gain. {RULE.format(factor=factor)}{made_for} "
+        f"If you predict 6, you are right with any gain from {6 / factor:.2g} to {6 * factor:.2g}."
     )
     return "\n".join(
         [
@@ -192,8 +192,8 @@ def _points(lab: AnyLab) -> str:
     assert isinstance(lab, Lab)
     same = "gives the same answers" if lab.serves else "trains the same model"
     parts = [
-        f"**First, your loop must be the same work.** We run its first steps and those of the untouched loop from the same seed. They may "
-        f"differ only as far as rounding explains it. The timed steps must go on the same way. Unless your loop {same}, nothing else counts."
+        f"**First, your loop must do the same work.** We run the first steps of both loops from the same seed. Their results may "
+        f"differ only by rounding. We check the timed steps, too. Unless your loop {same}, nothing else counts."
     ]
     parts.append(_healthy(lab) if lab.throughput.healthy and not lab.memory else _throughput(lab))
     if isinstance(lab.memory, Growth):
@@ -205,8 +205,8 @@ def _points(lab: AnyLab) -> str:
     if bounded:
         listed = "\n".join(f"- *{title}*" for title in bounded)
         parts.append(
-            f"**The trace.** What shows in the trace must make your loop faster, too. With half of *{lab.throughput.title}*'s points, each of "
-            f"these checks earns at most half of its points:\n\n{listed}"
+            f"**The trace.** These checks count only as far as your loop got faster. With half of *{lab.throughput.title}*'s points, each of "
+            f"them earns at most half of its own:\n\n{listed}"
         )
     parts.append("**Your explanation.** A person reads it.")
     return _folded("How points are given", "\n\n".join(parts))
