@@ -106,6 +106,14 @@ def cores_text(count: Any) -> str:
     return f"{count} core{'s' * (count != 1)}"
 
 
+def size_text(size: float) -> str:
+    """Bytes: "12.3 GB", "4.5 KB" """
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
+        if abs(size) >= 0.9995 * unit:  # what three digits round to it
+            return f"{size / unit:.3g} {name}"
+    return f"{size:.3g} bytes"
+
+
 def times(factor: float) -> str:
     """A speed-up: "2.10x", "12.3x", "123x"."""
     digits = 2 if factor < 10 else 1 if factor < 100 else 0

@@ -20,6 +20,7 @@ from test_trace import good
 from grader import trace
 from grader.errors import UserError
 from grader.frontends import diagnose, diagnosis_facts
+from grader.safe_text import size_text
 from tests.loops import US, Loop, Recording
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -396,7 +397,7 @@ def test_reports_of_the_recorded_traces_fit_a_screen(path):
 def test_numbers_have_their_words():
     facts = dict(diagnosis_facts.facts(replace(trace.analyse(SLOW.record()[0].read()).metrics, launches=1.0)))
     assert "1 launch," in facts["host"] + ","
-    assert [diagnosis_facts.size_text(n) for n in (999.7e6, 1e9, 12.34e6, 1023)] == [
+    assert [size_text(n) for n in (999.7e6, 1e9, 12.34e6, 1023)] == [
         "1 GB",
         "1 GB",
         "12.3 MB",

@@ -8,18 +8,11 @@ from dataclasses import replace
 from grader.labs.lab import Budget, Growth
 from grader.measure.memory import Meter, growth
 from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult, scored, unscored
+from grader.safe_text import size_text
 
 TOO_FEW = "Too few blocks were timed to tell whether memory grows. That says nothing about your loop. Check again without quick mode."
 NOTHING = 0.02  # of a leak: what is gone of it by chance
 OUTLASTED = 8  # times what is held in advance: so large a leak must become before its absence tells
-
-
-def size(number: float) -> str:
-    """Bytes in words: 3.2 MB, 12.5 KB."""
-    for unit, one in (("GB", 1e9), ("MB", 1e6)):
-        if abs(number) >= one:
-            return f"{number / one:.3g} {unit}"
-    return f"{number / 1e3:.3g} KB"
 
 
 def kilobytes(number: float) -> str:
@@ -63,9 +56,9 @@ def _too_much(check: Growth, starter: Meter, submission: Meter) -> str:
     theirs = growth(starter.levels) or (0.0, 0.0)
     gpu, main = _held(starter, submission)
     if gpu > check.ahead:
-        return f"{size(gpu)} of GPU memory"
+        return f"{size_text(gpu)} of GPU memory"
     if main > (check.ahead_main if theirs[1] > theirs[0] else check.ahead):
-        return f"{size(main)} of main memory"
+        return f"{size_text(main)} of main memory"
     return ""
 
 
@@ -93,19 +86,19 @@ def judge_growth(check: Growth, starter: Meter, submission: Meter) -> CheckResul
         )
         return scored(check, 0, reason, evidence, FAIL)
     if steps_to_tell(check, starter, submission):
-        held = size(sum(_held(starter, submission)))
+        held = size_text(sum(_held(starter, submission)))
         reason = (
             f"The loop holds {held} more than the untouched one does at first. A leak of so few steps could hide in that, so "
             "this is undecided. Check again without quick mode, for more steps."
         )
         return unscored(check, INCONCLUSIVE, reason, evidence)
-    where = f"GPU {size(ours[0])}, main memory {size(ours[1])}" if submission.on_gpu else "main memory"
+    where = f"GPU {size_text(ours[0])}, main memory {size_text(ours[1])}" if submission.on_gpu else "main memory"
     if total <= check.at_most:
         seen = f"From step to step memory grows by {kilobytes(total)} (the untouched loop's by {kilobytes(before)})"
         return scored(check, check.points, f"{seen}. Up to {kilobytes(check.at_most)} counts as level.", evidence)
     share = min(0.95, max(0.0, 1 - total / before - _hidden(starter, submission))) if before > 0 else 0.0
     share = share if share > NOTHING else 0.0
-    reason = f"Each step leaves {size(total)} behind ({where}). The untouched loop leaves {size(before)}."
+    reason = f"Each step leaves {size_text(total)} behind ({where}). The untouched loop leaves {size_text(before)}."
     if share:
         reason += f" The part that is gone earns {share:.0%} of the points."
     return scored(check, share * check.points, reason, evidence, FAIL)
@@ -116,7 +109,7 @@ def judge_budget(check: Budget, budget: int, meter: Meter) -> CheckResult:
     allowed = budget + (check.beside if meter.on_gpu else 0)
     what = "GPU memory, CUDA's own included" if meter.on_gpu else "main memory"
     evidence = {"peak_mb": meter.peak / 1e6, "budget_mb": budget / 1e6, "allowed_mb": allowed / 1e6}
-    seen = f"At its peak the loop held {size(meter.peak)} of {what}. {size(allowed)} are allowed."
+    seen = f"At its peak the loop held {size_text(meter.peak)} of {what}. {size_text(allowed)} are allowed."
     return scored(check, check.points if meter.peak <= allowed else 0, seen, evidence)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grader.safe_text import clean, rounded, times
+from grader.safe_text import clean, rounded, size_text, times
 from grader.trace import Analysis, Metrics, Trace, catalogue
 from grader.trace.analysis import Operation
 from grader.trace.compare import Change, Comparison
@@ -191,14 +191,6 @@ def _count(value: float | None, words: str, one: str = "") -> str:
     if value is None:
         return ""
     return f"{rounded(value, 3)} {words if value != 1 else one or words.removesuffix('s')}"
-
-
-def size_text(size: float) -> str:
-    """ "12.3 GB" """
-    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
-        if abs(size) >= 0.9995 * unit:  # what three digits round to it
-            return f"{size / unit:.3g} {name}"
-    return f"{size:.3g} bytes"
 
 
 # ---------------------------------------------------------------- two traces

@@ -24,7 +24,7 @@ from grader.classroom.coordinator import grade_all
 from grader.classroom.pool import embedded
 from grader.classroom.store import Store, stands
 from grader.classroom.submissions import Job
-from grader.grading.forms import choose_form, missing_packages, prepared, too_few_devices, too_little_memory
+from grader.grading.forms import choose_form, lacking, prepared
 from grader.labs.lab import Lab
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, Result, write_text
 from grader.submission import Submission, solution
@@ -146,7 +146,7 @@ def _grade(chosen: list[Lab], options: argparse.Namespace, kind: str, path: Path
     by_gpus: dict[int, dict[str, tuple[Work, Job]]] = {}
     for lab in chosen:
         form_name = choose_form(lab, options.device)
-        lacks = too_few_devices(lab, form_name) or missing_packages(lab) or too_little_memory(lab, form_name)
+        lacks = lacking(lab, form_name)
         if form_name != kind or lacks:
             print(f"{lab.name}: left out. {lacks}")
             continue

@@ -13,7 +13,7 @@ from grader import calibrate, labs, machine
 from grader.data.cache import cache_dir
 from grader.devices import PEAKS, PRETEND, keep, measured_here, peaks, pretence
 from grader.frontends.commands.labs import form_here
-from grader.grading.forms import fitted, missing_packages, too_little_memory
+from grader.grading.forms import fitted, lacking
 from grader.labs.lab import AnyLab, Lab
 from grader.measure import calibration
 from grader.safe_text import cores_text
@@ -47,14 +47,9 @@ def gradable() -> list[str]:
     for name in labs.NAMES:
         lab = labs.get(name)
         form = form_here(lab)
-        if form and not _lacks(lab, form) and lab.measurable(form):
+        if form and not lacking(lab, form) and lab.measurable(form):
             found.append(name)
     return found
-
-
-def _lacks(lab: AnyLab, form: str) -> str:
-    """What a lab needs in this form and this machine does not have, "" for nothing."""
-    return missing_packages(lab) or too_little_memory(lab, form)
 
 
 def _show_machine(confined: Confinement) -> None:
@@ -120,7 +115,7 @@ def _measure_peaks(gpu: str) -> Path:
 def _show_lab(lab: AnyLab) -> bool:
     """False for a lab that should be calibrated and is not."""
     form = form_here(lab)
-    lacks = _lacks(lab, form) if form else "needs an NVIDIA GPU"
+    lacks = lacking(lab, form) if form else "needs an NVIDIA GPU"
     if form is None or lacks:
         print(f"{lab.name:<16} not here: {lacks}")
         return True

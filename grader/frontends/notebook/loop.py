@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grader import trace, web_page
-from grader.checks.memory import judge_budget, size
+from grader.checks.memory import judge_budget
 from grader.checks.throughput import MUCH_LOST
 from grader.frontends import attempts
 from grader.frontends.notebook.base import NEEDS_GPU, NotebookLab
@@ -22,6 +22,7 @@ from grader.grading.forms import fitted
 from grader.labs.lab import CAUSES, Budget, Check, Growth, Lab
 from grader.look import Observation, look, peek, profile
 from grader.result import Progress
+from grader.safe_text import size_text
 from grader.sandbox.workspace import Workspace
 from grader.submission import Submission, predicted_in
 from grader.trace.catalogue import METRICS, PEEKED, PROFILED
@@ -151,9 +152,9 @@ class LoopLab(NotebookLab):
             gpu, main = (
                 (b - a) / (after.steps - before.steps) for a, b in ((before.gpu, after.gpu), (before.main, after.main))
             )
-            gpu_part = f"{size(gpu)} per step on the GPU and " if seen.meter.on_gpu else ""
+            gpu_part = f"{size_text(gpu)} per step on the GPU and " if seen.meter.on_gpu else ""
             few = f" A few steps tell little. Use lab.run({MANY_STEPS})." if steps < MANY_STEPS else ""
-            return [f"Memory grew by {gpu_part}{size(main)} per step in main memory.{few}"]
+            return [f"Memory grew by {gpu_part}{size_text(main)} per step in main memory.{few}"]
         budget = fitted(self.lab, self.device)[0].forms[self.device].budget
         if seen.meter and isinstance(self.lab.memory, Budget) and budget is not None:
             return [judge_budget(self.lab.memory, budget, seen.meter).reason]
