@@ -33,7 +33,8 @@ def clean(value: Any, limit: int = WHOLE, tail: bool = False) -> str:
     text = (text[-raw:] if tail else text[:raw]) if cut else text
     text = _ESCAPES.sub("", text.replace("\r\n", "\n"))
     # A progress bar rewrites its line: keep what was left standing.
-    text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    if "\r" in text:
+        text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     text = _CONTROLS.sub("", text).expandtabs(4).strip("\n")
     if len(text) <= limit and not cut:
         return text

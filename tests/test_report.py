@@ -432,7 +432,7 @@ def test_hostile_text_is_escaped():
 
 
 @pytest.mark.parametrize(
-    "flood", ["a" * 2**20, "<&\"' " * 2**18, "\x1b[" * 2**19, "\x1b]" * 2**19, "x\r" * 2**19, "\n" * 2**20]
+    "flood", ["a" * 2**17, "<&\"' " * 2**15, "\x1b[" * 2**16, "\x1b]" * 2**16, "x\r" * 2**16, "\n" * 2**17]
 )
 def test_floods_are_cut(flood):
     evidence = {
@@ -442,7 +442,7 @@ def test_floods_are_cut(flood):
         "nested": {"a": {"b": {"c": {"d": {"e": [[[[[flood]]]]]}}}}},
         "digits": 10**5000,
     }
-    checks = [CheckResult(f"c{i}", flood, FAIL, 0, 5, flood, flood, evidence) for i in range(8)]
+    checks = [CheckResult(f"c{i}", flood, FAIL, 0, 5, flood, flood, evidence) for i in range(2)]
     result = make(checks, title=flood, fatal=flood, output=flood, warnings=[flood] * 50, machine={"m": flood})
     page = report.html(result)
     Balanced(page)
