@@ -32,6 +32,7 @@ from grader.labs.lab import Lab
 from grader.measure import calibration
 from grader.measure.blocks import Arm, Plan
 from grader.measure.calibration import Near
+from grader.paths import temporary
 from grader.result import PASS, Progress, silent, write_json
 from grader.sandbox.child_error import ChildError
 from grader.submission import solution
@@ -195,7 +196,7 @@ def _spread_of_seed(
     # half a fix rounds otherwise than a whole one: a matmul whose sizes are not padded takes another kernel
     forms |= {f"starter, {name}": honest_form(lab.starter, name) for name in ("TF32", "bf16")}
     progress(0.0, "the reference")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=temporary()) as folder:
         held_out = {}
         for arm, step in _trained(source, lab, form_name, seed, grid):
             arm.child.weights(WEIGHTS)

@@ -31,6 +31,7 @@ from grader.kinds import Kind
 from grader.kinds.shared import WrongAnswers
 from grader.labs.lab import AnyLab, Form, Growth, Lab
 from grader.measure.blocks import QUICK, Arm, Plan
+from grader.paths import temporary
 from grader.result import FAIL, NOT_MEASURED, Progress, Result, silent, unscored
 from grader.sandbox.child_error import ChildError
 from grader.sandbox.setting import QUICK_LIMITS, Limits
@@ -160,7 +161,7 @@ def measure(findings: Findings, submission: Submission, plan: Plan, limits: Limi
     setup = set_up(findings.form, form_name, findings.allow_unconfined, counted=lab.memory is not None)
     progress(0.02, "looking at the machine")
     findings.free_bytes = gate.machine_is_free(form_name, findings.ranks)
-    with tempfile.TemporaryDirectory() as kept, workspace_of(submission.source) as workspace:
+    with tempfile.TemporaryDirectory(dir=temporary()) as kept, workspace_of(submission.source) as workspace:
         open_submission = partial(open_arm, submission.source, setup, limits, kept=workspace)
         attempt = _Attempt(setup, open_submission, plan, Path(kept), progress)
         try:

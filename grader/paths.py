@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
+
+from grader.errors import UserError
 
 PACKAGE = Path(__file__).resolve().parent
 REPOSITORY = PACKAGE.parent  # of a checkout; where the package was installed from a wheel, the folder that it lies in
@@ -37,3 +40,11 @@ def learners() -> Path:
 def working_copy(lab: str) -> Path:
     """The learner's own notebook of a lab; it need not be there yet."""
     return learners() / "work" / lab / f"{lab}.ipynb"
+
+
+def temporary() -> Path:
+    """The folder of temporary files. Raises UserError where there is none with room."""
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError as error:  # the folders that were tried stand in its words
+        raise UserError(f"{error.strerror}. Free some space there, or set TMPDIR to a folder that has some.") from None

@@ -6,6 +6,9 @@ They are applied in the order in which they stand in `BOXES`, whatever order the
 import ctypes
 import errno
 import os
+import resource
+import shutil
+import signal
 import struct
 import sys
 import tempfile
@@ -19,15 +22,17 @@ _LOAD, _EQUAL, _HAS, _RETURN = 0x20, 0x15, 0x45, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _NUMBER, _FIRST_ARGUMENT = 0, 16
 _NEW_NAMESPACE = 0x7E020000 | 0x80  # each of CLONE_NEW*
-_NEWNS, _NEWPID = 0x20000, 0x20000000
-_RDONLY, _REMOUNT, _BIND, _MOVE, _REC, _PRIVATE = 1, 32, 4096, 8192, 0x4000, 0x40000
-NOBODY = 65534
+_NEWNS = 0x20000
+_RDONLY, _NOEXEC, _REMOUNT, _BIND, _MOVE, _REC, _PRIVATE = 1, 8, 32, 4096, 8192, 0x4000, 0x40000
+_NEWUSER = 0x10000000
+NOBODY, NAMELESS = 65534, 54321  # the second has no entry in /etc/passwd
+scratch = ""  # the folder of this box's own, removed behind it
 
 _ARM = os.uname().machine == "aarch64"
 NUMBERS = {
     "clone": 220 if _ARM else 56, "unshare": 97 if _ARM else 272, "ptrace": 117 if _ARM else 101, "seccomp": 277 if _ARM else 317,
     "kcmp": 272 if _ARM else 312, "memfd_create": 279 if _ARM else 319, "userfaultfd": 282 if _ARM else 323, "setns": 268 if _ARM else 308,
-    "perf_event_open": 241 if _ARM else 298, "bpf": 280 if _ARM else 321, "mbind": 235 if _ARM else 237,
+    "flock": 32 if _ARM else 73, "perf_event_open": 241 if _ARM else 298, "bpf": 280 if _ARM else 321, "mbind": 235 if _ARM else 237,
     "set_mempolicy": 237 if _ARM else 238, "process_vm_readv": 270 if _ARM else 310, "rseq": 293 if _ARM else 334,
     "inotify_init1": 26 if _ARM else 294, "sched_setattr": 274 if _ARM else 314,
     "pidfd_send_signal": 424, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "pidfd_open": 434,
@@ -67,6 +72,13 @@ def _mount(
     _check(libc.mount(*words, flags, options.encode() if options is not None else None), f"mount({target})")
 
 
+def _folder(name: str) -> str:
+    path = os.path.join(scratch, name)
+    os.makedirs(path, exist_ok=True)
+    os.chmod(path, 0o777)
+    return path
+
+
 def _own_mounts() -> None:
     _check(libc.unshare(_NEWNS), "unshare")
     _mount(None, "/", flags=_REC | _PRIVATE)
@@ -78,7 +90,7 @@ def _read_only(folder: str) -> None:
 
 
 def _dev_without_shm() -> None:
-    new = tempfile.mkdtemp(prefix="dev-")
+    new = _folder("dev")
     _mount("tmpfs", new, "tmpfs", options="mode=755")
     for name in ("null", "zero", "full", "random", "urandom", "tty"):
         Path(new, name).touch()
@@ -90,7 +102,7 @@ def _dev_without_shm() -> None:
 
 def _home(options: str, flags: int = 0) -> None:
     """HOME on a file system of its own."""
-    home = tempfile.mkdtemp(prefix="home-")
+    home = _folder("home")
     _mount("tmpfs", home, "tmpfs", flags, options)
     os.environ["HOME"] = home
     for name in ("XDG_CACHE_HOME", "GRADER_CACHE"):
@@ -119,15 +131,21 @@ def _open_up(path: Path) -> None:
         _mount(aside, str(closed / below), flags=_MOVE)
 
 
-def _become_nobody() -> None:
+def _become(user: int, **environment: str | None) -> None:
     for path in {sys.prefix, sys.base_prefix}:
         _open_up(Path(path))
-    home = tempfile.mkdtemp(prefix="home-")
-    os.chown(home, NOBODY, NOBODY)
-    os.environ |= {"HOME": home, "USER": "nobody"}
+    _set(**environment)
     os.setgroups([])
-    os.setresgid(NOBODY, NOBODY, NOBODY)
-    os.setresuid(NOBODY, NOBODY, NOBODY)
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+
+
+def _only_root() -> None:
+    """Root of a user namespace that has no other user, as some containers without a daemon."""
+    _check(libc.unshare(_NEWUSER), "unshare")
+    Path("/proc/self/setgroups").write_text("deny")
+    for name in ("uid_map", "gid_map"):
+        Path("/proc/self", name).write_text("0 0 1")
 
 
 def _drop_capabilities(kept: int = 0) -> None:
@@ -151,11 +169,49 @@ def _set(**values: str | None) -> None:
 
 
 def _long_temporary() -> None:
-    folder = Path(tempfile.mkdtemp(), "a-cluster-gives-each-job-a-folder-with-a-long-name" * 3)
-    folder.mkdir()
-    os.chmod(folder.parent, 0o777)
-    os.chmod(folder, 0o777)
-    os.environ["TMPDIR"] = str(folder)
+    os.environ["TMPDIR"] = _folder("a-cluster-gives-each-job-a-folder-with-a-long-name" * 3)
+
+
+def _full_disk() -> None:
+    """No room wherever temporary files go."""
+    for folder in ("/tmp", "/var/tmp"):  # the second has this box's own folder, of which nothing is needed any more
+        _mount("tmpfs", folder, "tmpfs", options="size=4096,mode=1777")
+        with open(Path(folder, "full"), "wb") as file:
+            file.write(bytes(4096))
+    _set(TMPDIR=None)
+
+
+def _noexec_temporary() -> None:
+    _mount("tmpfs", _folder("noexec"), "tmpfs", _NOEXEC, "mode=1777")
+    os.environ["TMPDIR"] = _folder("noexec")
+
+
+def _old_cgroups() -> None:
+    """Version 1, with the time of one and a half cores and 3 GiB, as a container of it sees them."""
+    own = Path(scratch, "cgroup")
+    own.write_text("4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n")
+    _mount(str(own), f"/proc/{os.getpid()}/cgroup", flags=_BIND)
+    _mount("tmpfs", "/sys/fs/cgroup", "tmpfs", options="mode=755")
+    for name, value in {
+        "cpu,cpuacct/cpu.cfs_quota_us": 150_000,
+        "cpu,cpuacct/cpu.cfs_period_us": 100_000,
+        "memory/memory.limit_in_bytes": 3 << 30,
+        "memory/memory.usage_in_bytes": 1 << 30,
+    }.items():
+        path = Path("/sys/fs/cgroup", name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"{value}\n")
+
+
+def _at_start(*lines: str) -> None:
+    """Every Python of the box begins with these lines."""
+    folder = Path(_folder("start"))
+    (folder / "sitecustomize.py").write_text("\n".join(lines))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
+
+
+def _limit(what: int, count: int) -> None:
+    resource.setrlimit(what, (count, count))
 
 
 _MOUNTS: dict[str, Callable[[], None]] = {
@@ -167,6 +223,10 @@ _MOUNTS: dict[str, Callable[[], None]] = {
     "no_shm": _dev_without_shm,
     "read_only_home": lambda: _home("mode=555", _RDONLY),
     "full_home": _full_home,
+    "full_disk": _full_disk,
+    "noexec_temporary": _noexec_temporary,
+    "read_only_packages": lambda: [_read_only(path) for path in {sys.prefix, str(Path(__file__).parents[1])}] and None,
+    "old_cgroups": _old_cgroups,
     "no_ps": lambda: [
         _mount("/dev/null", os.path.realpath(path), flags=_BIND) for path in ("/usr/bin/ps",) if os.path.exists(path)
     ],
@@ -183,29 +243,35 @@ _LINUX_ONLY = (
 )
 
 
-def _like_macos() -> None:
-    folder = Path(tempfile.mkdtemp())
-    lines = ["import os", *(f"vars(os).pop({name!r}, None)" for name in _LINUX_ONLY)]
-    (folder / "sitecustomize.py").write_text("\n".join(lines))
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
+# the clock on the wall, an hour ahead at every second look
+_JUMPS = "import itertools, time; a, b = time.time, itertools.cycle((0, 3600)); time.time = lambda: a() + next(b)"
 
 
 _SETTINGS: dict[str, Callable[[], None]] = {
     "no_home": lambda: _set(HOME=None, USER=None, LOGNAME=None, XDG_CACHE_HOME=None),
-    "like_macos": _like_macos,
+    "like_macos": lambda: _at_start("import os", *(f"vars(os).pop({name!r}, None)" for name in _LINUX_ONLY)),
+    "jumping_clock": lambda: _at_start(_JUMPS),
+    "few_files": lambda: _limit(resource.RLIMIT_NOFILE, 256),
+    "few_processes": lambda: _limit(resource.RLIMIT_NPROC, 40),  # for users, not for root
+    "strict_umask": lambda: os.umask(0o077) and None,
+    "bare_path": lambda: _set(PATH="/nonexistent"),
     "one_core": lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
     "long_temporary": _long_temporary,
     "locale_c": lambda: _set(LC_ALL="C", LANG="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0"),
+    "latin_1": lambda: _set(LC_ALL="C", LANG="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="latin-1"),
     "locale_posix": lambda: _set(LC_ALL="POSIX", LANG=None, PYTHONUTF8="0", PYTHONCOERCECLOCALE="0"),
 }
 _RIGHTS: dict[str, Callable[[], None]] = {
-    "nobody": _become_nobody,
+    "nobody": lambda: _become(NOBODY, HOME=_folder("nobody"), USER="nobody"),
+    "nameless": lambda: _become(NAMELESS, HOME="/", USER=None, LOGNAME=None, XDG_CACHE_HOME=None),
+    "only_root": _only_root,
     "no_capabilities": _drop_capabilities,
     "docker_capabilities": lambda: _drop_capabilities(_OF_DOCKER),
 }
 _CALLS: dict[str, Callable[[], None]] = {
     "no_namespaces": lambda: answer(["clone3"], errno.ENOSYS, namespaces=errno.EPERM),
     "without_landlock": lambda: answer(LANDLOCK, errno.ENOSYS),
+    "no_locks": lambda: answer(["flock"], errno.ENOLCK),
     "without_seccomp": lambda: answer(["seccomp"], errno.EPERM),
     "docker_calls": lambda: answer(
         [
@@ -259,13 +325,32 @@ def enter(names: Iterable[str]) -> None:
     wanted = {*names}
     if unknown := wanted - BOXES.keys():
         raise SystemExit(f"unknown: {', '.join(unknown)}. There are {', '.join(BOXES)}")
-    if wanted & {*_MOUNTS, "nobody"}:
+    if wanted & {*_MOUNTS, "nobody", "nameless"}:
         _own_mounts()
     for name, take_away in BOXES.items():
         if name in wanted:
             take_away()
 
 
+def run(names: Iterable[str], command: list[str]) -> int:
+    """Run a command in a box and leave nothing behind; returns its exit status."""
+    global scratch
+    scratch = tempfile.mkdtemp(prefix="box-", dir="/var/tmp")
+    os.chmod(scratch, 0o755)
+    parent = os.getpid()
+    try:
+        if not (child := os.fork()):
+            enter(names)
+            libc.prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG, which a change of user takes away
+            if os.getppid() == parent:
+                os.execvp(command[0], command)
+            os._exit(1)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    finally:
+        if os.getpid() == parent:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
 if __name__ == "__main__":
-    enter(sys.argv[1].split(","))
-    os.execvp(sys.argv[2], sys.argv[2:])
+    status = run(sys.argv[1].split(","), sys.argv[2:])
+    sys.exit(status if status >= 0 else 128 - status)

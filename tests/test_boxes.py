@@ -23,7 +23,8 @@ JUPYTERHUB = "nobody,no_namespaces,hidepid"
 GVISOR = "gvisor_calls,docker_capabilities,small_shm"
 WORKING = (
     DOCKER, JUPYTERHUB, GVISOR, NO_SHM, "no_capabilities", "read_only_proc,no_cgroups,long_temporary",
-    "no_home,one_core,no_ps,locale_c", "full_home,locale_posix",
+    "no_home,one_core,no_ps,locale_c", "full_home,locale_posix", "few_files,strict_umask,bare_path,latin_1",
+    "nobody,few_processes", "only_root,no_locks,jumping_clock", "noexec_temporary,read_only_packages,old_cgroups",
 )  # fmt: skip
 LOOP = f"""{MAGIC}
 import torch
@@ -67,10 +68,29 @@ def test_each_box_takes_away_what_it_says():
         "subset_pid": ("import os; print(os.path.exists('/proc/meminfo'))", "False"),
         "without_landlock": ("from grader.sandbox import confine; print(confine.landlock_abi())", "0"),
         "one_core": ("import os; print(len(os.sched_getaffinity(0)))", "1"),
+        "few_files": ("import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))", "(256, 256)"),
+        "jumping_clock": ("import time; print(time.time() + 3000 < time.time())", "True"),
+        "nameless": ("import os, pwd; print(os.getuid() in [each.pw_uid for each in pwd.getpwall()])", "False"),
+        "only_root": ("import os; print(open('/proc/self/uid_map').read().split())", "['0', '0', '1']"),
+        "old_cgroups": ("from grader import machine; print(machine.quota(), machine.allowed_memory() >> 30)", "1.5 3"),
+        "bare_path": ("import shutil; print(shutil.which('rm'))", "None"),
+        "no_locks": (
+            "import fcntl, tempfile\ntry: fcntl.flock(tempfile.TemporaryFile(), fcntl.LOCK_SH)\nexcept OSError as e: print(e.errno)",
+            "37",
+        ),
+        "read_only_packages": ("import os, sys; print(os.access(sys.prefix, os.W_OK))", "False"),
     }
     assert looks.keys() <= BOXES.keys()
     for name, (program, said) in looks.items():
         assert in_box(name, "-c", program).stdout.strip() == said, name
+
+
+def test_a_box_tells_how_its_program_ended_and_leaves_nothing_behind():
+    before = set(Path("/var/tmp").glob("box-*"))
+    in_box("nobody,no_shm,long_temporary,read_only_home", "-c", "import tempfile; tempfile.mkdtemp()")
+    assert in_box("one_core", "-c", "raise SystemExit(7)").returncode == 7
+    assert in_box("one_core", "-c", "import os; os.kill(os.getpid(), 15)").returncode == 128 + 15
+    assert not set(Path("/var/tmp").glob("box-*")) - before
 
 
 @pytest.mark.parametrize("box", first(["subset_pid,read_only_home,locale_posix", *WORKING]))
@@ -96,11 +116,29 @@ def test_doctor_says_what_works_in(box):
     [
         ("subset_pid", "no /proc/meminfo"),
         ("read_only_home", "Set GRADER_CACHE to a folder"),
+        ("nameless", "Set GRADER_CACHE to a folder"),
         ("like_macos", "Loops are measured on Linux only."),
     ],
 )
 def test_doctor_says_in_one_line_what_lacks(box, said):
     done = in_box(box, "-m", "grader", "doctor")
+    assert done.returncode and said in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("doctor",),
+        ("grade", "1a_stopwatch", REPOSITORY / "labs/1a_stopwatch/1a_stopwatch.ipynb", "--device", "cpu", "--quick"),
+        ("try", "--", sys.executable, "-c", "print(1)"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_no_room_for_temporary_files(command):
+    """Nor in the working folder, which Python takes then."""
+    done = in_box("full_disk", "-m", "grader", *command, cwd=Path("/tmp"), PYTHONPATH=str(REPOSITORY))
+    said = "Free some space there, or set TMPDIR to a folder that has some."
     assert done.returncode and said in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
 
 

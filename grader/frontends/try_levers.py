@@ -19,6 +19,7 @@ from grader.frontends.terminal import Terminal
 from grader.measure import decision
 from grader.own import trying
 from grader.own.trying import Lever, Rung, Tried, try_levers
+from grader.paths import temporary
 from grader.result import json_value
 from grader.safe_text import clean, one_line, to_html, wrap
 
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     check_targets(options)
     chosen = _chosen(options.only)
     progress = Terminal("grader try")
-    with tempfile.TemporaryDirectory(prefix="grader-try-") as copy:
+    with tempfile.TemporaryDirectory(prefix="grader-try-", dir=temporary()) as copy:
         folder = _copied(Path(copy) / "here") if options.in_copy else None
         asked = {"at_step": options.at_step, "step": options.step}
         found = try_levers(command, chosen, budget_s=options.budget, options=asked, cwd=folder, progress=progress)

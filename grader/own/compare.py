@@ -31,6 +31,7 @@ from grader.measure import decision
 from grader.measure.blocks import Arm, Plan
 from grader.measure.calibration import Spread
 from grader.measure.decision import Decision, Pair
+from grader.paths import temporary
 from grader.result import FAIL, CheckResult, Progress, silent
 from grader.sandbox.child_error import ChildError
 from grader.sandbox.fork_server import fork_server
@@ -211,7 +212,7 @@ def _first_start(
     submission_begins(after, setup, loops.seed, alone, first)
     early, limit = first_steps(before, after, setup, first)
     result.agreement, known = early, Race()
-    with tempfile.TemporaryDirectory() as kept:
+    with tempfile.TemporaryDirectory(dir=temporary()) as kept:
         policy = replace(loops.policy, kept=Path(kept), max_weights_bytes=limit, alone_s=alone.step_s)
         for known in race(before, after, policy, plan, first):
             result.warnings, result.compile_s = list(known.warnings), known.compile_s

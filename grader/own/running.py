@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 
 from grader.errors import UserError
+from grader.paths import temporary
 
 WATCH = Path(__file__).parent / "watch"
 TORCH_SEEN = "torch-seen"
@@ -111,7 +112,7 @@ def _start(
     try:
         if files is None:
             return subprocess.Popen(list(command), env=env, cwd=cwd)
-        with tempfile.TemporaryFile() as given, open(files.output, "ab") as log:
+        with tempfile.TemporaryFile(dir=temporary()) as given, open(files.output, "ab") as log:
             given.write(files.input)
             given.seek(0)
             return subprocess.Popen(list(command), env=env, cwd=cwd, stdin=given, stdout=log, stderr=log)

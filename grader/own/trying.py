@@ -21,6 +21,7 @@ from typing import Any
 from grader.errors import UserError
 from grader.measure import decision
 from grader.own.running import Files, Seen, end, mean_step_s, of_the_job, run_watched
+from grader.paths import temporary
 
 NOISE = 0.015  # least relative sd between two processes of one job to believe
 PROMISING = 1.03  # a lever that gains less in its first run is not measured again
@@ -288,7 +289,7 @@ def _run(rung: Rung, command: Sequence[str], options: dict[str, Any], cwd: Path 
         "levers": [lever.name for lever in rung.levers],
         "values": values,
     }
-    with tempfile.TemporaryDirectory(prefix="grader-try-") as folder:
+    with tempfile.TemporaryDirectory(prefix="grader-try-", dir=temporary()) as folder:
         log = Path(folder) / "output"
         seen = run_watched(
             command,

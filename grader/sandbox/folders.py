@@ -9,6 +9,9 @@ import pwd
 import subprocess
 from collections.abc import Iterator
 
+# where the system's tools lie, whatever PATH a service or a job was started with
+_TOOLS = {"PATH": os.pathsep.join(filter(None, [os.environ.get("PATH"), os.defpath]))}
+
 
 def clear_away(folder: str, uid: int) -> None:
     """Remove a workspace whose processes are gone, and what its user `uid` (0: none of its own) left in shared memory."""
@@ -16,14 +19,14 @@ def clear_away(folder: str, uid: int) -> None:
     # nor only once: without root it cannot open folders that were made without rights
     for command in (["rm", "-rf"], ["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
         if os.path.lexists(folder):
-            subprocess.run([*command, "--", folder], stderr=subprocess.DEVNULL, check=False)
+            subprocess.run([*command, "--", folder], stderr=subprocess.DEVNULL, check=False, env=_TOOLS)
     clear_shared_memory(uid)
 
 
 def clear_shared_memory(uid: int) -> None:
     """Remove what user `uid` (0: none of its own) left in shared memory that is not its alone (see `own_shared_memory`)."""
     if uid and (left := list(_of_user(uid, "/dev/shm"))):
-        subprocess.run(["rm", "-rf", "--", *left], stderr=subprocess.DEVNULL, check=False)
+        subprocess.run(["rm", "-rf", "--", *left], stderr=subprocess.DEVNULL, check=False, env=_TOOLS)
 
 
 _GONE = (FileNotFoundError, NotADirectoryError, ProcessLookupError)  # files come and go meanwhile

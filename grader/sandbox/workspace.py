@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from grader.data.cache import cache_dir, make_dir
-from grader.paths import DATA, PACKAGE, REPOSITORY
+from grader.paths import DATA, PACKAGE, REPOSITORY, temporary
 from grader.sandbox import folders
 from grader.sandbox.child_error import ChildError
 
@@ -103,7 +103,7 @@ class Workspace:
 
 def _temporary() -> Path:
     """Where workspaces lie: not where the paths of sockets in them, those of loader workers, would be too long (107 bytes)."""
-    folder = Path(tempfile.gettempdir())
+    folder = temporary()
     return Path("/tmp") if len(os.fsencode(folder)) > MAX_TEMPORARY and os.access("/tmp", os.W_OK | os.X_OK) else folder
 
 
