@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 MOODLE, CANVAS, PLAIN = "moodle", "canvas", "folders"
 _DROPPED = re.compile(r"[&<>\"`|':\\/]")  # Moodle leaves these out of a file's name
+NUMBER, SORTED, SPOKEN = "number", "sorted", "spoken"  # by what a person is known
 LONGEST = 200  # bytes of a folder's name: file systems take 255
 
 
@@ -42,16 +44,18 @@ def named(first: str, last: str) -> tuple[str, ...]:
 
 def who_is(*lists: Iterable[Entry]) -> Callable[[Person], str]:
     """The id of a person in the first list that has exactly one such person; as the last list spells it."""
-    spelled: dict[str, set[str]] = {}
+    signs = [_signs(entries) for entries in lists]
+    spelled: dict[str, set[str]] = defaultdict(set)
     for entry in lists[-1] if lists else ():
-        spelled.setdefault(folded(entry.own), set()).add(entry.own)
+        spelled[folded(entry.own)].add(entry.own)
 
     def known(person: Person) -> str:
-        for entries in lists:
-            for fits in (_has_number, _has_name):
-                found = {entry.own for entry in entries if fits(person, entry)}
+        own_name = _letters(person.name) if person.system == CANVAS else _words(person.name)
+        for by_sign in signs:
+            for sign in ((NUMBER, person.number), (SORTED if person.system == CANVAS else SPOKEN, own_name)):
+                found = by_sign.get(sign, set()) if sign[1] else set()
                 if len(found) == 1:
-                    own = found.pop()
+                    own = next(iter(found))
                     alike = spelled.get(folded(own), {own})
                     return own if own in alike or len(alike) > 1 else next(iter(alike))
         return ""
@@ -59,14 +63,16 @@ def who_is(*lists: Iterable[Entry]) -> Callable[[Person], str]:
     return known
 
 
-def _has_number(person: Person, entry: Entry) -> bool:
-    return bool(person.number) and person.number in entry.numbers
-
-
-def _has_name(person: Person, entry: Entry) -> bool:
-    own = _letters(person.name) if person.system == CANVAS else _words(person.name)
-    forms = _sorted_names if person.system == CANVAS else spoken_names
-    return own != "" and any(own in forms(name) for name in entry.names)
+def _signs(entries: Iterable[Entry]) -> dict[tuple[str, str], set[str]]:
+    """Ids by (kind of sign, sign)."""
+    found: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for entry in entries:
+        signs = {(NUMBER, number) for number in entry.numbers}
+        for name in entry.names:
+            signs |= {(SORTED, each) for each in _sorted_names(name)} | {(SPOKEN, each) for each in spoken_names(name)}
+        for sign in signs:
+            found[sign].add(entry.own)
+    return found
 
 
 def _words(text: str) -> str:
@@ -86,7 +92,8 @@ def spoken_names(text: str) -> set[str]:
 def _sorted_names(text: str) -> set[str]:
     """A name with the last name first, in small letters, without anything else: Canvas' sortable name."""
     words = text.split()
-    turned = range(1, len(words)) if "," not in text else ()  # where the last name begins, nobody says
+    # where the last name begins, nobody says; a longer text is no name
+    turned = range(1, len(words)) if "," not in text and len(words) <= 12 else ()
     return {_letters(text), *(_letters("".join(words[at:] + words[:at])) for at in turned)}
 
 
