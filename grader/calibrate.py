@@ -33,7 +33,7 @@ from grader.measure import calibration
 from grader.measure.blocks import Arm, Plan
 from grader.measure.calibration import Near
 from grader.paths import temporary
-from grader.result import PASS, Progress, silent, write_json
+from grader.result import PASS, Progress, read_json, silent, write_json
 from grader.sandbox.child_error import ChildError
 from grader.submission import solution
 
@@ -245,7 +245,7 @@ def _trained(
 def store_spread(lab: Lab, form_name: str, spread: dict[str, Any]) -> Path:
     """Write the spread of one form into the lab's `reference.json`."""
     path = lab.folder / "reference.json"
-    write_json(path, calibration.read_table(path) | {lab.form_key(form_name): spread})
+    write_json(path, read_json(path) | {lab.form_key(form_name): spread})
     return path
 
 
@@ -280,7 +280,7 @@ def measure_outcome(
         "device": machine.key(form_name),
         "steps": grid,
     }
-    entry = calibration.read_table(path).get(lab.form_key(form_name), {})
+    entry = read_json(path).get(lab.form_key(form_name), {})
     if any(entry.get(name) != value for name, value in manifest.items()):
         entry = {}  # what is there was made of something else, or for other steps
     runs = calibration.outcome_runs(entry)
@@ -339,7 +339,7 @@ def _store_outcome(path: Path, form_key: str, manifest: dict[str, Any], runs: di
         "band": rows,
         "runs": {name: {str(step): held_out for step, held_out in run.items()} for name, run in runs.items()},
     }
-    write_json(path, calibration.read_table(path) | {form_key: entry})
+    write_json(path, read_json(path) | {form_key: entry})
 
 
 def _long_run(

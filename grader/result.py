@@ -165,6 +165,15 @@ def write_bytes(path: str | Path, content: bytes) -> None:
         raise
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; empty where there is none that can be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def write_json(path: str | Path, value: Any) -> None:
     """`write_text` of indented JSON. Raises ValueError for NaN and infinity, which JSON does not have."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")

@@ -25,7 +25,7 @@ from grader.grading.verdict import judge
 from grader.measure import calibration, decision
 from grader.measure.blocks import Plan
 from grader.measure.calibration import Near, Spread
-from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult, Result, silent
+from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult, Result, read_json, silent
 from grader.sandbox import weights
 from grader.sandbox.parent import Child
 from grader.sandbox.setting import Limits
@@ -457,7 +457,7 @@ def test_what_rounding_has_grown_to_stays():
 @pytest.mark.parametrize("form", ["cuda", "cpu"])
 def test_where_no_spread_was_calibrated_the_widest_holds(form):
     for lab in map(labs.get, labs.loops()):
-        stored = calibration.read_table(lab.folder / "reference.json").get(form, {}).get("spread")
+        stored = read_json(lab.folder / "reference.json").get(form, {}).get("spread")
         spread = calibration.honest_spread(lab, form)
         assert (spread is calibration.WIDEST[form]) is not bool(stored), lab.name
         assert all(a <= b for a, b in zip(spread.at(300), calibration.WIDEST[form].at(300), strict=True)), lab.name

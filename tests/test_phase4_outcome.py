@@ -19,7 +19,7 @@ from grader.labs.lab import Lab, Outcome
 from grader.measure import calibration
 from grader.measure.blocks import Plan
 from grader.measure.calibration import Band, Usual, band
-from grader.result import FAIL, NOT_MEASURED, PASS
+from grader.result import FAIL, NOT_MEASURED, PASS, read_json
 from grader.sandbox.setting import Limits
 
 # ---------------------------------------------------------------- the arithmetic
@@ -197,7 +197,7 @@ def test_a_band_is_made_goes_on_and_judges(tmp_path):
     assert shares == sorted(shares, key=lambda each: each[0]) and "solution, seed 3, step 40 of 40" in dict(
         (what, share) for share, what in shares
     )
-    stored = calibration.read_table(tmp_path / "outcome.json")["cpu"]
+    stored = read_json(tmp_path / "outcome.json")["cpu"]
     assert len(stored["runs"]) == 4 and stored["band"][0]["step"] == 20 and stored["band"][-1]["step"] == 40
     assert stored["versions"]["torch"] and "torch" in stored["made_on"] and stored["band"][0]["loss_sd"] > 0
     assert any("The starter: PASS" in line for line in lines), lines
@@ -209,7 +209,7 @@ def test_a_band_is_made_goes_on_and_judges(tmp_path):
     made = []
     calibrate.measure_outcome(lab, "cpu", 40, progress=lambda share, what: made.append(what))
     assert not any(what.startswith(("solution, seed 1", "solution, seed 2")) for what in made)
-    assert calibration.read_table(tmp_path / "outcome.json")["cpu"]["runs"].keys() == stored["runs"].keys()
+    assert read_json(tmp_path / "outcome.json")["cpu"]["runs"].keys() == stored["runs"].keys()
 
     honest = grade_cells(lab.starter, lab=lab)
     assert honest.check("outcome").status == PASS, honest.check("outcome").reason
@@ -228,7 +228,7 @@ def test_a_seed_that_leads_elsewhere_is_no_fault_of_the_loop(tmp_path):
     decides: also about a loop that is outside of both."""
     lab = tiny_lab(tmp_path)
     calibrate.measure_outcome(lab, "cpu", 40)
-    stored = calibration.read_table(tmp_path / "outcome.json")
+    stored = read_json(tmp_path / "outcome.json")
     for run in stored["cpu"]["runs"].values():
         for held_out in run.values():
             held_out["loss"] *= 0.5

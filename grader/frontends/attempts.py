@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast, get_type_hints
 
 from grader import labs
 from grader.errors import UserError
@@ -57,6 +57,9 @@ class Attempt(TypedDict):
     said: str  # why it does not
     quick: bool
     note: str
+
+
+COLUMNS = get_type_hints(Attempt)  # each one's type
 
 
 def from_result(lab: AnyLab, result: Result) -> Attempt:
@@ -151,27 +154,11 @@ def usable(row: dict[str, Any]) -> Attempt:
     lower, upper = interval({name: number(name) for name in ("gain_lower", "gain_upper", "gain_certain")})
     if not (gain and (lower or certain)):
         gain = lower = upper = None
-    return Attempt(
-        lab=words("lab"),
-        when=words("when"),
-        machine=re.sub(r", 1 cores$", ", 1 core", words("machine")),  # as it was written once
-        torch=words("torch"),
-        form=words("form"),
-        points=number("points"),
-        max_points=number("max_points"),
-        measured_points=number("measured_points"),
-        gain=gain,
-        gain_lower=lower,
-        gain_upper=upper,
-        gain_certain=certain,
-        target=plausible(number("target")),
-        rate=number("rate"),
-        unit=words("unit"),
-        counts=row.get("counts") is True,
-        said=words("said"),
-        quick=row.get("quick") is True,
-        note=words("note"),
-    )
+    readers = {str: words, float | None: number, bool: lambda name: row.get(name) is True}
+    machine = re.sub(r", 1 cores$", ", 1 core", words("machine"))  # as it was written once
+    made = {name: readers[kind](name) for name, kind in COLUMNS.items()} | {"machine": machine}
+    made |= {"gain": gain, "gain_lower": lower, "gain_upper": upper, "gain_certain": certain}
+    return cast(Attempt, made | {"target": plausible(number("target"))})
 
 
 def save(folder: Path, lab: AnyLab, result: Result) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grader import labs, paths, web_page
-from grader.frontends.attempts import DID_NOT_RUN, Attempt, collect, counted_gain
+from grader.frontends.attempts import COLUMNS, DID_NOT_RUN, Attempt, collect, counted_gain
 from grader.frontends.gain import interval
 from grader.frontends.options import add_json, add_lab
 from grader.result import check_writable, write_text
@@ -122,7 +122,7 @@ def text(attempts: list[Attempt]) -> str:
 def as_csv(attempts: list[Attempt]) -> str:
     """A line a grade, with an attempt's names above; times in UTC."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, [*Attempt.__annotations__], lineterminator="\n")
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
     for attempt in attempts:
         row = attempt.items()

@@ -18,7 +18,7 @@ from grader import machine
 from grader.data.cache import cache_dir
 from grader.labs.lab import Form, Lab
 from grader.paths import DATA
-from grader.result import write_json
+from grader.result import read_json, write_json
 
 LEAST_GAIN = 1.2  # a machine on which the solution gains less cannot show what the lab is about
 SHIPPED = DATA / "measured" / "calibration.json"
@@ -36,21 +36,12 @@ def own_file() -> Path:
     return cache_dir() / "calibration.json"
 
 
-def read_table(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; empty where there is none that can be read."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def reference_gain(lab: Lab, form: str) -> tuple[float | None, str]:
     """(speed-up of the reference solution, where that figure comes from); (None, …) for a machine never measured."""
     key = _key(lab, form)
     for path, source in ((own_file(), "calibrated on this machine"), (SHIPPED, "measured on a machine of this kind")):
         try:
-            entry = read_table(path)[_form(lab, form)][key]
+            entry = read_json(path)[_form(lab, form)][key]
             gain, date = float(entry["gain"]), str(entry["date"])
         except (KeyError, TypeError, ValueError):
             continue  # never measured, or damaged by hand
@@ -62,7 +53,7 @@ def reference_gain(lab: Lab, form: str) -> tuple[float | None, str]:
 def starter_s(lab: Lab, form: str) -> float | None:
     """Seconds per step of the starter when this very machine was calibrated; None where it never was."""
     try:
-        return float(read_table(own_file())[_form(lab, form)][_key(lab, form)]["starter_ms"]) / 1e3
+        return float(read_json(own_file())[_form(lab, form)][_key(lab, form)]["starter_ms"]) / 1e3
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -70,7 +61,7 @@ def starter_s(lab: Lab, form: str) -> float | None:
 def store_gain(lab: Lab, form: str, entry: dict[str, Any], path: Path | None = None) -> Path:
     """Keep a measured gain: `entry` has at least "gain" and "date"."""
     path = path or own_file()
-    table = read_table(path)
+    table = read_json(path)
     table.setdefault(_form(lab, form), {})[_key(lab, form)] = entry
     write_json(path, table)
     return path
@@ -113,7 +104,7 @@ WIDEST = {
 
 def honest_spread(lab: Lab, form: str) -> Spread:
     """The calibrated spread of the lab's form, or else WIDEST."""
-    rows = read_table(lab.folder / "reference.json").get(lab.form_key(form), {}).get("spread", [])
+    rows = read_json(lab.folder / "reference.json").get(lab.form_key(form), {}).get("spread", [])
     return Spread(tuple((int(row["step"]), _near(row)) for row in rows)) if rows else WIDEST[form]
 
 
@@ -209,7 +200,7 @@ def work_of(form: Form) -> dict[str, Any]:
 
 def outcome_band(lab: Lab, form: str) -> tuple[Band | None, str]:
     """(the band that is stored for the lab's form, '') or (None, why there is none to compare with)."""
-    bands = read_table(lab.folder / BANDS)
+    bands = read_json(lab.folder / BANDS)
     entry, key = bands.get(lab.form_key(form)), lab.form_key(form)
     make = f"`grader calibrate {lab.name} --outcome STEPS` makes them."
     if entry is None and form == "cpu" and "cuda" in bands:  # as the lab is meant

@@ -12,8 +12,7 @@ from grader import machine
 from grader.data.cache import cache_dir
 from grader.errors import UserError
 from grader.labs.lab import Lab
-from grader.measure.calibration import read_table
-from grader.result import write_json
+from grader.result import read_json, write_json
 from grader.version import version
 
 ALIKE = 1.5  # a starter whose step takes longer or shorter by more than this is recorded anew; on uneven cores it varies by as much
@@ -22,7 +21,7 @@ ALIKE = 1.5  # a starter whose step takes longer or shorter by more than this is
 def timeline(lab: Lab, form: str, step_s: float, steps: int) -> dict[str, Any] | None:
     """What `keep` kept of so many steps of this starter on a machine like this one, where its step took as long; else None."""
     with contextlib.suppress(UserError, KeyError, TypeError):
-        kept = read_table(_file(lab, form))
+        kept = read_json(_file(lab, form))
         if (
             kept["of"] == _of(lab, form, steps)
             and 1 / ALIKE < kept["step_s"] / step_s < ALIKE

@@ -44,7 +44,7 @@ from grader.measure import calibration
 from grader.measure.blocks import Plan, whole_rounds
 from grader.nightly.night import Records, read
 from grader.nightly.parts import plan, was_measured
-from grader.result import Result, write_json, write_text
+from grader.result import Result, read_json, write_json, write_text
 from grader.submission import Submission
 from grader.trace.picture import draw
 from grader.trace.words import BLUE, FAINT, INK, ORANGE
@@ -353,7 +353,7 @@ def main() -> None:
 
 
 def _calibrate(lab: Lab, form: str, device: str, shipped: Path) -> None:
-    if calibrated(lab, form) and machine.key(form) not in calibration.read_table(shipped).get(f"{lab.name} {form}", {}):
+    if calibrated(lab, form) and machine.key(form) not in read_json(shipped).get(f"{lab.name} {form}", {}):
         entry = measure_gain(lab, device)
         calibration.store_gain(lab, form, entry, shipped)
         print(f"{lab.name}: reference gain {entry['gain']:.2f}x, interval {entry['interval']}", flush=True)

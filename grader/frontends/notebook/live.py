@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from dataclasses import replace
@@ -15,7 +14,7 @@ from grader.frontends.notebook.note import Note
 from grader.frontends.notebook.traces import without_causes
 from grader.kinds import mystery
 from grader.kinds.mystery import MysteryLab
-from grader.result import Progress, write_json
+from grader.result import Progress, read_json, write_json
 from grader.sandbox.child_error import ChildError
 from grader.trace import catalogue
 from grader.trace.words import counted, plain_number
@@ -89,11 +88,7 @@ class LiveLab(NotebookLab):
         return f"{_minutes(since)} since you first opened the lab; {took}{aim}"
 
     def _clocks(self) -> dict[str, Any]:
-        with contextlib.suppress(OSError, ValueError, RecursionError):
-            found = json.loads((self._folder / CLOCK).read_text(encoding="utf-8"))
-            if isinstance(found, dict):
-                return {ticket: clock for ticket, clock in found.items() if _is_clock(clock)}
-        return {}
+        return {ticket: clock for ticket, clock in read_json(self._folder / CLOCK).items() if _is_clock(clock)}
 
     def _keep(self) -> None:
         with contextlib.suppress(OSError):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 
 from grader.checks.prediction import DEVICES
 from grader.labs.lab import CAUSES
-from grader.result import write_json
+from grader.result import read_json, write_json
 from grader.submission import Submission
 from grader.trace import causes
 
@@ -46,7 +44,7 @@ class LockedPrediction:
 
 def locked(folder: Path, lab: str) -> LockedPrediction | None:
     """The prediction that is locked in `folder`; None where none is, or none that can be used."""
-    made = _read(folder).get(lab)
+    made = read_json(folder / PREDICTIONS).get(lab)
     if not isinstance(made, dict):
         return None
     cause, gain, device = made.get("cause", ...), made.get("gain", ...), made.get("device") or "cuda"
@@ -55,14 +53,7 @@ def locked(folder: Path, lab: str) -> LockedPrediction | None:
 
 def lock(folder: Path, lab: str, prediction: LockedPrediction) -> None:
     """Raises OSError, and ValueError for what JSON does not have."""
-    write_json(folder / PREDICTIONS, _read(folder) | {lab: asdict(prediction)})
-
-
-def _read(folder: Path) -> dict[str, Any]:
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        found = json.loads((folder / PREDICTIONS).read_text(encoding="utf-8"))
-        return found if isinstance(found, dict) else {}
-    return {}
+    write_json(folder / PREDICTIONS, read_json(folder / PREDICTIONS) | {lab: asdict(prediction)})
 
 
 def other_than_submitted(folder: Path, lab: str, submission: Submission) -> str:
