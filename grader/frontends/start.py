@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from grader.course import outline
 from grader.errors import UserError
 from grader.frontends import attempts, cli
 from grader.frontends.commands import doctor
+from grader.result import read_json
 from grader.safe_text import cores_text
 
 HOSTED = ("COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE")  # in the environment there
@@ -195,12 +195,12 @@ def grades_here() -> Known:
 
 def grades_of(lab: outline.LabStop) -> Grades | None:
     """Read from `work/`; None before the first grade. A report that cannot be read counts as none."""
+    report = read_json(lab.file.parent / f"report-{lab.name}.json")
     try:
-        report = json.loads((lab.file.parent / f"report-{lab.name}.json").read_text(encoding="utf-8"))
         score, most, measured = (float(report[key]) for key in ("score", "max_score", "measured_max"))
-        quick = bool(report.get("quick"))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError):
         return None
+    quick = bool(report.get("quick"))
     grades = [(not quick, score)]
     for attempt in attempts.read(attempts.file_of(lab.file.parent, lab.name)):
         if attempt["points"] is not None and attempt["lab"] == lab.name:

@@ -27,7 +27,7 @@ from grader.nightly import parts
 from grader.nightly.history import History
 from grader.nightly.parts import Part
 from grader.paths import REPOSITORY, installed
-from grader.result import write_json, write_text
+from grader.result import read_json, write_json, write_text
 from grader.version import version
 
 ALIKE = ("device", "quick", "select", "grader", "torch")  # what two pieces of one night have in common
@@ -142,10 +142,9 @@ def read(folder: Path) -> dict[str, Any]:
 
 def _readable(folder: Path) -> dict[str, Any]:
     """The manifest. Raises UserError where it is damaged, or does not say all that `describe` does."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        manifest = json.loads((folder / "night.json").read_text(encoding="utf-8"))
-        if {"date", "commit", *ALIKE} <= manifest.keys():
-            return manifest
+    manifest = read_json(folder / "night.json")
+    if {"date", "commit", *ALIKE} <= manifest.keys():
+        return manifest
     raise UserError(
         f"{folder / 'night.json'} is damaged, so nobody knows what that night consists of. Begin another "
         "night with --night NAME, or restore the file from a copy."

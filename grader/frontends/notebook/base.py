@@ -21,7 +21,7 @@ from grader.grade import grade
 from grader.grading.forms import choose_form, fitted, missing_packages, own_cores, too_little_memory
 from grader.grading.half import says_bf16
 from grader.labs.lab import AnyLab, Check
-from grader.result import NOT_MEASURED, Progress, Result
+from grader.result import NOT_MEASURED, Progress, Result, write_bytes
 from grader.safe_text import cores_text, to_html
 from grader.sandbox.fork_server import fork_server
 from grader.submission import Submission, defined, from_cells, is_submission
@@ -233,14 +233,9 @@ class NotebookLab:
 
     def _save_trace(self, name: str, data: bytes) -> Note:
         """Write a trace into this folder for another viewer, whole or not at all, and say so."""
-        target = self._folder / name
-        partial = target.with_name(f".{name}.partial")
         try:
-            partial.write_bytes(data)
-            partial.replace(target)
+            write_bytes(self._folder / name, data)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                partial.unlink()
             return Note("Not saved", [f"The trace is not kept: {attempts.unwritten(error)}"])
         return Note("Saved", [f"{name} is in this folder. Open it at https://ui.perfetto.dev."])
 
