@@ -73,8 +73,8 @@ def build(notebooks: Path, out: Path) -> Path:
 def render(source: Path, made: Path) -> None:
     """Make the pages in the folder `source`, of which the first is index.md. Raises UserError with all that Sphinx warns of,
     such as a link that leads nowhere."""
-    options = "--builder html --jobs auto --quiet --fail-on-warning".split()
-    command: list[str | Path] = [sys.executable, "-m", "sphinx", *options, "--conf-dir", STYLE, source, made]
+    command = [sys.executable, "-m", "sphinx", "--builder", "html", "--jobs", "auto", "--quiet", "--fail-on-warning"]
+    command += ["--conf-dir", str(STYLE), str(source), str(made)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=source, env=os.environ | {"PYTHONUTF8": "1"})
     if done.returncode:
         said = (done.stdout + done.stderr).replace(f"{source}{os.sep}", "")
