@@ -37,7 +37,7 @@ def starter_alone(starter: Arm, setup: Setup, seed: int, progress: Progress) -> 
             prepare_s = starter.prepare(setup.form.prepare_s)
     progress(0.05, "first steps of the starter")
     start_training(starter, seed, keep_initial=True)
-    _warm_up(starter, setup)
+    warm_up(starter, setup)
     step_s = starter.step_s
     with turn(starter.child):
         starter.child.ask("release")
@@ -61,7 +61,7 @@ def first_steps(starter: Arm, submission: Arm, setup: Setup, progress: Progress)
     """Whether the submission's first steps are the starter's, and the bytes that its files of weights may have."""
     form = setup.form
     progress(0.14, "first steps of the submission (compiling, if it compiles)")
-    _warm_up(submission, setup)
+    warm_up(submission, setup)
     if form.serves:
         return answers_check.judge(form.parity, starter.losses, submission.losses), 0
     limit = max_weights_bytes(starter.child, FIRST_WEIGHTS)
@@ -71,7 +71,7 @@ def first_steps(starter: Arm, submission: Arm, setup: Setup, progress: Progress)
     return parity_check.early(form.parity, starter.losses, submission.losses, update), limit
 
 
-def _warm_up(arm: Arm, setup: Setup) -> None:
+def warm_up(arm: Arm, setup: Setup) -> None:
     """The first steps of one arm, and its weights after them."""
     with arm.untimed_turn():
         with arm.metered():

@@ -11,14 +11,14 @@ from typing import ClassVar
 import numpy as np
 
 from grader import trace
-from grader.checks import parity as parity_check
-from grader.grading.arms import FIRST_WEIGHTS, MAX_TRACE, TOO_LARGE, max_weights_bytes, open_arm, set_up
+from grader.grading.arms import MAX_TRACE, open_arm, set_up
 from grader.grading.evidence import AnyFindings
+from grader.grading.first_steps import first_steps, warm_up
 from grader.grading.gate import machine_is_free
 from grader.labs.lab import AnyLab, Form, Hints
 from grader.measure import decision
 from grader.measure.blocks import Arm, Plan, pair
-from grader.result import FAIL, INCONCLUSIVE, CheckResult, Progress, scored, unscored
+from grader.result import FAIL, INCONCLUSIVE, CheckResult, Progress, scored, silent, unscored
 from grader.sandbox.child_error import ChildError
 from grader.sandbox.parent import turn
 from grader.sandbox.setting import Limits
@@ -126,7 +126,9 @@ def measure(findings: Findings, submission: Submission, plan: Plan, limits: Limi
                 arm.child.start(findings.seed, keep_initial=arm is starter_arm, mark=findings.mark)
                 arm.child.freeze()
             progress(0.1, "first steps of the submission, with its recording")
-            _first_steps(findings, submission_arm, starter_arm)
+            warm_up(starter_arm, setup)
+            findings.parity, _ = first_steps(starter_arm, submission_arm, setup, silent)
+            _read(findings, submission_arm)
             if findings.recorded is not None and findings.parity and findings.parity.status != FAIL:
                 _pairs(findings, submission_arm, starter_arm, plan, progress)
         finally:
@@ -151,21 +153,6 @@ def look(findings: Findings, submission: Submission, progress: Progress) -> None
                 findings.goes_on = _goes_on(findings, submission_arm)
         finally:
             findings.output = submission_arm.child.output()
-
-
-def _first_steps(findings: Findings, submission_arm: Arm, starter_arm: Arm) -> None:
-    steps = findings.form.parity.steps
-    with turn(submission_arm.child):
-        submission_arm.warm_up(steps)
-        submission_arm.child.weights(FIRST_WEIGHTS)
-    with turn(starter_arm.child):
-        starter_arm.warm_up(steps)
-        starter_arm.child.weights(FIRST_WEIGHTS)
-        most = max_weights_bytes(starter_arm.child, FIRST_WEIGHTS)
-        starter_arm.child.give(FIRST_WEIGHTS, submission_arm.child.fetch(FIRST_WEIGHTS, most, TOO_LARGE))
-        update = starter_arm.child.ask("compare", file=FIRST_WEIGHTS)
-    findings.parity = parity_check.early(findings.form.parity, starter_arm.losses, submission_arm.losses, update)
-    _read(findings, submission_arm)
 
 
 def _read(findings: Findings, submission_arm: Arm) -> None:
