@@ -1,0 +1,332 @@
+"""`grader run`: what is seen of jobs of all kinds, in real processes."""
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from grader import trace
+from grader.frontends.run import summary
+from grader.own import record as records
+from grader.own.running import Seen, run_watched
+from tests.own_jobs import LOOK, MODEL, STEPS, script, watched, watched_all
+
+
+def test_a_job_is_timed_and_recorded(tmp_path):
+    """Also one that looks for torch before it imports it, as transformers and accelerate do."""
+    look = "import importlib.util; importlib.util.find_spec('torch')\n"
+    process, seen = watched(tmp_path, look, MODEL, STEPS)
+    (look,) = process["looks"]
+    assert seen.status == 0
+    assert process["steps"] == 80
+    assert process["by"] == "optimizer"
+    assert process["parameters"] == 161
+    assert [len(window) for window in look["step_s"]] == [10, 10] or min(map(len, look["step_s"])) >= 10
+    assert all(second > 0 for window in look["step_s"] for second in window)
+    recorded = trace.read(Path(look["trace"]))
+    assert len(recorded.steps) >= 8
+    assert {"backward", "optimizer"} <= process["parts"].keys()
+
+
+STEPPING = {
+    "accumulation": """
+        for _ in range(20):
+            for _ in range(4): nn.functional.mse_loss(model(data[:4][0]), data[:4][1]).backward()
+            optimizer.step()
+    """,
+    "long accumulation": """
+        for _ in range(20):
+            for _ in range(40): nn.functional.mse_loss(model(data[:4][0]), data[:4][1]).backward()
+            optimizer.step()
+    """,
+    "two optimizers": """
+        other = torch.optim.SGD(nn.Linear(2, 2).parameters())
+        for _ in range(20):
+            other.step(); step(); other.step()
+    """,
+    "gradient penalty": """
+        for _ in range(20):
+            x = torch.ones(4, 8, requires_grad=True)
+            torch.autograd.grad(model(x).sum(), x, create_graph=True)
+            step()
+    """,
+    "group by group, as DeepSpeed": """
+        groups = [{**optimizer.param_groups[0], "params": [p]} for p in model.parameters()]
+        for _ in range(20):
+            model(data[:4][0]).sum().backward()
+            for group in groups:
+                optimizer.param_groups = [group]; optimizer.step()
+    """,
+    "gradients from elsewhere": """
+        for _ in range(20):
+            for p in model.parameters(): p.grad = torch.randn_like(p)
+            optimizer.step()
+    """,
+    "many evaluations in a step": """
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=60)
+        def again():
+            optimizer.zero_grad(); loss = model(data[:64][0]).sin().sum(); loss.backward(); return loss
+        for _ in range(20): optimizer.step(again)
+    """,
+    # what the watcher is told on a GPU, in the order in which it is told; there is no graph on a CPU
+    "a graph that holds the optimizer": """
+        import grader_watch
+        class Graph: pass
+        watch, graph, other = grader_watch.watch, Graph(), Graph()
+        for _ in range(3):
+            step()
+        grader_watch._capturing = lambda: True
+        step()
+        grader_watch._capturing = lambda: False
+        watch.graph_captured(graph); watch.graph_captured(other)
+        for _ in range(17):
+            watch.graph_replayed(graph); watch.graph_replayed(other)
+    """,
+    "a scaler that skips": """
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=10_000)
+        for n in range(20):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(data[:4][0]), data[:4][1])
+            scaler.scale(loss * (float("inf") if n % 4 == 3 else 1)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    """,
+}
+
+
+def test_steps_are_found(tmp_path):
+    found = watched_all(tmp_path, STEPPING)
+    assert {name: each["steps"] for name, each in found.items()} == dict.fromkeys(STEPPING, 20)
+    assert {each["by"] for each in found.values()} == {"optimizer", "graph"}
+    assert found["a scaler that skips"]["counts"]["skipped"] == 5
+
+
+def test_steps_without_an_optimizer_are_found(tmp_path):
+    bodies = {
+        "backward": """
+            for _ in range(70):
+                nn.functional.mse_loss(model(data[:4][0]), data[:4][1]).backward()
+                model.zero_grad()
+        """,
+        "grad": """
+            for _ in range(70):
+                torch.autograd.grad(model(data[:4][0]).sum(), list(model.parameters()))
+        """,
+    }
+    found = watched_all(tmp_path, bodies, MODEL.replace("optimizer = ", "optimizer = None  # "))
+    assert {name: (each["steps"], each["by"]) for name, each in found.items()} == {name: (41, name) for name in bodies}
+
+
+def test_a_function_can_end_the_steps(tmp_path):
+    body = """
+        def turn():
+            step(); step()
+        for _ in range(30):
+            turn()
+            time.sleep(0.03)
+    """
+    process, _ = watched(tmp_path, MODEL, body, options={**LOOK, "step": "__main__:turn"})
+    assert process["by"] == "function"
+    assert 25 <= process["steps"] <= 30  # its first calls may come before it is found
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers_of_a_loader_are_no_part_of_it(tmp_path, start):
+    body = f"""
+        if __name__ == "__main__":
+            for _ in range(3):
+                loader = torch.utils.data.DataLoader(data, batch_size=32, num_workers=2, multiprocessing_context="{start}")
+                for batch in loader:
+                    step(batch)
+    """
+    process, seen = watched(tmp_path, MODEL, body)
+    assert seen.status == 0
+    assert process["steps"] == 96
+    assert process["counts"]["batches"] >= 96
+    assert process["loader"] == {"workers": 2, "prefetch": 2, "batch": 32}
+    assert process["total_s"]["data_wait"] > 0
+
+
+def test_samples_are_those_of_all_loaders_and_unequal_steps_are_timed_in_whole_rounds(tmp_path):
+    body = """
+        def forever(batch):
+            while True:
+                yield from torch.utils.data.DataLoader(data, batch_size=batch)
+        labelled, others = forever(16), forever(64)
+        for n in range(120):
+            next(others); step(next(labelled)); time.sleep(0.05 if n % 3 == 0 else 0.005)
+    """
+    process, seen = watched(tmp_path, MODEL, body, options={**LOOK, "at_step": 40})
+    assert records.record(seen, [])["ranks"][0]["samples_a_step"] == 80
+    assert [len(window) % 3 for window in process["looks"][0]["step_s"]] == [0, 0]
+
+
+EVALUATING = {
+    "told": """
+        class Model(nn.Sequential):
+            def eval(self):  # as in transformers
+                return self.train(False)
+        model.__class__ = Model
+        for n in range(60):
+            step()
+            if n % 10 == 9:
+                model.eval(); time.sleep(0.2); torch.save(model.state_dict(), "c.pt"); model.train()
+            nn.BatchNorm1d(8).eval()
+    """,
+    "end not told": """
+        for n in range(60):
+            step(); time.sleep(0.01)
+            if n % 10 == 9:
+                model.eval(); time.sleep(0.3)
+                for part in model.modules():
+                    part.training = n < 30  # Lightning sets it itself, and some scripts never go back
+    """,
+    "a teacher": """
+        teacher = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+        for n in range(60):
+            teacher.eval(); time.sleep(0.02); step()
+            if n == 50:
+                for _ in range(3): torch.save(model.state_dict(), "c.pt")
+    """,
+    "an attack before each step": """
+        for n in range(60):
+            model.eval(); time.sleep(0.02); model.train(); step()
+    """,
+    "distributed checkpoints": """
+        import torch.distributed.checkpoint as saving
+        for n in range(20):
+            step()
+            if n % 10 == 9:
+                saving.save(model.state_dict(), checkpoint_id=f"c{n}")
+    """,
+}
+
+
+def test_evaluation_and_checkpoints_are_no_steps(tmp_path):
+    found = watched_all(tmp_path, EVALUATING)
+    counts = {name: (each["counts"]["evaluation"], each["counts"]["checkpoints"]) for name, each in found.items()}
+    assert counts.pop("end not told")[0] >= 5
+    assert counts == {
+        "told": (6, 6),
+        "a teacher": (0, 1),  # of several files
+        "an attack before each step": (0, 0),
+        "distributed checkpoints": (0, 2),
+    }
+    told, not_told = found["told"], found["end not told"]
+    assert told["total_s"]["evaluation"] > 1.1 and not_told["total_s"]["evaluation"] > 1.4
+    assert sorted(told["times"])[-7] < 0.15, "steps hold none of the 0.2 s"
+    assert sorted(not_told["times"])[-7] < 0.25, "steps hold none of the 0.3 s"
+    assert min(not_told["times"]) > 0.008, "a step is as long as others"
+    assert min(found["a teacher"]["times"][5:]) > 0.019
+    assert min(found["an attack before each step"]["times"][5:]) > 0.019
+    seen = Seen([told], True, status=0)
+    assert "evaluation             6 times" in "\n".join(summary(seen, records.record(seen, ["x"])))
+
+
+SLOW = """
+    class Slow(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            return x.view_as(x)
+        @staticmethod
+        def backward(context, gradient):
+            time.sleep(pause)
+            return gradient
+    def loss():
+        return Slow.apply(model(data[:4][0])).sum()
+"""
+PARTS = {
+    "accumulation": """
+        pause = 0.01
+        for _ in range(40):
+            optimizer.zero_grad()
+            for _ in range(4):
+                loss().backward()
+            optimizer.step()
+    """,
+    "closure": """
+        pause = 0.1
+        optimizer = torch.optim.LBFGS(model.parameters(), lr=1e-3, max_iter=1)
+        def again():
+            optimizer.zero_grad(); found = loss(); found.backward(); return found
+        for _ in range(32):
+            optimizer.step(again)
+    """,
+}
+
+
+def test_parts_are_those_of_a_whole_step(tmp_path):
+    """Several backward passes in a step; backward passes within the optimizer's step."""
+    found = watched_all(tmp_path, PARTS, MODEL + SLOW)
+    assert found["accumulation"]["parts"]["backward"] > 0.04
+    parts = found["closure"]["parts"]
+    assert parts["backward"] > 0.1 > parts["optimizer"], "backward is no part of the optimizer's"
+
+
+def test_ranks_that_the_script_starts_are_ranks(tmp_path):
+    body = """
+        def rank(number):
+            os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=sys.argv[1])
+            torch.distributed.init_process_group("gloo", rank=number, world_size=2)
+            for _ in range(150):
+                step(); torch.distributed.barrier()
+            torch.distributed.destroy_process_group()
+        if __name__ == "__main__":
+            torch.multiprocessing.spawn(rank, nprocs=2)
+    """
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    _, seen = watched(tmp_path, MODEL, body, arguments=[port])
+    assert seen.status == 0
+    assert [(each["rank"], each["steps"]) for each in seen.processes] == [(0, 150), (1, 150)]
+
+
+def test_processes_that_train_side_by_side_each_have_a_number(tmp_path):
+    body = """
+        def alone():
+            for _ in range(100):
+                step()
+        if __name__ == "__main__":
+            them = [torch.multiprocessing.Process(target=alone) for _ in range(2)]
+            [each.start() for each in them], [each.join() for each in them]
+    """
+    _, seen = watched(tmp_path, MODEL, body)
+    assert seen.status == 0
+    assert [(each["rank"], each["steps"]) for each in seen.processes] == [(0, 100), (1, 100)]
+
+
+def test_two_ranks_record_the_same_steps(tmp_path):
+    body = """
+        torch.distributed.init_process_group("gloo")
+        model = nn.parallel.DistributedDataParallel(model)
+        for _ in range(int(sys.argv[1])):
+            step(); time.sleep(0.005)
+        torch.distributed.destroy_process_group()
+    """
+    path = script(tmp_path, MODEL, body)
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", path, "500"]
+    seen = run_watched(line, tmp_path / "watch", LOOK)
+    assert seen.status == 0
+    assert [process["rank"] for process in seen.processes] == [0, 1]
+    assert [process["steps"] for process in seen.processes] == [500, 500]
+    first, second = (process["looks"][0] for process in seen.processes)
+    assert first["at_step"] == second["at_step"]
+    traces = [trace.read(Path(look["trace"])) for look in (first, second)]
+    assert len(traces[0].steps) == len(traces[1].steps) >= 8
+
+
+def test_the_job_s_own_profiler_comes_first(tmp_path):
+    body = """
+        for n in range(60):
+            step()
+            if n == 20:
+                with torch.profiler.profile() as own:
+                    step()
+        assert any(event.key.startswith("aten::") for event in own.key_averages())
+    """
+    process, seen = watched(tmp_path, MODEL, body, options={**LOOK, "at_step": 6})
+    assert seen.status == 0
+    assert process["steps"] == 61
+    assert process["over"] == "the job ended"
