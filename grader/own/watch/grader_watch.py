@@ -18,7 +18,7 @@ from statistics import median
 
 import torch
 from grader_watch_apart import Apart
-from grader_watch_steps import MOST, Mark, Parts, Plan, Steps, period, stationary
+from grader_watch_steps import MOST, Loading, Losses, Mark, Parts, Plan, Steps, period, stationary
 
 WARM_STEPS, WARM_S = 12, 6.0  # before that no step counts: compilation, autotuning, caches
 NEVER_WARM_S = 180.0  # then it is measured as it is, and said
@@ -99,7 +99,6 @@ class Watch:
 
     def start_anew(self) -> None:
         self.over = ""  # why it is
-        self.losses: list[torch.Tensor] = []  # what backward() was called on, the first ones
         self.began, self.pid = time.perf_counter(), os.getpid()
         self.steps, self.step = Steps(self.options.step), 0
         self.thread = 0  # that trains
@@ -109,10 +108,9 @@ class Watch:
         self.every = 1  # of so many steps one is kept in `times`
         self.apart = Apart()
         self.saving = False
-        self.total_s = {"data_wait": 0.0, "recording": 0.0}
-        self.counts = {"batches": 0, "skipped": 0}
-        self.batches: dict[int | None, int] = {}  # how many there were of each size
-        self.loader = {"workers": 0, "prefetch": 0, "batch": 0}
+        self.loading = Loading()
+        self.recording_s = 0.0
+        self.skipped = 0  # steps, by a GradScaler
         self.parts = Parts()
         self.sampled_to, self.sample_at = 0, math.inf  # step, time
         self.plan: Plan | None = None
@@ -120,7 +118,7 @@ class Watch:
         self.look_at, self.ask_at, self.told_at, self.tell_at = 0.0, 0.0, 0.0, 0.0
         self.look_at_step = self.options.at_step or math.inf
         self.timing = False  # whether the step that goes on is timed in its parts
-        self.losses_wanted = self.options.losses > 0
+        self.losses = Losses(self.options.losses)
 
     # ---------------------------------------------------------------- what the patches see
 
@@ -157,9 +155,8 @@ class Watch:
             self._late_end()
         if self.timing:
             self.parts.begins("backward", self.step)
-        if self.losses_wanted and _is_a_number(tensors):
-            self.losses.append(tensors.detach().clone())
-            self.losses_wanted = len(self.losses) < self.options.losses
+        if self.losses.wanted:
+            self.losses.keep(tensors)
 
     @guarded
     def backward_done(self, by: str) -> None:
@@ -172,7 +169,7 @@ class Watch:
     def scaler_done(self) -> None:
         """A step that a GradScaler skipped is one all the same."""
         if self.steps.skipped():
-            self.counts["skipped"] += 1
+            self.skipped += 1
             self._tick()
 
     @guarded
@@ -184,19 +181,7 @@ class Watch:
             if not self.apart.in_training_again():
                 return
             self.apart.evaluation_ends(before_s=seconds)
-        self.total_s["data_wait"] += seconds
-        if not came:
-            return
-        self.counts["batches"] += 1
-        batch = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
-        self.batches[batch] = self.batches.get(batch, 0) + 1
-        workers = getattr(iterator, "_num_workers", 0)
-        if workers >= self.loader["workers"] and self.counts["batches"] % 17 == 1:  # looking costs something
-            self.loader = {
-                "workers": workers,
-                "prefetch": getattr(iterator, "_prefetch_factor", None) or 0,
-                "batch": batch if isinstance(batch, int) else 0,
-            }
+        self.loading.waited(iterator, seconds, came)
 
     @guarded
     def saved(self, seconds: float) -> None:
@@ -307,22 +292,9 @@ class Watch:
     def _looked(self, plan: Plan, now: float) -> None:
         """A measurement is complete."""
         self.parts.read()
-        recorder, memory = plan.recorder, _memory()
-        self.total_s["recording"] += recorder.seconds if recorder else 0.0
-        steps = self.step - plan.windows[0].first
-        if "allocated" in memory and "allocated" in self.memory:
-            memory["growth_a_step"] = (memory["allocated"] - self.memory["allocated"]) / steps
+        self.recording_s += plan.recorder.seconds if plan.recorder else 0.0
         self.look_at_step = math.inf
-        self.looks.append(
-            {
-                "at_step": plan.windows[0].first,
-                "step_s": [window.seconds() for window in plan.windows],
-                "stationary": plan.stationary,
-                "trace": recorder.file if recorder else "",
-                "why_no_trace": recorder.why_not if recorder else "",
-                "memory": memory,
-            }
-        )
+        self.looks.append(_look(plan, self.step, self.memory, _memory()))
         self.plan, self.sample_at = None, now + SAMPLED_EVERY_S
         self.look_at = now + self.options.every_s if self.options.every_s else 0.0
         self.tell_at = 0.0  # at once
@@ -336,6 +308,8 @@ class Watch:
         self.tell_at = self.told_at + (
             6 * TOLD_SELDOM_S if self.plan is not None else silent_s
         )  # timed steps are not held up
+        if self.looks:  # until then the GPU would be waited for
+            self.losses.read()
         told = _told(self)
         path = os.path.join(self.options.folder, f"process-{self.pid}.json")
         with open(path + ".part", "w", encoding="utf-8") as file:
@@ -356,7 +330,7 @@ class Watch:
     def at_once(self) -> None:
         """The job calls os._exit, perhaps because its GPU hangs: nothing is waited for."""
         if os.getpid() == self.pid and self.step and not self.over:
-            self.over, self.losses = "the job ended", []
+            self.over, self.losses = "the job ended", Losses(0, self.losses.values)
             with contextlib.suppress(Exception):
                 self.tell()
 
@@ -364,7 +338,7 @@ class Watch:
 def _planned(watch: Watch) -> dict:
     """Which steps are timed and recorded."""
     step_s = max(1e-5, median(watch.times[-50:]) if watch.times else 0.1)
-    workers, prefetch = watch.loader["workers"], watch.loader["prefetch"]
+    workers, prefetch = watch.loading.loader["workers"], watch.loading.loader["prefetch"]
     active = max(FEWEST_RECORDED, min(MOST_RECORDED, math.ceil(0.3 / step_s)))
     turn = period(watch.times) if watch.every == 1 else 1
     together = math.lcm(max(1, workers), turn)
@@ -378,6 +352,21 @@ def _planned(watch: Watch) -> dict:
         "warm": max(2, min(workers * prefetch + 2, 200 if step_s < 1 else 4)),
         "active": max(2, min(active, math.ceil(RECORDED_S / step_s))) if watch.options.record else 0,
         "stationary": bool(watch.options.at_step) or stationary(watch.times),
+    }
+
+
+def _look(plan: Plan, step: int, before: dict, memory: dict) -> dict:
+    """What a measurement came to, at this step. Times in seconds, memory in bytes."""
+    first, recorder = plan.windows[0].first, plan.recorder
+    if "allocated" in memory and "allocated" in before:
+        memory["growth_a_step"] = (memory["allocated"] - before["allocated"]) / (step - first)
+    return {
+        "at_step": first,
+        "step_s": [window.seconds() for window in plan.windows],
+        "stationary": plan.stationary,
+        "trace": recorder.file if recorder else "",
+        "why_no_trace": recorder.why_not if recorder else "",
+        "memory": memory,
     }
 
 
@@ -397,10 +386,10 @@ def _told(watch: Watch) -> dict:
         "running_s": watch.told_at - watch.began,
         "stepping_s": watch.last_at - watch.first_at if watch.first_at is not None else 0.0,
         "times": [round(seconds, 7) for seconds in watch.times[:: -(-len(watch.times) // TOLD) or 1]],
-        "total_s": {**watch.total_s, **watch.apart.total_s},
-        "counts": {**watch.counts, **watch.apart.counts},
-        "loader": watch.loader,
-        "batches": [[size, count] for size, count in watch.batches.items() if isinstance(size, int)],
+        "total_s": {"data_wait": watch.loading.wait_s, "recording": watch.recording_s, **watch.apart.total_s},
+        "counts": {"batches": watch.loading.count, "skipped": watch.skipped, **watch.apart.counts},
+        "loader": watch.loading.loader,
+        "batches": [[size, count] for size, count in watch.loading.batches.items() if isinstance(size, int)],
         "parts": watch.parts.medians(),
         "measuring": watch.plan is not None,
         "looks": watch.looks,
@@ -408,8 +397,7 @@ def _told(watch: Watch) -> dict:
         "notes": watch.notes,
         "failed": watch.failed,
         "reasons": watch.reasons,
-        # read once a measurement is complete: until then the GPU would be waited for
-        "losses": [loss.item() for loss in watch.losses] if watch.looks else [],
+        "losses": watch.losses.values,
         "over": watch.over,
     }
 
@@ -441,11 +429,6 @@ def _peak_of_process() -> int:
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8") as file:
         return next((1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM")), 0)
     return 0
-
-
-def _is_a_number(tensors) -> bool:
-    """A loss that can be read later, by one rank alone."""
-    return isinstance(tensors, torch.Tensor) and tensors.numel() == 1 and not hasattr(tensors, "device_mesh")
 
 
 def _capturing() -> bool:

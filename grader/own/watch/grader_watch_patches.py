@@ -83,7 +83,7 @@ def _backward(watch):
         def backward(tensors, *args, **kwargs):
             if compiling():
                 return original(tensors, *args, **kwargs)
-            if watch.timing or watch.losses_wanted or watch.apart.began is not None:
+            if watch.timing or watch.losses.wanted or watch.apart.began is not None:
                 watch.backward_begins(tensors)
             try:
                 return original(tensors, *args, **kwargs)

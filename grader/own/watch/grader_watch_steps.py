@@ -213,6 +213,48 @@ class Parts:
         return {part: median(steps.values()) for part, steps in self.seconds.items()}
 
 
+class Losses:
+    """The first ones: what backward() was called on."""
+
+    def __init__(self, wanted: int, values=()) -> None:
+        self.wanted = wanted  # so many more
+        self.waiting: list[torch.Tensor] = []
+        self.values: list[float] = list(values)
+
+    def keep(self, tensors) -> None:
+        """A number that one rank alone can read."""
+        if isinstance(tensors, torch.Tensor) and tensors.numel() == 1 and not hasattr(tensors, "device_mesh"):
+            self.waiting.append(tensors.detach().clone())
+            self.wanted -= 1
+
+    def read(self) -> None:
+        self.values += [loss.item() for loss in self.waiting]
+        self.waiting = []
+
+
+class Loading:
+    """What came from the loaders."""
+
+    def __init__(self) -> None:
+        self.wait_s = 0.0
+        self.count = 0  # of batches
+        self.batches: dict[int | None, int] = {}  # how many of each size
+        self.loader = {"workers": 0, "prefetch": 0, "batch": 0}  # of the one with most workers
+
+    def waited(self, iterator, seconds: float, came: bool) -> None:
+        self.wait_s += seconds
+        if not came:
+            return
+        self.count += 1
+        batch = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
+        self.batches[batch] = self.batches.get(batch, 0) + 1
+        workers = getattr(iterator, "_num_workers", 0)
+        if workers >= self.loader["workers"] and self.count % 17 == 1:  # looking costs something
+            prefetch = getattr(iterator, "_prefetch_factor", None) or 0
+            size = batch if isinstance(batch, int) else 0
+            self.loader = {"workers": workers, "prefetch": prefetch, "batch": size}
+
+
 class Recorder:
     """The profiler over `active` steps, after `warm` ones that it only warms up in."""
 
