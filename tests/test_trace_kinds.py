@@ -413,3 +413,18 @@ def test_values_that_the_host_waits_for(calls, call, kind):
 
     a = seen(steps(body, calls))
     assert a.metrics.syncs == 21 and "sync-bound" in (a.diagnosis.cause, a.diagnosis.runner_up)
+
+
+def test_advice_for_a_step_that_replays_a_graph_already():
+    job = Job()
+    for number in range(5):
+        start = job.now
+        for _ in range(40):
+            job.op(length=3)
+        job.launch(ADD, 3, "cudaGraphLaunch")
+        job.now += 20
+        job.wait().mark(f"ProfilerStep#{number}", start)
+    a = seen(job)
+    assert a.diagnosis.cause == "launch-bound" and "A CUDA graph is replayed already" in " ".join(
+        a.diagnosis.what_to_try
+    )

@@ -121,6 +121,7 @@ STALLS = {
         (
             "Overlap it with the backward pass, as DistributedDataParallel does with its buckets.",
             "Communicate less, with bf16 gradients, and no_sync() while gradients accumulate.",
+            "Diagnose the traces of all ranks together. What looks like communication here may be a wait for a rank that comes late.",
         ),
         {"comm_exposed_ns": lambda v, m: f"{ms(v)} of {ms(m.comm_ns or 0)} of communication had no kernel beside it."},
     ),

@@ -56,13 +56,7 @@ def doubts(trace: Trace, expect_gpu: bool, dropped: int = 0) -> tuple[list[str],
         sure = f" ({windows.sure:.0%} sure)" if len(windows) > 1 else ""
         notes.append(f"it has no ProfilerStep annotations: {windows.how}{sure}")
     reasons += _not_one_row(trace, steps)
-    if len(steps) < len(trace.marks):
-        one = len(np.unique(trace.thread[trace.marks])) == 1
-        notes.append(
-            "some ProfilerStep annotations lie within others; those of one kind are counted"
-            if one
-            else "other threads repeat the ProfilerStep annotations; those of one thread are counted"
-        )
+    notes += _repeated_marks(trace)
     gpu, launches = trace.gpu, launches_of(trace)
     if not len(gpu):
         if expect_gpu or len(launches):
@@ -97,6 +91,14 @@ def doubts(trace: Trace, expect_gpu: bool, dropped: int = 0) -> tuple[list[str],
             said
         )  # without steps, graphs are told apart by their first kernel alone
     return reasons + _impossible(trace, gpu, launch), notes
+
+
+def _repeated_marks(trace: Trace) -> list[str]:
+    if len(trace.steps) == len(trace.marks):
+        return []
+    if len(np.unique(trace.thread[trace.marks])) == 1:
+        return ["some ProfilerStep annotations lie within others; those of one kind are counted"]
+    return ["other threads repeat the ProfilerStep annotations; those of one thread are counted"]
 
 
 def _no_times(trace: Trace, gpu: np.ndarray, launches: np.ndarray) -> list[str]:

@@ -352,6 +352,11 @@ def _text(cause: str, runner_up: str, shares: dict[str, float], case: _Case, wha
 def _advice(cause: str, runner_up: str, case: _Case) -> tuple[str, ...]:
     """What to try, the most likely first."""
     ways = list(CAUSES[cause].advice)
+    if cause == "launch" and case.m.graph_launches:
+        ways[1] = (
+            "A CUDA graph is replayed already. Put what is launched beside it into the graph as well, or prepare it on the CPU while the "
+            "GPU works on the step before."
+        )
     if cause == "launch" and case.tiny:
         name = plain(case.tiny.name, 80)
         ways.insert(0, f"{name} is a loop of tiny kernels. Compute the same with a few operators on the whole batch.")

@@ -70,25 +70,12 @@ def metrics(
         m.complete = False
         return m
     m.steps, m.steps_sure = len(steps), trace.windows.sure
-    if trace.windows.cut:
-        many = "step, which is" if trace.windows.cut == 1 else f"{trace.windows.cut} steps, which are"
-        m.notes.append(f"the recording ends within its last {many} not counted")
-    if steps.begun is not None:
-        m.notes.append(
-            f"for its first {milliseconds(steps.begun - steps.host[0])} the GPU did work of a step before, so the step is counted from the end of that"
-        )
-    if len(trace.windows) == 1 and len(trace.steps):
-        m.notes.append(
-            "one whole step was recorded, so nobody can tell how steps differ, nor whether it was a usual one"
-        )
+    m.notes += _odd(trace, steps)
     m.step_ns_traced = steps.length
     per_step = busy_per_step(trace, steps) if len(steps.gpu) else None
     # No usual steps: some have more GPU work than fits into step_ns, others have not.
     if step_ns and per_step is not None and per_step.min() <= FITS * step_ns < per_step.mean():
         m.step_ns = step_ns = None
-    if few := {*devices_of(trace, steps.gpu)} - {*busy_devices(trace, steps.gpu)} if len(steps.gpu) else ():
-        named = ", ".join(map(str, sorted(few)[:8]))
-        m.notes.append(f"next to nothing ran on GPU {named}, whose idle time does not count")
     host_metrics(m, trace, steps)
     shapes.alignment(m, trace, steps)
     if len(trace.gpu) and not len(steps.gpu):
@@ -104,6 +91,24 @@ def metrics(
         copy_metrics(m, trace, steps)
         phase_metrics(m, trace, steps)
     return m
+
+
+def _odd(trace: Trace, steps: Steps) -> list[str]:
+    """What is odd about the counted steps."""
+    notes: list[str] = []
+    if trace.windows.cut:
+        many = "step, which is" if trace.windows.cut == 1 else f"{trace.windows.cut} steps, which are"
+        notes.append(f"the recording ends within its last {many} not counted")
+    if steps.begun is not None:
+        notes.append(
+            f"for its first {milliseconds(steps.begun - steps.host[0])} the GPU did work of a step before, so the step is counted from the end of that"
+        )
+    if len(trace.windows) == 1 and len(trace.steps):
+        notes.append("one whole step was recorded, so nobody can tell how steps differ, nor whether it was a usual one")
+    if few := {*devices_of(trace, steps.gpu)} - {*busy_devices(trace, steps.gpu)} if len(steps.gpu) else ():
+        named = ", ".join(map(str, sorted(few)[:8]))
+        notes.append(f"next to nothing ran on GPU {named}, whose idle time does not count")
+    return notes
 
 
 def idle_share(trace: Trace, begun: int | None = None) -> float | None:

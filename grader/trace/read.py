@@ -114,8 +114,7 @@ class _Reading:
         self.reasons: list[str] = []
         self.notes: list[str] = []
         self.softened = 0  # events
-        self.damage: str | None = None  # of the compression
-        self.open = False  # the list of events was never closed
+        self.damage: list[str] = []  # of the compression, and of the end
         self.bare = False  # a list of events and nothing around it
 
     def file(self, descriptor: int, size: int, share: bool) -> _Reading:
@@ -149,7 +148,7 @@ class _Reading:
         try:
             yield from blocks
         except pieces.Damaged as error:
-            self.damage = f"its gzip data are damaged: {error}"
+            self.damage.append(f"its gzip data are damaged: {error}")
 
     def _plain(self, blocks: Blocks, size: int, helpers: list[parallel.Helper], more: Helpers) -> bytes:
         """The helpers do the later parts of each round, unless one of them fails. Returns what follows the last whole chunk."""
@@ -208,7 +207,7 @@ class _Reading:
         self.first = text[: foreign.FIRST]
         found = document.HEAD.search(text)
         if not text.strip():
-            raise TraceError("the trace is empty" if not self.damage else f"the trace cannot be read: {self.damage}")
+            raise TraceError("the trace is empty" if not self.damage else f"the trace cannot be read: {self.damage[0]}")
         if found:
             about = document.head(text[: found.end()])
             if about is None:
@@ -287,7 +286,7 @@ class _Reading:
                 if tail is None:
                     self.notes.append("what follows its events is damaged")
             else:
-                self.open = True
+                self.damage.append("it is cut short")
         self._close_part()
         if tail is not None:
             self._merge(tail)
@@ -306,10 +305,10 @@ class _Reading:
                 setattr(self.about, name, late)
 
     def trace(self, expect_gpu: bool) -> Trace:
-        lost, flaws = self.salvage.lost, Counter[str]()
-        for part in self.store.parts:
-            flaws.update(part.header["flaws"])
-        ended = any(part.header["ended"] for part in self.store.parts)
+        lost, flaws, headers = self.salvage.lost, Counter[str](), [part.header for part in self.store.parts]
+        for header in headers:
+            flaws.update(header["flaws"])
+        ended, seen = any(header["ended"] for header in headers), sum(header["seen"] for header in headers)
         try:
             parts, left_out = portion.kept(self.store, self.steps)
         except portion.Unfit as error:
@@ -318,14 +317,10 @@ class _Reading:
         trace, dropped = _assemble(_joined(parts), self.about, self.reasons, self.notes)
         if not len(trace) and (lost or self.bare):
             raise TraceError(foreign.file(self.first, self.file_name))
-        seen = sum(part.header["seen"] for part in self.store.parts)
         if seen and (self.about.schemaVersion is None or len(trace)) and (trace.category == OTHER).all():
             raise TraceError(foreign.events(self.first))
-        damage = ["it is cut short"] if self.open else []
-        damage[:0] = [] if self.damage is None else [self.damage]
-        # Where the mark is there that ends a recording, only what closes the file is missing.
-        whole = ended and not (self.damage or "").endswith(pieces.WRONG_SUM)
-        (trace.notes if whole else trace.reasons)[:0] = damage
+        whole = ended and not any(said.endswith(pieces.WRONG_SUM) for said in self.damage)  # but for what closes it
+        (trace.notes if whole else trace.reasons)[:0] = self.damage
         dropped += lost + flaws["time"] + flaws["phase"]
         said = [counted(lost, "event{s} {are} damaged and lost")] if lost else []
         if repaired := self.salvage.repaired + self.softened:
