@@ -313,6 +313,17 @@ def test_what_cannot_be_written_costs_only_itself(tmp_path, capsys):
     assert status == 1 and "cannot be written" in err and placed(tmp_path, "Bo").exists()
 
 
+def test_of_several_in_an_archive_of_a_student_s_own_the_one_changed_last_is_taken(tmp_path, capsys):
+    inner = tmp_path / "inner.zip"
+    with zipfile.ZipFile(inner, "w") as archive:
+        for name, day, says in (("a.ipynb", 3, "third"), ("b.ipynb", 1, "first"), ("c.ipynb", 2, "second")):
+            archive.writestr(zipfile.ZipInfo(name, (2026, 11, day, 8, 0, 0)), released(says=says))
+    files = {"Ann_1_assignsubmission_file_/all.zip": inner.read_bytes()}
+    collect(tmp_path, made(tmp_path / "m.zip", files), capsys=capsys)
+    assert "third" in placed(tmp_path, "Ann").read_text()
+    assert (placed(tmp_path, "Ann").parent / "timestamp.txt").read_text() == stamp(), "late is what was handed in late"
+
+
 def test_an_archive_does_no_harm(tmp_path, capsys):
     bomb = io.BytesIO()
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as inner:

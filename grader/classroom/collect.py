@@ -57,6 +57,7 @@ class Packed:
     late: bool
     read: Callable[[], bytes]  # raises Unusable
     number: int = 0  # the file's, where its system counts them
+    changed: datetime | None = None  # in a student's own archive, which was handed in as one
 
 
 class Unusable(Exception):
@@ -217,7 +218,8 @@ def _inside(each: Packed, read: dict[Person, int], depth: int = 1) -> Iterator[P
         name = PurePosixPath(_name(info)).name
         if name and not stat.S_ISLNK(info.external_attr >> 16):
             where = f"{each.path}/{name}"
-            inner = Packed(each.person, where, name, each.when, each.late, partial(_read, file, info), each.number)
+            read_it = partial(_read, file, info)
+            inner = Packed(each.person, where, name, each.when, each.late, read_it, each.number, _when(info))
             yield from _inside(inner, read, depth + 1) if _is_archive(inner) else [inner]
 
 
@@ -324,9 +326,9 @@ def _lab_of(each: Packed, archive: Path, lab: str, read: dict[Person, int]) -> s
     return found
 
 
-def _newer(each: Packed) -> tuple[int, datetime, int, str]:
-    again = _AGAIN.search(each.file)
-    return each.number, each.when or datetime.min.replace(tzinfo=UTC), int(again[1]) if again else 0, each.path
+def _newer(each: Packed) -> tuple[int, datetime, datetime, int, str]:
+    again, never = _AGAIN.search(each.file), datetime.min.replace(tzinfo=UTC)
+    return each.number, each.when or never, each.changed or never, int(again[1]) if again else 0, each.path
 
 
 def _is_newer(each: Packed, earlier: Mapping[str, str] | None) -> None:
