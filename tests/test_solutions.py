@@ -98,7 +98,7 @@ def test_the_table_of_checks_is_the_declaration_s(name):
 
 @pytest.mark.parametrize("name", [name for name in labs.loops() if labs.get(name).trace])
 def test_says_that_the_gain_bounds_what_a_trace_earns(name):
-    says = "With half of *Throughput*'s points, each of these checks earns at most half of its points:\n\n"
+    says = "With half of *Throughput*'s points, each of them earns at most half of its own:\n\n"
     bound = cell_of(name, "points-shared").partition(says)[2].partition("\n\n")[0]
     assert all(f"- *{check.title}*" in bound for check in labs.get(name).trace)
 
