@@ -83,6 +83,25 @@ def alembic(monkeypatch):
     monkeypatch.setenv("PATH", scripts.environment()["PATH"])
 
 
+@pytest.fixture(scope="session")
+def made_gradebook(tmp_path_factory):
+    """An empty one. To make it takes five seconds, which go to the start of alembic."""
+    from nbgrader.api import Gradebook
+
+    path = tmp_path_factory.mktemp("gradebook") / "gradebook.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", scripts.environment()["PATH"])
+        with Gradebook(f"sqlite:///{path}"):
+            pass
+    return path
+
+
+@pytest.fixture
+def gradebook(made_gradebook, tmp_path):
+    """The address of an empty gradebook, tmp_path/gradebook.db."""
+    return f"sqlite:///{shutil.copy(made_gradebook, tmp_path)}"
+
+
 @pytest.fixture
 def nothing_left(own_temporary):
     """The test leaves no process and no folder of the sandbox behind."""

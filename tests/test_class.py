@@ -663,14 +663,13 @@ def test_names_of_files_reach_no_terminal_as_they_are(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_folder_s_name_that_is_no_text(tmp_path, alembic):
+@pytest.mark.usefixtures("gradebook")
+def test_a_folder_s_name_that_is_no_text(tmp_path):
     """As archives of other systems leave them."""
     hand_in(tmp_path / "submitted", os.fsdecode("Jörg".encode("latin-1")))
     (one,) = read_class(REPOSITORY / "labs", tmp_path / "submitted")
     rows = summary.rows([one], {})
     assert one.submission is None and "Rename the folder" in summary.text(rows).encode().decode()
-    with Gradebook(f"sqlite:///{tmp_path}/gradebook.db"):
-        pass
     assert not summary.stale(tmp_path / "gradebook.db", rows)
 
 

@@ -130,8 +130,8 @@ def test_two_of_a_name_stay_two(tmp_path, capsys):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_students_of_the_gradebook_are_known_by_their_names(tmp_path, capsys, alembic):
-    with Gradebook(f"sqlite:///{tmp_path}/gradebook.db") as book:
+def test_students_of_the_gradebook_are_known_by_their_names(tmp_path, capsys, gradebook):
+    with Gradebook(gradebook) as book:
         book.add_student("jd1", first_name="Jane", last_name="Doe")
         book.add_student("zm1", first_name="Zoë", last_name="Müller")
         book.add_assignment(NAME, duedate=datetime(2026, 11, 20, 8))
@@ -278,8 +278,8 @@ def test_a_number_of_one_kind_is_no_number_of_another(tmp_path, capsys):
         ("李 伟", "李", "伟"),
     ],
 )
-def test_a_name_is_known_however_it_is_written(tmp_path, capsys, alembic, name, first, last):
-    with Gradebook(f"sqlite:///{tmp_path}/gradebook.db") as book:
+def test_a_name_is_known_however_it_is_written(tmp_path, capsys, gradebook, name, first, last):
+    with Gradebook(gradebook) as book:
         book.add_student("Id,1", first_name=first, last_name=last)
         book.add_student("id2", first_name="Some", last_name="Other")
     canvas = "".join(
@@ -293,8 +293,8 @@ def test_a_name_is_known_however_it_is_written(tmp_path, capsys, alembic, name, 
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_id_is_spelled_as_the_gradebook_has_it(tmp_path, capsys, alembic):
-    with Gradebook(f"sqlite:///{tmp_path}/gradebook.db") as book:
+def test_an_id_is_spelled_as_the_gradebook_has_it(tmp_path, capsys, gradebook):
+    with Gradebook(gradebook) as book:
         book.add_student("JD1")
     sheet = tmp_path / "sheet.csv"
     sheet.write_text("id;name\njd1;Jane Doe\n../../out;Bad Id\n")

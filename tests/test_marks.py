@@ -72,7 +72,7 @@ def test_a_submission_that_fails_is_of_as_many_points():
 
 
 @pytest.fixture
-def course(tmp_path: Path, alembic) -> Path:
+def course(tmp_path: Path, gradebook: str) -> Path:
     """ann has 60 of 80 and 8 by hand; bob's explanation nobody has marked; cyd's notebook is none; dan handed nothing in."""
     store = Store(tmp_path / "measured")
     for student in ("ann", "bob"):
@@ -88,7 +88,7 @@ def course(tmp_path: Path, alembic) -> Path:
             job = Job(NAME, one.submission)
             whole = grade_of(60 if one.student == "ann" else 40)
             store.put(job, {"machine": "a CPU", "version": "v", "seconds": 4.0, "worker": "w", "result": whole})
-    with Gradebook(f"sqlite:///{tmp_path}/gradebook.db") as book:
+    with Gradebook(gradebook) as book:
         book.add_assignment(NAME)
         book.add_notebook(NAME, NAME)
         for check in LAB.checks:

@@ -51,6 +51,7 @@ def test_the_report_the_trace_and_the_numbers_are_files(tmp_path):
     assert b"9,000 (of the optimizer)" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_faster_earlier_run_makes_the_status_3(tmp_path):
     job = script(tmp_path, MODEL, "for _ in range(60):\n    step(); time.sleep(float(sys.argv[1]))\n")
     assert command(tmp_path, "--out", "slow", "--", sys.executable, job, "0.05").returncode == 0
@@ -119,6 +120,7 @@ def test_a_command_that_is_none(tmp_path):
     assert command(tmp_path).returncode == 2
 
 
+@pytest.mark.slow
 def test_the_job_goes_on_whatever_becomes_of_the_report(tmp_path):
     """And what is ignored, as under nohup, the job ignores too."""
     (tmp_path / "out" / "report.html").mkdir(parents=True)
@@ -144,6 +146,7 @@ def test_the_job_goes_on_whatever_becomes_of_the_report(tmp_path):
     assert b"1,000 (of the optimizer)" in done.stderr
 
 
+@pytest.mark.slow
 def test_it_can_be_stopped_once_looked_at(tmp_path):
     """Also a job that catches everything, and what it started."""
     body = """

@@ -204,6 +204,7 @@ def test_one_run_of_a_lever_is_judged_by_how_much_runs_differ():
     assert "one run" in text(found)
 
 
+@pytest.mark.slow
 def test_what_pays_is_found_and_the_ladder_climbed(tmp_path, job):
     """A job that sleeps less with a fused optimizer: 20 ms against 5."""
     found = try_levers(job(plain=False), [lever("fused"), lever("tf32")], budget_s=300, options=LOOK, cwd=tmp_path)
@@ -241,6 +242,7 @@ def test_a_job_without_steps_is_an_error_in_one_line(tmp_path):
         try_levers([sys.executable, str(path)], [lever("tf32")], budget_s=60, options=LOOK)
 
 
+@pytest.mark.slow
 def test_nothing_of_the_user_s_is_changed_in_a_copy(tmp_path, job):
     command = job(
         more="    torch.save(model.state_dict(), 'model.pt'); open('log.txt', 'a').write('x')\n".replace("    ", "", 1)
