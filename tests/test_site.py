@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from pathlib import Path
@@ -121,6 +122,8 @@ def test_the_front_page_says_how_long_everything_takes(built):
         name = stop.path if isinstance(stop, outline.Lesson) else f"labs/{stop.name}/{stop.name}"
         row = next(row for row in rows if f"{name}.html" in row)
         assert re.search(rf">\s*<p>{stop.minutes}</p>", row), row
+        title = stop.title if isinstance(stop, outline.Lesson) else stop.declared.title
+        assert title in html.unescape(re.sub("<.*?>", "", row)).replace("’", "'"), row
     assert sum("core lab" in row for row in rows) == sum(stop.core for stop in outline.lab_stops()) > 5
 
 

@@ -130,6 +130,11 @@ def _anchor(jupyters: re.Match[str]) -> str:
     return re.sub(r"[^\w-]", "", jupyters.group().lower())
 
 
+def _plain(title: str) -> str:
+    """For Markdown, to which __getitem__ is a bold word."""
+    return re.sub(r"([_*])", r"\\\1", title)
+
+
 def _front() -> str:
     """The front page, which is the table of contents with times. A lesson that the map does not have comes at the end of its
     phase."""
@@ -140,11 +145,11 @@ def _front() -> str:
         for stop in phase.stops:
             if isinstance(stop, outline.Lesson):
                 names.append(f"notebooks/{stop.path}")
-                row = f"lesson | [{stop.title}]({names[-1]}.ipynb)"
+                row = f"lesson | [{_plain(stop.title)}]({names[-1]}.ipynb)"
             else:
                 lab = stop.declared
                 names.append(f"labs/{lab.name}/{lab.name}")
-                title = f"{lab.name.partition('_')[0]} · {lab.title}"
+                title = _plain(f"{lab.name.partition('_')[0]} · {lab.title}")
                 row = f"{'core lab' if stop.core else 'lab'} | [{title}]({names[-1]}.ipynb)"
             lines[-1] += f"\n| {row} | {stop.minutes or ''} |"
         more = sorted(name for name in every if name.startswith(f"{number}_"))
