@@ -116,7 +116,7 @@ def _lab(stop: outline.LabStop, grades: Grades | None) -> widgets.HBox:
     shown = widgets.HTML(layout=widgets.Layout(flex="1 1 0", min_width="0", margin="0"))
     place = widgets.Layout(width="7em", flex="0 0 auto")
     short = stop.name.partition("_")[0]  # in the words on it, because a screen reader lists buttons and links alone
-    button = widgets.Button(description=f"Start {short}", icon="play", layout=place)
+    button = widgets.Button(description=f"Start {short}", layout=place)
     button.tooltip = f"Start {stop.name}: make a working copy"
     link = widgets.HTML(layout=place)
 
