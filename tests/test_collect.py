@@ -20,6 +20,7 @@ from nbgrader.api import Gradebook
 from grader.classroom.submissions import misplaced, read_class
 from grader.frontends import cli
 from grader.submission import load_notebook
+from tests.odd_class import packed
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LABS = REPOSITORY / "labs"
@@ -158,17 +159,9 @@ def test_what_is_handed_in_again_takes_the_place_of_what_is_older(tmp_path, caps
         assert ("is newer" in err) == (says == "old")
 
 
-def zipped(files: dict[str, bytes]) -> bytes:
-    data = io.BytesIO()
-    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return data.getvalue()
-
-
 def test_a_notebook_is_found_however_it_was_packed_and_named(tmp_path, capsys):
     where = "_assignsubmission_file_"
-    deep = zipped({"more/inner.ZIP": zipped({"Übung/2A.IPYNB": released(says="deep")}), "notes.pdf": b"%PDF"})
+    deep = packed({"more/inner.ZIP": packed({"Übung/2A.IPYNB": released(says="deep")}), "notes.pdf": b"%PDF"})
     files = {
         f"Ann_1{where}/hand in.Zip": deep,
         f"Bo_2{where}/2a_workers.ipynb.txt": released(says="text"),
@@ -187,10 +180,10 @@ def test_a_notebook_is_found_however_it_was_packed_and_named(tmp_path, capsys):
 
 
 def test_archives_in_archives_end(tmp_path, capsys):
-    data = zipped({"2a_workers.ipynb": released()})
+    data = packed({"2a_workers.ipynb": released()})
     for _ in range(8):
-        data = zipped({"again.zip": data})
-    wide = zipped({f"{n}.zip": zipped({"x": bytes(63 << 20)}) for n in range(10)})
+        data = packed({"again.zip": data})
+    wide = packed({f"{n}.zip": packed({"x": bytes(63 << 20)}) for n in range(10)})
     where = "_assignsubmission_file_"
     files = {f"A_1{where}/deep.zip": data, f"B_2{where}/wide.zip": wide, f"C_3{where}/x.ipynb": released()}
     status, _, err = collect(tmp_path, made(tmp_path / "m.zip", files), capsys=capsys)

@@ -7,7 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import nbformat
@@ -131,13 +131,18 @@ def handed_in(root: Path, student: Callable, released, then: Callable = as_it_wa
 @pytest.fixture(scope="module")
 def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("course")
+    autograded(root, STUDENTS)
+    return root
+
+
+def autograded(root: Path, students: Sequence[Callable]) -> None:
+    """A class in `root` of which each student has handed in, and has been graded."""
     shutil.copy(REPOSITORY / "nbgrader_config.py", root)
     shutil.copytree(REPOSITORY / "solutions" / NAME, root / "solutions" / NAME)
     nbgrader(root, "generate_assignment", NAME)
-    for student in STUDENTS:
+    for student in students:
         handed_in(root, student, released(root))
     nbgrader(root, "autograde", NAME)
-    return root
 
 
 def released(root: Path):

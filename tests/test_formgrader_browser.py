@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 from nbgrader.api import Gradebook
 from test_browser import TOKEN, browser, jupyter, pytestmark  # noqa: F401  (fixtures)
 from test_explanations import (
     NAME,
-    REPOSITORY,
     TEXT,
     as_it_was,
-    handed_in,
+    autograded,
     in_a_new_cell,
     in_its_cell,
     in_place_of_the_cell,
-    nbgrader,
     over_a_locked_cell,
-    released,
 )
 
 STUDENTS = (as_it_was, in_a_new_cell, in_its_cell, in_place_of_the_cell, over_a_locked_cell)
@@ -35,12 +30,7 @@ def test_who_marks_sees_what_needs_a_person(monkeypatch, request, browser, tmp_p
 
     root = tmp_path / "course" / "class"  # below the folder that Jupyter serves
     root.mkdir(parents=True)
-    shutil.copy(REPOSITORY / "nbgrader_config.py", root)
-    shutil.copytree(REPOSITORY / "solutions" / NAME, root / "solutions" / NAME)
-    nbgrader(root, "generate_assignment", NAME)
-    for student in STUDENTS:
-        handed_in(root, student, released(root))
-    nbgrader(root, "autograde", NAME)
+    autograded(root, STUDENTS)
     monkeypatch.chdir(root)  # where nbgrader looks for its settings
     address = request.getfixturevalue("jupyter")
 

@@ -141,11 +141,8 @@ class Arm:
         """A turn of this frozen arm for blocks."""
         processes, freezer = self.child.processes, self.child.freezer
         seconds, steps, awake_s = self.seconds, len(self.losses), freezer.awake_s
-        main_s, all_s, (thread_s, held_up_s) = (
-            processes.main_seconds(),
-            processes.cpu_seconds(),
-            processes.main_thread(),
-        )
+        main_s, all_s = processes.main_seconds(), processes.cpu_seconds()
+        thread_s, held_up_s = processes.main_thread()
         with self._turn(core) as busy:
             yield
         self.ran_main_s += processes.main_seconds() - main_s

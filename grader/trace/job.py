@@ -118,9 +118,9 @@ def job(ranks: Iterable[Rank]) -> Job:
 def _missing(ranks: Sequence[Rank], m: Matched) -> list[int]:
     """By the size of the job, or that of its largest group, where traces tell none."""
     size = next((rank.world_size for rank in ranks if rank.world_size), None) or int(m.members.max(initial=0))
-    return (
-        sorted(set(range(size)) - {rank.rank for rank in ranks if rank.rank is not None}) if size <= 1_000_000 else []
-    )
+    if size > 1_000_000:
+        return []
+    return sorted(set(range(size)) - {rank.rank for rank in ranks if rank.rank is not None})
 
 
 def _named_by(ranks: Sequence[Rank], m: Matched, waits: Waits) -> list[str]:
