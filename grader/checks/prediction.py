@@ -23,14 +23,14 @@ REFERENCE, OWN = "the reference solution", "your own loop"  # whose gain is know
 
 def judge(
     check: Prediction,
-    cause: str,
+    causes: tuple[str, ...],
     gains: Mapping[str, float],
     prediction: tuple[tuple[str, Any], ...] | None,
     graded_on: str = "",
     undecided: bool = False,
 ) -> CheckResult:
-    """Half the points for the cause, half for a gain as `RULE` says. gains: of full fixes on this machine, by whose they are; none
-    where that is not known. graded_on: "cuda" or "cpu" where the lab is graded on both, else "". undecided: the learner's own
+    """Half the points for one of the causes, half for a gain as `RULE` says. gains: of full fixes on this machine, by whose they
+    are; none where that is not known. graded_on: "cuda" or "cpu" where the lab is graded on both, else "". undecided: the learner's own
     loop may yet turn out to be a full fix."""
     said = dict(prediction or ())
     evidence = {
@@ -48,7 +48,7 @@ def judge(
         return result(
             FAIL, 0, "No prediction was made.", "Fill in lab.predict(cause=..., gain=...) before you profile."
         )
-    right_cause = said.get("cause") == cause
+    right_cause = said.get("cause") in causes
     words = f"Cause {said.get('cause')!r} is {'right' if right_cause else 'not what holds this loop back'}."
     if said.get("cause") not in CAUSES:
         words = f"Cause {said.get('cause')!r} is none of: {', '.join(CAUSES)}."

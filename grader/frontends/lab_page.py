@@ -169,8 +169,8 @@ def _prediction(lab: AnyLab) -> str:
             "|---|---|",
             *causes,
             "",
-            "A loop can have several troubles. Name the one that takes most of a step. A matmul that is slow for its size or its number "
-            "format counts as calculating.",
+            "A loop can have several troubles. Name the one that takes most of a step. Where two take about as much, either is right. "
+            "A matmul that is slow for its size or its number format counts as calculating.",
             "",
             judged,
             "",

@@ -78,7 +78,8 @@ def _prediction(findings: Findings, submission: Submission, full: bool, undecide
     if not gains and gain is None and not (findings.fatal and lab.measures(lab.prediction, findings.form_name)):
         return unscored(lab.prediction, NOT_MEASURED, "Nothing was measured to compare the prediction with.")
     graded_on = findings.form_name if lab.scored_on_both else ""
-    return prediction_check.judge(lab.prediction, lab.cause, gains, submission.prediction, graded_on, undecided)
+    causes = (lab.cause, *lab.close)
+    return prediction_check.judge(lab.prediction, causes, gains, submission.prediction, graded_on, undecided)
 
 
 def _throughput(findings: Findings, closed: Closed | None, said: dict[str, Any]) -> CheckResult:

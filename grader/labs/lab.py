@@ -77,7 +77,12 @@ class Form:
 
     def smaller(self, size: str, gpu_memory: float, options: dict[str, Any], measured: str = "", **other: Any) -> Form:
         """This form with other options, for less memory. other: fields that have another value too."""
-        changed: dict[str, Any] = {"options": self.options | options, "size": size, "gpu_memory": gpu_memory, "measured": measured}
+        changed: dict[str, Any] = {
+            "options": self.options | options,
+            "size": size,
+            "gpu_memory": gpu_memory,
+            "measured": measured,
+        }
         return replace(self, **changed, **other)
 
     @property
@@ -302,6 +307,7 @@ class Lab(AnyLab):
     """A training loop to make faster: the most common kind."""
 
     cause: str  # the right prediction, one of CAUSES
+    close: tuple[str, ...] = ()  # right as well: what takes about as much of a step, or more of it on some machines
     forms: dict[str, Form]
     throughput: Throughput
     trace: tuple[TraceCheck, ...]

@@ -20,7 +20,7 @@ SMALLER = (GPU.smaller("small", 6.4e9, {"layers": 8, "batch_size": 5}, flops=6 *
 
 LAB = Lab(
     name="3a_precision",
-    title="A GPT in full fp32",
+    title="A GPT, straight from a tutorial",
     phase=3,
     goal="This GPT trains in full fp32. Find out what holds it back, and train the same model faster.",
     cause="compute-bound",

@@ -34,6 +34,7 @@ LAB = Lab(
         "four lengths."
     ),
     cause="memory-bound",
+    close=("compute-bound",),  # on an H200 the diagnosis is 55% sure of memory-bound
     forms={
         "cuda": GPU,
         # A CPU compiles for long and gains little that could be relied on: only the training and the logs are compared.

@@ -26,6 +26,7 @@ LAB = Lab(
     goal="This loop fits into its memory budget in the slowest way. Stay within it, and train the same batches faster.",
     # kernels for one sample are short: on an H200 the GPU idles for a third of the starter's step
     cause="launch-bound",
+    close=("compute-bound",),
     forms={
         "cuda": GPU,
         "cpu": Form(
