@@ -69,6 +69,33 @@ def test_a_profiler_that_stretches_the_fetching_of_data_leaves_the_launches_thei
     assert a.diagnosis.what_if["input"] == pytest.approx(without, rel=0.2)
 
 
+@pytest.mark.parametrize(
+    "loop",
+    [
+        dict(kernels=[5 * US] * 111, launch=10 * US, sync_after=range(0, 111, 5)),
+        dict(kernels=[5 * US] * 53, launch=6 * US, sync_after=range(0, 53, 10)),
+        dict(kernels=[5 * US] * 80, launch=6 * US, data=49 * US),
+    ],
+)
+def test_a_profiler_that_did_not_stretch_the_step_took_nothing_of_the_launches(loop):
+    """Where the GPU waits for the host, nothing that the profiler takes is hidden."""
+    a = analysed(Loop(**loop), Loop(**loop).length())
+    assert a.diagnosis.cause == "launch-bound", a.diagnosis
+
+
+@pytest.mark.parametrize(
+    ("cause", "more"), [("queue", {"late": 440 * US}), ("communication", {"comm": 440 * US}), ("queue", {"late": 0})]
+)
+def test_a_wait_of_the_gpu_beside_a_host_that_is_as_busy_makes_no_sure_verdict(cause, more):
+    """Without the wait the step would be as long as the host's own work."""
+    loop = Loop([5 * US] * 83, launch=10 * US, **more)
+    d = analysed(loop, loop.length()).diagnosis
+    if any(more.values()):
+        assert d.cause == f"{cause}-bound" and d.confidence <= 0.6 and "may be launch-bound" in d.text, d
+    else:
+        assert d.cause == "launch-bound" and "may be launch-bound" not in d.text, d
+
+
 @pytest.mark.parametrize(("data", "cause", "part"), [(20 * US, "input", "idle_data"), (0, "host", "idle_other")])
 def test_recorded_steps_that_are_shorter_than_the_loops_waited_less(data, cause, part):
     """Batches were ready: loader workers go on while the profiler starts."""

@@ -39,6 +39,10 @@ CLOCKS_NS = 10_000  # clocks of CPU and GPU differ by up to 10 us
 # same loop recorded without stacks.
 OP_NS = 1_300
 PYTHON_NS = 2_300
+MUCH_SHOWN, NOISE = (
+    0.05,
+    0.03,
+)  # of a step: what it would have grown by at least, and by how much two measurements of it differ
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ class Breakdown:
     parts: dict[str, float] = field(default_factory=dict)  # PARTS -> ns per step, mean over devices; sums to `step_ns`
     step_ns: float | None = None  # the unprofiled length of a step where it was given, else the traced one
     host_ns: float | None = None  # the host's own work per step, without its waits
+    most_host_ns: float | None = None  # the same with what the profiler added, of which nobody knows how much it is
     fused_ns: float | None = None  # "memory" if each run of such kernels were one, see `fused_length`
     unseen: dict[str, float] = field(default_factory=dict)  # ns of a part by which the recorded steps were too short
     gaps: Gaps = field(default_factory=lambda: Gaps(*[np.empty(0, np.int64)] * 6))
@@ -95,7 +100,9 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
         gaps.append(_gaps(trace, gpu[own], device, start, end, cause))
     per_step = total / n / len(devices)
     length = float(step_ns) if step_ns else float(per_step.sum())
-    own_work, held = host.without_profiler(float(per_step.sum()), length, bool(step_ns))
+    own_work, held = host.without_profiler(
+        float(per_step.sum()), length, bool(step_ns), _host_late(gaps, host.wait_start)
+    )
     # The profiler makes no step shorter. Where the recorded ones were, batches were ready that the loop usually waits for:
     # loader workers fill their queue while the profiler starts.
     unseen = max(0.0, length - float(per_step.sum()))
@@ -109,12 +116,25 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
         parts={name: float(ns) for name, ns in zip(PARTS, per_step, strict=True)},
         step_ns=length,
         host_ns=own_work,
+        most_host_ns=host.work,
         fused_ns=fused_length(trace, steps, gpu, kind) / n / len(devices),
         unseen={PARTS[waited]: unseen},
         gaps=Gaps(*columns),
         away=host.away,
         alone=alone,
     )
+
+
+def _host_late(gaps: list[tuple[np.ndarray, ...]], waits: np.ndarray) -> intervals.Intervals:
+    """When the host's work alone decided how long a step takes: the idle times of a GPU in which the host was at work, and what lies
+    between two of them without another gap or the start of a wait."""
+    found = []
+    for _, start, end, cause, *_ in gaps:
+        late = np.isin(cause, (SYNC, LAUNCH, OTHER))
+        alone = np.searchsorted(waits, end[:-1]) == np.searchsorted(waits, start[1:])
+        joined = np.append(late[:-1] & late[1:] & alone, False)
+        found.append((start[late], np.where(joined, np.append(start[1:], 0), end)[late]))
+    return intervals.union(*(np.concatenate(sides) for sides in zip(*found, strict=True)))
 
 
 def classified(trace: Trace, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
@@ -163,16 +183,25 @@ class Host:
         cost = np.where(active, OP_NS, np.where(mine & (trace.category == PYTHON), PYTHON_NS, 0)) * begun
         fetching = cost[intervals.contains(self.data, trace.start) & (trace.thread == steps.thread)].sum()
         self.profiling = float(cost.sum() - fetching) / len(steps)
+        costly = np.flatnonzero(cost)
+        self.cost, self.costs_at, self.count = cost[costly], trace.start[costly], len(steps)
         self.fetching = float(fetching / cost.sum()) if cost.any() else 0.0
         self.held = intervals.length(intervals.clip(union, *span)) / len(steps)
         self.work = (span[1] - span[0]) / len(steps) - self.held
 
-    def without_profiler(self, traced: float, length: float, known: bool) -> tuple[float, float]:
+    def without_profiler(
+        self, traced: float, length: float, known: bool, late: intervals.Intervals
+    ) -> tuple[float, float]:
         """The host's own work and its waits in a step without the profiler, ns. traced, length: of a step with and without it;
-        known: whether the latter was measured."""
+        known: whether the latter was measured. late: see `_host_late`."""
         # What the profiler added is taken off: at least what it added to the step, more where waits have hidden some.
         added = (traced - length) * (1 - self.fetching)
-        work = max(0.0, self.work - max(added, self.profiling))
+        usual = self.profiling
+        # Nothing of that is hidden while the GPU waits for the host. A step that grew by less than that has a quicker profiler.
+        shown = float(self.cost[intervals.contains(late, self.costs_at)].sum()) / self.count
+        if known and shown >= MUCH_SHOWN * length and -NOISE * length <= added < 0.5 * shown:
+            usual *= max(0.0, added) / shown
+        work = max(0.0, self.work - max(added, usual))
         return work, max(self.held, length - work) if known else self.held
 
     def causes(self, idle: intervals.Intervals, launched: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

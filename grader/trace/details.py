@@ -39,7 +39,16 @@ def never_ahead(m: Metrics) -> bool:
 
 def covered_by_host(b: Breakdown, cost: float) -> bool:
     """Whether the host has so much work of its own that it would hold the step for most of what the GPU's waits cost, ns per step."""
-    return (b.step_ns or 0.0) - (b.host_ns or 0.0) < MUCH * cost
+    return (b.step_ns or 0.0) - (b.most_host_ns or 0.0) < MUCH * cost
+
+
+def of_busy_host(b: Breakdown, cost: float) -> list[str]:
+    if not covered_by_host(b, cost):
+        return []
+    return [
+        f"But the host itself works up to {ms(b.most_host_ns or 0.0)} per step under the profiler. Without that wait the step may be "
+        "launch-bound, hardly any shorter."
+    ]
 
 
 def pausing(b: Breakdown, steps: Steps) -> float:

@@ -93,6 +93,10 @@ class _Case:
             self.told = about(self.trace, self.steps, self.b)
         elif cause == "launch":
             self.told = details.of_launches(self.trace, self.steps, self.m, self.b)
+        elif cause in ("queue", "communication"):
+            self.told = details.Told(
+                details.of_busy_host(self.b, sum(self.b.parts[part] for part in CAUSES[cause].parts))
+            )
         elif cause == "sync":
             self.told = details.Told(details.of_waits(self.trace, self.steps))
         elif self.slow and cause == ("compute" if self.slow.matmul else "memory"):
