@@ -76,10 +76,11 @@ def test_moodle(tmp_path, capsys):
         },
     )
     status, out, err = collect(tmp_path, archive, capsys=capsys)
-    assert status == 1 and "Ann Lee: no notebook" in err and "report.pdf" in err and err.count("\n") == 2
+    assert status == 1 and "Ann Lee: no notebook" in err and "report.pdf" in err and err.count("\n") == 3
+    assert "5 without a time" in err and "worksheet" in err
     for student, text in (("Jane_Doe", "jane"), ("Zoë_Müller", "zoe"), ("Bo", "bo"), ("Cy", "cy")):
         assert text in placed(tmp_path, student).read_text(encoding="utf-8")
-        assert (placed(tmp_path, student).parent / "timestamp.txt").read_text() == stamp()
+        assert not (placed(tmp_path, student).parent / "timestamp.txt").exists(), "the archive's is the download's"
         assert f"{student}/{NAME}: new, from" in out
     assert placed(tmp_path, "Di", OTHER).exists(), "a notebook says itself which lab it is of"
     everyone = read_class(LABS, tmp_path / "submitted")
@@ -128,6 +129,75 @@ def test_two_of_a_name_stay_two(tmp_path, capsys):
     files = {f"Al Gray_{n}_assignsubmission_file_/x.ipynb": released(says=f"al{n}") for n in (7, 8)}
     collect(tmp_path, made(tmp_path / "m.zip", files), capsys=capsys)
     assert "al7" in placed(tmp_path, "Al_Gray_7").read_text() and "al8" in placed(tmp_path, "Al_Gray_8").read_text()
+    _, _, err = collect(tmp_path, tmp_path / "m.zip", capsys=capsys)
+    assert "share a name" in err and "--students" in err and "Al_Gray_7" in err and "Al_Gray_8" in err
+
+
+# The archive is what Moodle's zip_writer makes: each entry has the time of the download. Its worksheet has the other, as userdate()
+# writes it for whoever exports it: https://github.com/moodle/moodle/blob/main/public/mod/assign/gradingtable.php
+@pytest.mark.parametrize(
+    ("head", "early", "late"),
+    [
+        (
+            "Identifier,Full name,Email address,Status,Grade,Maximum grade,Last modified (submission)",
+            "Thursday, 19 November 2026, 5:00 PM",
+            "Friday, 20 November 2026, 12:05\u202fAM",
+        ),
+        (
+            "Identifier,Full name,Email address,Status,Grade,Maximum Grade,Last modified (submission)",
+            "Thursday, November 19, 2026, 5:00 PM",
+            "Friday, November 20, 2026, 12:05 AM",
+        ),
+        (
+            "ID,Vollständiger Name,E-Mail-Adresse,Status,Bewertung,Bestwertung,Zuletzt geändert (Abgabe)",
+            "Donnerstag, 19. November 2026, 17:00",
+            "Freitag, 20. November 2026, 00:05",
+        ),
+    ],
+)
+def test_moodle_s_worksheet_says_when_somebody_handed_in(tmp_path, capsys, head, early, late):
+    sheet = tmp_path / "worksheet.csv"
+
+    def list_of(*times: str) -> None:
+        lines = [
+            f'Participant {7 + at},A{at} B,a{at}@x.org,Submitted,,50.00,"{time}"\n' for at, time in enumerate(times)
+        ]
+        sheet.write_text("".join([f"{head}\n", *lines]), encoding="utf-8-sig")
+
+    clock = lambda at: placed(tmp_path, f"a{at}").parent / "timestamp.txt"  # noqa: E731
+    files = {f"A{at} B_{7 + at}_assignsubmission_file/x.ipynb": released(says=f"one {at}") for at in range(3)}
+    first = made(tmp_path / "first.zip", files, (2026, 11, 22, 9, 0, 0))
+    list_of(early, late, "-")
+    status, out, err = collect(tmp_path, first, "--students", sheet, capsys=capsys)
+    assert status == 0 and "1 without a time" in err and "a2/2a_workers: new" in out
+    assert [clock(0).read_text(), clock(1).read_text()] == [
+        stamp((2026, 11, 19, 17, 0)),
+        stamp((2026, 11, 20, 0, 5)),
+    ]
+    assert not clock(2).exists()
+
+    files |= {f"A{at} B_{7 + at}_assignsubmission_file/x.ipynb": released(says=f"two {at}") for at in (0, 1)}
+    second = made(tmp_path / "second.zip", files, (2026, 11, 23, 9, 0, 0))
+    list_of(late, "", early)
+    _, out, err = collect(tmp_path, second, "--students", sheet, capsys=capsys)
+    assert clock(0).read_text() == stamp((2026, 11, 20, 0, 5)) and clock(2).read_text() == stamp((2026, 11, 19, 17, 0))
+    status, _, err = collect(tmp_path, first, "--students", sheet, capsys=capsys)
+    assert status == 1 and err.count("is newer") == 2 and "two 0" in placed(tmp_path, "a0").read_text()
+
+
+def test_the_time_of_an_older_notebook_is_not_that_of_a_newer_one(tmp_path, capsys):
+    name = "Jane Doe_1_assignsubmission_file/x.ipynb"
+    sheet = tmp_path / "sheet.csv"
+    sheet.write_text(
+        "Identifier,Full name,Email address,Last modified (submission)\n"
+        'Participant 1,Jane Doe,jd1@x.org,"Thursday, 19 November 2026, 5:00 PM"\n'
+    )
+    collect(tmp_path, made(tmp_path / "a.zip", {name: released(says="a")}), "--students", sheet, capsys=capsys)
+    clock = placed(tmp_path, "jd1").parent / "timestamp.txt"
+    assert clock.exists()
+    again = made(tmp_path / "b.zip", {name: released(says="b")}, (2026, 11, 23, 9, 0, 0))
+    collect(tmp_path, again, capsys=capsys)
+    assert '"b"' in placed(tmp_path, "jd1").read_text() and not clock.exists()
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -144,7 +214,7 @@ def test_students_of_the_gradebook_are_known_by_their_names(tmp_path, capsys, gr
     assert clock("zm1") == "2026-11-20 08:00:00 UTC\n", (
         "Canvas' times are those of the download; not marked late is in time"
     )
-    assert clock("wu_7") == clock("jd1") == stamp()
+    assert clock("wu_7") == stamp() and not (placed(tmp_path, "jd1").parent / "timestamp.txt").exists()
 
 
 def test_what_is_handed_in_again_takes_the_place_of_what_is_older(tmp_path, capsys):
@@ -293,7 +363,7 @@ def test_an_id_is_spelled_as_the_gradebook_has_it(tmp_path, capsys, gradebook):
     sheet.write_text("id;name\njd1;Jane Doe\n../../out;Bad Id\n")
     files = {f"{name}_1_assignsubmission_file_/x.ipynb": released() for name in ("Jane Doe", "Bad Id", "X" * 300)}
     status, _, err = collect(tmp_path, made(tmp_path / "m.zip", files), "--students", sheet, capsys=capsys)
-    assert status == 1 and "'../../out' holds a sign" in err and err.count("\n") == 2
+    assert status == 1 and "'../../out' holds a sign" in err and err.count("\n") == 3
     assert placed(tmp_path, "JD1").exists() and placed(tmp_path, "X" * 200).exists()
     assert not any(path.name == "out" for path in tmp_path.parent.rglob("*"))
 
@@ -311,10 +381,10 @@ def test_of_several_in_an_archive_of_a_student_s_own_the_one_changed_last_is_tak
     with zipfile.ZipFile(inner, "w") as archive:
         for name, day, says in (("a.ipynb", 3, "third"), ("b.ipynb", 1, "first"), ("c.ipynb", 2, "second")):
             archive.writestr(zipfile.ZipInfo(name, (2026, 11, day, 8, 0, 0)), released(says=says))
-    files = {"Ann_1_assignsubmission_file_/all.zip": inner.read_bytes()}
-    collect(tmp_path, made(tmp_path / "m.zip", files), capsys=capsys)
-    assert "third" in placed(tmp_path, "Ann").read_text()
-    assert (placed(tmp_path, "Ann").parent / "timestamp.txt").read_text() == stamp(), "late is what was handed in late"
+    files = {"doeann_1_2_all.zip": inner.read_bytes()}
+    collect(tmp_path, made(tmp_path / "c.zip", files), capsys=capsys)
+    assert "third" in placed(tmp_path, "doeann_1").read_text()
+    assert (placed(tmp_path, "doeann_1").parent / "timestamp.txt").read_text() == stamp(), "not when it was packed"
 
 
 def test_an_archive_does_no_harm(tmp_path, capsys):

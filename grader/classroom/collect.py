@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any
 
 from grader import labs
@@ -40,6 +41,7 @@ _CANVAS = re.compile(
 _NO_FILE = re.compile(r"(^|/)(__MACOSX|\.(?!\.?/)[^/]*|Thumbs\.db|desktop\.ini)(/|$)")
 # Canvas numbers what is handed in anew, browsers and JupyterLab what is copied
 _AGAIN = re.compile(r"(?:-| ?\(|-Copy)(\d+)\)?(?:\.\w+)+$")
+_CLOCK = "%Y-%m-%d %H:%M:%S UTC"  # of timestamp.txt
 _SAVED_AS = ("", ".json", ".txt")  # what browsers and editors make of .ipynb
 MOST = 8 * MAX_NOTEBOOK  # bytes that are read of one person's files
 MANY = 100_000  # entries of an archive
@@ -72,9 +74,10 @@ class Taken:
     lab: str
     person: Person
     path: str
-    when: datetime | None
+    when: datetime | None  # handed in; None where nobody says so
     late: bool
     how: str  # "new", "replaced" or "unchanged"
+    downloaded: datetime | None = None
 
 
 @dataclass
@@ -83,6 +86,7 @@ class Collected:
     left: list[str] = field(default_factory=list)  # what was not taken, and why
     beside: list[str] = field(default_factory=list)  # what somebody handed in beside a notebook that was taken
     twice: list[str] = field(default_factory=list)  # who may have two folders
+    alike: list[str] = field(default_factory=list)  # who shares a name, and so may get two with the next assignment
 
 
 # ---------------------------------------------------------------- what an archive holds
@@ -246,9 +250,11 @@ def collect(
     lab: str = "",
     due: Callable[[str], datetime | None] = lambda lab: None,
     before: Sequence[Mapping[str, str]] = (),
+    handed_in: Mapping[str, datetime] = MappingProxyType({}),
 ) -> Collected:
     """Put the notebooks of one archive into `submitted`. known: the id of a person, "" where nobody knows it. lab: the only one
-    that is taken. due: when a lab was due, None where nobody says so. before: what was collected, as `grader class collect` keeps it."""
+    that is taken. due: when a lab was due, None where nobody says so. before: what was collected, as `grader class collect` keeps it.
+    handed_in: when Moodle's participants did, by number."""
     with opened(archive) as file:
         done = Collected()
         notebooks = _chosen(file, archive, lab, done)
@@ -261,7 +267,9 @@ def collect(
                         f"the id {student!r} {why}, so change it in the list, or put the notebook there by hand"
                     )
                 _is_newer(newest, earlier.get((student, name)))
-                done.taken.append(_placed(newest, student, name, submitted, due(name)))
+                when = _when_handed_in(newest, due(name), handed_in)
+                last = _downloaded(earlier.get((student, name))) if person.system == MOODLE else None
+                done.taken.append(_placed(newest, student, name, submitted, when, last))
             except Unusable as why:
                 done.left.append(f"{newest.path}: {why}")
             except OSError as error:
@@ -366,6 +374,8 @@ def _ids(
         another = any(system == person.system and number != person.number for system, number in others)
         twins = names[folded(plain)] > 1 or folded(plain) in listed or shared[own] > 1 or another
         ids[person] = was or folder_name(person, twins)
+        if person.system == MOODLE and names[folded(plain)] > 1:
+            done.alike.append(f"{ids[person]}: Moodle gives a new number with the next assignment")
         if another and not was:
             done.twice.append(
                 f"{ids[person]}: another {person.name} handed in before. If that is the same student, give --students"
@@ -373,31 +383,55 @@ def _ids(
     return ids
 
 
-def _placed(each: Packed, student: str, lab: str, submitted: Path, due: datetime | None) -> Taken:
-    """Write a notebook and its time. An older one than what lies there is left. Raises Unusable."""
+def _when_handed_in(each: Packed, due: datetime | None, listed: Mapping[str, datetime]) -> datetime | None:
+    """None where nobody knows. Moodle and Canvas write the time of the download: of Moodle only its worksheet has the other, Canvas
+    says by a word who is late."""
+    if each.person.system == MOODLE:
+        return listed.get(each.person.number)
+    if each.person.system == CANVAS and due and each.when and not each.late:
+        return min(each.when, due)
+    return each.when
+
+
+def _downloaded(earlier: Mapping[str, str] | None) -> datetime | None:
+    """When the archive was made whose notebook was collected before."""
+    return _time((earlier or {}).get("downloaded") or "")
+
+
+def _placed(
+    each: Packed, student: str, lab: str, submitted: Path, when: datetime | None, last: datetime | None
+) -> Taken:
+    """Write a notebook and its time. An older one than what lies there, or than `last`, is left. Raises Unusable."""
     folder = submitted / student / lab
     place, clock = folder / f"{lab}.ipynb", folder / "timestamp.txt"
     folder.mkdir(parents=True, exist_ok=True)
     if os.path.realpath(folder) != os.path.join(os.path.realpath(submitted), student, lab):
         raise Unusable(f"{folder} is a link to another folder, so delete it")
-    data, when = each.read(), each.when
-    if each.person.system == CANVAS and due and when and not each.late:
-        when = min(when, due)  # its archives have the time of the download, and say by a word who is late
+    data, moodle = each.read(), each.person.system == MOODLE
     there = _time_in(clock)
+    new, newest = (each.when, last) if moodle else (when, there)
     old = place.read_bytes() if place.is_file() and not place.is_symlink() else None
-    if old is not None and old != data and when and there and when < there:
-        raise Unusable(f"the notebook at {place} is newer ({there:%Y-%m-%d %H:%M} UTC)")
+    if old is not None and old != data and new and newest and new < newest:
+        raise Unusable(f"the notebook at {place} is newer ({newest:%Y-%m-%d %H:%M} UTC)")
     if old != data:
         _write(place, data)
-    if when and (old != data or there is None):
-        _write(clock, f"{when:%Y-%m-%d %H:%M:%S} UTC\n".encode())
+    if when and (old != data or there is None or moodle):
+        _write(clock, f"{when:{_CLOCK}}\n".encode())
+    elif old != data:
+        clock.unlink(missing_ok=True)  # it was the time of what lay there
     how = "new" if old is None else "unchanged" if old == data else "replaced"
-    return Taken(student, lab, each.person, each.path, when, each.late, how)
+    return Taken(student, lab, each.person, each.path, when, each.late, how, each.when)
 
 
 def _time_in(clock: Path) -> datetime | None:
     with contextlib.suppress(OSError, ValueError):
-        return datetime.strptime(clock.read_text(encoding="utf-8").strip(), "%Y-%m-%d %H:%M:%S UTC").replace(tzinfo=UTC)
+        return _time(clock.read_text(encoding="utf-8"))
+    return None
+
+
+def _time(text: str) -> datetime | None:
+    with contextlib.suppress(ValueError):
+        return datetime.strptime(text.strip(), _CLOCK).replace(tzinfo=UTC)
     return None
 
 

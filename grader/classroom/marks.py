@@ -17,6 +17,7 @@ from typing import Any
 from grader import labs
 from grader.classroom.people import folded, spoken_names
 from grader.classroom.summary import GRADED, UNREADABLE, Row
+from grader.classroom.worksheet import EMAIL, FULL_NAME, GRADE, ID_NUMBER, IDENTIFIER, MAXIMUM, column, number_in
 from grader.errors import UserError
 from grader.safe_text import no_formula, one_line
 from grader.submission import decoded
@@ -185,13 +186,6 @@ def _csv(rows: Iterable[Sequence[Any]]) -> str:
 # (student, lab) -> the number that Canvas or Moodle knows them by, from `grader class collect`; lab "" for any lab
 People = Mapping[tuple[str, str], str]
 CANVAS = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
-# what Moodle's grading worksheet calls its columns, in English and German
-IDENTIFIER = ("Identifier", "ID", "Teilnehmer/in")
-FULL_NAME = ("Full name", "Vollständiger Name", "Name")
-EMAIL = ("Email address", "E-Mail-Adresse", "E-Mail")
-ID_NUMBER = ("ID number", "ID-Nummer", "Username", "Anmeldename")
-GRADE = ("Grade", "Bewertung")
-MAXIMUM = ("Maximum Grade", "Bestwertung", "Maximalbewertung", "Höchste Bewertung")
 
 
 def canvas(made: Sequence[Mark], people: People, export: Path | None = None) -> tuple[str, list[str]]:
@@ -315,17 +309,18 @@ def moodle(made: Sequence[Mark], people: People, worksheet: Path | None = None) 
     if len(named) != 1:
         raise UserError(f"A grading worksheet belongs to one assignment. Choose one of {', '.join(named)} with --lab.")
     head, body = read_table(worksheet)
-    columns = {names: next((name for name in names if name in head), "") for names in (IDENTIFIER, FULL_NAME, EMAIL)}
-    grade, most = (next((name for name in names if name in head), "") for names in (GRADE, MAXIMUM))
-    if not grade or not columns[IDENTIFIER]:
+    own, name, email = (column(names, head) for names in (IDENTIFIER, FULL_NAME, EMAIL))
+    grade, most = column(GRADE, head), column(MAXIMUM, head)
+    if not grade or not own:
         wanted = f"{IDENTIFIER[0]} and {GRADE[0]}"
         raise UserError(f"{worksheet} is not a grading worksheet of Moodle, because it has no columns {wanted}.")
+    ids = [column([each], head) for each in ID_NUMBER]
     lines = [
         _Line(
-            "".join(re.findall(r"\d+", row[columns[IDENTIFIER]])),
-            tuple(row.get(name, "").strip() for name in ID_NUMBER),
-            (row.get(columns[FULL_NAME], ""),),
-            row.get(columns[EMAIL], "").strip(),
+            number_in(row[own]),
+            tuple(row.get(each, "").strip() for each in ids),
+            (row.get(name, ""),),
+            row.get(email, "").strip(),
         )
         for row in body
     ]

@@ -15,8 +15,9 @@ from typing import Any
 
 from grader import labs
 from grader.classroom.collect import Collected, Taken, collect
-from grader.classroom.marks import IDENTIFIER, read_table
-from grader.classroom.people import CANVAS, Entry, named, who_is
+from grader.classroom.marks import read_table
+from grader.classroom.people import CANVAS, MOODLE, Entry, named, who_is
+from grader.classroom.worksheet import IDENTIFIER, handed_in
 from grader.errors import UserError
 from grader.frontends.classroom import GRADEBOOK
 from grader.result import write_text
@@ -24,6 +25,7 @@ from grader.safe_text import clean, no_formula
 
 LIST = "collected.csv"  # in the folder of the submissions: who is who
 COLUMNS = ("student", "lab", "system", "number", "name", "late", "when", "file")
+DOWNLOADED = "downloaded"  # a column that older lists do not have
 # in which a list has the students' ids: the first of them that is there; of an address what stands before the @
 ID_COLUMNS = (
     "username",
@@ -72,11 +74,12 @@ def take_in(options: argparse.Namespace) -> int:
         raise UserError(f"{options.archives[0]} holds no .zip file. Give the archive that Moodle or Canvas made.")
     book = options.to.absolute().parent / GRADEBOOK
     listed = _listed(options.students) if options.students else []
+    times = handed_in(*read_table(options.students)) if options.students else {}
     known, due = who_is(listed, _people(book)), _due(book)
     all_done = Collected()
     for archive in archives:
-        done = collect(archive, options.to, known, options.lab, due, _remembered(options.to))
-        for name in ("taken", "left", "beside", "twice"):
+        done = collect(archive, options.to, known, options.lab, due, _remembered(options.to), times)
+        for name in ("taken", "left", "beside", "twice", "alike"):
             getattr(all_done, name).extend(getattr(done, name))
         for each in done.taken:
             print(clean(_line(each)))
@@ -85,8 +88,17 @@ def take_in(options: argparse.Namespace) -> int:
     print(f"{len(all_done.taken)} notebooks of {len(students)} students in {options.to}")
     _list("Handed in beside a notebook, and left in the archive", all_done.beside, print)
     _list("Perhaps one student with two folders", all_done.twice, _tell)
+    _list("Students who share a name, so give --students", all_done.alike, _tell)
+    if untimed := sum(each.person.system == MOODLE and each.when is None for each in all_done.taken):
+        _tell(f"{untimed} without a time, so they never count as late. {_MOODLE_TIMES}")
     _list("Not taken", all_done.left, _tell)
     return int(bool(all_done.left))
+
+
+_MOODLE_TIMES = (
+    "Moodle's archive has only the time of your download. Give --students and the grading worksheet that you "
+    "download with it, in English or German."
+)
 
 
 def _zips(folder: Path) -> list[Path]:
@@ -172,7 +184,7 @@ def _remember(submitted: Path, taken: list[Taken]) -> None:
     new = {(each.student, each.lab): each for each in taken}
     rows = [row for row in _remembered(submitted) if (row["student"], row["lab"]) not in new]
     for each in new.values():
-        when = f"{each.when:%Y-%m-%d %H:%M:%S} UTC" if each.when else ""
+        when, downloaded = (f"{time:%Y-%m-%d %H:%M:%S} UTC" if time else "" for time in (each.when, each.downloaded))
         person = each.person
         values = (
             each.student,
@@ -183,10 +195,11 @@ def _remember(submitted: Path, taken: list[Taken]) -> None:
             "late" * each.late,
             when,
             no_formula(each.path),
+            downloaded,
         )
-        rows.append(dict(zip(COLUMNS, values, strict=True)))
+        rows.append(dict(zip((*COLUMNS, DOWNLOADED), values, strict=True)))
     file = io.StringIO()
-    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")
+    writer = csv.DictWriter(file, (*COLUMNS, DOWNLOADED), lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     writer.writerows(sorted(rows, key=lambda row: (row["lab"], row["student"])))
     write_text(submitted / LIST, file.getvalue())
