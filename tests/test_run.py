@@ -204,6 +204,39 @@ def test_control_c_is_the_job_s(tmp_path, when):
         os.killpg(job.pid, 0)
 
 
+@pytest.mark.parametrize(
+    "where", ["torch.autograd.profiler._disable_profiler", "torch.profiler.profile.export_chrome_trace"]
+)
+def test_control_c_while_the_recording_ends(tmp_path, where):
+    """It is the job's at once, and nothing half is left."""
+    owner, _, name = where.rpartition(".")
+    body = f"""
+        import signal
+        import torch.profiler
+        original = {where}
+        def interrupted(*args):
+            if not os.path.exists("interrupted"):
+                open("interrupted", "w").close()
+                os.kill(os.getpid(), signal.SIGINT)
+            return original(*args)
+        {owner}.{name} = interrupted
+        try:
+            for n in range(10**9):
+                step()
+        except KeyboardInterrupt:
+            print("stopped by hand", flush=True)
+            sys.exit(3)
+    """
+    line = ["--at-step", "6", "--out", "out", "--", sys.executable, script(tmp_path, MODEL, body)]
+    done = command(tmp_path, *line)
+    assert (tmp_path / "interrupted").exists()
+    assert (done.returncode, done.stdout) == (3, b"stopped by hand\n"), done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+    assert b"It ended within the measurement" in done.stderr
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"run.json"}
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["ranks"][0]["windows_s"]
+
+
 def test_a_cell_of_a_notebook_is_looked_at(tmp_path):
     """Twice in one kernel, by a real one."""
     import nbformat

@@ -263,6 +263,42 @@ def test_parts_are_those_of_a_whole_step(tmp_path):
     assert parts["backward"] > 0.1 > parts["optimizer"], "backward is no part of the optimizer's"
 
 
+def test_parts_are_means_that_add_up_also_where_waits_come_in_bursts(tmp_path):
+    body = """
+        class Slow(torch.utils.data.Dataset):
+            def __len__(self): return 240
+            def __getitem__(self, n):
+                time.sleep(0.02 if n % 4 == 0 else 0)
+                return data[n]
+        for batch in torch.utils.data.DataLoader(Slow(), batch_size=2):
+            step(batch)
+    """
+    process, seen = watched(tmp_path, MODEL, body, options={**LOOK, "at_step": 40})
+    (rank,) = records.record(seen, [])["ranks"]
+    assert rank["parts_s"].keys() == {"data_wait", "backward", "optimizer", "rest"}
+    assert sum(rank["parts_s"].values()) == pytest.approx(rank["step_s"])
+    assert 0.01 < rank["parts_s"]["data_wait"] < rank["step_s"], "every second step waits 20 ms"
+    process["parts"], process["looks"] = {}, []  # of a job that ended before: what is known of all steps
+    (rank,) = records.record(seen, [])["ranks"]
+    assert 0.01 < rank["parts_s"]["data_wait"] < rank["step_s"]
+
+
+def test_what_was_timed_of_a_measurement_that_did_not_end_counts(tmp_path):
+    process, seen = watched(tmp_path, MODEL, STEPS, arguments=["40"])
+    (look,) = process["looks"]
+    assert [len(window) for window in look["step_s"]] == [10]
+    assert (look["trace"], look["why_no_trace"]) == ("", "the job ended")
+    said = "\n".join(summary(seen, records.record(seen, ["x"])))
+    assert "It ended within the measurement, 40 steps and" in said
+    assert "recorded steps" in said
+
+
+def test_how_far_it_was_is_said_where_nothing_was_timed(tmp_path):
+    _, seen = watched(tmp_path, MODEL, STEPS, arguments=["9"], options={})
+    said = "\n".join(summary(seen, records.record(seen, ["x"])))
+    assert "It ended before it was measured, 9 steps and 0 s after its first. It waited for 12 steps, of which" in said
+
+
 def test_ranks_that_the_script_starts_are_ranks(tmp_path):
     body = """
         def rank(number):

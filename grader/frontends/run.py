@@ -208,7 +208,7 @@ class Looks:
         width = min(100, shutil.get_terminal_size((100, 40)).columns)
         print("", text(width, sys.stderr.isatty()), "", sep="\n", file=sys.stderr)
         step_s = mean_step_s(look)
-        windows = " and ".join(_ms(sum(window) / len(window)) for window in look["step_s"])
+        windows = " and ".join(_ms(sum(window) / len(window)) for window in look["step_s"] if window)
         say(f"step {look['at_step']:,}: {windows} per step, without the profiler. Report: {target}")
         if not look["stationary"]:
             say("the step time was still changing during the measurement.")
@@ -260,13 +260,21 @@ def _whole(seen: Seen, found: dict[str, Any]) -> list[str]:
                 f"{shown:.0%} (a kernel was running, and the report says how much was work)",
             )
         )
-    if not any(process["looks"] for process in seen.processes):
-        lines.append(f" It ended before it was measured, which takes {_least(seen)}. --at-step N measures earlier.")
+    lines += [f" {line}" for line in _unfinished(seen)]
     return lines
 
 
-def _least(seen: Seen) -> str:
-    return "some seconds of steps after a warm-up" if seen.processes else "steps"
+def _unfinished(seen: Seen) -> list[str]:
+    """What a job that ended early was still to do, and what helps."""
+    slowest = min(seen.processes, key=lambda process: (len(process["looks"]), process["steps"]))
+    if not slowest["waits_for"]:
+        return []
+    how = "It ended before it was measured" if not slowest["looks"] else "It ended within the measurement"
+    steps = f"{slowest['steps']:,} steps and {slowest['stepping_s']:.0f} s after its first"
+    return [
+        f"{how}, {steps}. It waited for {slowest['waits_for']}.",
+        "Let it make more steps, or use --at-step N, which measures from step N on without a warm-up.",
+    ]
 
 
 def _rows(rank: dict[str, Any]) -> list[tuple[str, str]]:

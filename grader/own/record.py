@@ -36,13 +36,10 @@ def record(seen: Seen, command: Sequence[str]) -> dict[str, Any]:
 
 def _rank(process: dict[str, Any]) -> dict[str, Any]:
     times = process["times"][int(SETTLED * len(process["times"])) :] or process["times"]
-    stepping = process["stepping_s"] or 1.0
     samples = sum(_whole(count / max(1, process["steps"])) * size for size, count in process["batches"])
     timed = [second for look in process["looks"] for window in look["step_s"] for second in window]
-    step_s = fmean(timed) if timed else median(times) if times else None
-    parts = {"data_wait": process["total_s"]["data_wait"] / max(1, process["steps"]), **process["parts"]}
-    if step_s and {"backward", "optimizer"} <= parts.keys():
-        parts["rest"] = max(0.0, step_s - sum(parts.values()))  # forward, copies, and what the script does besides
+    step_s = fmean(timed or times) if timed or times else None
+    share = _shares(process)
     deciles = quantiles(times, n=10) if len(times) > 1 else [times[0]] * 9 if times else [None] * 9
     return {
         "rank": process["rank"],
@@ -56,14 +53,36 @@ def _rank(process: dict[str, Any]) -> dict[str, Any]:
         "step_s_p10": deciles[0],
         "step_s_p90": deciles[8],
         "samples_a_step": round(samples) or None,
-        "parts_s": parts,
-        "share": {name: process["total_s"][name] / stepping for name in ("data_wait", "evaluation", "checkpoints")},
+        "parts_s": _parts(process, step_s, share["data_wait"]) if step_s else {},
+        "share": share,
         "counts": process["counts"],
         "memory": (process["looks"][-1]["memory"] if process["looks"] else {}) | process["memory"],
         "windows_s": [fmean(window) for look in process["looks"] for window in look["step_s"] if window],
         "blocks_s": _blocks(times),
         "over": process["over"],
     }
+
+
+def _shares(process: dict[str, Any]) -> dict[str, float]:
+    """Evaluation and checkpoints of the time since the first step, waiting for data of that of the steps alone."""
+    total, stepping = process["total_s"], process["stepping_s"] or 1.0
+    apart = {name: min(1.0, total[name] / stepping) for name in ("evaluation", "checkpoints")}
+    alone = stepping - total["evaluation"] - total["checkpoints"] - total["recording"]
+    return {"data_wait": min(1.0, total["data_wait"] / alone) if alone > 0 else 0.0, **apart}
+
+
+def _parts(process: dict[str, Any], step_s: float, waiting: float) -> dict[str, float]:
+    """Seconds of a step, in the mean like the step itself, so that they add up. waiting: for data, as a share of all steps; where
+    steps were timed, of those."""
+    parts = {name: seconds for name, seconds in process["parts"].items() if name != "step"}
+    if not parts:
+        return {"data_wait": waiting * step_s}
+    parts.setdefault("data_wait", 0.0)
+    length = max(process["parts"].get("step", 0.0), sum(parts.values()))
+    parts = {name: seconds * step_s / length for name, seconds in parts.items()} if length else parts
+    if "backward" in parts:
+        parts["rest"] = max(0.0, step_s - sum(parts.values()))  # forward, copies, and what the script does besides
+    return parts
 
 
 def _whole(batches: float) -> float:

@@ -11,6 +11,7 @@ import functools
 import json
 import math
 import os
+import sys
 import threading
 import time
 from multiprocessing import util
@@ -18,12 +19,9 @@ from statistics import median
 
 import torch
 from grader_watch_apart import Apart
-from grader_watch_steps import MOST, Loading, Losses, Mark, Parts, Plan, Steps, period, stationary
+from grader_watch_plan import FEWEST, WINDOW_S, planned, stationary, warming
+from grader_watch_steps import Loading, Losses, Mark, Parts, Plan, Steps
 
-WARM_STEPS, WARM_S = 12, 6.0  # before that no step counts: compilation, autotuning, caches
-NEVER_WARM_S = 180.0  # then it is measured as it is, and said
-WINDOW_S, FEWEST = 4.0, 10  # of the timed steps
-RECORDED_S, FEWEST_RECORDED, MOST_RECORDED = 20.0, 8, 40  # at most so long; steps
 TOLD_EVERY_S, TOLD_SELDOM_S = 2.0, 10.0  # at first; a job that has run for a while is killed seldom
 TOLD = 1000  # step times, evenly spread: writing them costs some microseconds each
 ASKED_EVERY_S = 0.1  # whether it is time to look: it costs something to know
@@ -115,9 +113,11 @@ class Watch:
         self.sampled_to, self.sample_at = 0, math.inf  # step, time
         self.plan: Plan | None = None
         self.looks: list[dict] = []
+        self.cut = ""  # what was still to come when the job ended within a measurement
         self.look_at, self.ask_at, self.told_at, self.tell_at = 0.0, 0.0, 0.0, 0.0
         self.look_at_step = self.options.at_step or math.inf
         self.timing = False  # whether the step that goes on is timed in its parts
+        self.compiled, self.compiled_at = 0, 0.0  # graphs so far, and when their number was seen to have grown
         self.losses = Losses(self.options.losses)
 
     # ---------------------------------------------------------------- what the patches see
@@ -181,7 +181,8 @@ class Watch:
             if not self.apart.in_training_again():
                 return
             self.apart.evaluation_ends(before_s=seconds)
-        self.loading.waited(iterator, seconds, came)
+        self.parts.ends("data_wait")
+        self.loading.waited(iterator, seconds if self.first_at is not None else 0.0, came)
 
     @guarded
     def saved(self, seconds: float) -> None:
@@ -219,7 +220,8 @@ class Watch:
 
     @guarded
     def part_begins(self, part: str) -> None:
-        self.parts.begins(part, self.step)
+        if self.thread == threading.get_ident() and not self.apart.evaluating:
+            self.parts.begins(part, self.step)
 
     # ---------------------------------------------------------------- a step
 
@@ -235,11 +237,12 @@ class Watch:
         mark = Mark() if self.plan is not None else None
         now = mark.at if mark is not None else time.perf_counter()
         apart_s = self.apart.take()
+        self.parts.step_ends(apart_s)
         if self.first_at is None:
             self.thread, self.first_at = threading.get_ident(), now
         else:
             self._keep(max(0.0, now - self.last_at - apart_s))
-        if self.plan is None and (now > self.ask_at or self.step >= self.look_at_step) and self._time_to_look(now):
+        if self.plan is None and (now > self.ask_at or self.step >= self.look_at_step) and _time_to_look(self, now):
             self.plan = self._plan()
             self.tell()
             mark = Mark()
@@ -255,6 +258,8 @@ class Watch:
         if now > self.tell_at:
             self.tell()
         self.last_at = time.perf_counter()
+        if self.timing:
+            self.parts.step_begins(self.step)
 
     def _keep(self, seconds: float) -> None:
         if self.step % self.every == 0:
@@ -262,29 +267,14 @@ class Watch:
             if len(self.times) >= KEPT:
                 self.times, self.every = self.times[::2], 2 * self.every
 
-    def _time_to_look(self, now: float) -> bool:
-        if self.step >= self.look_at_step:
-            return True
-        self.ask_at = now + ASKED_EVERY_S
-        if world() > 1 and os.path.exists(self._plan_file()):  # another rank has begun
-            return True
-        if self.looks:
-            return 0 < self.look_at <= now
-        if self.options.at_step:
-            return False
-        passed = now - self.first_at - self.options.after_s
-        if passed < WARM_S or len(self.times) < WARM_STEPS:
-            return False
-        return passed > NEVER_WARM_S or stationary(self.times)
-
-    def _plan_file(self) -> str:
+    def plan_file(self) -> str:
         return os.path.join(self.options.folder, f"plan-{len(self.looks)}.json")
 
     def _plan(self) -> Plan:
         """All ranks of a job follow the first one that had a plan."""
         plan = _planned(self)
         if world() > 1:
-            agreed = _agreed(self._plan_file(), plan)
+            agreed = _agreed(self.plan_file(), plan)
             plan = agreed if agreed["first"] >= self.step else plan
         self.memory = _memory()
         return Plan(plan, self.options.folder, self.options.stacks)
@@ -294,7 +284,7 @@ class Watch:
         self.parts.read()
         self.recording_s += plan.recorder.seconds if plan.recorder else 0.0
         self.look_at_step = math.inf
-        self.looks.append(_look(plan, self.step, self.memory, _memory()))
+        self.looks.append(_look(plan, self.step, self.memory))
         self.plan, self.sample_at = None, now + SAMPLED_EVERY_S
         self.look_at = now + self.options.every_s if self.options.every_s else 0.0
         self.tell_at = 0.0  # at once
@@ -321,7 +311,16 @@ class Watch:
         with contextlib.suppress(Exception):
             if self.plan is not None and self.plan.recorder is not None:
                 self.plan.recorder.stop(why)
+            self._look_at_what_there_is()
             self.tell()
+
+    def _look_at_what_there_is(self) -> None:
+        """Of a measurement that did not come to its end: the first timed steps say how long a step takes."""
+        if self.plan is not None and self.plan.windows[0].read:
+            self.parts.read()
+            self.cut = _waits_for(self)
+            self.looks.append(_look(self.plan, self.step, self.memory))
+            self.plan = None
 
     def at_exit(self) -> None:
         if os.getpid() == self.pid and self.step and not self.over:
@@ -332,42 +331,85 @@ class Watch:
         if os.getpid() == self.pid and self.step and not self.over:
             self.over, self.losses = "the job ended", Losses(0, self.losses.values)
             with contextlib.suppress(Exception):
+                self._look_at_what_there_is()
                 self.tell()
+
+
+def _time_to_look(watch: Watch, now: float) -> bool:
+    if watch.step >= watch.look_at_step:
+        return True
+    watch.ask_at = now + ASKED_EVERY_S
+    if world() > 1 and os.path.exists(watch.plan_file()):  # another rank has begun
+        return True
+    if watch.looks:
+        return 0 < watch.look_at <= now
+    if watch.options.at_step:
+        return False
+    if now - watch.first_at < watch.options.after_s:
+        return False
+    return not _warming(watch, now)
+
+
+def _warming(watch: Watch, now: float) -> str:
+    """What the warm-up waits for; nothing when it is over."""
+    graphs = _compiled()
+    if graphs != watch.compiled:
+        watch.compiled, watch.compiled_at = graphs, now
+    since = (watch.first_at or now) + watch.options.after_s
+    return warming(watch.times, now - since, now - max(since, watch.compiled_at), watch.loading.loader)
+
+
+def _waits_for(watch: Watch) -> str:
+    """What a measurement that has not come to its end waits for."""
+    if watch.plan is not None:
+        return watch.plan.waits_for(watch.step)
+    if watch.looks or watch.first_at is None:
+        return ""
+    if watch.options.at_step:
+        return f"step {watch.options.at_step:,}"
+    if (passed := time.perf_counter() - watch.first_at) < watch.options.after_s:
+        return f"--after {watch.options.after_s:g}s, of which {passed:.0f} s had passed"
+    return _warming(watch, time.perf_counter()) or "the measurement, which was about to begin"
 
 
 def _planned(watch: Watch) -> dict:
     """Which steps are timed and recorded."""
-    step_s = max(1e-5, median(watch.times[-50:]) if watch.times else 0.1)
-    workers, prefetch = watch.loading.loader["workers"], watch.loading.loader["prefetch"]
-    active = max(FEWEST_RECORDED, min(MOST_RECORDED, math.ceil(0.3 / step_s)))
-    turn = period(watch.times) if watch.every == 1 else 1
-    together = math.lcm(max(1, workers), turn)
-    whole = together if together <= MOST_RECORDED else turn  # rounds of the workers, and of unequal steps
-    active = -(-active // whole) * whole
-    timed = min(MOST, max(FEWEST if step_s < 2 else 4, math.ceil(watch.options.window_s / step_s)))
+    plan = planned(
+        watch.times[-100:],
+        watch.loading.loader,
+        watch.options.window_s,
+        record=watch.options.record,
+        turns=watch.every == 1,  # else some are left out, and no turn is seen
+    )
     return {
-        "first": watch.step + (math.ceil(1 / step_s) + 1 if world() > 1 else 0),  # by then all ranks have read it
-        "timed": -(-timed // turn) * turn,
-        # while the profiler starts, the workers fill their queue: it is used up first
-        "warm": max(2, min(workers * prefetch + 2, 200 if step_s < 1 else 4)),
-        "active": max(2, min(active, math.ceil(RECORDED_S / step_s))) if watch.options.record else 0,
-        "stationary": bool(watch.options.at_step) or stationary(watch.times),
+        **plan,
+        # by then all ranks have read it
+        "first": watch.step + (math.ceil(1 / plan["step_s"]) + 1 if world() > 1 else 0),
+        "stationary": bool(watch.options.at_step) or stationary(watch.times, max(1, watch.loading.loader["workers"])),
     }
 
 
-def _look(plan: Plan, step: int, before: dict, memory: dict) -> dict:
+def _look(plan: Plan, step: int, before: dict) -> dict:
     """What a measurement came to, at this step. Times in seconds, memory in bytes."""
-    first, recorder = plan.windows[0].first, plan.recorder
+    first, second = plan.windows
+    recorder, memory = plan.recorder, _memory()
     if "allocated" in memory and "allocated" in before:
-        memory["growth_a_step"] = (memory["allocated"] - before["allocated"]) / (step - first)
+        memory["growth_a_step"] = (memory["allocated"] - before["allocated"]) / (step - first.first)
+    timed = [first.seconds(), second.seconds()]
     return {
-        "at_step": first,
-        "step_s": [window.seconds() for window in plan.windows],
+        "at_step": first.first,
+        "step_s": timed if second.read else [each for each in timed if len(each) >= FEWEST],
         "stationary": plan.stationary,
         "trace": recorder.file if recorder else "",
         "why_no_trace": recorder.why_not if recorder else "",
         "memory": memory,
     }
+
+
+def _compiled() -> int:
+    """How often torch.compile compiled something so far; no version says so elsewhere."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return getattr(utils, "counters", {}).get("frames", {}).get("total", 0)
 
 
 def _told(watch: Watch) -> dict:
@@ -390,8 +432,9 @@ def _told(watch: Watch) -> dict:
         "counts": {"batches": watch.loading.count, "skipped": watch.skipped, **watch.apart.counts},
         "loader": watch.loading.loader,
         "batches": [[size, count] for size, count in watch.loading.batches.items() if isinstance(size, int)],
-        "parts": watch.parts.medians(),
+        "parts": watch.parts.means(),
         "measuring": watch.plan is not None,
+        "waits_for": watch.cut or _waits_for(watch),
         "looks": watch.looks,
         "memory": _memory(),
         "notes": watch.notes,

@@ -119,6 +119,8 @@ def _data_wait(watch):
         def __next__(iterator):
             if compiling():
                 return original(iterator)
+            if watch.timing:
+                watch.part_begins("data_wait")
             began, came = time.perf_counter(), False
             try:
                 batch = original(iterator)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import time
 import weakref
-from statistics import median
+from statistics import fmean
 
 import torch
 
 NO_OPTIMIZER = 30  # backward calls where no optimizer was made: then they are the steps
 NEVER_STEPS = 1000  # where one was made, which may gather gradients over many calls
 DEEPEST = 20  # parts within parts
-UNEQUAL = 0.1  # steps that differ by such a share of their length, in the mean, may come in rounds
-STATIONARY = 0.05  # two quarters of the warm-up are as fast as each other when they differ by less
-MOST = 2000  # timed steps
 GONE = 50  # steps of others without one of the main optimizer's
 
 
@@ -156,34 +154,13 @@ def _optimizer_made() -> bool:
     return any(getattr(kind.step, "hooked", False) for kind in kinds)
 
 
-def stationary(times) -> bool:
-    """The last quarter of the steps is as fast as the one before it."""
-    n = min(max(5, len(times) // 4), MOST)
-    if len(times) < 2 * n:
-        return False
-    before, now = median(times[-2 * n : -n]), median(times[-n:])
-    return abs(now - before) <= STATIONARY * before
-
-
-def period(times) -> int:
-    """After so many steps they come again as they were; 1 for steps that are all alike."""
-    last = list(times[-100:])
-
-    def spread(period: int) -> float:
-        phases = [last[phase::period] for phase in range(period)]
-        return sum(abs(second - median(phase)) for phase in phases for second in phase)
-
-    alike = spread(1)
-    if alike < UNEQUAL * sum(last):
-        return 1
-    return next((n for n in range(2, len(last) // 4 + 1) if spread(n) < alike / 4), 1)
-
-
 class Parts:
-    """How long the parts of some steps take: backward, optimizer. A part may come several times in a step."""
+    """How long some steps take, and their parts: data_wait, backward, optimizer. A part may come several times in a step. All are
+    measured on the GPU's own time, so that a wait that its queue hides is none, and parts of a step add up."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, dict[int, float]] = {}  # of each step
+        self.whole: tuple[int, Mark] | None = None  # the step that goes on
         self.running: list[tuple[str, int, Mark]] = []  # the innermost last
         self.over: list[tuple[str, int, Mark, Mark]] = []
 
@@ -198,6 +175,15 @@ class Parts:
             if self.running:  # an optimizer that was given a closure: its own part is what comes after backward
                 self.running[-1] = (*self.running[-1][:2], self.over[-1][3])
 
+    def step_begins(self, step: int) -> None:
+        self.whole = (step, Mark())
+
+    def step_ends(self, apart_s: float) -> None:
+        if self.whole is not None:
+            (step, begun), self.whole = self.whole, None
+            self.seconds.setdefault("step", {})[step] = -apart_s
+            self.over.append(("step", step, begun, Mark()))
+
     def read(self) -> None:
         """Those that the GPU is done with."""
         waiting = []
@@ -209,8 +195,13 @@ class Parts:
                 waiting.append((part, step, begun, ended))
         self.over = waiting
 
-    def medians(self) -> dict[str, float]:
-        return {part: median(steps.values()) for part, steps in self.seconds.items()}
+    def means(self) -> dict[str, float]:
+        """Of a step, over the same steps for all parts: those that are over, on the GPU too."""
+        waiting = {step for _, step, _, _ in self.over}
+        steps = [step for step in self.seconds.get("step", {}) if step not in waiting]
+        if not steps:
+            return {}
+        return {part: max(0.0, fmean(of.get(step, 0.0) for step in steps)) for part, of in self.seconds.items()}
 
 
 class Losses:
@@ -268,10 +259,14 @@ class Recorder:
     def step(self, step: int) -> None:
         if step == self.first or self.profile is not None:
             began = time.perf_counter()
-            if self.profile is None:
-                self._start()
-            else:
-                self.profile.step()
+            try:
+                if self.profile is None:
+                    self._start()
+                else:
+                    self.profile.step()
+            except BaseException:  # Ctrl-C is the job's, and comes at any line
+                self.stop("it was interrupted")
+                raise
             if step == self.last:
                 self.profile = None
             self.seconds += time.perf_counter() - began
@@ -297,19 +292,31 @@ class Recorder:
             **quiet,
         )
         self.profile.start()
+        # its end would turn each event into a Python object, for seconds; the file is written without them. No version has an
+        # option for it that is quiet: acc_events does it at once, and before 2.9 so does every profiler.
+        self.profile.profiler._parse_kineto_results = lambda *_, **__: []
 
     def _write(self, profile) -> None:
         name = os.path.join(self.folder, f"trace-{os.getpid()}-{self.first}.json")
-        profile.export_chrome_trace(name + ".part")
-        os.replace(name + ".part", name)
+        try:
+            profile.export_chrome_trace(name + ".part")
+            os.replace(name + ".part", name)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name + ".part")
+            raise
         self.file = name
 
     def stop(self, why: str) -> None:
         """At once: the job wants the profiler for itself, or ends."""
         if self.profile is not None:
-            profile, self.profile, self.why_not = self.profile, None, why
+            profile, self.profile = self.profile, None
+            self.why_not = self.why_not if self.file else why
             profile.on_trace_ready = None
-            profile.stop()
+            with contextlib.suppress(Exception):  # what an interruption left half ended cannot be ended again
+                profile.stop()
+                if torch._C._autograd._profiler_enabled():  # it was interrupted before it ended
+                    profile.profiler.__exit__(None, None, None)
 
 
 class Plan:
@@ -318,6 +325,7 @@ class Plan:
     def __init__(self, plan: dict, folder: str, stacks: bool) -> None:
         first, timed = plan["first"], plan["timed"]
         self.stationary: bool = plan["stationary"]
+        self.whole: int = plan["whole"]  # steps of a round
         self.recorder = None
         second = first + timed
         if plan["active"]:
@@ -338,3 +346,16 @@ class Plan:
     @property
     def read(self) -> bool:
         return all(window.read for window in self.windows)
+
+    def waits_for(self, step: int) -> str:
+        """Which steps are still to be timed or recorded."""
+        first, second = self.windows
+        left = f"the measurement, of which {max(0, second.last - step):,} steps were still to come"
+        if step < first.last:
+            done, most, what = step - first.first, first.last - first.first, "timed steps"
+        elif self.recorder is not None and step <= self.recorder.last:
+            done, most, what = step - self.recorder.first - self.recorder.warm, self.recorder.active, "recorded steps"
+        else:
+            done, most, what = step - second.first, second.last - second.first, "second timed steps"
+        rounds = f" in whole rounds of {self.whole}" if self.whole > 1 else ""
+        return f"{left}: {max(0, done):,} of {most:,} {what}{rounds} were done"
