@@ -10,13 +10,15 @@ __all__ = ["compare", "lab", "load_ipython_extension", "trace"]
 
 # What the course's notebooks import besides, by module. These names stay where they are, whatever moves around them.
 FOR_NOTEBOOKS = {
-    "grader": ("lab", "machine", "trace"),
+    "grader": ("lab", "labs", "machine", "trace"),
     "grader.data.images": ("draw", "generated"),
     "grader.frontends": ("lesson", "start"),
     "grader.frontends.compare": ("agreement", "text"),
     "grader.frontends.lesson": ("COLORS", "MEASURED", "TRACES"),
+    "grader.frontends.try_levers": ("text",),
     "grader.measure": ("decision",),
     "grader.measure.blocks": ("QUICK", "Plan"),
+    "grader.own": ("trying",),
     "grader.own.compare": ("compare",),
     "grader.sandbox.drive": ("Drive",),
     "grader.sandbox.fork_server": ("fork_server",),

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from grader import machine
-from grader.grading import gate, replay, work
+from grader.grading import gate, replay, rungs, work
 from grader.grading.arms import Setup, open_arm, set_up, workspace_of
 from grader.grading.evidence import AnyFindings, Findings, Losses
 from grader.grading.failure import advice, explain, is_machines, with_details
@@ -28,7 +28,7 @@ from grader.grading.profiles import profile_each
 from grader.grading.race import Compiled, decides, policy_of, race, starter_again, yardstick
 from grader.grading.verdict import judge
 from grader.kinds import Kind
-from grader.kinds.shared import WrongAnswers
+from grader.kinds.shared import WrongAnswers, read_answers
 from grader.labs.lab import AnyLab, Form, Growth, Lab
 from grader.measure.blocks import QUICK, Arm, Plan
 from grader.paths import temporary
@@ -180,6 +180,17 @@ def measure(findings: Findings, submission: Submission, plan: Plan, limits: Limi
         else:
             reads = decides(lab.throughput.healthy, findings.yardstick.target, findings.form, plan)
             replay.same_to_the_end(findings, reference, reads, progress)
+        if lab.order and findings.form.minimum_gain is not None:
+            findings.order = rungs.order(lab, setup, findings.seed, _answers(findings, submission), plan, progress)
+
+
+def _answers(findings: Findings, submission: Submission) -> dict[Any, Any]:
+    """What stands beside the loop. Where that cannot be read the loop is graded all the same, and the report says why."""
+    try:
+        return read_answers(submission)
+    except WrongAnswers as error:
+        findings.warnings.append(str(error))
+        return {}
 
 
 def _beside_the_starter(findings: Findings, attempt: _Attempt) -> None:

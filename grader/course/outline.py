@@ -159,6 +159,7 @@ PHASES = (
             LabStop("4c_unet", minutes=60),
             LabStop("4d_trainer", minutes=60),
             LabStop("4e_inference", minutes=60),
+            LabStop("4f_your_repository", minutes=60),
             Lesson("4_models/2_rules"),
             Lesson("4_models/3_order"),
         ),

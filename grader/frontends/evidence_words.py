@@ -45,6 +45,9 @@ NAMES = {
     # the prediction
     "within_factor": "the gain is right within a factor of",
     "gains": "a full fix gains",
+    # the order of changes
+    "on_top": "each on top of those before gains",
+    "rungs_ms": "the untouched loop with these changes, ms per step",
     # speed
     "gain": "speed-up",
     "gain_lower": "90% interval from",

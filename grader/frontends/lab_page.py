@@ -10,6 +10,7 @@ import nbformat
 from nbformat.notebooknode import NotebookNode
 
 from grader import labs
+from grader.checks import order as order_check
 from grader.checks.logs import LATEST
 from grader.checks.prediction import MADE_FOR, RULE
 from grader.frontends import sizes
@@ -207,6 +208,12 @@ def _points(lab: AnyLab) -> str:
         parts.append(
             f"**The trace.** These checks count only as far as your loop got faster. With half of *{lab.throughput.title}*'s points, each of "
             f"them earns at most half of its own:\n\n{listed}"
+        )
+    if lab.order:
+        rule = order_check.RULE.format(pays=lab.order.pays - 1, as_good=lab.order.as_good - 1)
+        parts.append(
+            f"**{lab.order.title}.** The grader makes your {lab.order.count} changes in the untouched loop, one after another, and times it "
+            f"after each of them. {rule} Each earns a third of the points."
         )
     parts.append("**Your explanation.** A person reads it.")
     return _folded("How points are given", "\n\n".join(parts))

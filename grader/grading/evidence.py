@@ -172,6 +172,7 @@ class Findings(AnyFindings):
     losses: Losses | None = None
     race: Race = Race()
     profiles: Profiles = Profiles()
+    order: CheckResult | None = None  # in labs that ask for one
     replay_warnings: tuple[str, ...] = ()
 
     @property

@@ -63,7 +63,7 @@ def judge(findings: Findings, submission: Submission) -> list[CheckResult]:
     elif memory and not closed:
         share = memory.points / memory.max_points
         throughput = memory_check.as_far_as(share, "the part of the growth that is gone", throughput)
-    checks += [throughput, memory] if memory else [throughput]
+    checks += [check for check in (throughput, memory, _order(findings, closed)) if check]
     return checks + [_trace(findings, closed, check, supported, undecided) for check in lab.trace]
 
 
@@ -143,6 +143,15 @@ def _memory(findings: Findings, closed: Closed | None) -> CheckResult | None:
             return unscored(check, NOT_MEASURED, ONLY_COMPARED)
         return unscored(check, closed.status, closed.reason)
     return findings.work.memory or unscored(check, INCONCLUSIVE, f"Nothing was measured. {AGAIN}")
+
+
+def _order(findings: Findings, closed: Closed | None) -> CheckResult | None:
+    check = findings.lab.order
+    if not check:
+        return None
+    if closed:
+        return unscored(check, closed.status, closed.reason)
+    return findings.order or unscored(check, INCONCLUSIVE, f"The changes were not timed. {AGAIN}")
 
 
 def _trace(

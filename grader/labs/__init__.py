@@ -39,6 +39,7 @@ NAMES = (
     "4c_unet",
     "4d_trainer",
     "4e_inference",
+    "4f_your_repository",
 )
 
 

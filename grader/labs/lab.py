@@ -224,6 +224,33 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class Lever:
+    """A change that can be named for an `Order`."""
+
+    name: str  # as `grader try --only` has it
+    changes: tuple[tuple[str, str], ...]  # of the starter's text
+
+
+@dataclass(frozen=True)
+class Order:
+    """Three changes, named in their order: `answers = {"cuda": [...], "cpu": [...]}` beside the loop. The starter is timed with each of
+    them in turn, and with those that could have come before it."""
+
+    points: float
+    hints: Hints
+    levers: tuple[Lever, ...]
+    count: int = 3
+    pays: float = 1.03  # times as fast, where a change stands
+    as_good: float = 1.05  # by what factor a later change may gain more there
+    name: str = "order"
+    title: str = "Three changes in their order"
+
+    def lever(self, name: str) -> Lever:
+        """Raises StopIteration for an unknown name."""
+        return next(lever for lever in self.levers if lever.name == name)
+
+
+@dataclass(frozen=True)
 class Prediction:
     """The locked prediction: half the points for the cause, half for the gain (see `grader.checks.prediction.RULE`)."""
 
@@ -316,6 +343,7 @@ class Lab(AnyLab):
     logs: Logs | None = None
     memory: Growth | Budget | None = None
     outcome: Outcome | None = None
+    order: Order | None = None
 
     graded_by: ClassVar[str] = "grader.grade"
     report_in: ClassVar[str] = "throughput"
@@ -334,4 +362,4 @@ class Lab(AnyLab):
 
     @property
     def checks(self) -> tuple[Check, ...]:
-        return (self.prediction, self.throughput, *([self.memory] if self.memory else []), *self.trace)
+        return (self.prediction, self.throughput, *filter(None, (self.memory, self.order)), *self.trace)

@@ -1,0 +1,65 @@
+"""Are these three changes that pay, each made when none of the others would have gained more?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from grader.labs.lab import Order
+from grader.result import CheckResult, scored
+
+# The rule, as the lab's page and the report say it.
+RULE = (
+    "A change counts if it makes the loop at least {pays:.0%} faster where it stands, and no later one of the three would have gained "
+    "over {as_good:.0%} more there."
+)
+DEVICES = {"cuda": "a GPU", "cpu": "a CPU"}
+
+
+def chosen(check: Order, answers: Mapping[Any, Any], form: str) -> tuple[tuple[str, ...], str]:
+    """The names that were given for "cuda" or "cpu", and what is wrong with them, "" for nothing."""
+    named = answers.get(form, ())
+    if not named:
+        return (), f'No changes are named for {DEVICES[form]}. Write them as answers["{form}"].'
+    known = [lever.name for lever in check.levers]
+    if not isinstance(named, list | tuple) or len(named) != check.count or len(set(map(str, named))) != check.count:
+        return (), f'answers["{form}"] must be a list of {check.count} different names.'
+    if unknown := [name for name in named if name not in known]:
+        return (), f"{str(unknown[0])[:40]!r} is none of: {', '.join(known)}."
+    return tuple(named), ""
+
+
+def rungs(names: Sequence[str]) -> list[frozenset[str]]:
+    """All sets of changes whose speed is asked for: each rung, and each other one that could have come next."""
+    sets = [frozenset(names[:n]) for n in range(len(names))]
+    return list(dict.fromkeys([*sets, *(done | {name} for n, done in enumerate(sets) for name in names[n:])]))
+
+
+def judge(check: Order, names: Sequence[str], step_s: Mapping[frozenset[str], float]) -> CheckResult:
+    """step_s: seconds per step of the starter with each of `rungs`."""
+    words, right, gains = [], 0, {}
+    for n, name in enumerate(names):
+        done = frozenset(names[:n])
+        at_once = {other: step_s[done] / step_s[done | {other}] for other in names[n:]}
+        gain, best = at_once[name], max(at_once, key=lambda other: at_once[other])
+        gains[name] = round(gain, 3)
+        said = f"{name} gains {gain:.2f}x where it stands"
+        if gain < check.pays:
+            words.append(f"{said}, which is too little to count")
+        elif at_once[best] > check.as_good * gain:
+            words.append(f"{said}, and {best} would have gained {at_once[best]:.2f}x there")
+        else:
+            words.append(said)
+            right += 1
+    rule = RULE.format(pays=check.pays - 1, as_good=check.as_good - 1)
+    reason = f"Measured here, on top of those before: {'. Then '.join(words)}. {rule}"
+    evidence = {
+        "on_top": gains,
+        "rungs_ms": {" + ".join(sorted(done)) or "starter": round(1e3 * s, 3) for done, s in step_s.items()},
+    }
+    return scored(check, check.points * right / check.count, reason, evidence)
+
+
+def unusable(check: Order, why: str) -> CheckResult:
+    """No points for answers that name no order."""
+    return scored(check, 0, why)

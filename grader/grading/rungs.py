@@ -1,0 +1,50 @@
+"""The order of a submission's changes: the untouched loop is timed with them, one set after another, in trusted processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+from grader.checks import order as order_check
+from grader.grading.arms import Setup, open_arm
+from grader.labs.lab import Lab, Order
+from grader.measure.blocks import Plan
+from grader.result import CheckResult, Progress
+
+WARM_STEPS = 4  # after the first
+BLOCKS = 3
+
+
+def order(lab: Lab, setup: Setup, seed: int, answers: Mapping[Any, Any], plan: Plan, progress: Progress) -> CheckResult:
+    """Raises ChildError where a loop of the course's own does not run."""
+    check = lab.order
+    assert check is not None
+    names, problem = order_check.chosen(check, answers, setup.form_name)
+    if problem:
+        return order_check.unusable(check, problem)
+    step_s: dict[frozenset[str], float] = {}
+    for done in order_check.rungs(names):
+        progress(0.9 + 0.01 * len(step_s), f"the starter with {' and '.join(sorted(done)) or 'no change'}")
+        step_s[done] = _step_s(with_changes(lab.starter, check, done), setup, seed, plan.block_s)
+    return order_check.judge(check, names, step_s)
+
+
+def with_changes(starter: str, check: Order, names: frozenset[str]) -> str:
+    """The starter's text with these changes."""
+    for name in sorted(names):
+        for old, new in check.lever(name).changes:
+            if old not in starter:
+                raise ValueError(f"the starter has no {old!r} for {name}")
+            starter = starter.replace(old, new)
+    return starter
+
+
+def _step_s(source: str, setup: Setup, seed: int, block_s: float) -> float:
+    """Seconds per step, of the middle one of three blocks."""
+    with open_arm(source, setup, trusted=True) as arm:
+        arm.child.load()
+        arm.child.start(seed)
+        arm.warm_up(1 + WARM_STEPS)
+        steps = max(4, round(block_s / arm.step_s))
+        return median(arm.run(steps) for _ in range(BLOCKS))

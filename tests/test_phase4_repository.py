@@ -1,0 +1,197 @@
+"""The lab 4f: a script that runs as it is, and three changes that are timed in the order in which they are named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+import variants
+from helpers import assert_rejected, assert_told_apart, said
+from own_jobs import LOOK
+
+from grader import labs
+from grader.checks import order as order_check
+from grader.grade import grade
+from grader.grading.rungs import with_changes
+from grader.labs.lab import AnyLab
+from grader.measure.blocks import Plan
+from grader.own import trying
+from grader.paths import REPOSITORY
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
+from grader.submission import Submission
+
+NAME = "4f_your_repository"
+LAB = labs.get(NAME)
+SCRIPT = LAB.folder / "train.py"
+SHORT = Plan(block_s=0.1, block_steps=2, min_pairs=2, max_pairs=2, profile_steps=2)
+COMPARED = replace(LAB, forms={"cpu": replace(LAB.forms["cpu"], minimum_gain=None)})  # only the training
+ON_A_CPU = ["no_debugging", "attention", "fused"]
+
+
+def graded(source: str, lab: AnyLab = LAB) -> Result:
+    return grade(Submission(source), lab, device="cpu", plan=SHORT)
+
+
+def named(changes: object) -> str:
+    """The solution with these changes named for a CPU."""
+    return variants.edit(variants.solution(NAME), [(str(ON_A_CPU).replace("'", '"'), repr(changes))])
+
+
+# ---------------------------------------------------------------- the script
+
+
+def test_the_script_beside_the_notebook_is_the_one_that_lessons_take():
+    for folder in ("solutions", "labs"):
+        assert (REPOSITORY / folder / NAME / "train.py").read_text() == SCRIPT.read_text()
+
+
+def test_the_loop_is_the_script_s():
+    """Word for word, so that what is learned of the script holds for the loop: attention, anomaly detection, the step."""
+    script = [line.strip() for line in SCRIPT.read_text().splitlines()]
+    for line in LAB.starter[LAB.starter.index("def attention") :].splitlines():
+        own = ("def ", '"""', "length =", "model = job", "for ", "block.", "optimizer = ", "tokens, targets", "yield")
+        assert not line.strip() or line.strip().startswith(own) or line.strip() in script, line
+
+
+def test_the_script_trains(tmp_path):
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "--steps", "2"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("step 0: loss 5.") and not done.stderr
+
+
+@pytest.mark.slow
+def test_the_levers_that_are_accepted_find_what_they_change_in_the_script(tmp_path):
+    wanted = {"no_debugging", "attention", "fused"}
+    chosen = [lever for lever in trying.levers(2) if lever.name in wanted]
+    found = trying.try_levers(
+        [sys.executable, str(SCRIPT)], chosen, budget_s=300, options=LOOK | {"record": False}, cwd=tmp_path
+    )
+    assert {rung.levers[0].name for rung in found.alone if rung.step_s} == wanted
+    assert all(rung.apart < trying.ROUNDING for rung in found.alone)
+
+
+# ---------------------------------------------------------------- the levers
+
+
+def test_each_lever_is_one_of_grader_try_and_changes_the_starter():
+    known = {lever.name for lever in trying.levers(8, [0])}
+    for lever in LAB.order.levers:
+        assert lever.name in known
+        changed = with_changes(LAB.starter, LAB.order, frozenset([lever.name]))
+        assert changed != LAB.starter
+        compile(changed, lever.name, "exec")
+
+
+def test_levers_that_do_not_exclude_each_other_go_together():
+    names = [lever.name for lever in LAB.order.levers if lever.name != "foreach"]
+    text = with_changes(LAB.starter, LAB.order, frozenset(names))
+    compile(text, "all", "exec")
+    assert all(word in text for word in ("autocast", "scaled_dot", "fused=True", ".compile()", '"high"'))
+    assert "anomaly" not in text
+
+
+# ---------------------------------------------------------------- the verdict on an order
+
+STEP_S = {(): 8.0, ("a",): 2.0, ("b",): 4.0, ("c",): 7.9, ("a", "b"): 1.0, ("a", "c"): 1.95, ("b", "c"): 3.9}
+CHECK = replace(LAB.order, levers=tuple(replace(LAB.order.levers[0], name=name) for name in "abcd"))
+
+
+def judged(names, step_s=STEP_S, last=0.9):
+    known = {frozenset(done): seconds for done, seconds in {**step_s, tuple("abc"): last}.items()}
+    assert set(order_check.rungs(names)) <= set(known)
+    return order_check.judge(CHECK, names, known)
+
+
+def test_the_greedy_order_has_all_points_and_no_other_one_has():
+    points = {names: judged(names).points for names in permutations("abc")}
+    assert points.pop(("a", "b", "c")) == 24 and max(points.values()) <= 16
+    assert judged(("a", "b", "c")).status == PASS and judged(("b", "a", "c")).status == FAIL
+    assert "a would have gained 4.00x there" in judged(("b", "a", "c")).reason
+
+
+def test_a_change_that_gains_nothing_where_it_stands_does_not_count():
+    result = judged(("a", "b", "c"), last=0.98)
+    assert result.points == 16 and "c gains 1.02x where it stands, which is too little to count" in result.reason
+
+
+def test_of_two_that_gain_about_the_same_either_may_come_first():
+    close = {**STEP_S, ("a",): 2.0, ("b",): 2.05}
+    assert judged(("a", "b", "c"), close).points == judged(("b", "a", "c"), close).points == 24
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        ({}, "No changes are named for a CPU"),
+        ({"cpu": []}, 'answers["cpu"]'),
+        ({"cpu": ["a", "b"]}, "a list of 3 different names"),
+        ({"cpu": ["a", "b", "b"]}, "a list of 3 different names"),
+        ({"cpu": "abc"}, "a list of 3 different names"),
+        ({"cpu": ["a", "b", "loader"]}, "'loader' is none of: a, b, c, d"),
+        ({"cpu": ["a", ["b"], {}]}, "is none of"),
+    ],
+)
+def test_answers_that_name_no_order_say_why(answers, words):
+    names, problem = order_check.chosen(CHECK, answers, "cpu")
+    assert names == () and words in problem
+
+
+# ---------------------------------------------------------------- grades
+
+
+@pytest.mark.slow
+def test_the_untouched_loop_earns_nothing():
+    result = graded(LAB.starter)
+    assert not result.fatal and result.score <= 10, said(result)
+    assert "No changes are named for a CPU" in result.check("order").reason
+
+
+@pytest.mark.slow
+def test_solution():
+    result = graded(variants.solution(NAME))
+    assert result.check("parity").status == PASS and result.check("scores").points == 9, said(result)
+    order = result.check("order")
+    assert len(order.evidence["rungs_ms"]) == 7 and order.points >= 8, order.reason  # first by far, on any machine
+    assert [result.check(name).status for name in ("half_precision", "syncs")] == [NOT_MEASURED] * 2
+
+
+@pytest.mark.slow
+def test_the_wrong_order_earns_less():
+    result = graded(named(["fused", "attention", "no_debugging"]))
+    order = result.check("order")
+    assert order.status == FAIL and order.points <= 16, order.reason
+    assert "no_debugging would have gained" in order.reason
+
+
+@pytest.mark.slow
+def test_answers_that_cannot_be_read_cost_their_own_points_only():
+    result = graded(named(["fused"]).replace("['fused']", "[fused]"))
+    assert not result.fatal or "fused" in result.fatal
+
+
+def test_another_training_earns_nothing_for_its_order():
+    source, words = variants.wrongs(NAME)["the loss of every second token"]
+    result = graded(source)
+    assert_rejected(result, words)
+    assert result.check("order").status == FAIL and not result.check("order").evidence
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", variants.WRONGS[NAME])
+def test_what_is_wrong_is_rejected_and_named(what):
+    source, words = variants.wrongs(NAME)[what]
+    assert_rejected(graded(source, COMPARED), words)
+
+
+@pytest.mark.slow
+def test_faults_are_rejected_and_honest_forms_are_not():
+    assert_told_apart(variants.faults(NAME), variants.honest(NAME), lambda source: graded(source, COMPARED))
+
+
+def test_without_a_measured_gain_no_changes_are_timed():
+    result = graded(variants.solution(NAME), COMPARED)
+    assert result.check("parity").status == PASS and result.check("order").status in (NOT_MEASURED, INCONCLUSIVE)
