@@ -169,6 +169,6 @@ def _operations_table(
     if placed and len(placed) < len(operations):
         notes.append("grey: arithmetic not known, not in the picture")
     if reached and any(o.bound == "memory" and o.bytes_moved for o in operations):
-        notes.append("%: of the memory's speed, each input and output moved once")
+        notes.append("%: of the memory's peak, if each input and output moves once")
     for row, note in enumerate(notes, len(operations) + 1):
         axes.text(4.98, 0.5 + ROW * row, note, fontsize=8.5, color=FAINT, va="center")
