@@ -394,8 +394,8 @@ SYNCS = Prediction(points=10, factor=1.5)
     "gains, gain, right, words",
     [
         ({REFERENCE: 4.0}, 4, True, "Here the reference solution gains 4.0x."),
-        ({REFERENCE: 4.0}, 5.9, True, "right if it lies within a factor of 1.5 of the gain of a full fix"),
-        ({REFERENCE: 4.0}, 6.1, False, "right if it lies within a factor of 1.5 of the gain of a full fix"),
+        ({REFERENCE: 4.0}, 5.9, True, "right if it lies within a factor of 1.5 of the reference solution's gain"),
+        ({REFERENCE: 4.0}, 6.1, False, "right if it lies within a factor of 1.5 of the reference solution's gain"),
         ({REFERENCE: 4.0}, 2.6, False, "Gain 2.6x is off."),
         ({OWN: 29.2}, 20, True, "Here your own loop gains 29.2x."),
         ({OWN: 29.2}, 5, False, "Here your own loop gains 29.2x."),

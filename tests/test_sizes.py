@@ -53,14 +53,14 @@ def test_the_sizes_are_the_job_s(name):
         scale = {"thousand": 1e3, "million": 1e6}[weights[2]]
         built = sum(each.numel() for each in getattr(job.model, "net", job.model).parameters())
         assert float(weights[1]) * scale == pytest.approx(built, rel=0.06)
-    if stored := re.search(r"([\d.]+) (kB|MB) of (bytes|float32)", rows["batch"]):
+    if stored := re.search(r"([\d.]+) (kB|MB) of (uint8|float32)", rows["batch"]):
         values = (
             len(batch) * number(rows["tile"]) * job.dataset.size**2
             if hasattr(job.dataset, "size")
             else sum(job.dataset[i][0].numel() for i in batch)
         )
         assert float(stored[1]) * {"kB": 1e3, "MB": 1e6}[stored[2]] == pytest.approx(
-            values * {"bytes": 1, "float32": 4}[stored[3]], rel=0.02
+            values * {"uint8": 1, "float32": 4}[stored[3]], rel=0.02
         )
 
 

@@ -11,11 +11,14 @@ from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
 
 # The rule, as the labs' pages and the report say it.
 RULE = (
-    "Your gain is right if it lies within a factor of {factor:g} of the gain of a full fix, measured on the machine that grades. "
-    "The reference solution is a full fix. So is your own loop, once it earns all throughput points."
+    "The gain that you predict is right if it lies within a factor of {factor:g} of the reference solution's gain, measured on the "
+    "machine that grades. Once your own loop earns all throughput points, its gain counts as well. Then it's enough to be near one of the two."
 )
 # Where both kinds of device are graded.
-MADE_FOR = 'Your gain is for a GPU unless you add `device="cpu"`. Only a grade on that kind of device judges it.'
+MADE_FOR = (
+    'You predict a gain for a GPU unless you add `device="cpu"`. A gain for a GPU is judged only in a grade on a GPU, and a gain for a CPU '
+    "only in a grade on a CPU."
+)
 DEVICES = {"cuda": "a GPU", "cpu": "a CPU"}
 MISSED = "A first prediction is rarely right. Write in your explanation what it missed."
 REFERENCE, OWN = "the reference solution", "your own loop"  # whose gain is known

@@ -44,7 +44,7 @@ NAMES = {
     "band_made_on": "long runs made on",
     # the prediction
     "within_factor": "the gain is right within a factor of",
-    "gains": "a full fix gains",
+    "gains": "measured gains",
     # the order of changes
     "on_top": "each on top of those before gains",
     "rungs_ms": "the untouched loop with these changes, ms per step",

@@ -50,7 +50,7 @@ The arithmetic is that of all matmuls with weights, forward and backward, 6 FLOP
 no weights, so they have their own row. It counts all scores, though a causal mask needs only half of them."""
 
 SOLVED_IN_BF16 = """\
-Most solutions are printed in bf16. To run one there by hand, write `torch.float16` for `torch.bfloat16`, and add the scaler."""
+Most of the course's solutions use bf16. To run such a solution by hand, write `torch.float16` for `torch.bfloat16`, and add the scaler."""
 
 FIX = """\
 ## 3. Fix
@@ -123,7 +123,7 @@ def _without_gpu(lab: Lab) -> str:
         return f"Without a GPU this lab only compares your {what} with the untouched loop's. Every check then says NOT MEASURED."
     unmeasured = [check for check in lab.checks if not lab.measures(check, "cpu")]
     rest = " Checks that need a GPU then say NOT MEASURED." if unmeasured else ""
-    return f"Without a GPU you get the form on the right.{rest}"
+    return f"Without a GPU you get the sizes in the column *on a CPU*.{rest}"
 
 
 def _contract(lab: AnyLab) -> str:
@@ -151,7 +151,7 @@ def _contract(lab: AnyLab) -> str:
         "**`%%submission`.** Only cells that begin with this line are measured and graded. Put your imports and helpers into such a cell, too."
     )
     folded = _folded(f"What <code>{name}(job)</code> is, and what must stay", "\n\n".join(parts))
-    return f"Here is the loop. Read it and run its cell. Leave it as it is until *Fix*.\n\n{folded}"
+    return f"Here is the loop. Read it and run its cell. Change nothing until you have made your prediction and profiled the loop as it is.\n\n{folded}"
 
 
 def _prediction(lab: AnyLab) -> str:
@@ -206,8 +206,11 @@ def _points(lab: AnyLab) -> str:
     if bounded:
         listed = "\n".join(f"- *{title}*" for title in bounded)
         parts.append(
-            f"**The trace.** These checks count only as far as your loop got faster. With half of *{lab.throughput.title}*'s points, each of "
+            f"**The other checks.** They count only as far as your loop got faster. With half of *{lab.throughput.title}*'s points, each of "
             f"them earns at most half of its own:\n\n{listed}"
+            if len(bounded) > 1
+            else f"**{bounded[0]}.** This check counts only as far as your loop got faster. With half of *{lab.throughput.title}*'s points, it "
+            "earns at most half of its own."
         )
     if lab.order:
         rule = order_check.RULE.format(pays=lab.order.pays - 1, as_good=lab.order.as_good - 1)
@@ -228,10 +231,10 @@ def _throughput(lab: Lab) -> str:
     if lab.throughput.healthy:
         return f"**{lab.throughput.title}.** You get full points if your loop isn't slower than the untouched one."
     return (
-        f"**{lab.throughput.title}.** You get full points at the target, which `lab.check()` prints. Where this machine was "
-        "calibrated, the target is a little below the gain that the reference solution has here. Elsewhere it's fixed. Points grow with the "
-        "logarithm of the speed-up. If the target were 9x, 3x would earn half. A measured gain has an error, so `lab.check()` gives a "
-        "90% [interval](../../notebooks/glossary.ipynb#interval) for it. We use its lower end."
+        f"**{lab.throughput.title}.** You get full points at the target, which `lab.check()` prints. If the reference solution's gain was "
+        "measured on your machine or on one of its kind, the target is a little below that gain. Otherwise the target is a fixed number. "
+        "Points grow with the logarithm of the speed-up. If the target were 9x, 3x would earn half. A measured gain has an error, so "
+        "`lab.check()` gives a 90% [interval](../../notebooks/glossary.ipynb#interval) for it. We use its lower end."
     )
 
 

@@ -159,7 +159,7 @@ def _tiles(options: Options, data: str) -> Rows:
         "width": f"{width}, then {2 * width}",
         "arithmetic per step": _arithmetic(batch * flops),
         "tile": f"{bands} bands, {size} x {size}",
-        "batch": f"{batch} tiles: {_memory(stored)} of {'bytes' if data else 'float32'}",
+        "batch": f"{batch} tiles: {_memory(stored)} of {'uint8' if data else 'float32'}",
         "data": f"{count:,} tiles, {where}",
         "steps per epoch": f"{count // batch}",
     }

@@ -61,14 +61,14 @@ def says_bf16(lab: AnyLab) -> str:
     """What holds on a GPU before Ampere for a lab that speaks of bf16 or asks for flash kernels; '' for the others."""
     hints = [hint for check in lab.checks for hint in getattr(check, "hints", ())]
     flash = any(getattr(check, "metric", "") == "flash_share" for check in lab.checks)
-    in_bf16 = in_fp16(lab.starter) != lab.starter
+    in_bf16 = in_fp16(lab.starter) != lab.starter and "bf16=False" not in lab.starter
     if not (in_bf16 or flash or any(map(_only_bf16, hints))):
         return ""
     return " ".join(
         [
             "A GPU before Ampere (T4, V100) has no units for bf16 and TF32. Take fp16 with a GradScaler wherever bf16 is meant, as lab 3m shows.",
             *(["The untouched loop that yours is compared with runs in fp16 there, too."] if in_bf16 else []),
-            *(["It has no flash kernels either, so any fused attention counts."] if flash else []),
+            *(["Such a GPU has no flash kernels either, so any fused attention counts."] if flash else []),
         ]
     )
 

@@ -81,7 +81,7 @@ class LoopLab(NotebookLab):
             Note("Your prediction is locked", lines).show()
         elif wrong:
             choices = [(f'"{name}"', MEANING[name]) for name in CAUSES]
-            lines = [wrong, "What holds the loop back, and how many times as fast can the full fix make it?"]
+            lines = [wrong, "What holds the loop back, and how many times as fast can you make it?"]
             example = 'An answer looks like this: lab.predict(cause="launch-bound", gain=1.5).'
             Note("No prediction yet", lines, [choices], after=[example]).show()
         else:
