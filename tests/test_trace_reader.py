@@ -409,7 +409,7 @@ CORPUS = {
     "gzip without its check sum": (gzip.compress(WHOLE)[:-8], ("gzip data are damaged",)),
     "gzip, wrong check sum": (gzip.compress(WHOLE)[:-6] + b"\1\2\3\4\5\6", ("gzip data are damaged",)),
     "gzip and something else": (gzip.compress(WHOLE) + b"more", ("gzip data are damaged",)),
-    "two traces, one after the other": (WHOLE + WHOLE, ("damaged",)),
+    "two traces, one after the other": (WHOLE + WHOLE, ("another document follows it",)),
     "something after it": (WHOLE + b"\nTraceback", ("what follows its events is damaged",)),
     "blanks after it": (WHOLE + b"\n\n", ()),
     "without its beginning": (WHOLE[WHOLE.index(b'"cat"') :], NO_TRACE),
@@ -508,7 +508,10 @@ CORPUS = {
         without(traceEvents=[e for e in document(sound_events())["traceEvents"] if "LaunchK" not in e["name"]]),
         ("no launches of 12 GPU events are recorded",),
     ),
-    "every event twice": (without(traceEvents=document(sound_events())["traceEvents"] * 2), ("its steps overlap",)),
+    "every event twice": (
+        without(traceEvents=document(sound_events())["traceEvents"] * 2),
+        ("in it twice and count once",),
+    ),
     "one id for two launches": (
         edited('"correlation": 10', '"correlation": 9', 2),
         ("1 correlation id belongs to several launches",),

@@ -37,6 +37,8 @@ def analyse(
     for a trace that `read` returned: what it cannot tell is None or empty."""
     warm = trace.windows.warm if skip_first else 0
     left_out = max(0, min(max(skip_first, warm), len(trace.windows) - 1))  # a lone step is better than none
+    if (run := trace.loss.run) and count is None and skip_first:
+        left_out, count = run
     steps = Steps(trace, left_out, count)
     m = metrics(trace, step_ns, skip_first, steps)
     if warm > skip_first:

@@ -44,6 +44,8 @@ MUCH_SHOWN, NOISE = (
     0.03,
 )  # of a step: what it would have grown by at least, and by how much two measurements of it differ
 
+Columns = tuple[np.ndarray, ...]
+
 
 @dataclass(frozen=True)
 class Gaps:
@@ -100,9 +102,7 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
         gaps.append(_gaps(trace, gpu[own], device, start, end, cause))
     per_step = total / n / len(devices)
     length = float(step_ns) if step_ns else float(per_step.sum())
-    own_work, held = host.without_profiler(
-        float(per_step.sum()), length, bool(step_ns), _host_late(gaps, host.wait_start)
-    )
+    own_work, held = host.without_profiler(float(per_step.sum()), length, bool(step_ns), gaps)
     # The profiler makes no step shorter. Where the recorded ones were, batches were ready that the loop usually waits for:
     # loader workers fill their queue while the profiler starts.
     unseen = max(0.0, length - float(per_step.sum()))
@@ -111,7 +111,6 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
     per_step = _blame(per_step, after_stall, own_work, held)
     waited = DATA if len(host.data[0]) else OTHER
     per_step[waited] += unseen
-    columns = (np.concatenate(column) for column in zip(*gaps, strict=True))
     return Breakdown(
         parts={name: float(ns) for name, ns in zip(PARTS, per_step, strict=True)},
         step_ns=length,
@@ -119,13 +118,13 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
         most_host_ns=host.work,
         fused_ns=fused_length(trace, steps, gpu, kind) / n / len(devices),
         unseen={PARTS[waited]: unseen},
-        gaps=Gaps(*columns),
+        gaps=Gaps(*map(np.concatenate, zip(*gaps, strict=True))),
         away=host.away,
         alone=alone,
     )
 
 
-def _host_late(gaps: list[tuple[np.ndarray, ...]], waits: np.ndarray) -> intervals.Intervals:
+def _host_late(gaps: list[Columns], waits: np.ndarray) -> intervals.Intervals:
     """When the host's work alone decided how long a step takes: the idle times of a GPU in which the host was at work, and what lies
     between two of them without another gap or the start of a wait."""
     found = []
@@ -189,15 +188,14 @@ class Host:
         self.held = intervals.length(intervals.clip(union, *span)) / len(steps)
         self.work = (span[1] - span[0]) / len(steps) - self.held
 
-    def without_profiler(
-        self, traced: float, length: float, known: bool, late: intervals.Intervals
-    ) -> tuple[float, float]:
+    def without_profiler(self, traced: float, length: float, known: bool, gaps: list[Columns]) -> tuple[float, float]:
         """The host's own work and its waits in a step without the profiler, ns. traced, length: of a step with and without it;
-        known: whether the latter was measured. late: see `_host_late`."""
+        known: whether the latter was measured. gaps: columns of `Gaps`, by device."""
         # What the profiler added is taken off: at least what it added to the step, more where waits have hidden some.
         added = (traced - length) * (1 - self.fetching)
         usual = self.profiling
         # Nothing of that is hidden while the GPU waits for the host. A step that grew by less than that has a quicker profiler.
+        late = _host_late(gaps, self.wait_start)
         shown = float(self.cost[intervals.contains(late, self.costs_at)].sum()) / self.count
         if known and shown >= MUCH_SHOWN * length and -NOISE * length <= added < 0.5 * shown:
             usual *= max(0.0, added) / shown

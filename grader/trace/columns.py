@@ -11,6 +11,8 @@ import numpy as np
 from grader.errors import UserError
 from grader.trace.collective_text import Row
 from grader.trace.events import ANNOTATION, CPU_OP, DRIVER, KERNEL, LAUNCHES, MEMCPY, MEMSET, RUNTIME, STEP
+from grader.trace.loss import Loss
+from grader.trace.loss import find as find_loss
 from grader.trace.nesting import Nesting
 from grader.trace.windows import Windows, find
 
@@ -154,6 +156,11 @@ class Trace:
     def windows(self) -> Windows:
         """Where the steps begin and end, found by what repeats where there are no such annotations."""
         return find(self)
+
+    @cached_property
+    def loss(self) -> Loss:
+        """GPU work that should be there and is not."""
+        return find_loss(self)
 
     @cached_property
     def operator(self) -> np.ndarray:

@@ -10,21 +10,18 @@ from grader.trace import intervals
 from grader.trace.columns import Trace
 from grader.trace.events import (
     CAPTURE_ASKED,
-    CAPTURE_BEGIN,
-    CAPTURE_END,
-    COPY_LAUNCH,
+    CPU_OP,
     GRAPH_LAUNCH,
     KERNEL,
     KERNEL_LAUNCH,
     OVERLAPPING_LAUNCH,
     SYNC_DEVICE,
 )
+from grader.trace.loss import MISSING_TOLERATED, MOST_LOST, Loss, among, captured, first_counted, launches_of
 from grader.trace.nesting import alike
-from grader.trace.words import counted, milliseconds
+from grader.trace.words import counted, milliseconds, plain
 
 LONGEST_SPAN_NS = 24 * 3600 * 10**9  # no trace lasts a day
-MISSING_TOLERATED = 0.005  # share of launches without GPU work, or the reverse, at the edges of a recording
-LATE_TOLERATED = 0.2  # share of launches at the end of a recording whose work begins after it
 CLOCKS_APART_NS = 1_000_000  # clocks of CPU and GPU differ by up to 10 us; this is no clock error
 # A GPU that idles now and then takes what was launched sooner, at least one of so many.
 NEVER_SO_LATE_NS, FEW, MOST_BUSY = 200_000_000, 10, 0.8
@@ -32,14 +29,10 @@ TOUCHING_NS = 1_000  # kernels that overlap by less may do so by the clock's ste
 # The call takes a host 2 to 20 us, and its quickest tenth is not held up by a queue that is full.
 LAUNCH_OF_KNOWN_LENGTH = re.compile(r"(cuda|hip|hipModule)LaunchKernel")
 LONGEST_LAUNCH_NS = 1_000_000
+# The shortest kernels take 1 to 2 us on any GPU, and a usual operator some more.
+SHORTEST_LAUNCH_NS, SHORTEST_OP_NS, SHORTEST_KERNEL_NS = 100, 500, 1_500
 NO_GPU = "it has no GPU events"
 UNSEEN = ", though work was launched: the profiler was not allowed to see the GPU, or another one did"
-
-
-def launches_of(trace: Trace) -> np.ndarray:
-    """The calls (indices) that give the GPU something to do."""
-    kinds = [trace.named(kind, trace.calls) for kind in (KERNEL_LAUNCH, COPY_LAUNCH, GRAPH_LAUNCH)]
-    return trace.calls[np.logical_or.reduce(kinds)]
 
 
 def doubts(trace: Trace, expect_gpu: bool, dropped: int = 0) -> tuple[list[str], list[str]]:
@@ -72,16 +65,15 @@ def doubts(trace: Trace, expect_gpu: bool, dropped: int = 0) -> tuple[list[str],
         notes.append(f"no launches of {count} are recorded, so that counts to the step in which it ran")
     if timed.all():
         return reasons, notes
-    # The first active step may have lost GPU events and is never counted; the time outside of steps isn't either.
-    begin = int(windows.ends[0] if len(windows) > 1 else windows.starts[0])
-    launches = launches[(trace.start[launches] >= begin) & (trace.start[launches] < windows.ends[-1])]
-    if captured := int(_captured(trace, launches).sum()):
-        said = counted(captured, "launch{es} {were} noted in a CUDA graph, which runs nothing")
-        if 2 * captured > len(launches):
+    launches = trace.loss.launches
+    if noted := int(captured(trace, launches).sum()):
+        said = counted(noted, "launch{es} {were} noted in a CUDA graph, which runs nothing")
+        if 2 * noted > len(launches):
             reasons.append(f"{said}: record its replays")
         else:
             notes.append(said)
-    reasons += _unmatched(trace, launches, launch, begin, dropped)
+    for these, more in zip((reasons, notes), _unmatched(trace, launch, dropped), strict=True):
+        these += more
     if not trace.by_operator:
         reasons += _several(trace, launches, gpu)
     short = _short_replays(trace, launches[trace.named(GRAPH_LAUNCH, launches)], gpu)
@@ -110,6 +102,13 @@ def _no_times(trace: Trace, gpu: np.ndarray, launches: np.ndarray) -> list[str]:
     quick = float(np.percentile(trace.duration[calls], 10)) if len(calls) >= FEW else 0.0
     if quick > LONGEST_LAUNCH_NS:
         reasons.append(f"launching a kernel takes {milliseconds(quick)} in it, so its times are not in microseconds")
+    elif len(calls) >= FEW and len(kernels):
+        ops = np.flatnonzero(trace.category == CPU_OP)
+        usual, least = np.median(trace.duration[calls]), np.percentile(trace.duration[kernels], 10)
+        short = not len(ops) or np.median(trace.duration[ops]) < SHORTEST_OP_NS
+        if short and usual < SHORTEST_LAUNCH_NS and least < SHORTEST_KERNEL_NS:
+            said = f"launching a kernel takes {usual:.0f} ns in it, so its times are not in microseconds"
+            reasons.insert(0, f"{said} but perhaps in milliseconds or seconds")
     return reasons
 
 
@@ -124,31 +123,30 @@ def _not_one_row(trace: Trace, steps: np.ndarray) -> list[str]:
     return reasons
 
 
-def _unmatched(trace: Trace, launches: np.ndarray, launch: np.ndarray, begin: int, dropped: int) -> list[str]:
-    """What is said of launches without GPU work, and of GPU work without a launch. launch: of each GPU event."""
-    gpu, reasons = trace.gpu, []
-    ids = trace.correlation[launches]
-    lost = ~_among(ids, trace.correlation[gpu]) & ~_captured(trace, launches)
-    if (ids > 0).any():  # those without an id have no work that is known
-        lost |= ids <= 0
-    if not len(trace.steps) and (~lost).any():  # the recording ends before the work does
-        late = np.flatnonzero(~lost)[-1] + 1
-        lost[late:] &= len(lost) - late > LATE_TOLERATED * len(lost)
-    graph = trace.named(GRAPH_LAUNCH, launches)
-    if lost.sum() - dropped > MISSING_TOLERATED * len(launches):
-        said = f"{lost.sum()} of {len(launches)} launches have no GPU work recorded"
-        if trace.named(CAPTURE_ASKED, trace.calls).sum() > lost.sum() / 2:
-            said += ", as where a CUDA graph is captured, which runs nothing: record its replays"
-        reasons.append(said)
-    elif (lost & graph).any() and not dropped:
-        reasons.append(counted((lost & graph).sum(), "CUDA graph launch{es} {have} no GPU work recorded"))
+def _unmatched(trace: Trace, launch: np.ndarray, dropped: int) -> tuple[list[str], list[str]]:
+    """What is said of launches without GPU work, and of GPU work without a launch: reasons and notes. launch: of each GPU event."""
+    gpu, loss, begin = trace.gpu, trace.loss, first_counted(trace.windows)
+    reasons, notes = list[str](), list[str]()
+    missing, launches = loss.missing, loss.launches
+    replays = missing[trace.named(GRAPH_LAUNCH, missing)]
+    if loss.much(dropped) or (len(replays) and not dropped):
+        said = f"{len(missing)} of {len(launches)} launches have no GPU work recorded"
+        if not loss.much(dropped):
+            said = counted(len(replays), "CUDA graph launch{es} {have} no GPU work recorded")
+        if trace.named(CAPTURE_ASKED, trace.calls).sum() > len(missing) / 2:
+            reasons.append(said + ", as where a CUDA graph is captured, which runs nothing: record its replays")
+        elif way := _way_out(loss):
+            notes.append(f"{said}, the first one's {_place(trace, missing[0])}. {way}")
+        else:
+            reasons.append(said)
     orphans = (
         (launch < 0)
         & ~trace.is_timed[gpu]
         & _after_first(trace, gpu, (launch >= 0) & (trace.start[launch] >= begin), begin)
     )
     if orphans.sum() - dropped > MISSING_TOLERATED * len(gpu):
-        reasons.append(f"{orphans.sum()} of {len(gpu)} GPU events have no launch recorded")
+        few = orphans.sum() <= MOST_LOST * len(gpu)
+        (notes if few else reasons).append(f"{orphans.sum()} of {len(gpu)} GPU events have no launch recorded")
     matched = launch >= 0
     late = trace.start[gpu[matched]] - trace.start[launch[matched]]
     if (early := late < -CLOCKS_APART_NS).any():
@@ -156,7 +154,24 @@ def _unmatched(trace: Trace, launches: np.ndarray, launch: np.ndarray, begin: in
     if len(late) >= FEW and matched[0] and late.min() > NEVER_SO_LATE_NS and _idles(trace, gpu):
         said = "no GPU event starts within {:.1f} s of its launch: the clocks of host and GPU are apart"
         reasons.append(said.format(late.min() / 1e9))
-    return reasons
+    return reasons, notes
+
+
+def _way_out(loss: Loss) -> str:
+    """How one does without the work that is missing; "" where that cannot be."""
+    if loss.run:
+        count = loss.run[1]
+        return f"Only {counted(count, 'step{s}')} without such a loss {'is' if count == 1 else 'are'} counted"
+    return f"That leaves at most {loss.unknown:.1%} of the time unknown" if loss.little else ""
+
+
+def _place(trace: Trace, call: int) -> str:
+    """Where a call is, for who looks for it."""
+    op = trace.operator[call]
+    inside = f" in {plain(trace.names[trace.name[op]], 60)}" if op >= 0 else ""
+    return (
+        f"{plain(trace.names[trace.name[call]], 40)}{inside} at {milliseconds(float(trace.start[call] - trace.begin))}"
+    )
 
 
 def _idles(trace: Trace, gpu: np.ndarray) -> bool:
@@ -164,25 +179,6 @@ def _idles(trace: Trace, gpu: np.ndarray) -> bool:
     start, end = trace.start[gpu], trace.end[gpu]
     busy = intervals.length(intervals.union(start, end))
     return bool(busy < MOST_BUSY * (end.max() - start.min()))
-
-
-def _captured(trace: Trace, launches: np.ndarray) -> np.ndarray:
-    """Mask of the launches that were noted in a CUDA graph, on their thread, and ran nothing."""
-    ends = trace.calls[trace.named(CAPTURE_END, trace.calls)]
-    begins = trace.calls[trace.named(CAPTURE_BEGIN, trace.calls)]
-    if not len(begins) or not len(ends):
-        return np.zeros(len(launches), bool)
-    counts = [
-        np.array([_before(trace, marks, thread, launches) for thread in np.unique(trace.thread[marks]).tolist()])
-        for marks in (begins, ends)
-    ]
-    return counts[0].sum(axis=0) > counts[1].sum(axis=0)
-
-
-def _before(trace: Trace, marks: np.ndarray, thread: int, events: np.ndarray) -> np.ndarray:
-    """For each of these events the number of marks before it, where both are on this thread."""
-    times = trace.start[marks[trace.thread[marks] == thread]]
-    return np.where(trace.thread[events] == thread, np.searchsorted(times, trace.start[events]), 0)
 
 
 def _impossible(trace: Trace, gpu: np.ndarray, launch: np.ndarray) -> list[str]:
@@ -216,14 +212,6 @@ def _impossible(trace: Trace, gpu: np.ndarray, launch: np.ndarray) -> list[str]:
     return reasons
 
 
-def _among(values: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Mask of the values that are among the others. Ids come nearly sorted, so this is faster than np.isin."""
-    if not len(others):
-        return np.zeros(len(values), bool)
-    others = np.sort(others, kind="stable")
-    return others[np.minimum(np.searchsorted(others, values), len(others) - 1)] == values
-
-
 def _several(trace: Trace, launches: np.ndarray, gpu: np.ndarray) -> list[str]:
     """A correlation id stands for one call, and but for graphs and copies for one kernel."""
     doubts = []
@@ -233,7 +221,7 @@ def _several(trace: Trace, launches: np.ndarray, gpu: np.ndarray) -> list[str]:
         doubts.append(counted(shared, "correlation id{s} {belong} to several launches"))
     single = trace.correlation[launches[trace.named(KERNEL_LAUNCH, launches)]]
     of_kernel = trace.correlation[gpu[trace.category[gpu] == KERNEL]]
-    of_kernel = np.sort(of_kernel[_among(of_kernel, single[single > 0])])
+    of_kernel = np.sort(of_kernel[among(of_kernel, single[single > 0])])
     again = of_kernel[1:] == of_kernel[:-1]
     several = len(np.unique(of_kernel[1:][again]))
     if several:

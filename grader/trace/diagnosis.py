@@ -13,7 +13,8 @@ from grader.trace.breakdown import Breakdown, breakdown
 from grader.trace.catalogue import PARTS, STEP_PARTS, Metrics
 from grader.trace.causes import CAUSES, ON_CPU, STALLS, WORK, ms
 from grader.trace.columns import Trace
-from grader.trace.complete import NO_GPU, launches_of
+from grader.trace.complete import NO_GPU
+from grader.trace.loss import launches_of
 from grader.trace.operations import Operation
 from grader.trace.steps import Steps
 from grader.trace.words import plain, plain_number

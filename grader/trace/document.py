@@ -75,3 +75,10 @@ def guessed(text: bytes) -> About:
     at = text.find(b'"deviceProperties"')
     names = [Device(name.decode("utf-8", "replace")) for name in DEVICE_NAME.findall(text, at)] if at >= 0 else []
     return About(schemaVersion=1, baseTimeNanoseconds=int(base[1]) if base else None, deviceProperties=names)
+
+
+def what_follows(text: bytes) -> str:
+    """In words, of text after the array of events that is no sound end of the document."""
+    if HEAD.search(text) or text.lstrip()[:1] == b"[":
+        return "another document follows it in the file, as where files are appended, and was not read"
+    return "what follows its events is damaged"

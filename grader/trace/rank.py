@@ -72,12 +72,15 @@ class Rank:
 def rank_of(a: Analysis, file: str) -> Rank:
     """Of a diagnosed trace. file: what it is called, its number is taken from there if the trace does not tell it."""
     trace = a.trace
-    steps = Steps(trace, a.left_out)
+    left_out = min(
+        a.left_out, max(1, trace.windows.warm)
+    )  # ranks are compared by their collectives, so a loss costs only its step
+    steps = Steps(trace, left_out)
     calls = collectives(trace)
     zero = int(trace.windows.starts[0]) if len(trace.windows) else 0
     doing = _doing(a, steps)
     numbered = bool(len(trace.steps))
-    labels = _labels(trace)[a.left_out :]
+    labels = _labels(trace)[left_out:]
     at = np.searchsorted(steps.starts, calls.called, side="right") - 1
     inside = (at >= 0) & (calls.called < np.append(steps.ends, 0)[at])
     before, follows = _before(calls, doing)

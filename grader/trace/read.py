@@ -19,11 +19,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from grader.trace import document, foreign, pairs, parallel, pieces, portion, vendors
+from grader.trace import document, foreign, order, pairs, parallel, pieces, portion, vendors
 from grader.trace.columns import Memory, Trace, TraceError
 from grader.trace.complete import doubts
-from grader.trace.decode import COLUMNS, DAMAGE, LATEST_US, OF_MEMORY, OF_OPS, OF_OTHERS, OF_PYTHON, Columns
-from grader.trace.events import CPU_OP, OTHER, PYTHON, SPAN
+from grader.trace.decode import COLUMNS, DAMAGE, LATEST_US, OF_MEMORY, Columns
+from grader.trace.events import OTHER, SPAN
 from grader.trace.pieces import Chunk
 from grader.trace.salvage import Salvage, softened
 from grader.trace.words import counted
@@ -32,7 +32,6 @@ LONGEST_NS = 3600 * 10**9  # no event of a training trace lasts an hour
 MOST_EVENTS = 8_000_000  # bounds memory: a column entry takes more than the smallest event's text
 MOST_DAMAGED = 1_000_000  # events; bounds the time, as each takes some 50 us
 MOST_DROPPED = 0.05  # share of the events that may be damaged and left out of a trace that is judged by
-MOST = {"device": vendors.MOST_DEVICES, "stream": 2**31}  # from where on a number counts as not recorded
 BROKEN = -2
 
 MOST_UNZIPPED = 200  # times the size of a file: traces are packed to a tenth or less, and no more than to a hundredth
@@ -284,7 +283,7 @@ class _Reading:
             if self.salvage.finish():
                 tail = document.tail(self.salvage.rest() + close)
                 if tail is None:
-                    self.notes.append("what follows its events is damaged")
+                    self.notes.append(document.what_follows(self.salvage.rest()))
             else:
                 self.damage.append("it is cut short")
         self._close_part()
@@ -345,6 +344,16 @@ FLAWS = {
     "phase": "event{s} {are} of no type and {are} left out",
     "number": "number{s} {are} no integer{s} of 64 bits and {count} as not recorded",
     "memory": "report{s} of the allocator {are} absurd and {are} left out",
+}
+
+
+ODD = {
+    "paired": "event{s} {are} written as begin and end, and {were} put together",
+    "alone": "begin{s} or end{s} {are} alone and left out",
+    "twice": "event{s} {are} in it twice and {count} once",
+    "absurd": "event{s} {have} absurd times (longer than an hour, or before or after our days, if they are in microseconds)",
+    "negative": "event{s} {have} a negative duration",
+    "unreadable": "description{s} of inputs {are} damaged",
 }
 
 
@@ -417,19 +426,14 @@ def _assemble(joined: _Joined, about: document.About, reasons: list[str], notes:
     keep = is_event & sane & (duration >= 0)
     absurd, negative = int((is_event & ~sane).sum()), int((is_event & sane & (duration < 0)).sum())
     duration = to_ns(np.where(keep, duration, 0))
-    kept = np.flatnonzero(keep)
-    order = kept[_order(start[kept], duration[kept])]
     in_time = np.argsort(c["memory_time"], kind="stable")
-    some = _of_some(c, order)
-    c["category"] = vendors.with_marks(c["category"], c["name"], joined.names)
+    marked = vendors.with_marks(c["category"], c["name"], joined.names)
+    columns, twice = order.in_order(c, {"start": start, "duration": duration, "category": marked}, np.flatnonzero(keep))
     distributed = about.distributedInfo
     trace = Trace(
         joined.names,
         joined.threads,
-        start=start[order],
-        duration=duration[order],
-        **{name: c[name][order] for name in ("category", "name", "thread")},
-        **some,
+        **columns,
         texts=joined.texts,
         memory=Memory(*(c[name][in_time] for name in OF_MEMORY)),
         base_ns=about.baseTimeNanoseconds or 0,
@@ -444,33 +448,19 @@ def _assemble(joined: _Joined, about: document.About, reasons: list[str], notes:
         notes=[*said, *notes],
         by_operator=by_operator,
     )
-    for count, words in (
-        (paired, "event{s} {are} written as begin and end, and {were} put together"),
-        (len(alone), "begin{s} or end{s} {are} alone and left out"),
-        (absurd, "event{s} {have} absurd times (longer than an hour, or before or after our days)"),
-        (negative, "event{s} {have} a negative duration"),
-        (joined.unreadable, "description{s} of inputs {are} damaged"),
-    ):
-        if count:
-            trace.notes.append(counted(count, words))
+    trace.notes.extend(
+        counted(count, ODD[what])
+        for what, count in {
+            "paired": paired,
+            "alone": len(alone),
+            "twice": twice,
+            "absurd": absurd,
+            "negative": negative,
+            "unreadable": joined.unreadable,
+        }.items()
+        if count
+    )
     return trace, absurd + negative + len(alone)
-
-
-def _of_some(c: dict[str, np.ndarray], order: np.ndarray) -> dict[str, np.ndarray]:
-    """The columns that only events of some categories have, for the events in `order`; -1 for all others."""
-    kind = c["category"]
-    place = np.full(len(kind), -1)
-    place[order] = np.arange(len(order))
-    is_op, is_python = kind == CPU_OP, kind == PYTHON
-    columns = {}
-    for group, rows in ((OF_OPS, is_op), (OF_PYTHON, is_python), (OF_OTHERS, ~(is_op | is_python))):
-        places = place[rows]
-        for name in group:
-            value = np.where(c[name] < MOST.get(name, 2**63 - 1), np.maximum(c[name], -1), -1)
-            column = np.full(len(order) + 1, -1)  # the last is for what is left out
-            column[places] = value
-            columns[name] = column[:-1]
-    return columns
 
 
 def _numbers(keys: Iterable[Any], numbers: dict[Any, int]) -> np.ndarray:
@@ -488,13 +478,3 @@ def _canonical(text: bytes | str) -> str | int:
         return msgspec.json.format(msgspec.json.encode(msgspec.json.decode(text)), indent=0).decode()
     except DAMAGE:
         return BROKEN
-
-
-def _order(start: np.ndarray, duration: np.ndarray) -> np.ndarray:
-    """By start, of those that start together the longer first. A stable sort: files are sorted in long stretches."""
-    order = np.argsort(start, kind="stable")
-    times = start[order]
-    same = times[1:] == times[:-1]
-    tied = np.flatnonzero(np.append(same, False) | np.append(False, same)) if len(order) else order
-    order[tied] = order[tied][np.lexsort((-duration[order[tied]], times[tied]))]
-    return order
