@@ -56,6 +56,16 @@ def test_right_answers_of_a_lab_of_questions_are_alike_by_themselves():
         assert [group[0].lab for group in alike] == ([NAME] if score == 100 else ["1c_diagnose", NAME])
 
 
+def test_answers_to_questions_take_no_time_worth_a_look():
+    for lab, found in (("1c_diagnose", 0), (NAME, 1)):
+        everyone = [HandedIn(str(n), lab, Submission(f"answers = {n}")) for n in range(8)]
+        records = {
+            (one.student, lab): result(50, 100, digest=one.student) | {"seconds": 60.0 if at == 7 else 2.0}
+            for at, one in enumerate(everyone)
+        }
+        assert sum(bool(row.outlier) for row in summary.rows(everyone, records)) == found
+
+
 @pytest.mark.slow
 def test_a_quick_look_does_not_wait_four_minutes_for_a_loop_that_hangs():
     hangs = "def train(job):\n    while True:\n        pass\n    yield\n"
@@ -317,6 +327,47 @@ def test_a_lab_s_column_is_the_one_called_after_it(tmp_path):
     export = table_of(tmp_path / "grades.csv", head[:3] + head[4:], [["Li, Bo", "9", "1", "3"]])
     with pytest.raises(UserError, match="several columns"):
         marks.canvas(made, {}, export)
+
+
+@pytest.mark.parametrize("called", ["2a Workers", "2a-workers: feed the loop", "Lab 2a", "2A", LAB.title])
+def test_an_assignment_may_be_called_as_people_call_it(tmp_path, called):
+    head = ["Student", "ID", f"{called} (4)", "2a Reading quiz (5)", "12a (6)"]
+    export = table_of(tmp_path / "grades.csv", head, [["Li, Bo", "9", "1", "2", "3"]])
+    (row,) = csv.DictReader(io.StringIO(marks.canvas([mark_of("Bo", 50, ("Bo", "Li"))], {}, export)[0]))
+    assert row == {"Student": "Li, Bo", "ID": "9", f"{called} (4)": "50.0"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_canvas_gets_a_new_column_only_with_a_word_about_it(course, capsys):
+    export = table_of(
+        course / "grades.csv", ["Student", "ID", "SIS Login ID", "Week 3 (4)"], [["Lee, Ann", "9", "ann", ""]]
+    )
+    _, _, err = run(course, "--lab", NAME, "--canvas", str(export), capsys=capsys)
+    assert f"no column for {NAME}" in err and "rename" in err
+    export = table_of(
+        course / "grades.csv", ["Student", "ID", "SIS Login ID", "Lab 2a (4)"], [["Lee, Ann", "9", "ann", ""]]
+    )
+    _, _, err = run(course, "--lab", NAME, "--canvas", str(export), capsys=capsys)
+    assert "no column" not in err
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_who_was_only_measured_quickly_is_told_so(course, capsys):
+    nb = nbformat.read(course / "submitted" / "ann" / NAME / f"{NAME}.ipynb", as_version=4)
+    next(c for c in nb.cells if c.id == "submission").source = "%%submission\nx = 'eve'"
+    (course / "submitted" / "eve" / NAME).mkdir(parents=True)
+    nbformat.write(nb, course / "submitted" / "eve" / NAME / f"{NAME}.ipynb")
+    eve = next(one for one in read_class(REPOSITORY / "labs", course / "submitted") if one.student == "eve")
+    whole = grade_of(50) | {"quick": True}
+    job = Job(NAME, eve.submission, quick=True)
+    Store(course / "measured").put(
+        job, {"machine": "a CPU", "version": "v", "seconds": 4.0, "worker": "w", "result": whole}
+    )
+    status, _, err = run(course, capsys=capsys)
+    assert status == 1 and "eve" in err and "only quickly" in err and "--quick" in err
+    status, _, err = run(course, "--quick", capsys=capsys)
+    assert status == 0 and "only quickly" not in err
+    assert {row["student"]: row["points"] for row in read(course / "measured" / "marks.csv")}["eve"] == "50"
 
 
 def test_tables_are_read_as_programs_write_them(tmp_path):

@@ -200,7 +200,7 @@ def canvas(made: Sequence[Mark], people: People, export: Path | None = None) -> 
             f"{export} is not a gradebook of Canvas, because it has no columns Student and ID. Export it under Grades."
         )
     kept = [column for column in CANVAS if column in head]
-    columns = {lab: _column(lab, head, export) for lab in named}
+    columns = {lab: column_of(lab, head, export) for lab in named}
     possible = next((row for row in body if row["Student"].strip() == "Points Possible"), {})
     students = [row for row in body if row["ID"].strip()]  # above them stand rows of another kind
     lines = [_canvas_line(row) for row in students]
@@ -232,15 +232,22 @@ def _new_canvas(made: Sequence[Mark], people: People, named: Sequence[str]) -> l
     return rows
 
 
-def _column(lab: str, head: Sequence[str], export: Path) -> str:
+def column_of(lab: str, head: Sequence[str], export: Path) -> str:
     """The column of a lab, which Canvas calls after the assignment and its number; "" where there is none."""
-    names = (folded(lab), folded(labs.get(lab).title))
-    fits = [column for column in head if any(name in folded(column) for name in names)]
-    exact = [column for column in fits if folded(re.sub(r" \(\d+\)\s*$", "", column)) in names]
+    number = lab.partition("_")[0]
+    called = {column: _letters(re.sub(r" \(\d+\)\s*$", "", column)) for column in head}
+    names = {_letters(lab), _letters(labs.get(lab).title)}
+    fits = [column for column, own in called.items() if any(name in own for name in names)]
+    exact = [column for column, own in called.items() if own in names or own in {number, f"lab{number}"}]
     if len(exact or fits) > 1:
         several = ", ".join(exact or fits)
         raise UserError(f"{export} has several columns for {lab}: {several}. Delete all but one of them from the file.")
     return next(iter(exact or fits), "")
+
+
+def _letters(text: str) -> str:
+    """Equal for "2a Workers" and "2a_workers"."""
+    return re.sub(r"[\W_]", "", folded(text))
 
 
 @dataclass(frozen=True)

@@ -42,10 +42,21 @@ def write(options: argparse.Namespace) -> int:
         path = folder / f"{'-'.join(['marks', *options.lab])}-{name}.csv"
         write_text(path, text)
         print(f"For {name.capitalize()}: {path}")
+        if given and name == "canvas":
+            _new_columns(made, Path(given))
         if missing:
             _tell(f"Not in {given}, or not the only one who fits a row there: {'; '.join(missing)}")
     open_ones = [mark for mark in made if mark.percentage is None]
+    quickly = {(one.student, one.lab) for one in everyone if not options.quick and _made(store, one, True)}
+    only = [mark for mark in open_ones if mark.points is None and (mark.student, mark.lab) in quickly]
+    if only:
+        _tell(
+            f"Measured only quickly: {', '.join(f'{mark.student}, {mark.lab}' for mark in only)}. Run `grader class "
+            "labs submitted` for marks, or add --quick to take these as marks."
+        )
     for mark in open_ones:
+        if mark in only:
+            continue
         _tell(f"No mark yet: {mark.student}, {mark.lab} ({mark.note or 'nothing was measured'})")
     unread = [mark.student for mark in made if mark.unmarked]
     if unread:
@@ -53,6 +64,16 @@ def write(options: argparse.Namespace) -> int:
     if quick := [mark.student for mark in made if mark.quick]:
         _tell(f"Measured quickly, which is no mark: {', '.join(quick)}")
     return int(bool(open_ones))
+
+
+def _new_columns(made: list[marks.Mark], export: Path) -> None:
+    head, _ = marks.read_table(export)
+    for lab in dict.fromkeys(mark.lab for mark in made):
+        if not marks.column_of(lab, head, export):
+            _tell(
+                f"{export} has no column for {lab}, so the file has a new one of 100 points. To fill one that is "
+                f"there, rename the assignment in Canvas to {lab}, and export again."
+            )
 
 
 def _made(store: Store, one: HandedIn, quick: bool) -> dict | None:
