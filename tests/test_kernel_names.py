@@ -63,6 +63,10 @@ PRODUCTS = {
     **{name: ANY for name in ("BatchMatMulV2", "GroupedMatmul", "aclnnGroupedMatmulV4_GroupedMatmul_GroupedMatmul")},
     # more of Triton
     **{name: ANY for name in ("_block_scaled_mm_kernel", "_gmm_kernel", "int8_scaled_mm_kernel")},
+    **{name: ANY for name in ("_scaled_mm_rowwise_kernel", "grouped_gemm_kernel", "_persistent_matmul")},
+    "bmm_BFloat16_E2m1E2m1_Fp32_bA16_bB16_t128x8x512_s4_et64x8_m64x8x64_cga1x1x1_16dp256b_TN": CORES,
+    "cutlass3x_sm100_bstensorop_s256x256x64gemm_block_scaled_ue4m3xe2m1": CORES,
+    "nvjet_sm103_qqtst_mma_256x256x128_4_64x128x128_2x1": CORES,
     # older ones
     "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn": CORES,
     "volta_sgemm_128x64_nn": ORDINARY,
@@ -70,6 +74,22 @@ PRODUCTS = {
     "void gemv2T_kernel_val<int, int, float, float, float>": ORDINARY,
 }
 ATTENTION = [
+    # linear attention, and states that are carried from chunk to chunk
+    *(
+        "chunk_gated_delta_rule_fwd_kernel_h_blockdim64",
+        "chunk_fwd_kernel_o",
+        "chunk_bwd_kernel_dqkwg",
+        "chunk_gla_fwd_kernel_o",
+    ),
+    *("fused_recurrent_gated_delta_rule_fwd_kernel", "fused_sigmoid_gating_delta_rule_update_kernel"),
+    *("chunk_scaled_dot_kkt_fwd_kernel", "recompute_w_u_fwd_kernel", "chunk_kda_fwd_kernel_intra_sub_intra"),
+    *("_chunk_scan_fwd_kernel", "_chunk_state_fwd_kernel", "_chunk_scan_bwd_dx_kernel", "_bmm_chunk_fwd_kernel"),
+    *(
+        "_fwd_grouped_kernel_stage1_rope",
+        "_decode_att_m_fwd",
+        "_fwd_kernel_stage2",
+        "void deep_gemm::sm90_fp8_mqa_logits<64u>",
+    ),
     *(
         "qk_int8_sv_f8_accum_f32_fuse_v_scale_attn_inst_buf_kernel",
         "_ZN7cutlass13device_kernelIN5flash11enable_sm90INS1_16FlashAttn",
@@ -111,6 +131,13 @@ ATTENTION = [
     "void mmha::masked_multihead_attention_kernel<uint16_t>",
 ]
 COLLECTIVES = [
+    *(
+        "void hybrid_ep::combine_kernel<8>",
+        "void nixl_ep::dispatch<8>",
+        "uccl::dispatch<8>",
+        "hcclAicpuKernel",
+        "sendrecv_kernel",
+    ),
     *("aclnnMoeDistributeDispatchV2_MoeDistributeDispatchV2", "MoeDistributeCombine", "HcclAllreduce"),
     *("void tensorrt_llm::kernels::moe_a2a::moeA2ADispatchKernel<8>", "moeA2ACombineKernel<__nv_bfloat16>"),
     *("a2a_dispatch_send_kernel", "a2a_combine_recv_kernel", "barrier_all_intra_node_atomic_cas_block"),
@@ -159,6 +186,10 @@ OTHERS = {
     "triton_poi_fused_all_gather_into_tensor_wait_tensor_3": "fused by a compiler",
     "triton_red_fused_mm_sum_2": "fused by a compiler",
     "Cijk_B_PostGSU2": "reduction",
+    "l2norm_fwd_kernel": "normalisation",
+    "_layer_norm_fwd_1pass_kernel": "normalisation",
+    "chunk_local_cumsum_scalar_kernel": "reduction",
+    "void causal_conv1d_fwd_kernel<Causal_conv1d_fwd_kernel_traits<128, 4, true, c10::BFloat16>>": "unknown",
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>": "elementwise",
     "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>": "reduction",
     "void cudnn::ops::nchwToNhwcKernel<__nv_bfloat16>": "layout, copy, cast",

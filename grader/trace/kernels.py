@@ -21,12 +21,15 @@ MATMUL_OP = re.compile(
 ATTENTION = re.compile(
     r"flash_?(fwd|bwd|attn|mla)|flashattn|flashattention|sdpa|fmha|flex_attention|pagedattention|paged_attention|attention_kernel"
     r"|(?<![a-z])_?attn_(fwd|bwd)|efficient_attention|unified_attention|multihead_attention|(?<![a-z])mmha|(?<![a-z])mha_(fwd|bwd|varlen)"
-    r"|(?<![a-z])_?fwd_(grouped_)?kernel(_stage\d)?$|(?<![a-z])_?bwd_kernel(_dkdv|_dk_dv|_dq)?$|_attn_kernel|sage_?(fwd|attn)|lightning_attn"
+    r"|(^| )_?fwd_kernel(_stage\d)?(\.kd)?$|(^| )_?bwd_kernel(_dkdv|_dk_dv|_dq)?(\.kd)?$|grouped_kernel_stage\d|decode_att_m_|_attn_kernel|sage_?(fwd|attn)|lightning_attn"
     r"|device_kernelin\d+flash|qk_int\w*_attn|attentionscore|natten|(?<![a-z])pa_(bf16|fp16|ragged|decode|persistent)|mla_[aw]\d"
-    r"|(prefill|decode)with\w*kvcache|mlapagedattention|mla_(decode|prefill)|xqa|kernel_mha|mla_fwd|attention_(2d|3d)"
+    r"|(prefill|decode)with\w*kvcache|mlapagedattention|mla_(decode|prefill)|xqa|kernel_mha|mla_fwd|attention_(2d|3d)|(ring|cross|self)_attention"
+    # linear attention and state spaces: flash-linear-attention's and Mamba's
+    r"|(chunk|parallel)_(\w+_)?(fwd|bwd)_(kernel|d[a-z]+_kernel)|delta_rule|scaled_dot_kkt|recompute_w_u|fused_recurrent_|_bmm_chunk|mqa_logits"
 )
 BESIDE_ATTENTION = re.compile(
     r"triton_(_\d|poi|red|per|for|spl|mix)|reshape_and_cache|store_?kv|kv_indices|rotary|_quant|concat_and_cache|metadata|copy_page|set_kv|set_mla|gather_cache|softmax"
+    r"|causal_conv|(l2|layer_?|rms_?)norm|cumsum|gating_kernel"
 )
 # Of attention the kernels that also skip what a causal mask hides: FlashAttention's, cuDNN's, and what FlexAttention compiles.
 # The memory-efficient kernel (fmha) is not one of them.
@@ -42,7 +45,7 @@ QUANTISED = re.compile(
 TRITON_PRODUCT = re.compile(
     r"triton_tem_|triton_mm|(?<![a-z])matmul_(ogs|kernel|persistent)|_matmul(_kernel)?$|(?<![a-z])_?(batched_|grouped_|scaled_)?(mm|bmm|addmm)_kernel"
     r"|(?<![a-z])_?[gq]mm_kernel|(block|int8|fp8)_scaled_mm|wv_?splitk|batch_?matmul|grouped_?matmul|matmul(v\d|\w*common)"
-    r"|grouped_mm|(?<![a-z])_?lora_(shrink|expand)|sgmv|bgmv"
+    r"|grouped_mm|scaled_mm|(?<![a-z])_?lora_(shrink|expand)|sgmv|bgmv"
 )
 # Kernels that are a matrix product or a convolution (an attention is two products). Layout changes, casts and reductions that
 # such an operator launches beside it are not.
@@ -54,7 +57,7 @@ NO_MATMUL_KERNEL = re.compile(
     r"elementwise_kernel|reduce_kernel|splitkreduce|reducesplitk|triton_(poi|red|per|for)_|nchwtonhwc|nhwctonchw"
     r"|converttensor|compute\w*offsets|reduce_wgrad|epilogue::impl|scal_kernel|multi_tensor_apply|softmax|layer_norm"
     r"|batch_norm|bn_(fw|bw)|nccl|postgsu|moe_(align|sum)|::(routing|finalize|activation|permute)::|im2d2col|precompute_indices"
-    r"|src2dst|gemm_preprocess|_transdata"
+    r"|src2dst|gemm_preprocess|_transdata|causal_conv1d"
 )
 # Kernels that exist only for inputs of 16 bits and less, so that they run on tensor cores whatever their name says.
 ONLY_HALF = re.compile(
@@ -87,7 +90,7 @@ LAYOUT_KERNEL = re.compile(r"nchwtonhwc|nhwctonchw")  # cuDNN's, between its lay
 # Collectives, sends and receives: NCCL and RCCL, those of serving engines and of symmetric memory, exchanges of experts.
 COMMUNICATION = re.compile(
     r"nccl(dev)?kernel|ncclsym|rccl|mscclpp|mscclkernel|nvshmem|(^|[^a-z])mori(::|_)|ep(dispatch|combine)|deep_ep|pplx|quickreduce"
-    r"|cross_device_reduce|(one|two)_?shot|multimem|lamport|symmetric_memory|userbuffers|(^|[^a-z])hcom_|oneccl|moe_?all_?to_?all|moecomm"
+    r"|cross_device_reduce|(one|two)_?shot|multimem|lamport|symmetric_memory|userbuffers|(^|[^a-z])hcom_|hccl|oneccl|send_?recv|(hybrid|nixl)_ep|uccl|moe_?all_?to_?all|moecomm"
     r"|moea2a|moe_?distribute_?(dispatch|combine)|a2a_(dispatch|combine)|(?<![a-z])barrier_all|local_device_load"
     r"|(?<!block)(?<!warp)all_?reduce|all_?gather(?!ed)|reduce_?scatter|all_?to_?all|put_signal|wait_signal"
 )
@@ -155,7 +158,7 @@ FAMILIES = tuple(
         ("softmax and loss", r"softmax|nll_loss|cross_entropy|bce_|mse_"),
         (
             "normalisation",
-            r"batch_?norm|(?<![a-z])bn_?(fw|bw)|(layer|group|rms|instance)_?norm|rowwisemoments|gammabeta"
+            r"batch_?norm|(?<![a-z])bn_?(fw|bw)|(layer|group|rms|instance|l2)_?norm|rowwisemoments|gammabeta"
             r"|computefusedparams|computeinternalgradients|computebackwardfusedparams|::ln_(fwd|bwd)|rmsnorm",
         ),
         ("quantising", r"quant|qparam|to_float_cuda|cvt_fp|to_fp(4|8)|fp8rowwise"),
