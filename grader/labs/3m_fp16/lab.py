@@ -36,9 +36,9 @@ SMALLER = (
 
 LAB = Lab(
     name="3m_fp16",
-    title="A GPT that did not learn in fp16",
+    title="A GPT that learned too slowly in fp16",
     phase=3,
-    goal="This GPT went back to fp32 because it did not train in fp16. Train it in fp16, as on a GPU without bf16, and train the same model.",
+    goal="This GPT went back to fp32 because it learned too slowly in fp16. Train it in fp16, as on a GPU without bf16, and train the same model.",
     cause="compute-bound",
     forms={
         "cuda": GPU,
