@@ -87,7 +87,7 @@ def test_what_never_gets_warm_is_measured_all_the_same():
 @pytest.mark.parametrize(
     ("times", "passed", "loader", "said"),
     [
-        ([0.1] * 5, 0.5, NONE, "12 steps, of which 5 were made"),
+        ([0.1] * 5, 0.5, NONE, "12 steps after the first, of which 5 were made"),
         ([0.1] * 20, 2.0, NONE, "3 s of steps without a compilation, of which 2.0 s had passed"),
         ([0.2] * 20 + [0.1] * 10, 5.0, NONE, "stay as they are: 200 ms, then 100 ms in the last 10 steps"),
         ([0.2] * 20, 4.0, {"workers": 4, "prefetch": 2}, "10 rounds of the loader's 4 workers, of which there were 5"),

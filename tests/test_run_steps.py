@@ -289,14 +289,19 @@ def test_what_was_timed_of_a_measurement_that_did_not_end_counts(tmp_path):
     assert [len(window) for window in look["step_s"]] == [10]
     assert (look["trace"], look["why_no_trace"]) == ("", "the job ended")
     said = "\n".join(summary(seen, records.record(seen, ["x"])))
-    assert "It ended within the measurement, 40 steps and" in said
+    assert "It ended within the measurement, after 40 steps in" in said
     assert "recorded steps" in said
 
 
 def test_how_far_it_was_is_said_where_nothing_was_timed(tmp_path):
     _, seen = watched(tmp_path, MODEL, STEPS, arguments=["9"], options={})
     said = "\n".join(summary(seen, records.record(seen, ["x"])))
-    assert "It ended before it was measured, 9 steps and 0 s after its first. It waited for 12 steps, of which" in said
+    assert (
+        "It ended before it was measured, after 9 steps in 0 s. It waited for 12 steps after the first, of which 8 were made"
+        in said
+    )
+    process, _ = watched(tmp_path, MODEL, "step(); model.eval(); time.sleep(0.1)", options={})
+    assert process["waits_for"] == "the end of an evaluation, 0 s long so far"
 
 
 def test_ranks_that_the_script_starts_are_ranks(tmp_path):

@@ -270,7 +270,7 @@ def _unfinished(seen: Seen) -> list[str]:
     if not slowest["waits_for"]:
         return []
     how = "It ended before it was measured" if not slowest["looks"] else "It ended within the measurement"
-    steps = f"{slowest['steps']:,} steps and {slowest['stepping_s']:.0f} s after its first"
+    steps = f"after {slowest['steps']:,} step{'s' * (slowest['steps'] > 1)} in {slowest['stepping_s']:.0f} s"
     return [
         f"{how}, {steps}. It waited for {slowest['waits_for']}.",
         "Let it make more steps, or use --at-step N, which measures from step N on without a warm-up.",
@@ -313,7 +313,7 @@ def _rows(rank: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.3g} ms" if seconds < 10 else f"{seconds:.3g} s"
+    return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def _compared(earlier: list[dict[str, Any]], found: dict[str, Any]) -> int:

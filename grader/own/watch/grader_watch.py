@@ -365,6 +365,8 @@ def _waits_for(watch: Watch) -> str:
         return watch.plan.waits_for(watch.step)
     if watch.looks or watch.first_at is None:
         return ""
+    if watch.apart.began is not None:
+        return f"the end of an evaluation, {time.perf_counter() - watch.apart.began:.0f} s long so far"
     if watch.options.at_step:
         return f"step {watch.options.at_step:,}"
     if (passed := time.perf_counter() - watch.first_at) < watch.options.after_s:

@@ -61,7 +61,7 @@ def warming(times: Sequence[float], passed_s: float, compiled_s: float, loader: 
     last compilation. loader: its number of workers, and the batches that each prefetches."""
     whole, least = max(1, loader["workers"]), max(WARM_STEPS, min(2 * queue(loader), LONGEST_QUEUE))
     if len(times) < least:
-        return f"{least} steps, of which {len(times)} were made"
+        return f"{least} steps after the first, of which {len(times)} were made"
     if passed_s > NEVER_WARM_S:
         return ""
     if compiled_s < WARM_S:
@@ -77,7 +77,7 @@ def warming(times: Sequence[float], passed_s: float, compiled_s: float, loader: 
 
 
 def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms"
+    return f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def queue(loader: dict) -> int:
