@@ -62,8 +62,9 @@ def offered(command: str, folder: Path) -> None:
 def known(command: str, folder: Path) -> None:
     from nbgrader.apps import NbGraderApp
 
-    name, *words = shlex.split(command)[1:]
-    application = NbGraderApp().subcommands[name][0]()
+    application, words = NbGraderApp(), shlex.split(command)[1:]
+    while words[0] in application.subcommands:
+        application = application.subcommands[words.pop(0)][0]()
     options = {word.partition("=")[0].lstrip("-") for word in words if word.startswith("--")}
     names = (*application.flags, *application.aliases)
     assert options <= {name for each in names for name in ([each] if isinstance(each, str) else each)}
