@@ -16,7 +16,6 @@ FOR_NOTEBOOKS = {
     "grader.frontends.compare": ("agreement", "text"),
     "grader.frontends.lesson": ("COLORS", "MEASURED", "TRACES"),
     "grader.frontends.try_levers": ("text",),
-    "grader.measure": ("decision",),
     "grader.measure.blocks": ("QUICK", "Plan"),
     "grader.own": ("trying",),
     "grader.own.compare": ("compare",),

@@ -38,7 +38,7 @@ from grader.sandbox.setting import QUICK_LIMITS, Limits
 from grader.submission import Submission
 
 # Findings, measure and judge are a training loop's part of a grade; its verdict is `grader.grading.verdict.judge`
-__all__ = ["QUIET", "Findings", "grade", "judge", "measure"]
+__all__ = ["QUIET", "Findings", "grade", "judge", "measure", "named_changes"]
 
 QUIET = 0.01  # a form's noise, the relative sd of a pair
 
@@ -176,15 +176,15 @@ def measure(findings: Findings, submission: Submission, plan: Plan, limits: Limi
         if not (findings.work.same and findings.fits and findings.losses):
             return
         if lab.serves:
-            replay.same_answers(findings, reference, progress)
+            replay.samenamed_changes(findings, reference, progress)
         else:
             reads = decides(lab.throughput.healthy, findings.yardstick.target, findings.form, plan)
             replay.same_to_the_end(findings, reference, reads, progress)
         if lab.order and findings.form.minimum_gain is not None:
-            findings.order = rungs.order(lab, setup, findings.seed, _answers(findings, submission), plan, progress)
+            findings.order = rungs.order(lab, setup, findings.seed, named_changes(findings, submission), plan, progress)
 
 
-def _answers(findings: Findings, submission: Submission) -> dict[Any, Any]:
+def named_changes(findings: Findings, submission: Submission) -> dict[Any, Any]:
     """What stands beside the loop. Where that cannot be read the loop is graded all the same, and the report says why."""
     try:
         return read_answers(submission)

@@ -14,11 +14,12 @@ from own_jobs import LOOK
 
 from grader import labs
 from grader.checks import order as order_check
-from grader.grade import grade
+from grader.grade import Findings, grade, named_changes
 from grader.grading.rungs import with_changes
 from grader.labs.lab import AnyLab
 from grader.measure.blocks import Plan
 from grader.own import trying
+from grader.own.running import run_watched
 from grader.paths import REPOSITORY
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
 from grader.submission import Submission
@@ -33,11 +34,6 @@ ON_A_CPU = ["no_debugging", "attention", "fused"]
 
 def graded(source: str, lab: AnyLab = LAB) -> Result:
     return grade(Submission(source), lab, device="cpu", plan=SHORT)
-
-
-def named(changes: object) -> str:
-    """The solution with these changes named for a CPU."""
-    return variants.edit(variants.solution(NAME), [(str(ON_A_CPU).replace("'", '"'), repr(changes))])
 
 
 # ---------------------------------------------------------------- the script
@@ -56,6 +52,7 @@ def test_the_loop_is_the_script_s():
         assert not line.strip() or line.strip().startswith(own) or line.strip() in script, line
 
 
+@pytest.mark.slow
 def test_the_script_trains(tmp_path):
     done = subprocess.run(
         [sys.executable, SCRIPT, "--steps", "2"], cwd=tmp_path, capture_output=True, text=True, check=True
@@ -64,14 +61,11 @@ def test_the_script_trains(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_levers_that_are_accepted_find_what_they_change_in_the_script(tmp_path):
-    wanted = {"no_debugging", "attention", "fused"}
-    chosen = [lever for lever in trying.levers(2) if lever.name in wanted]
-    found = trying.try_levers(
-        [sys.executable, str(SCRIPT)], chosen, budget_s=300, options=LOOK | {"record": False}, cwd=tmp_path
-    )
-    assert {rung.levers[0].name for rung in found.alone if rung.step_s} == wanted
-    assert all(rung.apart < trying.ROUNDING for rung in found.alone)
+def test_the_levers_of_a_cpu_find_what_they_change_in_the_script(tmp_path):
+    asked = {**LOOK, "record": False, "levers": ON_A_CPU}
+    seen = run_watched([sys.executable, str(SCRIPT)], tmp_path / "watch", asked, looked=lambda seen: True, cwd=tmp_path)
+    (process,) = seen.processes
+    assert len(process["notes"]) == len(ON_A_CPU) and not process["failed"], process["notes"]
 
 
 # ---------------------------------------------------------------- the levers
@@ -100,8 +94,9 @@ STEP_S = {(): 8.0, ("a",): 2.0, ("b",): 4.0, ("c",): 7.9, ("a", "b"): 1.0, ("a",
 CHECK = replace(LAB.order, levers=tuple(replace(LAB.order.levers[0], name=name) for name in "abcd"))
 
 
-def judged(names, step_s=STEP_S, last=0.9):
-    known = {frozenset(done): seconds for done, seconds in {**step_s, tuple("abc"): last}.items()}
+def judged(names, step_s=STEP_S, last=0.9, spread=1.01):
+    steps = {**step_s, tuple("abc"): last}
+    known = {frozenset(done): order_check.Timed(seconds, spread) for done, seconds in steps.items()}
     assert set(order_check.rungs(names)) <= set(known)
     return order_check.judge(CHECK, names, known)
 
@@ -121,6 +116,12 @@ def test_a_change_that_gains_nothing_where_it_stands_does_not_count():
 def test_of_two_that_gain_about_the_same_either_may_come_first():
     close = {**STEP_S, ("a",): 2.0, ("b",): 2.05}
     assert judged(("a", "b", "c"), close).points == judged(("b", "a", "c"), close).points == 24
+
+
+def test_where_blocks_differ_nothing_is_held_against_an_order():
+    right, wrong = judged(("a", "b", "c"), spread=1.5), judged(("b", "a", "c"), spread=1.5)
+    assert right.status == PASS and wrong.status == INCONCLUSIVE and wrong.points == judged(("b", "a", "c")).points
+    assert "two blocks of the same loop differ by 50%" in wrong.reason
 
 
 @pytest.mark.parametrize(
@@ -152,27 +153,23 @@ def test_the_untouched_loop_earns_nothing():
 
 @pytest.mark.slow
 def test_solution():
+    """Points are for an idle machine; what is counted holds on any."""
     result = graded(variants.solution(NAME))
-    assert result.check("parity").status == PASS and result.check("scores").points == 9, said(result)
+    assert not result.fatal and result.check("parity").status == PASS, said(result)
+    assert result.check("scores").evidence["score_matrices"] == 0
     order = result.check("order")
-    assert len(order.evidence["rungs_ms"]) == 7 and order.points >= 8, order.reason  # first by far, on any machine
+    assert len(order.evidence["rungs_ms"]) == 7 and list(order.evidence["on_top"]) == ON_A_CPU, order.reason
     assert [result.check(name).status for name in ("half_precision", "syncs")] == [NOT_MEASURED] * 2
 
 
-@pytest.mark.slow
-def test_the_wrong_order_earns_less():
-    result = graded(named(["fused", "attention", "no_debugging"]))
-    order = result.check("order")
-    assert order.status == FAIL and order.points <= 16, order.reason
-    assert "no_debugging would have gained" in order.reason
+def test_answers_that_are_no_literals_cost_their_own_points_only():
+    """The loop runs, and what is asked for the order cannot be read."""
+    findings = Findings(LAB, "cpu")
+    read = named_changes(findings, Submission(variants.edit(variants.solution(NAME), [('"fused"]', "str(1)]")])))
+    assert read == {} and "written out" in findings.warnings[0]
 
 
 @pytest.mark.slow
-def test_answers_that_cannot_be_read_cost_their_own_points_only():
-    result = graded(named(["fused"]).replace("['fused']", "[fused]"))
-    assert not result.fatal or "fused" in result.fatal
-
-
 def test_another_training_earns_nothing_for_its_order():
     source, words = variants.wrongs(NAME)["the loss of every second token"]
     result = graded(source)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from grader.labs.lab import Order
-from grader.result import CheckResult, scored
+from grader.result import AGAIN, INCONCLUSIVE, CheckResult, scored
 
 # The rule, as the lab's page and the report say it.
 RULE = (
@@ -14,6 +14,13 @@ RULE = (
     "over {as_good:.0%} more there."
 )
 DEVICES = {"cuda": "a GPU", "cpu": "a CPU"}
+
+
+class Timed(NamedTuple):
+    """The starter with some changes."""
+
+    step_s: float
+    spread: float  # the second fastest block over the fastest
 
 
 def chosen(check: Order, answers: Mapping[Any, Any], form: str) -> tuple[tuple[str, ...], str]:
@@ -35,12 +42,12 @@ def rungs(names: Sequence[str]) -> list[frozenset[str]]:
     return list(dict.fromkeys([*sets, *(done | {name} for n, done in enumerate(sets) for name in names[n:])]))
 
 
-def judge(check: Order, names: Sequence[str], step_s: Mapping[frozenset[str], float]) -> CheckResult:
-    """step_s: seconds per step of the starter with each of `rungs`."""
+def judge(check: Order, names: Sequence[str], timed: Mapping[frozenset[str], Timed]) -> CheckResult:
+    """timed: the starter with each of `rungs`. Points that blocks which differ do not give may yet be earned."""
     words, right, gains = [], 0, {}
     for n, name in enumerate(names):
         done = frozenset(names[:n])
-        at_once = {other: step_s[done] / step_s[done | {other}] for other in names[n:]}
+        at_once = {other: timed[done].step_s / timed[done | {other}].step_s for other in names[n:]}
         gain, best = at_once[name], max(at_once, key=lambda other: at_once[other])
         gains[name] = round(gain, 3)
         said = f"{name} gains {gain:.2f}x where it stands"
@@ -53,11 +60,18 @@ def judge(check: Order, names: Sequence[str], step_s: Mapping[frozenset[str], fl
             right += 1
     rule = RULE.format(pays=check.pays - 1, as_good=check.as_good - 1)
     reason = f"Measured here, on top of those before: {'. Then '.join(words)}. {rule}"
+    spread = max(each.spread for each in timed.values())
+    status = INCONCLUSIVE if right < check.count and spread > check.as_good else ""
+    if status:
+        reason += f" But two blocks of the same loop differ by {spread - 1:.0%}, so this is not certain. {AGAIN}"
     evidence = {
         "on_top": gains,
-        "rungs_ms": {" + ".join(sorted(done)) or "starter": round(1e3 * s, 3) for done, s in step_s.items()},
+        "rungs_ms": {
+            " + ".join(sorted(done)) or "starter": round(1e3 * each.step_s, 3) for done, each in timed.items()
+        },
+        "blocks_differ": round(spread - 1, 4),
     }
-    return scored(check, check.points * right / check.count, reason, evidence)
+    return scored(check, check.points * right / check.count, reason, evidence, status)
 
 
 def unusable(check: Order, why: str) -> CheckResult:

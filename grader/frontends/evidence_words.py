@@ -47,6 +47,7 @@ NAMES = {
     "gains": "measured gains",
     # the order of changes
     "on_top": "each on top of those before gains",
+    "blocks_differ": "two blocks of the same loop differ by up to",
     "rungs_ms": "the untouched loop with these changes, ms per step",
     # speed
     "gain": "speed-up",

@@ -17,6 +17,7 @@ if device.type == "cuda":
     layers, width, heads, length, batch_size, lr = 4, 768, 12, 1024, 6, 3e-5
 else:
     layers, width, heads, length, batch_size, lr = 8, 32, 2, 256, 1, 1e-3
+    torch.set_num_threads(1)  # a model this small is not worth a second thread
 vocabulary = 256  # a token is a byte
 
 
