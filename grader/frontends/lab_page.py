@@ -161,8 +161,8 @@ def _prediction(lab: AnyLab) -> str:
         f'| [`"{name}"`](../../notebooks/glossary.ipynb#{name}) | {meaning} |' for name, meaning in MEANING.items()
     ]
     judged = (
-        f"You get half of the {lab.prediction.points:g} points for the cause and half for the gain. {RULE.format(factor=factor)}{made_for} "
-        f"If you predict 6, you are right with any gain from {6 / factor:.2g} to {6 * factor:.2g}."
+        f"You get half of the {lab.prediction.points:g} points for the cause and half for the gain. {RULE.format(factor=factor)} "
+        f"If you predict 6, you are right with any gain from {6 / factor:.2g} to {6 * factor:.2g}.{made_for}"
     )
     return "\n".join(
         [
