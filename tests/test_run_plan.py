@@ -103,3 +103,11 @@ def test_little_noise_makes_a_short_window():
     loud = plans.planned([draw.uniform(0.006, 0.014) for _ in range(100)], NONE, plans.WINDOW_S)
     assert quiet["timed"] * quiet["step_s"] == pytest.approx(plans.LEAST_S, rel=0.1)
     assert quiet["timed"] < loud["timed"]
+
+
+def test_windows_that_differ_are_told_from_noise_and_bursts():
+    bursts = [0.05, 0.05, 0.05, 0.8]
+    assert plans.alike(bursts * 3, [0.05, 0.8, 0.05, 0.05] * 3, 4)
+    assert not plans.alike([0.01] * 20, [0.012] * 20, 1)
+    assert plans.alike([0.01, 0.012] * 10, [0.0105, 0.0115] * 10, 1)
+    assert plans.alike([0.01] * 20, [], 1), "the job ended"

@@ -56,6 +56,14 @@ def stationary(times: Sequence[float], whole: int = 1) -> bool:
     return found is not None and abs(found[1] - found[0]) <= found[2]
 
 
+def alike(first: Sequence[float], second: Sequence[float], whole: int) -> bool:
+    """Whether two windows are as fast as each other. One that was cut off says nothing."""
+    if len(first) < whole or len(second) < whole:
+        return True
+    before, now = median(rounds(first, whole)), median(rounds(second, whole))
+    return abs(now - before) <= NOISY * before
+
+
 def warming(times: Sequence[float], passed_s: float, compiled_s: float, loader: dict) -> str:
     """What the warm-up waits for; nothing when it is over. passed_s: since the first step; compiled_s: since then, or since the
     last compilation. loader: its number of workers, and the batches that each prefetches."""
