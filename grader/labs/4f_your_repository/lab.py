@@ -63,7 +63,7 @@ LAB = Lab(
             block_s=0.8,
             flops=FLOPS,
             # another attention shows in the direction of the update, as in 3f
-            parity=Parity(steps=10, loss=0.003, norm=0.005, cosine=0.9985, drift=0.01, held_out=0.03),
+            parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.9985, drift=0.01, held_out=0.03),
             measured="",
         ),
         # one thread, fp32
@@ -82,7 +82,7 @@ LAB = Lab(
             minimum_gain=2.6,
             noise=0.03,
             block_s=1.0,
-            parity=Parity(steps=8, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
+            parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
             threads=1,
             environment={"OMP_NUM_THREADS": "1"},
         ),
