@@ -84,16 +84,36 @@ def test_a_profiler_that_did_not_stretch_the_step_took_nothing_of_the_launches(l
 
 
 @pytest.mark.parametrize(
-    ("cause", "more"), [("queue", {"late": 440 * US}), ("communication", {"comm": 440 * US}), ("queue", {"late": 0})]
+    ("cause", "more"),
+    [
+        ("communication", {"data": 590 * US, "comm": 820 * US}),
+        ("queue", {"late": 440 * US}),
+        ("communication", {"comm": 440 * US}),
+        ("queue", {"late": 0}),
+    ],
 )
 def test_a_wait_of_the_gpu_beside_a_host_that_is_as_busy_makes_no_sure_verdict(cause, more):
     """Without the wait the step would be as long as the host's own work."""
     loop = Loop([5 * US] * 83, launch=10 * US, **more)
     d = analysed(loop, loop.length()).diagnosis
     if any(more.values()):
-        assert d.cause == f"{cause}-bound" and d.confidence <= 0.6 and "may be launch-bound" in d.text, d
+        assert (
+            d.cause == f"{cause}-bound" and d.confidence <= 0.6 and "it may be the host that holds the step" in d.text
+        ), d
     else:
-        assert d.cause == "launch-bound" and "may be launch-bound" not in d.text, d
+        assert d.cause == "launch-bound" and "may be the host" not in d.text, d
+
+
+@pytest.mark.parametrize(("cause", "more"), [("input", {"data": 420 * US}), ("host", {"absent": 420 * US})])
+def test_what_the_host_does_besides_is_no_sure_cause_where_launching_takes_as_long(cause, more):
+    """It does one after the other and never waits for the GPU, so without either of them the other one remains."""
+    loop = Loop([5 * US] * 100, launch=6 * US, **more)
+    for step_ns in (loop.length(), None):
+        d = analysed(loop, step_ns).diagnosis
+        assert d.cause == f"{cause}-bound" and d.confidence <= 0.6 and "The host's launches take as long" in d.text, d
+    longer = {name: 8 * length for name, length in more.items()}
+    loop = Loop([5 * US] * 100, launch=6 * US, **longer)
+    assert analysed(loop, loop.length()).diagnosis.confidence > 0.8
 
 
 @pytest.mark.parametrize(("data", "cause", "part"), [(20 * US, "input", "idle_data"), (0, "host", "idle_other")])

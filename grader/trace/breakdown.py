@@ -65,6 +65,7 @@ class Breakdown:
     step_ns: float | None = None  # the unprofiled length of a step where it was given, else the traced one
     host_ns: float | None = None  # the host's own work per step, without its waits
     most_host_ns: float | None = None  # the same with what the profiler added, of which nobody knows how much it is
+    data_ns: float = 0.0  # the host waited for data, or made a batch, per step
     fused_ns: float | None = None  # "memory" if each run of such kernels were one, see `fused_length`
     unseen: dict[str, float] = field(default_factory=dict)  # ns of a part by which the recorded steps were too short
     gaps: Gaps = field(default_factory=lambda: Gaps(*[np.empty(0, np.int64)] * 6))
@@ -116,6 +117,7 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
         step_ns=length,
         host_ns=own_work,
         most_host_ns=host.work,
+        data_ns=intervals.length(intervals.clip(host.data, *steps.host)) / n,
         fused_ns=fused_length(trace, steps, gpu, kind) / n / len(devices),
         unseen={PARTS[waited]: unseen},
         gaps=Gaps(*map(np.concatenate, zip(*gaps, strict=True))),

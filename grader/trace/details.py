@@ -24,6 +24,7 @@ MUCH = 0.5  # of something: then it is worth a name
 FAR_BELOW = 10  # times as long as its bytes or its arithmetic need at the device's peaks
 REACHED = 2  # times the least, which a kernel that suits its work comes down to
 WARM_UP = "Record steps after a warm-up."
+NEVER_WAITS, AS_LONG = 0.95, 0.8  # share of the step that the host is at work; of a cost: as much
 MANY_LAUNCHES = 50  # in one call of an operator
 PART = 0.1  # of the step: an operation that costs less is not what holds it back
 
@@ -38,17 +39,32 @@ def never_ahead(m: Metrics) -> bool:
 
 
 def covered_by_host(b: Breakdown, cost: float) -> bool:
-    """Whether the host has so much work of its own that it would hold the step for most of what the GPU's waits cost, ns per step."""
-    return (b.step_ns or 0.0) - (b.most_host_ns or 0.0) < MUCH * cost
+    """Whether the host has so much to do of its own that it would hold the step for most of what the GPU's waits cost, ns per step."""
+    return (b.step_ns or 0.0) - _most_of_host(b) < MUCH * cost
 
 
-def of_busy_host(b: Breakdown, cost: float) -> list[str]:
-    if not covered_by_host(b, cost):
-        return []
-    return [
-        f"But the host itself works up to {ms(b.most_host_ns or 0.0)} per step under the profiler. Without that wait the step may be "
-        "launch-bound, hardly any shorter."
-    ]
+def _most_of_host(b: Breakdown) -> float:
+    return (b.most_host_ns or 0.0) + b.data_ns
+
+
+def launches_as_long(b: Breakdown, cost: float) -> bool:
+    """Whether the host never waits for the GPU, and its other work costs as much as what it does instead of launching: of two things that
+    it does one after the other each alone may be what holds the step. cost: of the latter, ns per step."""
+    step, busy = b.step_ns or 0.0, sum(b.parts[part] for part in PARTS if not part.startswith("idle"))
+    launching = (b.most_host_ns or 0.0) - b.alone
+    return _most_of_host(b) >= NEVER_WAITS * step and min(launching, step - busy) >= AS_LONG * cost
+
+
+def beside(b: Breakdown, cause: str, cost: float) -> str:
+    """A sentence on what may hold the step as well, once this cause is gone; "" without. cost: of the cause, ns per step."""
+    if cause in ("queue", "communication") and covered_by_host(b, cost):
+        return (
+            f" But the host itself takes up to {ms(_most_of_host(b))} per step under the profiler. Without that wait it may be the "
+            "host that holds the step, which is then hardly any shorter."
+        )
+    if cause in ("input", "host") and launches_as_long(b, cost):
+        return " The host's launches take as long. It does one after the other, so look at both."
+    return ""
 
 
 def pausing(b: Breakdown, steps: Steps) -> float:

@@ -94,10 +94,6 @@ class _Case:
             self.told = about(self.trace, self.steps, self.b)
         elif cause == "launch":
             self.told = details.of_launches(self.trace, self.steps, self.m, self.b)
-        elif cause in ("queue", "communication"):
-            self.told = details.Told(
-                details.of_busy_host(self.b, sum(self.b.parts[part] for part in CAUSES[cause].parts))
-            )
         elif cause == "sync":
             self.told = details.Told(details.of_waits(self.trace, self.steps))
         elif self.slow and cause == ("compute" if self.slow.matmul else "memory"):
@@ -225,6 +221,8 @@ def _with_another(cause: str, cost: float, case: _Case) -> bool:
     """Whether another cause costs the same time, so that removing one of them alone may win little. cost: ns per step."""
     if cause in ("queue", "communication"):
         return details.covered_by_host(case.b, cost)
+    if cause in ("input", "host"):
+        return details.launches_as_long(case.b, cost)
     if cause != "launch":
         return False
     pauses = details.pausing(case.b, case.steps) if case.steps else 0.0
@@ -343,6 +341,7 @@ def _text(cause: str, runner_up: str, shares: dict[str, float], case: _Case, wha
         )
     elif runner_up in STALLS and shares[runner_up] >= CLOSE * share:
         text += f" Close behind, it is {runner_up}-bound ({shares[runner_up]:.0%}): {CAUSES[runner_up].reason}."
+    text += details.beside(case.b, cause, shares[cause] * case.step)
     if what_if < 0.97 * step:
         slow = cause == "compute" and (m.tensor_core_share or {"no": 0.0})["no"]
         fix = "With these on tensor cores" if slow else CAUSES[cause].fix
