@@ -304,6 +304,25 @@ def test_how_far_it_was_is_said_where_nothing_was_timed(tmp_path):
     assert process["waits_for"] == "the end of an evaluation, 0 s long so far"
 
 
+@pytest.mark.slow
+def test_no_step_counts_soon_after_a_compilation(tmp_path):
+    body = """
+        began = time.perf_counter()
+        while time.perf_counter() < began + 3:
+            step(); time.sleep(0.01)
+        compiled = torch.compile(lambda x: x + 1, backend="eager")
+        compiled(torch.ones(3))
+        again, n = time.perf_counter(), 0
+        import grader_watch
+        while not grader_watch.watch.looks and n < 10_000:
+            step(); time.sleep(0.01); n += 1
+            if grader_watch.watch.plan is not None:
+                print("after", time.perf_counter() - again, file=open("after", "w")); break
+    """
+    watched(tmp_path, MODEL, body, options={"record": False}, cwd=tmp_path)
+    assert float((tmp_path / "after").read_text().split()[1]) > 2.8
+
+
 def test_ranks_that_the_script_starts_are_ranks(tmp_path):
     body = """
         def rank(number):
