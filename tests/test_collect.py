@@ -125,6 +125,31 @@ def test_students_get_the_ids_of_a_list(tmp_path, capsys):
     assert "al7" in placed(tmp_path, "ag1").read_text() and "al8" in placed(tmp_path, "ag2").read_text()
 
 
+def test_feedback_goes_back_to_whoever_handed_in(tmp_path, capsys):
+    """Each page comes back under the number that the archive had."""
+    moodle = {f"Al Gray_{n}_assignsubmission_file/x.ipynb": released(says=f"al{n}") for n in (7, 8)}
+    inner = packed({"x.ipynb": released(OTHER)})
+    canvas = {"doejane_LATE_12_60_2a.ipynb": released(OTHER), "leeann_13_61_w.zip": inner, "4_62_x.ipynb": inner[:9]}
+    collect(tmp_path, made(tmp_path / "m.zip", moodle), made(tmp_path / "c.zip", canvas), capsys=capsys)
+    for student, lab in (("Al_Gray_7", NAME), ("Al_Gray_8", NAME), ("doejane_12", OTHER)):
+        page = tmp_path / "feedback" / student / lab / f"{lab}.html"
+        page.parent.mkdir(parents=True)
+        page.write_text(f"of {student}")
+    status = cli.main(["class", "feedback", str(LABS), str(tmp_path / "submitted")])
+    out, err = capsys.readouterr()
+    assert status == 1 and "leeann_13, 1c_diagnose" in err and "generate_feedback" in err and out.count("For ") == 2
+
+    def inside(name: str) -> dict[str, str]:
+        with zipfile.ZipFile(tmp_path / "measured" / name) as archive:
+            return {each: archive.read(each).decode() for each in archive.namelist()}
+
+    assert inside(f"feedback-{NAME}-moodle.zip") == {
+        f"Al Gray_{n}_assignfeedback_file/{NAME}.html": f"of Al_Gray_{n}" for n in (7, 8)
+    }
+    assert inside(f"feedback-{OTHER}-canvas.zip") == {f"doejane_LATE_12_60_{OTHER}.html": "of doejane_12"}
+    assert cli.main(["class", "feedback", str(LABS), str(tmp_path / "nothing")]) == 2
+
+
 def test_two_of_a_name_stay_two(tmp_path, capsys):
     files = {f"Al Gray_{n}_assignsubmission_file_/x.ipynb": released(says=f"al{n}") for n in (7, 8)}
     collect(tmp_path, made(tmp_path / "m.zip", files), capsys=capsys)

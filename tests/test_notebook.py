@@ -233,6 +233,7 @@ def test_first_complete_prediction_counts(kernel: Kernel, tmp_path: Path) -> Non
     ):
         ran = kernel.run(f"lab.predict({incomplete})")
         assert "No prediction yet" in ran.text and "sync-bound" in ran.text and not ran.error
+        assert 'gain=1.5, device="cpu")' in ran.text, "the answer that it shows would be taken"
         for look in ("profile", "check"):
             assert "Predict first" in kernel.run(f"lab.{look}()").text
     for unreadable in (

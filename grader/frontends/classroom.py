@@ -29,7 +29,8 @@ LINKS = "These are links or other things that aren't plain files. Delete them be
 def add_arguments(sub: argparse.ArgumentParser) -> None:
     sub.set_defaults(run=grade_class, kept="finished grades are kept, and the same command goes on with the rest")
     sub.epilog = (
-        "Also: `grader class collect ZIP` unpacks what Moodle and Canvas pack, and `grader class marks` writes what they import. "
+        "Also: `grader class collect ZIP` unpacks what Moodle and Canvas pack, `grader class marks` writes what they import, and "
+        "`grader class feedback` packs the students' pages for them. "
         "Exit status: 0 if all grades are there. 1 if some are missing, which the next run makes. 2 for unusable input."
     )
     add_class(sub, None)

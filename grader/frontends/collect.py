@@ -78,7 +78,7 @@ def take_in(options: argparse.Namespace) -> int:
     known, due = who_is(listed, _people(book)), _due(book)
     all_done = Collected()
     for archive in archives:
-        done = collect(archive, options.to, known, options.lab, due, _remembered(options.to), times)
+        done = collect(archive, options.to, known, options.lab, due, remembered(options.to), times)
         for name in ("taken", "left", "beside", "twice", "alike"):
             getattr(all_done, name).extend(getattr(done, name))
         for each in done.taken:
@@ -182,7 +182,7 @@ def _remember(submitted: Path, taken: list[Taken]) -> None:
     if not taken:
         return
     new = {(each.student, each.lab): each for each in taken}
-    rows = [row for row in _remembered(submitted) if (row["student"], row["lab"]) not in new]
+    rows = [row for row in remembered(submitted) if (row["student"], row["lab"]) not in new]
     for each in new.values():
         when, downloaded = (f"{time:%Y-%m-%d %H:%M:%S} UTC" if time else "" for time in (each.when, each.downloaded))
         person = each.person
@@ -205,7 +205,8 @@ def _remember(submitted: Path, taken: list[Taken]) -> None:
     write_text(submitted / LIST, file.getvalue())
 
 
-def _remembered(submitted: Path) -> list[dict[str, str]]:
+def remembered(submitted: Path) -> list[dict[str, str]]:
+    """Who was collected: a row of COLUMNS for each student and lab."""
     path = submitted / LIST
     if not path.exists():
         return []
@@ -216,6 +217,6 @@ def _remembered(submitted: Path) -> list[dict[str, str]]:
 def numbers(submitted: Path, system: str) -> dict[tuple[str, str], str]:
     """(student, lab) -> the number that "canvas" or "moodle" knows them by. Canvas' is that of a person, so it is at (student, "")
     as well."""
-    rows = [row for row in _remembered(submitted) if row["system"] == system]
+    rows = [row for row in remembered(submitted) if row["system"] == system]
     everywhere = {(row["student"], ""): row["number"] for row in rows if system == CANVAS}
     return everywhere | {(row["student"], row["lab"]): row["number"] for row in rows}

@@ -70,7 +70,8 @@ class LoopLab(NotebookLab):
         the gain is for, "cuda" or "cpu", which has to be said where the lab is graded on a CPU and could be on a GPU."""
         wrong = f"It takes cause, gain and device, and no {', '.join(unknown)}." if unknown else ""
         wrong = wrong or problem(cause, gain, device)
-        if not wrong and device is None and self.device == "cpu" and self.lab.scored_on_both:
+        both = self.device == "cpu" and self.lab.scored_on_both
+        if not wrong and device is None and both:
             wrong = 'Say which device your gain is for. Add device="cpu" for this machine, or device="cuda" for a GPU.'
         made = self._locked()
         if made:
@@ -82,7 +83,8 @@ class LoopLab(NotebookLab):
         elif wrong:
             choices = [(f'"{name}"', MEANING[name]) for name in CAUSES]
             lines = [wrong, "What holds the loop back, and how many times as fast can you make it?"]
-            example = 'An answer looks like this: lab.predict(cause="launch-bound", gain=1.5).'
+            where = ', device="cpu"' * both
+            example = f'An answer looks like this: lab.predict(cause="launch-bound", gain=1.5{where}).'
             Note("No prediction yet", lines, [choices], after=[example]).show()
         else:
             self._lock(LockedPrediction.now(cause, gain, device or "cuda"), explicit=device is not None)
