@@ -277,7 +277,7 @@ class Watch:
             agreed = _agreed(self.plan_file(), plan)
             plan = agreed if agreed["first"] >= self.step else plan
         self.memory = _memory()
-        return Plan(plan, self.options.folder, self.options.stacks)
+        return Plan(plan, self.options.folder, self.options.stacks, lets_go=not self.steps.any_graph)
 
     def _looked(self, plan: Plan, now: float) -> None:
         """A measurement is complete."""

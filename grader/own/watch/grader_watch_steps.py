@@ -14,6 +14,7 @@ import torch
 NO_OPTIMIZER = 30  # backward calls where no optimizer was made: then they are the steps
 NEVER_STEPS = 1000  # where one was made, which may gather gradients over many calls
 DEEPEST = 20  # parts within parts
+LETS_GO = (12, 6)  # CUDA: the first version in which its profiling library can be ended without harm to CUDA graphs
 GONE = 50  # steps of others without one of the main optimizer's
 
 
@@ -83,6 +84,7 @@ class Steps:
         self.gradients = 0  # calls of autograd.grad, as long as nothing else ends steps
         self.captured = False  # an optimizer stepped while a CUDA graph was captured
         self.graphs: weakref.WeakSet = weakref.WeakSet()  # whose replay is a step
+        self.any_graph = False  # was captured
 
     def optimizer(self, optimizer) -> bool:
         """Whether this step of an optimizer ends a step of the job. A larger one takes the main one's place."""
@@ -121,6 +123,7 @@ class Steps:
         return True
 
     def graph_captured(self, graph) -> None:
+        self.any_graph = True
         if self.captured:
             self.captured = False
             self.graphs.add(graph)
@@ -249,8 +252,9 @@ class Loading:
 class Recorder:
     """The profiler over `active` steps, after `warm` ones that it only warms up in."""
 
-    def __init__(self, folder: str, first: int, warm: int, active: int, stacks: bool) -> None:
+    def __init__(self, folder: str, first: int, warm: int, active: int, stacks: bool, lets_go: bool = False) -> None:
         self.folder, self.first, self.last = folder, first, first + warm + active
+        self.lets_go = lets_go  # of CUDA's profiling library, at the end
         self.warm, self.active, self.stacks = warm, active, stacks
         self.profile = None
         self.file = self.why_not = ""
@@ -263,6 +267,8 @@ class Recorder:
                 if self.profile is None:
                     self._start()
                 else:
+                    if step == self.last and self.lets_go:
+                        _let_go()
                     self.profile.step()
             except BaseException:  # Ctrl-C is the job's, and comes at any line
                 self.stop("it was interrupted")
@@ -319,17 +325,26 @@ class Recorder:
                     profile.profiler.__exit__(None, None, None)
 
 
+def _let_go() -> None:
+    """Without this, CUDA's profiling library stays attached when a profiler has ended, and each launch of a kernel takes longer
+    until the job ends: by 10 to 20% of a step, says https://github.com/pytorch/pytorch/issues/144455. PyTorch reads the
+    variable when a profiler ends, and when the next one begins; a value of the job's own stands."""
+    version = tuple(int(part) for part in (torch.version.cuda or "0").split(".")[:2])
+    if torch.cuda.is_initialized() and version >= LETS_GO:
+        os.environ.setdefault("TEARDOWN_CUPTI", "1")
+
+
 class Plan:
     """Two windows of timed steps, and recorded ones between them."""
 
-    def __init__(self, plan: dict, folder: str, stacks: bool) -> None:
+    def __init__(self, plan: dict, folder: str, stacks: bool, lets_go: bool = False) -> None:
         first, timed = plan["first"], plan["timed"]
         self.stationary: bool = plan["stationary"]
         self.whole: int = plan["whole"]  # steps of a round
         self.recorder = None
         second = first + timed
         if plan["active"]:
-            self.recorder = Recorder(folder, second + 1, plan["warm"], plan["active"], stacks)
+            self.recorder = Recorder(folder, second + 1, plan["warm"], plan["active"], stacks, lets_go)
             second = self.recorder.last + plan["warm"]  # until the loader's queue is as it was
         self.windows = [Window(first, first + timed), Window(second, second + timed)]
 
