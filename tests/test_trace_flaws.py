@@ -112,6 +112,41 @@ def test_events_that_are_there_twice_count_once(kind, which):
     assert (a.metrics.kernels, a.metrics.gpu_busy_ns) == (once.metrics.kernels, once.metrics.gpu_busy_ns)
 
 
+@pytest.mark.parametrize("first", [0, 7, 100])
+@pytest.mark.parametrize("kind", ["busy", "short", "waiting"])
+def test_what_lies_between_two_recordings_in_one_file_is_no_wait(kind, first):
+    job, doc = of_kind(kind), json.loads(of_kind(kind).text())
+    for event in json.loads(job.text())["traceEvents"]:
+        event["ts"] += 3e6
+        name, mark, number = event["name"].partition("ProfilerStep#")
+        event["name"] = f"ProfilerStep#{int(number) + first}" if mark else name
+        if "correlation" in event.get("args", {}):
+            event["args"]["correlation"] += 9999
+        doc["traceEvents"].append(event)
+    a, once = seen(json.dumps(doc)), seen(job)
+    assert a.diagnosis.cause == RIGHT[kind] and a.metrics.steps == once.metrics.steps == 3
+    assert a.metrics.step_ns_traced == once.metrics.step_ns_traced
+    assert "its 8 steps do not all follow each other, so only 4 in a row are counted" in a.metrics.notes
+
+
+@pytest.mark.parametrize("kind", ["busy", "short", "waiting"])
+def test_a_lost_mark_costs_the_steps_beside_it(kind):
+    job = of_kind(kind)
+    job.events.remove(next(e for e in job.events if e["name"] == "ProfilerStep#1"))
+    a = seen(job)
+    assert a.diagnosis.cause == RIGHT[kind] and a.metrics.steps == 1
+    assert a.metrics.step_ns_traced == pytest.approx(seen(of_kind(kind)).metrics.step_ns_traced, rel=0.02)
+
+
+@pytest.mark.parametrize("what", ["kernel", "cuda_runtime"])
+def test_one_wrong_id_costs_little(what):
+    job = Job().steps(5, 40, 200)
+    some = [e for e in job.events if e["cat"] == what and "correlation" in e["args"]]
+    some[90]["args"]["correlation"] = some[89]["args"]["correlation"]
+    a = seen(job)
+    assert a.diagnosis.cause == "compute-bound" and a.metrics.complete and "several" in a.metrics.notes[-1]
+
+
 def test_operators_that_are_alike_by_chance_stay():
     """Times of old releases are whole microseconds."""
     job = Job().steps()

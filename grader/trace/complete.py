@@ -22,6 +22,7 @@ from grader.trace.nesting import alike
 from grader.trace.words import counted, milliseconds, plain
 
 LONGEST_SPAN_NS = 24 * 3600 * 10**9  # no trace lasts a day
+FEW_TWICE = 0.02  # share of launches whose id another one has: so few change nothing
 CLOCKS_APART_NS = 1_000_000  # clocks of CPU and GPU differ by up to 10 us; this is no clock error
 # A GPU that idles now and then takes what was launched sooner, at least one of so many.
 NEVER_SO_LATE_NS, FEW, MOST_BUSY = 200_000_000, 10, 0.8
@@ -50,6 +51,8 @@ def doubts(trace: Trace, expect_gpu: bool, dropped: int = 0) -> tuple[list[str],
         notes.append(f"it has no ProfilerStep annotations: {windows.how}{sure}")
     reasons += _not_one_row(trace, steps)
     notes += _repeated_marks(trace)
+    if len(steps) > (row := len(windows) + windows.cut) and len(windows):
+        notes.append(f"its {len(steps)} steps do not all follow each other, so only {row} in a row are counted")
     gpu, launches = trace.gpu, launches_of(trace)
     if not len(gpu):
         if expect_gpu or len(launches):
@@ -75,7 +78,8 @@ def doubts(trace: Trace, expect_gpu: bool, dropped: int = 0) -> tuple[list[str],
     for these, more in zip((reasons, notes), _unmatched(trace, launch, dropped), strict=True):
         these += more
     if not trace.by_operator:
-        reasons += _several(trace, launches, gpu)
+        for count, said in _several(trace, launches, gpu):
+            (notes if count <= FEW_TWICE * len(launches) else reasons).append(said)
     short = _short_replays(trace, launches[trace.named(GRAPH_LAUNCH, launches)], gpu)
     if short:
         said = counted(short, "replay{s} of a CUDA graph {have} less GPU work recorded than others of the same graph")
@@ -212,20 +216,20 @@ def _impossible(trace: Trace, gpu: np.ndarray, launch: np.ndarray) -> list[str]:
     return reasons
 
 
-def _several(trace: Trace, launches: np.ndarray, gpu: np.ndarray) -> list[str]:
-    """A correlation id stands for one call, and but for graphs and copies for one kernel."""
+def _several(trace: Trace, launches: np.ndarray, gpu: np.ndarray) -> list[tuple[int, str]]:
+    """A correlation id stands for one call, and but for graphs and copies for one kernel. How many do not, and the same in words."""
     doubts = []
     ids = np.sort(trace.correlation[launches])
     shared = len(np.unique(ids[1:][(ids[1:] == ids[:-1]) & (ids[1:] > 0)]))
     if shared:
-        doubts.append(counted(shared, "correlation id{s} {belong} to several launches"))
+        doubts.append((shared, counted(shared, "correlation id{s} {belong} to several launches")))
     single = trace.correlation[launches[trace.named(KERNEL_LAUNCH, launches)]]
     of_kernel = trace.correlation[gpu[trace.category[gpu] == KERNEL]]
     of_kernel = np.sort(of_kernel[among(of_kernel, single[single > 0])])
     again = of_kernel[1:] == of_kernel[:-1]
     several = len(np.unique(of_kernel[1:][again]))
     if several:
-        doubts.append(counted(several, "launch{es} of one kernel {have} several recorded"))
+        doubts.append((several, counted(several, "launch{es} of one kernel {have} several recorded")))
     return doubts
 
 

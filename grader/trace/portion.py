@@ -160,7 +160,7 @@ def positions(trace: Trace, wanted: Wanted) -> tuple[int, int]:
     found = len(trace.windows)
     if not found:
         raise Unfit("no step is known")
-    named = [trace.names[code] for code in trace.name[trace.steps[:found]].tolist()]
+    named = [trace.names[code] for code in trace.name[trace.steps[trace.windows.first :][:found]].tolist()]
     numbers = [int(name.partition("#")[2][:18]) for name in named] if named else range(found)
     return chosen(np.array(numbers), *wanted)
 

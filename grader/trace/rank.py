@@ -123,7 +123,7 @@ def _labels(trace: Trace) -> np.ndarray:
     """The numbers of `ProfilerStep#7`, or 0, 1, ... of steps that were found."""
     if not len(trace.steps):
         return np.arange(len(trace.windows))
-    names = [trace.names[trace.name[e]] for e in trace.steps[: len(trace.windows)].tolist()]
+    names = [trace.names[trace.name[e]] for e in trace.steps[trace.windows.first :][: len(trace.windows)].tolist()]
     return np.array([int(name.partition("#")[2][:18]) for name in names], np.int64)
 
 

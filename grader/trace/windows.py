@@ -30,6 +30,7 @@ MOST_TRIED = 40  # lengths of a repetition
 MOST_OPERATORS = 500_000
 TOO_LONG = 1.5  # times the usual length: then the last one is not all of a repetition
 SAME = 0.004  # sequences that are alike but for so much are equally alike
+PAUSE = 0.2  # of a usual step: after so long without a mark another row of steps may begin
 FAR_LONGER = 5  # times the usual length: a step that warms up, or one in which something else is done
 LOADING_NS = 5_000_000  # no call but a wait takes so long once a GPU was started
 LARGE = 0.25  # of a recording: a call of that length is what it shows
@@ -51,6 +52,7 @@ class Windows:
     how: str = ""  # they were found, in words; "" by ProfilerStep
     sure: float = 1.0  # that these are the steps, 0 to 1
     cut: int = 0  # steps at the end of the recording that are not whole
+    first: int = 0  # position of the first one among the ProfilerStep annotations, where the profiler rested before it
     warm: int = 0  # steps at its beginning that took many times as long as the others
 
     def __len__(self) -> int:
@@ -74,11 +76,24 @@ def _warming_up(found: Windows) -> int:
 
 
 def _marked(trace: Trace) -> Windows:
-    steps = trace.steps
+    first, n = _longest_row(trace)
+    steps = trace.steps[first : first + n]
     starts, ends = trace.start[steps], trace.end[steps]
     cut = _cut_off(trace, starts, ends)
-    n = len(steps) - cut
-    return Windows(starts[:n], ends[:n], int(trace.thread[steps[0]]), cut=cut)
+    n -= cut
+    return Windows(starts[:n], ends[:n], int(trace.thread[steps[0]]), cut=cut, first=first)
+
+
+def _longest_row(trace: Trace) -> tuple[int, int]:
+    """Of the steps that follow each other: the first one's position, and how many they are. Between two rows the profiler rested, as in
+    a file that holds two recordings: then a number does not follow on the one before."""
+    steps = trace.steps
+    starts, ends = trace.start[steps], trace.end[steps]
+    numbers = np.array([int(trace.names[code].partition("#")[2][:18]) for code in trace.name[steps].tolist()])
+    apart = (np.diff(numbers) != 1) & (starts[1:] - ends[:-1] > PAUSE * np.median(ends - starts))
+    edges = np.concatenate(([0], np.flatnonzero(apart) + 1, [len(steps)]))
+    longest = int(np.argmax(np.diff(edges)))
+    return int(edges[longest]), int(edges[longest + 1] - edges[longest])
 
 
 def _found(trace: Trace) -> Windows:
