@@ -28,6 +28,7 @@ FOR_NOTEBOOKS = {
     "grader.workloads.drive": ("read",),
     "grader.workloads.gpt": ("GPT",),
     "grader.workloads.job": ("Batches", "Job"),
+    "grader.workloads.lengths": ("make_job",),
     "grader.workloads.resnet": ("JpegFiles", "TinyNet"),
     "grader.workloads.trainer": ("CausalLM", "JobTrainer", "TrainingArguments", "optimizer_steps"),
     "grader.workloads.unet": ("UNet",),
