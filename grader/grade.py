@@ -176,7 +176,7 @@ def measure(findings: Findings, submission: Submission, plan: Plan, limits: Limi
         if not (findings.work.same and findings.fits and findings.losses):
             return
         if lab.serves:
-            replay.samenamed_changes(findings, reference, progress)
+            replay.same_answers(findings, reference, progress)
         else:
             reads = decides(lab.throughput.healthy, findings.yardstick.target, findings.form, plan)
             replay.same_to_the_end(findings, reference, reads, progress)

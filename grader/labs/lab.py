@@ -364,4 +364,5 @@ class Lab(AnyLab):
 
     @property
     def checks(self) -> tuple[Check, ...]:
-        return (self.prediction, self.throughput, *filter(None, (self.memory, self.order)), *self.trace)
+        more: list[Check] = [check for check in (self.memory, self.order) if check]
+        return (self.prediction, self.throughput, *more, *self.trace)
