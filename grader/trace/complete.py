@@ -78,8 +78,8 @@ def doubts(trace: Trace, expect_gpu: bool, dropped: int = 0) -> tuple[list[str],
     for these, more in zip((reasons, notes), _unmatched(trace, launch, dropped), strict=True):
         these += more
     if not trace.by_operator:
-        for count, said in _several(trace, launches, gpu):
-            (notes if count <= FEW_TWICE * len(launches) else reasons).append(said)
+        for many, what in _several(trace, launches, gpu):
+            (notes if many <= FEW_TWICE * len(launches) else reasons).append(what)
     short = _short_replays(trace, launches[trace.named(GRAPH_LAUNCH, launches)], gpu)
     if short:
         said = counted(short, "replay{s} of a CUDA graph {have} less GPU work recorded than others of the same graph")
