@@ -19,7 +19,7 @@ from statistics import median
 
 import torch
 from grader_watch_apart import Apart
-from grader_watch_plan import FEWEST, WINDOW_S, alike, planned, stationary, warming
+from grader_watch_plan import FEWEST, WINDOW_S, alike, planned, warming
 from grader_watch_steps import Loading, Losses, Mark, Parts, Plan, Steps
 
 TOLD_EVERY_S, TOLD_SELDOM_S = 2.0, 10.0  # at first; a job that has run for a while is killed seldom
@@ -387,7 +387,6 @@ def _planned(watch: Watch) -> dict:
         **plan,
         # by then all ranks have read it
         "first": watch.step + (math.ceil(1 / plan["step_s"]) + 1 if world() > 1 else 0),
-        "stationary": bool(watch.options.at_step) or stationary(watch.times, max(1, watch.loading.loader["workers"])),
     }
 
 
@@ -401,7 +400,7 @@ def _look(plan: Plan, step: int, before: dict) -> dict:
     return {
         "at_step": first.first,
         "step_s": timed if second.read else [each for each in timed if len(each) >= FEWEST],
-        "stationary": plan.stationary and alike(*timed, plan.whole),
+        "stationary": alike(*timed, plan.whole),
         "trace": recorder.file if recorder else "",
         "why_no_trace": recorder.why_not if recorder else "",
         "memory": memory,

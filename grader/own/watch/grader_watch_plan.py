@@ -51,11 +51,6 @@ def _spread(values: Sequence[float]) -> float:
     return 1.4826 * median([abs(value - middle) for value in values])
 
 
-def stationary(times: Sequence[float], whole: int = 1) -> bool:
-    found = trend(times, whole)
-    return found is not None and abs(found[1] - found[0]) <= found[2]
-
-
 def alike(first: Sequence[float], second: Sequence[float], whole: int) -> bool:
     """Whether two windows are as fast as each other. One that was cut off says nothing."""
     if len(first) < whole or len(second) < whole:

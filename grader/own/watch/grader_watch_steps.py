@@ -339,7 +339,6 @@ class Plan:
 
     def __init__(self, plan: dict, folder: str, stacks: bool, lets_go: bool = False) -> None:
         first, timed = plan["first"], plan["timed"]
-        self.stationary: bool = plan["stationary"]
         self.whole: int = plan["whole"]  # steps of a round
         self.recorder = None
         second = first + timed
