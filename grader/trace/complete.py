@@ -50,9 +50,7 @@ def doubts(trace: Trace, expect_gpu: bool, dropped: int = 0) -> tuple[list[str],
         sure = f" ({windows.sure:.0%} sure)" if len(windows) > 1 else ""
         notes.append(f"it has no ProfilerStep annotations: {windows.how}{sure}")
     reasons += _not_one_row(trace, steps)
-    notes += _repeated_marks(trace)
-    if len(steps) > (row := len(windows) + windows.cut) and len(windows):
-        notes.append(f"its {len(steps)} steps do not all follow each other, so only {row} in a row are counted")
+    notes += _repeated_marks(trace) + _other_rows(trace)
     gpu, launches = trace.gpu, launches_of(trace)
     if not len(gpu):
         if expect_gpu or len(launches):
@@ -83,10 +81,16 @@ def doubts(trace: Trace, expect_gpu: bool, dropped: int = 0) -> tuple[list[str],
     short = _short_replays(trace, launches[trace.named(GRAPH_LAUNCH, launches)], gpu)
     if short:
         said = counted(short, "replay{s} of a CUDA graph {have} less GPU work recorded than others of the same graph")
-        (reasons if len(steps) else notes).append(
-            said
-        )  # without steps, graphs are told apart by their first kernel alone
+        # Without steps, graphs are told apart by their first kernel alone.
+        (reasons if len(steps) else notes).append(said)
     return reasons + _impossible(trace, gpu, launch), notes
+
+
+def _other_rows(trace: Trace) -> list[str]:
+    steps, row = len(trace.steps), len(trace.windows) + trace.windows.cut
+    return (
+        [f"its {steps} steps do not all follow each other, so only {row} in a row are counted"] if steps > row else []
+    )
 
 
 def _repeated_marks(trace: Trace) -> list[str]:
