@@ -118,6 +118,11 @@ def test_of_two_that_gain_about_the_same_either_may_come_first():
     assert judged(("a", "b", "c"), close).points == judged(("b", "a", "c"), close).points == 24
 
 
+def test_a_process_that_was_slow_once_makes_its_time_uncertain():
+    assert order_check.Timed(2.0, 1.01).beside(order_check.Timed(1.0, 1.2)) == (1.0, 2.0)
+    assert order_check.Timed(1.0, 1.3).beside(order_check.Timed(1.01, 1.0)) == (1.0, 1.3)
+
+
 def test_where_blocks_differ_nothing_is_held_against_an_order():
     right, wrong = judged(("a", "b", "c"), spread=1.5), judged(("b", "a", "c"), spread=1.5)
     assert right.status == PASS and wrong.status == INCONCLUSIVE and wrong.points == judged(("b", "a", "c")).points

@@ -22,6 +22,11 @@ class Timed(NamedTuple):
     step_s: float
     spread: float  # the second fastest block over the fastest
 
+    def beside(self, again: Timed) -> Timed:
+        """Both together: the faster one, and how far they are apart."""
+        first, second = sorted((self.step_s, again.step_s))
+        return Timed(first, max(self.spread, again.spread, second / first))
+
 
 def chosen(check: Order, answers: Mapping[Any, Any], form: str) -> tuple[tuple[str, ...], str]:
     """The names that were given for "cuda" or "cpu", and what is wrong with them, "" for nothing."""

@@ -22,11 +22,20 @@ def order(lab: Lab, setup: Setup, seed: int, answers: Mapping[Any, Any], plan: P
     names, problem = order_check.chosen(check, answers, setup.form_name)
     if problem:
         return order_check.unusable(check, problem)
-    timed: dict[frozenset[str], order_check.Timed] = {}
-    for done in order_check.rungs(names):
-        progress(0.9 + 0.01 * len(timed), f"the starter with {' and '.join(sorted(done)) or 'no change'}")
-        timed[done] = _timed(with_changes(lab.starter, check, done), setup, seed, plan.block_s)
-    return order_check.judge(check, names, timed)
+
+    def times() -> dict[frozenset[str], order_check.Timed]:
+        made = {}
+        for done in order_check.rungs(names):
+            progress(0.9 + 0.01 * len(made), f"the starter with {' and '.join(sorted(done)) or 'no change'}")
+            made[done] = _timed(with_changes(lab.starter, check, done), setup, seed, plan.block_s)
+        return made
+
+    timed = times()
+    judged = order_check.judge(check, names, timed)
+    if judged.points == check.points:
+        return judged
+    # others may have slowed a whole process down: nothing is held against an order that is seen once
+    return order_check.judge(check, names, {done: timed[done].beside(again) for done, again in times().items()})
 
 
 def with_changes(starter: str, check: Order, names: frozenset[str]) -> str:
