@@ -320,6 +320,74 @@ def train(job):
     assert 60e6 <= kept - idle < 80e6
 
 
+# 60 MB that no process has as pages of its own, and no descriptor leads to
+LET_GO = """
+import ctypes, mmap, os, shutil, time
+import torch
+
+SIZE = 60_000_000
+
+
+def in_a_program():
+    program = open(os.path.realpath(shutil.which("sleep")), "rb").read()
+    file = os.memfd_create("mine")
+    os.write(file, program + b"1" * SIZE)
+    run = os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)
+    os.close(file)
+    os.posix_spawn(f"/proc/self/fd/{run}", ["sleep", "60"], os.environ)
+    os.close(run)
+
+
+def in_pages_to_be_freed():
+    inlet, outlet = os.pipe()
+    if os.fork() == 0:
+        held = mmap.mmap(-1, SIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        for at in range(0, SIZE, 4096):
+            held[at] = 1
+        held.madvise(8)  # MADV_FREE
+        os.write(outlet, b"x")
+        time.sleep(60)
+    os.read(inlet, 1)
+
+
+def train(job):
+    {kept}()
+    while True:
+        yield torch.tensor(1.0)
+"""
+
+
+@pytest.mark.parametrize("kept", ["in_a_program", "in_pages_to_be_freed"])
+def test_memory_that_a_helper_has_let_go_is_memory(kept):
+    held, idle = (metered(each, turns=1).levels[-1].main for each in (LET_GO.replace("{kept}", kept), IDLE))
+    assert 60e6 <= held - idle < 80e6
+
+
+def test_a_mapping_does_not_lead_to_what_is_not_mapped():
+    """Of a file that nobody has open only what is mapped can be seen, so that is all there is of it."""
+    source = """
+import ctypes, mmap, os
+import torch
+
+
+def train(job):
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = libc.mremap.restype = ctypes.c_void_p
+    file = os.memfd_create("mine")
+    os.write(file, b"1" * (1 << 20))
+    one = ctypes.c_void_p(libc.mmap(None, ctypes.c_size_t(mmap.PAGESIZE), 1, mmap.MAP_SHARED, file, ctypes.c_long(0)))
+    os.close(file)
+    larger = libc.mremap(one, ctypes.c_size_t(mmap.PAGESIZE), ctypes.c_size_t(1 << 20), 1)
+    further = libc.remap_file_pages(one, ctypes.c_size_t(mmap.PAGESIZE), 0, ctypes.c_size_t(1), 0)
+    while True:
+        yield torch.tensor(float(larger in (None, ctypes.c_void_p(-1).value) and further == -1))
+"""
+    with running(source, counted=True) as child:
+        child.load()
+        child.start(1)
+        assert child.run(1)[1] == [1.0]
+
+
 def test_what_is_held_while_a_look_takes_long_is_seen(monkeypatch):
     slow = Memory.in_files
     monkeypatch.setattr(Memory, "in_files", lambda child: time.sleep(1) or slow(child))

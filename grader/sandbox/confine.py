@@ -163,7 +163,7 @@ _CALLS = {
         "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "mq_open": 240, "mq_unlink": 241, "add_key": 248, "request_key": 249,
         "keyctl": 250, "bpf": 321, "timerfd_create": 283, "signalfd": 282, "signalfd4": 289, "io_setup": 206,
         "epoll_create": 213, "epoll_create1": 291, "socket": 41, "socketpair": 53, "setsockopt": 54, "accept": 43,
-        "accept4": 288, "sendfile": 40, "splice": 275, "tee": 276, "vmsplice": 278,
+        "accept4": 288, "sendfile": 40, "splice": 275, "tee": 276, "vmsplice": 278, "mremap": 25, "remap_file_pages": 216,
     }),
     "aarch64": _Calls(0xC00000B7, _NEW_CALLS | {
         "fchmod": 52, "fchmodat": 53, "fchown": 55, "fchownat": 54, "utimensat": 88, "setxattr": 5, "lsetxattr": 6,
@@ -175,7 +175,7 @@ _CALLS = {
         "msgget": 186, "msgsnd": 189, "msgrcv": 188, "msgctl": 187, "mq_open": 180, "mq_unlink": 181, "add_key": 217,
         "request_key": 218, "keyctl": 219, "bpf": 280, "timerfd_create": 85, "signalfd4": 74, "io_setup": 0,
         "epoll_create1": 20, "socket": 198, "socketpair": 199, "setsockopt": 208, "accept": 202, "accept4": 242, "sendfile": 71,
-        "vmsplice": 75, "splice": 76, "tee": 77,
+        "vmsplice": 75, "splice": 76, "tee": 77, "mremap": 216, "remap_file_pages": 234,
     }),
 }  # fmt: skip
 
@@ -243,7 +243,8 @@ def _rules_for_all() -> list[_NamedRule]:
 
 def _rules_of_counted_memory(cuda: bool) -> list[_NamedRule]:
     """No sockets, in which bytes and open files can be on their way, no calls that move these unseen, no attributes of files, and,
-    as CUDA may want them, without it only: no event queues, which hold a word for each file that they watch."""
+    as CUDA may want them, without it only: no event queues, which hold a word for each file that they watch, and no mapping that
+    moves on in its file."""
     # CUDA listens on a socket, of packets that need a connection, and does not start without it; but here nobody accepts one,
     # so nothing that is sent can be had again. Seen with CUDA 13.0 on an H100
     flags = (0, socket.SOCK_NONBLOCK, socket.SOCK_CLOEXEC, socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
@@ -259,6 +260,8 @@ def _rules_of_counted_memory(cuda: bool) -> list[_NamedRule]:
         # a thread that waits in one of these holds a file that no descriptor shows any more; libraries fall back to read and write
         *((name, {}, _ERRNO | errno.EINVAL) for name in ("splice", "tee", "vmsplice", "sendfile")),
         *((name, {}, _ERRNO | errno.ENOSYS) for name in ("epoll_create", "epoll_create1") if not cuda),
+        # one page that is mapped leads to all of a file that nobody has open; the C library allocates anew and copies then
+        *((name, {}, _ERRNO | errno.ENOMEM) for name in ("mremap", "remap_file_pages") if not cuda),
         *_rules_of_attributes(),
     ]
 

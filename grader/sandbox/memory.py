@@ -211,10 +211,15 @@ def _held_in(folder: str, uid: int = 0) -> dict[File, int]:
 
 
 def opened(pid: int, looked_at: int = 0) -> tuple[dict[File, int], int]:
-    """Bytes of what a process has opened and no folder shows: files in memory, files and links without a name, what waits in pipes.
+    """Bytes of what a process runs or has opened and no folder shows: files in memory, files and links without a name, what waits in
+    pipes.
 
     looked_at: how many of its child's files were, before and behind this. Raises ChildError where they are too many."""
     found, shared, seen = dict[File, int](), _shared_device(), 0
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended
+        program = os.stat(f"/proc/{pid}/exe")  # which is there whole, though a part of it is mapped
+        if _has_no_folder(program, shared):
+            found[program.st_dev, program.st_ino] = program.st_blocks * 512
     for thread in map(int, os.listdir(f"/proc/{pid}/task")):
         if seen and same_files(seen, thread):  # each can have descriptors of its own
             continue
@@ -228,11 +233,16 @@ def opened(pid: int, looked_at: int = 0) -> tuple[dict[File, int], int]:
                     file = status.st_dev, status.st_ino
                     if stat.S_ISFIFO(status.st_mode) and file not in found:
                         found[file] = _waiting_in(entry.path)
-                    elif stat.S_ISREG(status.st_mode) and (not status.st_nlink or status.st_dev == shared):
+                    elif _has_no_folder(status, shared):
                         found[file] = status.st_blocks * 512
                     elif stat.S_ISLNK(status.st_mode) and not status.st_nlink:
                         found[file] = _PAGE
     return found, looked_at
+
+
+def _has_no_folder(status: os.stat_result, shared: int) -> bool:
+    """Whether it is a file without a name, or one in shared memory, which is the device `shared`."""
+    return stat.S_ISREG(status.st_mode) and (not status.st_nlink or status.st_dev == shared)
 
 
 def _waiting_in(pipe: str) -> int:
@@ -245,8 +255,8 @@ def _waiting_in(pipe: str) -> int:
 
 
 def _private(pid: int) -> int:
-    """Bytes that a process shares with no other."""
-    return _kilobytes(pid, "smaps_rollup", ("Private_Dirty", "Swap"))
+    """Bytes that a process shares with no other; those included that it let the kernel free, for they are there until it does."""
+    return _kilobytes(pid, "smaps_rollup", ("Private_Dirty", "LazyFree", "Swap"))
 
 
 def _kilobytes(pid: int, file: str, names: tuple[str, ...]) -> int:
