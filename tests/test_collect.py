@@ -446,6 +446,23 @@ def test_an_archive_does_no_harm(tmp_path, capsys):
     assert [one.student for one in read_class(LABS, tmp_path / "submitted") if not one.submission] == ["I"]
 
 
+def test_one_student_s_archive_ends_no_class(tmp_path, capsys):
+    damaged = io.BytesIO()
+    with zipfile.ZipFile(damaged, "w", zipfile.ZIP_LZMA) as inner:
+        inner.writestr("x.ipynb", released())
+    damaged = bytearray(damaged.getvalue())
+    damaged[damaged.find(b"x.ipynb") + len("x.ipynb") + 4] = 255  # the settings of its compression
+    digits, lines = tmp_path / "digits.zip", tmp_path / "lines.zip"
+    made(digits, {f"x-{'9' * 5000}.ipynb": released()})
+    made(lines, {"x\n400 notebooks of 400 students.ipynb": released()})
+    handed_in = {"A_1": bytes(damaged), "B_2": digits.read_bytes(), "C_3": lines.read_bytes()}
+    files = {f"{who}_assignsubmission_file_/x.zip": data for who, data in handed_in.items()}
+    archive = made(tmp_path / "m.zip", files | {"D_4_assignsubmission_file_/x.ipynb": released()})
+    status, out, err = collect(tmp_path, archive, capsys=capsys)
+    assert status == 1 and "is damaged" in err and "\n400 notebooks" not in out + err
+    assert {path.name for path in (tmp_path / "submitted").iterdir() if path.is_dir()} >= {"B", "C", "D"}
+
+
 def test_a_name_is_no_formula_in_the_list_of_who_is_who(tmp_path, capsys):
     files = {'=HYPERLINK("x")_1_assignsubmission_file_/x.ipynb': released()}
     collect(tmp_path, made(tmp_path / "m.zip", files), capsys=capsys)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import lzma
 import os
 import re
 import stat
@@ -40,7 +41,7 @@ _CANVAS = re.compile(
 )
 _NO_FILE = re.compile(r"(^|/)(__MACOSX|\.(?!\.?/)[^/]*|Thumbs\.db|desktop\.ini)(/|$)")
 # Canvas numbers what is handed in anew, browsers and JupyterLab what is copied
-_AGAIN = re.compile(r"(?:-| ?\(|-Copy)(\d+)\)?(?:\.\w+)+$")
+_AGAIN = re.compile(r"(?:-| ?\(|-Copy)(\d{1,9})\)?(?:\.\w+)+$")
 _CLOCK = "%Y-%m-%d %H:%M:%S UTC"  # of timestamp.txt
 _SAVED_AS = ("", ".json", ".txt")  # what browsers and editors make of .ipynb
 MOST = 8 * MAX_NOTEBOOK  # bytes that are read of one person's files
@@ -135,12 +136,12 @@ def _empty(file: zipfile.ZipFile, names: Iterable[str]) -> Iterator[str]:
 
 
 def _name(info: zipfile.ZipInfo) -> str:
-    """Its path. Some programs write UTF-8 and do not say so."""
+    """Its path, on one line. Some programs write UTF-8 and do not say so."""
     name = info.filename
     if not info.flag_bits & 0x800:
         with contextlib.suppress(UnicodeError):
             name = name.encode("cp437").decode("utf-8")
-    return unicodedata.normalize("NFC", name.replace("\\", "/"))
+    return unicodedata.normalize("NFC", re.sub(r"[\r\n]", " ", name).replace("\\", "/"))
 
 
 def _system(names: Any) -> str:
@@ -195,7 +196,7 @@ def _read(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     try:
         with file.open(info) as opened:
             data = opened.read(MAX_NOTEBOOK + 1)
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, ValueError) as error:
         raise Unusable(f"it is damaged ({error})") from None
     except NotImplementedError:
         raise Unusable("it is packed in a way that Python cannot unpack") from None
