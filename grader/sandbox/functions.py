@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import inspect
 import math
@@ -80,7 +81,7 @@ class Functions:
         done = Launches()
         with self._noted(done), done:
             result = function(*tensors)
-        if not isinstance(result, torch.Tensor):
+        if type(result) not in PLAIN:
             raise ContractError(f"`{entry}` must return a new tensor like x, but it returned {type_in_words(result)}")
         for i, (tensor, was) in enumerate(zip(tensors, before, strict=True), 1):
             if _memory(tensor) != was:
@@ -99,7 +100,7 @@ class Functions:
         @torch.inference_mode()  # the call may have been in it: nothing else may write its tensors
         def repeat() -> None:
             for tensor, new in zip(tensors, self.workload.inputs(seed, self.device, **case), strict=True):
-                tensor.copy_(new)
+                bare(tensor).copy_(new)
             with no_python_of(self.module.__file__, self.kernel):
                 done.repeat()
             self._write_result(result, file)
@@ -120,7 +121,7 @@ class Functions:
             self.kernel.run, self.compiled.__getitem__ = self.launch, self.made
 
     def _write_result(self, result: torch.Tensor, file: str) -> None:
-        safetensors.torch.save_file({"result": result.detach().contiguous().cpu()}, self.home / "exchange" / file)
+        safetensors.torch.save_file({"result": bare(result).contiguous().cpu()}, self.home / "exchange" / file)
 
     def inputs(self, seed: int, case: dict[str, Any]) -> None:
         """Prepare for the calls that are to be timed."""
@@ -176,6 +177,10 @@ STORING = re.compile(
 )
 
 
+PLAIN = (torch.Tensor, torch.nn.Parameter)  # a class of one's own calculates when it is asked for anything
+DETACH = torch.Tensor.detach  # a new tensor over the same memory, with no attribute of its own
+
+
 class Launches(TorchDispatchMode):
     """What a call did, in order: kernels of Triton's that it launched, and operators of torch that make, fill, copy or view
     memory. Those that calculate are only named; nothing else is seen, or repeated."""
@@ -189,6 +194,8 @@ class Launches(TorchDispatchMode):
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if set(types) - set(PLAIN):
+            raise ContractError("A tensor of a class of its own cannot be looked at. Use plain tensors")
         if not self.launching:
             with self:
                 made = operator.decompose(*args, **kwargs)  # in inference mode nothing else has done so
@@ -232,10 +239,29 @@ class Launches(TorchDispatchMode):
 
     def repeat(self) -> None:
         for function, args, kwargs, results in self.steps:
+            if results is None:  # a launch, which asks nothing of the submission's: no hook, no object of its own
+                args, kwargs = [bare(arg) for arg in args], {name: bare(arg) for name, arg in kwargs.items()}
             again = function(*args, **kwargs)
             for result, new in zip(tensors_in((results,)), tensors_in((again,)), strict=False):
+                result = bare(result)
                 if result.untyped_storage().data_ptr() != new.untyped_storage().data_ptr():  # else a view, or in place
                     result.copy_(new)
+
+
+def bare(given: Any) -> Any:
+    """What a launch is given or has made, without what could calculate when it is asked for anything, or before the kernel runs."""
+    if isinstance(given, torch.Tensor):
+        if type(given) not in PLAIN:
+            raise ContractError(f"A kernel takes plain tensors, and this is {type_in_words(given)}")
+        return DETACH(given)
+    if hasattr(given, "pre_run_hooks"):  # the kernel
+        given.pre_run_hooks = []
+    elif hasattr(given, "data_ptr") or isinstance(getattr(given, "base", None), torch.Tensor):
+        if not type(given).__module__.startswith("triton."):
+            raise ContractError("A kernel takes tensors and numbers, no objects of your own that have an address")
+        given = copy.copy(given)  # a descriptor of a tensor, or a tensor of another type
+        given.base = bare(given.base)
+    return given
 
 
 @contextlib.contextmanager
