@@ -34,10 +34,11 @@ def chosen(check: Order, answers: Mapping[Any, Any], form: str) -> tuple[tuple[s
     if not named:
         return (), f'No changes are named for {DEVICES[form]}. Write them as answers["{form}"].'
     known = [lever.name for lever in check.levers]
-    if not isinstance(named, list | tuple) or len(named) != check.count or len(set(map(str, named))) != check.count:
-        return (), f'answers["{form}"] must be a list of {check.count} different names.'
+    texts = isinstance(named, list | tuple) and all(isinstance(name, str) for name in named)
+    if not texts or len(named) != check.count or len(set(named)) != check.count:
+        return (), f'answers["{form}"] must be a list of {check.count} different names, in quotes.'
     if unknown := [name for name in named if name not in known]:
-        return (), f"{str(unknown[0])[:40]!r} is none of: {', '.join(known)}."
+        return (), f"{unknown[0][:40]!r} is none of: {', '.join(known)}."
     return tuple(named), ""
 
 
