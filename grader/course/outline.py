@@ -146,7 +146,6 @@ PHASES = (
             Lesson("3_step/10_communication"),
             LabStop("3j_communication"),
             Lesson("3_step/11_lengths"),
-            LabStop("3n_lengths", minutes=45),
             LabStop("3k_healthy"),
             LabStop("3l_retest", minutes=15),
         ),
