@@ -24,7 +24,7 @@ def order(lab: Lab, setup: Setup, seed: int, answers: Mapping[Any, Any], plan: P
         return order_check.unusable(check, problem)
 
     def times() -> dict[frozenset[str], order_check.Timed]:
-        made = {}
+        made: dict[frozenset[str], order_check.Timed] = {}
         for done in order_check.rungs(names):
             progress(0.9 + 0.01 * len(made), f"the starter with {' and '.join(sorted(done)) or 'no change'}")
             made[done] = _timed(with_changes(lab.starter, check, done), setup, seed, plan.block_s)

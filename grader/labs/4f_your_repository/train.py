@@ -64,7 +64,9 @@ class GPT(nn.Module):
 
 def text():
     """All modules of Python's library: uint8 of shape (bytes,)."""
-    files = sorted(path for path in Path(os.__file__).parent.glob("*.py") if not path.is_symlink())  # Debian links one to /etc
+    files = sorted(
+        path for path in Path(os.__file__).parent.glob("*.py") if not path.is_symlink()
+    )  # Debian links one to /etc
     return torch.frombuffer(bytearray(b"".join(path.read_bytes() for path in files)), dtype=torch.uint8)
 
 
