@@ -852,6 +852,13 @@ HALF_ANNOTATED = [
       ('                logits =', '                optimizer.zero_grad()\n                logits =')],
      30, 40, "`opt` is not around optimizer.zero_grad(), and neither is `bwd`"),
     ([('                optimizer.zero_grad()\n', '                model.zero_grad()\n')], 30, 50, "Right: data_wait, h2d, fwd, bwd, opt"),
+    # pretences: names of operators without the work, and a little work beside the loop's
+    ([('                inputs, targets = inputs.to', '                with record_function("aten::to"):\n                    pass\n            inputs, targets = inputs.to'),
+      ('                loss.backward()', '                with record_function("autograd::engine::evaluate_function"):\n                    pass\n            loss.backward()')],
+     30, 30, "`bwd` is not around the backward pass"),
+    ([('                loss.backward()', '                torch.ones(1, requires_grad=True).sum().backward()\n            loss.backward()'),
+      ('                loss = F', '                F.cross_entropy(torch.ones(1, 2), torch.zeros(1, dtype=torch.long))\n            loss = F')],
+     30, 30, "`bwd` is not around all of the backward pass"),
 ]  # fmt: skip
 
 

@@ -91,6 +91,8 @@ WITHIN = {
     "opt": ((r"Optimizer\.step#", "optimizer.step()"),),
 }
 BACKWARD = WITHIN["bwd"][0][0]
+# of these the other phases have some as well; all others may happen in their phase only, so that a little work does not stand for it
+ANYWHERE = (WITHIN["h2d"][0][0], MATMUL_OP.pattern)
 # Within "opt", or in "bwd" as many clear before the backward pass; where it shows: gradients can be cleared without it.
 CLEARING = r"Optimizer\.zero_grad#"
 
@@ -295,6 +297,9 @@ def _wrong(recorded: Trace, phase: str, spans: dict[str, np.ndarray]) -> str:
         )
         if not np.all(held):
             return f"is not around {what}"
+        before = np.searchsorted(recorded.start[own], inside, side="right") - 1
+        if pattern not in ANYWHERE and not np.all((before >= 0) & (inside < recorded.end[own][before])):
+            return f"is not around all of {what}"
     if phase == "opt":
         clearing = _starts(recorded, CLEARING)[:, None]
         around = np.concatenate([own, spans["bwd"]])
@@ -304,8 +309,9 @@ def _wrong(recorded: Trace, phase: str, spans: dict[str, np.ndarray]) -> str:
 
 
 def _starts(recorded: Trace, pattern: str) -> np.ndarray:
-    """When operators and annotations of such a name begin within the recorded steps, sorted."""
-    events = np.flatnonzero((recorded.category == CPU_OP) | (recorded.category == ANNOTATION))
+    """When operators of such a name begin within the recorded steps, sorted; annotations where torch itself makes them, with a #."""
+    annotated = (recorded.category == ANNOTATION) & ("#" in pattern)
+    events = np.flatnonzero((recorded.category == CPU_OP) | annotated)
     starts = np.sort(recorded.start[events[recorded.named(pattern, events)]])
     low, high = recorded.start[recorded.steps].min(), recorded.end[recorded.steps].max()
     return starts[(starts >= low) & (starts < high)]
