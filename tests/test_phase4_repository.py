@@ -44,6 +44,15 @@ def test_the_script_beside_the_notebook_is_the_one_that_lessons_take():
         assert (REPOSITORY / folder / NAME / "train.py").read_text() == SCRIPT.read_text()
 
 
+def test_its_script_reads_no_module_that_is_a_link(tmp_path):
+    """Debian links one of Python's modules to /etc, which a confined job may not read."""
+    (tmp_path / "os.py").write_text("text")
+    (tmp_path / "sitecustomize.py").symlink_to(tmp_path / "not_there.py")
+    program = f"import os, train; os.__file__ = {str(tmp_path / 'os.py')!r}; print(bytes(train.text()).decode())"
+    done = subprocess.run([sys.executable, "-c", program], cwd=SCRIPT.parent, capture_output=True, text=True)
+    assert done.stdout == "text\n", done.stderr
+
+
 def test_the_loop_is_the_script_s():
     """Word for word, so that what is learned of the script holds for the loop: attention, anomaly detection, the step."""
     script = [line.strip() for line in SCRIPT.read_text().splitlines()]

@@ -64,9 +64,8 @@ class GPT(nn.Module):
 
 def text():
     """All modules of Python's library: uint8 of shape (bytes,)."""
-    files = sorted(
-        path for path in Path(os.__file__).parent.glob("*.py") if not path.is_symlink()
-    )  # Debian links one to /etc
+    # Debian links one of them to /etc, which a confined job may not read
+    files = sorted(path for path in Path(os.__file__).parent.glob("*.py") if not path.is_symlink())
     return torch.frombuffer(bytearray(b"".join(path.read_bytes() for path in files)), dtype=torch.uint8)
 
 
