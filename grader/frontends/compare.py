@@ -117,9 +117,10 @@ def said(comparison: Comparison, names: list[str]) -> list[str]:
 
 
 def agreement(comparison: Comparison) -> str:
-    """Whether both loops train the same model, with the numbers."""
+    """Whether both loops train the same model, with the numbers; or why nothing was compared."""
     check = comparison.agreement
-    assert check is not None
+    if check is None:
+        return comparison.message
     loss, ratio, cosine = (
         check.evidence.get(name) for name in ("loss_difference", "update_norm_ratio", "update_cosine")
     )
