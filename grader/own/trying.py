@@ -182,6 +182,8 @@ def try_levers(
     _again(found, run, budget)
     _climb(found, run, budget)
     _undecided(found, run, budget)
+    if not found.ladder:  # what was undecided before may have paid after all
+        _climb(found, run, budget)
     found.seconds = time.monotonic() - began
     progress(1.0, "done")
     return found
