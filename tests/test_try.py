@@ -317,6 +317,12 @@ def test_each_run_gets_the_standard_input(tmp_path):
         trying.given_input.cache_clear()
 
 
+def test_a_name_of_no_lever_is_answered_with_those_there_are():
+    command = [sys.executable, "-m", "grader", "try", "--only", "nope,loader", "--", "true"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "--only nope names no lever. The levers here: no_debugging, loader" in done.stderr
+
+
 def test_losses_that_part_are_marked():
     base = Rung((), [0.1, 0.1], losses=[1.0, 0.9, 0.8])
     same, other = (

@@ -81,8 +81,9 @@ def _chosen(only: str) -> list[Lever]:
     near = sorted(machine.share(1)[0]) if machine.has_gpu() else []
     found = trying.levers(cores, near if len(near) < cores else [])
     wanted = [name.strip() for name in only.split(",") if name.strip()]
-    if unknown := [name for name in wanted if name not in {lever.name for lever in found}]:
-        raise UserError(f"--only {clean(', '.join(unknown))} names no lever.")
+    names = list(dict.fromkeys(lever.name for lever in found))
+    if unknown := [name for name in wanted if name not in names]:
+        raise UserError(f"--only {clean(', '.join(unknown))} names no lever. The levers here: {', '.join(names)}.")
     return [lever for lever in found if not wanted or lever.name in wanted]
 
 
