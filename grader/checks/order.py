@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from grader.checks.prediction import DEVICES
 from grader.labs.lab import Order
 from grader.result import AGAIN, INCONCLUSIVE, CheckResult, scored
-
-# The rule, as the lab's page and the report say it.
-RULE = (
-    "A change counts if it makes the loop at least {pays:.0%} faster where it stands, and no later one of the three would have gained "
-    "over {as_good:.0%} more there."
-)
-DEVICES = {"cuda": "a GPU", "cpu": "a CPU"}
 
 
 class Timed(NamedTuple):
@@ -26,6 +20,14 @@ class Timed(NamedTuple):
         """Both together: the faster one, and how far they are apart."""
         first, second = sorted((self.step_s, again.step_s))
         return Timed(first, max(self.spread, again.spread, second / first))
+
+
+def rule(check: Order) -> str:
+    """What counts, as the lab's page and the report say it."""
+    return (
+        f"A change counts if it makes the loop at least {check.pays - 1:.0%} faster where it stands, and no later one of the three would "
+        f"have gained over {check.as_good - 1:.0%} more there."
+    )
 
 
 def chosen(check: Order, answers: Mapping[Any, Any], form: str) -> tuple[tuple[str, ...], str]:
@@ -64,8 +66,7 @@ def judge(check: Order, names: Sequence[str], timed: Mapping[frozenset[str], Tim
         else:
             words.append(said)
             right += 1
-    rule = RULE.format(pays=check.pays - 1, as_good=check.as_good - 1)
-    reason = f"Measured here, on top of those before: {'. Then '.join(words)}. {rule}"
+    reason = f"Measured here, on top of those before: {'. Then '.join(words)}. {rule(check)}"
     spread = max(each.spread for each in timed.values())
     status = INCONCLUSIVE if right < check.count and spread > check.as_good else ""
     if status:
@@ -78,8 +79,3 @@ def judge(check: Order, names: Sequence[str], timed: Mapping[frozenset[str], Tim
         "blocks_differ": round(spread - 1, 4),
     }
     return scored(check, check.points * right / check.count, reason, evidence, status)
-
-
-def unusable(check: Order, why: str) -> CheckResult:
-    """No points for answers that name no order."""
-    return scored(check, 0, why)

@@ -156,9 +156,8 @@ def _row(one: HandedIn, record: dict[str, Any] | None) -> Row:
 def _outliers(made: list[Row]) -> None:
     """Grades that took far longer than the lab's others: beyond five times the spread (median absolute deviation), half as
     long again, and `LONGER_S`."""
-    for lab in {
-        row.lab for row in made if labs.get(row.lab).runs_code
-    }:  # questions take as long as the machine is busy
+    # questions take as long as the machine is busy
+    for lab in {row.lab for row in made if labs.get(row.lab).runs_code}:
         timed = [(row, row.seconds) for row in made if row.lab == lab and row.seconds and not row.why]
         if len(timed) < 5:
             continue

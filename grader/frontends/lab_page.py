@@ -213,10 +213,9 @@ def _points(lab: AnyLab) -> str:
             "earns at most half of its own."
         )
     if lab.order:
-        rule = order_check.RULE.format(pays=lab.order.pays - 1, as_good=lab.order.as_good - 1)
         parts.append(
             f"**{lab.order.title}.** The grader makes your {lab.order.count} changes in the untouched loop, one after another, and times it "
-            f"after each of them. {rule} Each earns a third of the points."
+            f"after each of them. {order_check.rule(lab.order)} Each earns a third of the points."
         )
     parts.append("**Your explanation.** A person reads it.")
     return _folded("How points are given", "\n\n".join(parts))

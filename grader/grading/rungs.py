@@ -9,7 +9,7 @@ from grader.checks import order as order_check
 from grader.grading.arms import Setup, open_arm
 from grader.labs.lab import Lab, Order
 from grader.measure.blocks import Plan
-from grader.result import CheckResult, Progress
+from grader.result import CheckResult, Progress, scored
 
 WARM_STEPS = 4  # after the first
 BLOCKS = 6
@@ -21,7 +21,7 @@ def order(lab: Lab, setup: Setup, seed: int, answers: Mapping[Any, Any], plan: P
     assert check is not None
     names, problem = order_check.chosen(check, answers, setup.form_name)
     if problem:
-        return order_check.unusable(check, problem)
+        return scored(check, 0, problem)
 
     def times() -> dict[frozenset[str], order_check.Timed]:
         made: dict[frozenset[str], order_check.Timed] = {}

@@ -18,6 +18,7 @@ from grader.trace.columns import Trace
 from grader.trace.decode import COLUMNS, OF_MEMORY, OF_OPS, OF_OTHERS, OF_PYTHON
 from grader.trace.events import ANNOTATION, CPU_OP, DRIVER, KERNEL, MEMCPY, MEMSET, PYTHON, RUNTIME, SPAN, STEP
 from grader.trace.parallel import Part
+from grader.trace.windows import step_numbers
 from grader.trace.words import counted
 
 EVENT_BYTES = 300  # of memory, for each event of a trace that is read and diagnosed, at the peak
@@ -157,12 +158,9 @@ def chosen(numbers: np.ndarray, first: int | None, last: int | None) -> tuple[in
 
 def positions(trace: Trace, wanted: Wanted) -> tuple[int, int]:
     """Of these steps among those of a trace, the second after the last one. Raises Unfit without any."""
-    found = len(trace.windows)
-    if not found:
+    if not len(trace.windows):
         raise Unfit("no step is known")
-    named = [trace.names[code] for code in trace.name[trace.steps[trace.windows.first :][:found]].tolist()]
-    numbers = [int(name.partition("#")[2][:18]) for name in named] if named else range(found)
-    return chosen(np.array(numbers), *wanted)
+    return chosen(step_numbers(trace), *wanted)
 
 
 def middle(before: np.ndarray, most: int) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from grader.trace.host import data_waits
 from grader.trace.intervals import Intervals
 from grader.trace.steps import Steps
 from grader.trace.timeline import used_devices
+from grader.trace.windows import step_numbers
 
 # What a rank does with its time, in the order of the picture; the last two are told apart once all ranks are known.
 OWN = ("computing", "copies", "data", "host", "other")
@@ -72,15 +73,14 @@ class Rank:
 def rank_of(a: Analysis, file: str) -> Rank:
     """Of a diagnosed trace. file: what it is called, its number is taken from there if the trace does not tell it."""
     trace = a.trace
-    left_out = min(
-        a.left_out, max(1, trace.windows.warm)
-    )  # ranks are compared by their collectives, so a loss costs only its step
+    # ranks are compared by their collectives, so a loss costs only its step
+    left_out = min(a.left_out, max(1, trace.windows.warm))
     steps = Steps(trace, left_out)
     calls = collectives(trace)
     zero = int(trace.windows.starts[0]) if len(trace.windows) else 0
     doing = _doing(a, steps)
     numbered = bool(len(trace.steps))
-    labels = _labels(trace)[left_out:]
+    labels = step_numbers(trace)[left_out:]
     at = np.searchsorted(steps.starts, calls.called, side="right") - 1
     inside = (at >= 0) & (calls.called < np.append(steps.ends, 0)[at])
     before, follows = _before(calls, doing)
@@ -117,14 +117,6 @@ def rank_of(a: Analysis, file: str) -> Rank:
         shapes=_shapes(trace, steps),
         fingerprint=f"{trace.rank} {_digest(trace.start - zero, trace.duration, trace.category, labels)}",
     )
-
-
-def _labels(trace: Trace) -> np.ndarray:
-    """The numbers of `ProfilerStep#7`, or 0, 1, ... of steps that were found."""
-    if not len(trace.steps):
-        return np.arange(len(trace.windows))
-    names = [trace.names[trace.name[e]] for e in trace.steps[trace.windows.first :][: len(trace.windows)].tolist()]
-    return np.array([int(name.partition("#")[2][:18]) for name in names], np.int64)
 
 
 def _moved(calls: Collectives, zero: int) -> Collectives:

@@ -89,11 +89,21 @@ def _longest_row(trace: Trace) -> tuple[int, int]:
     a file that holds two recordings: then a number does not follow on the one before."""
     steps = trace.steps
     starts, ends = trace.start[steps], trace.end[steps]
-    numbers = np.array([int(trace.names[code].partition("#")[2][:18]) for code in trace.name[steps].tolist()])
-    apart = (np.diff(numbers) != 1) & (starts[1:] - ends[:-1] > PAUSE * np.median(ends - starts))
+    apart = (np.diff(_written(trace, steps)) != 1) & (starts[1:] - ends[:-1] > PAUSE * np.median(ends - starts))
     edges = np.concatenate(([0], np.flatnonzero(apart) + 1, [len(steps)]))
     longest = int(np.argmax(np.diff(edges)))
     return int(edges[longest]), int(edges[longest + 1] - edges[longest])
+
+
+def step_numbers(trace: Trace) -> np.ndarray:
+    """Of a trace's steps: those of `ProfilerStep#7`, or 0, 1, ... where the steps were found."""
+    n = len(trace.windows)
+    return _written(trace, trace.steps[trace.windows.first :][:n]) if len(trace.steps) else np.arange(n)
+
+
+def _written(trace: Trace, steps: np.ndarray) -> np.ndarray:
+    """The 7 of `ProfilerStep#7` for each of these events."""
+    return np.array([int(trace.names[code].partition("#")[2][:18]) for code in trace.name[steps].tolist()], np.int64)
 
 
 def _found(trace: Trace) -> Windows:
