@@ -1,8 +1,12 @@
-"""NVML's handles, by the names that CUDA_VISIBLE_DEVICES has for GPUs and for slices of one that is divided (MIG)."""
+"""NVML's handles, by the names that CUDA_VISIBLE_DEVICES has for GPUs and for slices of one that is divided (MIG), and its meter of energy."""
 
 from __future__ import annotations
 
 import contextlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pynvml
@@ -27,3 +31,44 @@ def seen(gpu: Any, visible: str) -> Any:
                 with contextlib.suppress(pynvml.NVMLError):  # nothing is in this place
                     return pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)
     return gpu
+
+
+def joules(gpu: Any | None) -> float:
+    """The energy of a whole GPU since its driver was loaded, by its own counter; NaN for None. Raises NVMLError before Volta.
+
+    https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html"""
+    return math.nan if gpu is None else pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3
+
+
+@dataclass(frozen=True)
+class Used:
+    """What some calls took."""
+
+    joules: float  # NaN where there is no counter
+    seconds: float
+    calls: int
+
+    @property
+    def watts(self) -> float:
+        return self.joules / self.seconds
+
+
+LONGEST_TICK_S = 2.0  # a counter that stands still for longer is not waited for
+
+
+def used(gpu: Any | None, work: Callable[[], object], seconds: float) -> Used:
+    """Call `work` for so many seconds at least. The window begins and ends where the counter moves, which it does in ticks
+    of some ten milliseconds; `work` should take less than that."""
+
+    def until_a_tick(least_s: float) -> tuple[float, float, int]:
+        begin, calls, before = time.perf_counter(), 0, joules(gpu)
+        while True:
+            work()
+            calls, now, passed = calls + 1, joules(gpu), time.perf_counter() - begin
+            if passed >= least_s and (now != before or passed >= least_s + LONGEST_TICK_S):
+                return now, time.perf_counter(), calls
+            before = now
+
+    start, begin, _ = until_a_tick(0)
+    end, finish, calls = until_a_tick(seconds)
+    return Used(end - start, finish - begin, calls)

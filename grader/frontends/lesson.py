@@ -29,6 +29,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from grader import machine, paths
 from grader.data import cache
+from grader.nvml import joules
 from grader.safe_text import cores_text
 from grader.trace.words import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, SKY, VERMILION, plain_number
 
@@ -125,6 +126,20 @@ def nvml() -> Any:
     """NVML's handle of the GPU that torch calls cuda:0."""
     pynvml.nvmlInit()
     return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
+
+
+def energy_meter() -> Any | None:
+    """NVML's handle of the GPU, for `grader.nvml.used`; None, with a line that says why, where it counts no energy."""
+    if not torch.cuda.is_available():
+        print("NOT MEASURED: joules need an NVIDIA GPU that counts its own")
+        return None
+    try:
+        gpu = nvml()
+        joules(gpu)
+        return gpu
+    except pynvml.NVMLError as error:
+        print(f"NOT MEASURED: this GPU counts no joules ({error})")
+        return None
 
 
 class Counters:
