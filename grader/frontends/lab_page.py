@@ -17,22 +17,25 @@ from grader.frontends import sizes
 from grader.frontends.notebook.prediction import MEANING
 from grader.grading.half import says_bf16
 from grader.labs.lab import AnyLab, Budget, Growth, Lab
+from grader.sandbox.setting import QUICK_LIMITS, Limits
 
 GENERATED = "generated:"
 
 YOURS = """\
 **Yours.** Everything between `job` and `yield`, and all code outside the function.
 
-**Set-up.** We don't time what you do once before the first step, such as compiling or converting the data. You gain nothing if you
-work ahead there for later steps, because we let the loop use up its head start before we time it.
+**Set-up.** We don't time what you do once before the first step, such as compiling the model or converting the whole data set. A stock
+of finished batches gains you nothing. We let your loop run until it has used up all that it may have made in advance. {limit}
 
 **What must stay.** Your loop must train the same model on the same batches of `job.batches`. Loss, optimizer and learning rate stay as
-they are. Each batch is one optimizer step with one `yield`. The weights stay fp32.
+they are. Each batch is one optimizer step with one `yield`. The weights stay fp32.{formats}
 
 **What you yield.** A plain 0-d tensor, `loss.detach()`. A Python number doesn't count."""
 
 SERVES = """\
 **Yours.** Everything between `job` and `yield`, and all code outside the function.
+
+**Set-up.** We don't time what you do before the first answer, nor the first answers themselves. You may compile in either place. {limit}
 
 **What must stay.** The answers to each request, as the loop yields them."""
 
@@ -56,7 +59,7 @@ FIX = """\
 ## 3. Fix
 
 Go back up to *The loop*. Change one thing there and run its cell. Then run the cells under *Look* again. Repeat until
-you see nothing more to take away. Then run `lab.check()`, which prints the target. If you haven't reached it, go on."""
+you see nothing more to take away. Then run `lab.check()`{goal}"""
 
 
 def refresh(solutions: Path) -> list[Path]:
@@ -136,10 +139,15 @@ def _contract(lab: AnyLab) -> str:
             "trains one optimizer step, yields that step's loss",
         )
     )
+    limit = (
+        f"If the first {'answer' if lab.serves else 'step'} takes longer than {Limits().first_step / 60:g} minutes "
+        f"({QUICK_LIMITS.first_step / 60:g} in quick mode), we stop the loop."
+    )
+    formats = " You need no other number format in this phase. Formats come in phase 3." if lab.phase == 2 else ""
     parts = [
         f"**A generator.** `{name}(job)` {step}, and goes on when it's asked for the next. It never ends by itself. It holds no timing "
         "code, because the grader decides how long to warm up, what to time and when to stop.",
-        SERVES if lab.serves else YOURS,
+        SERVES.format(limit=limit) if lab.serves else YOURS.format(limit=limit, formats=formats),
     ]
     if lab.logs:
         names = _and([f"`{each}`" for each in lab.logs.names])
@@ -186,7 +194,14 @@ def _look(lab: AnyLab) -> str:
 
 
 def _fix(lab: AnyLab) -> str:
-    return FIX
+    assert isinstance(lab, Lab)
+    if isinstance(lab.memory, Growth):
+        goal = ", which prints the growth that is left. If memory still grows, go on."
+    elif lab.throughput.healthy:
+        goal = "."
+    else:
+        goal = ", which prints the target. If you haven't reached it, go on."
+    return FIX.format(goal=goal)
 
 
 def _points(lab: AnyLab) -> str:

@@ -29,7 +29,7 @@ from grader.trace.catalogue import METRICS, PEEKED, PROFILED
 from grader.trace.words import counted, plain_number
 
 MANY_STEPS = 100
-HIDDEN = "A check of the trace"  # until the prediction is locked
+HIDDEN = "A check that section 4 names"  # until the prediction is locked
 SHOWN_LOSSES = 12  # and the last one
 
 
