@@ -164,6 +164,7 @@ PHASES = (
             LabStop("4f_your_repository", minutes=60),
             Lesson("4_models/2_rules"),
             Lesson("4_models/3_order"),
+            Lesson("4_models/4_long_runs"),
             Lesson("4_models/5_energy"),
         ),
     ),
