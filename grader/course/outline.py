@@ -147,6 +147,7 @@ PHASES = (
             Lesson("3_step/10_communication"),
             LabStop("3j_communication"),
             Lesson("3_step/11_lengths"),
+            Lesson("3_step/12_vocabulary"),
             LabStop("3k_healthy"),
             LabStop("3l_retest", minutes=15),
         ),
