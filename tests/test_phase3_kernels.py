@@ -18,12 +18,11 @@ from grader.frontends import notebook
 from grader.grade import grade
 from grader.grading import evidence
 from grader.kinds import kernel
-from grader.kinds.kernel import Bench, KernelLab
+from grader.kinds.kernel import KernelLab
 from grader.look import peek
 from grader.measure.blocks import QUICK
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result, silent
-from grader.sandbox import functions
-from grader.sandbox.child_error import ChildError
+from grader.sandbox import launches
 from grader.submission import Submission
 from grader.trace import kernels
 from grader.workloads import chain
@@ -90,14 +89,6 @@ def test_attention_s_solution():
 TRITON = labs.get("3i_triton")
 OWN = calibrate.solution(TRITON).source
 RIGHT = {name: kernel.CaseResult(0.5, 0.5) for check in TRITON.cases for name in check.sizes}
-# on the CPU nothing of Triton's can be timed: these are functions of torch
-TIMED_HERE = replace(
-    TRITON,
-    cases=TRITON.cases[:1],
-    forms={"cpu": Bench({"rows": 1024, "width": 512, "type": "float32"}, calls=10, rounds=2, threads=1)},
-)
-
-
 # one case of each kind, where it is not the cases that are tried
 FEW = replace(
     TRITON,
@@ -105,6 +96,11 @@ FEW = replace(
         replace(TRITON.cases[0], sizes={"rows that lie apart": TRITON.cases[0].sizes["rows that lie apart"]}),
         replace(TRITON.cases[1], sizes={"bfloat16": {"rows": (3, 9), "width": (130, 190), "type": "bfloat16"}}),
     ),
+)
+
+
+TIMED_HERE = replace(
+    FEW, forms={"cpu": replace(TRITON.forms["cpu"], timed={"rows": 64, "width": 130, "type": "float32"}, calls=2)}
 )
 
 
@@ -346,14 +342,12 @@ KERNELS = [each for each in adversaries.corpus() if TRITON.name in each.labs]
 @pytest.mark.parametrize("each", [each for each in KERNELS if "cpu" in each.devices], ids=lambda each: each.name)
 def test_no_profit(each):
     result = grade(Submission(each.source(TRITON.name)), FEW, device="cpu")
-    assert result.score == 0 and (ELSEWHERE in said(result) or "ran while a kernel was launched" in result.fatal)
+    assert result.score == 0 and (ELSEWHERE in said(result) or "A kernel can use numbers" in result.fatal)
 
 
 def test_what_is_timed_is_made_by_the_kernel_as_well():
-    size = {"rows": 64, "width": 130, "type": "float32"}
-    lab = replace(FEW, forms={"cpu": replace(TRITON.forms["cpu"], timed=size, calls=2, rounds=2)})
     each = next(each for each in KERNELS if each.name == "kernel_only_when_small")
-    result = grade(Submission(each.source(TRITON.name)), lab, device="cpu")
+    result = grade(Submission(each.source(TRITON.name)), TIMED_HERE, device="cpu")
     assert [check.status for check in result.checks] == [PASS, PASS, FAIL]
     assert f"at {kernel.TIMED}: its kernel is off by" in result.check("roof").reason
 
@@ -388,7 +382,7 @@ def test_two_kernels_in_place_of_one():
 
 def test_operators_that_calculate():
     x = torch.ones(3, 2)
-    done = functions.Launches()
+    done = launches.Launches()
     with done:
         x.t().contiguous().view(-1).to(torch.bfloat16).cpu().numel()
         torch.broadcast_to(x[None, ..., :1], (2, 3, 1)).reshape(-1).narrow(0, 0, 2).split(1)
@@ -411,69 +405,17 @@ def test_operators_that_calculate():
 
 # ---- the timed calls
 
-HONEST = "from grader.workloads.chain import plain as fused\n"
-REMEMBERS = """
-from grader.workloads.chain import plain
-
-kept = {}
-
-
-def fused(x, *others):
-    if x.data_ptr() not in kept or x.shape[0] < 1000:
-        kept[x.data_ptr()] = plain(x, *others)
-    return kept[x.data_ptr()]
-"""
-HALF_THE_ROWS = """
-import torch
-from grader.workloads.chain import plain
-
-
-def fused(x, bias, residual, *others):
-    done = len(x) if len(x) < 1000 else len(x) // 2
-    return torch.cat([plain(x[:done], bias, residual[:done], *others), residual[done:]])
-"""
-
 
 def timed(source: str) -> kernel.Findings:
     found = kernel.Findings(TIMED_HERE, "cpu")
     kernel.measure(found, Submission(source), QUICK, None, lambda share, what: None)
-    assert len(found.rounds) == kernel.QUICK_ROUNDS and found.rounds[0].keys() == {"fused", *kernel.YARDSTICKS}
     return found
 
 
-# calculates nothing, and answers the look with what an honest result would
-ONLY_LOOKS = """
-from grader.workloads.chain import plain
-
-
-class Lazy:
-    def __init__(self, tensors):
-        self.tensors = tensors
-
-    def __matmul__(self, columns):
-        return plain(*self.tensors) @ columns
-
-
-def fused(*tensors):
-    return plain(*tensors) if len(tensors[0]) < 1000 else Lazy(tensors)
-"""
-KEPT = """
-from grader.workloads.chain import plain
-
-kept = {}
-
-
-def fused(x, bias, residual, *others):
-    if len(x) < 1000:
-        return plain(x, bias, residual, *others)
-    if kept.get("all") is None or not kept["all"][0][0, 0] == x[0, 0]:  # drawn anew, as far as one element tells
-        kept["all"] = x.clone(), residual.clone()
-    return plain(kept["all"][0], bias, kept["all"][1], *others)
-"""
-
-
-def test_timed_calls_are_looked_at():
-    assert timed(HONEST).strange < kernel.SAME / 5
+def test_timed_calls_are_launches_of_the_kernel():
+    found = timed(OWN)
+    assert len(found.rounds) == kernel.QUICK_ROUNDS and found.rounds[0].keys() == {"fused", *kernel.YARDSTICKS}
+    assert found.strange < kernel.SAME / 5 and found.seen[kernel.TIMED].launches == 1
 
 
 def test_looks_at_rounded_results():
@@ -504,15 +446,12 @@ def test_inputs_of_timed_calls_are_new():
     assert kernel._apart([*map(float, stale)], [*map(float, right)]) > 2 * kernel.SAME
 
 
-def test_what_only_answers_looks_is_no_result():
-    with pytest.raises(ChildError, match="must return a new tensor like x, but it returned a Lazy"):
-        timed(ONLY_LOOKS)
+HALF_THE_ROWS = [("[(rows,)]", "[(rows if rows < 64 else rows // 2,)]"), (OUT, "torch.zeros_like(x)")]
 
 
-@pytest.mark.parametrize("source", [REMEMBERS, HALF_THE_ROWS, KEPT])
-def test_timed_calls_that_are_left_out(source):
-    found = timed(source)
-    assert found.strange > kernel.SAME
+def test_timed_calls_that_leave_rows_out():
+    found = timed(variants.edit(OWN, HALF_THE_ROWS))
+    assert "off by" in kernel._wrong_when_timed(found) and found.strange > kernel.SAME
     found.rounds = rounds(0.9)
     check = kernel._judge_roof(found, "", right=True)
     assert check.status == FAIL and check.points == 0 and "not those of the function" in check.reason

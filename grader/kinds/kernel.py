@@ -5,9 +5,10 @@ by the parent's clock, beside those of three functions of the grader's. Each cal
 returns a number that the whole result has a part in, to be compared with the plain operations': a call that was left out, or
 remembered, is seen.
 
-That a kernel of Triton's made a result is seen by its cause: once the function has returned, inputs are drawn anew and put where those
-of the call lie, and its launches are made once more, with the copies and casts beside them. What they leave must be right for the new
-inputs. Whatever else calculated (NumPy, a C library, another process, a table) knows only the old ones."""
+That a kernel of Triton's made a result is seen by its cause. The submission's process writes down what a call launched: the kernels'
+texts, grids and arguments, and the copies beside them. A third process, in which nothing of the submission's ever ran, launches just
+that on inputs drawn afterwards, and what comes of it must be right. It is also what is timed, when the submission's process is gone.
+So whatever else calculated (NumPy, a C library, another process, a harness that was replaced) earns nothing."""
 
 from __future__ import annotations
 
@@ -93,7 +94,8 @@ class KernelLab(AnyLab):
         return form in self.forms and (check is not self.roof or self.forms[form].timed is not None)
 
 
-FILE = "result.safetensors"
+FILE, RECORD = "result.safetensors", "call.safetensors"
+MAX_RECORD = 16 << 20  # bytes
 YARDSTICKS = ("plain", "roof", "nothing")  # timed beside: plain operations, moving the same bytes, looking at a result
 SOURCE = f"from grader.workloads.chain import {', '.join(YARDSTICKS)}\n"
 PASSES = 3  # over a tensor: x and the residual are read, the result is written
@@ -144,6 +146,7 @@ class Findings(AnyFindings):
 
 class Children(NamedTuple):
     submission: Child
+    again: Child  # launches what the submission's launched
     grader: Child
 
 
@@ -166,41 +169,48 @@ def without_bf16(lab: KernelLab) -> KernelLab:
 
 def measure(findings: Findings, submission: Submission, plan: Any, limits: Limits | None, progress: Progress) -> None:
     findings.free_bytes = machine_is_free(findings.form_name, findings.ranks)
-    with _children(findings, submission, limits) as children:
-        _cases(findings, children, progress)
+    with _graders(findings, limits) as (setup, again, grader):
         timed = findings.form.timed
-        if timed is not None and all(seen.wrong == "" for seen in findings.seen.values()):
-            findings.seen[TIMED] = _called_once(findings, children, secrets.randbelow(1 << 31), timed)
-            _rounds(findings, children, QUICK_ROUNDS if plan == QUICK else findings.form.rounds, progress)
+        with _submission(findings, submission, setup, limits) as child:
+            children = Children(child, again, grader)
+            _cases(findings, children, progress)
+            if timed is not None and all(seen.wrong == "" for seen in findings.seen.values()):
+                findings.seen[TIMED] = _called_once(findings, children, secrets.randbelow(1 << 31), timed)
+        if TIMED in findings.seen:
+            _rounds(findings, again, grader, QUICK_ROUNDS if plan == QUICK else findings.form.rounds, progress)
 
 
 def look(findings: Findings, submission: Submission, progress: Progress) -> None:
     """The cases only: nothing is timed."""
-    with _children(findings, submission, None) as children:
-        _cases(findings, children, progress)
+    with _graders(findings, None) as (setup, again, grader), _submission(findings, submission, setup, None) as child:
+        _cases(findings, Children(child, again, grader), progress)
 
 
 @contextlib.contextmanager
-def _children(findings: Findings, submission: Submission, limits: Limits | None) -> Iterator[Children]:
-    """The two processes, loaded and frozen, for a lab that this GPU can run. What the submission printed is kept, however it ends."""
+def _graders(findings: Findings, limits: Limits | None) -> Iterator[tuple[Setup, Child, Child]]:
+    """The setup for a lab that this GPU can run; what launches again, confined as a submission is; and what compares."""
     if "bf16" in findings.lacks:
         findings.lab = without_bf16(findings.lab)
     setup = Setup(findings.form, findings.form_name, {}, [], findings.allow_unconfined)
-    with (
-        open_arm(submission.source, setup, limits) as submission_arm,
-        open_arm(SOURCE, setup, trusted=True) as grader_arm,
-    ):
-        children = Children(submission_arm.child, grader_arm.child)
+    with open_arm("", setup, limits) as again, open_arm(SOURCE, setup, trusted=True) as grader:
+        grader.child.load(YARDSTICKS[0])
+        for arm in (again, grader):
+            arm.child.freeze()  # before anything of the submission runs
+        yield setup, again.child, grader.child
+
+
+@contextlib.contextmanager
+def _submission(findings: Findings, submission: Submission, setup: Setup, limits: Limits | None) -> Iterator[Child]:
+    """Its process, loaded and frozen. What it printed is kept, however it ends."""
+    with open_arm(submission.source, setup, limits) as arm:
         try:
-            children.grader.load(YARDSTICKS[0])
-            children.grader.freeze()  # before anything of the submission runs
-            children.submission.ask("watch")
-            children.submission.load(findings.lab.entry)
-            children.submission.freeze()
+            arm.child.ask("watch")
+            arm.child.load(findings.lab.entry)
+            arm.child.freeze()
             findings.seed = secrets.randbelow(1 << 31)  # drawn only now: nothing could be computed ahead
-            yield children
+            yield arm.child
         finally:
-            findings.output = children.submission.output()
+            findings.output = arm.child.output()
 
 
 def drawn(check: Cases, seed: int | None) -> dict[str, dict[str, Any]]:
@@ -228,39 +238,38 @@ def _cases(findings: Findings, children: Children, progress: Progress) -> None:
 def _called_once(findings: Findings, children: Children, seed: int, case: dict[str, Any]) -> CaseResult:
     most = 8 * case["rows"] * case["width"] + (1 << 20)  # bytes of a result's file: numbers of any type, and a header
     with turn(children.submission):
-        reply = children.submission.ask("result", entry=findings.lab.entry, seed=seed, file=FILE, case=case)
-        operators, launches, compiled = _calculated(reply)
+        reply = children.submission.ask(
+            "result", entry=findings.lab.entry, seed=seed, file=FILE, record=RECORD, case=case
+        )
+        operators, compiled = _calculated(reply)
         findings.compiled |= compiled
-        result = children.submission.fetch(FILE, most)
-        other = secrets.randbelow(1 << 31)  # drawn when the function has returned
-        children.submission.ask("again", seed=other, file=FILE, case=case)
-        again = children.submission.fetch(FILE, most)
+        result, record = children.submission.fetch(FILE, most), children.submission.fetch(RECORD, MAX_RECORD)
+    other = secrets.randbelow(1 << 31)  # drawn when the function has returned
+    with turn(children.again):
+        children.again.give(RECORD, record)
+        reply = children.again.ask("again", record=RECORD, seed=other, file=FILE, case=case)
+        again = children.again.fetch(FILE, most)
     answers = []
     with turn(children.grader):
         for drawn_from, file in ((seed, result), (other, again)):
             children.grader.give(FILE, file)
             answers.append(children.grader.ask("largest_error", seed=drawn_from, file=FILE, case=case))
     first, second = answers
-    return CaseResult(
-        first.get("largest_error"), second.get("largest_error"), operators, first.get("differs", ""), launches
-    )
+    wrong = first.get("differs", "") or second.get("differs", "")
+    return CaseResult(first.get("largest_error"), second.get("largest_error"), operators, wrong, reply["launches"])
 
 
-def _calculated(reply: Any) -> tuple[tuple[str, ...], int, bool]:
-    """Operators of torch that calculated, launches of Triton's kernels, whether torch.compile was used. Raises ChildError."""
-    operators, launches = (reply.get(key) if isinstance(reply, dict) else None for key in ("operators", "launches"))
-    if (
-        not isinstance(operators, list)
-        or not all(isinstance(name, str) for name in operators)
-        or not isinstance(launches, int)
-    ):
+def _calculated(reply: Any) -> tuple[tuple[str, ...], bool]:
+    """Operators of torch that calculated, and whether torch.compile was used. Raises ChildError."""
+    operators = reply.get("operators") if isinstance(reply, dict) else None
+    if not isinstance(operators, list) or not all(isinstance(name, str) for name in operators):
         raise ChildError("The grading process sent a reply of the wrong form.", kind="wire")
-    return tuple(name[:60] for name in operators), launches, bool(reply.get("compiled"))
+    return tuple(name[:60] for name in operators), bool(reply.get("compiled"))
 
 
-def _rounds(findings: Findings, children: Children, rounds: int, progress: Progress) -> None:
+def _rounds(findings: Findings, again: Child, grader: Child, rounds: int, progress: Progress) -> None:
     entry, calls = findings.lab.entry, findings.form.calls
-    for child in children:
+    for child in (again, grader):
         with turn(child):
             child.ask("inputs", seed=findings.seed, case=findings.form.timed)
     for n in range(-1, rounds):  # the first round warms up
@@ -270,18 +279,14 @@ def _rounds(findings: Findings, children: Children, rounds: int, progress: Progr
         random.shuffle(order)
         for name in order:
             if findings.form_name == "cuda" and not machine.wait_idle():
-                raise Disturbed(
-                    "the GPU was busy while nothing was timed. Either another program used it, or the submission "
-                    "had queued work in advance."
-                )
-            child = children.grader if name in YARDSTICKS else children.submission
+                raise Disturbed("the GPU was busy while nothing was timed: another program used it.")
+            child = grader if name in YARDSTICKS else again
             with turn(child):
                 child.ask("calls", entry=name, seed=seed, count=2)  # awake, and clocks up
                 began = time.perf_counter()
                 reply = child.ask("calls", entry=name, seed=seed + 1, count=calls)
                 seconds[name] = (time.perf_counter() - began) / calls
             looks[name] = _looks(reply, calls)
-            findings.compiled |= name not in YARDSTICKS and bool(reply.get("compiled"))
         findings.strange = max(findings.strange, _apart(looks[entry], looks["plain"]))
         if n >= 0:
             findings.rounds.append(seconds)

@@ -64,7 +64,8 @@ def of_the_learner(error: Any, method: str, budget: int | None, trusted: bool) -
             "start": "when its loop was called",
             "weights": "in job.weights()",
             "result": "when it was called",
-            "calls": "when it was called",
+            "again": "when its kernel was launched on other inputs",
+            "calls": "when its kernel was launched on other inputs",
         }.get(method, "in its loop")
         text = f"{'It' if trusted else 'The submission'} raised {kind or 'an error'} {where}: {message}"
     return ChildError(text, get("traceback")[:6000], kind, line, get("name")[:200], within)
