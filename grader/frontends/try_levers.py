@@ -112,13 +112,14 @@ def text(found: Tried, width: int = 100) -> str:
     lines.append(f"{'lever alone':<28} {'ms per step':>11} {'gain':>7}  {'90% interval':<14} {'memory':>8}  verdict")
     for rung in sorted(found.alone, key=lambda rung: -(rung.gain.factor if rung.gain else 0)):
         lines += wrap(_row(rung), width) if rung.why_not else [_row(rung), *_marks(rung, width)]
-    paid = [rung for rung in found.ladder]
+    paid = found.ladder
     if len(paid) > 1:
         lines += ["", "the ladder, where each rung adds to the one before"]
         lines += [_row(rung) for rung in paid]
     if paid:
         whole = base.mean_s / paid[-1].mean_s
-        lines += ["", f"all of them together make it {whole:.2f} times as fast. Write:"]
+        what = "all of them together make" if len(paid[-1].levers) > 1 else f"{paid[-1].title} makes"
+        lines += ["", *wrap(f"{what} it {whole:.2f} times as fast. Write:", width)]
         lines += [line for lever in paid[-1].levers for line in wrap(f"- {lever.write}", width)]
     else:
         lines += ["", "No lever made it faster. `grader run` says what holds it back."]

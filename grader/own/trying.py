@@ -180,10 +180,10 @@ def try_levers(
         if run(rung):
             _judge(found, rung, found.baseline)
     _again(found, run, budget)
-    _climb(found, run, budget)
+    climbed: set[str] = set()
+    _climb(found, run, budget, climbed)
     _undecided(found, run, budget)
-    if not found.ladder:  # what was undecided before may have paid after all
-        _climb(found, run, budget)
+    _climb(found, run, budget, climbed)  # what was undecided before may have paid after all
     found.seconds = time.monotonic() - began
     progress(1.0, "done")
     return found
@@ -216,29 +216,32 @@ def _best_loaders(baseline: Rung, rungs: list[Rung]) -> list[Rung]:
     return sorted(by_name.values(), key=lambda rung: -_ratio(baseline, rung))
 
 
-def _climb(found: Tried, run: Callable[[Rung], bool], budget: _Budget) -> None:
-    """Greedily: the best one, then each of the others that is faster on top of what there is."""
+def _climb(found: Tried, run: Callable[[Rung], bool], budget: _Budget, climbed: set[str]) -> None:
+    """Greedily: the best one, then each of the others that is faster on top of what there is. climbed: names of levers that had
+    their turn, which get no second one."""
     paid = [rung for rung in found.alone if rung.said == decision.FASTER]
-    paid = _best_loaders(found.baseline, paid)
-    below = found.baseline
+    paid = [rung for rung in _best_loaders(found.baseline, paid) if rung.levers[0].name not in climbed]
     for rung in paid:
-        higher = Rung((*below.levers, *rung.levers))
-        if below is found.baseline:
-            higher = rung
-        else:
-            if not budget.enough():
-                found.complete = False
-                break
-            for _ in range(2):
-                if budget.enough() and not run(higher):
-                    break
-            if higher.why_not or not higher.step_s:
-                continue
-            _judge(found, higher, below)
-            if higher.gain is None or higher.gain.factor < PROMISING:
-                continue
-        found.ladder.append(higher)
-        below = higher
+        if found.ladder and not budget.enough():
+            found.complete = False
+            break
+        climbed.add(rung.levers[0].name)
+        higher = _on_top(found, rung, run, budget) if found.ladder else rung
+        if higher is not None:
+            found.ladder.append(higher)
+
+
+def _on_top(found: Tried, rung: Rung, run: Callable[[Rung], bool], budget: _Budget) -> Rung | None:
+    """A lever with all those of the ladder, if that is faster than the ladder."""
+    below = found.ladder[-1]
+    higher = Rung((*below.levers, *rung.levers))
+    for _ in range(2):
+        if budget.enough() and not run(higher):
+            break
+    if higher.why_not or not higher.step_s:
+        return None
+    _judge(found, higher, below)
+    return higher if higher.gain is not None and higher.gain.factor >= PROMISING else None
 
 
 def _undecided(found: Tried, run: Callable[[Rung], bool], budget: _Budget) -> None:

@@ -16,6 +16,7 @@ from torch.optim import optimizer as optimizers
 
 watching: list = []  # the one watcher
 compiling = torch.compiler.is_compiling
+backward_runs_in = getattr(torch._C, "_current_graph_task_id", lambda: -1)  # this thread: a number, -1 for none
 
 
 def install(watch) -> None:
@@ -81,7 +82,7 @@ def _first(seen):
 def _backward(watch):
     def wrap(original):
         def backward(tensors, *args, **kwargs):
-            if compiling():
+            if compiling() or backward_runs_in() >= 0:  # checkpointing calls it within a backward pass
                 return original(tensors, *args, **kwargs)
             if watch.timing or watch.losses.wanted or watch.apart.began is not None:
                 watch.backward_begins(tensors)

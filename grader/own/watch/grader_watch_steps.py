@@ -15,7 +15,8 @@ NO_OPTIMIZER = 30  # backward calls where no optimizer was made: then they are t
 NEVER_STEPS = 1000  # where one was made, which may gather gradients over many calls
 DEEPEST = 20  # parts within parts
 LETS_GO = (12, 6)  # CUDA: the first version in which its profiling library can be ended without harm to CUDA graphs
-GONE = 50  # steps of others without one of the main optimizer's
+REPEATED = 50  # steps of the main optimizer without a backward pass: then its passes are not seen
+GONE = 10  # steps of others without one of the main optimizer's, which then has ended; more where it was seen to pause
 
 
 class Mark:
@@ -75,8 +76,11 @@ class Steps:
         self.by = "function" if function else ""
         self.main: weakref.ref | None = None
         self.parameters = 0  # of the main optimizer
-        self.sizes: dict[int, int] = {}
+        self.sizes: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # parameters of each other one
+        self.calls = 0  # steps of all optimizers
         self.others = 0  # steps of other optimizers since the main one's last
+        self.pause = 0  # the most of them between two of its steps
+        self.ended_at = 0  # calls, where another one took its place
         self.begin_again = False  # what was counted so far were steps of a smaller one
         self.backwards = 0  # since the last step of any
         self.passes = 0  # backward passes of any kind since the main one's last step
@@ -91,26 +95,40 @@ class Steps:
         self.backwards = 0
         if self.by == "function":
             return False
-        if self.main is not None and self.main() is optimizer:
-            self.others = 0
+        self.calls += 1
+        main = self.main() if self.main is not None else None
+        if main is optimizer:
+            if self.others:
+                self.pause, self.others = max(self.pause, self.others), 0
             return self._of_another_pass()
-        size = self.sizes.get(id(optimizer))
-        if size is None:
-            size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
-            self.sizes[id(optimizer)] = size
         self.others += 1
-        if self.main is None or self.main() is None or size > self.parameters or self.others > GONE:
-            self.begin_again = size > self.parameters if self.main is not None else self.by in ("backward", "grad")
+        known = optimizer in self.sizes
+        if not known:
+            self.sizes[optimizer] = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+        size = self.sizes[optimizer]
+        larger = size > self.parameters
+        if main is None or larger or self.others > max(GONE, 3 * self.pause) or self._again(main, optimizer, known):
+            if larger and known and self.ended_at:  # it had not ended
+                self.pause = max(self.pause, self.calls - self.ended_at)
+            self.ended_at = self.calls - self.others
+            self.begin_again = larger if self.main is not None else self.by in ("backward", "grad")
             self.main, self.parameters, self.by, self.others = weakref.ref(optimizer), size, "optimizer", 0
             self.passes, self.repeated = 0, 0 if self.passes else -1
             return True
         return False
 
+    def _again(self, main, optimizer, known: bool) -> bool:
+        """Whether an optimizer was made anew, as for each epoch: for the same parameters, and it steps by gradients of its own."""
+        no_new_pass = self.repeated >= 0 and not self.passes  # it wraps the main one, and both step
+        if known or self.sizes[optimizer] < self.parameters or no_new_pass:
+            return False
+        return main.param_groups[0]["params"][0] is optimizer.param_groups[0]["params"][0]
+
     def _of_another_pass(self) -> bool:
         """Whether the main optimizer has something new to step by: DeepSpeed steps it once for each group of parameters."""
         if self.passes:
             self.passes = self.repeated = 0
-        elif 0 <= self.repeated < GONE:
+        elif 0 <= self.repeated < REPEATED:
             self.repeated += 1
             return False
         return True
