@@ -22,6 +22,7 @@ from helpers import (
     LAB,
     LIMITS,
     MARKER,
+    PLAN,
     eventually,
     first,
     grade_cells,
@@ -377,6 +378,16 @@ def test_weights_function_that_does_not_work():
 def test_loop_that_never_yields():
     message = failed(grade_cells(loop("while True: pass"), limits=Limits(first_step=1)))
     assert "gave no loss within 1 s" in message and "Look for a loop that never yields" in message
+
+
+@pytest.mark.parametrize("body", ["while True: pass", "raise ValueError", "return"])
+def test_a_right_prediction_earns_nothing_while_the_loop_does_not_run(body):
+    said = (("cause", LAB.cause), ("gain", 2.0))
+    one = replace(submission(loop(body)), prediction=said)
+    result = grade(one, LAB, device="cpu", plan=PLAN, limits=replace(LIMITS, first_step=1))
+    check = result.check("prediction")
+    assert result.fatal and result.score == 0 and (check.status, check.max_points) == (FAIL, LAB.prediction.points)
+    assert "did not run" in check.reason and "counts when the loop runs" in check.reason
 
 
 def test_the_second_step_may_compile_for_as_long_as_the_first():

@@ -170,7 +170,8 @@ def _prediction(lab: AnyLab) -> str:
     ]
     judged = (
         f"You get half of the {lab.prediction.points:g} points for the cause and half for the gain. {RULE.format(factor=factor)} "
-        f"If you predict 6, you are right with any gain from {6 / factor:.2g} to {6 * factor:.2g}.{made_for}"
+        f"If you predict 6, you are right with any gain from {6 / factor:.2g} to {6 * factor:.2g}.{made_for} "
+        "While your loop doesn't run, its prediction earns nothing."
     )
     return "\n".join(
         [

@@ -19,6 +19,7 @@ from grader.labs.lab import CAUSES, Budget, TraceCheck
 from grader.result import AGAIN, FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, unscored
 from grader.submission import Submission
 
+STAYS = "Your prediction stays as it is, and counts when the loop runs."
 ONLY_COMPARED = f"{NEEDS_GPU} Only the training was compared."
 
 
@@ -70,12 +71,15 @@ def judge(findings: Findings, submission: Submission) -> list[CheckResult]:
 def _prediction(findings: Findings, submission: Submission, full: bool, undecided: bool) -> CheckResult:
     """full: the submission has all points for its throughput."""
     lab, gain, gains = findings.lab, findings.race.gain, {}
+    if findings.fatal and lab.measures(lab.prediction, findings.form_name):
+        status, reason = findings.stopped() or (FAIL, "")
+        return unscored(lab.prediction, status, f"{reason} {STAYS}" if submission.prediction else reason)
     reference_gain = 1.0 if lab.throughput.healthy else findings.yardstick.reference_gain
     if reference_gain:
         gains[prediction_check.REFERENCE] = reference_gain
     if full and gain:
         gains[prediction_check.OWN] = gain.factor
-    if not gains and gain is None and not (findings.fatal and lab.measures(lab.prediction, findings.form_name)):
+    if not gains and gain is None:
         return unscored(lab.prediction, NOT_MEASURED, "Nothing was measured to compare the prediction with.")
     graded_on = findings.form_name if lab.scored_on_both else ""
     causes = (lab.cause, *lab.close)
