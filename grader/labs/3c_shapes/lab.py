@@ -22,14 +22,14 @@ GPU = Form(
     parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
 )
 
-# Twice 61 million weights at 16 bytes (fp32, gradient, Adam's two moments) and CUDA's half GB are 2.9 GB. The full form has
-# 2.05 GB a window beyond that, 1.8 of it logits, which are 206 MB in fp32 and are there some nine times.
+# Twice 61 million weights at 16 bytes (fp32, gradient, Adam's two moments), and 0.8 GB of CUDA's own, are 3.6 GB. The full form
+# has 2.05 GB a window beyond that, 1.8 of it logits, which are there some nine times. A window is shorter here.
 SMALLER = (
     GPU.smaller(
         "small",
         6.8e9,
-        {"layers": 3, "batch_size": 2},
-        flops=6 * (3 * 12 * 768**2 + 50257 * 768) * 2 * 1024,
+        {"layers": 3, "batch_size": 2, "length": 768},
+        flops=6 * (3 * 12 * 768**2 + 50257 * 768) * 2 * 768,
     ),
 )
 

@@ -1,6 +1,6 @@
 from grader.labs.lab import Form, Lab, Lever, Order, Parity, Prediction, Throughput, TraceCheck
 
-LAYERS, WIDTH, LENGTH, BATCH = 4, 768, 1024, 6
+LAYERS, WIDTH, LENGTH, BATCH = 2, 1280, 1024, 4
 # 2 operations forward and 4 backward for each weight of a matrix product and each token, and for each of the two products of an
 # attention, of which a causal one needs half
 FLOPS = 6 * LAYERS * BATCH * LENGTH * (12 * WIDTH**2 + 256 * WIDTH / LAYERS + LENGTH * WIDTH)
@@ -49,14 +49,14 @@ LAB = Lab(
             options={
                 "layers": LAYERS,
                 "width": WIDTH,
-                "heads": 12,
+                "heads": WIDTH // 64,
                 "length": LENGTH,
                 "batch_size": BATCH,
                 "lr": 3e-5,  # as low as 3a's, and for the same reason
                 "bare": True,
             },
             data="text",
-            # Calculated: 30 million weights at 16 bytes, and 0.9 GB a layer of the starter's, 0.3 GB of the solution's; CUDA's twice
+            # Calculated: twice 40 million weights at 16 bytes, 0.24 GB a layer and window of the starter's, CUDA's 0.8 GB twice
             gpu_memory=7.2e9,
             minimum_gain=3.5,
             noise=0.01,
