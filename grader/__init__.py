@@ -11,6 +11,7 @@ __all__ = ["compare", "lab", "load_ipython_extension", "trace"]
 # What the course's notebooks import besides, by module. These names stay where they are, whatever moves around them.
 FOR_NOTEBOOKS = {
     "grader": ("lab", "labs", "machine", "nvml", "trace"),
+    "grader.data": ("nsys",),
     "grader.data.images": ("draw", "generated"),
     "grader.frontends": ("lesson", "start"),
     "grader.frontends.compare": ("agreement", "text"),

@@ -97,6 +97,7 @@ PHASES = (
             LabStop("1c_diagnose", core=True),
             Lesson("1_instrumentation/5_baseline"),
             LabStop("1d_mystery", core=True),
+            Lesson("1_instrumentation/6_nsight"),
             LabStop("1e_retest", minutes=15),
         ),
     ),
