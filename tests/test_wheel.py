@@ -38,7 +38,7 @@ def wheel(tmp_path_factory) -> Path:
     copy = folder / "copy"
     for name in ("grader", "data", "notebooks", "labs", "solutions"):
         shutil.copytree(REPOSITORY / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "nights"))
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, copy)
     command = [sys.executable, "-m", "pip", "wheel", str(copy), "--no-deps", "--no-build-isolation", "-w", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
@@ -103,6 +103,33 @@ def small(wheel, tmp_path_factory) -> Installed:
     checked = subprocess.run([str(python), "-m", "pip", "check"], capture_output=True, text=True, timeout=600)
     assert not checked.returncode, checked.stdout  # nothing that the wheel asks for is missing
     return Installed(python, folder, {"PYTHONPATH": ""})
+
+
+def test_a_wheel_from_the_source_distribution_is_the_same(wheel, tmp_path):
+    code = "import sys, setuptools.build_meta as build; print(build.build_sdist(sys.argv[1]))"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    made = subprocess.run(command, cwd=wheel.parent / "copy", check=True, capture_output=True, text=True, timeout=600)
+    archive = tmp_path / made.stdout.splitlines()[-1]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        str(archive),
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(tmp_path),
+    ]
+    subprocess.run(command, check=True, capture_output=True, timeout=600)
+    of_both = [
+        {item.filename: item.CRC for item in zipfile.ZipFile(path).infolist()}
+        for path in (wheel, *tmp_path.glob("*.whl"))
+    ]
+    one, other = (
+        {name: crc for name, crc in each.items() if not name.endswith(".dist-info/RECORD")} for each in of_both
+    )
+    assert one == other and len(one) > 400
 
 
 def test_the_wheel_has_every_file_of_the_package(wheel):
