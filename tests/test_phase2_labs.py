@@ -178,6 +178,31 @@ def test_close_guesses_may_come_out_otherwise(form):
         assert logs_check.judge(lab.logs, *logged, [2.0], [2.0], 24).status == status
 
 
+STEPS, LOSSES = 200, [2.0] * 200
+RIGHT = [{"loss": 2.0, "accuracy": (7 * step % 16) / 16} for step in range(STEPS)]
+INVENTED = [values | {"accuracy": 0.5} for values in RIGHT]
+
+
+@pytest.mark.parametrize(
+    "logged, status",
+    [
+        (RIGHT, PASS),
+        (RIGHT[:-8] + [{}] * 8, PASS),  # the last are still to come
+        ([INVENTED[n] if n % 16 == 0 else values for n, values in enumerate(RIGHT)], PASS),  # rounding
+        (RIGHT[:100] + INVENTED[100:], FAIL),
+        (RIGHT[:100] + RIGHT[99:-1], FAIL),  # those of the step before
+        (RIGHT[:100] + [RIGHT[n - n % 3] for n in range(100, STEPS)], FAIL),  # of every third step
+    ],
+)
+def test_logs_are_the_reference_s_after_the_starter_s_last_step(logged, status):
+    check = labs.get("2f_end_to_end").logs
+    first = logs_check.judge(check, RIGHT[:60], logged, LOSSES[:60], LOSSES, 24)
+    assert first.status == PASS
+    second = logs_check.beside_the_reference(check, first, RIGHT, logged, LOSSES, LOSSES, 24)
+    assert second.status == status and second.evidence["accuracy_of_the_tolerance"] == 0
+    assert ("in place of" in second.reason) == (status == FAIL)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HEALTHY)
 @pytest.mark.parametrize(

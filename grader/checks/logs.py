@@ -21,6 +21,9 @@ HINT = (
 # torch 2.14, learning rates of 0.005 and 0.01; the largest activation was compared). On an NVIDIA H200 (torch 2.11) an honest loop
 # of 3e_compile had logged 941 steps as the starter had, when its largest activation was 3% off.
 PARTED = 1.5e-4
+# Of the steps that the reference solution made as well, this share may have logged something else: what is off in a step now and then
+# is rounding, and to invent as little saves next to nothing.
+ASTRAY = 0.1
 Logged = Sequence[dict[str, Any]]  # step by step: name -> number, or None for one that is not finite
 
 
@@ -54,6 +57,37 @@ def judge(
     if problem:
         return CheckResult(NAME, TITLE, FAIL, 0, 0, f"The logs are not the starter's. {problem}.", HINT, evidence)
     return CheckResult(NAME, TITLE, PASS, 0, 0, "Every step logs what the starter logs.", "", evidence)
+
+
+def beside_the_reference(
+    check: Logs,
+    first: CheckResult,
+    reference: Logged,
+    submission: Logged,
+    reference_losses: Sequence[float],
+    losses: Sequence[float],
+    steps: int,
+) -> CheckResult:
+    """The second look at logs that `first` has passed: the starter made fewer steps, and what was logged after those may be invented.
+    `reference`, `reference_losses`: of the reference solution from the same seed; `steps`: the `first` of `judge`."""
+    wider = [max(1.0, apart / PARTED) for apart in parity.parted(reference_losses, losses, steps)]
+    evidence = dict(first.evidence)
+    for name in check.names:
+        both = [
+            (step, _off(check, ours[name], theirs[name], factor))
+            for step, (ours, theirs, factor) in enumerate(zip(submission, reference, wider, strict=False))
+            if isinstance(ours.get(name), float) and isinstance(theirs.get(name), float)
+        ]
+        astray = [step for step, off in both if off > 1]
+        evidence[f"{name}_astray"] = round(len(astray) / max(1, len(both)), 4)
+        if name != "loss" and len(astray) > ASTRAY * len(both):
+            ours, theirs = submission[astray[0]][name], reference[astray[0]][name]
+            reason = (
+                f"The logs are not those of this training. Of {len(both)} steps {len(astray)} logged another {name} than the reference "
+                f"solution does on the same batches. The first is step {astray[0]}, with {ours:.4g} in place of {theirs:.4g}."
+            )
+            return CheckResult(NAME, TITLE, FAIL, 0, 0, reason, HINT, evidence)
+    return CheckResult(NAME, TITLE, first.status, 0, 0, first.reason, first.hint, evidence)
 
 
 def to_come(submission: Logged) -> bool:

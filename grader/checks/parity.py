@@ -124,6 +124,7 @@ class Replay:
     reference_held_out: float
     # by step, how far the reference's training is from itself if its weights were rounded; from a `doubtful` step on
     twins: Mapping[int, Near] = field(default_factory=dict)
+    logs: Sequence[dict[str, Any]] = ()  # the reference's, by step, in labs that have logs
 
 
 def late(

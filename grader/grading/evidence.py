@@ -170,6 +170,7 @@ class Findings(AnyFindings):
     prepare_s: float = 0.0  # what the submission's own preparation took, in labs that have one
     work: Work = Work()
     losses: Losses | None = None
+    logged: Sequence[dict[str, Any]] = ()  # by the submission, step by step, in labs that have logs
     race: Race = Race()
     profiles: Profiles = Profiles()
     order: CheckResult | None = None  # in labs that ask for one

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grader.checks import answers as answers_check
+from grader.checks import logs as logs_check
 from grader.checks import outcome as outcome_check
 from grader.checks import parity as parity_check
 from grader.errors import UserError
@@ -61,7 +62,8 @@ def _replayed(reference: Reference, checkpoints: Sequence[Checkpoint], progress:
         if not updates:
             return parity_check.Replay(arm.losses, {}, None, math.nan)
         held_out = arm.child.ask("evaluate", file=WEIGHTS)["loss"]
-        return parity_check.Replay(arm.losses, updates, held_out, arm.child.ask("evaluate")["loss"])
+        logs = arm.child.logs() if reference.lab.logs else ()
+        return parity_check.Replay(arm.losses, updates, held_out, arm.child.ask("evaluate")["loss"], logs=logs)
 
 
 def _reached(arm: Arm, steps: Iterable[int]) -> Iterator[int]:
@@ -144,6 +146,7 @@ def same_to_the_end(findings: Findings, reference: Reference, decide: Decide, pr
             findings.race, warnings = compared_part(findings.race, replay, decide)
             findings.replay_warnings += warnings
             late = _late_parity(reference, losses, replay)
+            _look_at_the_logs(findings, replay)
             if (step := parity_check.doubtful(late)) and (found := twins(reference, checkpoints, step, progress)):
                 late = _late_parity(reference, losses, replace(replay, twins=found))
         except UserError as missing:
@@ -153,6 +156,14 @@ def same_to_the_end(findings: Findings, reference: Reference, decide: Decide, pr
         findings.disturbed, findings.advice = SEED_TELLS_NOTHING, ANOTHER_SEED
         late = replace(late, status=INCONCLUSIVE, reason=f"{SEED_TELLS_NOTHING} {ANOTHER_SEED}")
     _add_parity(findings, late)
+
+
+def _look_at_the_logs(findings: Findings, replay: parity_check.Replay) -> None:
+    """Whether the submission logged what the reference solution does, as far as that came."""
+    check, first, losses = findings.lab.logs, findings.work.logs, findings.losses
+    if check and first and losses and replay.logs:
+        steps, rest = findings.form.parity.steps, logs_check.beside_the_reference
+        findings.note(logs=rest(check, first, replay.logs, findings.logged, replay.losses, losses.submission, steps))
 
 
 def same_answers(findings: Findings, reference: Reference, progress: Progress) -> None:

@@ -26,7 +26,7 @@ def look(findings: Findings, starter: Arm, submission: Arm, setup: Setup) -> Non
     unread = _unread(starter, submission, setup)
     if unread and findings.work.same:
         findings.note(parity=unread)
-    logs = _logs(findings.lab, setup, starter, submission, timed=bool(findings.race.pairs))
+    logs = _logs(findings, setup, starter, submission, timed=bool(findings.race.pairs))
     findings.note(logs=logs or findings.work.logs)
 
 
@@ -41,16 +41,17 @@ def _unread(starter: Arm, submission: Arm, setup: Setup) -> CheckResult | None:
     return parity_check.unread(read, needed) if read < (1 - MOST_LEFT_OUT) * needed else None
 
 
-def _logs(lab: Lab, setup: Setup, starter: Arm, submission: Arm, timed: bool) -> CheckResult | None:
+def _logs(findings: Findings, setup: Setup, starter: Arm, submission: Arm, timed: bool) -> CheckResult | None:
     """What both loops have logged until now; None where it is too early to say. Both are frozen, and stay so.
 
     timed: whether the timed blocks are over."""
+    lab = findings.lab
     if not lab.logs:
         return None
     with starter.untimed_turn():
         usual = starter.child.logs()
     with submission.untimed_turn():
-        logged = submission.child.logs()
+        findings.logged = logged = submission.child.logs()
     if setup.form.minimum_gain is not None and not timed and logs_check.to_come(logged):
         return None  # it is looked at again after the timed blocks
     return logs_check.judge(lab.logs, usual, logged, starter.losses, submission.losses, setup.form.parity.steps)
