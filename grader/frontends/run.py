@@ -25,6 +25,7 @@ from grader.safe_text import clean, one_line
 from grader.trace import analyse
 
 SLOWER = 3  # exit status
+MUCH_HELD_UP = 0.02  # share of the time that other programs may take before it is named
 BEHIND = 10  # by how much a report lets the job go first, as nice does
 ROW = "  {:<22} {}"
 PARTS = {
@@ -317,15 +318,14 @@ def _ms(seconds: float) -> str:
 
 
 def _compared(earlier: list[dict[str, Any]], found: dict[str, Any]) -> int:
-    said, gain = against(earlier, found)
-    several = (
-        ""
-        if len(earlier) > 1
-        else " One earlier run doesn't show how much runs differ. Give several for a surer answer."
-    )
-    say(
-        f"{said}: {gain.factor:.2f} times as fast as before (90% interval {gain.lower:.2f} to {gain.upper:.2f}).{several}"
-    )
+    said, gain, held_up = against(earlier, found)
+    say(f"{said}: {gain.factor:.2f} times as fast as before (90% interval {gain.lower:.2f} to {gain.upper:.2f}).")
+    if said == decision.UNKNOWN and held_up > MUCH_HELD_UP:
+        say(
+            f" Other programs had the processor in {held_up:.0%} of the time of one of these runs. Repeat it on a quiet machine."
+        )
+    elif said == decision.UNKNOWN and len(earlier) == 1:
+        say(" One earlier run doesn't show how much runs differ. Give several for a surer answer.")
     for name, before, now in moved(earlier[-1], found):
         say(f" {name.replace('_', ' ')}: {_ms(before)} before, {_ms(now)} now")
     return SLOWER if said == decision.SLOWER else 0

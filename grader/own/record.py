@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, median, quantiles
+from statistics import fmean, median, quantiles, variance
 from typing import Any
 
 from grader.errors import UserError
@@ -15,9 +17,14 @@ from grader.own.running import Seen
 VERSION = 1
 SETTLED = 0.25  # of the first steps, which no median counts: compilation and caches
 BLOCKS = 8  # a run's step times are compared by the means of so many blocks
-NOISE = (
-    0.02  # least relative sd between runs to believe: two processes of one job differ, each from its start to its end
-)
+NOISE = {
+    "cpu": 0.02,
+    "gpu": 0.01,
+}  # relative sd between runs of one job: each is fast or slow from its start to its end
+WORTH = 8  # of so many runs; what the earlier ones show is laid on top
+T95 = 1.86  # Student's t for them, so that the interval is one of 90%
+ALIKE = 1.1  # as fast, if it is not known to be another speed and surely differs by less
+MOST_HELD_UP = 0.95  # share of a block
 MOVED = 0.05  # of a step: a part that changed by less is not named
 
 
@@ -35,7 +42,7 @@ def record(seen: Seen, command: Sequence[str]) -> dict[str, Any]:
 
 
 def _rank(process: dict[str, Any]) -> dict[str, Any]:
-    times = process["times"][int(SETTLED * len(process["times"])) :] or process["times"]
+    times = process["times"][_settled(process) :]
     samples = sum(_whole(count / max(1, process["steps"])) * size for size, count in process["batches"])
     timed = [second for look in process["looks"] for window in look["step_s"] for second in window]
     step_s = fmean(timed or times) if timed or times else None
@@ -59,6 +66,7 @@ def _rank(process: dict[str, Any]) -> dict[str, Any]:
         "memory": (process["looks"][-1]["memory"] if process["looks"] else {}) | process["memory"],
         "windows_s": [fmean(window) for look in process["looks"] for window in look["step_s"] if window],
         "blocks_s": _blocks(times),
+        "blocks_alone_s": _alone(process),
         "over": process["over"],
     }
 
@@ -95,11 +103,30 @@ def _blocks(times: list[float]) -> list[float]:
     return [fmean(times[i * n : (i + 1) * n]) for i in range(BLOCKS)] if n else times
 
 
+def _settled(process: dict[str, Any]) -> int:
+    """The first step time that counts."""
+    first = int(SETTLED * len(process["times"]))
+    return first if first < len(process["times"]) else 0
+
+
+def _alone(process: dict[str, Any]) -> list[float]:
+    """As `_blocks`, without the time in which other programs had the processor."""
+    times, held_up = (process[name][_settled(process) :] for name in ("times", "held_up"))
+    blocks = _blocks(times)
+    n = len(times) // len(blocks) if blocks else 0
+    steps = process["steps"] / max(1, len(process["times"]))  # for each time that was told
+    alone = []
+    for i, block_s in enumerate(blocks):
+        lost_s = held_up[(i + 1) * n - 1] - held_up[max(0, i * n - 1)]
+        alone.append(block_s * (1 - min(MOST_HELD_UP, lost_s / (block_s * n * steps))))
+    return alone
+
+
 def read_record(path: str | Path) -> dict[str, Any]:
     """Raises UserError for what no run wrote."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
-        if found["version"] != VERSION or not found["ranks"][0]["blocks_s"]:
+        if found["version"] != VERSION or len(found["ranks"][0]["blocks_s"]) < 2:
             raise ValueError
         return found
     except OSError as error:
@@ -108,16 +135,42 @@ def read_record(path: str | Path) -> dict[str, Any]:
         raise UserError(f"{path} is no run.json of a job that made steps.") from None
 
 
-def against(earlier: Sequence[dict[str, Any]], now: dict[str, Any]) -> tuple[str, decision.Gain]:
-    """Faster, as fast, slower or cannot tell, and how many times as fast. The slowest rank counts. Of several earlier runs one
-    time each, so that what differs from run to run is known; of one its blocks. Raises UserError where this run has too few steps."""
-    blocks = [_slowest(run)["blocks_s"] for run in earlier]
-    before = [median(each) for each in blocks] if len(blocks) > 1 else blocks[0]
-    times = _slowest(now)["blocks_s"] if now["ranks"] else []
-    if len(before) < 2 or not times:
+def against(earlier: Sequence[dict[str, Any]], now: dict[str, Any]) -> tuple[str, decision.Gain, float]:
+    """Faster, as fast, slower or cannot tell; how many times as fast; and the larger share of one of the runs, from 0 to 1, in which
+    other programs had its processor. The slowest rank counts. Raises UserError where a run has too few steps.
+
+    What other programs took is told of the thread that trains alone. So a change counts if it is there with that time and without."""
+    runs = [_slowest(run) for run in earlier]
+    last = _slowest(now) if now["ranks"] else {"blocks_s": []}
+    if min(len(run["blocks_s"]) for run in [*runs, last]) < 2:
         raise UserError("Too few steps were made for a comparison with the earlier run.")
-    found = decision.change(before, times, NOISE)
-    return decision.direction(found), found
+    noise = NOISE["cpu" if last["device"] == "cpu" else "gpu"]
+    kinds = ("blocks_s", "blocks_alone_s")
+    found, alone = (_gain([_logs(run, kind) for run in runs], _logs(last, kind), noise) for kind in kinds)
+    found = replace(found, lower=min(found.lower, alone.lower), upper=max(found.upper, alone.upper))
+    said = decision.direction(found)
+    if said == decision.UNKNOWN and found.lower > 1 / ALIKE and found.upper < ALIKE:
+        said = decision.EQUAL
+    return (
+        said,
+        found,
+        max(1 - math.exp(fmean(_logs(run, kinds[1])) - fmean(_logs(run, kinds[0]))) for run in [*runs, last]),
+    )
+
+
+def _logs(rank: dict[str, Any], kind: str) -> list[float]:
+    return [math.log(max(second, 1e-9)) for second in rank.get(kind) or rank["blocks_s"]]
+
+
+def _gain(before: Sequence[Sequence[float]], now: Sequence[float], noise: float) -> decision.Gain:
+    """Of logs of times, some from each run. The variance between runs, and that of each run's mean."""
+    means, n = [fmean(run) for run in before], len(before)
+    shown = (n - 1) * variance(means) if n > 1 else 0.0
+    between = (WORTH * noise**2 + shown) / (WORTH + n - 1)
+    within = variance(now) / len(now) + fmean(variance(run) / len(run) for run in before) / n
+    mean = fmean(means) - fmean(now)
+    half = T95 * math.sqrt(between * (1 + 1 / n) + within)
+    return decision.Gain(math.exp(mean), math.exp(mean - half), math.exp(mean + half), math.sqrt(between), n)
 
 
 def moved(earlier: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, float, float]]:

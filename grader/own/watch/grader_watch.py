@@ -5,7 +5,6 @@ It prints nothing, waits for nothing, and draws no random number. What fails her
 
 from __future__ import annotations
 
-import array
 import contextlib
 import functools
 import json
@@ -20,13 +19,11 @@ from statistics import median
 import torch
 from grader_watch_apart import Apart
 from grader_watch_plan import FEWEST, WINDOW_S, alike, planned, warming
-from grader_watch_steps import Loading, Losses, Mark, Parts, Plan, Steps
+from grader_watch_steps import Loading, Losses, Mark, Parts, Plan, Steps, Times
 
 TOLD_EVERY_S, TOLD_SELDOM_S = 2.0, 10.0  # at first; a job that has run for a while is killed seldom
-TOLD = 1000  # step times, evenly spread: writing them costs some microseconds each
 ASKED_EVERY_S = 0.1  # whether it is time to look: it costs something to know
 SAMPLED_EVERY_S, SAMPLED = 30.0, 10  # after the measurement: the parts of so many steps, now and then
-KEPT = 100_000  # step times; of more every second one
 
 TORCH_SEEN = "torch-seen"  # a file: some process of the job imported torch
 
@@ -102,8 +99,7 @@ class Watch:
         self.thread = 0  # that trains
         self.first_at: float | None = None  # the end of the first step
         self.last_at = 0.0  # the end of the last one
-        self.times = array.array("d")  # host seconds of each step
-        self.every = 1  # of so many steps one is kept in `times`
+        self.kept = Times()
         self.apart = Apart()
         self.saving = False
         self.loading = Loading()
@@ -138,7 +134,7 @@ class Watch:
         if self.plan is not None and self.plan.recorder is not None:
             self.plan.recorder.stop("it recorded no whole steps")
         self.plan, self.step, self.first_at = None, 0, None
-        self.times, self.every, self.parts = array.array("d"), 1, Parts()
+        self.kept, self.parts = Times(), Parts()
 
     @guarded
     def graph_captured(self, graph) -> None:
@@ -205,7 +201,7 @@ class Watch:
     def _late_end(self) -> None:
         """Of an evaluation whose end was not seen: the step after it has begun, and is taken to be as long as others. Where the
         module is still evaluated, it may be a teacher."""
-        usual = median(self.times[-50:]) if self.times else math.inf
+        usual = median(self.kept.times[-50:]) if self.kept.times else math.inf
         self.apart.evaluation_ends(usual, least_s=0.0 if self.apart.in_training_again() else usual)
 
     @guarded
@@ -241,7 +237,7 @@ class Watch:
         if self.first_at is None:
             self.thread, self.first_at = threading.get_ident(), now
         else:
-            self._keep(max(0.0, now - self.last_at - apart_s))
+            self.kept.keep(self.step, max(0.0, now - self.last_at - apart_s), now)
         if self.plan is None and (now > self.ask_at or self.step >= self.look_at_step) and _time_to_look(self, now):
             self.plan = self._plan()
             self.tell()
@@ -260,12 +256,6 @@ class Watch:
         self.last_at = time.perf_counter()
         if self.timing:
             self.parts.step_begins(self.step)
-
-    def _keep(self, seconds: float) -> None:
-        if self.step % self.every == 0:
-            self.times.append(seconds)
-            if len(self.times) >= KEPT:
-                self.times, self.every = self.times[::2], 2 * self.every
 
     def plan_file(self) -> str:
         return os.path.join(self.options.folder, f"plan-{len(self.looks)}.json")
@@ -356,7 +346,7 @@ def _warming(watch: Watch, now: float) -> str:
     if graphs != watch.compiled:
         watch.compiled, watch.compiled_at = graphs, now
     since = (watch.first_at or now) + watch.options.after_s
-    return warming(watch.times, now - since, now - max(since, watch.compiled_at), watch.loading.loader)
+    return warming(watch.kept.times, now - since, now - max(since, watch.compiled_at), watch.loading.loader)
 
 
 def _waits_for(watch: Watch) -> str:
@@ -377,11 +367,11 @@ def _waits_for(watch: Watch) -> str:
 def _planned(watch: Watch) -> dict:
     """Which steps are timed and recorded."""
     plan = planned(
-        watch.times[-100:],
+        watch.kept.times[-100:],
         watch.loading.loader,
         watch.options.window_s,
         record=watch.options.record,
-        turns=watch.every == 1,  # else some are left out, and no turn is seen
+        turns=watch.kept.every == 1,  # else some are left out, and no turn is seen
     )
     return {
         **plan,
@@ -428,7 +418,7 @@ def _told(watch: Watch) -> dict:
         "parameters": watch.steps.parameters,
         "running_s": watch.told_at - watch.began,
         "stepping_s": watch.last_at - watch.first_at if watch.first_at is not None else 0.0,
-        "times": [round(seconds, 7) for seconds in watch.times[:: -(-len(watch.times) // TOLD) or 1]],
+        **watch.kept.told(),
         "total_s": {"data_wait": watch.loading.wait_s, "recording": watch.recording_s, **watch.apart.total_s},
         "counts": {"batches": watch.loading.count, "skipped": watch.skipped, **watch.apart.counts},
         "loader": watch.loading.loader,

@@ -1,7 +1,8 @@
-"""What belongs to no step of a job: evaluation and checkpoints."""
+"""What belongs to no step of a job: evaluation, checkpoints, and what other programs take of the processor."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 import weakref
 
@@ -80,3 +81,11 @@ class Apart:
             return 0.0
         seconds, self.since_step = sum(self.since_step.values()), {}
         return seconds
+
+
+def held_up_s() -> float:
+    """Seconds so far in which this thread could have run, but other programs had the processor; 0 where the kernel does not tell.
+    Source: https://docs.kernel.org/scheduler/sched-stats.html"""
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/thread-self/schedstat", "rb") as file:
+        return int(file.read().split()[1]) / 1e9
+    return 0.0

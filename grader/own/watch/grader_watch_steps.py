@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import inspect
 import os
@@ -10,6 +11,7 @@ import weakref
 from statistics import fmean
 
 import torch
+from grader_watch_apart import held_up_s
 
 NO_OPTIMIZER = 30  # backward calls where no optimizer was made: then they are the steps
 NEVER_STEPS = 1000  # where one was made, which may gather gradients over many calls
@@ -17,6 +19,36 @@ DEEPEST = 20  # parts within parts
 LETS_GO = (12, 6)  # CUDA: the first version in which its profiling library can be ended without harm to CUDA graphs
 REPEATED = 50  # steps of the main optimizer without a backward pass: then its passes are not seen
 GONE = 10  # steps of others without one of the main optimizer's, which then has ended; more where it was seen to pause
+
+KEPT = 100_000  # step times; of more every second one
+TOLD = 1000  # of them, evenly spread: writing them costs some microseconds each
+HELD_UP_EVERY_S = 0.1  # that it is asked: it costs some microseconds
+
+
+class Times:
+    """Host seconds of each step."""
+
+    def __init__(self) -> None:
+        self.times = array.array("d")
+        self.every = 1  # of so many steps one is kept
+        self.held_up = array.array("d")  # seconds, so far, that other programs had the processor, at each of `times`
+        self.held_up_s = self.ask_at = 0.0
+
+    def keep(self, step: int, seconds: float, now: float) -> None:
+        if now > self.ask_at:
+            self.held_up_s, self.ask_at = held_up_s(), now + HELD_UP_EVERY_S
+        if step % self.every == 0:
+            self.times.append(seconds)
+            self.held_up.append(self.held_up_s)
+            if len(self.times) >= KEPT:
+                self.times, self.held_up, self.every = self.times[::2], self.held_up[::2], 2 * self.every
+
+    def told(self) -> dict:
+        some = slice(None, None, -(-len(self.times) // TOLD) or 1)
+        return {
+            "times": [round(seconds, 7) for seconds in self.times[some]],
+            "held_up": [round(seconds, 3) for seconds in self.held_up[some]],
+        }
 
 
 class Mark:
