@@ -149,6 +149,7 @@ PHASES = (
             LabStop("3j_communication"),
             Lesson("3_step/11_lengths"),
             Lesson("3_step/12_vocabulary"),
+            Lesson("3_step/13_fp8"),
             Lesson("3_step/14_sharding"),
             LabStop("3k_healthy"),
             LabStop("3l_retest", minutes=15),
