@@ -137,6 +137,18 @@ def _nplm(options: Options, data: str) -> Rows:
     }
 
 
+def _records(options: Options, data: str) -> Rows:
+    layers, width, batch, count = (options[name] for name in ("layers", "width", "batch_size", "records"))
+    weights = 256 * width + (layers - 1) * width**2 + 10 * width  # 16 numbers of an event, 16 features each
+    return {
+        "model": f"perceptron, {_counted(layers, 'layer')}, {_about(weights + 256 * 16)} weights",
+        "width": f"{width:,}",
+        "data set": f"{count:,} records in memory: a dictionary with nine lists each",
+        "batch": _counted(batch, "record"),
+        "arithmetic per step": _arithmetic(6 * weights * batch),
+    }
+
+
 def _pictures(options: Options, data: str) -> Rows:
     size, batch, count = options["size"], options["batch_size"], options.get("count") or IN_DATA[data]
     return {
@@ -226,6 +238,7 @@ OF_WORKLOAD: dict[str, Callable[[Options, str], Rows]] = {
     "gpt": _gpt,
     "trainer": _gpt,
     "nplm": _nplm,
+    "records": _records,
     "resnet": _pictures,
     "imagenet": _pictures,
     "tiles": _tiles,

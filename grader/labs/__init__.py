@@ -21,6 +21,7 @@ NAMES = (
     "2f_end_to_end",
     "2g_healthy",
     "2h_retest",
+    "2i_host",
     "3a_precision",
     "3b_top_ops",
     "3c_shapes",

@@ -47,6 +47,8 @@ class Metrics:
     steps: int = 0  # counted: those after the first `skip_first`
     step_ns: Number = None  # length of a step without the profiler, as it was given
     step_ns_traced: Number = None  # length of a step under the profiler, see `Steps.window`
+    # 95th percentile over median, of `SPREAD_OF` steps or more, see `spread`
+    spread: Number = _count("times the median step, which 95% of the steps don't exceed", needs="")
 
     # 1 - busy / step_ns
     gpu_idle_unprofiled: Number = _share(

@@ -45,6 +45,7 @@ VALUE_NEEDED = re.compile(r"aten::(_local_scalar_dense|nonzero|masked_select|_un
 OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")
 COPY_OP = re.compile(r"aten::copy_$")  # what all of them call
 MOST_NAMED = 20  # operators
+SPREAD_OF = 20  # steps at least, of which 95% do not exceed something
 FITS = 1.15  # GPU work per step, in units of the step's own length: clocks and profiling explain no more
 
 
@@ -76,6 +77,7 @@ def metrics(
     # No usual steps: some have more GPU work than fits into step_ns, others have not.
     if step_ns and per_step is not None and per_step.min() <= FITS * step_ns < per_step.mean():
         m.step_ns = step_ns = None
+    m.spread = spread(steps)
     host_metrics(m, trace, steps)
     shapes.alignment(m, trace, steps)
     if len(trace.gpu) and not len(steps.gpu):
@@ -123,6 +125,21 @@ def idle_share(trace: Trace, begun: int | None = None) -> float | None:
     spans = [span for device, span in per_device(trace, gpu).items() if device in devices]
     busy = sum(intervals.length(intervals.clip(span, low, high)) for span in spans)
     return 1 - busy / len(spans) / (high - low) if high > low else None
+
+
+def spread(steps: Steps) -> float | None:
+    """The 95th percentile of the steps' lengths over their median: on a GPU from the end of a step's work to that of the next, else from
+    start to start on the host. None for fewer than `SPREAD_OF` of them."""
+    ends = np.append(steps.starts, steps.ends[-1])
+    if len(steps.gpu):
+        # a host that runs ahead makes its steps in no time, and then waits
+        ends = np.zeros(len(steps))
+        np.maximum.at(ends, steps.step, steps.trace.end[steps.gpu])
+        ends = ends[ends > 0]
+    lengths = np.diff(ends)
+    if len(lengths) < SPREAD_OF:
+        return None
+    return float(np.percentile(lengths, 95) / max(1.0, float(np.median(lengths))))
 
 
 def busy_per_step(trace: Trace, steps: Steps) -> np.ndarray:

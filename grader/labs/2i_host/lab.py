@@ -1,0 +1,66 @@
+from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceCheck
+
+RECORDED = (
+    49  # steps of a trace: the first is not counted, and eight of the others are those in which the starter stops
+)
+
+LAB = Lab(
+    name="2i_host",
+    title="A loop that stutters",
+    phase=2,
+    goal="Most steps of this loop are short, and some are not. Find out what holds those up, and make all steps alike.",
+    cause="host-bound",
+    forms={
+        # a step that is long enough for the CPU to run ahead, and far shorter than a pause
+        "cuda": Form(
+            workload="grader.workloads.records",
+            options={"records": 100_000, "width": 8192, "layers": 2, "batch_size": 512, "lr": 1e-5},
+            data="",
+            gpu_memory=5e9,  # calculated: 70 million weights at 16 bytes, twice
+            minimum_gain=3.0,
+            noise=0.03,
+            profiled=RECORDED,
+            parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
+        ),
+        "cpu": Form(
+            workload="grader.workloads.records",
+            options={"records": 100_000, "width": 256, "layers": 2, "batch_size": 64, "lr": 1e-3},
+            data="",
+            minimum_gain=5.0,
+            noise=0.05,
+            profiled=RECORDED,
+            parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
+            threads=1,
+            environment={"OMP_NUM_THREADS": "1"},
+        ),
+    },
+    prediction=Prediction(points=10),
+    throughput=Throughput(
+        points=50,
+        hints=(
+            "Nineteen lines, and one of them does nothing for the training. What does that line look at, and how much of it is there?",
+            "Time a call of that line alone, in a cell of your own, with 100,000 dictionaries of nine lists each in memory. How many steps fit into it?",
+            "Take the call out. It frees only objects that refer to each other in a circle, and this loop makes none. If your own loop has to "
+            "collect, freeze first what lasts. Then the collector no longer looks at the records.",
+        ),
+    ),
+    trace=(
+        TraceCheck(
+            name="spread",
+            title="All steps are about as long",
+            points=40,
+            metric="spread",
+            at_most=2.0,
+            none_at=5.0,
+            says="times the median step, which 95% of the steps don't exceed",
+            hints=(
+                "A mean says nothing about single steps. Are all of them too long, or some?",
+                "`spread` in `lab.peek()` compares the 95th percentile of the steps with their median. Count in `lab.profile()` how many "
+                "steps lie between two long ones. Which line of the loop runs as often?",
+                "Nothing that takes many times a step may run in the loop. Less often is not enough, as long as one step in twenty is "
+                "held up. A thread beside the loop doesn't help either, because the collector holds the GIL.",
+            ),
+        ),
+    ),
+    peek=("spread", "launches", "cpu_ops"),
+)
