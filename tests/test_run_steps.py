@@ -420,6 +420,24 @@ def test_two_ranks_record_the_same_steps(tmp_path):
     assert len(traces[0].steps) == len(traces[1].steps) >= 8
 
 
+def test_optimizers_that_step_within_backward(tmp_path):
+    """A profiler that starts or ends within a backward pass makes some jobs crash: steps end where the pass does."""
+    body = """
+        each = {p: torch.optim.SGD([p], lr=0.01) for p in model.parameters()}
+        def at_once(p):
+            each[p].step(); each[p].zero_grad()
+        for p in each:
+            p.register_post_accumulate_grad_hook(at_once)
+        for _ in range(80):
+            nn.functional.mse_loss(model(data[:16][0]), data[:16][1]).backward()
+    """
+    process, seen = watched(tmp_path, MODEL, body)
+    assert (seen.status, process["steps"], process["by"]) == (0, 80, "optimizer")
+    recorded = trace.read(Path(process["looks"][0]["trace"]))
+    assert len(recorded.steps) >= 8
+    assert process["parts"]["backward"] > 0.5 * process["parts"]["step"]
+
+
 def test_the_job_s_own_profiler_comes_first(tmp_path):
     body = """
         for n in range(60):

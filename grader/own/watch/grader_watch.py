@@ -19,7 +19,7 @@ from statistics import median
 import torch
 from grader_watch_apart import Apart
 from grader_watch_plan import FEWEST, WINDOW_S, alike, planned, warming
-from grader_watch_steps import Loading, Losses, Mark, Parts, Plan, Steps, Times
+from grader_watch_steps import Loading, Losses, Mark, Parts, Plan, Steps, Times, backward_runs_in
 
 TOLD_EVERY_S, TOLD_SELDOM_S = 2.0, 10.0  # at first; a job that has run for a while is killed seldom
 ASKED_EVERY_S = 0.1  # whether it is time to look: it costs something to know
@@ -96,6 +96,7 @@ class Watch:
         self.over = ""  # why it is
         self.began, self.pid = time.perf_counter(), os.getpid()
         self.steps, self.step = Steps(self.options.step), 0
+        self.in_backward = False  # a step ended within the backward pass that runs
         self.thread = 0  # that trains
         self.first_at: float | None = None  # the end of the first step
         self.last_at = 0.0  # the end of the last one
@@ -127,7 +128,10 @@ class Watch:
             if self.steps.begin_again and not self.looks:
                 self._begin_again()
             self.steps.begin_again = False
-            self._tick()
+            if backward_runs_in() < 0:
+                self._tick()
+            else:  # no profiler may begin or end there
+                self.in_backward = True
 
     def _begin_again(self) -> None:
         """What was counted so far were no steps."""
@@ -158,7 +162,8 @@ class Watch:
     def backward_done(self, by: str) -> None:
         """by: which call it was, `backward` or `grad`."""
         self.parts.ends("backward")
-        if self.steps.backward(by):
+        if self.steps.backward(by) or self.in_backward:
+            self.in_backward = False
             self._tick()
 
     @guarded

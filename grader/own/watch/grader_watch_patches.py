@@ -12,11 +12,11 @@ import time
 
 import torch
 import torch.utils.data.dataloader as loading
+from grader_watch_steps import backward_runs_in
 from torch.optim import optimizer as optimizers
 
 watching: list = []  # the one watcher
 compiling = torch.compiler.is_compiling
-backward_runs_in = getattr(torch._C, "_current_graph_task_id", lambda: -1)  # this thread: a number, -1 for none
 
 
 def install(watch) -> None:
@@ -24,7 +24,7 @@ def install(watch) -> None:
     optimizers.register_optimizer_step_pre_hook(lambda *_: watch.part_begins("optimizer") if watch.timing else None)
     optimizers.register_optimizer_step_post_hook(lambda optimizer, *_: watch.optimizer_done(optimizer))
     _patch(torch.autograd, "backward", _backward(watch))
-    _patch(torch.autograd, "grad", _then(lambda *_: watch.backward_done("grad")))
+    _patch(torch.autograd, "grad", _then(lambda *_: watch.backward_done("grad") if backward_runs_in() < 0 else None))
     for method, seen in (("capture_end", watch.graph_captured), ("replay", watch.graph_replayed)):
         _patch(torch.cuda.CUDAGraph, method, _then(seen))
     _patch(torch.amp.GradScaler, "step", _then(lambda *_: watch.scaler_done()))

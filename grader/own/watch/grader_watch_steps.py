@@ -23,6 +23,7 @@ GONE = 10  # steps of others without one of the main optimizer's, which then has
 KEPT = 100_000  # step times; of more every second one
 TOLD = 1000  # of them, evenly spread: writing them costs some microseconds each
 HELD_UP_EVERY_S = 0.1  # that it is asked: it costs some microseconds
+backward_runs_in = getattr(torch._C, "_current_graph_task_id", lambda: -1)  # this thread: a number, -1 for none
 
 
 class Times:
@@ -220,7 +221,10 @@ class Parts:
     def begins(self, part: str, step: int) -> None:
         if len(self.running) > DEEPEST:  # calls that never returned
             self.running.clear()
-        self.running.append((part, step, Mark()))
+        mark = Mark()
+        if self.running and self.running[-1][0] == "backward":  # an optimizer that steps within it
+            self.over.append((*self.running[-1], mark))
+        self.running.append((part, step, mark))
 
     def ends(self, part: str) -> None:
         if self.running and self.running[-1][0] == part:
