@@ -134,6 +134,32 @@ def test_graphs_are_counted():
     assert as_it_is["graph_breaks"] >= 3 and as_it_is["recompiles"] > 3
 
 
+SETS_BACK = """
+import torch._dynamo
+
+
+def set_back():
+    torch._dynamo.reset()
+    torch._dynamo.utils.graph_break_reasons.clear()
+    torch._dynamo.utils.clear_compilation_metrics()
+    torch._dynamo.convert_frame.FRAME_COMPILE_COUNTER.clear()
+"""
+
+
+@pytest.mark.slow
+def test_counts_that_are_set_back_are_known():
+    """Those of torch are anybody's to clear."""
+    source = "import torch\n" + variants.halves(COMPILE)["compiled as it is"].replace(
+        "import torch\n", SETS_BACK + "import torch\n", 1
+    )
+    as_it_is, set_back = (
+        compiled(text)
+        for text in (source, source.replace("        yield loss", "        set_back()\n        yield loss"))
+    )
+    assert set_back["graph_breaks"] >= as_it_is["graph_breaks"] >= 3
+    assert set_back["recompiles"] >= as_it_is["recompiles"] > 3
+
+
 @pytest.mark.parametrize("plant", first(PLANTS))
 def test_each_plant_breaks_the_graph(plant):
     source = variants.edit(variants.solution(COMPILE), [PLANTS[plant], ("fullgraph=True, ", "")])

@@ -40,7 +40,7 @@ from grader.sandbox.contract import (
 )
 from grader.sandbox.functions import Functions
 from grader.sandbox.pretended import pretend, total_memory
-from grader.sandbox.reading import Recorder, compiled, compiled_graphs, finite, in_clean_thread, read, read_logs
+from grader.sandbox.reading import Compilations, Recorder, compiled_graphs, finite, in_clean_thread, read, read_logs
 from grader.sandbox.weights import Comparison, add_round_off, copies, received, received_for, trained_tensors
 from grader.workloads.job import Job
 
@@ -104,6 +104,7 @@ class Harness:
         self.own_recording = -1  # the last step that began while a profiler was on
         self.mark = ""  # what each step begins with in a trace that the loop records of itself: this and its number
         self.recorder: Recorder | None = None
+        self.compilations = Compilations()
         self.comparison: Comparison | None = None
 
     def ready(self) -> None:
@@ -281,7 +282,7 @@ class Harness:
         assert self.recorder is not None
         read_losses = partial(read, device=self.device)
         losses = self.recorder.record(steps, self.home / "exchange" / file, self._step, read_losses)
-        return {"losses": losses, "compiled": compiled()}
+        return {"losses": losses, "compiled": self.compilations.count()}
 
     def release(self) -> None:
         """Give back what the allocator keeps for later: another loop may need it meanwhile."""

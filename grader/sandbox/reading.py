@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch._guards
 
 from grader.sandbox.contract import ContractError
 
@@ -107,18 +109,46 @@ def compiled_graphs() -> int:
     return int(utils.counters["stats"]["unique_graphs"]) if utils else 0
 
 
-def compiled() -> dict[str, int]:
-    """What torch.compile has done in this process so far: the graphs that it made; source lines at which it had to end one, or
-    to leave a whole function alone, each once; times that it compiled code again, as what it had assumed no longer held."""
+class Compilations:
+    """What torch.compile has done in this process since. Its own counts can be set back, as torch._dynamo.reset does; an audit hook
+    sees each compilation, and cannot be taken away."""
+
+    def __init__(self) -> None:
+        seen: list[Any] = []  # the context of each time that code was compiled
+        lines: set[tuple[str, int]] = set()
+
+        def hook(event: str, _: Any) -> None:
+            if event == "code.__new__" and (guards := sys.modules.get("torch._dynamo.utils") and torch._guards):
+                context = guards.CompileContext.try_get()
+                if context and context.compile_id and not any(each is context for each in seen):
+                    seen.append(context)
+                    lines.update(_broken())
+
+        def count() -> dict[str, int]:
+            """The graphs that it made; source lines at which it had to end one, or to leave a whole function alone, each once;
+            times that it compiled code again, as what it had assumed no longer held."""
+            times = Counter(each.compile_id.frame_id for each in seen)
+            lines.update(_broken())
+            again = max(_again(), sum(number - 1 for number in times.values()))
+            return {"graphs": compiled_graphs(), "graph_breaks": len(lines), "recompiles": again}
+
+        sys.addaudithook(hook)
+        self.count = count
+
+
+def _broken() -> set[tuple[str, int]]:
     utils, frames = (sys.modules.get(f"torch._dynamo.{name}") for name in ("utils", "convert_frame"))
     if not utils or not frames:
-        return {"graphs": 0, "graph_breaks": 0, "recompiles": 0}
+        return set()
     # not its own counter, which leaves out branches on a tensor, and breaks in a for loop
     ended = {(frame.filename, frame.lineno) for why in utils.graph_break_reasons for frame in why.user_stack[-1:]}
     failed = {(m.fail_user_frame_filename, m.fail_user_frame_lineno) for m in utils.get_compilation_metrics()}
-    lines = {(file, line) for file, line in ended | failed if line is not None}
-    again = sum(times - 1 for times in frames.FRAME_COMPILE_COUNTER.values() if times)
-    return {"graphs": compiled_graphs(), "graph_breaks": len(lines), "recompiles": again}
+    return {(file, line) for file, line in ended | failed if line is not None}
+
+
+def _again() -> int:
+    frames = sys.modules.get("torch._dynamo.convert_frame")
+    return sum(times - 1 for times in frames.FRAME_COMPILE_COUNTER.values() if times) if frames else 0
 
 
 def read_logs(
