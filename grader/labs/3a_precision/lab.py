@@ -16,7 +16,9 @@ GPU = Form(
 
 # Twice 44 million weights at 16 bytes (fp32, gradient, Adam's two moments), and 0.8 GB of CUDA's own, are 3.0 GB. The full form
 # has 1.08 GB a window beyond that, half of it with half the layers.
-SMALLER = (GPU.smaller("small", 6.4e9, {"layers": 6, "batch_size": 5}, flops=6 * 42.5e6 * 5 * 1024),)
+SMALLER = (
+    GPU.smaller("small", 6.4e9, {"layers": 6, "batch_size": 5}, measured="NVIDIA H200", flops=6 * 42.5e6 * 5 * 1024),
+)
 
 LAB = Lab(
     name="3a_precision",

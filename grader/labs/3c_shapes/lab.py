@@ -27,8 +27,9 @@ GPU = Form(
 SMALLER = (
     GPU.smaller(
         "small",
-        6.8e9,
+        7.1e9,
         {"layers": 3, "batch_size": 2, "length": 768},
+        measured="NVIDIA H200",
         flops=6 * (3 * 12 * 768**2 + 50257 * 768) * 2 * 768,
     ),
 )

@@ -25,8 +25,9 @@ GPU = Form(
 SMALLER = (
     GPU.smaller(
         "small",
-        6.4e9,
+        6.7e9,
         {"width": 4096},
+        measured="NVIDIA H200",
         flops=6 * (64 * 64 * 4096 + 2 * 4096**2 + 4096 * 256) * 16 * 1024,
     ),
 )

@@ -10,8 +10,9 @@ SMALLER = (
     GPU.smaller("mid", 13.3e9, {"length": 512, "batch_size": 6}, flops=flops(12, 768, 512, 6)),
     GPU.smaller(
         "small",
-        6.6e9,
+        7.0e9,
         {"layers": 6, "width": 512, "heads": 8, "length": 512, "batch_size": 4},
+        measured="NVIDIA H200",
         flops=flops(6, 512, 512, 4),
     ),
 )

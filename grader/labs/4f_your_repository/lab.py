@@ -56,7 +56,6 @@ LAB = Lab(
                 "bare": True,
             },
             data="text",
-            # Calculated: twice 40 million weights at 16 bytes, 0.24 GB a layer and window of the starter's, CUDA's 0.8 GB twice
             gpu_memory=7.2e9,
             minimum_gain=3.5,
             noise=0.01,
@@ -64,7 +63,6 @@ LAB = Lab(
             flops=FLOPS,
             # another attention shows in the direction of the update, as in 3f
             parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.9985, drift=0.01, held_out=0.03),
-            measured="",
         ),
         # one thread, fp32
         "cpu": Form(
