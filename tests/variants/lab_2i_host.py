@@ -11,7 +11,7 @@ _LOADER = (
     "    loader = DataLoader(job.dataset, batch_sampler=job.batches, collate_fn=job.dataset.collate, pin_memory=cuda)\n"
 )
 _SET_UP = "    cuda = "
-_SPREAD = "times the median step"
+_SPREAD = "GPU: times the median step"  # a CPU that others use as well can tell no speed-up from none
 
 HALVES: dict[str, Edits] = {
     "collects in every 12th step": [(_OFTEN, "step % 12 == 11")],
