@@ -104,7 +104,8 @@ class NotebookLab:
             return lacks
         gpu = machine.gpu_name()
         if self.device == "traces":
-            return "Graded from recorded traces: nothing is measured, and no GPU is needed."
+            live = " With an NVIDIA GPU, the lab records its own loop." if "cuda" in self.lab.forms else ""
+            return f"Graded from recorded traces: nothing is measured, and no GPU is needed.{live}"
         if self.device == "cuda":
             lacks = says_bf16(self.lab) if "bf16" in machine.gpu_lacks() else ""
             parts = (f"Measured on this machine's {gpu}.", fitted(self.lab, self.device)[1], lacks, sizes.peaks_of(gpu))
