@@ -55,6 +55,10 @@ ESCAPES = [
     "y = {n: 1}",
     "print(x)\n    print2(x)",
     "f'{x.handle}'",
+    "m = getattr(tl, 'core')\n    getattr = 1",
+    "m = [getattr for getattr in (getattr,)]",
+    "m = [hasattr for hasattr in (tl,)]",
+    "__builtins__ = 1",
 ]
 
 
@@ -109,6 +113,18 @@ def test_what_calculates_where_it_is_made_is_no_kernel(text, tmp_path, capsys):
 def test_names_that_are_none_of_the_language(home, name):
     with pytest.raises((ContractError, ImportError)):
         kernel_text.found(home, name)
+
+
+def test_what_the_interpreter_adds_is_hidden(tmp_path, monkeypatch):
+    """Python finds the iterable of a comprehension outside of it: here that would be the interpreter's numpy."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    seen = []
+    body = "m = [np for np in (np,)]\n    number(m[0])"
+    names = NAMES | {"number": seen.append, "__builtins__": kernel_text.math}
+    made = kernel("def chain(x):\n    " + body, tmp_path, names)
+    assert made.fn.__globals__["__builtins__"] is kernel_text.BUILTINS
+    made.rewrite()(1)
+    assert seen == [None]
 
 
 # ---- records

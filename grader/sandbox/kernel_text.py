@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import math
+import os
 import re
 from pathlib import Path
 from types import ModuleType
@@ -44,6 +45,8 @@ EXPRESSIONS = (
     *(ast.Subscript, ast.Slice, ast.Name, ast.List, ast.Tuple, ast.Starred, ast.JoinedStr, ast.FormattedValue),
     *(ast.ListComp, ast.comprehension, ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop),
 )
+# what Triton's compiler finds where a kernel has no such name, or not yet
+REACHING = {"getattr", "hasattr"}
 RULE = "A kernel can use numbers, Triton's language and other kernels"
 
 
@@ -79,9 +82,17 @@ def kernel_of(text: str, line: int, names: dict[str, Any], unspecialised: list[A
     _Silent().visit(function)
     _Checked(function, names, line).all()
     file.write_text(ast.unparse(function) + "\n", encoding="utf-8")
-    scope = {"__name__": "kernels", "__builtins__": BUILTINS} | names
+    # its interpreter adds whatever it has itself, numpy for one, to the names of a kernel that lacks them
+    hidden = dict.fromkeys(vars(_interpreter()).keys() - {"interpreter_semantic", "tl"})
+    scope = hidden | names | {"__name__": "kernels", "__builtins__": BUILTINS}
     exec(compile(file.read_text(encoding="utf-8"), str(file), "exec"), scope)
     return triton.jit(scope[function.name], do_not_specialize=unspecialised)
+
+
+def _interpreter() -> Any:
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        return object
+    return importlib.import_module("triton.runtime.interpreter")
 
 
 class _Silent(ast.NodeTransformer):
@@ -111,8 +122,9 @@ class _Checked(ast.NodeVisitor):
             self._is_simple(default)
         for statement in self.function.body:
             self.visit(statement)
-        if self.function.name.startswith("__"):
-            self._stop(self.function, f"the name `{self.function.name}`")
+        for name in sorted({self.function.name, *self.own}):
+            if name.startswith("__") or name in REACHING:
+                self._stop(self.function, f"the name `{name}`")
 
     def _is_simple(self, node: ast.expr | None) -> None:
         """Of what is calculated where the function is made: a number, or a name of the language."""
