@@ -38,7 +38,7 @@ LAB = Lab(
     throughput=Throughput(
         points=50,
         hints=(
-            "Nineteen lines, and one of them does nothing for the training. What does that line look at, and how much of it is there?",
+            "One line of the loop does nothing for the training. What does that line look at, and how much of it is there?",
             "Time a call of that line alone, in a cell of your own, with 100,000 dictionaries of nine lists each in memory. How many steps fit into it?",
             "Take the call out. It frees only objects that refer to each other in a circle, and this loop makes none. If your own loop has to "
             "collect, freeze first what lasts. Then the collector no longer looks at the records.",
