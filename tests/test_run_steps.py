@@ -1,6 +1,7 @@
 """`grader run`: what is seen of jobs of all kinds, in real processes."""
 
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -160,6 +161,27 @@ def test_steps_without_an_optimizer_are_found(tmp_path):
     assert {name: (each["steps"], each["by"]) for name, each in found.items()} == {
         name: (41, name.partition(" ")[0]) for name in bodies
     }
+
+
+@pytest.mark.slow
+def test_an_optimizer_that_is_compiled_is_compiled_as_without_us(tmp_path):
+    """Its steps can't be seen from within: the backward passes are counted."""
+    body = """
+        @torch.compile(backend="eager")
+        def update():
+            optimizer.step()
+        for n in range(80):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(data[:16][0]), data[:16][1])
+            loss.backward()
+            update()
+        print(loss.item().hex(), dict(torch._dynamo.utils.counters["stats"]), file=open(sys.argv[1], "w"))
+    """
+    plain = subprocess.run([sys.executable, script(tmp_path, MODEL, body), "plain"], cwd=tmp_path)
+    process, seen = watched(tmp_path, MODEL, body, arguments=["watched"], cwd=tmp_path)
+    assert plain.returncode == seen.status == 0
+    assert (tmp_path / "plain").read_text() == (tmp_path / "watched").read_text()
+    assert (process["steps"], process["by"]) == (51, "backward")
 
 
 def test_a_function_can_end_the_steps(tmp_path):

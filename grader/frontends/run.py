@@ -242,7 +242,7 @@ def _whole(seen: Seen, found: dict[str, Any]) -> list[str]:
     if not found["ranks"]:
         if not seen.torch:
             return [
-                "no Python process of this command imported torch, so there was nothing to see. `grader run` can't look into python -I, -E and -S, a PYTHONPATH that is set anew, containers, and other machines."
+                "no Python process of this command imported torch, so there was nothing to see. `grader run` can't look into python -I, -E and -S, an environment or PYTHONPATH that is set anew, containers, and other machines."
             ]
         return [
             "torch was imported, but no step was seen. No optimizer stepped, and backward was called seldom or never. Use --step to name the function that ends a step."

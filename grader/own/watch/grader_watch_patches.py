@@ -21,8 +21,7 @@ compiling = torch.compiler.is_compiling
 
 def install(watch) -> None:
     watching.append(watch)
-    optimizers.register_optimizer_step_pre_hook(lambda *_: watch.part_begins("optimizer") if watch.timing else None)
-    optimizers.register_optimizer_step_post_hook(lambda optimizer, *_: watch.optimizer_done(optimizer))
+    _see_optimizers(watch)
     _patch(torch.autograd, "backward", _backward(watch))
     _patch(torch.autograd, "grad", _then(lambda *_: watch.backward_done("grad") if backward_runs_in() < 0 else None))
     for method, seen in (("capture_end", watch.graph_captured), ("replay", watch.graph_replayed)):
@@ -36,6 +35,27 @@ def install(watch) -> None:
         _follow(watch, watch.options.step)
     atexit.register(watch.at_exit)
     _patch(os, "_exit", _first(watch.at_once))
+
+
+def _see_optimizers(watch) -> None:
+    """Before and after each step. Where one is compiled, the compiler traces these hooks and finds nothing in them."""
+
+    def begins(*_) -> None:
+        if not compiling() and watch.timing:
+            watch.part_begins("optimizer")
+
+    def done(optimizer, *_) -> None:
+        if compiling():
+            is_compiled()
+        else:
+            watch.optimizer_done(optimizer)
+
+    def is_compiled() -> None:
+        watch.steps.compiled = True
+
+    is_compiled._dynamo_marked_constant = True  # called once, by the compiler: torch.compiler.assume_constant_result
+    optimizers.register_optimizer_step_pre_hook(begins)
+    optimizers.register_optimizer_step_post_hook(done)
 
 
 def saves(module, name: str) -> None:

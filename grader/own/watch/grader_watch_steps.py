@@ -122,6 +122,7 @@ class Steps:
         self.captured = False  # an optimizer stepped while a CUDA graph was captured
         self.graphs: weakref.WeakSet = weakref.WeakSet()  # whose replay is a step
         self.any_graph = False  # was captured
+        self.compiled = False  # an optimizer's step, which is not seen then
 
     def optimizer(self, optimizer) -> bool:
         """Whether this step of an optimizer ends a step of the job. A larger one takes the main one's place."""
@@ -195,8 +196,9 @@ class Steps:
         else:
             self.backwards += 1
         calls = max(self.backwards, self.gradients)
-        if self.by == "" and calls >= NO_OPTIMIZER and (calls >= NEVER_STEPS or not _optimizer_made()):
-            self.by = by
+        if self.by == "" and calls >= NO_OPTIMIZER:
+            steps = self.compiled or not _optimizer_made() or calls >= NEVER_STEPS
+            self.by = by if steps else ""
         return self.by == by
 
 
