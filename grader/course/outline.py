@@ -119,6 +119,7 @@ PHASES = (
             Lesson("2_data/7_host"),
             LabStop("2i_host"),
             LabStop("2f_end_to_end", core=True),
+            LabStop("2j_checkpoint"),
             LabStop("2g_healthy"),
             LabStop("2h_retest", minutes=15),
         ),

@@ -31,6 +31,7 @@ OTHER_WORK = {
     "parity": "not the same training",
     "outcome": "not the same outcome",
     "logs": "other logs",
+    "checkpoints": "other checkpoints",
     "budget": "too much memory",
 }
 

@@ -36,6 +36,7 @@ NAMES = {
     "worst_beside_the_starter": "answers differ from the starter's at worst by",
     "worst_beside_the_reference_solution": "answers differ from the reference solution's at worst by",
     "files_read": "files read from the drive",
+    "checkpoints": "checkpoints on the drive",
     "files_needed": "files that these samples need",
     # long runs
     "band_from": "long runs begin at step",

@@ -155,6 +155,12 @@ def _contract(lab: AnyLab) -> str:
             f"**What must be logged.** {names} of each step. The grader compares them with the untouched loop's. A value may come up to "
             f"{LATEST} steps late."
         )
+    if lab.checkpoints:
+        parts.append(
+            "**What must be saved.** After each step N that is a multiple of `job.every`, a checkpoint `step-N` with the same tensors as "
+            "the untouched loop's, and the values that they have after step N. It may lie on the drive up to `job.every` steps later. The "
+            "grader reads the files on the drive and compares them with the untouched loop's."
+        )
     parts.append(
         "**`%%submission`.** Only cells that begin with this line are measured and graded. Put your imports and helpers into such a cell, too."
     )

@@ -123,6 +123,15 @@ def _gpt(options: Options, data: str) -> Rows:
     }
 
 
+def _saved(options: Options, data: str) -> Rows:
+    weights = 12 * options["layers"] * options["width"] ** 2 + (256 + options["length"]) * options["width"]
+    return {
+        **_gpt(options, data),
+        "checkpoint": f"{_memory(12 * weights)}, every {options['every']} steps",
+        "the drive takes": f"{_memory(round(options['write_bps']))} per second",
+    }
+
+
 def _nplm(options: Options, data: str) -> Rows:
     layers, width, length, batch = (options[name] for name in ("layers", "width", "length", "batch_size"))
     inputs = options["context"] * options["features"]
@@ -237,6 +246,7 @@ def _bench(form: Bench) -> Rows:
 OF_WORKLOAD: dict[str, Callable[[Options, str], Rows]] = {
     "gpt": _gpt,
     "trainer": _gpt,
+    "checkpoints": _saved,
     "nplm": _nplm,
     "records": _records,
     "resnet": _pictures,

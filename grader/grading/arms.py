@@ -42,7 +42,8 @@ class Setup:
     @property
     def untimed(self) -> Setup:
         """For runs that nobody times: waiting for the storage trains nothing."""
-        return replace(self, options=self.options | {"read_s": 0.0}) if "read_s" in self.options else self
+        waits = {name: 0.0 for name in ("read_s", "write_bps") if name in self.options}
+        return replace(self, options=self.options | waits) if waits else self
 
 
 def set_up(form: Form, form_name: str, allow_unconfined: bool = False, counted: bool = False) -> Setup:
@@ -107,10 +108,12 @@ def open_arm(
 
 
 def _drive(workspace: Workspace, options: dict[str, Any]) -> contextlib.AbstractContextManager[Drive | None]:
-    """The slow drive that the lab's files lie on, where it has one."""
-    if not options.get("read_s"):
+    """The slow drive that the lab's files lie on, or its checkpoints go to, where it has one."""
+    read_s, write_bps = options.get("read_s"), options.get("write_bps", 0.0)
+    if not read_s and not write_bps:
         return contextlib.nullcontext()
-    return Drive(workspace.folder / NAME, options["folder"], options["read_s"], opened=False, user=workspace.uid)
+    folder = options["folder"] if read_s else ""
+    return Drive(workspace.folder / NAME, folder, read_s or 0.0, False, workspace.uid, write_bps)
 
 
 def _past_the_drive(options: dict[str, Any]) -> list[Path]:

@@ -85,12 +85,13 @@ class Work:
 
     parity: CheckResult | None = None
     logs: CheckResult | None = None  # in labs that have logs
+    checkpoints: CheckResult | None = None  # in labs that save some
     outcome: CheckResult | None = None  # in labs that compare with long runs
     memory: CheckResult | None = None  # in labs that ask for it
 
     @property
     def gates(self) -> list[CheckResult]:
-        return [check for check in (self.parity, self.logs, self.outcome) if check]
+        return [check for check in (self.parity, self.logs, self.checkpoints, self.outcome) if check]
 
     @property
     def same(self) -> bool:
@@ -192,7 +193,7 @@ class Findings(AnyFindings):
         return [*self.warnings, *self.race.warnings, *self.profiles.warnings, *self.replay_warnings]
 
     def note(self, **checks: CheckResult | None) -> None:
-        """Keep a check of the work (`parity`, `logs`, `outcome`, `memory`)."""
+        """Keep a check of the work (`parity`, `logs`, `checkpoints`, `outcome`, `memory`)."""
         self.work = replace(self.work, **checks)
 
     def start_again(self) -> None:

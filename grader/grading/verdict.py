@@ -41,6 +41,8 @@ def _gates(findings: Findings) -> Iterator[tuple[object, Closed]]:
     yield not parity or parity.status == FAIL, Closed(FAIL, f"Not counted: it is not the same {what} (see that check).")
     not_learned = "Not counted: the trained model is not what this training leads to (see that check)."
     yield outcome and outcome.status == FAIL, Closed(FAIL, not_learned)
+    lost = work.checkpoints and work.checkpoints.status == FAIL
+    yield lost, Closed(FAIL, "Not counted: nobody could go on from these checkpoints (see that check).")
     yield not work.same, Closed(FAIL, "Not counted: the loop no longer logs what it logged (see that check).")
     yield not findings.fits, Closed(FAIL, "Not counted: the loop uses more memory than it may (see that check).")
     yield form.minimum_gain is None, Closed(NOT_MEASURED, ONLY_COMPARED)

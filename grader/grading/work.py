@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import tempfile
 import time
+from pathlib import Path
 
+from grader.checks import checkpoints as checkpoints_check
 from grader.checks import logs as logs_check
 from grader.checks import memory as memory_check
 from grader.checks import outcome as outcome_check
@@ -14,7 +17,9 @@ from grader.grading.evidence import Findings, Race
 from grader.labs.lab import Budget, Growth, Lab
 from grader.measure import calibration
 from grader.measure.blocks import Arm
+from grader.paths import temporary
 from grader.result import CheckResult, Progress
+from grader.sandbox.drive import Written
 from grader.sandbox.parent import turn
 
 OUTLAST_S = 60.0  # seconds to run on in until a level of memory tells something
@@ -27,7 +32,8 @@ def look(findings: Findings, starter: Arm, submission: Arm, setup: Setup) -> Non
     if unread and findings.work.same:
         findings.note(parity=unread)
     logs = _logs(findings, setup, starter, submission, timed=bool(findings.race.pairs))
-    findings.note(logs=logs or findings.work.logs)
+    saved = _checkpoints(findings.lab, setup, starter, submission)
+    findings.note(logs=logs or findings.work.logs, checkpoints=saved)
 
 
 def _unread(starter: Arm, submission: Arm, setup: Setup) -> CheckResult | None:
@@ -55,6 +61,24 @@ def _logs(findings: Findings, setup: Setup, starter: Arm, submission: Arm, timed
     if setup.form.minimum_gain is not None and not timed and logs_check.to_come(logged):
         return None  # it is looked at again after the timed blocks
     return logs_check.judge(lab.logs, usual, logged, starter.losses, submission.losses, setup.form.parity.steps)
+
+
+def _checkpoints(lab: Lab, setup: Setup, starter: Arm, submission: Arm) -> CheckResult | None:
+    """What lies on both drives by now. Both loops are frozen, and stay so."""
+    if not lab.checkpoints or not starter.drive or not submission.drive:
+        return None
+    with tempfile.TemporaryDirectory(dir=temporary()) as folder:
+        usual, saved = (_written(arm, Path(folder) / name) for name, arm in (("a", starter), ("b", submission)))
+        every, steps = setup.form.options["every"], len(submission.losses)
+        return checkpoints_check.judge(lab.checkpoints, every, usual, saved, steps)
+
+
+def _written(arm: Arm, folder: Path) -> Written:
+    """What an arm has written, put into a new folder. Its drive answers in its turns only."""
+    assert arm.drive
+    folder.mkdir()
+    with arm.untimed_turn():
+        return arm.drive.written(folder)
 
 
 def memory(lab: Lab, setup: Setup, starter: Arm, submission: Arm) -> CheckResult | None:

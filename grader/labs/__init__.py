@@ -22,6 +22,7 @@ NAMES = (
     "2g_healthy",
     "2h_retest",
     "2i_host",
+    "2j_checkpoint",
     "3a_precision",
     "3b_top_ops",
     "3c_shapes",

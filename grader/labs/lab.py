@@ -97,8 +97,8 @@ class Form:
 
     @property
     def round(self) -> int:
-        """Steps after which their work is the same again: batches of several lengths come in turn."""
-        return 1 if self.serves else len(self.options.get("lengths", ())) or 1
+        """Steps after which their work is the same again: batches of several lengths come in turn, and checkpoints."""
+        return 1 if self.serves else len(self.options.get("lengths", ())) or self.options.get("every", 1)
 
     def recorded(self, usual: int) -> int:
         """How many steps a trace holds: whole rounds, so that they take as long on average as those that are timed."""
@@ -182,6 +182,14 @@ class Logs:
     # how far values may be from the starter's; further where rounding has parted the losses (`grader.checks.logs`)
     relative: float = 0.02
     absolute: float = 0.005
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """What the loop must go on saving on `job.drive`, at every `every`-th step of the form's options."""
+
+    # How far a tensor of the first checkpoint may be from the starter's, as a share of what it moves until the second
+    within: float = 0.25
 
 
 @dataclass(frozen=True)
@@ -341,6 +349,7 @@ class Lab(AnyLab):
     prediction: Prediction
     peek: tuple[str, ...]  # names of the counts that `peek` puts first
     logs: Logs | None = None
+    checkpoints: Checkpoints | None = None
     memory: Growth | Budget | None = None
     outcome: Outcome | None = None
     order: Order | None = None

@@ -29,16 +29,33 @@ class Counts(NamedTuple):
     files: int
 
 
+class Written(NamedTuple):
+    """The steps whose checkpoints were renamed, in order; those that were written under their final name; the files that are kept,
+    by step."""
+
+    steps: tuple[int, ...]
+    direct: tuple[int, ...]
+    files: dict[int, Path]
+
+
 class Drive:
     """A process that serves the files below `folder` on a Unix socket at `path`, each after `read_s` seconds, until the context ends.
 
-    opened: this process and those that it starts are served; else nobody is, until `open`. user: the only one that may
+    write_bps: bytes a second that can be written to it; 0 for none, and then it takes none. folder: "" for no files. opened: this process and those that it starts are served; else nobody is, until `open`. user: the only one that may
     connect, who gets the socket; 0: this process's own."""
 
     # a request is a path that begins with `folder` and a newline, the answer the length in four bytes and the content; the
     # connection ends where there is no such file
 
-    def __init__(self, path: str | Path, folder: str | Path, read_s: float, opened: bool = True, user: int = 0):
+    def __init__(
+        self,
+        path: str | Path,
+        folder: str | Path,
+        read_s: float,
+        opened: bool = True,
+        user: int = 0,
+        write_bps: float = 0.0,
+    ):
         self._channel, channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.settimeout(ANSWERS_S)
         with channel, socket.socket(socket.AF_UNIX) as listener:
@@ -58,7 +75,7 @@ class Drive:
             )
         self.pid = self._process.pid
         self._stopped, self._counts = False, Counts(0, 0, 0)
-        self._say(folder=str(folder), read_s=read_s, user=user)
+        self._say(folder=str(folder), read_s=read_s, user=user, write_bps=write_bps)
         if opened:
             self.open(os.getpid(), os.getpid())
 
@@ -69,6 +86,15 @@ class Drive:
     def forget(self) -> None:
         """Count reads from 0 again."""
         self._ask(forget=True)
+
+    def written(self, folder: Path) -> Written:
+        """The files that were written until now, put into `folder`."""
+        self._ask(dump=str(folder))
+        try:
+            index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:  # it has been stopped or ended, which `stop` tells
+            return Written((), (), {})
+        return Written(tuple(index["steps"]), tuple(index["direct"]), {n: folder / str(n) for n in index["kept"]})
 
     @property
     def counts(self) -> Counts:

@@ -1,5 +1,7 @@
 """The process that serves a drive's files (see `drive`): one loop over all connections, each file after its wait.
 
+What is written stays in its memory, through one link of so many bytes a second (see `_Store`).
+
 It answers only processes that descend from the one that the grader names. A request is looked up in a list made at the start, never
 on the disk. Each of MAX_CONNECTIONS costs one request and one answer in memory; what more they send waits in their own sockets.
 
@@ -13,6 +15,7 @@ import ctypes
 import heapq
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -24,6 +27,11 @@ from collections.abc import Iterator
 MAX_CONNECTIONS = 256  # one a process or thread that reads; more wait until one of these closes
 MAX_PATH = 4096  # bytes of a request
 MAX_MESSAGE = 1 << 16  # bytes on the channel
+MAX_WRITTEN = 1 << 28  # bytes of a file
+MAX_UNNAMED = 4  # files that have no final name yet
+KEPT = 2  # files with final names, of the first and of the last
+_PIECE = 1 << 20  # bytes of what is written that are received at once
+_FINAL = re.compile(rb"step-([1-9][0-9]{0,8})")
 ACCEPTED_AT_ONCE = 8  # then those that are connected already have their turn
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: process, user, group
 _PR_SET_PDEATHSIG = 1
@@ -31,16 +39,66 @@ _ONCE = select.EPOLLONESHOT
 
 
 class _Connection:
-    """A peer: its socket, its process, what it has sent of a next request, and what is left to send of an answer."""
+    """A peer: its socket, its process, what it has sent of a next request, what is left to send of an answer; of what it writes
+    the file's name and the bytes that are to come."""
 
     def __init__(self, connected: socket.socket, process: int):
         self.socket, self.process, self.rest, self.answer = connected, process, b"", memoryview(b"")
+        self.name, self.to_come, self.size = b"", 0, 0
+
+
+class _Store:
+    """Files that are written, in memory. A write is done when all before it are, and its bytes have passed the link.
+
+    A file whose name is `step-N` is a checkpoint: it has to come to that name by a rename."""
+
+    def __init__(self, write_bps: float):
+        self.write_bps, self.free_at = write_bps, 0.0
+        self.unnamed: dict[bytes, bytearray] = {}
+        self.promised: dict[bytes, int] = {}  # bytes of these, those included that are to come
+        self.named: dict[int, bytearray] = {}
+        self.steps: list[int] = []  # of all that were renamed, in order
+        self.direct: set[int] = set()  # of those that were written under their final name
+
+    def begin(self, name: bytes, size: int) -> None:
+        promised = self.promised.get(name, 0) + size
+        if promised > MAX_WRITTEN or (name not in self.unnamed and len(self.unnamed) == MAX_UNNAMED):
+            raise ValueError("too much")
+        self.unnamed.setdefault(name, bytearray())
+        self.promised[name] = promised
+        if final := _FINAL.fullmatch(name):
+            self.direct.add(int(final[1]))
+
+    def done_at(self, size: int) -> float:
+        self.free_at = max(self.free_at, time.monotonic()) + size / self.write_bps
+        return self.free_at
+
+    def rename(self, old: bytes, new: bytes) -> None:
+        final = _FINAL.fullmatch(new)
+        if old not in self.unnamed or not final or old == new:
+            raise ValueError("there is no such file, or no such name")
+        step = int(final[1])
+        self.named[step] = self.unnamed.pop(old)
+        del self.promised[old]
+        self.steps.append(step)
+        for between in list(self.named)[KEPT:-KEPT]:
+            del self.named[between]
+
+    def dump(self, folder: str) -> None:
+        for step, content in self.named.items():
+            with open(os.path.join(folder, str(step)), "wb") as file:
+                file.write(content)
+        with open(os.path.join(folder, "index.json"), "w", encoding="utf-8") as file:
+            json.dump({"steps": self.steps, "direct": sorted(self.direct), "kept": list(self.named)}, file)
 
 
 class _Server:
-    def __init__(self, channel: socket.socket, listener: socket.socket, folder: str, read_s: float, user: int):
+    def __init__(
+        self, channel: socket.socket, listener: socket.socket, folder: str, read_s: float, user: int, write_bps: float
+    ):
         self.channel, self.listener, self.read_s, self.user = channel, listener, read_s, user
-        self.files = dict(_listed(folder))
+        self.files = dict(_listed(folder)) if folder else {}
+        self.store = _Store(write_bps) if write_bps else None
         self.ancestor = self.main = 0  # nobody is served before the grader says whom
         self.reads, self.reads_in_main, self.found = 0, 0, set[bytes]()
         self.connections: dict[int, _Connection] = {}
@@ -76,6 +134,8 @@ class _Server:
         self.ancestor, self.main = asked.get("whose", (self.ancestor, self.main))
         if asked.get("forget"):
             self.reads = self.reads_in_main = 0
+        if self.store and "dump" in asked:
+            self.store.dump(asked["dump"])
         self.channel.send(json.dumps([self.reads, self.reads_in_main, len(self.found)]).encode())
         return True
 
@@ -102,25 +162,64 @@ class _Server:
         """Whatever the other side does, it loses its connection only."""
         try:
             do(connection, *arguments)
-        except (OSError, ValueError):
+        except (OSError, ValueError, KeyError):
             del self.connections[connection.socket.fileno()]
             connection.socket.close()
             if len(self.connections) == MAX_CONNECTIONS - 1:
                 self.epoll.register(self.listener, select.EPOLLIN)
 
     def receive(self, connection: _Connection) -> None:
-        data, said, _, _ = connection.socket.recvmsg(MAX_PATH, socket.CMSG_SPACE(_CREDENTIALS.size))
+        most = min(_PIECE, connection.to_come) or MAX_PATH
+        data, said, _, _ = connection.socket.recvmsg(most, socket.CMSG_SPACE(_CREDENTIALS.size))
         # the kernel says of each message who sent it: connections can be handed on and inherited. See SCM_CREDENTIALS in unix(7)
         senders = [_CREDENTIALS.unpack(value)[0] for _, kind, value in said if kind == socket.SCM_CREDENTIALS]
         if not data or senders != [connection.process]:
             raise ValueError("it has ended, or another process sends")
+        if connection.to_come:
+            self.write(connection, data)
+            return
         connection.rest += data
         self.take_next(connection)
+
+    def write(self, connection: _Connection, data: bytes) -> None:
+        assert self.store
+        self.store.unnamed[connection.name] += data  # KeyError, a lost connection: it was renamed meanwhile
+        connection.to_come -= len(data)
+        if connection.to_come:
+            self.epoll.modify(connection.socket, select.EPOLLIN | _ONCE)
+        else:
+            self.wait(self.store.done_at(connection.size), connection, "")
+
+    def wait(self, until: float, connection: _Connection, file: str) -> None:
+        self.asked += 1
+        heapq.heappush(self.waiting, (until, self.asked, connection, file))
+
+    def take_writing(self, connection: _Connection, line: bytes, rest: bytes) -> None:
+        """`+SIZE NAME`, with so many bytes behind it, or `>OLD NEW`."""
+        assert self.store
+        first, _, second = line[1:].partition(b" ")
+        if line[:1] == b">":
+            self.store.rename(first, second)
+            connection.rest = rest
+            self.wait(time.monotonic(), connection, "")
+            return
+        connection.name, connection.size = second, int(first)
+        if connection.size < 1 or len(rest) > connection.size:
+            raise ValueError("what is written has another size")
+        self.store.begin(second, connection.size)
+        connection.rest, connection.to_come = b"", connection.size
+        if rest:
+            self.write(connection, rest)
+        else:
+            self.epoll.modify(connection.socket, select.EPOLLIN | _ONCE)
 
     def take_next(self, connection: _Connection) -> None:
         line, end, rest = connection.rest.partition(b"\n")
         if not end and len(line) < MAX_PATH:
             self.epoll.modify(connection.socket, select.EPOLLIN | _ONCE)
+            return
+        if self.store and line[:1] in (b"+", b">"):
+            self.take_writing(connection, line, rest)
             return
         file = self.files.get(line)
         if file is None:
@@ -129,12 +228,14 @@ class _Server:
         self.reads += 1
         self.reads_in_main += connection.process == self.main
         self.found.add(line)
-        self.asked += 1
-        heapq.heappush(self.waiting, (time.monotonic() + self.read_s, self.asked, connection, file))
+        self.wait(time.monotonic() + self.read_s, connection, file)
 
     def begin_answer(self, connection: _Connection, file: str) -> None:
-        with open(file, "rb") as opened:
-            data = opened.read()
+        """file: "" where it was written, and nothing but that is to be said."""
+        data = b""
+        if file:
+            with open(file, "rb") as opened:
+                data = opened.read()
         connection.answer = memoryview(struct.pack("!I", len(data)) + data)
         self.send(connection)
 

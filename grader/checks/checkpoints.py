@@ -1,0 +1,95 @@
+"""Do the checkpoints hold what a run needs to go on? A gate like parity: a file that nobody can go on from is no checkpoint.
+
+Files are read as safetensors, which hold numbers and nothing that could run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+
+from grader.labs.lab import Checkpoints
+from grader.result import FAIL, PASS, CheckResult
+from grader.sandbox.drive import Written
+
+NAME, TITLE = "checkpoints", "Checkpoints to go on from"
+HINT = (
+    "After every `job.every` steps, `step-N` must come to lie on the drive, with all tensors as they are after step N. Copy them while "
+    "no step runs. Write the copy under a different name and rename it."
+)
+ROUNDING = 1e-6  # of a tensor's norm
+State = Mapping[str, np.ndarray]
+
+
+def judge(check: Checkpoints, every: int, starter: Written, submission: Written, steps: int) -> CheckResult:
+    """steps: that the submission has made. The checkpoint of the last `every` steps, and one before, may be on the way."""
+    wanted = list(range(every, steps - every + 1, every))
+    problem = _misplaced(wanted, every, submission)
+    evidence = {"checkpoints": len(submission.steps)}
+    if not problem and len(wanted) > 1:
+        problem = _wrong(check, every, starter, submission)
+    if problem:
+        return CheckResult(
+            NAME, TITLE, FAIL, 0, 0, f"Nobody could go on from these checkpoints. {problem}.", HINT, evidence
+        )
+    return CheckResult(NAME, TITLE, PASS, 0, 0, "Each checkpoint is whole and has the state of its step.", "", evidence)
+
+
+def _misplaced(wanted: list[int], every: int, submission: Written) -> str:
+    if submission.direct:
+        return (
+            f"step-{submission.direct[0]} was written under its own name. A crash would leave half of it, where the last whole one is "
+            "looked for. Write under a different name, and rename when all is written"
+        )
+    missing = next((step for step in wanted if step not in submission.steps), None)
+    if missing is not None:
+        return f"step-{missing} is not on the drive, though the loop has made {wanted[-1] + every} steps"
+    other = next((step for step in submission.steps if step % every), None)
+    if other is not None:
+        return f"step-{other} was saved, but a checkpoint is due every {every} steps"
+    if len(set(submission.steps)) < len(submission.steps) or list(submission.steps) != sorted(submission.steps):
+        return "They were not renamed once each, in the order of their steps"
+    return ""
+
+
+def _wrong(check: Checkpoints, every: int, starter: Written, submission: Written) -> str:
+    """What is wrong with the submission's first two, beside the starter's, or ''."""
+    usual, later = (_read(starter.files[step]) for step in (every, 2 * every))
+    assert usual and later
+    moved = {name: _norm(later[name] - tensor) for name, tensor in usual.items()}
+    for step, right in ((every, usual), (2 * every, later)):
+        given = _read(submission.files[step]) if step in submission.files else None
+        if given is None:
+            return f"step-{step} cannot be read as safetensors"
+        missing = sorted(right.keys() - given.keys())
+        if missing:
+            return f"step-{step} has no {missing[0]}"
+        shapes = [
+            name
+            for name, tensor in right.items()
+            if (given[name].shape, given[name].dtype) != (tensor.shape, tensor.dtype)
+        ]
+        if shapes:
+            return f"step-{step} has {shapes[0]} in another shape or type"
+        off = [
+            name
+            for name, tensor in right.items()
+            if not _norm(given[name] - tensor) <= check.within * moved[name] + ROUNDING * _norm(tensor)
+        ]
+        if off:
+            return f"In step-{step}, {len(off)} of {len(right)} tensors are not as they were after step {step}, {off[0]} among them"
+    return ""
+
+
+def _read(file: Path) -> State | None:
+    """None where it is none."""
+    try:
+        return safetensors.numpy.load_file(file)
+    except Exception:  # whatever the reader makes of it
+        return None
+
+
+def _norm(tensor: np.ndarray) -> float:
+    return float(np.linalg.norm(tensor.astype(np.float64).ravel()))

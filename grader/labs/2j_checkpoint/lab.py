@@ -1,0 +1,67 @@
+from grader.labs.lab import Checkpoints, Form, Lab, Parity, Prediction, Throughput
+
+GPU = Form(
+    workload="grader.workloads.checkpoints",
+    options={
+        "layers": 4,
+        "width": 384,
+        "heads": 6,
+        "length": 256,
+        "batch_size": 24,
+        "lr": 1e-4,
+        "bias": False,
+        "every": 20,
+        "write_bps": 600e6,
+    },
+    data="text",
+    gpu_memory=4e9,
+    minimum_gain=1.5,
+    noise=0.03,
+    parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
+    measured="",
+)
+
+LAB = Lab(
+    name="2j_checkpoint",
+    title="A loop that saves itself",
+    phase=2,
+    goal="Every few steps this loop saves its state. Find out what holds it back, and train faster with checkpoints that are as good.",
+    cause="host-bound",
+    forms={
+        "cuda": GPU,
+        "cpu": Form(
+            workload="grader.workloads.checkpoints",
+            options={
+                "layers": 2,
+                "width": 64,
+                "heads": 4,
+                "length": 64,
+                "batch_size": 8,
+                "lr": 1e-3,
+                "bias": False,
+                "every": 8,
+                "write_bps": 7e6,
+            },
+            data="text",
+            minimum_gain=1.5,
+            noise=0.03,
+            parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.9995, drift=0.01, held_out=0.1),
+            threads=1,
+            environment={"OMP_NUM_THREADS": "1"},
+        ),
+    },
+    prediction=Prediction(points=10),
+    throughput=Throughput(
+        points=90,
+        hints=(
+            "What does the device do while the drive takes a checkpoint?",
+            "Work out the time of a checkpoint from the drive's speed in *Sizes*, and that of the steps between two of them. Which part of "
+            "a checkpoint needs the loop to stand still?",
+            "Copy all tensors to host memory while no step runs, into buffers that you allocate once. On a GPU they are pinned. Let one thread "
+            "save the copy and rename it. Before the next copy, wait for that thread. Otherwise you overwrite what isn't written yet.",
+        ),
+    ),
+    trace=(),
+    peek=("syncs", "kernels"),
+    checkpoints=Checkpoints(),
+)
