@@ -20,6 +20,7 @@ ON_CPU = (
     "2b_transfers",
     "2c_transforms",
     "2d_formats",
+    "2j_checkpoint",
     "2i_host",
     "3e_compile",
     "3k_healthy",
