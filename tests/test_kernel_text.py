@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 
 import pytest
@@ -12,6 +13,9 @@ from grader.sandbox.contract import ContractError
 from grader.sandbox.launches import Launches
 
 triton = pytest.importorskip("triton")
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+
 from grader.sandbox import kernel_text, relaunch  # noqa: E402
 
 tl = triton.language
@@ -125,6 +129,61 @@ def test_what_the_interpreter_adds_is_hidden(tmp_path, monkeypatch):
     assert made.fn.__globals__["__builtins__"] is kernel_text.BUILTINS
     made.rewrite()(1)
     assert seen == [None]
+
+
+FORMS = """
+import math
+import triton
+import triton.language as tl
+from triton.language import load, sum as total
+from triton.language.extra import libdevice
+
+SLOPE = tl.constexpr(1.5957691216057308)
+
+
+@triton.jit
+def gelu(h):
+    return h * tl.sigmoid(SLOPE * (h + 0.044715 * h * h * h))
+
+
+def made(factor):
+    @triton.jit
+    def inner(x, out, n: tl.int32, BLOCK: tl.constexpr):
+        i = tl.arange(0, BLOCK)
+        tl.static_assert(BLOCK > 0, f"{BLOCK} is no size")
+        h = load(x + i, mask=i < n, other=0.0).to(tl.float32)
+        y = gelu(h) * factor + libdevice.tanh(h) + math.pi
+        for k in tl.static_range(2):
+            y += k
+        y = y * tl.math.rsqrt(total(y * y, axis=0) / n + 1e-5)
+        tl.store(out + i, y, mask=i < n)
+
+    return inner
+
+
+chain = made(tl.constexpr(2.0))
+"""
+
+
+def test_a_gpu_gets_the_same_program(tmp_path, monkeypatch):
+    """Compiling needs no GPU: as it was written, and of the texts and names that were written down."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRITON_DISABLE_LINE_INFO", "1")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "forms_of_kernels.py").write_text(FORMS)
+    forms = importlib.import_module("forms_of_kernels")
+    x, out = torch.ones(8), torch.ones(8)
+    done = Launches([x])
+    done.launch(lambda *args, **kwargs: None, forms.chain, x, out, 8, grid=(1,), BLOCK=8)
+    done.write(out, tmp_path / "call")
+    again = relaunch.Relaunch(tmp_path / "call", torch.device("cpu"), tmp_path)
+    types = {"x": "*fp32", "out": "*fp32", "n": "i32", "BLOCK": "constexpr"}
+    target = GPUTarget("cuda", 90, 32)
+    as_it_was, made_again = (
+        triton.compile(ASTSource(each, types, {(3,): 8}), target=target).asm["ptx"]
+        for each in (forms.chain, next(each for each in again.kernels.values() if each.__name__ == "inner"))
+    )
+    assert as_it_was == made_again and ".entry inner" in made_again
 
 
 # ---- records
