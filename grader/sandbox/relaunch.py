@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,13 @@ from triton.runtime.jit import reinterpret
 from grader.sandbox.contract import ContractError
 from grader.sandbox.kernel_text import found, kernel_of
 
+LARGER = "The record of a call has a tensor that is larger than its memory"
+
 
 class Relaunch:
-    """Called with inputs like the recorded call's it returns what the kernels make of these."""
+    """Called with inputs like the recorded call's it returns what the kernels make of these.
+
+    All that can be is worked out once: a kernel that is timed must not wait for this."""
 
     def __init__(self, file: Path, device: torch.device, folder: Path) -> None:
         """folder: for the kernels' texts."""
@@ -31,31 +35,32 @@ class Relaunch:
             self.kept = {int(name): self._on_device(int(name), record.get_tensor(name)) for name in record.keys()}  # noqa: SIM118
             for number in range(len(self.call["kernels"])):
                 self._kernel(number)
+            self.steps = [self._step(*step) for step in self.call["steps"]]
+            self.result = self._tensor(self.call["result"])
             self.launches = sum(step[0] == "launch" for step in self.call["steps"])
 
     def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
         self.inputs, self.there = inputs, dict(self.kept)
-        for step in self.call["steps"]:
-            self._make(*step)
-        result = self._tensor(self.call["result"])
+        for step in self.steps:
+            step()
+        result = self.result()
         self.inputs, self.there = (), {}
         return result
 
-    def _make(self, what: str, first: Any, second: Any, *others: Any) -> None:
-        """One step."""
+    def _step(self, what: str, first: Any, second: Any, *others: Any) -> Callable[[], Any]:
         if what == "launch":
-            with _readable():
-                args, named = others
-                grid = tuple(int(n) for n in second)
-                values = [self._value(arg) for arg in args]
-                options = {name: self._value(value) for name, value in named.items()}
-            self._kernel(first)[grid](*values, **options)
-        elif what == "copy":
-            self._tensor(first).copy_(self._tensor(second))
-        elif what == "fill":
-            self._tensor(first).fill_(second)
-        else:
-            raise ContractError(f"The record of a call has a step `{what}`")
+            args, named = others
+            launch = self._kernel(first)[tuple(int(n) for n in second)]
+            values = [self._value(arg) for arg in args]
+            options = {name: self._value(value) for name, value in named.items()}
+            return lambda: launch(*(make() for make in values), **{name: make() for name, make in options.items()})
+        if what == "copy":
+            target, source = self._tensor(first), self._tensor(second)
+            return lambda: target().copy_(source())
+        if what == "fill":
+            target = self._tensor(first)
+            return lambda: target().fill_(second)
+        raise ContractError(f"The record of a call has a step `{what}`")
 
     def _on_device(self, number: int, contents: torch.Tensor) -> torch.UntypedStorage:
         return contents.to(self._device(self.call["storages"][number])).untyped_storage()
@@ -63,32 +68,46 @@ class Relaunch:
     def _device(self, said: dict[str, Any]) -> torch.device:
         return torch.device("cpu") if said["device"] == "cpu" else self.device
 
-    def _tensor(self, said: list[Any]) -> torch.Tensor:
-        with _readable():
-            return self._described(said)
-
-    def _described(self, said: list[Any]) -> torch.Tensor:
+    def _tensor(self, said: list[Any]) -> Callable[[], torch.Tensor]:
         number, kind, before, shape, strides = said
-        dtype = getattr(torch, kind)
-        about = self.call["storages"][number]
-        if "input" in about:
-            given = self.inputs[about["input"]]
-            storage, device = given.untyped_storage(), given.device
-            before += given.storage_offset() * given.element_size() - about["before"]
-        else:
-            device = self._device(about)
-            if number not in self.there:
-                self.there[number] = torch.empty(about["bytes"], dtype=torch.uint8, device=device).untyped_storage()
-            storage = self.there[number]
-        end = before + dtype.itemsize * (1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True)))
-        if (
-            before % dtype.itemsize
-            or before < 0
-            or min([0, *strides]) < 0
-            or (0 not in shape and end > storage.nbytes())
-        ):
-            raise ContractError("The record of a call has a tensor that is larger than its memory")
-        return torch.empty(0, dtype=dtype, device=device).set_(storage, before // dtype.itemsize, shape, strides)
+        dtype, about = getattr(torch, kind), self.call["storages"][number]
+        input_number, device = about.get("input"), self._device(about)
+        needed = (
+            0 if 0 in shape else dtype.itemsize * (1 + sum((n - 1) * k for n, k in zip(shape, strides, strict=True)))
+        )
+
+        last: list[Any] = [None, None]  # where the last call's tensor lay, and that tensor: so nothing else lies there
+
+        def make() -> torch.Tensor:
+            start, home = before, device
+            if input_number is not None:
+                given = self.inputs[input_number]
+                storage, home = given.untyped_storage(), given.device
+                start += given.storage_offset() * given.element_size() - about["before"]
+            elif number not in self.there:
+                storage = torch.empty(about["bytes"], dtype=torch.uint8, device=device).untyped_storage()
+                self.there[number] = storage
+            else:
+                storage = self.there[number]
+            place = storage._cdata, start, storage.nbytes()
+            if place != last[0]:
+                if start % dtype.itemsize or start < 0 or (needed and start + needed > storage.nbytes()):
+                    raise ContractError(LARGER)
+                made = torch.empty(0, dtype=dtype, device=home).set_(storage, start // dtype.itemsize, shape, strides)
+                last[:] = place, made
+            return last[1]
+
+        def readable() -> torch.Tensor:
+            try:
+                return make()
+            except ContractError:
+                raise
+            except Exception as error:
+                raise unreadable(error) from None
+
+        if min([0, *strides]) < 0:
+            raise ContractError(LARGER)
+        return readable
 
     def _kernel(self, number: int) -> Any:
         if number not in self.kernels:
@@ -97,37 +116,47 @@ class Relaunch:
             names = {}
             for name, value in said["names"].items():
                 with contextlib.suppress(ContractError):  # a kernel that needs it is told so
-                    names[str(name)] = self._value(value)
+                    names[str(name)] = self._value(value)()
             file = self.folder / f"kernel_{number}.py"
             self.kernels[number] = kernel_of(said["text"], said["line"], names, said["unspecialised"], file)
         return self.kernels[number]
 
-    def _value(self, said: Any) -> Any:
+    def _value(self, said: Any) -> Callable[[], Any]:
+        """What gives the value in each call: its tensors lie elsewhere each time."""
         if not isinstance(said, dict):
-            return said
+            return lambda: said
         ((what, held),) = said.items()
+        if what == "items":
+            each = [self._value(item) for item in held]
+            return lambda: tuple(make() for make in each)
+        if what == "tensor":
+            return self._tensor(held)
+        if what == "reinterpreted":
+            base, kind = self._tensor(held[0]), self._value(held[1])
+            return lambda: reinterpret(base(), kind())
+        if what == "descriptor":
+            from triton.tools.tensor_descriptor import TensorDescriptor  # older releases have none
+
+            base, named = (
+                self._tensor(held[0]),
+                {name: _listed(self._value(value)()) for name, value in held[1].items()},
+            )
+            return lambda: TensorDescriptor(base(), **named)
+        fixed = self._fixed(what, held)
+        return lambda: fixed
+
+    def _fixed(self, what: str, held: Any) -> Any:
         match what:
-            case "items":
-                return tuple(self._value(each) for each in held)
-            case "tensor":
-                return self._tensor(held)
             case "kernel":
                 return self._kernel(held)
             case "constexpr":
-                return tl.constexpr(self._value(held))
+                return tl.constexpr(self._value(held)())
             case "dtype":
                 return tl.dtype(held)
             case "module":
                 return found(held, "")
             case "function":
                 return found(*held)
-            case "reinterpreted":
-                return reinterpret(self._tensor(held[0]), self._value(held[1]))
-            case "descriptor":
-                from triton.tools.tensor_descriptor import TensorDescriptor  # older releases have none
-
-                named = {name: self._value(value) for name, value in held[1].items()}
-                return TensorDescriptor(self._tensor(held[0]), **{k: _listed(v) for k, v in named.items()})
         raise ContractError(f"The record of a call has a value of the kind `{what}`")
 
 
@@ -142,4 +171,8 @@ def _readable() -> Iterator[None]:
     except ContractError:
         raise
     except Exception as error:  # whatever a record that is made up leads to
-        raise ContractError(f"The record of a call cannot be read: {type(error).__name__}: {error}") from None
+        raise unreadable(error) from None
+
+
+def unreadable(error: Exception) -> ContractError:
+    return ContractError(f"The record of a call cannot be read: {type(error).__name__}: {error}")
