@@ -310,6 +310,17 @@ PARTS = {
                 loss().backward()
             optimizer.step()
     """,
+    "another thread": """
+        import threading
+        pause, other = 0.1, nn.Linear(8, 1)
+        small = torch.optim.SGD(other.parameters(), lr=0.1)
+        def aside():
+            while True:
+                Slow.apply(other(data[:4][0])).sum().backward(); small.step()
+        threading.Thread(target=aside, daemon=True).start()
+        for _ in range(40):
+            step(); time.sleep(0.03)
+    """,
     "closure": """
         pause = 0.1
         optimizer = torch.optim.LBFGS(model.parameters(), lr=1e-3, max_iter=1)
@@ -322,9 +333,11 @@ PARTS = {
 
 
 def test_parts_are_those_of_a_whole_step(tmp_path):
-    """Several backward passes in a step; backward passes within the optimizer's step."""
+    """Several backward passes in a step; backward passes within the optimizer's step; a thread that trains another model."""
     found = watched_all(tmp_path, PARTS, MODEL + SLOW)
     assert found["accumulation"]["parts"]["backward"] > 0.04
+    parts = found["another thread"]["parts"]
+    assert parts["step"] > 0.02 > parts["backward"]
     parts = found["closure"]["parts"]
     assert parts["backward"] > 0.1 > parts["optimizer"], "backward is no part of the optimizer's"
 

@@ -121,7 +121,7 @@ class Watch:
 
     @guarded
     def optimizer_done(self, optimizer) -> None:
-        self.parts.ends("optimizer")
+        self._part_ends("optimizer")
         if _capturing():
             self.steps.captured = True  # it steps when its graph is replayed
         elif self.steps.optimizer(optimizer):
@@ -153,7 +153,7 @@ class Watch:
     def backward_begins(self, tensors) -> None:
         if self.apart.evaluating and self.apart.in_training_again():
             self._late_end()
-        if self.timing:
+        if self.timing and self.thread == threading.get_ident():
             self.parts.begins("backward", self.step)
         if self.losses.wanted:
             self.losses.keep(tensors)
@@ -161,7 +161,7 @@ class Watch:
     @guarded
     def backward_done(self, by: str) -> None:
         """by: which call it was, `backward` or `grad`."""
-        self.parts.ends("backward")
+        self._part_ends("backward")
         if self.steps.backward(by) or self.in_backward:
             self.in_backward = False
             self._tick()
@@ -223,6 +223,10 @@ class Watch:
     def part_begins(self, part: str) -> None:
         if self.thread == threading.get_ident() and not self.apart.evaluating:
             self.parts.begins(part, self.step)
+
+    def _part_ends(self, part: str) -> None:
+        if self.parts.running and self.thread == threading.get_ident():
+            self.parts.ends(part)
 
     # ---------------------------------------------------------------- a step
 
