@@ -47,10 +47,10 @@ def written(server: Drive, folder) -> Written:
 def test_a_file_has_what_was_saved_under_its_final_name(served, tmp_path):
     server, mine = served
     mine.save("partial", STATE)
-    assert written(server, tmp_path / "before") == Written((), (), {})
+    assert written(server, tmp_path / "before") == Written((), (), {}, 0)
     mine.rename("partial", "step-8")
     found = written(server, tmp_path / "after")
-    assert found.steps == (8,) and found.direct == ()
+    assert found.steps == (8,) and found.direct == () and found.least == found.files[8].stat().st_size
     read = safetensors.numpy.load_file(found.files[8])
     assert read.keys() == STATE.keys() and all((read[name] == tensor.numpy()).all() for name, tensor in STATE.items())
 
@@ -124,7 +124,9 @@ def lying(folder, files: dict[int, dict[str, np.ndarray]], steps=None, direct=()
     folder.mkdir(exist_ok=True)
     for n, state in files.items():
         safetensors.numpy.save_file(state, folder / str(n))
-    return Written(tuple(steps or files), tuple(direct), {n: folder / str(n) for n in files})
+    kept = {n: folder / str(n) for n in files}
+    least = min((file.stat().st_size for file in kept.values()), default=0)
+    return Written(tuple(steps or files), tuple(direct), kept, least)
 
 
 @pytest.fixture
@@ -164,9 +166,12 @@ def test_what_else_is_wrong_is_named(judged, tmp_path):
     again = lying(tmp_path / "m", states(8, 16), steps=[8, 16, 8])
     usual = lying(tmp_path / "s", states(8, 16))
     assert "once each" in check.judge(Checkpoints(), 8, usual, again, 24).reason
-    less = states(8, 16)
-    del less[8]["b"]
-    assert "step-8 has no b" in reason(less)
+    other = states(8, 16)
+    other[8]["c"] = other[8].pop("b")
+    assert "step-8 has no b" in reason(other)
+    later = states(8, 16, 24)
+    del later[24]["b"]
+    assert "bytes, and each of the untouched loop's has" in reason(later, steps=32)
     other = states(8, 16)
     other[8]["a"] = other[8]["a"].astype(np.float64)
     assert "another shape or type" in reason(other)

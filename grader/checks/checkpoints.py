@@ -19,6 +19,7 @@ HINT = (
     "After every `job.every` steps, `step-N` must come to lie on the drive, with all tensors as they are after step N. Copy them while "
     "no step runs. Write the copy under a different name and rename it."
 )
+SAME_SIZE = 0.98  # of the bytes of the starter's: where a name is shorter the header is, too
 ROUNDING = 1e-6  # of a tensor's norm
 State = Mapping[str, np.ndarray]
 
@@ -28,6 +29,8 @@ def judge(check: Checkpoints, every: int, starter: Written, submission: Written,
     wanted = list(range(every, steps - every + 1, every))
     problem = _misplaced(wanted, every, submission)
     evidence = {"checkpoints": len(submission.steps)}
+    if not problem and submission.steps and submission.least < SAME_SIZE * starter.least:
+        problem = f"One has {submission.least:,} bytes, and each of the untouched loop's has {starter.least:,}"
     if not problem and len(wanted) > 1:
         problem = _wrong(check, every, starter, submission)
     if problem:

@@ -31,11 +31,12 @@ class Counts(NamedTuple):
 
 class Written(NamedTuple):
     """The steps whose checkpoints were renamed, in order; those that were written under their final name; the files that are kept,
-    by step."""
+    by step; bytes of the smallest of all that were renamed."""
 
     steps: tuple[int, ...]
     direct: tuple[int, ...]
     files: dict[int, Path]
+    least: int
 
 
 class Drive:
@@ -93,8 +94,9 @@ class Drive:
         try:
             index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
         except FileNotFoundError:  # it has been stopped or ended, which `stop` tells
-            return Written((), (), {})
-        return Written(tuple(index["steps"]), tuple(index["direct"]), {n: folder / str(n) for n in index["kept"]})
+            return Written((), (), {}, 0)
+        files = {n: folder / str(n) for n in index["kept"]}
+        return Written(tuple(index["steps"]), tuple(index["direct"]), files, index["least"])
 
     @property
     def counts(self) -> Counts:

@@ -58,6 +58,7 @@ class _Store:
         self.promised: dict[bytes, int] = {}  # bytes of these, those included that are to come
         self.named: dict[int, bytearray] = {}
         self.steps: list[int] = []  # of all that were renamed, in order
+        self.least = 0  # bytes of the smallest of them
         self.direct: set[int] = set()  # of those that were written under their final name
 
     def begin(self, name: bytes, size: int) -> None:
@@ -80,6 +81,7 @@ class _Store:
         step = int(final[1])
         self.named[step] = self.unnamed.pop(old)
         del self.promised[old]
+        self.least = min(self.least or MAX_WRITTEN, len(self.named[step]))
         self.steps.append(step)
         for between in list(self.named)[KEPT:-KEPT]:
             del self.named[between]
@@ -89,7 +91,8 @@ class _Store:
             with open(os.path.join(folder, str(step)), "wb") as file:
                 file.write(content)
         with open(os.path.join(folder, "index.json"), "w", encoding="utf-8") as file:
-            json.dump({"steps": self.steps, "direct": sorted(self.direct), "kept": list(self.named)}, file)
+            named = {"steps": self.steps, "kept": list(self.named), "least": self.least}
+            json.dump(named | {"direct": sorted(self.direct)}, file)
 
 
 class _Server:

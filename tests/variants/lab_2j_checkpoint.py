@@ -60,6 +60,19 @@ WRONGS = {
         [(_DUE, "        if step % (2 * job.every) == 0:\n")],
         "is not on the drive",
     ),
+    "less of it, later": (
+        "starter",
+        [
+            (
+                _STARTER_SAVES,
+                "            state = state_of(model, optimizer)\n"
+                "            if step > 2 * job.every:\n"
+                "                state = dict(list(state.items())[:1])\n"
+                + _STARTER_SAVES.replace("state_of(model, optimizer)", "state"),
+            )
+        ],
+        "bytes, and each of the untouched loop's has",
+    ),
     "the weights alone": (
         "starter",
         [
