@@ -339,7 +339,11 @@ def test_results_that_no_kernel_made(what):
 KERNELS = [each for each in adversaries.corpus() if TRITON.name in each.labs]
 
 
-@pytest.mark.parametrize("each", [each for each in KERNELS if "cpu" in each.devices], ids=lambda each: each.name)
+EVERY_TIME = ("kernel_by_the_harness", "kernel_record_made_up", "kernel_copies_numpy")
+ON_A_CPU = sorted((each for each in KERNELS if "cpu" in each.devices), key=lambda each: each.name not in EVERY_TIME)
+
+
+@pytest.mark.parametrize("each", first(ON_A_CPU, len(EVERY_TIME)), ids=lambda each: each.name)
 def test_no_profit(each):
     result = grade(Submission(each.source(TRITON.name)), FEW, device="cpu")
     assert result.score == 0 and (ELSEWHERE in said(result) or "A kernel can use numbers" in result.fatal)
