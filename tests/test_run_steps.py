@@ -1,6 +1,5 @@
 """`grader run`: what is seen of jobs of all kinds, in real processes."""
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 from grader import trace
 from grader.frontends.run import summary
 from grader.own import record as records
-from grader.own.running import Seen, run_watched
+from grader.own.running import Seen
 from tests.own_jobs import LOOK, MODEL, STEPS, script, watched, watched_all
 
 
@@ -400,59 +399,6 @@ def test_no_step_counts_soon_after_a_compilation(tmp_path):
     """
     watched(tmp_path, MODEL, body, options={"record": False}, cwd=tmp_path)
     assert float((tmp_path / "after").read_text().split()[1]) > 2.8
-
-
-def test_ranks_that_the_script_starts_are_ranks(tmp_path):
-    body = """
-        def rank(number):
-            os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=sys.argv[1])
-            torch.distributed.init_process_group("gloo", rank=number, world_size=2)
-            for _ in range(150):
-                step(); torch.distributed.barrier()
-            torch.distributed.destroy_process_group()
-        if __name__ == "__main__":
-            torch.multiprocessing.spawn(rank, nprocs=2)
-    """
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = str(free.getsockname()[1])
-    _, seen = watched(tmp_path, MODEL, body, arguments=[port])
-    assert seen.status == 0
-    assert [(each["rank"], each["steps"]) for each in seen.processes] == [(0, 150), (1, 150)]
-
-
-def test_processes_that_train_side_by_side_each_have_a_number(tmp_path):
-    body = """
-        def alone():
-            for _ in range(100):
-                step()
-        if __name__ == "__main__":
-            them = [torch.multiprocessing.Process(target=alone) for _ in range(2)]
-            [each.start() for each in them], [each.join() for each in them]
-    """
-    _, seen = watched(tmp_path, MODEL, body)
-    assert seen.status == 0
-    assert [(each["rank"], each["steps"]) for each in seen.processes] == [(0, 100), (1, 100)]
-
-
-def test_two_ranks_record_the_same_steps(tmp_path):
-    body = """
-        torch.distributed.init_process_group("gloo")
-        model = nn.parallel.DistributedDataParallel(model)
-        for _ in range(int(sys.argv[1])):
-            step(); time.sleep(0.005)
-        torch.distributed.destroy_process_group()
-    """
-    path = script(tmp_path, MODEL, body)
-    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", path, "500"]
-    seen = run_watched(line, tmp_path / "watch", LOOK)
-    assert seen.status == 0
-    assert [process["rank"] for process in seen.processes] == [0, 1]
-    assert [process["steps"] for process in seen.processes] == [500, 500]
-    first, second = (process["looks"][0] for process in seen.processes)
-    assert first["at_step"] == second["at_step"]
-    traces = [trace.read(Path(look["trace"])) for look in (first, second)]
-    assert len(traces[0].steps) == len(traces[1].steps) >= 8
 
 
 def test_optimizers_that_step_within_backward(tmp_path):
