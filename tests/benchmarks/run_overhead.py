@@ -74,11 +74,12 @@ def ratios(script: Path, size: tuple[int, int], block_s: float, seconds: float) 
     env = watched_environment(folder, {"at_step": 10**9}, {})  # it waits for a step that never comes
     command = [sys.executable, str(script), *map(str, size), str(min(os.sched_getaffinity(0)))]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as job:
-        assert job.stdin is not None and job.stdout is not None
+        to_job, from_job = job.stdin, job.stdout
+        assert to_job is not None and from_job is not None
 
         def step_s(on: int, steps: int) -> float:
-            print(on, steps, file=job.stdin, flush=True)
-            return float(job.stdout.readline()) / steps
+            print(on, steps, file=to_job, flush=True)
+            return float(from_job.readline()) / steps
 
         try:
             step_s(1, 10)
