@@ -180,6 +180,12 @@ def test_what_else_is_wrong_is_named(judged, tmp_path):
     assert "In step-16, 1 of 2" in reason(nan)
 
 
+@pytest.mark.parametrize("made", [(8,), ()])
+def test_a_starter_that_has_not_come_as_far_stops_nobody(tmp_path, made):
+    usual, mine = lying(tmp_path / "s", states(*made)), lying(tmp_path / "m", states(8, 16, 24))
+    assert check.judge(Checkpoints(), 8, usual, mine, 32).status == PASS
+
+
 def test_a_file_of_anything_is_no_checkpoint(tmp_path):
     mine = lying(tmp_path / "m", states(8, 16))
     mine.files[8].write_bytes(b"\x80\x04cos\nsystem\n" * 10)
