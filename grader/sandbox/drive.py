@@ -42,8 +42,9 @@ class Written(NamedTuple):
 class Drive:
     """A process that serves the files below `folder` on a Unix socket at `path`, each after `read_s` seconds, until the context ends.
 
-    write_bps: bytes a second that can be written to it; 0 for none, and then it takes none. folder: "" for no files. opened: this process and those that it starts are served; else nobody is, until `open`. user: the only one that may
-    connect, who gets the socket; 0: this process's own."""
+    write_bps: bytes a second that can be written to it; 0 for none, and then it takes none. folder: "" for no files. opened: this
+    process and those that it starts are served; else nobody is, until `open`. user: the only one that may connect, who gets the
+    socket; 0: this process's own."""
 
     # a request is a path that begins with `folder` and a newline, the answer the length in four bytes and the content; the
     # connection ends where there is no such file

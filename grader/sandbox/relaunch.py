@@ -43,7 +43,8 @@ class Relaunch:
         self.inputs, self.there = inputs, dict(self.kept)
         for step in self.steps:
             step()
-        result = self.result()
+        with _readable():
+            result = self.result()
         self.inputs, self.there = (), {}
         return result
 
@@ -53,13 +54,22 @@ class Relaunch:
             launch = self._kernel(first)[tuple(int(n) for n in second)]
             values = [self._value(arg) for arg in args]
             options = {name: self._value(value) for name, value in named.items()}
-            return lambda: launch(*(make() for make in values), **{name: make() for name, make in options.items()})
-        if what == "copy":
-            target, source = self._tensor(first), self._tensor(second)
-            return lambda: target().copy_(source())
-        if what == "fill":
-            target = self._tensor(first)
-            return lambda: target().fill_(second)
+
+            def launched() -> None:
+                with _readable():  # what goes wrong in the launch itself is the kernel's
+                    args, named = [make() for make in values], {name: make() for name, make in options.items()}
+                launch(*args, **named)
+
+            return launched
+        if what in ("copy", "fill"):
+            target, source = self._tensor(first), self._tensor(second) if what == "copy" else lambda: second
+
+            def written() -> None:
+                with _readable():
+                    to, value = target(), source()
+                (to.copy_ if what == "copy" else to.fill_)(value)
+
+            return written
         raise ContractError(f"The record of a call has a step `{what}`")
 
     def _on_device(self, number: int, contents: torch.Tensor) -> torch.UntypedStorage:
@@ -97,17 +107,9 @@ class Relaunch:
                 last[:] = place, made
             return last[1]
 
-        def readable() -> torch.Tensor:
-            try:
-                return make()
-            except ContractError:
-                raise
-            except Exception as error:
-                raise unreadable(error) from None
-
         if min([0, *strides]) < 0:
             raise ContractError(LARGER)
-        return readable
+        return make
 
     def _kernel(self, number: int) -> Any:
         if number not in self.kernels:
@@ -171,8 +173,4 @@ def _readable() -> Iterator[None]:
     except ContractError:
         raise
     except Exception as error:  # whatever a record that is made up leads to
-        raise unreadable(error) from None
-
-
-def unreadable(error: Exception) -> ContractError:
-    return ContractError(f"The record of a call cannot be read: {type(error).__name__}: {error}")
+        raise ContractError(f"The record of a call cannot be read: {type(error).__name__}: {error}") from None
