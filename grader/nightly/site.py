@@ -32,6 +32,8 @@ GUIDES = (
     "docs/maintainers",
 )
 
+FIGURES = ("notebooks", outline.FIGURES.name)
+
 FRONT = """# Make PyTorch training fast
 
 These are the lessons of the course, as they were executed. Each one names its machine. The labs are shown as they are
@@ -105,10 +107,10 @@ def _copy(source: Path, root: Path, *place: str) -> None:
     notebook = json.loads(source.read_text(encoding="utf-8"))
     depth = len(place) - 1
     for cell in notebook["cells"]:
-        # the start notebook is an application; on the site the front page is the start
+        # the start notebook is an application; on the site the front page is the start, and has no headings of it
         if cell["cell_type"] == "markdown":
-            text = "".join(cell["source"])
-            text = re.sub(r"(\.\./)*00_start_here\.ipynb", f"{'../' * depth}index.md", text)
+            text = _LINK.sub(partial(_guided, target, root), "".join(cell["source"]))
+            text = re.sub(r"(\.\./)*00_start_here\.ipynb(#[^)\s\"]*)?", f"{'../' * depth}index.md", text)
             text = re.sub(r"(?<=glossary\.ipynb#)[^)\s\"]+", _anchor, text)
             cell["source"] = re.sub(r'(href="[^":]+)\.ipynb', r"\1.html", text)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -119,9 +121,9 @@ _LINK = re.compile(r"(?<!!)\[([^]]+)\]\((?!\w+:|#)([^)#\s]+)[^)\s]*\)")
 
 
 def _guided(page: Path, target: Path, link: re.Match[str]) -> str:
-    """A link of a guide: its words alone where it leads to a file of the repository that is no page of the site."""
+    """A link of a page: its words alone where it leads to a file of the repository that is no page of the site."""
     place = Path(os.path.normpath(page.parent / link[2])).relative_to(target)
-    is_page = place.parts[0] in ("notebooks", "labs") or str(place.with_suffix("")) in GUIDES
+    is_page = place.suffix == ".ipynb" or place.parts[:2] == FIGURES or str(place.with_suffix("")) in GUIDES
     return link[0] if is_page else link[1]
 
 
