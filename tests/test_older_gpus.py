@@ -89,9 +89,9 @@ def test_the_card_and_the_page_say_what_an_older_gpu_needs():
         "4b_nanogpt",
     } <= speaking
     assert not speaking & {"1a_stopwatch", "2a_workers", "2e_syncs", "3d_tiny_ops", "3m_fp16"}
-    assert "compared with runs in fp16" in says_bf16(labs.get("3c_shapes"))
+    assert "the untouched loop runs in fp16" in says_bf16(labs.get("3c_shapes"))
     assert "any fused attention counts" in says_bf16(labs.get("3f_attention"))
-    assert "compared with runs in fp16" not in says_bf16(labs.get("4d_trainer")), "its loop says bf16=False"
+    assert "the untouched loop runs in fp16" not in says_bf16(labs.get("4d_trainer")), "its loop says bf16=False"
 
 
 @given(share=st.floats(0, 1), capability=st.sampled_from([(7, 0), (7, 5), (8, 0), (9, 0)]))

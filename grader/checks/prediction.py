@@ -12,7 +12,7 @@ from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
 # The rule, as the labs' pages and the report say it.
 RULE = (
     "The gain that you predict is right if it lies within a factor of {factor:g} of the reference solution's gain, measured on the "
-    "machine that grades. Once your own loop earns all throughput points, its gain counts as well. Then it's enough to be near one of the two."
+    "machine that grades. Once your own loop earns all throughput points, a prediction within the same factor of your loop's gain is right, too."
 )
 # Where both kinds of device are graded.
 MADE_FOR = (

@@ -162,9 +162,9 @@ def _pictures(options: Options, data: str) -> Rows:
     size, batch, count = options["size"], options["batch_size"], options.get("count") or IN_DATA[data]
     return {
         "model": NETS.get(options["model"], "a tiny convnet"),
-        "image": f"3 x {size} x {size}",
+        "image for the model": f"3 x {size} x {size}",
         "batch": f"{batch} images",
-        "data": f"{count:,} JPEG files, about 500 x 375",
+        "data": f"{count:,} JPEG files, about 500 x 375 pixels",
         "steps per epoch": f"{count // batch}",
     }
 
@@ -232,7 +232,7 @@ def _serving(options: Options, data: str) -> Rows:
 def _top_ops(options: Options, data: str) -> Rows:
     batch, length, samples = options["batch"], options["length"], options["samples"]
     return {
-        "model": f"{options['layers']} blocks, width {options['width']}, and a spectrum in front of them",
+        "model": f"{options['layers']} blocks, width {options['width']}, fed with each frame's spectrum",
         "frame": f"{samples:,} samples of sound",
         "batch": f"{batch} x {length} frames",
     }

@@ -66,8 +66,8 @@ def says_bf16(lab: AnyLab) -> str:
         return ""
     return " ".join(
         [
-            "A GPU before Ampere (T4, V100) has no units for bf16 and TF32. Take fp16 with a GradScaler wherever bf16 is meant, as lab 3m shows.",
-            *(["The untouched loop that yours is compared with runs in fp16 there, too."] if in_bf16 else []),
+            "A GPU before Ampere (T4, V100) has no units for bf16 and TF32. Where the lab says bf16, use fp16 with a GradScaler, as lab 3m shows.",
+            *(["There the untouched loop runs in fp16, too."] if in_bf16 else []),
             *(["Such a GPU has no flash kernels either, so any fused attention counts."] if flash else []),
         ]
     )
