@@ -189,7 +189,9 @@ HONEST_EDITS = {
     "new_zeros": [(OUT, "x.new_zeros(x.shape)")],
     "views": [("    rows, width =", "    x = x.contiguous().view(-1, x.shape[-1])\n    rows, width ="), ("return out", "return out.reshape(x.shape)")],
     "a type more": [(OUT, OUT.replace("x.dtype", "torch.float32")), ("return out", "return out.to(x.dtype)")],
-    "compiled before it is launched": [("    chain[(rows,)](", "    chain.warmup(x, grid=(1,))\n    chain[(rows,)](")],
+    "compiled before it is launched": [
+        ("    chain[(rows,)](", "    strides = x.stride(0), residual.stride(0), out.stride(0)\n    chain.warmup(x, bias, residual, weight, shift, out, width, *strides, EPSILON, BLOCK=block, grid=(1,))\n    chain[(rows,)]("),
+    ],
     "copies of all inputs": [
         ("    rows, width =", "    kind = x.dtype\n    x, bias, residual, weight, shift = (t.float().contiguous() for t in (x, bias, residual, weight, shift))\n    rows, width ="),
         ("return out", "return out.to(kind)"),
