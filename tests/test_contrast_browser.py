@@ -7,6 +7,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import readable
 from nbformat.sign import NotebookNotary
 from test_browser import TOKEN, browser, jupyter, pytestmark  # noqa: F401  (fixtures)
 from test_report import samples
@@ -16,28 +17,6 @@ from grader.frontends import report
 from grader.frontends.notebook.note import Note
 
 THEMES = ("JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast")
-# of every piece of text in a report: its words, and the contrast (WCAG 2.2) to what lies behind it
-CONTRASTS = """
-const rgba = s => { const n = s.match(/[\\d.]+/g).map(Number); return [n[0], n[1], n[2], n.length > 3 ? n[3] : 1] };
-const over = (a, b) => [0, 1, 2].map(i => a[i] * a[3] + b[i] * (1 - a[3])).concat(1);
-const light = c => { const l = c.slice(0, 3).map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
-  return .2126 * l[0] + .7152 * l[1] + .0722 * l[2] };
-const found = [];
-for (const root of document.querySelectorAll(".speed-report")) {
-  for (const details of root.querySelectorAll("details")) details.open = true;
-  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) {
-    const node = walker.currentNode, own = node.parentElement;
-    if (!node.textContent.trim() || own.closest("style, svg")) continue;
-    const behind = [];
-    for (let e = own; e; e = e.parentElement) behind.push(rgba(getComputedStyle(e).backgroundColor));
-    const ground = behind.reverse().reduce((below, each) => over(each, below), [255, 255, 255, 1]);
-    const ink = over(rgba(getComputedStyle(own).color), ground), a = light(ink), b = light(ground);
-    found.push([node.textContent.trim().slice(0, 40), own.tagName, (Math.max(a, b) + .05) / (Math.min(a, b) + .05)]);
-  }
-}
-return found;
-"""
 
 
 @pytest.mark.slow
@@ -64,10 +43,10 @@ def test_every_text_can_be_read_in_every_theme(jupyter: str, browser, tmp_path: 
         many = f"return document.querySelectorAll('.speed-report style').length >= {len(pages)}"
         wait.until(lambda _, many=many: browser.execute_script(many))
         wait.until(lambda _, theme=theme: browser.execute_script("return document.body.dataset.jpThemeName") == theme)
-        found = browser.execute_script(CONTRASTS)
+        found = browser.execute_script(readable.CONTRASTS, ".speed-report")
         browser.save_screenshot(str(tmp_path / f"{theme}.png"))
         assert any(tag == "CODE" for _, tag, _ in found) and len(found) > 100
-        poor |= {(theme, words, tag): round(contrast, 2) for words, tag, contrast in found if contrast < 4.5}
+        poor |= {(theme, words, tag): round(contrast, 2) for words, tag, contrast in found if contrast < readable.LEAST}
     assert not poor
 
 

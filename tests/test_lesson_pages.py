@@ -15,8 +15,8 @@ WORDS, LINES = 100, 15  # before the first output that is a result
 QUESTIONS = "Five questions"
 IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)")
 TERM = re.compile(r"(?:\]\(|href=\")((?:\.\./)*)(?:notebooks/)?glossary\.ipynb#([^)\s\"]+)")
-# Okabe and Ito's, and what is neutral beside them
-COLOURS = {"#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#f0e442", "#1b1f23", "#000", "#fff", "#6b7280", "#9ca3af", "#d1d5db", "#e5e7eb", "#f3f4f6", "none"}  # fmt: skip
+# Okabe and Ito's, some of them darker for words, and what is neutral
+COLOURS = {"#a84a00", "#00775a", "#8a6000", "#4b5563", "#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#f0e442", "#1b1f23", "#000", "#fff", "#6b7280", "#9ca3af", "#d1d5db", "#e5e7eb", "#f3f4f6", "none"}  # fmt: skip
 
 each_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 
