@@ -78,7 +78,7 @@ def look(
             if profiled:
                 steps = form.recorded(max(steps, 12) if seen.step_s and seen.step_s < SHORT_S else steps)
                 progress(0.6, f"profiling {steps} steps")
-                _profile(seen, arm, steps, expect_gpu=form_name == "cuda")
+                _profile(seen, arm, steps, form, expect_gpu=form_name == "cuda")
             seen.output = arm.child.output()
         except ChildError as error:
             seen.message = explain(error, submission)
@@ -108,13 +108,14 @@ def _time(seen: Observation, arm: Arm, steps: int) -> None:
     seen.lost = lost()
 
 
-def _profile(seen: Observation, arm: Arm, steps: int, expect_gpu: bool) -> None:
+def _profile(seen: Observation, arm: Arm, steps: int, form: Form, expect_gpu: bool) -> None:
     seen.compiled = arm.profile(steps, "trace.json")
     seen.recorded = trace.read_bytes(arm.child.fetch("trace.json", MAX_TRACE), expect_gpu=expect_gpu)
     step_ns = seen.step_s * 1e9 if seen.step_s else None
     seen.metrics = trace.metrics(seen.recorded, step_ns=step_ns, count=steps)
     seen.timeline = trace.timeline(seen.recorded, step_ns=step_ns)
     seen.metrics.count(arm.counted())
+    seen.metrics.against(form.flops)
     seen.peak_memory = arm.child.ask("peak_memory")
 
 

@@ -24,6 +24,7 @@ ON_CPU = (
     "2i_host",
     "3e_compile",
     "3k_healthy",
+    "3n_lengths",
     "4a_resnet50",
     "4b_nanogpt",
     "4c_unet",

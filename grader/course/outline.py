@@ -150,6 +150,7 @@ PHASES = (
             Lesson("3_step/10_communication"),
             LabStop("3j_communication"),
             Lesson("3_step/11_lengths"),
+            LabStop("3n_lengths", minutes=45),
             Lesson("3_step/12_vocabulary"),
             Lesson("3_step/13_fp8"),
             Lesson("3_step/14_sharding"),

@@ -132,6 +132,23 @@ def _saved(options: Options, data: str) -> Rows:
     }
 
 
+def _lengths(options: Options, data: str) -> Rows:
+    layers, width, lengths = options["layers"], options["width"], options["documents"]
+    weights = 12 * layers * width**2
+    return {
+        "model": f"GPT, {_counted(layers, 'layer')}, {_about(weights + (256 + options['length']) * width)} weights",
+        "width": f"{width:,}, in {options['heads']} heads",
+        "vocabulary": "256: a token is a byte",
+        "longest document of all": f"{options['length']:,} tokens",
+        "batch": f"{_counted(len(lengths), 'document')}, about {float(f'{sum(lengths):.3g}'):,.0f} tokens",
+        "longest document of a batch": f"about {max(lengths):,} tokens",
+        "half of the documents": f"are shorter than {lengths[len(lengths) // 2 - 1]:,} tokens",
+        # as for `_gpt`
+        "arithmetic per token": _arithmetic(6 * (weights + 256 * width)),
+        "attention's scores": f"{_arithmetic(12 * layers * width)} more for each pair of a token and a key",
+    }
+
+
 def _nplm(options: Options, data: str) -> Rows:
     layers, width, length, batch = (options[name] for name in ("layers", "width", "length", "batch_size"))
     inputs = options["context"] * options["features"]
@@ -247,6 +264,7 @@ OF_WORKLOAD: dict[str, Callable[[Options, str], Rows]] = {
     "gpt": _gpt,
     "trainer": _gpt,
     "checkpoints": _saved,
+    "lengths": _lengths,
     "nplm": _nplm,
     "records": _records,
     "resnet": _pictures,

@@ -65,6 +65,7 @@ def _profile(arm: Arm, setup: Setup, step_s: float, steps: int) -> tuple[trace.T
     recorded = trace.read_bytes(data, expect_gpu=setup.form_name == "cuda")
     metrics = trace.metrics(recorded, step_ns=step_s * 1e9, count=steps)
     metrics.count(counted)
+    metrics.against(setup.form.flops)
     metrics.compiled = compiled if compiled["graphs"] else None
     return recorded, metrics
 

@@ -36,6 +36,7 @@ NAMES = (
     "3k_healthy",
     "3l_retest",
     "3m_fp16",
+    "3n_lengths",
     "4a_resnet50",
     "4b_nanogpt",
     "4c_unet",

@@ -90,6 +90,8 @@ class Form:
         """How much a step trains on, and of what: (16384, "tokens"), (256, "images"), (64, "samples"), (1, "requests")."""
         if self.serves:
             return 1, "requests"
+        if documents := self.options.get("documents"):
+            return sum(documents), "tokens"
         batch = self.options.get("batch_size", 1)
         if "length" in self.options:
             return batch * fmean(self.options.get("lengths") or [self.options["length"]]), "tokens"

@@ -139,6 +139,7 @@ class Metrics:
     )
     flash_share: Number = _share("of the time in fused attention kernels was spent in flash kernels", better="higher")
     product_flops: Number = _count("floating-point operations of a step's matmuls", better="", needs="shapes")
+    work: Number = _count("times the arithmetic that the matmuls of a step need", needs="shapes")  # see `against`
     # they tell how many rows went through its matrix
     largest_product: Number = _count("of them are the largest matmul's", better="", needs="shapes")
 
@@ -173,6 +174,11 @@ class Metrics:
         """Take what the workload counted. A data set that counts its loads knows those of all threads, a trace those of one."""
         self.counted = counted
         self.loads_in_main = counted.get("loads_in_main", self.loads_in_main)
+
+    def against(self, flops: float | None) -> None:
+        """Compare the matmuls with the arithmetic that a step cannot do without, where that is known."""
+        if flops and self.product_flops is not None:
+            self.work = self.product_flops / flops
 
     def to_dict(self) -> dict[str, Any]:
         """Values for JSON; of `events` only how many there are."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch.utils.data import Dataset
 
 from grader.workloads.gpt import GPT, text
@@ -77,3 +79,30 @@ def make_job(
     model.spread_scores()
     dataset = Documents(text()[0], documents, length, seed)
     return Job(model=model, dataset=dataset, batches=Mixed(dataset, len(documents), seed), lr=lr, device=device)
+
+
+def evaluate(
+    tensors: dict[str, torch.Tensor],
+    device: torch.device,
+    *,
+    layers: int,
+    width: int,
+    heads: int,
+    length: int,
+    documents: Sequence[int],
+    **_: Any,
+) -> dict[str, float]:
+    """Of one batch of held-out documents, each by itself."""
+    with device:  # where its first weights, which nobody needs, are drawn faster
+        net = GPT(layers, width, heads, length)
+    net.load_state_dict(tensors)
+    net.to(device).eval()
+    data = Documents(text()[1], documents, length, seed=0)
+    losses, right, tokens = torch.zeros((), device=device), torch.zeros((), device=device), 0
+    for index in range(0, len(data), data.each):
+        inputs, targets = (part.to(device) for part in data[index])
+        logits = net(inputs[None])[0]
+        losses += F.cross_entropy(logits, targets, reduction="sum")
+        right += (logits.argmax(-1) == targets).sum()
+        tokens += len(targets)
+    return {"loss": losses.item() / tokens, "accuracy": right.item() / tokens}
