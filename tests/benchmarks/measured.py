@@ -262,6 +262,11 @@ MORE_RUNGS: dict[str, list[tuple[str, str, variants.Edits]]] = {
         ("torch.compile of the starter", "starter", _COMPILED_TOKENS),
         ("torch.compile of the solution", "solution", _COMPILED_TOKENS),
     ],
+    "3n_lengths": [
+        ("sorted, in parts of four", "starter", variants.SORTED),
+        ("the solution, with cuDNN's attention", "solution", variants.CUDNN),
+        ("packed, varlen attention", "solution", variants.VARLEN),
+    ],
     "4e_inference": [
         ("batches by length; fp32, eager", "solution", variants.SERVED_PLAIN),
         ("bf16", "solution", variants.SERVED_EAGER),

@@ -9,7 +9,6 @@ _SUM = 'reduction="sum")\n                loss = losses / real\n'
 _IN_TURN = "[documents[n : n + TOGETHER] for n in range(0, len(documents), TOGETHER)]"
 _SORTED = "    documents = sorted(documents, key=lambda document: len(document[0]))\n"
 _WITHIN = "    def attention(q, k, v):\n"
-_NO_CUDNN = "    torch.backends.cuda.enable_cudnn_sdp(False)\n"
 _DOCUMENTS = "    documents = sorted(documents, key=lambda document: len(document[0]), reverse=True)\n"
 
 
@@ -32,6 +31,7 @@ HALVES = {
     "padded to the longest of the batch": _to(_rounded(_OF_THE_BATCH)),
     "sorted, in two parts": [*IN_TWO, *_to(_rounded(_OF_THE_PART))],
 }
+CUDNN: Edits = [("    torch.backends.cuda.enable_cudnn_sdp(False)\n", "")]
 SORTED: Edits = [*BY_LENGTH, *_to(_rounded(_OF_THE_PART))]
 
 _SIMILAR = """class Similar:
@@ -181,7 +181,7 @@ _BY_TOKENS = """[]
             parts.append([])
         parts[-1].append(document)"""
 # documents that fit into a row of the longest one's length share it
-_IN_ROWS = """def in_rows(documents, longest):
+_IN_ROWS = """def in_rows(longest, documents):
     documents = sorted(documents, key=lambda document: len(document[0]), reverse=True)
     filled, inside = [], []
     for each in documents:
@@ -215,7 +215,7 @@ def forward(model, tokens, places, number):
 def train(job):"""
 ROWS: Edits = [
     ("def train(job):", _IN_ROWS),
-    ("in_parts(documents, job", "in_rows(documents, job"),
+    ("partial(in_parts,", "partial(in_rows,"),
     ("for tokens, targets in parts:", "for part in parts:"),
     (
         "            tokens, targets = tokens.to(job.device, non_blocking=True), targets.to(job.device, non_blocking=True)\n",
@@ -229,7 +229,7 @@ HONEST = {
     "TF32 for what is not in bf16": ("solution", TF32),
     "no autocast": ("solution", [("enabled=cuda", "enabled=False")]),
     "unfused optimizer": ("solution", [("fused=True", "foreach=False")]),
-    "with cuDNN's attention": ("solution", [(_NO_CUDNN, "")]),
+    "with cuDNN's attention": ("solution", CUDNN),
     "groups of few lengths": (
         "solution",
         [("    groups, rows, start = ", f"    fill = lambda length: {_rounded('length')}\n    groups, rows, start = "),

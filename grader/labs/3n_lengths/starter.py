@@ -1,3 +1,5 @@
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader
@@ -16,7 +18,7 @@ def padded(documents, length):
     return tokens, targets
 
 
-def in_parts(documents, longest):
+def in_parts(longest, documents):
     """A few documents at a time, and how many real tokens they all have."""
     parts = [documents[n : n + TOGETHER] for n in range(0, len(documents), TOGETHER)]
     return [padded(part, longest) for part in parts], sum(len(text) for text, _ in documents)
@@ -26,12 +28,8 @@ def train(job):
     cuda = job.device.type == "cuda"
     model = job.model.to(job.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=job.lr, fused=True)
-    loader = DataLoader(
-        job.dataset,
-        batch_sampler=job.batches,
-        collate_fn=lambda documents: in_parts(documents, job.dataset.longest),
-        pin_memory=cuda,
-    )
+    collate = partial(in_parts, job.dataset.longest)
+    loader = DataLoader(job.dataset, batch_sampler=job.batches, collate_fn=collate, pin_memory=cuda)
     for parts, real in loader:
         total = torch.zeros((), device=job.device)
         for tokens, targets in parts:
