@@ -144,7 +144,7 @@ VARLEN: Edits = [
     ("within_documents(rows, groups))", "within_documents(rows, ends, groups))"),
 ]
 
-_FLEX_FORWARD = """@torch.compile(disable=not torch.cuda.is_available())
+_FLEX_FORWARD = """@torch.compile
 def flex(q, k, v, blocks):
     return flex_attention(q, k, v, block_mask=blocks)
 
@@ -154,7 +154,13 @@ def forward(model, tokens, places, document):
         return (query >= key) & (document[query] == document[key])
 
     blocks = create_block_mask(rule, None, None, len(tokens), len(tokens), device=tokens.device)
-    attention = lambda q, k, v: flex(q, k, v, blocks)"""
+    mask = None if tokens.is_cuda else (document[:, None] == document).tril()
+
+    def attention(q, k, v):
+        if q.is_cuda:
+            return flex(q, k, v, blocks)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # it has no backward pass on a CPU
+"""
 _FLEX_ROW = """    places = torch.cat([torch.arange(length) for length in lengths])
     spare = -len(tokens) % 1024  # few lengths of a row
     tokens, places = F.pad(tokens, (0, spare)), F.pad(places, (0, spare), value=1)
