@@ -33,7 +33,7 @@ CSS = """
 .speed-report p { margin: 2px 0; padding: 0; }
 .speed-report.speed-report.speed-report code, .speed-report.speed-report.speed-report pre { color: #1b1f23;
   font: 12.5px/1.4 ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace;
-  background: rgba(27, 31, 35, .07); border: 0; border-radius: 3px; padding: 0 2px; }
+  background: rgba(27, 31, 35, .07); border: 0; border-radius: 3px; padding: 0 2px; overflow-wrap: break-word; }
 .speed-report.speed-report.speed-report pre { padding: 8px 10px; margin: 6px 0; max-height: 24em; overflow: auto;
   white-space: pre-wrap; overflow-wrap: anywhere; word-break: normal; }
 .speed-report .sp-head { display: flex; flex-wrap: wrap; justify-content: space-between; align-items: baseline;
@@ -64,7 +64,7 @@ CSS = """
   max-width: none; }
 .speed-report.speed-report.speed-report .sp-table :is(th, td):last-child { padding-right: 0; }
 .speed-report.speed-report.speed-report .sp-table th[scope=col] { color: #4b5563; }
-.speed-report.speed-report.speed-report .sp-table :is(th, td).sp-short { white-space: nowrap; }
+.speed-report.speed-report.speed-report :is(th, td).sp-short { white-space: nowrap; }
 .speed-report .sp-check { display: flex; flex-wrap: wrap; gap: 2px 14px; padding: 9px 0 9px 10px;
   margin: 6px 0; border-left: 4px solid; }
 .speed-report .sp-status { flex: 0 0 150px; font-weight: 600; white-space: nowrap; font-size: 13px; line-height: 20px; }
@@ -154,13 +154,22 @@ TABLES = """
 """
 
 
+SHORT = 22  # characters: what is no longer stays on one line
+
+
 def table(head: Iterable[str], rows: Iterable[Sequence[str]], numbers_right: bool = False) -> str:
-    """For a page whose `css` has TABLES. The cells are HTML; numbers_right: those that hold a number are of class "n"."""
+    """For a page whose `css` has TABLES. The cells are HTML; numbers_right: those that hold a number are of class "n". What is wider
+    than the page scrolls by itself."""
     lines = [f"<tr>{''.join(f'<th scope=col>{to_html(name)}</th>' for name in head)}</tr>"]
     for row in rows:
-        right = (" class=n" if numbers_right and re.fullmatch("[0-9.,%]+", cell) else "" for cell in row)
-        lines.append(f"<tr>{''.join(f'<td{where}>{cell}</td>' for cell, where in zip(row, right, strict=True))}</tr>")
-    return f"<table>{''.join(lines)}</table>"
+        cells = (f'<td class="{_kind(cell, numbers_right)}">{cell}</td>' for cell in row)
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return f'<div class="sp-wide"><table>{"".join(lines)}</table></div>'
+
+
+def _kind(cell: str, numbers_right: bool) -> str:
+    short = "sp-short" if len(re.sub("<[^>]*>", "", cell)) <= SHORT else ""
+    return f"{short} n" if numbers_right and re.fullmatch("[0-9.,%]+", cell) else short
 
 
 def items(lines: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 from test_diagnosis import analysed
 
@@ -33,6 +34,12 @@ def texts(figure) -> str:
     found = [t for axes in figure.axes for t in (*axes.texts, axes.title, axes._left_title, *axes.get_yticklabels())]
     found += [t for legend in figure.legends for t in legend.get_texts()]
     return " | ".join(t.get_text() for t in (*found, *figure.texts) if t.get_text())
+
+
+def on_white(colour: str) -> float:
+    """Contrast, by WCAG 2.2."""
+    parts = (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in to_rgb(colour))
+    return 1.05 / (0.05 + sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True)))
 
 
 def operation(name: str, **more) -> Operation:
@@ -151,6 +158,21 @@ def test_what_has_no_breakdown_says_why():
     empty = trace.analyse(Recording().read())
     assert "it holds no events" in texts(trace.draw_breakdown({"x": empty}))
     assert "no roofline" in texts(trace.draw_roofline(empty))
+
+
+def test_every_word_can_be_read_on_white():
+    shown = analysed(DATA)
+    broken = replace(shown, breakdown=dict.fromkeys(PARTS, 0.0), operations=[])
+    lines = {"x": trace.timeline(shown.trace) | {"complete": False, "reasons": ["half of it is lost"]}}
+    figures = [trace.draw(lines), trace.draw_breakdown({"x": shown}), trace.draw_breakdown({"x": broken})]
+    several = [operation("aten::mm"), operation("aten::sum", flops=None, intensity=None, bound="memory")]
+    figures += [trace.draw_roofline(replace(shown, operations=several)), trace.draw_roofline(broken)]
+    for figure in figures:
+        texts(figure)
+        faint = {
+            t.get_text(): t.get_color() for t in figure.findobj(Text) if t.get_text() and on_white(t.get_color()) < 4.5
+        }
+        assert not faint
 
 
 # --- roofline ----------------------------------------------------------------------------------------------------

@@ -133,7 +133,8 @@ def as_csv(attempts: list[Attempt]) -> str:
 _CSS = """
 .speed-report.speed-report.speed-report .sp-table td { font-variant-numeric: tabular-nums; }
 .speed-report.speed-report.speed-report .sp-table td.sp-best { font-weight: 600; }
-.speed-report.speed-report.speed-report .sp-table td.sp-not { color: #6b7280; }
+.speed-report.speed-report.speed-report .sp-table td.sp-not { color: #4b5563; }
+.speed-report.speed-report.speed-report .sp-table td:not(:last-child) { white-space: nowrap; }
 """
 
 

@@ -24,6 +24,9 @@ FOOT = (
     "Known cases are traces with a planted or proven cause, and most of these are simulated. "
     "A trace lists the events and not their reasons, so take the cause as a lead and measure your change."
 )
+ROOFLINE_WORDS = (
+    "The operations listed below by arithmetic intensity and FLOP per second, under what the GPU reaches at most"
+)
 MOST_EVENTS = MOST_KERNELS = 8  # of one piece of evidence, of one operation
 _CSS = (
     web_page.TABLES
@@ -51,9 +54,10 @@ def page(names: list[str], analyses: list[Analysis], above: str = "") -> str:
     if several:
         body.append(_comparison_html(*analyses))
     by_label = dict(zip(labels, analyses, strict=True))
-    breakdown = web_page.image(lambda: trace.draw_breakdown(by_label), "Parts of the step time")
-    body.append(section("Where the time of a step goes", breakdown, _legend(analyses)))
-    steps = web_page.image(partial(_draw_timelines, by_label), "Timeline of some steps")
+    if any(map(said.parts, analyses)):
+        breakdown = web_page.image(lambda: trace.draw_breakdown(by_label), _breakdown_words(by_label))
+        body.append(section("Where the time of a step goes", breakdown, _legend(analyses)))
+    steps = web_page.image(partial(_draw_timelines, by_label), f"Timeline of some steps: {', '.join(by_label)}")
     body.append(section("Some steps, one after another", steps))
     for label, a in by_label.items():
         which = f" ({label})" if several else ""
@@ -62,10 +66,18 @@ def page(names: list[str], analyses: list[Analysis], above: str = "") -> str:
         if device_use := diagnosis_streams.as_html(a):
             body.append(device_use)
         if a.operations:
-            roofline = web_page.image(partial(_draw_roofline, a), "Roofline")
+            roofline = web_page.image(partial(_draw_roofline, a), ROOFLINE_WORDS)
             body.append(section(f"Operations that cost the GPU most{which}", roofline, _operations_html(a)))
     body.append(f'<div class="sp-foot">{FOOT}</div>')
     return web_page.page("Diagnosis of " + ", ".join(names), "\n".join(body), _CSS)
+
+
+def _breakdown_words(by_label: dict[str, Analysis]) -> str:
+    bars = (
+        f"{label}: {', '.join(f'{STEP_PARTS[part].short} {milliseconds(ns)}' for part, ns, _ in said.parts(a))}"
+        for label, a in by_label.items()
+    )
+    return f"A bar of the parts of a step. {'. '.join(bars)}."
 
 
 def _draw_roofline(a: Analysis) -> Figure:

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from html import escape
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,11 @@ SIGNS = {PASS: ("✓", GREEN, "32"), FAIL: ("✗", VERMILION, "31"), INCONCLUSIV
 PARTLY = ("◐", ORANGE, "33")  # how FAIL is shown where some of the points were earned
 NO_SIGN = ("–", GREY, "90")
 FORMS = {"cuda": "GPU form", "cpu": "CPU form", "traces": "recorded traces"}
+
+# how a report's last lines say what is known of the machine, and of the software
+MACHINE = {"gpu": "{}", "gpu_memory_gb": "{} GB", "driver": "driver {}", "cpu": "{}", "cores": "cores: {}", "core_list": "these: {}", "cores_are": "{}", "os": "{}"}  # fmt: skip
+MOST_FACTS = 40  # without words of their own
+VERSIONS = {"python": "Python {}", "torch": "torch {}"}
 
 FASTER_RECORDED = 0.9  # a recorded step that takes less of a timed one has waited less
 MOST_WARNINGS = 12
@@ -108,19 +114,22 @@ def _unjudged(result: Result) -> float:
 def _foot(result: Result) -> list[str]:
     form = " ".join(filter(None, (clean(result.size), FORMS.get(result.form) or clean(result.form))))
     facts = [
-        ("machine:", clean(_known(result.machine))),
-        ("versions:", clean(_known(result.versions))),
+        ("", clean(", ".join(_facts(result.machine, MACHINE)))),
+        ("", clean(", ".join(_facts(result.versions, VERSIONS)))),
         ("lab:", f"{clean(result.lab)}, {form}"),
         ("date:", clean(result.date)),
         ("seed:", "" if result.seed is None else clean(str(result.seed))),
         ("not confined:", clean(", ".join(key_words(k) for k, held in result.confinement.items() if held is False))),
         ("grading took", f"{number(round(result.seconds, 1))} s" if result.seconds else ""),
     ]
-    return [f"{name} {value}" for name, value in facts if value]
+    return [f"{name} {value}".strip() for name, value in facts if value]
 
 
-def _known(facts: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in facts.items() if value is not None and value != ""}
+def _facts(facts: dict[str, Any], words: dict[str, str]) -> list[str]:
+    """What is known, in the order of its words; behind it what has none."""
+    names = [*words, *islice((name for name in facts if name not in words), MOST_FACTS)]
+    known = [(name, inline(facts[name])) for name in names if facts.get(name) not in (None, "")]
+    return [words.get(name, f"{key_words(name)} {{}}").replace("{}", value) for name, value in known]
 
 
 def _status(check: CheckResult) -> tuple[str, str, str, str]:

@@ -21,7 +21,7 @@ from grader.own import trying
 from grader.own.trying import Lever, Rung, Tried, try_levers
 from grader.paths import temporary
 from grader.result import json_value
-from grader.safe_text import clean, one_line, to_html, wrap
+from grader.safe_text import clean, one_line, prose_to_html, to_html, wrap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -107,92 +107,134 @@ def as_json(command: list[str], found: Tried) -> dict[str, Any]:
 
 
 def text(found: Tried, width: int = 100) -> str:
-    base = found.baseline
-    lines = [f"as it is: {_ms(base)} per step, {len(base.step_s)} runs{_memory(base)}", ""]
-    lines.append(f"{'lever alone':<28} {'ms per step':>11} {'gain':>7}  {'90% interval':<14} {'memory':>8}  verdict")
-    for rung in sorted(found.alone, key=lambda rung: -(rung.gain.factor if rung.gain else 0)):
-        lines += wrap(_row(rung), width) if rung.why_not else [_row(rung), *_marks(rung, width)]
-    paid = found.ladder
-    if len(paid) > 1:
-        lines += ["", "the ladder, where each rung adds to the one before"]
-        lines += [_row(rung) for rung in paid]
-    if paid:
-        whole = base.mean_s / paid[-1].mean_s
-        what = "all of them together make" if len(paid[-1].levers) > 1 else f"{paid[-1].title} makes"
-        lines += ["", *wrap(f"{what} it {whole:.2f} times as fast. Write:", width)]
-        lines += [line for lever in paid[-1].levers for line in wrap(f"- {lever.write}", width)]
+    longest = max((len(rung.title) for rung in [*found.alone, *found.ladder]), default=0)
+    names = max(28, longest)
+    lines = [
+        _as_it_is(found),
+        "",
+        f"{'lever alone':<{names}} {'ms per step':>11} {'gain':>7}  {'90% interval':<14} {'memory':>8}  verdict",
+    ]
+    for rung in _alone(found):
+        lines += (
+            wrap(_row(rung, names), width) if rung.why_not else [_row(rung, names), *wrap(_mark(rung), width, "    ")]
+        )
+    if len(found.ladder) > 1:
+        lines += ["", LADDER]
+        lines += [_row(rung, names) for rung in found.ladder]
+    if found.ladder:
+        lines += ["", *wrap(f"{_whole(found)} Write:", width)]
+        lines += [line for lever in found.ladder[-1].levers for line in wrap(f"- {lever.write}", width)]
     else:
-        lines += ["", "No lever made it faster. `grader run` says what holds it back."]
-    if not found.comparable:
-        lines += [
-            "",
-            *wrap(
-                "Two unchanged runs have different losses from the first steps on, so losses can't be compared. Is a seed missing?",
-                width,
-            ),
-        ]
-    if not found.complete:
-        lines += ["", "The budget was spent before everything was measured. --budget gives more."]
-    lines.append(f"{found.runs} runs, {found.seconds:.0f} s")
+        lines += ["", NOTHING]
+    for note in _notes(found):
+        lines += ["", *wrap(note, width)]
+    lines.append(_took(found))
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _row(rung: Rung) -> str:
+LADDER = "the ladder, where each rung adds to the one before"
+NOTHING = "No lever made it faster. `grader run` says what holds it back."
+
+
+def _alone(found: Tried) -> list[Rung]:
+    """The largest gain first, and what was not measured last."""
+    return sorted(found.alone, key=lambda rung: -(rung.gain.factor if rung.gain else 0))
+
+
+def _as_it_is(found: Tried) -> str:
+    base = found.baseline
+    peak = f", {base.peak / 1e9:.2f} GB of GPU memory at its peak" if base.peak else ""
+    return f"as it is: {1000 * base.mean_s:.4g} ms per step, {len(base.step_s)} runs{peak}"
+
+
+def _whole(found: Tried) -> str:
+    """What the ladder comes to."""
+    top = found.ladder[-1]
+    what = "all of them together make" if len(top.levers) > 1 else f"{top.title} makes"
+    return f"{what} it {found.baseline.mean_s / top.mean_s:.2f} times as fast."
+
+
+def _notes(found: Tried) -> list[str]:
+    """What must be known of all of it."""
+    notes = []
+    if not found.comparable:
+        notes.append(
+            "Two unchanged runs have different losses from the first steps on, so losses can't be compared. Is a seed missing?"
+        )
+    if not found.complete:
+        notes.append("The budget was spent before everything was measured. --budget gives more.")
+    return notes
+
+
+def _took(found: Tried) -> str:
+    return f"{found.runs} runs, {found.seconds:.0f} s"
+
+
+def _row(rung: Rung, names: int) -> str:
     if rung.why_not:
-        return f"{rung.title:<28} not measured: {one_line(rung.why_not)}"
+        return f"{rung.title:<{names}} not measured: {one_line(rung.why_not)}"
+    ms, gain, interval, peak, said = _cells(rung)
+    return f"{rung.title:<{names}} {ms:>11} {gain:>7}  {interval:<14} {peak:>8}  {said}"
+
+
+def _cells(rung: Rung) -> tuple[str, str, str, str, str]:
+    """Of a rung that was measured: ms per step, gain, interval, memory, verdict."""
     gain = rung.gain
     assert gain is not None
-    shown = _interval(gain)
+    interval = f"{gain.lower:.2f} to {gain.upper:.2f}" if math.isfinite(gain.noise) else "one run"
     peak = f"{rung.peak / 1e9:.1f} GB" if rung.peak else ""
     said = f"{MARKS[rung.said]} {rung.said}" + (", of one run" if len(rung.step_s) == 1 else "")
-    return f"{rung.title:<28} {1000 * rung.mean_s:>11.4g} {gain.factor:>6.2f}x  {shown:<14} {peak:>8}  {said}"
+    return f"{1000 * rung.mean_s:.4g}", f"{gain.factor:.2f}x", interval, peak, said
 
 
-def _interval(gain: decision.Gain) -> str:
-    return f"{gain.lower:.2f} to {gain.upper:.2f}" if math.isfinite(gain.noise) else "one run"
-
-
-def _marks(rung: Rung, width: int) -> list[str]:
-    """What must be known beside the speed."""
+def _mark(rung: Rung) -> str:
+    """What must be known beside the speed; "" where nothing must."""
     if rung.apart is None or rung.apart <= trying.ROUNDING:
-        return []
-    words = f"its first losses differ from the unchanged job's by {rung.apart:.1%}, which is more than rounding. Check this before you keep it."
-    return wrap(words, width, "    ")
+        return ""
+    return f"its first losses differ from the unchanged job's by {rung.apart:.1%}, which is more than rounding. Check this before you keep it."
 
 
-def _ms(rung: Rung) -> str:
-    return f"{1000 * rung.mean_s:.4g} ms"
-
-
-def _memory(rung: Rung) -> str:
-    return f", {rung.peak / 1e9:.2f} GB of GPU memory at its peak" if rung.peak else ""
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def page(command: list[str], found: Tried) -> str:
     """The same as a page, with a picture."""
-    rows = []
-    for rung in [*found.alone, *found.ladder[1:]]:
-        cells = [to_html(rung.title)]
-        if rung.why_not or rung.gain is None:
-            cells += ["", "", to_html(f"not measured: {one_line(rung.why_not)}"), ""]
-        else:
-            interval = f"{rung.gain.factor:.2f}x ({_interval(rung.gain)})"
-            cells += [
-                f"{1000 * rung.mean_s:.4g} ms",
-                interval,
-                to_html(rung.said),
-                f"<code>{to_html(rung.levers[-1].write)}</code>",
-            ]
-        rows.append(cells)
     shown = [rung for rung in [*found.alone, *found.ladder[1:]] if rung.gain and not rung.why_not]
     picture = web_page.image(
         lambda: draw(found.baseline, shown),
         "Milliseconds per step: unchanged, with each lever alone, and up the ladder",
     )
-    body = web_page.heading(to_html("What each lever gives"), to_html(_ms(found.baseline)))
-    body += f"<p><code>{to_html(' '.join(command))}</code></p>" + picture
-    body += web_page.section("", web_page.table(["lever", "per step", "gain", "verdict", "what to write"], rows))
-    return web_page.page("grader try", body, web_page.TABLES)
+    parts = [web_page.heading("What each lever gives")]
+    parts += [
+        f"<p><code>{to_html(' '.join(command))}</code></p>",
+        f'<p class="sp-note">{to_html(_sentence(_as_it_is(found)))}</p>',
+    ]
+    parts += [f'<p class="sp-warning">{to_html(note)}</p>' for note in _notes(found)]
+    if found.ladder:
+        write = web_page.items(f"<code>{to_html(lever.write)}</code>" for lever in found.ladder[-1].levers)
+        parts.append(f'<p class="sp-say">{to_html(_sentence(_whole(found)))} Write:</p>{write}')
+    else:
+        parts.append(f'<p class="sp-say">{prose_to_html(NOTHING)}</p>')
+    parts.append(picture)
+    measured = [rung for rung in _alone(found) if not rung.why_not]
+    parts.append(web_page.section("Each lever alone", _table(measured)))
+    if len(found.ladder) > 1:
+        parts.append(web_page.section(_sentence(LADDER), _table(found.ladder)))
+    missing = [(rung.title, one_line(rung.why_not)) for rung in found.alone if rung.why_not]
+    parts.append(web_page.section("Not measured", web_page.pairs(missing) if missing else ""))
+    parts.append(f'<div class="sp-foot">{_took(found)}</div>')
+    return web_page.page("grader try", "\n".join(parts), web_page.TABLES)
+
+
+def _table(rungs: list[Rung]) -> str:
+    head = ["lever", "ms per step", "gain", "90% interval", "memory", "verdict", "what to write"]
+    rows = []
+    for rung in rungs:
+        *numbers, said = _cells(rung)
+        verdict = f"{said}. {_sentence(_mark(rung))}" if _mark(rung) else said
+        rows.append([*map(to_html, (rung.title, *numbers, verdict)), f"<code>{to_html(rung.levers[-1].write)}</code>"])
+    return web_page.table(head, rows)
 
 
 def draw(baseline: Rung, rungs: list[Rung]) -> Figure:

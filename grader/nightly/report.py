@@ -30,8 +30,7 @@ COLOURS = {
 MOST = 40  # problems in the text of a night
 _CSS = """
 .speed-report td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.speed-report .wide { overflow-x: auto; }
-.speed-report .wide td:last-child { min-width: 15em; }
+.speed-report .sp-wide td:last-child { min-width: 15em; }
 .speed-report .is { font-weight: 600; white-space: nowrap; }
 .speed-report .marks { white-space: nowrap; }
 """
@@ -174,7 +173,7 @@ def html(night: Night, assessed: Assessed) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Of HTML; a number stands to the right."""
-    return f'<div class="wide">{web_page.table(head, rows, numbers_right=True)}</div>' if rows else ""
+    return web_page.table(head, rows, numbers_right=True) if rows else ""
 
 
 def _status(each: Outcome) -> str:

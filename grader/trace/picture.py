@@ -14,7 +14,7 @@ from matplotlib.textpath import TextPath
 
 from grader.trace.analysis import Analysis
 from grader.trace.catalogue import IDLE, STEP_PARTS, Part, short_name
-from grader.trace.words import FAINT, INK, LANE_COLOURS, VERMILION, milliseconds, plain, plain_number
+from grader.trace.words import FAINT, INK, LANE_COLOURS, milliseconds, plain, plain_number
 
 LANES = {
     "data_wait": "waiting for data",
@@ -128,7 +128,7 @@ def _panel(axes: Axes, title: str, t: dict[str, Any], longest: int, last: bool) 
     if not t["complete"]:
         reasons = plain("; ".join(t["reasons"]) or "no reason given", 105)
         place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "parse_math": False}
-        axes.annotate(f"incomplete: {reasons}", (0, 1), (0, 5), fontsize=9, color=VERMILION, **place)
+        axes.annotate(f"incomplete: {reasons}", (0, 1), (0, 5), fontsize=9, color=INK, **place)
 
 
 def _shares(axes: Axes, share: dict[str, list[int]], span_ms: float, floor: float, height: float) -> None:

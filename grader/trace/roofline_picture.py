@@ -150,10 +150,11 @@ def _operations_table(
     axes.set_ylim(height, 0)
     columns = {"operation": 4.98, "share": 7.12, "per step": 7.8, "bound by": 7.92}
 
-    def write(y: float, cells: list[str], colour: str, weight: str = "normal") -> None:
+    def write(y: float, cells: list[str], colour: str, weight: str = "normal", style: str = "normal") -> None:
         for x, name, text in zip(columns.values(), columns, cells, strict=True):
             look: dict[str, Any] = {"ha": "right" if name in ("share", "per step") else "left", "parse_math": False}
-            axes.text(x, y, text, fontsize=8.5, color=colour, va="center", fontweight=weight, **look)
+            look |= {"fontweight": weight, "fontstyle": style}
+            axes.text(x, y, text, fontsize=8.5, color=colour, va="center", **look)
 
     write(0.5, list(columns), INK, "bold")
     for number, o in enumerate(operations, 1):
@@ -164,10 +165,11 @@ def _operations_table(
         axes.text(4.8, y, str(number), fontsize=8, ha="center", va="center_baseline")
         if o.bound == "memory" and o.bytes_moved and o.gpu_ns and reached and reached.memory:
             bound += f" {o.bytes_moved / o.gpu_ns * 1e9 / reached.memory:.0%}"
-        write(y, [name, f"{100 * o.share:.0f}%", milliseconds(o.gpu_ns), bound], INK if number in placed else FAINT)
+        shown = (INK, "normal", "normal") if number in placed else (FAINT, "normal", "italic")
+        write(y, [name, f"{100 * o.share:.0f}%", milliseconds(o.gpu_ns), bound], *shown)
     notes = []
     if placed and len(placed) < len(operations):
-        notes.append("grey: arithmetic not known, not in the picture")
+        notes.append("italic: arithmetic not known, not in the picture")
     if reached and any(o.bound == "memory" and o.bytes_moved for o in operations):
         notes.append("%: of the memory's peak, if each input and output moves once")
     for row, note in enumerate(notes, len(operations) + 1):

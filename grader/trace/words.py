@@ -5,7 +5,7 @@ from __future__ import annotations
 # Okabe and Ito's palette, told apart with every common form of colour blindness. https://jfly.uni-koeln.de/color/
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
 BLUE, VERMILION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
-INK, FAINT = "#333333", "#8A8A8A"
+INK, FAINT = "#333333", "#6E6E6E"  # both can be read on white
 
 # Of the lanes of a timeline.
 LANE_COLOURS = {"data_wait": VERMILION, "host": SKY, "launches": BLUE, "gpu": GREEN, "copies": ORANGE}
