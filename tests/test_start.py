@@ -60,6 +60,13 @@ def test_the_map_says_how_long_each_stop_takes():
     assert text.count(" min  ") == len(LESSONS) + len(labs.NAMES) and text.count(" hours)") == len(outline.PHASES)
 
 
+def test_the_map_shows_code_as_code_and_no_sign_twice():
+    assert any("`" in stop.declared.goal for stop in outline.lab_stops())
+    page = start.as_html()
+    assert "`" not in page and "<code>grader run</code>" in page
+    assert not re.search(r"[?!.][.,]", re.sub("<.*?>", "", page) + start.text())
+
+
 def test_this_machine_is_one_line_with_details_folded(monkeypatch):
     shown = []
     monkeypatch.setattr(start, "display", lambda bundle, raw: shown.append(bundle))

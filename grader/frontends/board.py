@@ -135,6 +135,7 @@ _CSS = """
 .speed-report.speed-report.speed-report .sp-table td.sp-best { font-weight: 600; }
 .speed-report.speed-report.speed-report .sp-table td.sp-not { color: #4b5563; }
 .speed-report.speed-report.speed-report .sp-table td:not(:last-child) { white-space: nowrap; }
+.speed-report.speed-report.speed-report .sp-table td:last-child { min-width: 10em; }
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,9 @@ def _machine(result: Result) -> str:
 
 
 def _short(title: str) -> str:
-    return title if len(title) <= 30 else f"{title[:29].rstrip()}…"
+    """On two lines at most."""
+    first, *more = textwrap.wrap(title, 30)
+    return "\n".join([first, textwrap.shorten(" ".join(more), 30, placeholder=" …")]) if more else first
 
 
 def _draw(result: Result) -> Figure:

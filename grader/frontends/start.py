@@ -19,7 +19,7 @@ from grader.errors import UserError
 from grader.frontends import attempts, cli
 from grader.frontends.commands import doctor
 from grader.result import read_json
-from grader.safe_text import cores_text
+from grader.safe_text import cores_text, prose_to_html
 
 HOSTED = ("COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE")  # in the environment there
 COLAB = "https://colab.research.google.com/github/{repository}/blob/main/{place}"
@@ -71,7 +71,7 @@ def as_html(address: Callable[[str], str] | None = None, known: Known | None = N
             place = stop.place if stop.file.exists() and not address else f"labs/{stop.name}/{stop.name}.ipynb"
             link = _link(place, f"{stop.name} {stop.declared.title}", address)
             core = " <b>(core path)</b>" if stop.core else ""
-            below = f"{link}{core}<br><small>{escape(stop.declared.goal)}</small>"
+            below = f"{link}{core}<br><small>{prose_to_html(stop.declared.goal)}</small>"
             parts.append(_row(_kind(stop), below, _said(stop, known[stop.name])))
     return "".join(parts)
 
@@ -123,7 +123,7 @@ def _lab(stop: outline.LabStop, grades: Grades | None) -> widgets.HBox:
     def show(error: str = "") -> None:
         begun = stop.file.exists()
         core = " <b>(core path)</b>" if stop.core else ""
-        below = f'<b role="alert">{escape(error)}</b>' if error else escape(stop.declared.goal)
+        below = f'<b role="alert">{escape(error)}</b>' if error else prose_to_html(stop.declared.goal)
         name = _link(stop.place, stop.name) if begun else f"<b>{escape(stop.name)}</b>"
         title = f"{name} &nbsp;{escape(stop.declared.title)}{core}<br><small>{below}</small>"
         shown.value = _row(_kind(stop), title, _said(stop, grades))
@@ -276,10 +276,10 @@ def _next(known: Known, link: Callable[[str, str], str] = lambda _, words: words
         elif stop.core:
             lessons = []
     name = link(upcoming.place, upcoming.name) if upcoming.file.exists() else upcoming.name
-    said = f"Next on the core path: {name}, {upcoming.declared.title}, about {upcoming.minutes} min."
+    said = f"Next on the core path: {name} · {upcoming.declared.title} (about {upcoming.minutes} min)"
     if lessons:
         read = ", ".join(f"{link(lesson.place, lesson.title)} ({lesson.minutes} min)" for lesson in lessons)
-        said += f" Before it, read {read}."
+        said += f" · Before it, read {read}."
     return said
 
 

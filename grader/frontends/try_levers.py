@@ -132,6 +132,7 @@ def text(found: Tried, width: int = 100) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+ONCE = ", of one run"
 LADDER = "the ladder, where each rung adds to the one before"
 NOTHING = "No lever made it faster. `grader run` says what holds it back."
 
@@ -183,7 +184,7 @@ def _cells(rung: Rung) -> tuple[str, str, str, str, str]:
     assert gain is not None
     interval = f"{gain.lower:.2f} to {gain.upper:.2f}" if math.isfinite(gain.noise) else "one run"
     peak = f"{rung.peak / 1e9:.1f} GB" if rung.peak else ""
-    said = f"{MARKS[rung.said]} {rung.said}" + (", of one run" if len(rung.step_s) == 1 else "")
+    said = f"{MARKS[rung.said]} {rung.said}" + (ONCE if len(rung.step_s) == 1 else "")
     return f"{1000 * rung.mean_s:.4g}", f"{gain.factor:.2f}x", interval, peak, said
 
 
@@ -211,6 +212,8 @@ def page(command: list[str], found: Tried) -> str:
         f'<p class="sp-note">{to_html(_sentence(_as_it_is(found)))}</p>',
     ]
     parts += [f'<p class="sp-warning">{to_html(note)}</p>' for note in _notes(found)]
+    marked = [rung for rung in found.alone if _mark(rung)]
+    parts += [f'<p class="sp-warning"><b>{to_html(rung.title)}:</b> {_mark(rung)}</p>' for rung in marked]
     if found.ladder:
         write = web_page.items(f"<code>{to_html(lever.write)}</code>" for lever in found.ladder[-1].levers)
         parts.append(f'<p class="sp-say">{to_html(_sentence(_whole(found)))} Write:</p>{write}')
@@ -232,7 +235,7 @@ def _table(rungs: list[Rung]) -> str:
     rows = []
     for rung in rungs:
         *numbers, said = _cells(rung)
-        verdict = f"{said}. {_sentence(_mark(rung))}" if _mark(rung) else said
+        verdict = said.removesuffix(ONCE)  # which the interval says
         rows.append([*map(to_html, (rung.title, *numbers, verdict)), f"<code>{to_html(rung.levers[-1].write)}</code>"])
     return web_page.table(head, rows)
 
