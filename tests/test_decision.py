@@ -92,6 +92,28 @@ def test_times_that_give_no_gain(bad):
         decision.gain([a for a, _ in bad], [b for _, b in bad])
 
 
+def test_few_runs_of_several_jobs_give_a_90_percent_interval():
+    """Two runs as it is and one or two of each of three levers that change nothing: wrong in a tenth of all cases, and far
+    narrower than by two runs alone."""
+    source, inside, narrower = random.Random(4), 0, 0
+    for _ in range(2000):
+        base, now, *others = ([math.exp(source.gauss(0, 0.05)) for _ in range(n)] for n in (2, 2, 2, 1))
+        found = decision.of_runs(base, now, others)
+        inside += found.lower <= 1 <= found.upper
+        narrower += found.upper / found.lower < decision.gain(base, now).upper / decision.gain(base, now).lower
+    assert 0.88 < inside / 2000 < 0.92
+    assert narrower > 1200  # two pairs can agree by luck
+
+
+def test_single_runs_decide_nothing():
+    found = decision.of_runs([1.0], [0.5], [[0.7]])
+    assert found.factor == pytest.approx(2)
+    assert (found.lower, found.upper) == (0, math.inf)
+    for before, now in (([], [1]), ([1], []), ([1, 0], [1])):
+        with pytest.raises(ValueError):
+            decision.of_runs(before, now)
+
+
 def test_arms_of_different_length():
     with pytest.raises(ValueError, match="got 3 and 2"):
         decision.gain([1, 1, 1], [1, 1])

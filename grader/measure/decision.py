@@ -48,6 +48,29 @@ def gain(starter_s: Sequence[float], submission_s: Sequence[float], noise_floor:
     return Gain(math.exp(mean), math.exp(mean - half), math.exp(mean + half), sd, n)
 
 
+def of_runs(
+    before: Sequence[float], now: Sequence[float], others: Sequence[Sequence[float]] = (), noise_floor: float = 0.0
+) -> Gain:
+    """The gain from few runs of two jobs, times per step. How much runs of one job differ is pooled over both and the `others`,
+    so that two runs each can decide. The interval is unbounded where no job ran twice. Raises ValueError for no runs or times
+    that are not positive.
+
+    Student's t for two means with one variance: https://www.itl.nist.gov/div898/handbook/eda/section3/eda353.htm"""
+    if not before or not now:
+        raise ValueError("need a run or more of each job")
+    if min(*before, *now) <= 0:
+        raise ValueError("times per step must be positive")
+    jobs = [[math.log(x) for x in job] for job in (before, now, *others) if job]
+    mean, n = fmean(jobs[0]) - fmean(jobs[1]), min(len(before), len(now))
+    freedom = sum(len(job) - 1 for job in jobs)
+    if not freedom:
+        return Gain(math.exp(mean), 0.0, math.inf, math.nan, n)
+    sd = math.sqrt(sum((x - fmean(job)) ** 2 for job in jobs for x in job) / freedom)
+    t = _T95[freedom - 1] if freedom <= len(_T95) else 1.68
+    half = t * max(sd, noise_floor) * math.sqrt(1 / len(before) + 1 / len(now))
+    return Gain(math.exp(mean), math.exp(mean - half), math.exp(mean + half), sd, n)
+
+
 def change(before: Sequence[float], now: Sequence[float], noise_floor: float = 0.0) -> Gain:
     """How many times as fast this night was as the nights `before` it, from times (any unit, one a night; of this night
     one a repeat). The interval is that of one more night: what a night does to all its repeats is not averaged away by

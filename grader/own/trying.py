@@ -266,11 +266,10 @@ def _judge(found: Tried, rung: Rung, below: Rung) -> None:
     n = min(len(below.step_s), len(rung.step_s))
     if n >= RUNS:
         rung.gain = decision.gain(below.step_s[-n:], rung.step_s[-n:], NOISE)
-    elif len(below.step_s) > 1:  # how much runs differ is known from those below
-        rung.gain = decision.change(below.step_s, rung.step_s, NOISE)
     else:
-        factor = _ratio(below, rung)
-        rung.gain = decision.Gain(factor, 0.0, math.inf, math.nan, 1)
+        all_rungs = {id(each): each for each in [found.baseline, *found.alone, *found.ladder]}
+        others = [each.step_s for each in all_rungs.values() if each is not rung and each is not below]
+        rung.gain = decision.of_runs(below.step_s, rung.step_s, others, NOISE)
     rung.said = decision.direction(rung.gain)
 
 
