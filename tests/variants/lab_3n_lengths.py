@@ -118,6 +118,20 @@ WRONGS = {
     ),
 }
 
+_ALIKE = """            document = (places == 0).cumsum(0) - 1
+            losses = F.cross_entropy(logits, targets, reduction="none")
+            loss = (losses / document.bincount()[document]).sum() / (document[-1] + 1)
+"""
+FAULTS: dict[str, Edits] = {
+    "the longest document of each batch a tenth shorter": [
+        (_DOCUMENTS, _DOCUMENTS + "    documents[0] = [part[: 9 * len(part) // 10] for part in documents[0]]\n")
+    ],
+    "each document counts alike": [("            loss = F.cross_entropy(logits, targets)\n", _ALIKE)],
+    "packed, and padding between the documents is seen": [
+        ("is_causal=True)\n            mixed", "is_causal=False)\n            mixed")
+    ],
+}
+
 _MASKED = """        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 """
 MASK: Edits = [
@@ -234,6 +248,7 @@ HONEST = {
     "the solution": ("solution", []),
     "TF32 for what is not in bf16": ("solution", TF32),
     "no autocast": ("solution", [("enabled=cuda", "enabled=False")]),
+    "bf16 on a CPU too": ("solution", [("enabled=cuda", "enabled=True")]),
     "unfused optimizer": ("solution", [("fused=True", "foreach=False")]),
     "with cuDNN's attention": ("solution", CUDNN),
     "groups of few lengths": (

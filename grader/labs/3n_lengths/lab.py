@@ -36,7 +36,8 @@ GPU = Form(
     noise=0.01,
     block_s=1.0,
     flops=flops(2, 1024, BATCH),
-    parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
+    # as in 3f, bf16 against bf16 is expected 0.002% apart and fp32 0.015%; without a hundredth of the tokens it is more
+    parity=Parity(steps=24, loss=0.0005, norm=0.005, cosine=0.999, drift=0.01, held_out=0.03),
     measured="",
 )
 
@@ -55,7 +56,9 @@ LAB = Lab(
             data="text",
             minimum_gain=4.0,
             noise=0.03,
-            parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
+            # bf16 was at most 0.0054% off in six grades, its cosine at least 0.9995 (torch 2.14); without 1% of the tokens the losses
+            # were 0.03 and 0.08% off, the cosine 0.9995 and 0.9916 (two)
+            parity=Parity(steps=12, loss=0.00015, norm=0.005, cosine=0.999, drift=0.01, held_out=0.1),
             threads=1,
             environment={"OMP_NUM_THREADS": "1"},
             flops=flops(2, 64, TINY),
