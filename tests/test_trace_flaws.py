@@ -168,3 +168,34 @@ def test_times_in_milliseconds_and_in_seconds_are_noticed(job, per_us, since_197
         event |= {key: per_us * (event[key] + since_1970 * (key == "ts")) for key in ("ts", "dur") if key in event}
     a = seen(json.dumps(doc))
     assert a.diagnosis.cause is None and "not in microseconds but perhaps in milliseconds" in a.metrics.reasons[0]
+
+
+# ---------------------------------------------------------------- a time that is far from all others
+
+
+@pytest.mark.parametrize("ts", [0, 12.5, -5e9, 1.9e15])
+@pytest.mark.parametrize("what", ["kernel", "cpu_op", "cuda_runtime", "user_annotation"])
+@pytest.mark.parametrize("since_1970", [0, 1.7e15])
+def test_a_time_years_away_costs_the_event(since_1970, what, ts):
+    """As a kernel whose start was never written, beside times since 1970."""
+    job = Job().steps(6, 40)
+    for event in job.events:
+        event["ts"] += since_1970
+    some = [e for e in job.events if e["cat"] == what]
+    some[len(some) * 3 // 5]["ts"] = ts
+    a = seen(job)
+    if what == "cpu_op" or since_1970 or abs(ts) > 1e9:
+        assert a.diagnosis.cause == "compute-bound" and a.metrics.step_ns_traced == pytest.approx(40e6, rel=0.02)
+    if since_1970 or abs(ts) > 1e9:
+        assert a.metrics.complete and "1 event is hours away from all others and left out" in a.metrics.notes
+
+
+def test_a_stream_works_in_order():
+    """A kernel that seems to run minutes after those that were launched later has a wrong time."""
+    job = Job().steps(6, 40)
+    kernels = [e for e in job.events if e["cat"] == "kernel"]
+    kernels[150]["ts"] += 3e8
+    a = seen(job)
+    assert a.diagnosis.cause is None and "1 kernel ran out of order" in a.metrics.reasons[0]
+    kernels[150]["ts"] -= 3e8
+    assert seen(job).metrics.complete

@@ -211,6 +211,8 @@ def _impossible(trace: Trace, gpu: np.ndarray, launch: np.ndarray) -> list[str]:
     if within.sum() > MISSING_TOLERATED * len(k):
         said = "kernel{s} ran while another one of the same stream still did: {their} times are wrong"
         reasons.append(counted(int(within.sum()), said))
+    if late := _out_of_order(trace, k, call, stream):
+        reasons.append(counted(late, "kernel{s} ran out of order, long after {their} stream did what was launched later"))
     waits = trace.calls[trace.named(SYNC_DEVICE, trace.calls)]
     after = np.searchsorted(trace.start[waits], trace.end[call])
     done = np.append(trace.end[waits], np.iinfo(np.int64).max)[after]
@@ -218,6 +220,18 @@ def _impossible(trace: Trace, gpu: np.ndarray, launch: np.ndarray) -> list[str]:
         said = "kernel{s} ended after the host had waited for the device: {their} times are wrong"
         reasons.append(counted(late, said))
     return reasons
+
+
+def _out_of_order(trace: Trace, k: np.ndarray, call: np.ndarray, stream: np.ndarray) -> int:
+    """How many of these kernels begin long after one of their stream that was launched later. No stream works so: of 175,000 recorded
+    kernels of all vendors none was out of order. call: that launched each."""
+    order = np.lexsort((trace.end[call], stream))
+    start = trace.start[k[order]]
+    low, apart = int(start.min()), int(start.max() - start.min()) + 1
+    # The earliest start of those launched later; streams are moved apart by more than any time.
+    place = stream[order] * apart
+    sooner = np.minimum.accumulate((start - low + place)[::-1])[::-1]
+    return int((start[:-1] - low + place[:-1] - sooner[1:] > CLOCKS_APART_NS).sum())
 
 
 def _several(trace: Trace, launches: np.ndarray, gpu: np.ndarray) -> list[tuple[int, str]]:

@@ -24,6 +24,19 @@ def in_order(c: Table, of_all: Table, kept: np.ndarray) -> tuple[Table, int]:
     return columns, int(twice.sum())
 
 
+def without_strays(columns: Table, apart: int, most: float) -> tuple[Table, int]:
+    """The columns, in order of start, without the few events that a pause of more than `apart` ns divides from all others, and how
+    many they were; where they are more than a share `most` of all, everything stays."""
+    start = columns["start"]
+    edges = np.concatenate(([0], np.flatnonzero(np.diff(start) > apart) + 1, [len(start)]))
+    longest = int(np.argmax(np.diff(edges)))
+    kept = slice(int(edges[longest]), int(edges[longest + 1]))
+    strays = len(start) - (kept.stop - kept.start)
+    if not strays or strays > most * len(start):
+        return columns, 0
+    return {name: column[kept] for name, column in columns.items()}, strays
+
+
 def by_start(start: np.ndarray, duration: np.ndarray) -> np.ndarray:
     """By start, of those that start together the longer first. A stable sort: files are sorted in long stretches."""
     order = np.argsort(start, kind="stable")

@@ -353,6 +353,7 @@ ODD = {
     "twice": "event{s} {are} in it twice and {count} once",
     "absurd": "event{s} {have} absurd times (longer than an hour, or before or after our days, if they are in microseconds)",
     "negative": "event{s} {have} a negative duration",
+    "stray": "event{s} {are} hours away from all others and left out",
     "unreadable": "description{s} of inputs {are} damaged",
 }
 
@@ -429,6 +430,8 @@ def _assemble(joined: _Joined, about: document.About, reasons: list[str], notes:
     in_time = np.argsort(c["memory_time"], kind="stable")
     marked = vendors.with_marks(c["category"], c["name"], joined.names)
     columns, twice = order.in_order(c, {"start": start, "duration": duration, "category": marked}, np.flatnonzero(keep))
+    stray = len(columns["start"])
+    columns, stray = order.without_strays(columns, LONGEST_NS, MOST_DROPPED)
     distributed = about.distributedInfo
     trace = Trace(
         joined.names,
@@ -456,11 +459,12 @@ def _assemble(joined: _Joined, about: document.About, reasons: list[str], notes:
             "twice": twice,
             "absurd": absurd,
             "negative": negative,
+            "stray": stray,
             "unreadable": joined.unreadable,
         }.items()
         if count
     )
-    return trace, absurd + negative + len(alone)
+    return trace, absurd + negative + stray + len(alone)
 
 
 def _numbers(keys: Iterable[Any], numbers: dict[Any, int]) -> np.ndarray:
