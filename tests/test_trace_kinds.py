@@ -161,6 +161,60 @@ def test_steps_that_overlap_in_part_stay_unjudged():
     assert "its steps overlap" in seen(job).metrics.reasons
 
 
+# ---------------------------------------------------------------- layers are no steps
+
+BLOCK = [
+    "aten::conv2d",
+    "aten::batch_norm",
+    "aten::relu_",
+    "aten::conv2d",
+    "aten::batch_norm",
+    "aten::add_",
+    "aten::relu_",
+]
+RESNET = [op for i in range(16) for op in BLOCK + ["aten::conv2d", "aten::batch_norm"] * (i in (4, 8, 12))]
+LLAMA = [
+    "aten::rms_norm",
+    *["aten::linear"] * 3,
+    "aten::scaled_dot_product_attention",
+    "aten::linear",
+    "aten::add",
+    "aten::silu",
+]
+ONE_PASS = {
+    "it ends with something else": [*RESNET, "aten::adaptive_avg_pool2d", "aten::linear"],
+    "it begins with something else": ["aten::embedding", *LLAMA * 24, "aten::rms_norm", "aten::linear"],
+    "both": ["aten::embedding", *LLAMA * 24, "aten::cross_entropy_loss"],
+}
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("name", ONE_PASS)
+def test_layers_of_one_pass_are_no_steps(name, backward):
+    job = Job()
+    for op in ONE_PASS[name]:
+        job.op(op, 50)
+    for op in ONE_PASS[name][::-1] * backward:
+        job.op(op.replace("aten::", "autograd::engine::evaluate_function: "), 80, backward=True)
+    a = seen(job.wait())
+    assert a.metrics.steps == 1 and a.metrics.kernels == len(ONE_PASS[name]) * (1 + backward)
+    assert "nothing in it repeats" in a.metrics.notes[-1]
+
+
+@pytest.mark.parametrize("end", [[], ["aten::item"], ["aten::to"]])
+@pytest.mark.parametrize("name", ONE_PASS)
+def test_passes_that_repeat_are_steps(name, end):
+    """Whatever is read or waited for at the end of all."""
+    job = Job()
+    for _ in range(6):
+        for op in ONE_PASS[name]:
+            job.op(op, 50)
+    for op in end:
+        job.op(op, 2)
+    a = seen(job.wait())
+    assert 4 <= a.metrics.steps <= 6 and a.metrics.kernels == pytest.approx(len(ONE_PASS[name]), abs=0.5)
+
+
 # ---------------------------------------------------------------- what is no usual step
 
 

@@ -212,7 +212,9 @@ def _impossible(trace: Trace, gpu: np.ndarray, launch: np.ndarray) -> list[str]:
         said = "kernel{s} ran while another one of the same stream still did: {their} times are wrong"
         reasons.append(counted(int(within.sum()), said))
     if late := _out_of_order(trace, k, call, stream):
-        reasons.append(counted(late, "kernel{s} ran out of order, long after {their} stream did what was launched later"))
+        reasons.append(
+            counted(late, "kernel{s} ran out of order, long after {their} stream did what was launched later")
+        )
     waits = trace.calls[trace.named(SYNC_DEVICE, trace.calls)]
     after = np.searchsorted(trace.start[waits], trace.end[call])
     done = np.append(trace.end[waits], np.iinfo(np.int64).max)[after]

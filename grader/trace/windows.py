@@ -35,6 +35,11 @@ FAR_LONGER = 5  # times the usual length: a step that warms up, or one in which 
 LOADING_NS = 5_000_000  # no call but a wait takes so long once a GPU was started
 LARGE = 0.25  # of a recording: a call of that length is what it shows
 FEW, SOME = 10, 0.1  # pieces of work, and share of them, that are enough to judge by
+SURELY, TWICE = (
+    0.95,
+    2,
+)  # as much of steps is the same, less of some layers; longer than so many repetitions is what is done before steps
+READS = re.compile(r"aten::(item|to|cpu|_local_scalar_dense|copy_|_to_copy|is_nonzero|equal)$")
 MATCH = 0.8  # share of operators that come again one repetition later
 MOST = 0.5  # share of the GPU's work that found steps must hold
 SHORT = 0.8  # of the usual length; a step that was cut off is shorter
@@ -305,19 +310,41 @@ def _by_operators(trace: Trace, moments: np.ndarray) -> Windows | None:
         return None
     words = np.unique(trace.name[ops], return_inverse=True)[1]
     pause = np.append(0, trace.start[ops[1:]] - np.maximum.accumulate(trace.end[ops])[:-1]).clip(0)
-    found = _repeated(words, pause, np.searchsorted(moments, np.append(trace.start[ops], np.iinfo(np.int64).max)))
+    handed = np.searchsorted(moments, np.append(trace.start[ops], np.iinfo(np.int64).max))
+    found = _repeated(words, pause, handed)
     if found is None:
         return None
     first, alike = found
-    inside = words[first[0] : first[-1]]
-    if all(len(np.setdiff1d(part, inside)) for part in (words[: first[0]], words[first[-1] :])):
-        return None  # something else begins and ends it: the layers of one pass
     length = int(np.median(np.diff(first)))
+    if _are_layers(trace, ops, first, alike, handed):
+        return None
     left = len(words) - first[-1]
     last = ops[-1] if left < TOO_LONG * length else ops[first[-1] + length - 1]  # or something else comes after it
     starts, ends = _from_start_to_start(trace.start[ops[first]], int(trace.end[last]) if left >= length - 1 else None)
     how = f"its steps were found by a sequence of about {length} operators that comes {len(starts)} times"
     return Windows(starts, ends, thread, how, round(0.7 * alike, 2))
+
+
+def _are_layers(trace: Trace, ops: np.ndarray, first: np.ndarray, alike: float, handed: np.ndarray) -> bool:
+    """Whether what repeats are the layers of one pass, which something else begins or ends. ops: operators and waits, of which `first`
+    begin a repetition; handed: how much work was handed out before each, and in all."""
+    begins, name = [0, first[0], first[-1], len(ops)], trace.name[ops]
+    odd = np.diff(handed) > 0
+    odd &= ~trace.named(READS, ops)  # as where the host waits for the last of all steps
+    odd &= ~np.isin(name, name[first[0] : first[-1]])
+    ends = [bool(odd[low:high].any()) for low, high in ((begins[0], begins[1]), (begins[2], begins[3]))]
+    if all(ends):
+        return True
+    if not any(ends):
+        return False
+    launches = trace.launch_of(trace.gpu)
+    launches = launches[(launches >= ops[first[0]]) & (launches < ops[first[-1]])]
+    elsewhere = (trace.thread[launches] != trace.thread[ops[0]]).sum() > SOME * len(
+        launches
+    )  # no layer is forward and backward
+    length = np.median(np.diff(first))
+    short = (begins[1] if ends[0] else begins[3] - begins[2]) <= TWICE * length
+    return alike < SURELY or bool(short and not elsewhere)
 
 
 def _repeated(words: np.ndarray, pause: np.ndarray, done: np.ndarray) -> tuple[np.ndarray, float] | None:
