@@ -59,6 +59,7 @@ PRODUCTS = {
     "void wvSplitK_hf_sml_<__hip_bfloat16, 64, 4, 16, 8, 2, 4>": CORES,
     "wv_splitk_small_fp16_bf16_kernel": CORES,
     # Ascend
+    "MatMul": ANY,
     **{name: ANY for name in ("MatMulV2", "aclnnMatmul_MatMulV3Common_MatMulV3", "aclnnMm_MatMulCommon_MatMulV2")},
     **{name: ANY for name in ("BatchMatMulV2", "GroupedMatmul", "aclnnGroupedMatmulV4_GroupedMatmul_GroupedMatmul")},
     # more of Triton
@@ -128,6 +129,8 @@ ATTENTION = [
     "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128",
     "void aiter::fmha_fwd_hd128_bf16_causal",
     "triton_tem_fused_flex_attention_0",
+    *("context_attention_fwd_kernel", "_fwd_kernel_flash_decode_stage1", "flash_decoding_kernel", "gqa_decode_kernel"),
+    "void PyTorchMemEffAttention::AttentionKernel<cutlass::half_t>",
     "void mmha::masked_multihead_attention_kernel<uint16_t>",
 ]
 COLLECTIVES = [
@@ -194,6 +197,21 @@ OTHERS = {
     "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>": "reduction",
     "void cudnn::ops::nchwToNhwcKernel<__nv_bfloat16>": "layout, copy, cast",
     "a_kernel_that_nobody_knows": "unknown",
+    "void reduce_1Block_kernel<float, 128, 7, cublasGemvTensorStridedBatched<float>>": "reduction",
+    "_geglu_tanh_forward_kernel": "elementwise",
+    "kOptimizerStatic8bit2StateBlockwise<__nv_bfloat16, 0, 256, 1>": "optimizer",
+    # Ascend
+    **{
+        name: "elementwise"
+        for name in ("aclnnInplaceMuls_MulAiCore_Mul", "aclnnDivs_RealDivAiCore_RealDiv", "Adds", "ZerosLike")
+    },
+    **{
+        name: "layout, copy, cast"
+        for name in ("aclnnMm_TransData_TransData", "aclnnAddmm_CastAiCore_Cast", "Cast", "TransData")
+    },
+    **{name: "layout, copy, cast" for name in ("ConcatD", "StridedSliceD", "Slice", "aclnnCast_CastAiCpu_Cast")},
+    "ApplyAdamW": "optimizer",
+    "aclnnMm_MatMulCommon_MemSet": "unknown",
 }
 
 

@@ -371,21 +371,25 @@ def test_mtia_writes_copies_and_kernels_alike_and_no_launches():
     assert a.diagnosis.cause is None and "the GPU idles 45% of the step, and no launch" in a.diagnosis.text
 
 
-def ascend(steps=4):
-    """As torch_npu writes it: times are strings, the device's events have no category."""
-    events, at = [], 1_700_000_000_000_000
+def ascend(steps=4, more=lambda task, at: None):
+    """As torch_npu writes it: times are strings, the device's events have no category. more: adds to a step of 1000 us."""
+    events, ids = [], iter(range(1000, 9999))
+
+    def task(name, kind, at, length, call="Node@launch", held=5, stream=2, **args):
+        """On the device, and its call 5 us before, which lasts `held`."""
+        one, what = next(ids), {"Task Type": kind, "Physic Stream Id": stream}
+        for name_, pid, start, dur, more_ in ((call, 2, at - 5, held, {}), (name, 3001, at, length, what | args)):
+            event = {"ph": "X", "name": name_, "pid": pid, "tid": 1, "args": more_ | {"connection_id": one}}
+            events.append(event | {"ts": f"{start}.125", "dur": dur})
+
     for number in range(steps):
+        at = 1_700_000_000_000_000 + 1000 * number
         mark = {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "pid": 1, "tid": 1, "args": {}}
         events.append(mark | {"ts": f"{at}.125", "dur": 1000})
-        for i in range(10):
-            one = number * 10 + i + 1
-            for name, pid, after, length, more in (
-                ("Node@launch", 2, 5, 5, {"connection_id": one}),
-                ("MatMul", 3001, 10, 90, {"Task Type": "AI_CORE", "Stream Id": 2, "connection_id": one}),
-            ):
-                event = {"ph": "X", "name": name, "pid": pid, "tid": 1, "args": more}
-                events.append(event | {"ts": f"{at + i * 100 + after}.125", "dur": length})
-        at += 1000
+        events.append(mark | {"name": "Computing", "pid": 9, "cat": None, "ts": f"{at}.125", "dur": 1000})
+        if not more(task, at):
+            for i in range(10):
+                task("MatMul", "AI_CORE", at + i * 100 + 10, 90)
     return json.dumps(events)
 
 
@@ -394,6 +398,71 @@ def test_ascend():
     assert a.metrics.complete and a.metrics.kernels == a.metrics.launches == 10 and a.metrics.steps == 3
     assert a.metrics.gpu_busy_ns == pytest.approx(10 * 90_000) and a.trace.start[0] == 1_700_000_000_000_000_125
     assert any("matched by the id" in note for note in a.metrics.notes)
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind", "part"),
+    [
+        ("host to device", "HtoD other", "copies"),
+        ("device to host", "DtoH", "copies"),
+        ("host to device ex", "HtoD other", "copies"),
+        ("device to device", "DtoD", "memory"),
+        ("other", "other", "copies"),
+        (None, "other", "copies"),
+    ],
+)
+@pytest.mark.parametrize("task_type", ["SDMA_SQE", "PCIE_DMA_SQE", "Other", "PLACE_HOLDER_SQE"])
+def test_copies_of_ascend(task_type, operation, kind, part):
+    def copy(task, at):
+        said = {"size(B)": 1 << 20, "bandwidth(GB/s)": 1.7, "operation": operation} if operation else {}
+        held = 610 if part == "copies" else 5
+        task("MEMCPY_ASYNC", task_type, at + 10, 600, "AscendCL@aclrtMemcpy" + "Async" * (held < 10), held, **said)
+        for i in range(3):
+            task("MatMul", "AI_CORE", at + 650 + 100 * i, 90)
+        return True
+
+    a = seen(ascend(more=copy))
+    assert a.metrics.kernels == 3 and set(a.metrics.copies) >= {kind} and a.metrics.complete
+    assert a.breakdown[part] == pytest.approx(600e3)
+    assert operation is None or (a.trace.bytes == 1 << 20).sum() == 4
+    assert a.diagnosis.cause == ("transfer-bound" if part == "copies" else "memory-bound")
+
+
+def test_calls_that_ascend_did_not_record():
+    doc = [event for event in json.loads(ascend()) if event["name"] != "Node@launch"]
+    doc += [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": doc[0]["ts"], "dur": 5}]
+    a = seen(json.dumps(doc).replace('"dur": 90', '"dur": 40'))
+    assert a.diagnosis.cause is None and "but not the calls that launch" in a.diagnosis.text
+
+
+def test_waits_of_ascend_are_no_work():
+    def waits(task, at):
+        for kind in ("EVENT_WAIT_SQE", "NOTIFY_WAIT_SQE", "Notify Wait", "EVENT_RECORD_SQE", "WRITE_VALUE_SQE"):
+            task(kind, kind, at + 10, 980, "AscendCL@aclrtStreamWaitEvent", stream=5)
+
+    a = seen(ascend(more=waits))
+    assert a.metrics.kernels == 10 and a.metrics.gpu_busy_ns == pytest.approx(900e3)
+    assert a.diagnosis.cause == "compute-bound" and a.metrics.complete
+
+
+def test_collectives_of_ascend():
+    """They have a row of their own, with an id as the host's calls have."""
+    doc = json.loads(ascend(more=lambda task, at: [task("MatMul", "AI_CORE", at + 10 + 90 * i, 80) for i in range(3)]))
+    for number in range(4):
+        args = {
+            "connection_id": 7_000 + number,
+            "model id": 1,
+            "data_type": "FP32",
+            "alg_type": "RING-RING",
+            "count": 9,
+        }
+        where = {"pid": 3031, "tid": 0, "ts": f"{1_700_000_000_000_300 + 1000 * number}.125", "dur": 600}
+        doc.append({"ph": "X", "name": f"hcom_allReduce__{number}_0_1", "args": args} | where)
+        call = {"pid": 2, "tid": 1, "ts": f"{1_700_000_000_000_290 + 1000 * number}.125", "dur": 5}
+        doc.append({"ph": "X", "name": "Node@launch", "args": {"connection_id": 7_000 + number}} | call)
+    a = seen(json.dumps(doc))
+    assert a.metrics.kernels == 4 and a.breakdown["communication"] == pytest.approx(600e3)
+    assert a.diagnosis.cause == "communication-bound"
 
 
 # ---------------------------------------------------------------- what it is, if it is none

@@ -25,7 +25,7 @@ from grader.trace.events import CPU_OP, MEMCPY, PYTHON
 from grader.trace.host import data_waits, launching_op
 from grader.trace.metrics import PHASE_NAMES, SMALL_COPY
 from grader.trace.steps import Steps
-from grader.trace.work import busy_devices, by_name, copy_kind
+from grader.trace.work import UNTOLD, busy_devices, by_name, copy_kind
 
 DATA, TRANSFER, SYNC, LAUNCH, OTHER, BETWEEN, QUEUE = range(5, 12)  # indices into PARTS
 
@@ -152,7 +152,7 @@ def classified(trace: Trace, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
 
 def between_host_and_device(name: str) -> bool:
     """Whether a copy of this name crosses from host to device or back."""
-    return copy_kind(name)[:4] in ("HtoD", "DtoH")
+    return copy_kind(name)[:4] in ("HtoD", "DtoH") or UNTOLD.match(name) is not None
 
 
 class Host:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from grader.trace import collective_text
-from grader.trace.events import CODES, CPU_OP, DRIVER, KERNEL, MEMCPY, MEMSET, OTHER, PYTHON, RUNTIME, code_of
+from grader.trace.events import CODES, CPU_OP, DRIVER, KERNEL, MEMCPY, MEMSET, OTHER, PYTHON, RUNTIME, SYNC, code_of
 
 LATEST_US = 4e15  # microseconds since 1970 reach this in the year 2096; also keeps every sum within int64
 # Kinds of entries of the Trace Event Format. The decoder then makes no string for each, and refuses any other.
@@ -76,8 +76,12 @@ class More(msgspec.Struct, gc=False):
     """What is asked for only where an event has no category, or work of a GPU no correlation."""
 
     external: Identifier = msgspec.field(default=None, name="External id")
-    task: str | None = msgspec.field(default=None, name="Task Type")  # of Ascend's
+    # Of Ascend's
+    task: str | None = msgspec.field(default=None, name="Task Type")
     stream: Identifier = msgspec.field(default=-1, name="Stream Id")
+    physical: Identifier = msgspec.field(default=-1, name="Physic Stream Id")
+    size: Identifier = msgspec.field(default=-1, name="size(B)")
+    operation: str | None = None
     connection: Identifier = msgspec.field(default=None, name="connection_id")
 
 
@@ -115,6 +119,10 @@ OF_PYTHON = {"python": "q", "parent": "q", "called_from": "i"}
 OF_OTHERS = {"correlation": "q", "device": "q", "stream": "q", "bytes": "q"}
 OF_MEMORY = {"memory_time": "q", "memory_device": "q", "allocated": "q", "reserved": "q"}
 COLUMNS = OF_ALL | OF_OPS | OF_PYTHON | OF_OTHERS | OF_MEMORY | {"exact_start": "q"}
+
+# Of Ascend's tasks: between what a copy moves, and those that compute and move nothing.
+DIRECTION = re.compile(r"(?:addr )?(host|device) to (host|device)")
+NO_TASK = re.compile(r"(EVENT|NOTIFY)_(WAIT|RECORD)|Notify (Wait|Record)|WRITE_VALUE|Write Value")
 
 IS_OP, IS_PYTHON = (bytes(code == wanted for code in range(256)) for wanted in (CPU_OP, PYTHON))
 IS_OTHER = bytes(code not in (CPU_OP, PYTHON) for code in range(256))
@@ -186,7 +194,7 @@ class Columns:
         except NotPackable:
             flaws["duration"] = durations.count(None)
             duration = pack(f"{n}d", *[duration or 0.0 for duration in durations])
-        category = self._categories([e.cat for e in xs], flaws, more)
+        category = self._categories(xs, flaws, more)
         called: list[Any] = [e.name for e in xs]  # some may be None
         try:
             name = [self.names[name] for name in called]
@@ -217,29 +225,31 @@ class Columns:
         if others:
             correlation: list[Any] = [a.correlation for a in others]
             stream: list[Any] = [a.stream for a in others]
+            size: list[Any] = [a.bytes for a in others]
             if -1 in compress(correlation, compress(category.translate(IS_WORK), category.translate(IS_OTHER))):
-                self._other_ids(correlation, stream, list(compress(more(), category.translate(IS_OTHER))))
+                self._other_ids(correlation, stream, size, list(compress(more(), category.translate(IS_OTHER))))
             rows["correlation"] = _integers(correlation, flaws)
             rows["device"] = _integers([a.device for a in others], flaws)
             rows["stream"] = _integers(stream, flaws)
-            rows["bytes"] = _integers([a.bytes for a in others], flaws)
+            rows["bytes"] = _integers(size, flaws)
         return rows
 
-    def _categories(self, categories: list[Any], flaws: dict[str, int], more: Callable[[], list[More]]) -> bytes:
-        """Their codes; some may be None."""
+    def _categories(self, xs: list[Event], flaws: dict[str, int], more: Callable[[], list[More]]) -> bytes:
+        """Their codes; some may have no category."""
+        categories = [e.cat for e in xs]
         try:
-            return bytes([CODES[cat] for cat in categories])
+            return bytes([CODES[cat] for cat in categories])  # type: ignore[index]
         except KeyError:
             pass
         codes = bytes([code_of(cat) for cat in categories])
         if None in categories:
-            rows = list(zip(codes, categories, more(), strict=True))
-            codes = bytes(code if cat else _code_by_arguments(code, m) for code, cat, m in rows)
+            rows = list(zip(codes, xs, more(), strict=True))
+            codes = bytes(code if e.cat else _code_by_arguments(code, e, m) for code, e, m in rows)
             missing = sum(not cat and code == OTHER for code, cat in zip(codes, categories, strict=True))
             flaws |= {"category": missing} if missing else {}
         return codes
 
-    def _other_ids(self, correlation: list[Any], stream: list[Any], more: list[More]) -> None:
+    def _other_ids(self, correlation: list[Any], stream: list[Any], size: list[Any], more: list[More]) -> None:
         """Put what may stand for a correlation, below -1, where there is none."""
         for i, (found, m) in enumerate(zip(correlation, more, strict=True)):
             other = m.external if m.connection is None else m.connection
@@ -247,7 +257,9 @@ class Columns:
             if found == -1 and isinstance(other, int) and 0 < other < LARGEST - 2:
                 correlation[i] = -2 - other
             if stream[i] == -1:
-                stream[i] = m.stream
+                stream[i] = m.stream if m.physical == -1 else m.physical
+            if size[i] == -1:
+                size[i] = m.size
 
     def _instants(self, rare: list[Event], exact: dict | None, flaws: dict[str, int]) -> dict[str, bytes]:
         """The events without a duration: the allocator's reports, and the mark at the end."""
@@ -298,11 +310,21 @@ def _with_halves(events: list[Event]) -> list[Event]:
     return [e for e in events if e.ph in EVENTS]
 
 
-def _code_by_arguments(code: int, more: More) -> int:
-    """Of an event without a category. Ascend's profiler writes those, of which the device's have a "Task Type"."""
+def _code_by_arguments(code: int, e: Event, more: More) -> int:
+    """Of an event without a category. Ascend's profiler writes those, of which the device's have a "Task Type"; a copy gets its
+    direction into its name."""
+    name = e.name or ""
+    if name.startswith("MEMCPY_ASYNC"):
+        found = DIRECTION.match(more.operation or "")
+        e.name = f"Memcpy {found[1][0].upper()}to{found[2][0].upper()}" if found else name
+        return MEMCPY
     if more.task:
+        if NO_TASK.match(more.task):
+            return SYNC
         return MEMCPY if "MEMCPY" in more.task.upper() or "SDMA" in more.task.upper() else KERNEL
-    return code if more.connection is None else RUNTIME
+    if more.connection is None:
+        return code
+    return KERNEL if name.startswith("hcom_") else RUNTIME
 
 
 def _integers(values: list, flaws: dict[str, int]) -> bytes:

@@ -14,6 +14,7 @@ from grader.trace.catalogue import PARTS, STEP_PARTS, Metrics
 from grader.trace.causes import CAUSES, ON_CPU, STALLS, WORK, ms
 from grader.trace.columns import Trace
 from grader.trace.complete import NO_GPU
+from grader.trace.events import CPU_OP
 from grader.trace.loss import launches_of
 from grader.trace.operations import Operation
 from grader.trace.steps import Steps
@@ -36,8 +37,10 @@ INCOMPLETE = "No diagnosis: the trace is incomplete."
 BY_LAUNCHES = ("launch", "sync", "host", "queue")  # nobody can tell them apart without the calls that launch
 NO_LAUNCHES = (
     "No diagnosis: the GPU idles {share:.0%} of the step, and no launch of its work is recorded, so the trace does not say what "
-    "it waits for. Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
+    "it waits for. {way}."
 )
+WITHOUT_CPU = "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+WITHOUT_CALLS = "The CPU's operators are there, but not the calls that launch: record those as well, as with a higher level of the profiler"
 FEW = 12  # GPU events: so few tell little, and are seldom all that a step has
 MOSTLY = 0.8  # share of the GPU's work whose launches must be recorded for a verdict that rests on them
 
@@ -116,7 +119,8 @@ def diagnose(
     costs["launch"] += case.between
     cause = _first(costs, step)
     if cause in BY_LAUNCHES and steps is not None and not (steps.launch >= 0).any():
-        return Diagnosis(text=NO_LAUNCHES.format(share=sum(costs[name] for name in BY_LAUNCHES) / step))
+        way = WITHOUT_CALLS if (trace.category == CPU_OP).any() else WITHOUT_CPU
+        return Diagnosis(text=NO_LAUNCHES.format(share=sum(costs[name] for name in BY_LAUNCHES) / step, way=way))
     costs["host"] = max(costs["host"], b.alone)
     runner_up = _next(cause, costs, m, step)
     case.tell(cause)

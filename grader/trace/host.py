@@ -8,15 +8,14 @@ import numpy as np
 
 from grader.trace import intervals
 from grader.trace.columns import Trace
-from grader.trace.events import CPU_OP, MEMCPY, SYNC_CALL
+from grader.trace.events import COPY_LAUNCH, CPU_OP, MEMCPY, SYNC_CALL
 from grader.trace.nesting import by_thread
 
 DATA_WAIT = re.compile(r"enumerate\(DataLoader\)#.*__next__|enumerate\(DataPipe\)#|data_wait$")
 BLOCKING_COPY_CALL = re.compile(
-    r"((cuda|hip)Memcpy(WithStream|2D|3D|2DTo\w+|2DFrom\w+|To\w+|From\w+|HtoD|DtoH|HtoA|AtoH)?|cuMemcpy(HtoD|DtoH|HtoA|AtoH)?)"
+    r"((cuda|hip)Memcpy(WithStream|2D|3D|2DTo\w+|2DFrom\w+|To\w+|From\w+|HtoD|DtoH|HtoA|AtoH)?|cuMemcpy(HtoD|DtoH|HtoA|AtoH)?|(AscendCL@)?aclrtMemcpy)"
     r"(_v\d+|_ptds(_v\d+)?)?$"
 )
-ANY_COPY_CALL = re.compile(r"(cuda|hip)Memcpy|cuMemcpy")
 HELD_NS, CLOCKS_NS = 100_000, 10_000  # no copy is handed over for so long; the clocks of host and GPU differ by so much
 ITEM = re.compile(r"aten::_local_scalar_dense$")  # `.item()` and friends
 
@@ -54,7 +53,7 @@ def blocking_calls(trace: Trace) -> np.ndarray:
     calls = trace.calls
     if not len(calls):
         return calls
-    copies = calls[trace.named(ANY_COPY_CALL, calls)]
+    copies = calls[trace.named(COPY_LAUNCH, calls)]
     blocks = np.zeros(len(trace) + 1, bool)  # the last is for what has no launch recorded
     blocks[calls] = trace.named(BLOCKING_COPY_CALL, calls)
     work = np.flatnonzero(trace.category == MEMCPY)

@@ -19,11 +19,11 @@ MATMUL_OP = re.compile(
 # The patterns for kernels are searched for in names in lower case: five times as fast as re.IGNORECASE.
 # Attention in one kernel. `ATTENTION` names it, `BESIDE_ATTENTION` what only prepares its inputs or its cache.
 ATTENTION = re.compile(
-    r"flash_?(fwd|bwd|attn|mla)|flashattn|flashattention|sdpa|fmha|flex_attention|pagedattention|paged_attention|attention_kernel"
+    r"flash_?(fwd|bwd|attn|mla)|flashattn|flashattention|sdpa|fmha|flex_attention|pagedattention|paged_attention|attention_?kernel"
     r"|(?<![a-z])_?attn_(fwd|bwd)|efficient_attention|unified_attention|multihead_attention|(?<![a-z])mmha|(?<![a-z])mha_(fwd|bwd|varlen)"
     r"|(^| )_?fwd_kernel(_stage\d)?(\.kd)?$|(^| )_?bwd_kernel(_dkdv|_dk_dv|_dq)?(\.kd)?$|grouped_kernel_stage\d|decode_att_m_|_attn_kernel|sage_?(fwd|attn)|lightning_attn"
     r"|device_kernelin\d+flash|qk_int\w*_attn|attentionscore|natten|(?<![a-z])pa_(bf16|fp16|ragged|decode|persistent)|mla_[aw]\d"
-    r"|(prefill|decode)with\w*kvcache|mlapagedattention|mla_(decode|prefill)|xqa|kernel_mha|mla_fwd|attention_(2d|3d)|(ring|cross|self)_attention"
+    r"|(prefill|decode)with\w*kvcache|mlapagedattention|mla_(decode|prefill)|xqa|kernel_mha|mla_fwd|attention_(2d|3d)|(context|extend|prefill|decode)_attention|flash_?decod|gqa_decode|(ring|cross|self)_attention"
     # linear attention and state spaces: flash-linear-attention's and Mamba's
     r"|(chunk|parallel)_(\w+_)?(fwd|bwd)_(kernel|d[a-z]+_kernel)|delta_rule|scaled_dot_kkt|recompute_w_u|fused_recurrent_|_bmm_chunk|mqa_logits"
 )
@@ -44,7 +44,7 @@ QUANTISED = re.compile(
 )
 TRITON_PRODUCT = re.compile(
     r"triton_tem_|triton_mm|(?<![a-z])matmul_(ogs|kernel|persistent)|_matmul(_kernel)?$|(?<![a-z])_?(batched_|grouped_|scaled_)?(mm|bmm|addmm)_kernel"
-    r"|(?<![a-z])_?[gq]mm_kernel|(block|int8|fp8)_scaled_mm|wv_?splitk|batch_?matmul|grouped_?matmul|matmul(v\d|\w*common)"
+    r"|(?<![a-z])_?[gq]mm_kernel|(block|int8|fp8)_scaled_mm|wv_?splitk|batch_?matmul|grouped_?matmul|matmul(v\d|\w*common|$)"
     r"|grouped_mm|scaled_mm|(?<![a-z])_?lora_(shrink|expand)|sgmv|bgmv"
 )
 # Kernels that are a matrix product or a convolution (an attention is two products). Layout changes, casts and reductions that
@@ -57,7 +57,7 @@ NO_MATMUL_KERNEL = re.compile(
     r"elementwise_kernel|reduce_kernel|splitkreduce|reducesplitk|triton_(poi|red|per|for)_|nchwtonhwc|nhwctonchw"
     r"|converttensor|compute\w*offsets|reduce_wgrad|epilogue::impl|scal_kernel|multi_tensor_apply|softmax|layer_norm"
     r"|batch_norm|bn_(fw|bw)|nccl|postgsu|moe_(align|sum)|::(routing|finalize|activation|permute)::|im2d2col|precompute_indices"
-    r"|src2dst|gemm_preprocess|_transdata|causal_conv1d"
+    r"|src2dst|gemm_preprocess|_transdata|causal_conv1d|reduce_1block|_memset$|castai(core|cpu)"
 )
 # Kernels that exist only for inputs of 16 bits and less, so that they run on tensor cores whatever their name says.
 ONLY_HALF = re.compile(
@@ -150,7 +150,10 @@ FAMILIES = tuple(
     (name, re.compile(pattern))
     for name, pattern in (
         ("fused by a compiler", r"triton_(_\d|poi|red|per|for|spl|mix)|nvfuser"),
-        ("optimizer", r"multi_tensor_apply|fused_?(adam|sgd|optimizer)|adamfunctor|rowwise_adagrad"),
+        (
+            "optimizer",
+            r"multi_tensor_apply|fused_?(adam|sgd|optimizer)|adamfunctor|rowwise_adagrad|koptimizer|apply_?(adam|sgd)",
+        ),
         (
             "caching keys and values",
             r"triton_(_\d|poi|red|per|for|spl|mix)|reshape_and_cache|store_?kv|kv_indices|concat_and_cache|copy_page|set_kv|set_mla|kvcache",
@@ -176,14 +179,14 @@ FAMILIES = tuple(
         (
             "layout, copy, cast",
             r"copy_kernel|copy_device|copy_async|catarray|nchwtonhwc|nhwctonchw|converttensor|tensortransform|transpose|permute"
-            r"|im2col|im2d2col|col2im|vol2col|roll_cuda|flip_kernel|triu|tril|dense_representation",
+            r"|im2col|im2d2col|col2im|vol2col|roll_cuda|flip_kernel|triu|tril|dense_representation|transdata|(^|aicore_)cast|castai|concat[dv]|(^|_)(strided)?slice(d|v2)?$",
         ),
         ("random and dropout", r"dropout|distribution_|philox|random_|bernoulli"),
         ("reduction", r"reduce|cub::|scan_|cumsum|lpnorm|dot_do_o|postgsu"),
         (
             "elementwise",
             r"elementwise|functor|pointwise|fill|add_tensor|op_tensor|subtensorop|activation|_kernel_impl|scalepackedtensor|silu|gelu|swiglu"
-            r"|act_and_mul|epilogue",
+            r"|act_and_mul|epilogue|geglu|zeroslike|(^|aicore_)(adds?|subs?|muls?|(real)?divs?|sqrt|rsqrt|neg|exp|log|pow|square|addcmul|addcdiv|axpy)$",
         ),
     )
 )

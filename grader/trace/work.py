@@ -18,6 +18,7 @@ DIRECTIONS = {f"{a}To{b}": f"{a[0]}to{b[0]}" for a in ("Host", "Device") for b i
 DIRECTIONS |= {"M2D": "HtoD", "H2D": "HtoD", "D2M": "DtoH", "D2H": "DtoH", "D2D": "DtoD"}
 NEXT_TO_NOTHING = 0.02  # of the work of the busiest GPU
 COPY_NAME = re.compile(r"(?:Memcpy|Copy)\s*(\w+?)(?:\s*\((\w+) -> (\w+)\))?$")
+UNTOLD = re.compile(r"MEMCPY_ASYNC")  # Ascend's, where the direction was not recorded: hardly ever within the device
 
 
 def by_name(judge: Callable[[str], bool | None], trace: Trace, events: np.ndarray) -> np.ndarray:
