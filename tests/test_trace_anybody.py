@@ -479,6 +479,38 @@ ROCPROF = [
     {"ph": "X", "name": "gemm", "pid": 6, "tid": 0, "ts": 1, "dur": 3, "args": {"BeginNs": "1", "DurationNs": "1"}}
 ]
 VIZTRACER = [{"ph": "X", "cat": "FEE", "name": "f", "pid": 1, "tid": 1, "ts": 1, "dur": 2}]
+ORT = [{"cat": "Session", "pid": 1, "tid": 1, "dur": 9, "ts": 1, "ph": "X", "name": "model_loading_uri", "args": {}}]
+ORT += [
+    {
+        "cat": "Node",
+        "pid": 1,
+        "tid": 1,
+        "dur": 9,
+        "ts": 20,
+        "ph": "X",
+        "name": "Conv_0",
+        "args": {"op_name": "Conv", "provider": "CUDA"},
+    }
+]
+BAZEL = [{"cat": "action processing", "name": "Compiling a.cc", "ph": "X", "ts": 10, "dur": 100, "pid": 1, "tid": 2}]
+HOROVOD = [
+    {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "grad_0"}},
+    {"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 1, "pid": 1},
+]
+RAY = [
+    {
+        "cat": "task::train",
+        "name": "train",
+        "pid": "10.0.0.1",
+        "tid": "worker:1",
+        "ts": 1.0,
+        "dur": 5.0,
+        "ph": "X",
+        "args": {},
+    }
+]
+FTRACE = [{"name": "sched", "ph": "X", "cat": "sched", "pid": 1, "tid": 2, "ts": 1, "dur": 5}]
+NSYS = b'{"NvtxEvent":{"Type":59,"Text":"x"}}\n{"CudaEvent":{"startNs":"1","endNs":"2","kernel":{"shortName":"5"}}}\n'
 SQLITE = b"SQLite format 3\0" + bytes(100)
 
 
@@ -509,6 +541,20 @@ SQLITE = b"SQLite format 3\0" + bytes(100)
         (b"\x80\x04\x95", "pickle"),
         (b"PK\x03\x04", "zip"),
         (b"\x28\xb5\x2f\xfd", "zstd"),
+        (ORT, "ONNX Runtime"),
+        ({"otherData": {"build_id": "1"}, "traceEvents": BAZEL}, "Bazel"),
+        (HOROVOD, "Horovod"),
+        (RAY, "Ray"),
+        ({"traceEvents": FTRACE, "systemTraceEvents": "# tracer: nop"}, "Linux or Android"),
+        (b"# tracer: nop\n#\n  <idle>-0 [000] d..3 1.0: sched_switch", "Linux or Android"),
+        (NSYS, "Nsight Systems"),
+        ({"nodes": [{"id": 1, "callFrame": {}}], "samples": [1], "timeDeltas": [1]}, "V8"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:76\nsize 8706\n", "git lfs pull"),
+        (b"\n".join(json.dumps(e).encode() for e in Job().steps(1).events), "an event a line"),
+        (Job().steps(1).text().encode("utf-16-le"), "UTF-16"),
+        (Job().steps(1).text().encode("utf-16-be"), "UTF-16"),
+        (Job().steps(1).text().encode("utf-32"), "UTF-32"),
+        ({"schema": "1.0.2-chakra.0.0.4", "rid": 1, "nodes": []}, "execution trace"),
     ],
 )
 def test_another_file_is_named_in_one_line(data, says):

@@ -11,6 +11,8 @@ JAX = (
     "a trace of JAX or TensorFlow (XLA), not of torch.profiler: open it with XProf (TensorBoard's profile tab), or with "
     "Perfetto"
 )
+LINUX = "a trace of Linux or Android (ftrace, systrace), not of torch.profiler: open it at ui.perfetto.dev"
+NSYS = "a trace of Nsight Systems turned into JSON: look at the report with nsys stats"
 
 # What a file that is no JSON begins with.
 MAGIC = (
@@ -24,10 +26,13 @@ MAGIC = (
     (rb"PK\x03\x04", "a zip archive: unpack it first"),
     (rb"(?s:.{257})ustar", "a tar archive: unpack it first"),
     (rb"\x1f\x8b", "compressed by gzip twice: unpack it once (gunzip)"),
-    (rb"\xff\xfe|\xfe\xff|[\[{]\x00", "text in UTF-16, as Windows' PowerShell writes it: save it as UTF-8"),
+    (rb"\xff\xfe\x00\x00|\x00\x00\xfe\xff|[\[{]\x00\x00\x00", "text in UTF-32: save it as UTF-8"),
+    (rb"\xff\xfe|\xfe\xff|[\[{]\x00|\x00[\[{]", "text in UTF-16, as Windows' PowerShell writes it: save it as UTF-8"),
     (rb"\x28\xb5\x2f\xfd", "compressed by zstd: unpack it first (zstd -d)"),
     (rb"\xfd7zXZ\x00", "compressed by xz: unpack it first (unxz)"),
     (rb"BZh\d", "compressed by bzip2: unpack it first (bunzip2)"),
+    (rb"version https://git-lfs", "where Git LFS puts a file, not the file itself: get it with git lfs pull"),
+    (rb"# tracer:", LINUX),
     (rb"\x7fELF", "a program"),
     (rb"%PDF", "a PDF"),
     (rb"\x89PNG|\xff\xd8\xff", "a picture"),
@@ -69,6 +74,17 @@ DOCUMENTS = (
         "a list of numbers, such as a memory timeline's (export_memory_timeline)",
     ),
     (rb'"log"\s{0,9}:\s{0,9}\{', rb'"entries"\s{0,9}:', "a HAR file of a browser"),
+    (
+        rb'"nodes"\s{0,9}:',
+        rb'"callFrame"|"timeDeltas"',
+        "a profile of V8 (Node.js, Chrome): open it in Chrome's DevTools",
+    ),
+    (rb'"(NvtxEvent|CudaEvent|TraceProcessEvent)"', rb"", NSYS),
+    (
+        rb'\A\{[^\n]{0,999}"ph"[^\n]{0,999}\}\s{0,9}\n\s{0,9}\{',
+        rb"",
+        "JSON with an event a line: put commas between them, and [ ] around",
+    ),
 )
 # Chrome traces, by what is in their events or beside them.
 WRITERS = (
@@ -88,7 +104,18 @@ WRITERS = (
         "torch.profiler.profile",
     ),
     (rb'"clang|"Total Frontend|"OptModule"', "a time trace of a compiler (clang -ftime-trace)"),
-    (rb'nsys|"NVTX|CUDA API', "a trace of Nsight Systems turned into JSON: look at the report with nsys stats"),
+    (rb'nsys|"NVTX|CUDA API', NSYS),
+    (
+        rb'"name"\s{0,9}:\s{0,9}"(model_loading_\w+|model_run|session_initialization)"',
+        "a profile of ONNX Runtime, not of torch.profiler: open it with Perfetto",
+    ),
+    (rb'"(action processing|build phase marker)"', "a profile of Bazel, not of torch.profiler: open it with Perfetto"),
+    (
+        rb"NEGOTIATE_(ALLREDUCE|ALLGATHER|BROADCAST)",
+        "a timeline of Horovod, not of torch.profiler: open it with Perfetto",
+    ),
+    (rb'"cat"\s{0,9}:\s{0,9}"task::|"ray::', "a timeline of Ray, not of torch.profiler: open it with Perfetto"),
+    (rb'"systemTraceEvents"', LINUX),
 )
 
 
@@ -98,10 +125,12 @@ def file(first: bytes, name: str = "") -> str:
     for suffix, said in SUFFIXES.items():
         if lower.endswith(suffix):
             return f"this is {said}"
-    if re.match(rb"(\xef\xbb\xbf)?\s{0,999}[\[{]", first):
+    if re.match(rb"(\xef\xbb\xbf)?\s{0,999}[\[{](?!\x00)", first):
         for one, other, said in DOCUMENTS:
             if re.search(one, first) and re.search(other, first):
                 return f"this is {said}, and no trace of torch.profiler. {RECORD}"
+        if said := _writer(first):
+            return f"this is {said}"
         return f"this is not a trace of torch.profiler: it has no list of traceEvents. {RECORD}"
     said = next((said for magic, said in MAGIC if re.match(magic, first)), "")
     return f"this is {said or 'no JSON'}, and no trace of torch.profiler. {RECORD}"
@@ -109,11 +138,10 @@ def file(first: bytes, name: str = "") -> str:
 
 def events(first: bytes) -> str:
     """Of a trace whose events are none of torch.profiler's."""
-    said = next((said for sign, said in WRITERS if re.search(sign, first)), None)
-    return (
-        f"this is {said}"
-        if said
-        else (
-            f"this is a Chrome trace, but not of torch.profiler: none of its events is an operator, a kernel or a call. {RECORD}"
-        )
-    )
+    if said := _writer(first):
+        return f"this is {said}"
+    return f"this is a Chrome trace, but not of torch.profiler: none of its events is an operator, a kernel or a call. {RECORD}"
+
+
+def _writer(first: bytes) -> str | None:
+    return next((said for sign, said in WRITERS if re.search(sign, first)), None)
