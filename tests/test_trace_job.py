@@ -253,6 +253,45 @@ def test_ranks_are_read_from_names_where_traces_do_not_tell_them() -> None:
     assert numbers_in(["second.json", "first.json"]) == [1, 0]
 
 
+def untold(ranks: list[Rank], *which: int) -> list[Rank]:
+    """As where a recording was cut off before it said its rank."""
+    return [replace(rank, rank=None, world_size=None) if r in which else rank for r, rank in enumerate(ranks)]
+
+
+@pytest.mark.parametrize("name", ["host_100{}.171.json", "rank{}.json", "b{}x.json", "run-8812.{}.json"])
+@pytest.mark.parametrize("which", [(1,), (0, 3), (2,)])
+def test_a_rank_that_one_trace_does_not_tell_is_what_the_others_leave(name: str, which: tuple[int, ...]) -> None:
+    found = job(untold(ranks_of(Plan([3000.0, 3001.0, 4500.0, 3002.0]), name), *which))
+    assert [rank.rank for rank in found.ranks] == [0, 1, 2, 3] and not found.missing
+    assert found.cause == "straggler" and [found.ranks[r].rank for r in found.stragglers] == [2]
+    assert f"{name.format(which[0])} does not tell its rank, and is taken for rank {which[0]}" in found.notes
+
+
+@pytest.mark.parametrize("name", ["host_{}.json", "train-0_88{}.1712345678{}.pt.trace.json"])
+def test_numbers_of_processes_are_no_ranks(name: str) -> None:
+    ranks = untold(ranks_of(Plan([3000.0, 3001.0, 4500.0, 3002.0])), 0, 1, 2, 3)
+    found = job(replace(rank, file=name.format(57 + r, r)) for r, rank in enumerate(ranks))
+    assert [rank.rank for rank in found.ranks] == [0, 1, 2, 3] and not found.missing
+    assert "come" in found.text and "No file" not in found.text
+
+
+def test_a_rank_whose_gpu_was_not_recorded_waits_for_nobody() -> None:
+    """And is not counted among those that do."""
+    traces = made.traces(Plan([3000.0, 3001.0, 4500.0, 3002.0]))
+    traces[1]["traceEvents"] = [e for e in traces[1]["traceEvents"] if e.get("cat") != "kernel"]
+    found = job(rank_of(analyse(read_bytes(json.dumps(t).encode())), str(r)) for r, t in enumerate(traces))
+    assert found.cause == "straggler" and not found.ranks[1].complete
+    assert "wait 1.5 ms of a step" in found.text and found.what_if_ns == pytest.approx(found.step_ns - 1.5e6, rel=0.01)
+
+
+@pytest.mark.parametrize(("exchange", "low", "high"), [(700.0, 0.5, 0.65), (3000.0, 0.85, 0.9)])
+def test_how_sure_it_is_of_communication_follows_from_how_much_there_is(
+    exchange: float, low: float, high: float
+) -> None:
+    found = job_of(Plan([3000.0] * 4, exchange=exchange))
+    assert found.cause == "communication-bound" and low <= found.confidence <= high
+
+
 def test_one_rank_alone_and_none() -> None:
     found = job(ranks_of(Plan([3000.0, 4500.0]))[:1])
     assert found.missing == [1] and found.cause and not found.stragglers

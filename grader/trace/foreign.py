@@ -129,8 +129,8 @@ def file(first: bytes, name: str = "") -> str:
         for one, other, said in DOCUMENTS:
             if re.search(one, first) and re.search(other, first):
                 return f"this is {said}, and no trace of torch.profiler. {RECORD}"
-        if said := _writer(first):
-            return f"this is {said}"
+        if writer := _writer(first):
+            return f"this is {writer}"
         return f"this is not a trace of torch.profiler: it has no list of traceEvents. {RECORD}"
     said = next((said for magic, said in MAGIC if re.match(magic, first)), "")
     return f"this is {said or 'no JSON'}, and no trace of torch.profiler. {RECORD}"

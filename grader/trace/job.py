@@ -192,7 +192,7 @@ def _judged(found: Job, m: Matched, waits: Waits, n: int) -> Job:
         stragglers, several = [], False
     order = np.argsort(-found.caused_ns, kind="stable").tolist()
     late = stragglers or (order if several else [])
-    others = [r for r in order if r not in stragglers]
+    others = [r for r in order if r not in stragglers and r in job_words.took_part(found)]
     common = max(
         (min(parts[name] for parts in found.parts) for name in ("data", "copies", "host", EXPOSED)), default=0.0
     )
@@ -243,7 +243,10 @@ def _of_all(found: Job, common: float) -> Job:
     step = found.step_ns or 0.0
     exposed = float(np.mean([parts[EXPOSED] for parts in found.parts])) if found.parts else 0.0
     if step and exposed >= COMMUNICATION * step and exposed >= common:
-        sure = MOST_OF_ONE if found.missing else 0.9  # they may wait for one that no file is of
+        others = max(min(parts[name] for parts in found.parts) for name in ("data", "copies", "host"))
+        clear = (exposed - others) / (exposed + others) * min(1.0, exposed / (COMMUNICATION * step) - 1)
+        sure = round(0.5 + 0.4 * max(0.0, clear), 2)
+        sure = min(sure, MOST_OF_ONE) if found.missing else sure  # they may wait for one that no file is of
         return replace(found, cause="communication-bound", confidence=sure, what_if_ns=step - exposed)
     slowest = max(zip(found.parts, found.ranks, strict=True), key=lambda pair: _pace(pair[0]))[1]
     d = slowest.diagnosis

@@ -31,15 +31,32 @@ def distinct(ranks: list[Rank]) -> tuple[list[Rank], list[str]]:
     kept = list(by_content.values())
     known = [rank.rank for rank in kept]
     if None in known or (len(set(known)) < len(known) and all(rank.world_size in (None, 1) for rank in kept)):
-        numbers = job_words.numbers_in([rank.file for rank in kept])
-        kept = [replace(rank, rank=number) for rank, number in zip(kept, numbers, strict=True)]
-        if len(kept) > 1:
-            notes.append("the traces do not tell their rank, so the names of the files do")
+        kept, said = _by_name(kept)
+        notes += said
     by_rank: dict[int, list[Rank]] = {}
     for rank in kept:
         by_rank.setdefault(rank.rank or 0, []).append(rank)
     _check_sizes(kept)
     return [_one(files, by_rank, notes) for _, files in sorted(by_rank.items())], notes
+
+
+def _by_name(ranks: list[Rank]) -> tuple[list[Rank], list[str]]:
+    """The ranks that the traces do not tell by the names of the files; beside others that are told by what is left."""
+    size = max([1, *(int(rank.world_size or rank.calls.members.max(initial=0)) for rank in ranks)])
+    files, untold = [rank.file for rank in ranks], [rank for rank in ranks if rank.rank is None]
+    numbers = job_words.numbers_in(files, size if size >= max(len(ranks), 2) else job_words.MOST_IN_NAME)
+    told = {rank.rank for rank in ranks} - {None}
+    if len(untold) == len(ranks) or len(told) < len(ranks) - len(untold):
+        said = ["the traces do not tell their rank, so the names of the files do"] * (len(ranks) > 1)
+        return [replace(rank, rank=number) for rank, number in zip(ranks, numbers, strict=True)], said
+    # Numbers in the names that fit what the others tell, as a process's number may; else what is left, in order of the names.
+    ahead = {number - rank.rank for rank, number in zip(ranks, numbers, strict=True) if rank.rank is not None}
+    free = sorted(set(range(size + len(ranks))) - told)
+    guess = {rank.file: number - min(ahead) for rank, number in zip(ranks, numbers, strict=True) if rank.rank is None}
+    if len(ahead) > 1 or not set(guess.values()) <= set(free):
+        guess = dict(zip(sorted(guess), free, strict=False))
+    said = [f"{file} does not tell its rank, and is taken for rank {number}" for file, number in guess.items()]
+    return [rank if rank.rank is not None else replace(rank, rank=guess[rank.file]) for rank in ranks], said
 
 
 def _one(files: list[Rank], by_rank: dict[int, list[Rank]], notes: list[str]) -> Rank:

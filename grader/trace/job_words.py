@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 RANK_IN_NAME = re.compile(r"(?:rank|worker|gpu|device|node|proc)[-_.]?(\d{1,6})", re.IGNORECASE)
 DIGITS = re.compile(r"\d{1,6}")
+MOST_IN_NAME = 1000  # a larger number that is not called a rank is of something else
 MOST_LISTED = 6
 SHARED = 0.75  # of the waits: a straggler who causes less is not alone
 SLOWER = 1.05  # times as long for the same kernels: worth a sentence
@@ -66,13 +67,14 @@ def steps(labels: np.ndarray) -> str:
     return f"step {low}" if low == high else f"steps {low} to {high}"
 
 
-def numbers_in(files: Sequence[str]) -> list[int]:
-    """A rank for each file, by its name: "rank3", "worker3", the one number that differs, else the order of the names."""
+def numbers_in(files: Sequence[str], size: int = MOST_IN_NAME) -> list[int]:
+    """A rank for each file, by its name: "rank3", "worker3", the one number that differs and is below the job's size (others are of
+    processes and machines), else the order of the names."""
     for pattern in (RANK_IN_NAME, DIGITS):
         found = [pattern.findall(name) for name in files]
         for place in range(min(map(len, found), default=0)):
             numbers = [int(each[place]) for each in found]
-            if len(set(numbers)) == len(numbers):
+            if len(set(numbers)) == len(numbers) and (pattern is RANK_IN_NAME or max(numbers) < size):
                 return numbers
     order = sorted(range(len(files)), key=lambda i: files[i])
     return [order.index(i) for i in range(len(files))]
@@ -115,9 +117,15 @@ def _numbered(ranks: Sequence[int | None]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {listed(ranks)}"
 
 
+def took_part(job: Job) -> list[int]:
+    """The ranks (positions) of which collectives were recorded, if there are any."""
+    found = [r for r, rank in enumerate(job.ranks) if len(rank.calls)]
+    return found or [*range(len(job.ranks))]
+
+
 def waiting(job: Job) -> float:
     """What the ranks that are no stragglers wait, ns per step, mean."""
-    others = [parts[WAITING] for r, parts in enumerate(job.parts) if r not in job.stragglers]
+    others = [job.parts[r][WAITING] for r in took_part(job) if r not in job.stragglers]
     return float(np.mean(others)) if others else 0.0
 
 
