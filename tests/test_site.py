@@ -90,6 +90,7 @@ def test_links_lead_somewhere_and_nothing_is_loaded_from_elsewhere(built):
             assert there.exists(), (page, target)
             assert not anchor or anchor in known[there], (page, target, anchor)
             links += 1
+        assert not re.search(r'<img [^>]*alt="([^"]*_images/|")', text), "each picture is told in words"
         for picture in re.findall(r'<img [^>]*src="(?!data:)([^"]+)', text):
             assert (page.parent / picture).exists(), (page, picture)
     assert links > 5_000 and (built / "searchindex.js").exists()

@@ -74,6 +74,7 @@ def _draw(result: Result) -> Figure:
         said = f"as fast as the starter, {headline(result)[0]}" if gain else _machine(result)
         figure.text(0.05, 0.57, said, fontsize=20, color=INK)
         axes = figure.add_axes((0.32, 0.14, 0.50, 0.36))
+        size = 13 if len(checks) < 6 else 10  # two lines of a name fit
         for place, check in enumerate(checks):
             share = check.points / check.max_points
             axes.barh(place, 1, color=EMPTY, height=0.55)
@@ -84,8 +85,8 @@ def _draw(result: Result) -> Figure:
                 if check.status == NOT_MEASURED
                 else f"{round(check.points, 1):g} of {check.max_points:g}"
             )
-            axes.text(1.02, place, f"{sign} {label}".strip(), va="center", fontsize=13, color=INK)
-            axes.text(-0.02, place, _short(one_line(check.title)), va="center", ha="right", fontsize=13, color=INK)
+            axes.text(1.02, place, f"{sign} {label}".strip(), va="center", fontsize=size, color=INK)
+            axes.text(-0.02, place, _short(one_line(check.title)), va="center", ha="right", fontsize=size, color=INK)
         axes.set_xlim(0, 1)
         axes.set_ylim(len(checks) - 0.5, -0.5)
         axes.set_axis_off()

@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from grader import paths
 from grader.course import outline
@@ -106,7 +107,9 @@ def _copy(source: Path, root: Path, *place: str) -> None:
     target = root.joinpath(*place)
     notebook = json.loads(source.read_text(encoding="utf-8"))
     depth = len(place) - 1
-    for cell in notebook["cells"]:
+    for number, cell in enumerate(notebook["cells"]):
+        if any("image/png" in output.get("data", {}) for output in cell.get("outputs", ())):
+            cell["metadata"]["mystnb"] = {"image": {"alt": _seen(notebook["cells"], number)}}
         # the start notebook is an application; on the site the front page is the start, and has no headings of it
         if cell["cell_type"] == "markdown":
             text = _LINK.sub(partial(_guided, target, root), "".join(cell["source"]))
@@ -115,6 +118,15 @@ def _copy(source: Path, root: Path, *place: str) -> None:
             cell["source"] = re.sub(r'(href="[^":]+)\.ipynb', r"\1.html", text)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(notebook), encoding="utf-8")
+
+
+def _seen(cells: list[dict[str, Any]], number: int) -> str:
+    """Of a cell's chart, for who does not see it: what the text below says that one sees, else the title above."""
+    texts = ["".join(cell["source"]) if cell["cell_type"] == "markdown" else "" for cell in cells]
+    said = re.search(r"\*\*What you see\.\*\*\s*(.+?)(\n\n|$)", next(filter(None, texts[number:]), ""), re.DOTALL)
+    titles = re.findall(r"(?m)^#+ (.+)", "\n".join(texts[:number]))
+    words = re.sub(r"\[([^]]*)\]\([^)]*\)|<[^>]*>|[*`]", r"\1", said[1] if said else titles[-1])
+    return f"Chart. {' '.join(words.split())}"
 
 
 _LINK = re.compile(r"(?<!!)\[([^]]+)\]\((?!\w+:|#)([^)#\s]+)[^)\s]*\)")
