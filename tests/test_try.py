@@ -200,6 +200,8 @@ def test_one_run_of_a_lever_is_judged_by_how_much_runs_differ():
     trying._judge(found, far, base)
     assert (near.said, far.said) == (decision.UNKNOWN, decision.SLOWER)
     assert "of one run" in text(found)
+    rows = text(found).splitlines()[3:5]
+    assert [row.split()[0] for row in rows] == ["tf32", "fused"], "a row a lever, and no empty line between"
     trying._judge(Tried(few, [near, far]), far, few)
     assert far.said == decision.UNKNOWN
     assert "one run" in text(found)

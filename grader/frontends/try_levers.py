@@ -115,9 +115,9 @@ def text(found: Tried, width: int = 100) -> str:
         f"{'lever alone':<{names}} {'ms per step':>11} {'gain':>7}  {'90% interval':<14} {'memory':>8}  verdict",
     ]
     for rung in _alone(found):
-        lines += (
-            wrap(_row(rung, names), width) if rung.why_not else [_row(rung, names), *wrap(_mark(rung), width, "    ")]
-        )
+        lines += wrap(_row(rung, names), width) if rung.why_not else [_row(rung, names)]
+        if not rung.why_not and (mark := _mark(rung)):
+            lines += wrap(mark, width, "    ")
     if len(found.ladder) > 1:
         lines += ["", LADDER]
         lines += [_row(rung, names) for rung in found.ladder]

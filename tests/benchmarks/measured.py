@@ -498,7 +498,8 @@ def _told(value: Any) -> Any:
     return {
         FORMER.get(each.name, each.name): _told(getattr(value, each.name))
         for each in fields(value)
-        if getattr(value, each.name) != _default(each) and each.name != "gpu_memory"  # what it needs changes no figure
+        # how much memory it needs, and where that was seen, changes no figure
+        if getattr(value, each.name) != _default(each) and each.name not in ("gpu_memory", "measured")
     }
 
 
