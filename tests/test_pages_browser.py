@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
+from urllib.parse import unquote
 
+import nbformat
 import pytest
 import readable
 from test_browser import browser, pytestmark  # noqa: F401  (a fixture)
@@ -18,13 +21,26 @@ from grader.own import trying
 from grader.own.trying import Rung, Tried
 from grader.paths import REPOSITORY
 
-DRAWINGS = sorted(outline.FIGURES.glob("*.svg"))
+LABS = Path(__file__).parents[1] / "labs"
+WITHIN = re.compile(r'src="data:image/svg\+xml,([^"]*)"')
+
+
+def drawings(folder: Path) -> list[Path]:
+    """Those of lessons, and those within the labs' text as files of `folder`."""
+    found = sorted(outline.FIGURES.glob("*.svg"))
+    for lab in sorted(LABS.glob("*/*.ipynb")):
+        text = "\n".join(cell.source for cell in nbformat.read(lab, as_version=4).cells)
+        for number, drawing in enumerate(WITHIN.findall(text)):
+            found.append(folder / f"{lab.stem}-{number}.svg")
+            found[-1].write_text(unquote(drawing).strip(), encoding="utf-8")
+    return found
 
 
 @pytest.mark.slow
-def test_every_word_of_a_drawing_can_be_read(browser):  # noqa: F811
-    found = {}
-    for path in DRAWINGS:
+def test_every_word_of_a_drawing_can_be_read(browser, tmp_path):  # noqa: F811
+    found, paths = {}, drawings(tmp_path)
+    assert any(path.parent == tmp_path for path in paths)
+    for path in paths:
         browser.get(path.as_uri())
         if bad := [*readable.poor(browser, "svg").items(), *browser.execute_script(readable.CLASHES)]:
             found[path.name] = bad
