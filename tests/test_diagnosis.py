@@ -1,6 +1,8 @@
 """The diagnosis of simulated training loops, whose true cause and true step time without it are known."""
 
+import gzip
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,8 @@ from grader.trace.diagnosis import diagnose
 from grader.trace.events import CPU_OP
 from grader.trace.metrics import launching_op
 from tests.loops import GEMM, PINNED, POINTWISE, US, Loop, Recording
+
+TRACES = Path(__file__).parents[1] / "data" / "traces"
 
 
 def analysed(loop, step_ns=None):
@@ -128,6 +132,21 @@ def test_recorded_steps_that_are_shorter_than_the_loops_waited_less(data, cause,
     assert not any(
         "not in the recording" in each.text for each in analysed(Loop(BIG, data=20_000 * US)).diagnosis.evidence
     )
+
+
+@pytest.mark.parametrize("tested", [1, 0.2])
+def test_anomaly_detection_is_named_where_most_waits_are_its_own(tmp_path, tested):
+    """Each `.item()` of a recorded loop that waits follows a search for NaN, or only every fifth does."""
+    document = json.loads(gzip.decompress((TRACES / "gpt_sync.json.gz").read_bytes()))
+    items = [e for e in document["traceEvents"] if e.get("name") == "aten::item"]
+    for item in items[:: round(1 / tested)]:
+        search = {"name": "aten::_is_any_true", "ts": item["ts"] - 0.5, "dur": 0.4}
+        document["traceEvents"].append({key: value for key, value in item.items() if key != "args"} | search)
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(document))
+    found = trace.analyse(trace.read(path), 17_599_400).diagnosis  # ns, from gpt_sync.json
+    assert found.cause == "sync-bound"
+    assert ("set_detect_anomaly" in found.what_to_try[0]) == (tested == 1)
 
 
 def test_what_is_not_in_the_recording_is_said_of_the_cause_that_it_belongs_to():

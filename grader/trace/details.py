@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -114,6 +114,7 @@ class Told:
     collecting: bool = False  # most of it was garbage collection
     allocating: bool = False  # most of it was in calls that allocate or free memory of the GPU
     starting: bool = False  # most of it was in calls that a GPU needs once
+    searching: bool = False  # most of it was reading whether a gradient has a NaN
 
 
 def idle_spans(b: Breakdown, part: str) -> intervals.Intervals:
@@ -227,7 +228,8 @@ def of_launches(trace: Trace, steps: Steps, m: Metrics, b: Breakdown) -> Told:
         return Told([loading], inferred=True, starting=True)
     most = [(name, count) for name, count in launching(trace, steps) if m.launches and count >= PART * m.launches]
     said = [f"{', '.join(f'{name} ({plain_number(count)})' for name, count in most)} launch most."] if most else []
-    return Told(said + (of_waits(trace, steps) if never_ahead(m) else []))
+    waits = of_waits(trace, steps) if never_ahead(m) else Told([])
+    return replace(waits, sentences=said + waits.sentences)
 
 
 def _loading(trace: Trace, steps: Steps, b: Breakdown) -> str:
@@ -247,14 +249,22 @@ def _loading(trace: Trace, steps: Steps, b: Breakdown) -> str:
     )
 
 
-def of_waits(trace: Trace, steps: Steps) -> list[str]:
-    """In which operators the host waited."""
+def of_waits(trace: Trace, steps: Steps) -> Told:
+    """In which operators the host waited, and whether most of it is anomaly detection's."""
     waits = steps.waits[steps.of_event[steps.waits] >= 0]
     op = trace.operator[waits]
     codes, count = np.unique(trace.name[op[op >= 0]], return_counts=True)
     order = np.argsort(-count, kind="stable")[:3]
     most = [f"{plain(trace.names[codes[i]], 60)} ({plain_number(count[i] / len(steps))})" for i in order.tolist()]
-    return [f"The host waited in {', '.join(most)}."] if most else []
+    said = [f"The host waited in {', '.join(most)}."] if most else []
+    # anomaly detection reads whether a gradient has a NaN: torch/csrc/autograd/engine.cpp, isnan(output)._is_any_true().item()
+    inside = np.flatnonzero(steps.of_event[: len(trace)] >= 0)
+    searches = np.count_nonzero(trace.named("aten::_is_any_true$", inside))
+    if not len(waits) or searches < len(waits) / 2:
+        return Told(said)
+    return Told(
+        [*said, f"{plain_number(searches / len(steps))} tensors per step were searched for NaN."], searching=True
+    )
 
 
 # --- one operation far below its roof -----------------------------------------------------------------------------

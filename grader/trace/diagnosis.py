@@ -98,7 +98,7 @@ class _Case:
         elif cause == "launch":
             self.told = details.of_launches(self.trace, self.steps, self.m, self.b)
         elif cause == "sync":
-            self.told = details.Told(details.of_waits(self.trace, self.steps))
+            self.told = details.of_waits(self.trace, self.steps)
         elif self.slow and cause == ("compute" if self.slow.matmul else "memory"):
             self.told = details.Told([details.of_slow(self.slow)])
 
@@ -385,6 +385,10 @@ def _advice(cause: str, runner_up: str, case: _Case) -> tuple[str, ...]:
         )
     if case.slow and cause == ("compute" if case.slow.matmul else "memory"):
         ways = details.for_slow(case.slow) + ways
+    if case.told.searching:
+        ways.insert(
+            0, "Switch anomaly detection off, torch.autograd.set_detect_anomaly. It searches each gradient for NaN."
+        )
     if case.told.starting:
         ways.insert(0, "Record again once the loop has warmed up, as with schedule(wait=5, warmup=3, active=5).")
     return tuple(ways)
