@@ -20,6 +20,8 @@ STUDENTS = (as_it_was, in_a_new_cell, in_its_cell, in_place_of_the_cell, over_a_
 # of the table of submissions, who needs a person: the seventh column has a tick
 TICKED = """const rows = [...document.querySelectorAll("tbody tr")].filter(row => row.querySelectorAll("td").length > 6);
   return rows.length === 5 && rows.filter(row => row.querySelectorAll("td")[6].querySelector(".glyphicon-ok")).length"""
+LOOKS = """const style = what => getComputedStyle(document.querySelector(".text_cell_render " + what));
+  return [style("td").paddingRight, style("summary").display]"""
 GIVE_7 = """const field = document.querySelector("#explanation.score");
   field.scrollIntoView(); field.focus(); field.value = "7"; field.dispatchEvent(new Event("change", {bubbles: true}))"""
 
@@ -53,6 +55,9 @@ def test_who_marks_sees_what_needs_a_person(monkeypatch, request, browser, tmp_p
         )
         wait("return document.querySelector('#explanation.score') !== null")
         assert TEXT in browser.execute_script("return document.body.innerText")
+        assert browser.execute_script(LOOKS) == ["14px", "list-item"], (
+            "numbers of a table stand apart, and one sees what opens"
+        )
     browser.execute_script(GIVE_7)
 
     def marked(_) -> bool:

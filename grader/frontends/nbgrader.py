@@ -438,6 +438,10 @@ def _tell_confinement(log: logging.Logger) -> None:
         log.info("Confinement: %s", line)
 
 
+# nbgrader's pages take away the space between a table's cells and the triangle of a summary; no other page has this class
+_SPACE = "<style>.text_cell_render :is(th, td) { padding: 1px 14px 1px 0; vertical-align: top } .text_cell_render summary { display: list-item; cursor: pointer }</style>"
+
+
 def grade_outputs(result: Result, name: str, most: float) -> list[NotebookNode]:
     """The outputs of one grade cell. nbgrader reads the points off the execute_result; where there is none, where it is
     no number or where it is negative, it gives *all* points, so there is always one, and it is always a number."""
@@ -451,6 +455,6 @@ def grade_outputs(result: Result, name: str, most: float) -> list[NotebookNode]:
         if name != (labs.get(result.lab).report_in or result.checks[0].name):  # the others hold their own line of it
             fatal = "The whole report, further up, says why." if result.fatal else ""
             shown = Result(result.lab, check.title, result.form, [check], {}, {}, fatal=fatal)
-        data = {"text/plain": report.text(shown), "text/html": report.html(shown, all_hints=True)}
+        data = {"text/plain": report.text(shown), "text/html": _SPACE + report.html(shown, all_hints=True)}
     number = new_output("execute_result", {"text/plain": repr(points)}, execution_count=None)
     return [new_output("display_data", data), number]

@@ -31,7 +31,7 @@ NO_SIGN = ("–", GREY, "90")
 FORMS = {"cuda": "GPU form", "cpu": "CPU form", "traces": "recorded traces"}
 
 # how a report's last lines say what is known of the machine, and of the software
-MACHINE = {"gpu": "{}", "gpu_memory_gb": "{} GB", "driver": "driver {}", "cpu": "{}", "cores": "cores: {}", "core_list": "these: {}", "cores_are": "{}", "os": "{}"}  # fmt: skip
+MACHINE = {"gpu": "{}", "gpu_memory_gb": "{} GB", "driver": "driver {}", "cpu": "{}", "cores": "cores: {}", "core_list": "numbers {}", "cores_are": "which are {}", "os": "{}"}  # fmt: skip
 MOST_FACTS = 40  # without words of their own
 VERSIONS = {"python": "Python {}", "torch": "torch {}"}
 
