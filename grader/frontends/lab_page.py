@@ -102,9 +102,9 @@ def _sizes(lab: AnyLab) -> str:
         older = says_bf16(lab)
         parts += [
             COUNTED if "attention's scores" in parts[0] else "",
+            _without_gpu(lab),
             _peaks() if "cuda" in lab.forms else "",
             _folded("On a GPU before Ampere, such as Colab's T4", f"{older} {SOLVED_IN_BF16}") if older else "",
-            _without_gpu(lab),
         ]
     return "\n\n".join(filter(None, parts))
 
