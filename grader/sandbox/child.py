@@ -160,7 +160,8 @@ class Harness:
             add_round_off(self.model, nudge)
         if initial is not None:
             own_start = copies(self.model) if nudge else initial
-            self.comparison = Comparison(getattr(self.workload, "APART", ()), initial, own_start)
+            trained = {name for name, weight in self.model.named_parameters() if weight.requires_grad}
+            self.comparison = Comparison(getattr(self.workload, "APART", ()), initial, own_start, trained)
         if self.serves:
             self.look = self.workload.Look(seed, self.device, **self.options)
             self.taken = multiprocessing.Value("q", 0, lock=False)
@@ -301,7 +302,8 @@ class Harness:
         def compare() -> dict[str, Any]:
             assert self.comparison is not None
             given = received(self.home / "exchange" / file)
-            return self.comparison.compare(trained_tensors(self.job, self.model), given, stretch)
+            rate = self.job.lr * self.steps
+            return self.comparison.compare(trained_tensors(self.job, self.model), given, stretch, rate)
 
         return in_clean_thread(compare)
 

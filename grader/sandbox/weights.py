@@ -72,13 +72,15 @@ class Comparison:
     groups: Sequence[str]  # how the names begin of weights that are compared for themselves
     initial: dict[str, torch.Tensor]  # the job's weights
     own_start: dict[str, torch.Tensor]  # those that this loop has begun with: the same but for a nudge
+    trained: set[str]  # names of those that the optimizer updates
     # this loop's and the submission's, where the last stretch ended
     before: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]] | None = None
 
     def compare(
-        self, trained: dict[str, torch.Tensor], given: dict[str, torch.Tensor], stretch: bool
+        self, trained: dict[str, torch.Tensor], given: dict[str, torch.Tensor], stretch: bool, rate: float
     ) -> dict[str, Any]:
-        """The total updates, that in `given` from the job's weights; stretch: likewise those since this was asked before."""
+        """The total updates, that in `given` from the job's weights; stretch: likewise those since this was asked before.
+        rate: the sum of the learning rates of all steps."""
         own = {name: trained[name].detach() for name in self.initial}
         answer: dict[str, Any] = {
             "missing": some(sorted(own.keys() - given.keys())),
@@ -89,11 +91,13 @@ class Comparison:
             return answer
         # onto the device, where all that follows is fast; as copies, for the file is written over
         given = {name: given[name].to(tensor.device, copy=True) for name, tensor in own.items()}
-        updates = Updates(self.groups)
+        updates, decay = Updates(self.groups), Decay(rate)
         still = []
         for name, tensor in own.items():
             own_start, initial = (first[name].to(tensor.device) for first in (self.own_start, self.initial))
             a, b = updates.add(name, tensor - own_start, given[name] - initial)
+            if name in self.trained:
+                decay.add(own_start + tensor, b - a)
             if a.any() and not b.any():
                 still.append(name)
             elif b.any() and tensor.numel() >= 64:  # fp32 weights that moved to a shorter type's grid were kept in it
@@ -101,6 +105,7 @@ class Comparison:
                     if torch.equal(given[name].to(short).float(), given[name]):
                         answer["types"].append(f"{name}: values of {short} in float32")
         answer["norm_ratio"], answer["cosine"] = updates.norm_ratio(), updates.cosine()
+        answer["decay"] = decay.certain()
         answer["still"], answer["types"] = some(still), some(answer["types"])
         if stretch:
             answer["stretch_cosine"] = self._stretch(own, given)
@@ -137,6 +142,31 @@ class Updates:
     def cosine(self) -> float:
         cosines = [dot / math.sqrt(a * b) if a and b else 0.0 for dot, a, b in self.sums.values() if a or b]
         return min(cosines, key=lambda cosine: cosine if cosine == cosine else -math.inf, default=0.0)
+
+
+class Decay:
+    """How much more weight decay one loop has than another. Each step takes learning rate * weight decay * weight from a weight.
+    That is far too little for the update's direction to show, but it points where the weights do, and nothing else points there.
+
+    rate: the sum of the learning rates of all steps."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+        self.tensors: list[tuple[float, float]] = []  # of each: products of pull and difference, squares of the pull
+
+    def add(self, first_and_last: torch.Tensor, difference: torch.Tensor) -> None:
+        """first_and_last: the sum of a weight as it was before all steps and after them. difference: of both loops' updates of it."""
+        pull = -self.rate / 2 * first_and_last.double()
+        self.tensors.append((float((pull * difference).sum()), float((pull * pull).sum())))
+
+    def certain(self) -> float:
+        """The difference as far as it is certain, towards 0: three standard errors less, told by how tensors differ."""
+        squares = sum(square for _, square in self.tensors)
+        if not squares:
+            return 0.0
+        found = sum(product for product, _ in self.tensors) / squares
+        error = math.sqrt(sum((product - found * square) ** 2 for product, square in self.tensors)) / squares
+        return math.copysign(max(0.0, abs(found) - 3 * error), found)
 
 
 def add_round_off(model: torch.nn.Module, draw: int) -> None:

@@ -170,6 +170,7 @@ def faults(lab: str) -> dict[str, str]:
         ],
         "half the batch": [(to_device, to_device + f"        {inputs} = {first}[::2], {second}[::2]\n")],
         "learning rate x 0.9": [("lr=job.lr", "lr=0.9 * job.lr")],
+        "no weight decay": [("lr=job.lr", "lr=job.lr, weight_decay=0.0")],
         "a frozen layer": [
             (MODEL, MODEL + f"    for parameter in {_FROZEN[lab]}:\n        parameter.requires_grad_(False)\n")
         ],
@@ -190,6 +191,7 @@ def _few_faults(lab: str) -> dict[str, str]:
     made = {
         "one optimizer step in ten skipped": [(step, counted)],
         "learning rate x 0.9": [("lr=job.lr", "lr=0.9 * job.lr")],
+        "no weight decay": [("lr=job.lr", "lr=job.lr, weight_decay=0.0")],
         "a frozen layer": [(MODEL, MODEL + "    next(model.parameters()).requires_grad_(False)\n")],
         "model cast to bf16": _cast(_FORWARD[lab]),
     }
