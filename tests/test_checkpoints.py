@@ -95,6 +95,18 @@ def test_anything_else_is_refused(served, tmp_path, asks):
     assert written(server, tmp_path / "kept").steps == ()
 
 
+def test_a_file_has_no_final_name_before_the_drive_has_it(tmp_path):
+    """Whoever renames it on another connection has not waited for the link."""
+    with ThreadPoolExecutor(1) as pool, Drive(tmp_path / drive.NAME, "", 0.0, write_bps=1e3) as server:
+        mine = checkpoints.Checkpoints(str(tmp_path / drive.NAME))
+        writing = pool.submit(mine.save, "partial", STATE)  # 100 s
+        for _ in range(20):
+            with pytest.raises(OSError):
+                mine.rename("partial", "step-8")
+            time.sleep(0.05)
+        assert written(server, tmp_path / "kept").steps == () and not writing.done()
+
+
 def test_what_is_written_under_a_final_name_is_told(served, tmp_path):
     server, mine = served
     mine.save("step-3", STATE)

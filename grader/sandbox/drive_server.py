@@ -56,6 +56,7 @@ class _Store:
         self.write_bps, self.free_at = write_bps, 0.0
         self.unnamed: dict[bytes, bytearray] = {}
         self.promised: dict[bytes, int] = {}  # bytes of these, those included that are to come
+        self.passed_at: dict[bytes, float] = {}  # when the link has passed what came of these
         self.named: dict[int, bytearray] = {}
         self.steps: list[int] = []  # of all that were renamed, in order
         self.least = 0  # bytes of the smallest of them
@@ -70,17 +71,20 @@ class _Store:
         if final := _FINAL.fullmatch(name):
             self.direct.add(int(final[1]))
 
-    def done_at(self, size: int) -> float:
-        self.free_at = max(self.free_at, time.monotonic()) + size / self.write_bps
+    def done_at(self, name: bytes, size: int) -> float:
+        self.free_at = self.passed_at[name] = max(self.free_at, time.monotonic()) + size / self.write_bps
         return self.free_at
 
     def rename(self, old: bytes, new: bytes) -> None:
         final = _FINAL.fullmatch(new)
         if old not in self.unnamed or not final or old == new:
             raise ValueError("there is no such file, or no such name")
+        # another connection may ask while this one waits: what is not written yet has no final name
+        if len(self.unnamed[old]) < self.promised[old] or time.monotonic() < self.passed_at[old]:
+            raise ValueError("not all of it is written")
         step = int(final[1])
         self.named[step] = self.unnamed.pop(old)
-        del self.promised[old]
+        del self.promised[old], self.passed_at[old]
         self.least = min(self.least or MAX_WRITTEN, len(self.named[step]))
         self.steps.append(step)
         for between in list(self.named)[KEPT:-KEPT]:
@@ -191,7 +195,7 @@ class _Server:
         if connection.to_come:
             self.epoll.modify(connection.socket, select.EPOLLIN | _ONCE)
         else:
-            self.wait(self.store.done_at(connection.size), connection, "")
+            self.wait(self.store.done_at(connection.name, connection.size), connection, "")
 
     def wait(self, until: float, connection: _Connection, file: str) -> None:
         self.asked += 1
