@@ -166,6 +166,32 @@ def test_each_plant_breaks_the_graph(plant):
     assert compiled(source)["graph_breaks"] == 1
 
 
+HARDLY = (
+    (  # a graph, without a break, of what nobody uses
+        "compiled = torch.compile(loss_of, fullgraph=True, dynamic=True)",
+        'compiled, little = loss_of, torch.compile(lambda x: x * 2, backend="eager", fullgraph=True)',
+    ),
+    ("        loss.backward()\n", "        little(loss.detach())\n        loss.backward()\n"),
+)
+
+
+def test_a_graph_of_next_to_nothing_is_none():
+    source = variants.edit(variants.solution(COMPILE), HARDLY)
+    lab = labs.get(COMPILE)
+    lab = replace(lab, forms={"cpu": replace(lab.forms["cpu"], minimum_gain=4.0)})
+    plan = Plan(block_s=0.1, block_steps=2, min_pairs=2, max_pairs=2, profile_steps=2)
+    result = grade(Submission(source), lab, device="cpu", plan=plan)
+    for name in ("breaks", "recompiles"):
+        check = result.check(name)
+        assert check.status == FAIL and check.points == 0 and "hardly any of the forward pass" in check.reason
+
+
+def test_what_the_compiler_holds_of_a_step():
+    sources = {1.0: traced_only(variants.solution(COMPILE)), 0.0: variants.edit(variants.solution(COMPILE), HARDLY)}
+    for share, source in sources.items():
+        assert counts(COMPILE, source).metrics.compiled_products == share
+
+
 def test_nothing_compiled_has_no_whole_graph():
     for check in labs.get(COMPILE).trace[:2]:
         result = trace_check.judge(check, Metrics(compiled=None), [], supported=1.0)

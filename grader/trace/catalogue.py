@@ -138,6 +138,7 @@ class Metrics:
         needs="shapes",
     )
     flash_share: Number = _share("of the time in fused attention kernels was spent in flash kernels", better="higher")
+    compiled_products: Number = _share("of the forward pass's matmuls were called by compiled code", better="")
     product_flops: Number = _count("floating-point operations of a step's matmuls", better="", needs="shapes")
     work: Number = _count("times the arithmetic that the matmuls of a step need", needs="shapes")  # see `against`
     # they tell how many rows went through its matrix

@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 
-from grader.trace import intervals, kernels, shapes
+from grader.trace import intervals, kernels, roofline, shapes
 from grader.trace.catalogue import Metrics
 from grader.trace.columns import Trace
 from grader.trace.events import CPU_OP, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH, MEMCPY
@@ -42,6 +42,8 @@ COPYING_OP = re.compile(r"aten::(copy_|contiguous|clone|_to_copy|to)$")
 COLLECTIVE = re.compile(r"c10d::")
 # Operators that give Python a value (.item(), `if`, format) or a tensor whose size depends on values (a mask as an index).
 VALUE_NEEDED = re.compile(r"aten::(_local_scalar_dense|nonzero|masked_select|_unique2)$")
+COMPILED_CODE = re.compile(r"Torch-Compiled Region|CompiledFunction")
+BACKWARD_PASS = re.compile(r"autograd::engine::evaluate_function")
 OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")
 COPY_OP = re.compile(r"aten::copy_$")  # what all of them call
 MOST_NAMED = 20  # operators
@@ -300,11 +302,23 @@ def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
         m.smallest_group = min(trace.group_sizes, default=None)
         shapes.products(m, trace, steps, ops)
         m.score_matrices = shapes.score_matrices(m, trace, steps, ops)
+        m.compiled_products = compiled_products(trace, ops)
         if not len(trace.calls) and not len(trace.gpu):
             m.events["would_wait"] = would_wait(trace, steps, ops)
             m.would_wait = len(m.events["would_wait"]) / n
             m.host_ops = {name: time / n for name, time in list(own_time(trace, ops).items())[:MOST_NAMED]}
     data_metrics(m, trace, steps, waits)
+
+
+def compiled_products(trace: Trace, ops: np.ndarray) -> float | None:
+    """The share of the forward pass's matrix products among `ops` that compiled code called; None where none is seen."""
+    products = ops[trace.named(roofline.MATRIX_PRODUCT, ops)]
+
+    def within(pattern: re.Pattern[str]) -> np.ndarray:
+        return trace.nesting(ops[trace.named(pattern, ops)]).around(products) >= 0
+
+    forward = ~within(BACKWARD_PASS)
+    return float(within(COMPILED_CODE)[forward].mean()) if forward.any() else None
 
 
 def data_metrics(m: Metrics, trace: Trace, steps: Steps, waits: intervals.Intervals) -> None:

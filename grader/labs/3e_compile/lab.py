@@ -79,7 +79,7 @@ LAB = Lab(
             at_most=0.0,
             none_at=5.0,
             says="lines at which torch.compile gave up",
-            absent="Nothing was compiled, so there is no graph that could be whole.",
+            absent="Nothing was compiled, or hardly any of the forward pass. So there is no graph that could be whole.",
             hints=(
                 "Where does this code need a value in Python, while the compiler only plans the tensors?",
                 "`torch.compile(..., fullgraph=True)` raises an error at the first break. `torch._logging.set_logs(graph_breaks=True)` at the "
@@ -95,7 +95,7 @@ LAB = Lab(
             metric="compiled.recompiles",
             at_most=LENGTHS - 1.0,
             says="times torch.compile compiled code again",
-            absent="Nothing was compiled.",
+            absent="Nothing was compiled, or hardly any of the forward pass.",
             hints=(
                 "Apart from the tensors' values, which things change from step to step?",
                 "`torch._logging.set_logs(recompiles=True)` prints the guard that failed for each recompilation. A guard is an assumption that "
