@@ -233,7 +233,8 @@ def _side_by_side(
         for known in race(*arms, policy, plan, progress):
             findings.race = known
             findings.note(memory=work.memory(lab, setup, *arms))
-            if not findings.fits:
+            work.saves_in_time(findings, submission_arm)
+            if not (findings.work.same and findings.fits):
                 return
         if isinstance(lab.memory, Growth):
             findings.note(memory=work.outlast(lab.memory, *arms, progress) or findings.work.memory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from grader.sandbox import drive_server
 from grader.sandbox.drive import Drive, Written
 from grader.submission import Submission
 from grader.workloads import checkpoints, drive
+from tests import adversaries
 
 NAME = "2j_checkpoint"
 LAB = labs.get(NAME)
@@ -218,6 +220,24 @@ def test_checkpoints_of_starter_and_solution_are_right(which):
     result = graded(which(NAME))
     assert result.check("parity").status == result.check("checkpoints").status == PASS, said(result)
     assert result.check("checkpoints").evidence["checkpoints"] >= 2
+
+
+def test_what_waits_to_be_written_at_the_end_of_a_block_is_told():
+    """A drive so slow that a loop which waits for it takes longer for that than for its steps."""
+    slow = replace(LAB.forms["cpu"], options=LAB.forms["cpu"].options | {"write_bps": 2e6})
+    lab = replace(LAB, forms={"cpu": slow})
+    source = {each.name: each for each in adversaries.corpus()}["writes_checkpoints_unseen"].source(NAME)
+    plan = replace(SHORT, block_steps=32)
+    result = grade(Submission(source), lab, device="cpu", plan=plan)
+    assert result.check("parity").status == PASS and result.check("checkpoints").status == FAIL, said(result)
+    assert "At the end of a timed block" in result.check("checkpoints").reason and not result.check("throughput").points
+
+
+@pytest.mark.parametrize(("steps", "saved"), [(16, 1), (23, 1), (24, 2)])
+def test_one_may_be_on_the_way_at_the_end_of_a_block(steps, saved):
+    assert check.too_late(8, steps, saved) is check.too_late(8, 15, 0) is None
+    late = check.too_late(8, steps, saved - 1)
+    assert late and f"{saved - 1} of {saved} checkpoints" in late.reason
 
 
 @pytest.mark.slow

@@ -24,9 +24,25 @@ ROUNDING = 1e-6  # of a tensor's norm
 State = Mapping[str, np.ndarray]
 
 
+def due(every: int, steps: int) -> int:
+    """How many must have been saved after so many steps. That of the last `every` steps, and one before, may be on the way."""
+    return max(0, steps // every - 1)
+
+
+def too_late(every: int, steps: int, saved: int) -> CheckResult | None:
+    """A failed check where at the end of a timed block fewer were saved than must be: the rest would be written on nobody's clock."""
+    if saved >= (most := due(every, steps)):
+        return None
+    problem = (
+        f"At the end of a timed block the loop had made {steps} steps, and {saved} of {most} checkpoints were on the drive. "
+        "The loop must wait until one is written before it makes the next"
+    )
+    return _failed(problem, {"checkpoints": saved})
+
+
 def judge(check: Checkpoints, every: int, starter: Written, submission: Written, steps: int) -> CheckResult:
-    """steps: that the submission has made. The checkpoint of the last `every` steps, and one before, may be on the way."""
-    wanted = list(range(every, steps - every + 1, every))
+    """steps: that the submission has made."""
+    wanted = [every * n for n in range(1, 1 + due(every, steps))]
     problem = _misplaced(wanted, every, submission)
     evidence = {"checkpoints": len(submission.steps)}
     if not problem and submission.steps and submission.least < SAME_SIZE * starter.least:
@@ -34,10 +50,13 @@ def judge(check: Checkpoints, every: int, starter: Written, submission: Written,
     if not problem and len(wanted) > 1:
         problem = _wrong(check, every, starter, submission)
     if problem:
-        return CheckResult(
-            NAME, TITLE, FAIL, 0, 0, f"Nobody could go on from these checkpoints. {problem}.", HINT, evidence
-        )
+        return _failed(problem, evidence)
     return CheckResult(NAME, TITLE, PASS, 0, 0, "Each checkpoint is whole and has the state of its step.", "", evidence)
+
+
+def _failed(problem: str, evidence: dict[str, int]) -> CheckResult:
+    reason = f"Nobody could go on from these checkpoints. {problem}."
+    return CheckResult(NAME, TITLE, FAIL, 0, 0, reason, HINT, evidence)
 
 
 def _misplaced(wanted: list[int], every: int, submission: Written) -> str:

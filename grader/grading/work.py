@@ -73,6 +73,14 @@ def _checkpoints(lab: Lab, setup: Setup, starter: Arm, submission: Arm) -> Check
         return checkpoints_check.judge(lab.checkpoints, every, usual, saved, steps)
 
 
+def saves_in_time(findings: Findings, submission: Arm) -> None:
+    """At the end of a timed block: what is still to be written must be no more than at any other time."""
+    if findings.lab.checkpoints and submission.drive:
+        every, steps = findings.form.options["every"], len(submission.losses)
+        late = checkpoints_check.too_late(every, steps, submission.drive.counts.saved)
+        findings.note(checkpoints=late or findings.work.checkpoints)
+
+
 def _written(arm: Arm, folder: Path) -> Written:
     """What an arm has written, put into a new folder. Its drive answers in its turns only."""
     assert arm.drive

@@ -22,11 +22,13 @@ ANSWERS_S = 10.0  # how long it may take to say what it has served
 
 
 class Counts(NamedTuple):
-    """How many files were read, how many of them by the loop's main process, in any of its threads, and how many different ones."""
+    """How many files were read, how many of them by the loop's main process, in any of its threads, and how many different ones; how many
+    checkpoints have come to their names."""
 
     reads: int
     reads_in_main: int
     files: int
+    saved: int
 
 
 class Written(NamedTuple):
@@ -76,7 +78,7 @@ class Drive:
                 start_new_session=True,
             )
         self.pid = self._process.pid
-        self._stopped, self._counts = False, Counts(0, 0, 0)
+        self._stopped, self._counts = False, Counts(0, 0, 0, 0)
         self._say(folder=str(folder), read_s=read_s, user=user, write_bps=write_bps)
         if opened:
             self.open(os.getpid(), os.getpid())
@@ -147,7 +149,7 @@ class Drive:
             counts = json.loads(self._channel.recv(drive_server.MAX_MESSAGE))
         except (OSError, ValueError):
             return
-        if isinstance(counts, list) and len(counts) == 3 and all(type(n) is int and n >= 0 for n in counts):
+        if isinstance(counts, list) and len(counts) == len(Counts._fields) and all(type(n) is int and n >= 0 for n in counts):
             self._counts = Counts(*counts)
 
     def __enter__(self) -> Drive:

@@ -143,7 +143,8 @@ class _Server:
             self.reads = self.reads_in_main = 0
         if self.store and "dump" in asked:
             self.store.dump(asked["dump"])
-        self.channel.send(json.dumps([self.reads, self.reads_in_main, len(self.found)]).encode())
+        saved = len(self.store.steps) if self.store else 0
+        self.channel.send(json.dumps([self.reads, self.reads_in_main, len(self.found), saved]).encode())
         return True
 
     def accept(self) -> None:
