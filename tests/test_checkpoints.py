@@ -147,8 +147,8 @@ def lying(folder, files: dict[int, dict[str, np.ndarray]], steps=None, direct=()
 def judged(tmp_path):
     usual = lying(tmp_path / "starter", states(8, 16))
 
-    def judge(files, steps=24, **other):
-        return check.judge(Checkpoints(), 8, usual, lying(tmp_path / "mine", files, **other), steps)
+    def judge(files, steps=24, saved=None, **other):
+        return check.judge(Checkpoints(), 8, usual, lying(tmp_path / "mine", files, saved, **other), steps)
 
     return judge
 
@@ -192,6 +192,16 @@ def test_what_else_is_wrong_is_named(judged, tmp_path):
     nan = states(8, 16)
     nan[16]["a"][0] = np.nan
     assert "In step-16, 1 of 2" in reason(nan)
+
+
+def test_what_is_saved_twice_is_found_long_after_the_first_ones(judged):
+    """Buffers that nobody fills any more: of the right size, in the right order."""
+    kept = states(8, 16, 72, 80)
+    steps = range(8, 88, 8)
+    assert judged(kept, steps=88, saved=steps).status == PASS
+    kept[80]["b"] = kept[72]["b"]
+    result = judged(kept, steps=88, saved=steps)
+    assert result.status == FAIL and "step-80 has the b of step-72" in result.reason
 
 
 @pytest.mark.parametrize("made", [(8,), ()])

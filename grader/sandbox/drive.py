@@ -149,7 +149,11 @@ class Drive:
             counts = json.loads(self._channel.recv(drive_server.MAX_MESSAGE))
         except (OSError, ValueError):
             return
-        if isinstance(counts, list) and len(counts) == len(Counts._fields) and all(type(n) is int and n >= 0 for n in counts):
+        if (
+            isinstance(counts, list)
+            and len(counts) == len(Counts._fields)
+            and all(type(n) is int and n >= 0 for n in counts)
+        ):
             self._counts = Counts(*counts)
 
     def __enter__(self) -> Drive:
