@@ -15,13 +15,17 @@ from own_jobs import LOOK
 from grader import labs
 from grader.checks import order as order_check
 from grader.grade import Findings, grade, named_changes
+from grader.grading.evidence import Race, Work, Yardstick
+from grader.grading.race import decides
 from grader.grading.rungs import with_changes
+from grader.grading.verdict import judge
 from grader.labs.lab import AnyLab
 from grader.measure.blocks import Plan
+from grader.measure.decision import Pair
 from grader.own import trying
 from grader.own.running import run_watched
 from grader.paths import REPOSITORY
-from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, Result
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result
 from grader.submission import Submission
 
 NAME = "4f_your_repository"
@@ -160,10 +164,25 @@ def test_answers_that_name_no_order_say_why(answers, words):
 
 
 @pytest.mark.slow
-def test_the_untouched_loop_earns_nothing():
-    result = graded(LAB.starter)
+@pytest.mark.parametrize("named", [[], ON_A_CPU])
+def test_the_untouched_loop_earns_nothing(named):
+    result = graded(variants.edit(LAB.starter, [('"cpu": []', f'"cpu": {named}')]))
     assert not result.fatal and result.score <= 10, said(result)
-    assert "No changes are named for a CPU" in result.check("order").reason
+    assert named or "No changes are named for a CPU" in result.check("order").reason
+
+
+@pytest.mark.parametrize(("gain", "share"), [(1.0, 0.0), (4.0, 1.0)])
+def test_an_order_counts_as_far_as_the_loop_got_faster(gain, share):
+    """Whoever only names three changes has made none."""
+    form, target = LAB.forms["cpu"], 2.6
+    pairs = (Pair(gain, 1.0),) * 5
+    race = Race(pairs=pairs, decided=decides(False, target, form, SHORT)(pairs))
+    order = CheckResult("order", LAB.order.title, PASS, LAB.order.points, LAB.order.points, "Measured here.")
+    work = Work(parity=CheckResult("parity", "", PASS, 0, 0, ""))
+    findings = Findings(LAB, "cpu", yardstick=Yardstick(target), work=work, race=race, order=order)
+    judged = next(check for check in judge(findings, Submission(LAB.starter)) if check.name == "order")
+    assert judged.points == pytest.approx(share * LAB.order.points, abs=0.05 * LAB.order.points), judged
+    assert (judged.status == PASS) == (share == 1) == ("The untouched loop" not in judged.reason)
 
 
 @pytest.mark.slow

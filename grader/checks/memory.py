@@ -122,5 +122,6 @@ def as_far_as(supported: float, what: str, found: CheckResult, undecided: bool =
     reason = (
         f"{found.reason} The untouched loop {untouched}, so {what} decides: it earns {supported:.0%} of these points."
     )
-    status = INCONCLUSIVE if undecided and found.status == PASS else FAIL
+    open_yet = found.status == INCONCLUSIVE or (undecided and found.status == PASS)
+    status = INCONCLUSIVE if open_yet else FAIL
     return replace(found, status=status, points=round(supported * found.points, 2), reason=reason)

@@ -224,7 +224,8 @@ def _points(lab: AnyLab) -> str:
             f"**{lab.memory.title}.** *{lab.throughput.title}* earns at most the share of the leak that is gone. With half of the growth left, "
             f"*{lab.throughput.title}* earns half of its points."
         )
-    bounded = [check.title for check in lab.trace] + ([lab.memory.title] if isinstance(lab.memory, Budget) else [])
+    own = [lab.order, lab.memory if isinstance(lab.memory, Budget) else None]
+    bounded = [check.title for check in (*lab.trace, *own) if check]
     if bounded:
         listed = "\n".join(f"- *{title}*" for title in bounded)
         parts.append(

@@ -66,7 +66,10 @@ def judge(findings: Findings, submission: Submission) -> list[CheckResult]:
     elif memory and not closed:
         share = memory.points / memory.max_points
         throughput = memory_check.as_far_as(share, "the part of the growth that is gone", throughput)
-    checks += [check for check in (throughput, memory, _order(findings, closed)) if check]
+    order = _order(findings, closed)
+    if order and not closed:  # who only names three changes has made none
+        order = memory_check.as_far_as(supported, "the measured gain", order, undecided)
+    checks += [check for check in (throughput, memory, order) if check]
     return checks + [_trace(findings, closed, check, supported, undecided) for check in lab.trace]
 
 
