@@ -120,6 +120,25 @@ def test_garbage_collection_is_told_by_name(name):
     assert "gc.freeze()" in a.diagnosis.what_to_try[0]
 
 
+@pytest.mark.parametrize(
+    ("category", "name"),
+    [
+        ("user_annotation", "_compile.compile_inner (dynamo_timed)"),
+        ("user_annotation", "entire_frame_compile (dynamo_timed)"),
+        ("cpu_op", "OutputGraph.call_user_compiler (dynamo_timed)"),
+        ("python_function", "torch/_dynamo/convert_frame.py(612): _compile"),
+    ],
+)
+def test_compiling_again_is_told_by_name(category, name):
+    def compile_(r, at):
+        r.event(category, name, at, 8_000 * US)
+        return at + 8_000 * US
+
+    a = trace.analyse(steps_with(compile_).read())
+    assert a.diagnosis.cause == "host-bound" and "torch.compile compiled" in a.diagnosis.text
+    assert "TORCH_LOGS=recompiles" in a.diagnosis.what_to_try[0]
+
+
 def test_operators_on_tensors_of_the_cpu_launch_nothing():
     def on_cpu(r, at):
         for i in range(100):

@@ -45,6 +45,10 @@ MAKES_BATCH = re.compile(
     r"|(^|[^a-z])(preprocess\w*|collate\w*|imread|data[_ ]?load(er|ing)?|data[_ ]?(fetch|time|wait|next)\w*|train_dataloader_next)\b"
 )
 COLLECTS = re.compile(r"Python GC$|<built-in function collect>$|gc\.collect$|gc_collect$")
+# What torch.compile and Triton mark or call while they compile.
+COMPILES = re.compile(
+    r"_compile\.|entire_frame_compile|compile_fx|.*\(dynamo_timed\)|torch/_(dynamo/(convert_frame|symbolic_convert)|inductor/)|triton/compiler/"
+)
 MOST = 3  # of anything that is listed
 EDGE = "the edge of the recording"  # before the first operator, and after the last
 
@@ -164,6 +168,7 @@ class Doing:
     inner: str  # the function that this one was waiting for
     operators: list[tuple[str, float]]  # on tensors of the CPU
     collecting: float  # garbage
+    compiling: float  # by torch.compile
     allocating: float  # memory of the GPU
     allocations: list[tuple[str, float]]  # the calls that do it, and how many per step; the most frequent first
     longest: tuple[str, int]  # of these calls, and how long it took
@@ -185,6 +190,8 @@ def doing(trace: Trace, steps: Steps, spans: intervals.Intervals) -> Doing:
     function, inner = _most(trace, yours, covered, total), _most(trace, frames, covered, total)
     gc = np.append(frames, marks)
     gc = gc[trace.named(COLLECTS, gc)]
+    makes = np.flatnonzero(mine & np.isin(trace.category, (PYTHON, ANNOTATION, CPU_OP)))
+    makes = makes[trace.named(COMPILES, makes)]
     asked = trace.calls[mine[trace.calls]]
     asked = asked[trace.named(ALLOCATION, asked)]
     codes, count = np.unique(trace.name[asked], return_counts=True)
@@ -199,6 +206,7 @@ def doing(trace: Trace, steps: Steps, spans: intervals.Intervals) -> Doing:
         function=function or inner,
         inner=inner if function and inner != function else "",
         operators=_on_cpu(trace, mine, covered, n),
+        compiling=covered.length(*intervals.union(trace.start[makes], trace.end[makes])).sum() / n,
         collecting=covered.length(*intervals.union(trace.start[gc], trace.end[gc])).sum() / n,
         stacks=len(frames) > 0,
         after_reading=_after(np.sort(trace.end[steps.waits]), spans) / n,

@@ -112,6 +112,7 @@ class Told:
     sentences: list[str]  # the most important first
     inferred: bool = False  # from names and places, not from marks
     collecting: bool = False  # most of it was garbage collection
+    compiling: bool = False  # most of it was torch.compile at work
     allocating: bool = False  # most of it was in calls that allocate or free memory of the GPU
     starting: bool = False  # most of it was in calls that a GPU needs once
     searching: bool = False  # most of it was reading whether a gradient has a NaN
@@ -141,7 +142,7 @@ def of_host(trace: Trace, steps: Steps, b: Breakdown) -> Told:
             f"For {ms(d.allocating)} of it per step, the host allocates and frees memory of the GPU ({calls} times)."
         )
         return Told([memory, *_where(d)], allocating=True)
-    known = bool(d.collecting or d.function or d.mark)
+    known = bool(d.collecting or d.compiling or d.function or d.mark)
     said = [*(_who(d, total) if known else ()), *_where(d)]
     if d.after_reading >= MUCH * total:
         said.append(
@@ -151,11 +152,13 @@ def of_host(trace: Trace, steps: Steps, b: Breakdown) -> Told:
     cpu = [(name, ns) for name, ns in d.operators if ns >= 0.2 * total]
     if cpu:
         said.append(f"Of it {_listed(cpu)} worked on tensors of the CPU.")
-    return Told(said, collecting=d.collecting >= MUCH * total)
+    return Told(said, collecting=d.collecting >= MUCH * total, compiling=d.compiling >= MUCH * total)
 
 
 def _who(d: Doing, total: float) -> list[str]:
     """Which function it was, or how to find out."""
+    if d.compiling >= MUCH * total:
+        return [f"For {ms(d.compiling)} of it per step, torch.compile compiled."]
     if d.collecting >= 0.1 * total:
         return [f"Python's garbage collection took {ms(d.collecting)} of it per step."]
     if d.function:

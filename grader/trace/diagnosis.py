@@ -372,6 +372,12 @@ def _advice(cause: str, runner_up: str, case: _Case) -> tuple[str, ...]:
         ways = [*CAUSES["sync"].advice, *ways[:2]]
     elif runner_up in STALLS and cause in STALLS and case.b.parts and case.told.inferred:
         ways += CAUSES[runner_up].advice[:1]
+    if cause == "host" and case.told.compiling:
+        ways.insert(
+            0,
+            "Compile once, and record after that. TORCH_LOGS=recompiles says why torch.compile compiles again, mostly for a new shape: mark "
+            "what varies as dynamic (torch._dynamo.mark_dynamic), or pad it to a few sizes.",
+        )
     if cause == "host" and case.told.collecting:
         ways.insert(
             0,
