@@ -349,6 +349,18 @@ def test_xpu():
     assert a.diagnosis.cause == "compute-bound"
 
 
+def test_waits_of_other_vendors_that_name_their_calls_as_cuda_does():
+    job = Job(("privateuse1_runtime", "musaLaunchKernel", "musaStreamSynchronize"))
+    for number in range(4):
+        start = job.now
+        for _ in range(20):
+            job.op(length=300).wait()
+            job.now += 250
+        job.mark(f"ProfilerStep#{number}", start)
+    a = seen(job)
+    assert a.metrics.launches == a.metrics.syncs == 20 and a.diagnosis.cause == "sync-bound"
+
+
 def test_an_accelerator_that_nobody_thought_of():
     a = seen(Job(("privateuse1_runtime", "launchThing", "waitThing")).steps())
     assert a.metrics.kernels == 10 and a.diagnosis.cause == "compute-bound"

@@ -190,6 +190,29 @@ def test_a_time_years_away_costs_the_event(since_1970, what, ts):
         assert a.metrics.complete and "1 event is hours away from all others and left out" in a.metrics.notes
 
 
+@pytest.mark.parametrize("call", ["cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize"])
+def test_a_wait_for_a_gpu_that_is_done_is_a_wait_for_what_was_not_recorded(call):
+    """It is no wait that one could remove."""
+    job = Job()
+    for number in range(5):
+        start = job.now
+        for _ in range(10):
+            job.op(length=200)
+        job.wait()
+        job.events[-1] |= {"name": call, "dur": job.events[-1]["dur"] + 20_000}
+        job.now += 20_000
+        job.mark(f"ProfilerStep#{number}", start)
+    a = seen(job)
+    assert (
+        a.diagnosis.cause is None
+        and "waited for the GPU 20 ms per step after all recorded work" in a.metrics.reasons[-1]
+    )
+    for event in job.events:
+        if event["name"] == call:
+            event["dur"] -= 20_000
+    assert seen(job).metrics.complete and seen(job).diagnosis.cause == "host-bound"
+
+
 def test_a_stream_works_in_order():
     """A kernel that seems to run minutes after those that were launched later has a wrong time."""
     job = Job().steps(6, 40)

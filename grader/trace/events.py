@@ -49,15 +49,13 @@ STEP = re.compile(r"ProfilerStep#\d+")
 MARK = re.compile(rf"{STEP.pattern}$|Optimizer\.(step|zero_grad)#|enumerate\(Data|DistributedDataParallel\.forward$")
 # Host calls that put work on the GPU: CUDA's and HIP's, then Intel's (Unified Runtime, Level Zero, SYCL), Ascend's, MTIA's.
 KERNEL_LAUNCH = re.compile(
-    r"(cuda|cu|hip|hipExt|hipModule|hipExtModule)Launch(Cooperative)?Kernel"
+    r"[a-zA-Z]+Launch(Cooperative)?Kernel"  # of any vendor
     r"|(ur|pi)Enqueue(Cooperative)?KernelLaunch|zeCommandListAppendLaunch(Cooperative)?Kernel|sycl\w*submit"
     r"|(AscendCL@)?(aclrtLaunchKernel|aclopExecute)|Node@launch|runFunction - job_prep"
 )
-GRAPH_LAUNCH = re.compile(
-    r"(cuda|cu|hip)GraphLaunch|urCommandBufferEnqueue|urEnqueueCommandBuffer|zeCommandQueueExecute"
-)
+GRAPH_LAUNCH = re.compile(r"[a-z]+GraphLaunch|urCommandBufferEnqueue|urEnqueueCommandBuffer|zeCommandQueueExecute")
 COPY_LAUNCH = re.compile(
-    r"(cuda|cu|hip)Memcpy|(ur|pi)Enqueue(USM|Mem|Mem\w+)?Memcpy|(ur|pi)EnqueueMem(Buffer|Image)(Copy|Read|Write)"
+    r"[a-z]+Memcpy|(ur|pi)Enqueue(USM|Mem|Mem\w+)?Memcpy|(ur|pi)EnqueueMem(Buffer|Image)(Copy|Read|Write)"
     r"|zeCommandListAppend(Memory|Image)Copy|(AscendCL@)?aclrtMemcpy|enqueueCommand memcpy"
 )
 # Some leave no GPU event in sound traces, so none is missed.
@@ -73,7 +71,7 @@ CAPTURE_END = re.compile(r"(cuda|cu|hip)StreamEndCapture")
 CAPTURE_ASKED = re.compile(r"(cuda|cu|hip)Stream(GetCaptureInfo|IsCapturing)")
 # Host calls that return once the GPU has finished something.
 SYNC_CALL = re.compile(
-    r"(cuda|hip)(Stream|Device|Event)Synchronize|cu(Stream|Ctx|Event)Synchronize"
+    r"[a-z]+(Stream|Device|Event|Ctx|Context|Queue)Sync(hronize)?"
     r"|(ur|pi)(EventWait|EventsWait|QueueFinish)|ze\w*(Host)?Synchronize|(AscendCL@)?aclrtSynchronize|synchronize(Stream|Event)?$"
 )
 # That take and give back memory; PyTorch's own allocator makes them rare.

@@ -13,7 +13,7 @@ import numpy as np
 from grader.trace import intervals, kernels, roofline, shapes
 from grader.trace.catalogue import Metrics
 from grader.trace.columns import Trace
-from grader.trace.events import CPU_OP, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH, MEMCPY
+from grader.trace.events import CPU_OP, GRAPH_LAUNCH, KERNEL, KERNEL_LAUNCH, MEMCPY, SYNC_CALL
 from grader.trace.host import DATA_WAIT, data_waits, launching_op, own_time
 from grader.trace.lines import by_line
 from grader.trace.steps import Steps
@@ -48,6 +48,8 @@ OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")
 COPY_OP = re.compile(r"aten::copy_$")  # what all of them call
 MOST_NAMED = 20  # operators
 SPREAD_OF = 20  # steps at least, of which 95% do not exceed something
+# In 187 traces of all vendors no wait ended more than 20 us after the GPU had, and all together not 3% of the time.
+LATE_NS, MOST_LATE = 1_000_000, 0.1
 FITS = 1.15  # GPU work per step, in units of the step's own length: clocks and profiling explain no more
 
 
@@ -91,6 +93,11 @@ def metrics(
         m.events["gpu_busy_ns"] = steps.gpu
         if step_ns:
             m.gpu_idle_unprofiled = max(0.0, 1 - m.gpu_busy_ns / step_ns)
+        if late := _waited_for_nothing(trace, steps):
+            m.reasons.append(
+                f"the host waited for the GPU {milliseconds(late)} per step after all recorded work was done: some is not in the recording"
+            )
+            m.complete = False
         kernel_metrics(m, trace, steps)
         copy_metrics(m, trace, steps)
         phase_metrics(m, trace, steps)
@@ -113,6 +120,18 @@ def _odd(trace: Trace, steps: Steps) -> list[str]:
         named = ", ".join(map(str, sorted(few)[:8]))
         notes.append(f"next to nothing ran on GPU {named}, whose idle time does not count")
     return notes
+
+
+def _waited_for_nothing(trace: Trace, steps: Steps) -> float:
+    """How long synchronisations lasted per step, ns, when the GPU had nothing to do any more; 0 where that is little."""
+    waits = steps.waits[(steps.of_event[steps.waits] >= 0) & (trace.start[steps.waits] >= steps.window[0])]
+    waits = waits[trace.named(SYNC_CALL, waits)]
+    end, busy = trace.end[waits], intervals.union(trace.start[trace.gpu], trace.end[trace.gpu])
+    last = np.searchsorted(busy[1], end, side="right") - 1
+    done = np.where(last >= 0, busy[1][last], 0)
+    late = np.where(intervals.contains(busy, end), 0, end - np.maximum(done, trace.start[waits]))
+    total = int(late[late > LATE_NS].sum())
+    return total / len(steps) if total > MOST_LATE * steps.length * len(steps) else 0.0
 
 
 def idle_share(trace: Trace, begun: int | None = None) -> float | None:
