@@ -127,8 +127,8 @@ def _waited_for_nothing(trace: Trace, steps: Steps) -> float:
     waits = steps.waits[(steps.of_event[steps.waits] >= 0) & (trace.start[steps.waits] >= steps.window[0])]
     waits = waits[trace.named(SYNC_CALL, waits)]
     end, busy = trace.end[waits], intervals.union(trace.start[trace.gpu], trace.end[trace.gpu])
-    last = np.searchsorted(busy[1], end, side="right") - 1
-    done = np.where(last >= 0, busy[1][last], 0)
+    last = np.searchsorted(busy[1], end, side="right")
+    done = np.append(-(2**62), busy[1])[last]
     late = np.where(intervals.contains(busy, end), 0, end - np.maximum(done, trace.start[waits]))
     total = int(late[late > LATE_NS].sum())
     return total / len(steps) if total > MOST_LATE * steps.length * len(steps) else 0.0
