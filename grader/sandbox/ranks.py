@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from grader.sandbox import child
 
-OF_THE_FIRST = ("prepare", "number", "logs", "counted", "compare", "evaluate")  # requests that rank 0 answers alone
+OF_THE_FIRST = ("prepare", "number", "logs", "counted")  # requests that rank 0 answers alone
 
 
 @dataclass
