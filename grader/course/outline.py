@@ -154,6 +154,7 @@ PHASES = (
             Lesson("3_step/12_vocabulary"),
             Lesson("3_step/13_fp8"),
             Lesson("3_step/14_sharding"),
+            LabStop("3o_sharded"),
             LabStop("3k_healthy"),
             LabStop("3l_retest", minutes=15),
         ),

@@ -37,6 +37,7 @@ NAMES = (
     "3l_retest",
     "3m_fp16",
     "3n_lengths",
+    "3o_sharded",
     "4a_resnet50",
     "4b_nanogpt",
     "4c_unet",

@@ -267,6 +267,10 @@ MORE_RUNGS: dict[str, list[tuple[str, str, variants.Edits]]] = {
         ("the solution, with cuDNN's attention", "solution", variants.CUDNN),
         ("packed, varlen attention", "solution", variants.VARLEN),
     ],
+    "3o_sharded": [
+        ("the solution, in fp32", "solution", variants.IN_FP32),
+        ("whole weights, DDP", "solution", variants.WHOLE),
+    ],
     "4e_inference": [
         ("batches by length; fp32, eager", "solution", variants.SERVED_PLAIN),
         ("bf16", "solution", variants.SERVED_EAGER),

@@ -40,6 +40,7 @@ from .lab_3e_compile import AS_IT_IS
 from .lab_3j_communication import IN_BF16
 from .lab_3k_healthy import CHECKPOINTED
 from .lab_3n_lengths import CUDNN, SORTED, VARLEN
+from .lab_3o_sharded import IN_FP32, WHOLE
 from .lab_4a_resnet50 import DECODED_EACH_STEP, KEPT_BY_THE_HOST
 from .lab_4b_nanogpt import LADDER as GPT2_LADDER
 from .lab_4c_unet import UNET_FIRST
@@ -48,9 +49,9 @@ from .lab_4e_inference import SERVED_EAGER, SERVED_PLAIN
 
 __all__ = [
     "AS_IT_IS", "CHECKPOINTED", "COMPILED", "CUDNN", "DECODED_EACH_STEP", "FAULTS", "GPT2_CANDIDATES", "GPT2_LADDER",
-    "GPT2_ROUNDED_OTHERWISE", "GRAPHED", "HALVES", "HONEST", "IN_BF16", "KEPT_BY_THE_HOST", "LOADER", "RESIDENT",
+    "GPT2_ROUNDED_OTHERWISE", "GRAPHED", "HALVES", "HONEST", "IN_BF16", "IN_FP32", "KEPT_BY_THE_HOST", "LOADER", "RESIDENT",
     "RESIDENT_GRAPHED", "RESIDENT_TRIED", "RESNET_GRAPHED", "SERVED_EAGER", "SERVED_PLAIN", "SORTED", "TF32",
-    "THREE_SYNCS_LESS", "TRAINER_LADDER", "UNET_FIRST", "UNMADE", "VARLEN", "WRONGS", "_WORKERS", "Edits", "autocast", "base",
+    "THREE_SYNCS_LESS", "TRAINER_LADDER", "UNET_FIRST", "UNMADE", "VARLEN", "WHOLE", "WRONGS", "_WORKERS", "Edits", "autocast", "base",
     "climbed", "edit", "entry", "faults", "graphed", "half_fix", "halves", "honest", "in_a_thread", "solution",
     "starter", "trains_ahead", "wrongs", "wrongs_on_a_cpu",
 ]  # fmt: skip
