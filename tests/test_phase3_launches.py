@@ -3,15 +3,17 @@ and what is wrong is rejected with its cause named. What needs a GPU is measured
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 import test_report
 import variants
 from helpers import assert_rejected, first, loop, running, said, warmed_up
+from kineto import document
 from test_bad_input import FORGE, answer
 
-from grader import labs, machine
+from grader import labs, machine, trace
 from grader.checks import trace as trace_check
 from grader.frontends import report
 from grader.grade import grade
@@ -190,6 +192,26 @@ def test_what_the_compiler_holds_of_a_step():
     sources = {1.0: traced_only(variants.solution(COMPILE)), 0.0: variants.edit(variants.solution(COMPILE), HARDLY)}
     for share, source in sources.items():
         assert counts(COMPILE, source).metrics.compiled_products == share
+
+
+@pytest.mark.parametrize("kernel", ["", "triton_tem_fused_mm_0", "cudaGraphLaunch"])
+def test_matmuls_that_no_operator_shows_are_not_taken_for_none(tmp_path, kernel):
+    """Blocks compiled with max-autotune or reduce-overhead beside a head that is not: the head's matmul is the only operator."""
+    event = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1}
+    events = [
+        event | more
+        for n in range(3)
+        for more in (
+            {"cat": "user_annotation", "name": f"ProfilerStep#{n}", "ts": 100 * n, "dur": 100},
+            {"name": "Torch-Compiled Region: 0/0", "ts": 100 * n + 10, "dur": 30},
+            {"name": kernel or "triton_poi_fused_gelu_0", "ts": 100 * n + 15, "dur": 10},
+            {"name": "aten::mm", "ts": 100 * n + 50, "dur": 30},
+        )
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(document(events)))
+    found = trace.metrics(trace.read(path, expect_gpu=False))
+    assert found.compiled_products == (None if kernel else 0)
 
 
 def test_nothing_compiled_has_no_whole_graph():

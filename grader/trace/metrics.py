@@ -43,6 +43,7 @@ COLLECTIVE = re.compile(r"c10d::")
 # Operators that give Python a value (.item(), `if`, format) or a tensor whose size depends on values (a mask as an index).
 VALUE_NEEDED = re.compile(r"aten::(_local_scalar_dense|nonzero|masked_select|_unique2)$")
 COMPILED_CODE = re.compile(r"Torch-Compiled Region|CompiledFunction")
+UNSHOWN = re.compile(r"(cuda|hip)GraphLaunch|triton_tem_")
 BACKWARD_PASS = re.compile(r"autograd::engine::evaluate_function")
 OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")
 COPY_OP = re.compile(r"aten::copy_$")  # what all of them call
@@ -330,7 +331,10 @@ def host_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
 
 
 def compiled_products(trace: Trace, ops: np.ndarray) -> float | None:
-    """The share of the forward pass's matrix products among `ops` that compiled code called; None where none is seen."""
+    """The share of the forward pass's matrix products among `ops` that compiled code called; None where none is seen, or where
+    compiled code can have some that no operator shows: in a replayed graph, or in Inductor's own templates."""
+    if trace.named(UNSHOWN, np.arange(len(trace))).any():
+        return None
     products = ops[trace.named(roofline.MATRIX_PRODUCT, ops)]
 
     def within(pattern: re.Pattern[str]) -> np.ndarray:
