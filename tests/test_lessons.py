@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import os
 import re
 import subprocess
@@ -152,6 +153,30 @@ def test_seconds_per_step():
     calls = []
     times = lesson.seconds_per_step(lambda: calls.append(1), steps=4, warmup=2, repeats=3)
     assert times.shape == (3,) and (times >= 0).all() and len(calls) == 2 + 3 * 4
+
+
+@pytest.mark.parametrize("low, high", [(3_600, 6_900), (1, 40), (0.0001, 0.02), (300, 5_200), (1, 1e6)])
+def test_numbers_of_a_logarithmic_axis_do_not_touch(low, high):
+    """Those from 3,500 to 7,000 lay on each other."""
+    import matplotlib.pyplot as plt
+
+    from grader.frontends import lesson
+
+    figure, (axes, _) = plt.subplots(1, 2, figsize=(9.5, 3.6))
+    axes.plot([low, high], [1, 2], "o")
+    axes.margins(0.15)
+    axes.set_xscale("log")
+    lesson.plain_log(axes.xaxis)
+    figure.tight_layout()
+    figure.draw_without_rendering()
+    left, right = axes.get_xlim()
+    boxes = [
+        label.get_window_extent()
+        for x, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+        if left <= x <= right
+    ]
+    plt.close(figure)
+    assert len(boxes) > 1 and all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes))
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ def text(attempts: list[Attempt]) -> str:
     """The board for a terminal."""
     lines = []
     for lab, machines in ranked(attempts):
-        lines += [f"{lab}: {labs.get(lab).title}"]
+        lines += [f"{lab} · {labs.get(lab).title}"]
         for machine, rows in machines:
             table = [HEAD, *(cells(place, attempt) for place, attempt in enumerate(rows, 1))]
             widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -145,7 +145,7 @@ def page(attempts: list[Attempt]) -> str:
     parts = [web_page.heading("Leaderboard"), f'<p class="sp-note">{note}</p>']
     for lab, machines in ranked(attempts):
         tables = (_table_html(machine, rows) for machine, rows in machines)
-        parts.append(web_page.section(f"{lab}: {labs.get(lab).title}", *tables))
+        parts.append(web_page.section(f"{lab} · {labs.get(lab).title}", *tables))
     return web_page.page("Leaderboard", "".join(parts), _CSS)
 
 

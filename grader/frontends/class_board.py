@@ -46,7 +46,7 @@ def show(options: argparse.Namespace) -> None:
     if not rows:
         raise UserError("Nobody who agreed has a full grade yet. Run `grader class` first.")
     for (lab, machine), table in ranked(rows, names):
-        print(f"{lab}: {labs.get(lab).title}\n  {one_line(machine)}")
+        print(f"{lab} · {labs.get(lab).title}\n  {one_line(machine)}")
         for cells in table:
             print(
                 f"    {'  '.join(f'{cell:<{width}}' for cell, width in zip(cells, (5, 24, 12, 8), strict=True))}".rstrip()
@@ -82,5 +82,5 @@ def page(rows: list[Row], names: dict[str, str]) -> str:
     parts.append('<p class="sp-note">Of those who agreed. A gain on one machine says little about another.</p>')
     for (lab, machine), table in ranked(rows, names):
         cells = web_page.table(HEAD, [[to_html(cell) for cell in row] for row in table])
-        parts.append(web_page.section(f"{lab}: {labs.get(lab).title}", f"<p>{to_html(machine)}</p>", cells))
+        parts.append(web_page.section(f"{lab} · {labs.get(lab).title}", f"<p>{to_html(machine)}</p>", cells))
     return web_page.page("Leaderboard of the class", "".join(parts), web_page.TABLES)

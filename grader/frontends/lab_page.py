@@ -43,7 +43,7 @@ LOOKING = """\
 | call | what you get | when you need it |
 |---|---|---|
 | `lab.run()` | {result}, and the time of a step | does the loop run? |
-| `lab.peek()` | counts for one step, without timing | after each small change |
+| `lab.peek()` | what one step does, in numbers, without timing | after each small change |
 | `lab.profile()` | the timeline of a step from its [trace](../../notebooks/glossary.ipynb#trace), and what it waits for | to find out why |
 
 None of these calls gives or takes points. Each runs your `%%submission` cell as it was when you last ran it."""
@@ -136,7 +136,7 @@ def _contract(lab: AnyLab) -> str:
         if lab.serves
         else (
             "train",
-            "trains one optimizer step, yields that step's loss",
+            "makes one optimizer step, yields its loss",
         )
     )
     limit = (
@@ -157,9 +157,9 @@ def _contract(lab: AnyLab) -> str:
         )
     if lab.checkpoints:
         parts.append(
-            "**What must be saved.** After each step N that is a multiple of `job.every`, a checkpoint `step-N` with the same tensors as "
-            "the untouched loop's, and the values that they have after step N. It may lie on the drive up to `job.every` steps later. The "
-            "grader reads the files on the drive and compares them with the untouched loop's."
+            "**What must be saved.** Each step N that is a multiple of `job.every` has a checkpoint `step-N`. It holds the same tensors as the "
+            "untouched loop's, with their values after step N. It may arrive on the drive up to `job.every` steps later. The grader reads the "
+            "files on the drive and compares them with the untouched loop's."
         )
     parts.append(
         "**`%%submission`.** Only cells that begin with this line are measured and graded. Put your imports and helpers into such a cell, too."
@@ -175,10 +175,10 @@ def _prediction(lab: AnyLab) -> str:
         f'| [`"{name}"`](../../notebooks/glossary.ipynb#{name}) | {meaning} |' for name, meaning in MEANING.items()
     ]
     judged = (
-        f"You get half of the {lab.prediction.points:g} points for the cause and half for the gain. {RULE.format(factor=factor)} "
-        f"If you predict 6, you are right with any gain from {6 / factor:.2g} to {6 * factor:.2g}.{made_for} "
-        "While your loop doesn't run, its prediction earns nothing."
+        f"You get half of the {lab.prediction.points:g} points for the cause and half for the gain. If you predict 6, you are right with any "
+        f"gain from {6 / factor:.2g} to {6 * factor:.2g}.{made_for}"
     )
+    whose = f"{RULE.format(factor=factor)} While your loop doesn't run, its prediction earns nothing."
     return "\n".join(
         [
             "| cause | where the time of a step goes |",
@@ -189,6 +189,8 @@ def _prediction(lab: AnyLab) -> str:
             "A matmul that is slow for its size or its number format counts as calculating.",
             "",
             judged,
+            "",
+            _folded("Which gain your prediction is compared with", whose),
             "",
             "Your first complete prediction is locked, so make it **before** you profile. Being wrong costs little and teaches most.",
         ]

@@ -25,7 +25,7 @@ import torch
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from grader import machine, paths
 from grader.data import cache
@@ -243,6 +243,9 @@ def lines(x: Sequence[float], values: Mapping[str, Sequence[float]], x_name: str
 def plain_log(axis: Axis) -> None:
     """Label a logarithmic axis (`axes.xaxis` or `axes.yaxis`, drawn already) in plain numbers, 1 2 5 10 and not 2 x 10^0."""
     low, high = sorted(axis.get_view_interval())
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
+    if high < 5 * low:
+        axis.set_major_locator(MaxNLocator(4))
+    else:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high < 300 * low else LogLocator(numticks=5))
     axis.set_major_formatter(lambda value, _: plain_number(value))
     axis.set_minor_formatter(NullFormatter())

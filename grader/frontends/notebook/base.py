@@ -93,7 +93,7 @@ class NotebookLab:
         ]
         head, *rows = sizes.sizes(fitted(lab, self.device)[0]) or [()]
         tables: list[Table] = [[Head(head), *rows] if head else [], checks, [*self.steps, AFTERWARDS]]
-        return Note(f"Lab {lab.name}: {lab.title}", [lab.goal, where], tables)
+        return Note(f"Lab {lab.name} · {lab.title}", [lab.goal, where], tables)
 
     def _title_of(self, check: Check) -> str:
         """On the card, which is read before anything else."""
