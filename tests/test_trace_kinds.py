@@ -469,6 +469,34 @@ def test_values_that_the_host_waits_for(calls, call, kind):
     assert a.metrics.syncs == 21 and "sync-bound" in (a.diagnosis.cause, a.diagnosis.runner_up)
 
 
+@pytest.mark.parametrize(
+    ("calls", "call", "kind"),
+    [
+        (HIP, "hipMemcpyAsync", "CopyDeviceToHost"),
+        (HIP, "hipMemcpyAsync", "Memcpy DtoH (Device -> Host)"),
+        (XPU, "urEnqueueUSMMemcpy", "Memcpy D2M(Device -> Memory)"),
+        (XPU, "zeCommandListAppendMemoryCopy", "Memcpy D2M (Device -> Memory)"),
+    ],
+)
+@pytest.mark.parametrize("waits", [True, False])
+def test_short_waits_of_copies_that_no_name_tells(calls, call, kind, waits):
+    """The call is longer than one that hands a copy over, and the copy lies within it."""
+
+    def body(job):
+        for _ in range(60):
+            for _ in range(3):
+                job.op(length=25)
+            if waits:
+                copied(job, call, kind, 4, 2, "aten::copy_")
+            else:
+                job.launch(kind, 2, call)["cat"] = "gpu_memcpy"
+                job.now += 20
+
+    a = seen(steps(body, calls))
+    assert a.metrics.syncs == 1 + 60 * waits
+    assert not waits or "sync" in a.diagnosis.what_if
+
+
 def test_advice_for_a_step_that_replays_a_graph_already():
     job = Job()
     for number in range(5):

@@ -8,7 +8,7 @@ import numpy as np
 
 from grader.trace import intervals
 from grader.trace.columns import Trace
-from grader.trace.events import COPY_LAUNCH, CPU_OP, MEMCPY, SYNC_CALL
+from grader.trace.events import COPY_LAUNCH, CPU_OP, KERNEL_LAUNCH, MEMCPY, SYNC_CALL
 from grader.trace.nesting import by_thread
 
 DATA_WAIT = re.compile(r"enumerate\(DataLoader\)#.*__next__|enumerate\(DataPipe\)#|data_wait$")
@@ -17,6 +17,8 @@ BLOCKING_COPY_CALL = re.compile(
     r"(_v\d+|_ptds(_v\d+)?)?$"
 )
 HELD_NS, CLOCKS_NS = 100_000, 10_000  # no copy is handed over for so long; the clocks of host and GPU differ by so much
+TO_HOST = re.compile(r".*(DtoH|DeviceToHost|D2H|D2M)")
+LAUNCH_NS, LONGER = 5_000, 3
 ITEM = re.compile(r"aten::_local_scalar_dense$")  # `.item()` and friends
 
 
@@ -47,6 +49,13 @@ def data_waits(trace: Trace, thread: int) -> intervals.Intervals:
     return trace.start[waits], trace.end[waits]
 
 
+def _read_within(trace: Trace, work: np.ndarray, call: np.ndarray) -> np.ndarray:
+    """Mask of these copies: those to the host that began and ended within their call, which is longer than any that only hands over."""
+    launches = trace.duration[trace.calls[trace.named(KERNEL_LAUNCH, trace.calls)]]
+    usual = max(float(np.median(launches)) if len(launches) else 0.0, LAUNCH_NS)
+    return trace.named(TO_HOST, work) & (trace.duration[call] >= LONGER * usual) & (trace.end[call] >= trace.end[work])
+
+
 def blocking_calls(trace: Trace) -> np.ndarray:
     """Indices of host calls that made the host wait for the GPU, each wait once: synchronisations and blocking copies. PyTorch
     follows a blocking copy by a synchronisation of its stream, which is the same wait: the one that held longer stands for both."""
@@ -61,6 +70,7 @@ def blocking_calls(trace: Trace) -> np.ndarray:
     call = trace.launch_of(work)  # as do others that last until the copy has ended
     work, call = work[call >= 0], call[call >= 0]
     held = (trace.duration[call] >= HELD_NS) & (trace.end[call] + CLOCKS_NS >= trace.end[work])
+    held |= _read_within(trace, work, call)
     blocks[call[held & (trace.start[call] <= trace.start[work])]] = True
     blocks[copies[launching_op(trace, copies, ITEM) >= 0]] = True
     calls = by_thread(trace.thread, calls)
