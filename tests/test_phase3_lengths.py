@@ -57,6 +57,15 @@ def test_every_batch_has_one_document_of_each_class_and_no_document_twice():
     assert len({tuple(i // made.dataset.each for i in batch) for batch in seen}) > 1, "in any order"
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_the_longest_document_comes_soon(seed):
+    """Else a loop that cuts it, and is right for all others, would hardly ever be found."""
+    made = job(seed)
+    soon = [next(batches) for batches in [iter(made.batches)] for _ in range(lengths.SOON)]
+    assert made.dataset.longest in (made.dataset.lengths[i] for batch in soon for i in batch)
+    assert all(form.parity.steps >= lengths.SOON for form in (*LAB.gpu_forms, LAB.forms["cpu"]))
+
+
 @pytest.mark.parametrize("form", [*LAB.gpu_forms, LAB.forms["cpu"]], ids=lambda form: form.size or "full")
 def test_a_step_needs_what_the_form_says(form):
     with torch.device("meta"):

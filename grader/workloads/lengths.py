@@ -15,6 +15,7 @@ from grader.workloads.job import Batches, Job
 
 MOST = 2000  # documents of a class
 SPREAD = 0.1  # of the lengths within a class, either way
+SOON = 8  # steps, within which the longest document comes: a loop that can't take it shows at once
 
 
 class Documents(Dataset):
@@ -48,7 +49,7 @@ class Mixed(Batches):
 
     def __init__(self, dataset: Documents, classes: int, seed: int):
         super().__init__(len(dataset), classes, seed)
-        self.each = dataset.each
+        self.each, self.longest = dataset.each, dataset.lengths.index(dataset.longest)
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = torch.Generator("cpu").manual_seed(self.seed)
@@ -58,6 +59,9 @@ class Mixed(Batches):
 
         while True:
             turns = torch.stack([shuffled(self.each) + self.each * n for n in range(self.batch_size)])
+            first = turns[0]  # the class of the longest one
+            at, soon = (first == self.longest).nonzero(), torch.randint(SOON, (1, 1), generator=generator, device="cpu")
+            first[at], first[soon] = first[soon], first[at].clone()
             for batch in turns.T:
                 yield batch[shuffled(self.batch_size)].tolist()
 

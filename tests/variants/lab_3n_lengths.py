@@ -97,6 +97,17 @@ WRONGS = {
         ],
         "not the same training",
     ),
+    "the longest document cut, which is alone in the data set": (
+        "starter",
+        [
+            (
+                _PARTS,
+                "    longest //= 2\n    documents = [(text[:longest], after[:longest]) for text, after in documents]\n"
+                + _PARTS,
+            ),
+        ],
+        "not the same training",
+    ),
     "long documents left out": (
         "starter",
         [
