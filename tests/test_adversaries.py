@@ -287,6 +287,6 @@ def test_work_in_a_thread_is_in_no_trace(hidden, nothing_left):
         arm.child.freeze()
         with arm.timed():
             arm.run(1 + int(1 / arm.step_s))
-    for metric, value in (("cpu_ops", 9.0), ("data_wait", 0.0)):
+    for metric, value in (("cpu_ops", 9.0), ("score_matrices", 0.0), ("work", 1.0), ("data_wait", 0.0)):
         assert bool(plausible.beside_the_trace(metric, value, "cpu", arm.main_thread)) == hidden, arm.main_thread
         assert not plausible.beside_the_trace(metric, value, "cuda", arm.main_thread)

@@ -18,6 +18,7 @@ LEAST_OF_SHARE, MOST_OF_SHARE = 0.9, 1.5
 LEAST_IN_MAIN, MOST_IN_MAIN = 0.08, 0.6
 # of a loop's work, in the thread that a trace shows (seen: 99 to 100%); of its time, asleep beside waits for data (seen: 7 to 9%)
 LEAST_SHOWN, MOST_ASLEEP = 0.8, 0.25
+OF_OPERATORS = ("cpu_ops", "score_matrices", "work")  # metrics that are made of a CPU's operators
 
 
 def least_step_s(gpu: str | None, flops: float | None) -> float | None:
@@ -123,9 +124,9 @@ def beside_the_trace(metric: str, value: float, form_name: str, main_thread: tup
     if not main_thread or form_name == "cuda":  # a GPU's backward pass has a thread of its own, into which it does look
         return ""
     share, slept = main_thread
-    if metric == "cpu_ops" and share < LEAST_SHOWN:
+    if metric in OF_OPERATORS and share < LEAST_SHOWN:
         return (
-            f"The trace shows the main thread's operators, and that thread did {share:.0%} of the loop's work on the processor. How many "
+            f"The trace shows the main thread's operators, and that thread did {share:.0%} of the loop's work on the processor. Which "
             "operators the rest calls is not known. Train in the main thread, and check again."
         )
     if metric == "data_wait" and slept > value + MOST_ASLEEP:

@@ -4,7 +4,7 @@ from tests.adversaries import wrap
 from tests.variants import half_fix
 
 CATEGORY = "machine"
-LABS = ("3d_tiny_ops",)
+LABS = ("3d_tiny_ops", "3f_attention", "3n_lengths", "4f_your_repository")
 DEVICES = ("cpu",)
 CONTROL = "half fix"
 
