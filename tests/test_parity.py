@@ -174,6 +174,15 @@ def test_losses_off_the_starter_s_are_for_the_reference_to_judge():
         assert parity.late(TOLERANCES, far, REFERENCE, spread, given).status == FAIL
 
 
+@pytest.mark.parametrize(("shrunk", "certain"), [((0.0, 0.0), 0.0), ((0.01, 0.01), 0.01), ((0.03, -0.01), 0.0)])
+def test_weight_decay_is_what_all_tensors_agree_about(shrunk, certain):
+    decay = weights.Decay(rate=1.0)
+    for by in 8 * shrunk:
+        decay.add(2 * torch.ones(64), -by * torch.ones(64))
+    assert decay.certain() == pytest.approx(certain)
+    assert weights.Decay(rate=0.0).certain() == 0.0
+
+
 def test_losses_that_only_look_right():
     """Losses along the reference's curve, which anybody can foretell, with noise: the noise is not that of the batches."""
     draw = random.Random(1)
@@ -190,6 +199,7 @@ def test_losses_that_only_look_right():
         ({"norm_ratio": None, "cosine": None}, "have moved 0.000 times as far"),
         ({"stretch_cosine": 0.9}, "In the last part"),
         ({"stretch_cosine": None}, "In the last part"),
+        ({"decay": -0.0095}, "a weight decay that is 0.009 less than the reference solution's"),
     ],
 )
 def test_weights_that_are_not_the_trained_ones(update, says):

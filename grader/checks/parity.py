@@ -108,7 +108,7 @@ def early(parity: Parity, starter: Sequence[float], submission: Sequence[float],
         problems.append(
             f"The weights moved in a different direction. The cosine is {found}, and must be at least {parity.cosine}."
         )
-    problems = problems or _other_decay(update, "starter's")  # what is far off elsewhere may look like it
+    problems = problems or _other_decay(n, update, "starter's")  # what is far off elsewhere may look like it
     return _result(problems, evidence, FORWARD_HINT if first > parity.loss else HINT)
 
 
@@ -193,7 +193,7 @@ def _off_the_reference(
         found = distances(submission, replay.losses, update, parity.steps, step, floor)
         distance = {"found": found._asdict(), "allowed": allowed._asdict(), "decay_difference": update.get("decay")}
         evidence["replayed"][str(step)] = ({"twin": twin._asdict()} if twin else {}) | distance
-        told |= bool(update.get("still") or _other_decay(update))
+        told |= bool(update.get("still") or _other_decay(step, update))
         told |= not all(getattr(found, name) <= rounding[name] for name in NEARLY)
         problems = problems or _too_far(step, update, found, allowed)  # the first step where it shows says it all
     held_out = _off_on_held_out(parity, replay, spread, floor, evidence)
@@ -238,14 +238,17 @@ def _too_far(step: int, update: dict[str, Any], found: Near, allowed: Near) -> l
     elif not found.stretch <= allowed.stretch:
         least = f"The cosine is {1 - found.stretch:.4f}, and must be at least {1 - allowed.stretch:.4f}."
         problems.append(f"In the last part of the {step} steps {elsewhere} {least}")
-    return problems or _other_decay(update)
+    return problems or _other_decay(step, update)
 
 
-def _other_decay(update: dict[str, Any], whose: str = "reference solution's") -> list[str]:
+def _other_decay(step: int, update: dict[str, Any], whose: str = "reference solution's") -> list[str]:
     decay = update.get("decay") or 0.0
     if abs(decay) <= DECAY:
         return []
-    return [f"The weight decay is {abs(decay):.3f} {'more' if decay > 0 else 'less'} than the {whose}."]
+    more = "more" if decay > 0 else "less"
+    return [
+        f"After {step} steps the weights have shrunk as by a weight decay that is {abs(decay):.3f} {more} than the {whose}."
+    ]
 
 
 def _off_on_held_out(
