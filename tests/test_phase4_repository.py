@@ -15,6 +15,8 @@ from own_jobs import LOOK
 from grader import labs
 from grader.checks import order as order_check
 from grader.grade import Findings, grade, named_changes
+from grader.grading import rungs
+from grader.grading.arms import Setup
 from grader.grading.evidence import Race, Work, Yardstick
 from grader.grading.race import decides
 from grader.grading.rungs import with_changes
@@ -25,7 +27,7 @@ from grader.measure.decision import Pair
 from grader.own import trying
 from grader.own.running import run_watched
 from grader.paths import REPOSITORY
-from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result
+from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result, silent
 from grader.submission import Submission
 
 NAME = "4f_your_repository"
@@ -99,6 +101,12 @@ def test_levers_that_do_not_exclude_each_other_go_together():
     compile(text, "all", "exec")
     assert all(word in text for word in ("autocast", "scaled_dot", "fused=True", ".compile()", '"high"'))
     assert "anomaly" not in text
+
+
+def test_two_changes_of_one_line_are_said_and_end_no_grade():
+    setup = Setup(LAB.forms["cpu"], "cpu", {}, [])
+    result = rungs.order(LAB, setup, 1, {"cpu": ["no_debugging", "fused", "foreach"]}, SHORT, silent)
+    assert result.status == FAIL and result.points == 0 and "change the same line" in result.reason
 
 
 # ---------------------------------------------------------------- the verdict on an order

@@ -22,6 +22,12 @@ def order(lab: Lab, setup: Setup, seed: int, answers: Mapping[Any, Any], plan: P
     names, problem = order_check.chosen(check, answers, setup.form_name)
     if problem:
         return scored(check, 0, problem)
+    try:
+        with_changes(lab.starter, check, frozenset(names))
+    except ValueError:
+        return scored(
+            check, 0, f"{', '.join(names)}: two of these change the same line, so only one of the two can be made."
+        )
 
     def times() -> dict[frozenset[str], order_check.Timed]:
         made: dict[frozenset[str], order_check.Timed] = {}
@@ -39,7 +45,7 @@ def order(lab: Lab, setup: Setup, seed: int, answers: Mapping[Any, Any], plan: P
 
 
 def with_changes(starter: str, check: Order, names: frozenset[str]) -> str:
-    """The starter's text with these changes."""
+    """The starter's text with these changes. Raises ValueError where one of them leaves another nothing to change."""
     for name in sorted(names):
         for old, new in check.lever(name).changes:
             if old not in starter:
