@@ -162,14 +162,15 @@ def table(head: Iterable[str], rows: Iterable[Sequence[str]], numbers_right: boo
     than the page scrolls by itself."""
     lines = [f"<tr>{''.join(f'<th scope=col>{to_html(name)}</th>' for name in head)}</tr>"]
     for row in rows:
-        cells = (f'<td class="{_kind(cell, numbers_right)}">{cell}</td>' for cell in row)
+        cells = (f"<td{_kind(cell, numbers_right)}>{cell}</td>" for cell in row)
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return f'<div class="sp-wide"><table>{"".join(lines)}</table></div>'
 
 
 def _kind(cell: str, numbers_right: bool) -> str:
-    short = "sp-short" if len(re.sub("<[^>]*>", "", cell)) <= SHORT else ""
-    return f"{short} n" if numbers_right and re.fullmatch("[0-9.,%]+", cell) else short
+    kinds = ["sp-short"] * (len(re.sub("<[^>]*>", "", cell)) <= SHORT)
+    kinds += ["n"] * (numbers_right and bool(re.fullmatch("[0-9.,%]+", cell)))
+    return f' class="{" ".join(kinds)}"' if kinds else ""
 
 
 def items(lines: Iterable[str]) -> str:
