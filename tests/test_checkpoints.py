@@ -175,6 +175,9 @@ def test_what_else_is_wrong_is_named(judged, tmp_path):
         return result.reason
 
     assert "step-16 is not on the drive" in reason(states(8, 24))
+    late = judged(states(8))  # two are on the way, as with a queue of two
+    assert "step-16 is not on the drive after step 24, though it may come at most 8 steps late" in late.reason
+    assert "wait until it's written" in late.hint
     assert "step-8 was written under its own name" in reason(states(8, 16), direct=[8])
     assert "step-12 was saved" in reason(states(8, 12, 16))
     again = lying(tmp_path / "m", states(8, 16), steps=[8, 16, 8])

@@ -17,7 +17,7 @@ from grader.sandbox.drive import Written
 NAME, TITLE = "checkpoints", "Checkpoints to go on from"
 HINT = (
     "After every `job.every` steps, `step-N` must come to lie on the drive, with all tensors as they are after step N. Copy them while "
-    "no step runs. Write the copy under a different name and rename it."
+    "no step runs. Write the copy under a different name and rename it. Before the next one is due, wait until it's written."
 )
 SAME_SIZE = 0.98  # of the bytes of the starter's: where a name is shorter the header is, too
 ROUNDING = 1e-6  # of a tensor's norm
@@ -67,7 +67,7 @@ def _misplaced(wanted: list[int], every: int, submission: Written) -> str:
         )
     missing = next((step for step in wanted if step not in submission.steps), None)
     if missing is not None:
-        return f"step-{missing} is not on the drive, though the loop has made {wanted[-1] + every} steps"
+        return f"step-{missing} is not on the drive after step {wanted[-1] + every}, though it may come at most {every} steps late"
     other = next((step for step in submission.steps if step % every), None)
     if other is not None:
         return f"step-{other} was saved, but a checkpoint is due every {every} steps"

@@ -158,8 +158,8 @@ def _contract(lab: AnyLab) -> str:
     if lab.checkpoints:
         parts.append(
             "**What must be saved.** Each step N that is a multiple of `job.every` has a checkpoint `step-N`. It holds the same tensors as the "
-            "untouched loop's, with their values after step N. It may arrive on the drive up to `job.every` steps later. The grader reads the "
-            "files on the drive and compares them with the untouched loop's."
+            "untouched loop's, with their values after step N. It must arrive on the drive within `job.every` steps, so there is never "
+            "more than one on its way. The grader reads the files on the drive and compares them with the untouched loop's."
         )
     parts.append(
         "**`%%submission`.** Only cells that begin with this line are measured and graded. Put your imports and helpers into such a cell, too."
