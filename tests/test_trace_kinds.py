@@ -155,6 +155,12 @@ def test_steps_of_nested_schedules(options):
     assert "some ProfilerStep annotations lie within others" in a.metrics.notes[-1]
 
 
+@pytest.mark.parametrize("name", ["ProfilerStep#{} of rank 0", "ProfilerStep#{}cpyAsync", "ProfilerStep#{}#1"])
+def test_whatever_follows_the_number_of_a_step(name):
+    a = seen(Job().steps(4, name=name))
+    assert a.metrics.steps == 3 and a.diagnosis.cause == "compute-bound"
+
+
 def test_steps_that_overlap_in_part_stay_unjudged():
     job = Job().steps()
     job.event("user_annotation", "ProfilerStep#9", job.now - 15_000, 15_500)

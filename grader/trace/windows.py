@@ -107,8 +107,9 @@ def step_numbers(trace: Trace) -> np.ndarray:
 
 
 def _written(trace: Trace, steps: np.ndarray) -> np.ndarray:
-    """The 7 of `ProfilerStep#7` for each of these events."""
-    return np.array([int(trace.names[code].partition("#")[2][:18]) for code in trace.name[steps].tolist()], np.int64)
+    """The 7 of `ProfilerStep#7` for each of these events, whatever follows it."""
+    names = (trace.names[code].partition("#")[2] for code in trace.name[steps].tolist())
+    return np.array([int(DIGITS.findall(name)[0][:18]) for name in names], np.int64)
 
 
 def _found(trace: Trace) -> Windows:
