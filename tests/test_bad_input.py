@@ -503,9 +503,9 @@ def test_full_disk():
 
 @pytest.mark.slow
 def test_folders_nested_without_end():
-    """Deeper than recursion goes, and than a path can be long: still measured, and cleared away."""
+    """Deeper than recursion goes, and than a path can be long: what lies there cannot be counted."""
     body = "import os\nfor _ in range(5000):\n    os.mkdir('d')\n    os.chdir('d')\nimport time; time.sleep(1000)"
-    assert "gave no loss within 3 s" in failed(grade_cells(loop(body), limits=Limits(first_step=3)))
+    assert "a folder that nobody can look into" in failed(grade_cells(loop(body), limits=Limits(first_step=60)))
 
 
 def test_disk_that_fills_in_quick_steps():
