@@ -349,6 +349,24 @@ def test_time_that_others_took_is_not_held_to_be_idle(idle, lost, status, points
     assert (status == INCONCLUSIVE) == ("other programs took 21% of the time" in result.reason)
 
 
+@pytest.mark.parametrize(
+    ("spread", "lost", "supported", "status", "points"),
+    [
+        (1.9, 0.8, 1, PASS, 40),
+        (2.09, 0.0, 1, FAIL, 38.8),
+        (2.09, 0.83, 1, INCONCLUSIVE, 38.8),  # seen: a loop that collects nothing, on a host with many others
+        (2.09, 0.83, 0.5, INCONCLUSIVE, 20),
+        (9.0, 0.3, 1, FAIL, 0),
+    ],
+)
+def test_steps_that_others_held_up_are_not_held_against_a_loop(spread, lost, supported, status, points):
+    check = labs.get("2i_host").trace[0]
+    result = trace_check.judge(check, Metrics(steps=4, complete=True, spread=spread), [], supported, lost)
+    assert (result.status, result.points) == (status, points), result
+    assert (status == INCONCLUSIVE) == ("other programs took 83% of the time" in result.reason)
+    assert ("gain supports 50%" in result.reason) == (supported == 0.5)
+
+
 def test_a_short_wait_is_believed_where_nothing_speaks_against_it():
     check = next(c for c in labs.get("2c_transforms").trace if c.name == "waiting")
     plain = {"data_wait": 0.02, "ops_outside_waits": 560}

@@ -42,12 +42,16 @@ def judge(
         return result(INCONCLUSIVE, 0, doubt)
     reason = f"{_shown(check.metric, value)} {check.says} (wanted: {wanted})."
     if not passed:
-        share = min(supported, _partly(check, value))
-        if share > 0:
+        gone = _partly(check, value)
+        share = min(supported, gone)
+        if share < gone:
+            reason += f" The measured gain supports {supported:.0%} of these points."
+        elif share > 0:
             reason += f" The part that is gone earns {share:.0%} of these points."
-        # A GPU that is idle while other programs have its host is not the loop's fault.
-        if check.metric == "gpu_idle_unprofiled" and _passes(check, 1 - (1 - value) / (1 - lost))[0]:
-            reason += f" But other programs took {lost:.0%} of the time, so nobody knows whether it is the loop that waits. {AGAIN}"
+        if lost and _passes(check, _without_others(check.metric, value, lost))[0]:
+            reason += (
+                f" But other programs took {lost:.0%} of the time, so nobody knows whether it is the loop. {AGAIN}"
+            )
             return result(INCONCLUSIVE, share, reason)
         return result(FAIL, share, reason, *check.hints)
     if supported >= 1:
@@ -69,6 +73,13 @@ def _passes(check: TraceCheck, value: float) -> tuple[bool, str]:
         return value >= check.at_least, f"at least {_shown(check.metric, check.at_least)}"
     assert check.at_most is not None  # every check declares one of the two
     return value <= check.at_most, f"at most {_shown(check.metric, check.at_most)}"
+
+
+def _without_others(metric: str, value: float, lost: float) -> float:
+    """What would be left of a value if other programs, which took this share of the time, had made it as bad as they can."""
+    if metric == "gpu_idle_unprofiled":
+        return 1 - (1 - value) / (1 - lost)
+    return value * (1 - lost) if metric == "spread" else value
 
 
 def _partly(check: TraceCheck, value: float) -> float:
