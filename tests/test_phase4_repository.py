@@ -14,6 +14,7 @@ from own_jobs import LOOK
 
 from grader import labs
 from grader.checks import order as order_check
+from grader.checks import prediction as prediction_check
 from grader.grade import Findings, grade, named_changes
 from grader.grading import rungs
 from grader.grading.arms import Setup
@@ -93,6 +94,13 @@ def test_each_lever_is_one_of_grader_try_and_changes_the_starter():
         changed = with_changes(LAB.starter, LAB.order, frozenset([lever.name]))
         assert changed != LAB.starter
         compile(changed, lever.name, "exec")
+
+
+@pytest.mark.parametrize("said, points", [("compute-bound", 5), ("host-bound", 5), ("input-bound", 0)])
+def test_who_names_the_stacks_that_anomaly_detection_writes_down_is_right(said, points):
+    """On a CPU they take about as long as the model."""
+    causes = (LAB.cause, *LAB.close)
+    assert prediction_check.judge(LAB.prediction, causes, {}, (("cause", said), ("gain", 3.0))).points == points
 
 
 def test_levers_that_do_not_exclude_each_other_go_together():
