@@ -43,9 +43,9 @@ LAB = Lab(
     phase=4,
     goal="You get a training script that nobody slowed down on purpose. Let `grader run` and `grader try` choose three changes, and make them in the right order.",
     cause="compute-bound",
-    close=(
-        "host-bound",
-    ),  # on a CPU, anomaly detection writes down stacks: 27 of 73 ms (one core of an AMD EPYC, torch 2.14)
+    # on a CPU, anomaly detection writes down stacks: 27 of 73 ms (one core of an AMD EPYC, torch 2.14); on an H200 the host waits for its
+    # tests, and `grader run` says so (torch 2.11)
+    close=("host-bound", "sync-bound"),
     forms={
         "cuda": Form(
             workload="grader.workloads.gpt",
