@@ -23,6 +23,7 @@ help:
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15) and "The course needs Python 3.11 to 3.14; this is " + sys.version.split()[0] + ". Say which with: make PYTHON=python3.12 ...")'
+	@echo "Setting up takes 6 GB and some minutes. pip is silent while it unpacks what it fetched."
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --disable-pip-version-check --editable ".[all,test]" "$(TORCH)" $(NUMPY)
 	touch $@

@@ -85,7 +85,13 @@ def _loaders(cores: int) -> list[Lever]:
     counts = sorted({max(1, cores // 4), max(1, cores // 2), max(1, cores - 1)})
     write = "DataLoader(..., num_workers={}, persistent_workers=True, pin_memory=True, prefetch_factor=4)"
     return [
-        Lever("loader", f"{n} workers, pinned", write.format(n), values={"workers": n}, absent="no DataLoader was made")
+        Lever(
+            "loader",
+            f"{n} worker{'s' * (n > 1)}, pinned",
+            write.format(n),
+            values={"workers": n},
+            absent="no DataLoader was made",
+        )
         for n in counts
     ]
 
