@@ -43,7 +43,7 @@ LAB = Lab(
                 "write_bps": 7e6,
             },
             data="text",
-            minimum_gain=1.5,
+            minimum_gain=1.27,  # two right loops gained 1.29x and 1.30x where the starter took 36 ms a step (AMD EPYC, torch 2.14)
             noise=0.03,
             parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.9995, drift=0.01, held_out=0.1),
             threads=1,
