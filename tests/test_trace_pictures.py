@@ -271,6 +271,42 @@ def test_a_lone_step_is_shown():
     assert len(trace.timeline(r.read())["steps"]) == 1
 
 
+def recorded(*lengths: int):
+    """A trace of steps of these lengths, ms, each followed by the next."""
+    r, at = Recording(), 0
+    for n, length in enumerate(lengths):
+        r.step(n, at, at + length * 1000 * US)
+        at += length * 1000 * US
+    return r.read()
+
+
+def lengths_of(line) -> list[int]:
+    return [round((end - start) / (1000 * US)) for start, end in line["steps"]]
+
+
+@pytest.mark.parametrize(
+    ("all_steps", "shown"),
+    [
+        ((16, 16, 15, 17, 16, 16, 16, 16), [16, 15, 17]),  # alike: the first ones
+        ((16, 16, 15, 216, 16, 16, 16, 16), [15, 216, 16]),  # a checkpoint is among them
+        ((16, 16, 15, 16, 16, 16, 17, 216), [16, 17, 216]),  # as the last one, too
+        ((216, 16, 15, 17, 16, 16, 16, 16), [16, 15, 17]),  # the first one is left out
+        ((16, 216, 15, 17, 16, 16, 16, 16), [216, 15, 17]),
+        ((16, 216), [216]),
+    ],
+)
+def test_a_step_that_takes_far_longer_is_shown(all_steps, shown):
+    line = trace.timeline(recorded(*all_steps))
+    assert lengths_of(line) == shown
+    mean = sum(all_steps[1:]) / len(all_steps[1:])
+    assert line["step_ns_traced"] == pytest.approx(mean * 1000 * US)
+
+
+def test_the_steps_that_were_asked_for_are_shown():
+    line = trace.timeline(recorded(16, 16, 15, 17, 16, 216), exactly=True)
+    assert lengths_of(line) == [16, 15, 17]
+
+
 def test_without_a_kernel_the_notebook_shows_pictures_and_evidence(monkeypatch):
     shown = []
     monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))

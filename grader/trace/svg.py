@@ -24,7 +24,7 @@ MARK = ' fill-opacity="0" stroke="#000" stroke-width="1.6" pointer-events="none"
 def svg(analysis: Analysis, first: int, last: int, marked: list[tuple[int, int]]) -> str:
     """The counted steps `first` to `last`, from 1 on. marked: (start, end) of what gets a frame, ns."""
     skipped = analysis.left_out + first - 1
-    line = timeline(analysis.trace, last - first + 1, skip_first=skipped, gaps=analysis.gaps)
+    line = timeline(analysis.trace, last - first + 1, skip_first=skipped, gaps=analysis.gaps, exactly=True)
     if not line["span_ns"]:
         return f"<p>No timeline: {escape(plain('; '.join(line['reasons']), 600))}.</p>"
     drawing = _Drawing(analysis, line)

@@ -20,13 +20,20 @@ PIXELS = 3000  # a gap or a wait shorter than this part of the picture's width c
 MOST_INTERVALS = 600
 MOST_STREAMS = 4  # of a device with a lane of their own; further streams share one
 MOST_DEVICES = 4  # the busiest; further ones are named and not shown
+FAR_LONGER = 2.0  # than half of the steps: such a step is shown, for what it waits for holds the others up, too
 BINS = 480  # of the share of the time that a GPU works: kernels of microseconds are no bars that one could see
 
 
 def timeline(
-    trace: Trace, steps: int = 3, skip_first: int = 1, step_ns: float | None = None, gaps: Gaps | None = None
+    trace: Trace,
+    steps: int = 3,
+    skip_first: int = 1,
+    step_ns: float | None = None,
+    gaps: Gaps | None = None,
+    exactly: bool = False,
 ) -> dict[str, Any]:
-    """The first `steps` steps after `skip_first`, JSON values only, times in integer ns relative to "origin_ns".
+    """The first `steps` steps after `skip_first`, or the longest and its neighbours if it takes far longer than the others and not
+    `exactly` those first ones are asked for. JSON values only, times in integer ns relative to "origin_ns".
 
     step_ns: length of a step measured without the profiler, to be written beside the picture. gaps: `Analysis.gaps` if it is
     there already."""
@@ -39,11 +46,13 @@ def timeline(
         "gaps": [],  # [start, duration, cause (one of IDLE), device], without what is too short to see
         "use": [],  # {"device", "share": {"gpu" | "communication" | "copies" | cause | "idle": [permille of each bin]}}
         "step_ns": step_ns,
-        "step_ns_traced": None,  # the length in the trace
+        "step_ns_traced": None,  # the mean length in the trace, of these and all later steps
         "complete": trace.complete,
         "reasons": list(trace.reasons),
     }
-    chosen = Steps(trace, max(0, min(skip_first, len(trace.windows) - 1)), steps)  # a lone step is better than none
+    skipped = max(0, min(skip_first, len(trace.windows) - 1))  # a lone step is better than none
+    counted = Steps(trace, skipped)
+    chosen = Steps(trace, skipped + (0 if exactly else _to_the_longest(counted, steps)), steps)
     if not len(chosen):
         return result | {"complete": False, "reasons": [*trace.reasons, "it has no step after those left out"]}
     low, own = int(chosen.starts[0]), chosen.gpu
@@ -55,8 +64,16 @@ def timeline(
     result["gaps"].sort()
     result["origin_ns"], result["span_ns"] = low, high - low
     result["steps"] = [[int(s) - low, int(e) - low] for s, e in zip(chosen.starts, chosen.ends, strict=True)]
-    result["step_ns_traced"] = chosen.length
+    result["step_ns_traced"] = counted.length
     return result
+
+
+def _to_the_longest(counted: Steps, shown: int) -> int:
+    """How many of the counted steps to pass over, so that one which takes far longer than the others is in the middle of those shown."""
+    lengths = counted.ends - counted.starts
+    if len(lengths) <= shown or lengths.max() <= FAR_LONGER * np.median(lengths):
+        return 0
+    return int(np.clip(lengths.argmax() - shown // 2, 0, len(lengths) - shown))
 
 
 class _Window:
