@@ -299,6 +299,15 @@ def test_what_a_trace_does_not_tell_says_what_to_do_about_it(name):
             assert not any(hint in verdict.reason for hint in check.hints)
 
 
+def test_a_slower_speed_is_not_called_certain():
+    check = throughput(1.36, 0.19, status=INCONCLUSIVE)
+    check.evidence |= {"gain_lower": 1.2, "gain_upper": 1.5, "gain_certain": 0.43}
+    result = make([check, parity()])
+    for shown in (report.html(result), report.text(result)):
+        words = " ".join(shown.split())
+        assert "0.43x" not in words and "No speed-up is certain" in words
+
+
 @pytest.mark.parametrize("certain, counts", [(2.795, True), (1.31, False)])
 def test_an_interval_is_shown_only_where_it_counts(certain, counts, tmp_path):
     check = throughput(3.02, 0.02, status=INCONCLUSIVE)

@@ -126,7 +126,7 @@ def _target(gain: Gain, letters: bool) -> str:
     if gain.lower:
         said += f" The lower end of the interval, {times(gain.lower)}, counts."
     elif gain.certain:
-        said += f" {times(gain.certain)} is certain, and counts."
+        said += f" {times(gain.certain)} is certain, and counts." if gain.certain > 1 else " No speed-up is certain."
     if gain.certain and gain.certain >= gain.target and gain.check.points < gain.check.max_points:
         said += " The speed alone would earn all points. The checks say why it doesn't."
     return said
