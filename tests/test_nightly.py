@@ -569,7 +569,8 @@ def test_everything_is_a_part(device):
     seventh = parts.plan(device, True, ["adversary"], adversaries=(2, 7))
     controls = {"starter", "half fix", "solution"}
     adversaries = sum(part.kind == "adversary" and part.what not in controls for part in made)
-    assert 0 < sum(part.what not in controls for part in seventh) < adversaries / 5
+    # attacks differ in how many labs they fit
+    assert 0 < sum(part.what not in controls for part in seventh) < adversaries / 4
     assert {part.what for part in seventh} >= {"starter", "solution"}
     assert {part.what for part in made if part.name.startswith("adversary 2a_")} >= controls
     # no adversary of this lab is compared with half a fix, and on a GPU that gains next to nothing there
