@@ -120,7 +120,8 @@ def test_from_the_map_to_full_marks(this_checkout, request, browser, tmp_path): 
         learner.picture("report")
         if not undecided:
             break
-    assert undecided or "80 of 100 points" in report, "20 need a GPU"
+    # 20 need a GPU, and 5 a gain near the predicted one, which hangs on the machine
+    assert undecided or re.search("(75|80) of 100 points", report), report
     learner.run('lab.grade("throughput")')
 
     learner.find(".lm-TabBar-tab", "00_start_here")[0].click()

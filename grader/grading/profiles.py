@@ -68,9 +68,10 @@ def _profile(arm: Arm, setup: Setup, step_s: float, steps: int) -> tuple[trace.T
     metrics = trace.metrics(recorded, step_ns=step_s * 1e9, count=steps)
     metrics.count(counted)
     metrics.against(setup.form.flops)
-    # a graph of next to nothing is whole, too
+    # a graph of next to nothing is whole, and made only once, too
     hardly = metrics.compiled_products is not None and metrics.compiled_products < LEAST_COMPILED
-    metrics.compiled = compiled if compiled["graphs"] and not hardly else None
+    nothing = not compiled["graphs"] or (hardly and not (compiled["graph_breaks"] and compiled["recompiles"]))
+    metrics.compiled = None if nothing else compiled
     return recorded, metrics
 
 
