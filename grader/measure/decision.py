@@ -32,6 +32,10 @@ class Gain:
     pairs: int
 
 
+def _student(freedom: int) -> float:
+    return _T95[freedom - 1] if freedom <= len(_T95) else 1.68
+
+
 def gain(starter_s: Sequence[float], submission_s: Sequence[float], noise_floor: float = 0.0) -> Gain:
     """The gain from times per step, pair by pair. `noise_floor` is the least sd of a pair's log ratio to believe: a few
     pairs can agree by luck. Raises ValueError for fewer than two pairs or times that are not positive."""
@@ -43,8 +47,7 @@ def gain(starter_s: Sequence[float], submission_s: Sequence[float], noise_floor:
     n = len(ratios)
     sd = stdev(ratios)
     mean = fmean(ratios)
-    t = _T95[n - 2] if n - 2 < len(_T95) else 1.68
-    half = t * max(sd, noise_floor) / math.sqrt(n)
+    half = _student(n - 1) * max(sd, noise_floor) / math.sqrt(n)
     return Gain(math.exp(mean), math.exp(mean - half), math.exp(mean + half), sd, n)
 
 
@@ -66,8 +69,7 @@ def of_runs(
     if not freedom:
         return Gain(math.exp(mean), 0.0, math.inf, math.nan, n)
     sd = math.sqrt(sum((x - fmean(job)) ** 2 for job in jobs for x in job) / freedom)
-    t = _T95[freedom - 1] if freedom <= len(_T95) else 1.68
-    half = t * max(sd, noise_floor) * math.sqrt(1 / len(before) + 1 / len(now))
+    half = _student(freedom) * max(sd, noise_floor) * math.sqrt(1 / len(before) + 1 / len(now))
     return Gain(math.exp(mean), math.exp(mean - half), math.exp(mean + half), sd, n)
 
 
@@ -83,8 +85,7 @@ def change(before: Sequence[float], now: Sequence[float], noise_floor: float = 0
     earlier, n = [math.log(x) for x in before], len(before)
     sd = stdev(earlier)
     mean = fmean(earlier) - fmean(map(math.log, now))
-    t = _T95[n - 2] if n - 2 < len(_T95) else 1.68
-    half = t * max(sd, noise_floor) * math.sqrt(1 + 1 / n)
+    half = _student(n - 1) * max(sd, noise_floor) * math.sqrt(1 + 1 / n)
     return Gain(math.exp(mean), math.exp(mean - half), math.exp(mean + half), sd, n)
 
 

@@ -35,10 +35,8 @@ FAR_LONGER = 5  # times the usual length: a step that warms up, or one in which 
 LOADING_NS = 5_000_000  # no call but a wait takes so long once a GPU was started
 LARGE = 0.25  # of a recording: a call of that length is what it shows
 FEW, SOME = 10, 0.1  # pieces of work, and share of them, that are enough to judge by
-SURELY, TWICE = (
-    0.95,
-    2,
-)  # as much of steps is the same, less of some layers; longer than so many repetitions is what is done before steps
+SURELY = 0.95  # as much of steps is the same, less of some layers
+TWICE = 2  # longer than so many repetitions is what is done before steps
 READS = re.compile(r"aten::(item|to|cpu|_local_scalar_dense|copy_|_to_copy|is_nonzero|equal)$")
 MATCH = 0.8  # share of operators that come again one repetition later
 MOST = 0.5  # share of the GPU's work that found steps must hold
