@@ -14,7 +14,7 @@ from torch import nn
 
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 if device.type == "cuda":
-    layers, width, heads, length, batch_size, lr = 2, 1280, 20, 1024, 4, 3e-5
+    layers, width, heads, length, batch_size, lr = 1, 2048, 32, 1024, 4, 3e-5
 else:
     layers, width, heads, length, batch_size, lr = 8, 32, 2, 256, 1, 1e-3
     torch.set_num_threads(1)  # a model this small is not worth a second thread

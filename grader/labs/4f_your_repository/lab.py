@@ -1,6 +1,6 @@
 from grader.labs.lab import Form, Lab, Lever, Order, Parity, Prediction, Throughput, TraceCheck
 
-LAYERS, WIDTH, LENGTH, BATCH = 2, 1280, 1024, 4
+LAYERS, WIDTH, LENGTH, BATCH = 1, 2048, 1024, 4
 # 2 operations forward and 4 backward for each weight of a matrix product and each token, and for each of the two products of an
 # attention, of which a causal one needs half
 FLOPS = 6 * LAYERS * BATCH * LENGTH * (12 * WIDTH**2 + 256 * WIDTH / LAYERS + LENGTH * WIDTH)
