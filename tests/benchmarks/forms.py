@@ -1,7 +1,7 @@
 """The GPU forms of each lab by what they need and what they gain: the table by which a calculated form becomes a measured one.
 
     python -m tests.benchmarks.forms --form all --out work/forms [--labs ...] [--parts solution,starter,half] [--full]
-                                     [--free 7] [--pretend 7.5,16GiB] [--minutes 28]
+                                     [--free 7 | --pretend 7.5,16GiB] [--minutes 28]
 
 --form: "small", "mid", "full" (the largest), "all" (without the largest) or "fits" (of every lab the largest that fits). Solutions come first, each followed by the most memory that all
 programs held meanwhile; then the untouched loops, then the first half fix of each. --free leaves so many GiB of the GPU to them, as other
@@ -201,6 +201,9 @@ def main() -> int:
     parser.add_argument("--pretend", metavar="CAPABILITY,MEMORY", help="as 7.5,16GiB")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no grade after so many")
     options = parser.parse_args()
+    if options.pretend and options.free:
+        # what is held would count as in use of the pretended GPU
+        parser.error("--pretend says how much memory there is: leave --free out")
     if options.pretend:
         os.environ[PRETEND] = options.pretend
     if not machine.has_gpu():
